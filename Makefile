@@ -1,0 +1,64 @@
+# Two commands need nothing but Python 3.11+ and make: `make demo` and `make test`.
+# Each makes and fills .venv by itself.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.filled
+SOURCES := emceepee_stdio tests bench scripts
+
+.DEFAULT_GOAL := help
+.PHONY: help demo peers test check fmt lint types imports deps docs docs-check bench clean
+
+help: ## Show this list.
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "emceepee needs Python 3.11 or newer; say which one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,uvloop]'
+	@touch $@
+
+demo: $(STAMP) ## See the product at work.
+	$(BIN)/emceepee --help
+
+peers: $(STAMP) ## Install the third-party servers and clients that the tests talk to.
+	$(BIN)/python scripts/peers.py
+
+test: peers ## Run every test.
+	$(BIN)/pytest --cov --cov-report=term
+	$(BIN)/coverage report --include='emceepee_stdio/state/*' --fail-under=95
+
+check: lint types imports deps docs-check test ## Everything that must hold before a change lands.
+
+fmt: $(STAMP) ## Format the code and mend what can be mended.
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	find emceepee_stdio -name '*.py' -exec $(BIN)/flake8-async --anyio --enable ASYNC --disable ASYNC9 {} +
+
+types: $(STAMP)
+	$(BIN)/basedpyright
+
+imports: $(STAMP)
+	$(BIN)/lint-imports
+
+deps: $(STAMP)
+	$(BIN)/deptry emceepee_stdio
+
+docs: $(STAMP) ## Write the generated pages.
+	$(BIN)/python scripts/generate_docs.py
+
+docs-check: $(STAMP)
+	$(BIN)/python scripts/generate_docs.py --check
+
+bench: $(STAMP) ## Measure what the promises cost.
+	$(BIN)/python -m bench
+
+clean: ## Remove everything that make made.
+	rm -rf $(VENV) build dist .coverage .hypothesis .import_linter_cache .pytest_cache .ruff_cache bench/results
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

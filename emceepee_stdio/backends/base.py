@@ -1,0 +1,203 @@
+"""What the layers around backends promise each other.
+
+A `Channel` opens connections to one server. A `Connection` is one of them, until it is lost. A
+`Backend` is what the session may ask. A `Sink` is what a backend tells, implemented by the session.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from msgspec import Raw
+
+from emceepee_stdio.errors import CallFailed, ProxyError
+from emceepee_stdio.state.phases import Phase
+from emceepee_stdio.wire.codec import RpcError
+
+__all__ = [
+    "Backend",
+    "Channel",
+    "Connection",
+    "Era",
+    "Exchange",
+    "Hello",
+    "LogSource",
+    "Loss",
+    "PhaseChange",
+    "Question",
+    "RemoteError",
+    "Sink",
+    "Snapshot",
+]
+
+Params = Mapping[str, object]
+OnProgress = Callable[[Raw], None]
+
+
+class Era(StrEnum):
+    """The two ways to speak MCP: with a handshake, or with every request on its own."""
+
+    LEGACY = "legacy"
+    MODERN = "modern"
+
+
+class LogSource(StrEnum):
+    """Where a log line came from."""
+
+    PROTOCOL = "protocol"
+    STDERR = "stderr"
+    STDOUT = "stdout"
+
+
+class RemoteError(CallFailed):
+    """The server answered with a JSON-RPC error."""
+
+    def __init__(self, server: str, error: RpcError) -> None:
+        super().__init__(f"{server} answered with error {error.code}: {error.message}")
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """What a server said of itself when the connection was opened."""
+
+    era: Era
+    protocol_version: str
+    server_info: Params = field(default_factory=dict[str, object])
+    capabilities: Params = field(default_factory=dict[str, object])
+    instructions: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Why a connection ended: the fact, and the last words on stderr."""
+
+    fact: str
+    tail: Sequence[str] = ()
+    exit_code: int | None = None
+
+    def __str__(self) -> str:
+        if not self.tail:
+            return self.fact
+        return f"{self.fact} Its last words on stderr:\n" + "\n".join(self.tail)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseChange:
+    """A backend went from one phase to another."""
+
+    previous: Phase | None
+    phase: Phase
+    hello: Hello | None = None
+    loss: Loss | None = None
+    error: ProxyError | None = None
+    attempt: int = 0
+    attempts: int | None = None
+    retry_in: float | None = None
+    was_connected_before: bool = False
+
+
+class Question(Protocol):
+    """A server asks the client; whoever answers first, answers."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def params(self) -> Raw | None: ...
+    def answer(self, result: bytes) -> bool: ...
+    def refuse(self, error: RpcError) -> bool: ...
+
+
+class Sink(Protocol):
+    """What a backend tells the session. Called in the order of things; must not block or raise."""
+
+    def phase_changed(self, server: str, change: PhaseChange) -> None: ...
+    def attempt_failed(self, server: str, error: ProxyError) -> None: ...
+    def process_started(self, server: str, pid: int) -> None: ...
+    def process_ended(self, server: str, loss: Loss, *, expected: bool) -> None: ...
+    def notification(self, server: str, method: str, params: Raw | None) -> None: ...
+    def log(self, server: str, source: LogSource, text: str) -> None: ...
+    def asked(self, server: str, question: Question) -> None: ...
+    def withdrawn(self, server: str, question: Question) -> None: ...
+
+
+class Exchange(Protocol):
+    """Requests and notifications to a server."""
+
+    async def request(
+        self,
+        method: str,
+        params: Params | None = None,
+        *,
+        within: float,
+        on_progress: OnProgress | None = None,
+    ) -> Raw: ...
+
+    def notify(self, method: str, params: Params | None = None) -> None: ...
+
+
+class Connection(Exchange, Protocol):
+    """One living connection. `lost()` returns when it is over, and says why."""
+
+    @property
+    def hello(self) -> Hello: ...
+    @property
+    def pid(self) -> int | None: ...
+    async def lost(self) -> Loss: ...
+
+
+class Channel(Protocol):
+    """The way to one server. Entered and left by the backend's owner task only."""
+
+    @property
+    def transport(self) -> str: ...
+    @property
+    def target(self) -> str: ...
+    def connect(self) -> AbstractAsyncContextManager[Connection]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """How a backend is doing, for people and models to read."""
+
+    name: str
+    phase: Phase
+    transport: str
+    target: str
+    pid: int | None
+    up_since: float | None
+    hello: Hello | None
+    starts: int
+    attempt: int
+    attempts: int | None
+    next_retry_at: float | None
+    last_error: str | None
+
+
+class Backend(Protocol):
+    """What the session may ask of a server, in any phase: it connects first if it has to."""
+
+    @property
+    def name(self) -> str: ...
+    def snapshot(self) -> Snapshot: ...
+    async def call_tool(
+        self,
+        tool: str,
+        arguments: Raw | Params,
+        *,
+        within: float,
+        on_progress: OnProgress | None = None,
+    ) -> Raw: ...
+    async def list_all(self, kind: str, *, within: float) -> Sequence[Params]: ...
+    async def read_resource(self, uri: str, *, within: float) -> Raw: ...
+    async def get_prompt(self, prompt: str, arguments: Params, *, within: float) -> Raw: ...
+    async def complete(
+        self, ref: Params, argument: Params, context: Params | None, *, within: float
+    ) -> Raw: ...
+    async def subscribe(self, uri: str, *, within: float) -> None: ...
+    async def unsubscribe(self, uri: str, *, within: float) -> None: ...
+    async def set_log_level(self, level: str, *, within: float) -> None: ...
+    async def reconnect(self, *, within: float) -> None: ...
+    async def stop(self) -> None: ...

@@ -1,0 +1,1 @@
+"""How a backend is reached: a child process on our own wire, or HTTP."""

@@ -1,0 +1,151 @@
+"""How the two eras of MCP open a connection and stamp a request.
+
+Pure: what to send, and what an answer means. The handshake comes first, because some servers die
+on, or never answer, a method that they do not know.
+"""
+
+from collections.abc import Mapping
+from typing import cast
+
+import msgspec
+from msgspec import Raw
+
+from emceepee_stdio import __version__
+from emceepee_stdio.backends.base import Era, Hello
+from emceepee_stdio.errors import CannotConnect
+from emceepee_stdio.wire.codec import RequestId, RpcError, to_json
+
+__all__ = [
+    "LEGACY_VERSIONS",
+    "MODERN_VERSION",
+    "UNSUPPORTED_VERSION",
+    "initialize_params",
+    "read_discovery",
+    "read_handshake",
+    "refuses_handshake",
+    "stamp",
+]
+
+LEGACY_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+MODERN_VERSION = "2026-07-28"
+UNSUPPORTED_VERSION = -32022
+
+_P = "io.modelcontextprotocol/"
+_US = {"name": "emceepee", "version": __version__}
+_CAPABILITIES: dict[str, object] = {
+    "elicitation": {"form": {}, "url": {}},
+    "sampling": {"tools": {}},
+    "roots": {},
+}
+_ENVELOPE: dict[str, object] = {
+    f"{_P}protocolVersion": MODERN_VERSION,
+    f"{_P}clientInfo": _US,
+    f"{_P}clientCapabilities": _CAPABILITIES,
+}
+
+
+def initialize_params() -> dict[str, object]:
+    return {
+        "protocolVersion": LEGACY_VERSIONS[0],
+        "capabilities": _CAPABILITIES,
+        "clientInfo": _US,
+    }
+
+
+def stamp(
+    era: Era, params: Mapping[str, object] | None, *, progress_token: RequestId | None
+) -> bytes | None:
+    """The params of a request as they go out; None where the era allows to leave them out."""
+    meta: dict[str, object] = dict(_ENVELOPE) if era is Era.MODERN else {}
+    if progress_token is not None:
+        meta["progressToken"] = progress_token
+    if not meta:
+        return to_json(params) if params else None
+    params = params or {}
+    given = params.get("_meta")
+    if isinstance(given, Mapping):
+        meta = {**cast("Mapping[str, object]", given), **meta}
+    return to_json({**params, "_meta": meta})
+
+
+def read_handshake(result: Raw, *, server: str) -> Hello:
+    """The answer to initialize; an error where we cannot go on from it."""
+    fields = _object(result, server=server, method="initialize")
+    version = fields.get("protocolVersion")
+    if version not in LEGACY_VERSIONS:
+        raise CannotConnect(
+            f"{server} answered initialize with protocol version {_shown(version)}; "
+            f"known are {', '.join(LEGACY_VERSIONS)}.",
+            hint="Update the server, or set era to modern if it speaks 2026-07-28.",
+        )
+    return Hello(
+        era=Era.LEGACY,
+        protocol_version=str(version),
+        server_info=_mapping(fields.get("serverInfo")),
+        capabilities=_capabilities(fields, server=server, method="initialize"),
+        instructions=_text(fields.get("instructions")),
+    )
+
+
+def read_discovery(result: Raw, *, server: str) -> Hello:
+    """The answer to server/discover; an error when it offers no version that we speak."""
+    fields = _object(result, server=server, method="server/discover")
+    if not _lists_modern(fields.get("supportedVersions")):
+        offered = _shown(fields.get("supportedVersions"))
+        raise CannotConnect(
+            f"{server} offers the protocol versions {offered}, not {MODERN_VERSION}.",
+            hint="Set era to legacy for this server.",
+        )
+    return Hello(
+        era=Era.MODERN,
+        protocol_version=MODERN_VERSION,
+        server_info=_mapping(_mapping(fields.get("_meta")).get(f"{_P}serverInfo")),
+        capabilities=_capabilities(fields, server=server, method="server/discover"),
+        instructions=_text(fields.get("instructions")),
+    )
+
+
+def refuses_handshake(error: RpcError) -> bool:
+    """Whether this error to initialize means: I speak the modern era only."""
+    if error.code == UNSUPPORTED_VERSION:
+        return True
+    if error.data is None:
+        return False
+    return _lists_modern(_mapping(msgspec.json.decode(error.data)).get("supported"))
+
+
+def _lists_modern(versions: object) -> bool:
+    return isinstance(versions, list) and MODERN_VERSION in versions
+
+
+def _object(result: Raw, *, server: str, method: str) -> dict[str, object]:
+    try:
+        return msgspec.json.decode(result, type=dict[str, object])
+    except (msgspec.MsgspecError, RecursionError):
+        shown = bytes(result)[:200].decode(errors="replace")
+        raise CannotConnect(
+            f"{server} answered {method} with something that is no object: {shown}",
+            hint="This is not an MCP server, or a broken one: check the command.",
+        ) from None
+
+
+def _capabilities(fields: Mapping[str, object], *, server: str, method: str) -> dict[str, object]:
+    capabilities = fields.get("capabilities")
+    if not isinstance(capabilities, dict):
+        raise CannotConnect(
+            f"{server} answered {method} without capabilities: {_shown(capabilities)}.",
+            hint="This is not an MCP server, or a broken one: check the command.",
+        )
+    return cast("dict[str, object]", capabilities)
+
+
+def _mapping(value: object) -> dict[str, object]:
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _shown(value: object) -> str:
+    return to_json(value)[:200].decode(errors="replace")

@@ -1,0 +1,55 @@
+"""The command `emceepee`: its commands, and what every failure looks like.
+
+A failure is one sentence with the next step on stderr and a non-zero exit code, never a traceback.
+"""
+
+from typing import Annotated
+
+import typer
+
+from emceepee_stdio import __version__
+from emceepee_stdio.cli import config
+from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.errors import ProxyError
+
+__all__ = ["app", "run"]
+
+_FAILURE = 1
+
+app = typer.Typer(
+    name="emceepee",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(config.app, name="config")
+
+
+def _version(wanted: bool) -> None:  # noqa: FBT001 - the signature that Typer calls
+    if wanted:
+        Terminal().line(f"emceepee {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def emceepee(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", callback=_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """A stdio MCP proxy: the whole protocol of any server, through a static set of tools."""
+
+
+def run() -> int:
+    """Run the command line; the exit code."""
+    try:
+        app(standalone_mode=True)
+    except ProxyError as error:
+        Terminal().note(f"emceepee: {error}")
+        return _FAILURE
+    return 0

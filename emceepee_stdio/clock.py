@@ -1,0 +1,47 @@
+"""The only reader of time.
+
+Inside the proxy an instant is a `float` of monotonic seconds. It is turned into wall time once,
+where somebody outside is to read it. A clock that was set, or a machine that slept, moves the wall
+against the monotonic clock: the anchor follows as soon as the two differ by more than a second, and
+until then the same instant always reads the same.
+"""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+__all__ = ["Clock"]
+
+_DRIFT_TOLERATED = 1.0
+
+
+class Clock:
+    """Monotonic seconds, and what they were on the wall."""
+
+    def __init__(
+        self,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._monotonic = monotonic
+        self._wall = wall
+        self._anchor = wall() - monotonic()
+
+    def __repr__(self) -> str:
+        return f"<Clock {self.iso(self.now())}>"
+
+    def now(self) -> float:
+        return self._monotonic()
+
+    def epoch(self, instant: float) -> float:
+        """Seconds since 1970 of a monotonic instant."""
+        anchor = self._wall() - self._monotonic()
+        if abs(anchor - self._anchor) > _DRIFT_TOLERATED:
+            self._anchor = anchor
+        return instant + self._anchor
+
+    def iso(self, instant: float) -> str:
+        """ISO 8601 in UTC with milliseconds, as every answer and journal line shows it."""
+        moment = datetime.fromtimestamp(self.epoch(instant), tz=UTC)
+        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,39 @@
+"""The configuration: which servers there are, and how the proxy is to behave.
+
+Owns the file's keys, defaults, bounds and spellings. A mistake in one entry costs that entry, a
+mistake in one setting falls back to its default; neither ever shows a value that may be a secret.
+"""
+
+from emceepee_stdio.config.load import default_path, load_file, load_text
+from emceepee_stdio.config.model import (
+    BrokenServer,
+    Config,
+    Limits,
+    Logging,
+    Policy,
+    RestartConfig,
+    RestartOverrides,
+    RestartSettings,
+    ServerConfig,
+    Settings,
+    Timeouts,
+    config_schema,
+)
+
+__all__ = [
+    "BrokenServer",
+    "Config",
+    "Limits",
+    "Logging",
+    "Policy",
+    "RestartConfig",
+    "RestartOverrides",
+    "RestartSettings",
+    "ServerConfig",
+    "Settings",
+    "Timeouts",
+    "config_schema",
+    "default_path",
+    "load_file",
+    "load_text",
+]

@@ -1,0 +1,212 @@
+"""The server entries of a file: each becomes usable, disabled with its reason, or skipped.
+
+Understands how the clients that people already have spell things. One entry never costs another:
+whatever is wrong with it becomes a `BrokenServer`.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from emceepee_stdio.config.expand import expand
+from emceepee_stdio.config.fields import Given, fit, given_fields, hints_of, is_object
+from emceepee_stdio.config.recursion import RESERVED_NAME, starts_emceepee
+from emceepee_stdio.config.server import (
+    BrokenServer,
+    RestartOverrides,
+    ServerConfig,
+    ServerEntry,
+    label,
+    name_problem,
+)
+from emceepee_stdio.errors import ConfigInvalid
+
+__all__ = ["KNOWN_KEYS", "Entries"]
+
+_SPELLINGS = {
+    "type": "transport",
+    "serverUrl": "url",
+    "httpUrl": "url",
+    "environment": "env",
+    "workingDirectory": "cwd",
+    "restartConfig": "restart",
+    "restart_config": "restart",
+    "isActive": "enabled",
+}
+_RESTART_SPELLINGS = {
+    "maxAttempts": "attempts",
+    "baseDelayMs": "base_ms",
+    "maxDelayMs": "cap_ms",
+    "backoffMultiplier": "factor",
+}
+_TRANSPORTS = {
+    "local": "stdio",
+    "remote": "auto",
+    "streamable": "http",
+    "streamablehttp": "http",
+}
+# What clients keep in an entry for their own use.
+_IGNORED = frozenset(
+    (
+        "alwaysAllow",
+        "alwaysLoad",
+        "auth",
+        "authProviderType",
+        "autoApprove",
+        "description",
+        "dev",
+        "disabled_tools",
+        "disabledTools",
+        "displayName",
+        "enabled_tools",
+        "enabledTools",
+        "envFile",
+        "excludeTools",
+        "gallery",
+        "icon",
+        "icons",
+        "id",
+        "includeTools",
+        "initTimeout",
+        "logoUrl",
+        "metadata",
+        "name",
+        "oauth",
+        "provider",
+        "providerUrl",
+        "required",
+        "sandbox",
+        "sandboxEnabled",
+        "settings",
+        "shouldUseProxy",
+        "source",
+        "startup_timeout_ms",
+        "startup_timeout_sec",
+        "tags",
+        "timeout",
+        "title",
+        "tool_timeout_sec",
+        "tools",
+        "trust",
+        "version",
+        "watchPaths",
+    )
+)
+KNOWN_KEYS = frozenset((*hints_of(ServerConfig), *_SPELLINGS, "enabled"))
+
+
+class Entries:
+    """Reads one entry after the other and keeps what came of it."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._names: set[str] = set()
+        self.servers: list[ServerConfig] = []
+        self.disabled: list[BrokenServer] = []
+        self.warnings: list[str] = []
+
+    def __repr__(self) -> str:
+        return f"<Entries {len(self.servers)} usable {len(self.disabled)} disabled>"
+
+    def add(self, name: str, entry: object, *, section: str) -> None:
+        path = f"{section}.{label(name)}"
+        if name.casefold() == RESERVED_NAME:
+            self.warnings.append(
+                f"{path} is skipped: the name {RESERVED_NAME} is reserved for the proxy itself."
+            )
+            return
+        if problem := name_problem(name):
+            self._disable(name, f"{path}: {problem}.")
+            return
+        if name in self._names:
+            self._disable(name, f"{path}: a server of this name is defined above; rename this one.")
+            return
+        self._names.add(name)
+        try:
+            server = self._read(name, entry, path)
+        except ConfigInvalid as error:
+            self._disable(name, error.fact)
+            return
+        if server is None:
+            reason = f"{path} is switched off in the configuration."
+            self.disabled.append(BrokenServer(name=name, reason=reason, switched_off=True))
+        elif server.command is not None and starts_emceepee(server.command, server.args):
+            self.warnings.append(f"{path} is skipped: it would start emceepee behind itself.")
+        else:
+            self.servers.append(server)
+
+    def add_nameless(self, place: str, entry: object) -> None:
+        """An entry of a list that has no usable name; it is called by its place."""
+        what = "name: expected a string" if is_object(entry) else "expected an object with a name"
+        self._disable(place, f"{place}: {what}.")
+
+    def _disable(self, name: str, reason: str) -> None:
+        self.disabled.append(BrokenServer(name=label(name), reason=reason))
+
+    def _read(self, name: str, entry: object, path: str) -> ServerConfig | None:
+        """The server, or None if the person switched it off."""
+        members = fit(entry, dict[str, object], path=path)
+        given = self._given(_flat(members), path)
+        if _switched_off(given, path):
+            return None
+        hints = hints_of(ServerEntry)
+        values: dict[str, object] = {"name": name}
+        for field, (key, value) in given.items():
+            if field == "restart":
+                values[field] = self._restart(value, f"{path}.{key}")
+            else:
+                where = f"{path}.{key}"
+                full = expand(value, environ=self._environ, path=where)
+                values[field] = fit(_our_value(field, full), hints[field], path=where)
+        return msgspec.convert(values, ServerConfig)
+
+    def _given(self, members: Mapping[str, object], path: str) -> dict[str, Given]:
+        """The fields that the entry gives; null is the same as not given."""
+        return given_fields(
+            {key: value for key, value in members.items() if value is not None},
+            known=[*hints_of(ServerEntry), "enabled"],
+            spellings=_SPELLINGS,
+            ignored=_IGNORED,
+            path=path,
+            warnings=self.warnings,
+        )
+
+    def _restart(self, value: object, path: str) -> dict[str, object]:
+        hints = hints_of(RestartOverrides)
+        found = given_fields(
+            fit(value, dict[str, object], path=path),
+            known=hints,
+            spellings=_RESTART_SPELLINGS,
+            path=path,
+            warnings=self.warnings,
+        )
+        return {
+            field: fit(value, hints[field], path=f"{path}.{key}")
+            for field, (key, value) in found.items()
+        }
+
+
+def _switched_off(given: dict[str, Given], path: str) -> bool:
+    off = False
+    for field, meaning in (("disabled", True), ("enabled", False)):
+        if field in given:
+            key, value = given.pop(field)
+            off |= fit(value, bool, path=f"{path}.{key}") is meaning
+    return off
+
+
+def _flat(members: dict[str, object]) -> dict[str, object]:
+    """Zed's older entries hold the whole command line in `command`."""
+    command = members.get("command")
+    if not is_object(command):
+        return members
+    rest = {key: value for key, value in members.items() if key != "command"}
+    inner = {key: command[key] for key in ("args", "env") if key in command}
+    return rest | inner | {"command": command.get("path")}
+
+
+def _our_value(field: str, value: object) -> object:
+    if field != "transport" or not isinstance(value, str):
+        return value
+    plain = value.lower().replace("-", "").replace("_", "")
+    return _TRANSPORTS.get(plain, plain)

@@ -1,0 +1,153 @@
+"""Reads the configuration: from JSON text, or from the file that the person or the platform names.
+
+A document that cannot be read as a whole raises `ConfigInvalid`; everything smaller becomes a
+warning or a disabled server.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from emceepee_stdio.config.entries import KNOWN_KEYS, Entries
+from emceepee_stdio.config.fields import is_list, is_object, nearest
+from emceepee_stdio.config.model import Config
+from emceepee_stdio.config.server import label
+from emceepee_stdio.config.settings import read_settings
+from emceepee_stdio.errors import ConfigInvalid
+
+__all__ = ["PATH_VARIABLE", "default_path", "load_file", "load_text"]
+
+PATH_VARIABLE = "EMCEEPEE_CONFIG"
+
+_SETTINGS = "emceepee"
+_SECTIONS = ("mcpServers", "servers", "context_servers")
+# The top level of a client's own file is full of keys that are not ours to judge.
+_TYPO_CUTOFF = 0.8
+_EXCERPT_CHARS = 40
+# In a broken document only the words of the format and punctuation are sure to be no secrets.
+_TOKEN = re.compile(r'(?P<plain>[{}\[\],:]|\s)|"(?P<text>(?:[^"\\]|\\.)*)"|.')
+_WORDS = frozenset((*_SECTIONS, _SETTINGS, *KNOWN_KEYS))
+
+
+class _Members(dict[str, object]):
+    """A JSON object that remembers every member, also those whose key was used again."""
+
+    def __init__(self, pairs: list[tuple[str, object]]) -> None:
+        super().__init__(pairs)
+        self.pairs = pairs
+
+
+def default_path(environ: Mapping[str, str]) -> Path:
+    """The file that EMCEEPEE_CONFIG names, else the platform's."""
+    named = environ.get(PATH_VARIABLE)
+    if not named:
+        return _platform_path()
+    try:
+        return Path(named).expanduser()
+    except RuntimeError:
+        raise ConfigInvalid(f"{PATH_VARIABLE} names a home directory that is unknown.") from None
+
+
+def load_file(path: Path | None = None, *, environ: Mapping[str, str]) -> Config:
+    """Read the named file, or the default one, which need not exist."""
+    path = default_path(environ) if path is None else path
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        if path == _platform_path():
+            return Config()
+        raise ConfigInvalid(
+            f"The configuration file {path} does not exist.",
+            hint=f"Create it, or name another one with --config or {PATH_VARIABLE}.",
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ConfigInvalid(f"{path} is not UTF-8 text at byte {error.start}.") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "its name is not valid"
+        raise ConfigInvalid(f"{path} cannot be read: {reason}.") from None
+    return load_text(text, environ=environ, source=str(path))
+
+
+def load_text(text: str, *, environ: Mapping[str, str], source: str) -> Config:
+    """Read a document; `source` is what messages call it."""
+    try:
+        return _config(_parse(text, source), environ=environ, source=source)
+    except RecursionError:
+        raise ConfigInvalid(f"{source} is nested too deeply.") from None
+
+
+def _platform_path() -> Path:
+    from platformdirs import user_config_path  # noqa: PLC0415 - costs start-up, often not needed
+
+    return user_config_path("emceepee", appauthor=False) / "config.json"
+
+
+def _parse(text: str, source: str) -> object:
+    if not text.strip():
+        raise ConfigInvalid(f"{source} is empty; expected a JSON object.")
+    try:
+        return json.loads(text.removeprefix("\ufeff"), object_pairs_hook=_Members)
+    except json.JSONDecodeError as error:
+        reason = error.msg[:1].lower() + error.msg[1:]
+        raise ConfigInvalid(
+            f"{source} is not valid JSON at line {error.lineno}, column {error.colno} "
+            f"({reason}): {_excerpt(error.doc, error.lineno, error.colno)}"
+        ) from None
+    except ValueError:
+        raise ConfigInvalid(f"{source} holds a number with too many digits.") from None
+
+
+def _excerpt(text: str, line: int, column: int) -> str:
+    """The text around the mistake, with everything hidden that may be a secret."""
+    whole = _TOKEN.sub(_hidden, text.split("\n")[line - 1])
+    start = max(0, column - 1 - _EXCERPT_CHARS)
+    return ("…" if start else "") + whole[start : column + _EXCERPT_CHARS].strip()
+
+
+def _hidden(token: re.Match[str]) -> str:
+    if token["plain"]:
+        return " " if token[0].isspace() else token[0]
+    if token["text"] is None:
+        return '"' if token[0] == '"' else "*"
+    return token[0] if token["text"] in _WORDS else '"' + "*" * len(token["text"]) + '"'
+
+
+def _config(document: object, *, environ: Mapping[str, str], source: str) -> Config:
+    if not is_object(document):
+        raise ConfigInvalid(f"{source}: expected a JSON object at the top.")
+    entries = Entries(environ)
+    for section in _SECTIONS:
+        _read_section(document.get(section), entries, section=section, source=source)
+    warnings = [*_typos(document), *entries.warnings]
+    settings = read_settings(document.get(_SETTINGS), environ=environ, warnings=warnings)
+    return Config(
+        servers=tuple(entries.servers),
+        disabled=tuple(entries.disabled),
+        settings=settings,
+        warnings=tuple(warnings),
+    )
+
+
+def _read_section(value: object, entries: Entries, *, section: str, source: str) -> None:
+    if isinstance(value, _Members):
+        for name, entry in value.pairs:
+            entries.add(name, entry, section=section)
+    elif is_list(value):
+        for index, entry in enumerate(value):
+            name = entry.get("name") if is_object(entry) else None
+            if isinstance(name, str):
+                entries.add(name, entry, section=section)
+            else:
+                entries.add_nameless(f"{section}[{index}]", entry)
+    elif value is not None:
+        raise ConfigInvalid(f"{source}: {section}: expected servers by name, or a list of them.")
+
+
+def _typos(document: Mapping[str, object]) -> Iterator[str]:
+    known = (*_SECTIONS, _SETTINGS)
+    for key in document:
+        if key not in known:
+            near = nearest(key, known, cutoff=_TYPO_CUTOFF)
+            if near:
+                yield f"{label(key)} is not a known key and is ignored; did you mean '{near}'?"

@@ -1,0 +1,203 @@
+"""One server as the configuration describes it, and how it is started again.
+
+A `ServerConfig` that exists is usable: making a wrong one raises, and says why without showing a
+value, because any of them may hold a secret.
+"""
+
+import re
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from emceepee_stdio.errors import ConfigInvalid
+
+__all__ = [
+    "BrokenServer",
+    "RestartConfig",
+    "RestartOverrides",
+    "RestartSettings",
+    "ServerConfig",
+    "ServerEntry",
+    "label",
+    "name_problem",
+]
+
+_MINUTE = 60_000
+_HOUR = 60 * _MINUTE
+_DAY = 24 * _HOUR
+_NAME_CHARS = 64
+
+# A process cannot be given NUL; lone surrogates cannot be written as UTF-8.
+_UNSPEAKABLE = re.compile("[\x00\ud800-\udfff]")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_LINE_BREAK = re.compile(r"[\r\n]")
+
+
+def label(name: str) -> str:
+    """A name as a message may show it: printable, on one line, not endless."""
+    shown = name if name.isprintable() else ascii(name)[1:-1]
+    if not shown:
+        return "(no name)"
+    return shown if len(shown) <= _NAME_CHARS else shown[: _NAME_CHARS - 1] + "…"
+
+
+def name_problem(name: str) -> str | None:
+    fits = len(name) <= _NAME_CHARS and name.isprintable() and name.strip()
+    return None if fits else f"its name must be 1 to {_NAME_CHARS} printable characters"
+
+
+def _within(low: float, high: float, description: str) -> Meta:
+    return Meta(ge=low, le=high, description=description)
+
+
+Attempts = Annotated[
+    int, _within(0, 1_000, "Restarts in a row before the server is given up; 0 never restarts.")
+]
+BaseMs = Annotated[int, _within(1, _HOUR, "Delay before the first restart.")]
+Factor = Annotated[float, _within(1.0, 10.0, "How much longer each delay is than the one before.")]
+CapMs = Annotated[int, _within(1, _DAY, "The longest delay between two restarts.")]
+Jitter = Annotated[float, _within(0.0, 1.0, "Share by which each delay is varied at random.")]
+StableMs = Annotated[
+    int, _within(1, _DAY, "How long the server must stay up before its attempts count afresh.")
+]
+
+
+class RestartConfig(Struct, frozen=True, kw_only=True):
+    """How a server that ended is started again."""
+
+    attempts: Attempts = 5
+    base_ms: BaseMs = 1_000
+    factor: Factor = 2.0
+    cap_ms: CapMs = _MINUTE
+    jitter: Jitter = 0.1
+    stable_ms: StableMs = _MINUTE
+
+
+class RestartOverrides(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where one server's restarts differ from the general settings; null follows those."""
+
+    attempts: Attempts | None = None
+    base_ms: BaseMs | None = None
+    factor: Factor | None = None
+    cap_ms: CapMs | None = None
+    jitter: Jitter | None = None
+    stable_ms: StableMs | None = None
+
+
+class ServerEntry(Struct, frozen=True, kw_only=True):
+    """One server, reached by a command to start or a URL to call: exactly one of the two."""
+
+    command: Annotated[
+        str | None, Meta(description="Program to start, which then speaks MCP on stdin and stdout.")
+    ] = None
+    args: Annotated[tuple[str, ...], Meta(description="Arguments of the command.")] = ()
+    env: Annotated[
+        dict[str, str], Meta(description="Environment variables to give to the command.")
+    ] = {}
+    pass_env: Annotated[
+        tuple[str, ...],
+        Meta(description="Names of variables of the proxy's own environment to hand on."),
+    ] = ()
+    cwd: Annotated[str | None, Meta(description="Directory to start the command in.")] = None
+    url: Annotated[str | None, Meta(description="Address of the server, http or https.")] = None
+    headers: Annotated[
+        dict[str, str], Meta(description="HTTP headers to send with every request to the URL.")
+    ] = {}
+    transport: Annotated[
+        Literal["auto", "http", "sse", "stdio"],
+        Meta(description="How to speak to the server; auto finds out."),
+    ] = "auto"
+    era: Annotated[
+        Literal["auto", "legacy", "modern"],
+        Meta(description="Which era of the protocol the server speaks; auto finds out."),
+    ] = "auto"
+    lazy: Annotated[bool, Meta(description="Connect on first use instead of at the start.")] = False
+    disabled: Annotated[bool, Meta(description="Keep the entry, but do not use it.")] = False
+    restart: RestartOverrides = field(default_factory=RestartOverrides)
+
+
+class ServerConfig(ServerEntry, frozen=True, kw_only=True):
+    """One server and its name: a command to start or a URL to call, exactly one of the two."""
+
+    name: Annotated[
+        str,
+        Meta(min_length=1, max_length=_NAME_CHARS, description="What the server is called."),
+    ]
+
+    def __post_init__(self) -> None:
+        problem = name_problem(self.name) or self._target_problem() or self._text_problem()
+        if problem:
+            raise ConfigInvalid(f"Server '{label(self.name)}': {problem}.")
+
+    def __repr__(self) -> str:
+        # Arguments, variables, headers and URLs may hold secrets.
+        return f"<ServerConfig {label(self.name)} {'url' if self.command is None else 'command'}>"
+
+    def _target_problem(self) -> str | None:
+        if not self.command and not self.url:
+            return "neither command nor url is given; exactly one of them is expected"
+        if self.command is not None and self.url is not None:
+            return "command and url are both given; exactly one of them is expected"
+        if self.url is not None:
+            if self.transport == "stdio":
+                return "the transport stdio needs a command, but a url is given"
+            return _url_problem(self.url)
+        if self.transport in {"http", "sse"}:
+            return f"the transport {self.transport} needs a url, but a command is given"
+        return None
+
+    def _text_problem(self) -> str | None:
+        texts = [("command", self.command or ""), ("cwd", self.cwd or ""), ("url", self.url or "")]
+        texts += [(f"args[{i}]", text) for i, text in enumerate(self.args)]
+        texts += [(f"pass_env[{i}]", text) for i, text in enumerate(self.pass_env)]
+        texts += [(f"env.{label(key)}", key + text) for key, text in self.env.items()]
+        texts += [(f"headers.{label(key)}", text) for key, text in self.headers.items()]
+        for where, text in texts:
+            if _UNSPEAKABLE.search(text):
+                return f"{where} holds a character that cannot be passed on"
+        if any(not key or "=" in key for key in self.env):
+            return "env has a variable whose name is empty or holds '='"
+        for key, text in self.headers.items():
+            if not _HEADER_NAME.fullmatch(key) or _LINE_BREAK.search(text):
+                return f"headers.{label(key)} is not a header that HTTP allows"
+        return None
+
+
+def _url_problem(url: str) -> str | None:
+    """Why a URL cannot be called; never shows it, because it may hold a secret."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return "url is not a valid address"
+    if parts.scheme not in {"http", "https"}:
+        return "url must begin with http:// or https://"
+    if not host or re.search(r"\s", url):
+        return "url is not a valid address"
+    return None
+
+
+class BrokenServer(Struct, frozen=True, kw_only=True):
+    """An entry that is not used: switched off by the person, or wrong, and why."""
+
+    name: str
+    reason: str
+    switched_off: bool = False
+
+
+class RestartSettings(RestartConfig, frozen=True, kw_only=True):
+    """How servers that ended are started again, unless an entry says otherwise."""
+
+    http_cap_ms: Annotated[
+        int, _within(1, _DAY, "The longest delay between two connects to a URL.")
+    ] = 3 * _MINUTE
+
+    def for_server(self, server: ServerConfig) -> RestartConfig:
+        """These settings with what the server's own entry says otherwise."""
+        general = msgspec.to_builtins(self)
+        cap = general.pop("http_cap_ms")
+        if server.url is not None:
+            general["cap_ms"] = cap
+        return msgspec.convert(general | msgspec.to_builtins(server.restart), RestartConfig)

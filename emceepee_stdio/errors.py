@@ -1,0 +1,184 @@
+"""What can go wrong, for a model to read: a stable code, the fact, the next step.
+
+Everything below the front raises these; the front catches them once and renders `str(error)`.
+"""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+__all__ = [
+    "MAX_ERROR_CHARS",
+    "CallFailed",
+    "CallTimeout",
+    "CannotConnect",
+    "ConfigInvalid",
+    "InvalidArguments",
+    "InvalidPattern",
+    "NeedsApproval",
+    "NotSupported",
+    "PolicyDenied",
+    "PromptNotFound",
+    "ProxyError",
+    "RequestNotFound",
+    "ResourceNotFound",
+    "ResultExpired",
+    "ResultTooLarge",
+    "ServerDisconnected",
+    "ServerExists",
+    "ServerFailed",
+    "ServerNotFound",
+    "ServerUnavailable",
+    "TaskLimit",
+    "TaskNotFound",
+    "TimerLimit",
+    "TimerNotFound",
+    "ToolNotFound",
+    "error_types",
+]
+
+MAX_ERROR_CHARS = 8_000
+_CUT = " … (cut)"
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: room - len(_CUT)] + _CUT
+
+
+class ProxyError(Exception):
+    """One failure: `fact` says what happened, `hint` what to do next, `code` never changes."""
+
+    code: ClassVar[str]
+    hint: ClassVar[str]
+
+    def __init__(self, fact: str, *, hint: str | None = None) -> None:
+        super().__init__(fact)
+        self.fact = fact
+        self.next_step = self.hint if hint is None else hint
+
+    def __str__(self) -> str:
+        tail = f" [{self.code}] {_cut(self.next_step, MAX_ERROR_CHARS // 2)}"
+        return _cut(self.fact, MAX_ERROR_CHARS - len(tail)) + tail
+
+
+class ServerNotFound(ProxyError):
+    code = "server_not_found"
+    hint = "Call list_servers for the names, or add_server to add it."
+
+
+class ServerExists(ProxyError):
+    code = "server_exists"
+    hint = "Choose another name, or pass replace=true to put the new settings in its place."
+
+
+class ServerUnavailable(ProxyError):
+    code = "server_unavailable"
+    hint = "Call list_servers to see why, or reconnect_server to try now."
+
+
+class ServerFailed(ProxyError):
+    code = "server_failed"
+    hint = "Mend what the error names, then call reconnect_server."
+
+
+class CannotConnect(ServerFailed):
+    """Trying again would fail in the same way."""
+
+
+class ToolNotFound(ProxyError):
+    code = "tool_not_found"
+    hint = "Call list_tools to see what this server offers."
+
+
+class InvalidArguments(ProxyError):
+    code = "invalid_arguments"
+    hint = "Correct the argument and call again."
+
+
+class CallFailed(ProxyError):
+    code = "call_failed"
+    hint = "Read the server's message; get_logs may say more."
+
+
+class CallTimeout(ProxyError):
+    code = "call_timeout"
+    hint = "Call again with a longer timeout_ms, or see get_logs for what the server is doing."
+
+
+class ServerDisconnected(ProxyError):
+    code = "server_disconnected"
+    hint = "Call list_servers to see its state; call again once it is connected."
+
+
+class TaskNotFound(ProxyError):
+    code = "task_not_found"
+    hint = "Call list_tasks with include_completed=true for the ids."
+
+
+class TaskLimit(ProxyError):
+    code = "task_limit"
+    hint = "Wait for a task with await_activity, or stop one with cancel_task."
+
+
+class ResultExpired(ProxyError):
+    code = "result_expired"
+    hint = "Run the tool again to get a fresh result."
+
+
+class RequestNotFound(ProxyError):
+    code = "request_not_found"
+    hint = "Call get_elicitations or get_sampling_requests for what is pending."
+
+
+class TimerNotFound(ProxyError):
+    code = "timer_not_found"
+    hint = "Call list_timers for the ids."
+
+
+class TimerLimit(ProxyError):
+    code = "timer_limit"
+    hint = "Delete a timer with delete_timer first."
+
+
+class InvalidPattern(ProxyError):
+    code = "invalid_pattern"
+    hint = "Use a simpler regular expression."
+
+
+class ResourceNotFound(ProxyError):
+    code = "resource_not_found"
+    hint = "Call list_resources or list_resource_templates for the URIs."
+
+
+class PromptNotFound(ProxyError):
+    code = "prompt_not_found"
+    hint = "Call list_prompts for the names."
+
+
+class NotSupported(ProxyError):
+    code = "not_supported"
+    hint = "list_servers shows the capabilities of each server."
+
+
+class PolicyDenied(ProxyError):
+    code = "policy_denied"
+    hint = "A person can add the server with `emceepee config add`, or change the policy."
+
+
+class NeedsApproval(ProxyError):
+    code = "needs_approval"
+    hint = "Ask the person to run `emceepee approve`, then call again."
+
+
+class ConfigInvalid(ProxyError):
+    code = "config_invalid"
+    hint = "Run `emceepee config check` for every problem in the file."
+
+
+class ResultTooLarge(ProxyError):
+    code = "result_too_large"
+    hint = "Ask the tool for less, or page through the stored result with read_resource."
+
+
+def error_types() -> Iterator[type[ProxyError]]:
+    """Every kind of error, in the order of this page, for the docs and the tests."""
+    yield from ProxyError.__subclasses__()

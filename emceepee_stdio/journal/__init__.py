@@ -1,0 +1,30 @@
+"""The journal: what the proxy did, as JSON lines that hold no secrets.
+
+Owns the files and their rotation, the redaction of everything that is shown anywhere, and the
+table of known events. It never blocks and never fails its caller.
+"""
+
+from emceepee_stdio.journal.events import Event, Level
+from emceepee_stdio.journal.files import default_directory
+from emceepee_stdio.journal.redact import (
+    redact,
+    redact_argv,
+    redact_env,
+    redact_text,
+    redact_url,
+)
+from emceepee_stdio.journal.writer import Journal, JournalStatistics, write_to_stderr
+
+__all__ = [
+    "Event",
+    "Journal",
+    "JournalStatistics",
+    "Level",
+    "default_directory",
+    "redact",
+    "redact_argv",
+    "redact_env",
+    "redact_text",
+    "redact_url",
+    "write_to_stderr",
+]

@@ -1,0 +1,94 @@
+"""The events that the journal knows: one table of name, usual level and meaning."""
+
+from enum import StrEnum
+from typing import Self
+
+__all__ = ["Event", "Level"]
+
+
+class Level(StrEnum):
+    """How much a line matters, from least to most."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Event(StrEnum):
+    """One row each: the name in the journal, its level, and what happened."""
+
+    level: Level
+    meaning: str
+
+    def __new__(cls, name: str, level: Level, meaning: str) -> Self:
+        event = str.__new__(cls, name)
+        event._value_ = name
+        event.level = level
+        event.meaning = meaning
+        return event
+
+    SERVER_SPAWNED = "server_spawned", Level.INFO, "A backend's process was started."
+    SERVER_CONNECTED = "server_connected", Level.INFO, "A backend answered the handshake."
+    SERVER_DISCONNECTED = "server_disconnected", Level.INFO, "A backend's connection ended."
+    SERVER_RECONNECTING = (
+        "server_reconnecting",
+        Level.INFO,
+        "A lost backend will be tried again after a delay.",
+    )
+    SERVER_RECONNECT_FAILED = (
+        "server_reconnect_failed",
+        Level.WARNING,
+        "One attempt to reach a lost backend failed.",
+    )
+    TOOL_EXECUTION_START = "tool_execution_start", Level.DEBUG, "A tool call went to its backend."
+    TOOL_EXECUTION_COMPLETE = "tool_execution_complete", Level.DEBUG, "A tool call was answered."
+    TOOL_EXECUTION_TIMEOUT = (
+        "tool_execution_timeout",
+        Level.INFO,
+        "A tool call took too long and became a task.",
+    )
+    TOOL_ARGUMENTS_REPAIRED = (
+        "tool_arguments_repaired",
+        Level.INFO,
+        "Arguments of the wrong type were put right before the call.",
+    )
+    TASK_COMPLETED = "task_completed", Level.INFO, "A task has its result."
+    TASK_FAILED = "task_failed", Level.WARNING, "A task ended with an error."
+    ELICITATION_RECEIVED = (
+        "elicitation_received",
+        Level.INFO,
+        "A backend asked the client something.",
+    )
+    ELICITATION_RESPONDED = "elicitation_responded", Level.INFO, "The client answered a backend."
+    ELICITATION_TIMEOUT = (
+        "elicitation_timeout",
+        Level.WARNING,
+        "Nobody answered a backend's question in time.",
+    )
+    APPROVAL_REQUESTED = "approval_requested", Level.WARNING, "A new server waits for a person."
+    APPROVAL_GRANTED = "approval_granted", Level.INFO, "A person allowed a server."
+    APPROVAL_DENIED = "approval_denied", Level.WARNING, "A server was refused."
+    EVENT_STORE_EVICTION = (
+        "event_store_eviction",
+        Level.WARNING,
+        "Events had to leave the full event log.",
+    )
+    REGISTRY_SHUTDOWN_START = "registry_shutdown_start", Level.INFO, "The proxy began to stop."
+    REGISTRY_SHUTDOWN_COMPLETE = "registry_shutdown_complete", Level.INFO, "Every backend is gone."
+    JOURNAL_DROPPED = "journal_dropped", Level.WARNING, "Lines were lost; `count` says how many."
+    JOURNAL_RENEWED = (
+        "journal_renewed",
+        Level.WARNING,
+        "The journal's file was removed while in use, and started anew.",
+    )
+    JOURNAL_UNWRITABLE = (
+        "journal_unwritable",
+        Level.ERROR,
+        "The journal cannot be written; lines are lost until it can.",
+    )
+    JOURNAL_RECOVERED = (
+        "journal_recovered",
+        Level.WARNING,
+        "The journal can be written again.",
+    )

@@ -1,0 +1,192 @@
+"""The journal's files: their names, who may read them, rotation, and how long they stay.
+
+One process, one file, so nobody else appends to it or moves it. Everything here may raise OSError.
+"""
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from emceepee_stdio.clock import Clock
+
+__all__ = ["JournalFile", "default_directory"]
+
+_OURS = re.compile(r"emceepee-\d{8}T\d{6}Z-\d+-[\w-]*\.jsonl(?:\.\d+)?", re.ASCII)
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
+_SESSION_CHARS = 64
+_SECONDS_PER_DAY = 86_400
+
+# Append only what is a plain file of ours: no link is followed, and no pipe is waited for.
+_FLAGS = (
+    os.O_WRONLY
+    | os.O_CREAT
+    | os.O_APPEND
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_BINARY", 0)
+)
+_FILE_MODE = 0o600
+_DIRECTORY_MODE = 0o700
+
+
+def default_directory(environ: Mapping[str, str]) -> Path:
+    """Where the journals of all proxies are: EMCEEPEE_LOG_DIR, or the platform's own place."""
+    chosen = environ.get("EMCEEPEE_LOG_DIR")
+    if chosen:
+        return Path(chosen).expanduser()
+    from platformdirs import user_log_path  # noqa: PLC0415 - serving with a given directory needs none
+
+    return user_log_path("emceepee", appauthor=False)
+
+
+class JournalFile:
+    """The file that is being written, and the older ones behind it."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        session: str,
+        clock: Clock,
+        max_bytes: int,
+        files: int,
+        max_age_days: float,
+    ) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._max_bytes = max_bytes
+        self._files = files
+        self._max_age = max_age_days * _SECONDS_PER_DAY
+        self._fd: int | None = None
+        self._identity = (0, 0)
+        self._swept = False
+        self.path = directory / _file_name(clock, session)
+        self.size = 0
+        self.lines = 0
+        self.renewals = 0
+
+    def __repr__(self) -> str:
+        state = "closed" if self._fd is None else "open"
+        return f"<JournalFile {self.path.name} {state} {self.size} bytes>"
+
+    def append(self, lines: Sequence[bytes]) -> None:
+        """Write whole lines. After an error `self.lines` tells how far it came."""
+        try:
+            start = 0
+            while start < len(lines):
+                fd = self._ready()
+                end = self._fitting(lines, start)
+                if end == start:
+                    self._rotate()
+                else:
+                    self._write(fd, b"".join(lines[start:end]))
+                    start = end
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            with suppress(OSError):
+                os.close(fd)
+
+    def _fitting(self, lines: Sequence[bytes], start: int) -> int:
+        """Up to where the lines fit into this file; an empty one takes a line of any length."""
+        end, size = start, self.size
+        while end < len(lines) and (size == 0 or size + len(lines[end]) <= self._max_bytes):
+            size += len(lines[end])
+            end += 1
+        return end
+
+    def _write(self, fd: int, chunk: bytes) -> None:
+        done = 0
+        try:
+            while done < len(chunk):
+                done += os.write(fd, memoryview(chunk)[done:])
+        except OSError:
+            done = chunk.rfind(b"\n", 0, done) + 1
+            with suppress(OSError):
+                os.ftruncate(fd, self.size + done)
+            raise
+        finally:
+            self.size += done
+            self.lines += chunk.count(b"\n", 0, done)
+
+    def _ready(self) -> int:
+        if self._fd is not None and not self._still_there():
+            self.close()
+            self.renewals += 1
+        if self._fd is None:
+            self._fd = self._open()
+        return self._fd
+
+    def _still_there(self) -> bool:
+        try:
+            found = self.path.lstat()
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self._identity
+
+    def _open(self) -> int:
+        self._directory.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+        if not self._swept:
+            self._swept = True
+            self._sweep()
+        fd = os.open(self.path, _FLAGS, _FILE_MODE)
+        try:
+            found = _claim(fd)
+        except OSError:
+            os.close(fd)
+            raise
+        self._identity = (found.st_dev, found.st_ino)
+        self.size = found.st_size
+        return fd
+
+    def _rotate(self) -> None:
+        self.close()
+        names = [self.path, *(self._older(n) for n in range(1, self._files))]
+        names[-1].unlink(missing_ok=True)
+        for older, newer in zip(reversed(names), reversed(names[:-1]), strict=False):
+            with suppress(FileNotFoundError):
+                newer.replace(older)
+
+    def _older(self, n: int) -> Path:
+        return self.path.with_name(f"{self.path.name}.{n}")
+
+    def _sweep(self) -> None:
+        """Remove journals of any process that nobody wrote to for too long."""
+        oldest = self._clock.epoch(self._clock.now()) - self._max_age
+        with suppress(OSError), os.scandir(self._directory) as entries:
+            for entry in entries:
+                if _OURS.fullmatch(entry.name):
+                    _remove_if_older(entry, oldest)
+
+
+def _remove_if_older(entry: os.DirEntry[str], oldest: float) -> None:
+    with suppress(OSError):
+        found = entry.stat(follow_symlinks=False)
+        if stat.S_ISREG(found.st_mode) and found.st_mtime < oldest:
+            Path(entry.path).unlink()
+
+
+def _claim(fd: int) -> os.stat_result:
+    """Make sure that this is a file, and that nobody else reads it."""
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
+    if hasattr(os, "fchmod") and stat.S_IMODE(found.st_mode) != _FILE_MODE:
+        os.fchmod(fd, _FILE_MODE)
+    return found
+
+
+def _file_name(clock: Clock, session: str) -> str:
+    started = datetime.fromtimestamp(clock.epoch(clock.now()), tz=UTC)
+    name = _NOT_IN_A_NAME.sub("_", session)[:_SESSION_CHARS]
+    return f"emceepee-{started:%Y%m%dT%H%M%SZ}-{os.getpid()}-{name}.jsonl"

@@ -1,0 +1,126 @@
+"""A bounded queue of lines, and the one thread that carries them away.
+
+Whoever offers a line never waits: past the bound the line is dropped and counted. The thread starts
+with the first line and hands over everything that is waiting at once.
+"""
+
+import threading
+from collections.abc import Callable
+
+__all__ = ["Outlet"]
+
+
+class Outlet:
+    """Takes lines from any thread; `carry` gets them in order, and how many were dropped since."""
+
+    def __init__(
+        self,
+        name: str,
+        carry: Callable[[list[bytes], int], None],
+        *,
+        max_lines: int,
+        max_bytes: int,
+        finish: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._name = name
+        self._carry = carry
+        self._finish = finish
+        self._max_lines = max_lines
+        self._max_bytes = max_bytes
+        self._changed = threading.Condition()
+        self._lines: list[bytes] = []
+        self._bytes = 0
+        self._thread: threading.Thread | None = None
+        self._busy = False
+        self._closing = False
+        self._unreported = 0
+        self.dropped = 0
+
+    def __repr__(self) -> str:
+        return f"<Outlet {self._name} {len(self._lines)} waiting {self.dropped} dropped>"
+
+    @property
+    def full(self) -> bool:
+        return len(self._lines) >= self._max_lines or self._bytes >= self._max_bytes
+
+    def offer(self, line: bytes) -> None:
+        with self._changed:
+            if self._closing or self.full:
+                self._count_drop()
+                return
+            self._lines.append(line)
+            self._bytes += len(line)
+            self._start()
+            self._changed.notify_all()
+
+    def refuse(self) -> None:
+        """Count a line that was not worth making."""
+        with self._changed:
+            self._count_drop()
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until everything offered so far was carried away; False when the time was up."""
+        with self._changed:
+            return self._changed.wait_for(self._idle, timeout)
+
+    def close(self, timeout: float) -> bool:
+        """Take no more lines, and wait for the rest; False when the time was up."""
+        with self._changed:
+            self._closing = True
+            if self._lines:
+                self._start()
+            self._changed.notify_all()
+            return self._changed.wait_for(lambda: self._thread is None, timeout)
+
+    def _count_drop(self) -> None:
+        self.dropped += 1
+        if not self._closing:
+            self._unreported += 1
+            self._start()
+            self._changed.notify_all()
+
+    def _start(self) -> None:
+        if self._thread is not None:
+            return
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            # No thread to be had now: the lines wait for one within the bound.
+            return
+        self._thread = thread
+
+    def _idle(self) -> bool:
+        return not (self._busy or self._lines or self._unreported)
+
+    def _has_work(self) -> bool:
+        return bool(self._lines) or self._unreported > 0 or self._closing
+
+    def _run(self) -> None:
+        try:
+            while self._carry_once():
+                pass
+            self._finish()
+        finally:
+            with self._changed:
+                self._thread = None
+                self._changed.notify_all()
+
+    def _carry_once(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(self._has_work)
+            lines, self._lines, self._bytes = self._lines, [], 0
+            dropped, self._unreported = self._unreported, 0
+            if not lines and not dropped:
+                return False
+            self._busy = True
+        try:
+            self._carry(lines, dropped)
+        except Exception:  # noqa: BLE001 - the thread outlives whatever one batch runs into
+            with self._changed:
+                self.dropped += len(lines)
+        finally:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+        return True

@@ -1,0 +1,304 @@
+"""The journal of one process: whatever happens is written down, and nobody waits for it.
+
+A call makes the line (redacted, bounded) and puts it into a queue; threads carry it to the file
+and, from warning upwards, to stderr. Nothing here blocks the caller or raises into it: a line that
+cannot be kept is dropped and counted, and the count is written as soon as that is possible.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.journal.events import Event, Level
+from emceepee_stdio.journal.files import JournalFile
+from emceepee_stdio.journal.lines import Record
+from emceepee_stdio.journal.outlet import Outlet
+from emceepee_stdio.journal.redact import redact_text
+
+__all__ = ["Journal", "JournalStatistics", "write_to_stderr"]
+
+_RANKS = {level: rank for rank, level in enumerate(Level)}
+_DEBUG, _INFO, _WARNING, _ERROR = _RANKS.values()
+
+_MAX_LINES = 10_000
+_MAX_BYTES = 4 * 1024 * 1024
+_MAX_STDERR_LINES = 1_000
+
+# Together the two seconds that ending the process may cost at most. A reader of stderr that is
+# stuck must not eat the time of the file.
+_FILE_DRAIN = 1.5
+_STDERR_DRAIN = 0.5
+
+_STDERR = 2
+
+
+def write_to_stderr(line: bytes) -> None:
+    while line:
+        line = line[os.write(_STDERR, line) :]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalStatistics:
+    """How the journal is doing."""
+
+    path: Path
+    lines_written: int
+    lines_dropped: int
+    bytes_in_file: int
+    failing: bool
+
+
+class Journal:
+    """Takes lines from any thread, by level; see `Journal.open`."""
+
+    def __init__(
+        self,
+        file: JournalFile,
+        *,
+        session: str,
+        clock: Clock,
+        level: Level = Level.INFO,
+        stderr: Callable[[bytes], object] | None = write_to_stderr,
+        max_lines: int = _MAX_LINES,
+    ) -> None:
+        self._file = file
+        self._session = redact_text(session)
+        self._clock = clock
+        self._threshold = _RANKS[level]
+        self._stderr = stderr
+        self._failing = False
+        self._lost = 0
+        self._lost_unreported = 0
+        self._to_file = Outlet(
+            "emceepee-journal",
+            self._carry_to_file,
+            max_lines=max_lines,
+            max_bytes=_MAX_BYTES,
+            finish=file.close,
+        )
+        self._to_stderr = Outlet(
+            "emceepee-stderr",
+            self._carry_to_stderr,
+            max_lines=_MAX_STDERR_LINES,
+            max_bytes=_MAX_BYTES,
+        )
+
+    @classmethod
+    def open(
+        cls,
+        *,
+        directory: Path,
+        session: str,
+        clock: Clock,
+        level: str = Level.INFO,
+        max_bytes: int = 10_000_000,
+        files: int = 5,
+        max_age_days: float = 14,
+        stderr: Callable[[bytes], object] | None = write_to_stderr,
+    ) -> "Journal":
+        """A journal in this directory; nothing is touched before the first line.
+
+        `stderr` gets each warning and error as one line; None keeps them to the file.
+        """
+        file = JournalFile(
+            directory,
+            session=session,
+            clock=clock,
+            max_bytes=max_bytes,
+            files=files,
+            max_age_days=max_age_days,
+        )
+        return cls(file, session=session, clock=clock, level=Level(level), stderr=stderr)
+
+    def __repr__(self) -> str:
+        state = "failing" if self._failing else "well"
+        return f"<Journal {self._file.path.name} {state} {self._file.lines} lines>"
+
+    def debug(
+        self,
+        event: str,
+        /,
+        *,
+        server: str | None = None,
+        request_id: str | int | None = None,
+        **data: object,
+    ) -> None:
+        if self._threshold <= _DEBUG:
+            self._take(Level.DEBUG, event, server, request_id, data)
+
+    def info(
+        self,
+        event: str,
+        /,
+        *,
+        server: str | None = None,
+        request_id: str | int | None = None,
+        **data: object,
+    ) -> None:
+        if self._threshold <= _INFO:
+            self._take(Level.INFO, event, server, request_id, data)
+
+    def warning(
+        self,
+        event: str,
+        /,
+        *,
+        server: str | None = None,
+        request_id: str | int | None = None,
+        **data: object,
+    ) -> None:
+        if self._threshold <= _WARNING:
+            self._take(Level.WARNING, event, server, request_id, data)
+
+    def error(
+        self,
+        event: str,
+        /,
+        *,
+        server: str | None = None,
+        request_id: str | int | None = None,
+        **data: object,
+    ) -> None:
+        self._take(Level.ERROR, event, server, request_id, data)
+
+    def record(
+        self,
+        event: Event,
+        /,
+        *,
+        server: str | None = None,
+        request_id: str | int | None = None,
+        **data: object,
+    ) -> None:
+        """Write a known event at its usual level."""
+        self.write(event.level, event, server=server, request_id=request_id, **data)
+
+    def write(
+        self,
+        level: str,
+        event: str,
+        /,
+        *,
+        server: str | None = None,
+        request_id: str | int | None = None,
+        **data: object,
+    ) -> None:
+        known = Level(level) if level in _RANKS else Level.ERROR
+        if self._threshold <= _RANKS[known]:
+            self._take(known, event, server, request_id, data)
+
+    def flush(self, timeout: float = _FILE_DRAIN + _STDERR_DRAIN) -> bool:
+        """Wait until the lines so far are out; False when the time was up."""
+        return self._to_file.flush(timeout) and self._to_stderr.flush(timeout)
+
+    def close(self) -> None:
+        """Write what is waiting, within two seconds. Lines that come later are dropped."""
+        self._to_file.close(_FILE_DRAIN)
+        self._to_stderr.close(_STDERR_DRAIN)
+
+    def statistics(self) -> JournalStatistics:
+        return JournalStatistics(
+            path=self._file.path,
+            lines_written=self._file.lines,
+            lines_dropped=self._to_file.dropped + self._lost,
+            bytes_in_file=self._file.size,
+            failing=self._failing,
+        )
+
+    def _take(
+        self,
+        level: Level,
+        event: str,
+        server: str | None,
+        request_id: str | int | None,
+        data: dict[str, object],
+    ) -> None:
+        shown = self._stderr is not None and _RANKS[level] >= _WARNING
+        if self._to_file.full and not shown:
+            self._to_file.refuse()
+            return
+        try:
+            record = self._record(level, event, data, server=server, request_id=request_id)
+            line = record.as_json()
+            text = record.as_text() if shown else b""
+        except Exception:  # noqa: BLE001 - the caller never hears of a line that cannot be made
+            self._to_file.refuse()
+            return
+        self._to_file.offer(line)
+        if shown:
+            self._to_stderr.offer(text)
+
+    def _record(
+        self,
+        level: Level,
+        event: str,
+        data: dict[str, object],
+        *,
+        server: str | None = None,
+        request_id: str | int | None = None,
+    ) -> Record:
+        return Record.of(
+            data,
+            timestamp=self._clock.iso(self._clock.now()),
+            level=level.value,
+            event=event,
+            session=self._session,
+            server=server,
+            request_id=request_id,
+        )
+
+    def _own(self, event: Event, **data: object) -> Record:
+        return self._record(event.level, event, data)
+
+    def _say(self, record: Record) -> None:
+        if self._stderr is not None:
+            self._to_stderr.offer(record.as_text())
+
+    def _carry_to_file(self, lines: list[bytes], dropped: int) -> None:
+        """Append the lines; the count of what was lost goes where the gap is."""
+        earlier = self._dropped_line(self._lost_unreported)
+        later = self._dropped_line(dropped)
+        lines_before, renewals_before = self._file.lines, self._file.renewals
+        failure: OSError | None = None
+        try:
+            self._file.append([*earlier, *lines, *later])
+        except OSError as error:
+            failure = error
+        if self._file.renewals > renewals_before:
+            self._say(self._own(Event.JOURNAL_RENEWED, path=self._file.path))
+        self._report_health(failure)
+        written = self._file.lines - lines_before
+        if written >= len(earlier):
+            self._lost_unreported = 0
+        missed = len(lines) - min(max(written - len(earlier), 0), len(lines))
+        self._lost += missed
+        self._lost_unreported += missed
+        if failure is None and dropped:
+            self._say(self._own(Event.JOURNAL_DROPPED, count=dropped))
+        elif dropped:
+            self._lost_unreported += dropped
+
+    def _dropped_line(self, count: int) -> list[bytes]:
+        return [self._own(Event.JOURNAL_DROPPED, count=count).as_json()] if count else []
+
+    def _report_health(self, failure: OSError | None) -> None:
+        """Say it once when the file stops taking lines, and once when it takes them again."""
+        path = self._file.path
+        if failure is not None and not self._failing:
+            why = failure.strerror or type(failure).__name__
+            self._say(self._own(Event.JOURNAL_UNWRITABLE, path=path, error=why))
+        elif failure is None and self._failing:
+            lost = self._lost_unreported
+            self._say(self._own(Event.JOURNAL_RECOVERED, path=path, lines_lost=lost))
+        self._failing = failure is not None
+
+    def _carry_to_stderr(self, lines: list[bytes], dropped: int) -> None:
+        if dropped:
+            lines = [*lines, self._own(Event.JOURNAL_DROPPED, of="stderr", count=dropped).as_text()]
+        for line in lines:
+            with suppress(OSError, ValueError):
+                if self._stderr is not None:
+                    self._stderr(line)

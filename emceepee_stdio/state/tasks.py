@@ -1,0 +1,269 @@
+"""Tasks: calls that outlived their answer, from promotion to the day their result goes.
+
+One limit counts the calls in flight and the working tasks together, so that a promotion can never
+be refused. A finished task keeps its outcome for the session until it was fetched once, and a while
+after that; when an outcome has to go, the reason and the time stay known.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from emceepee_stdio.errors import InvalidArguments, ResultExpired, TaskLimit, TaskNotFound
+from emceepee_stdio.state.deadlines import Deadlines
+from emceepee_stdio.state.graves import Graves
+from emceepee_stdio.state.machine import Machine, Move
+
+__all__ = ["TASK_STATES", "Expiry", "Slot", "Task", "TaskStatus", "Tasks"]
+
+
+class TaskStatus(StrEnum):
+    """Where a task stands."""
+
+    WORKING = "working"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
+TASK_STATES = Machine(
+    "proxy_task_states",
+    TaskStatus,
+    [
+        Move(source=None, target=TaskStatus.WORKING, cause="a call outlives its answer"),
+        Move(source=TaskStatus.WORKING, target=TaskStatus.COMPLETED, cause="the result arrives"),
+        Move(source=TaskStatus.WORKING, target=TaskStatus.FAILED, cause="an error arrives"),
+        Move(source=TaskStatus.WORKING, target=TaskStatus.FAILED, cause="the server is lost"),
+        Move(source=TaskStatus.WORKING, target=TaskStatus.CANCELLED, cause="cancel_task"),
+        Move(
+            source=TaskStatus.WORKING, target=TaskStatus.EXPIRED, cause="its time to live is over"
+        ),
+    ],
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A view of one task. `result` is whatever the caller stored; `error` says what went wrong."""
+
+    id: str
+    server: str
+    tool: str
+    status: TaskStatus
+    created_at: float
+    updated_at: float
+    expires_at: float
+    result: object = None
+    error: str | None = None
+    size: int = 0
+    fetched_at: float | None = None
+
+    def __repr__(self) -> str:
+        age = self.updated_at - self.created_at
+        return f"<Task {self.id} {self.status.value} {self.server}/{self.tool} age={age:.1f}s>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expiry:
+    """What a tick did: tasks whose time is over, and finished ones that were forgotten."""
+
+    expired: tuple[Task, ...]
+    forgotten: tuple[str, ...]
+
+
+class Slot:
+    """The place of one call within the limit: given up when the call ends or becomes a task."""
+
+    __slots__ = ("held",)
+
+    def __init__(self) -> None:
+        self.held = True
+
+
+class Tasks:
+    """All tasks of the session, and the count of calls in flight beside them."""
+
+    def __init__(
+        self,
+        *,
+        new_id: Callable[[], str],
+        limit: int = 100,
+        ttl: float = 1800.0,
+        max_ttl: float = 86_400.0,
+        retention: float = 300.0,
+        max_finished: int = 1000,
+        max_bytes: int = 64 << 20,
+    ) -> None:
+        self._new_id = new_id
+        self._limit = limit
+        self._ttl = ttl
+        self._max_ttl = max_ttl
+        self._retention = retention
+        self._max_finished = max_finished
+        self._max_bytes = max_bytes
+        self._in_flight = 0
+        self._working: dict[str, Task] = {}
+        self._finished: dict[str, Task] = {}
+        self._finished_bytes = 0
+        self._graves = Graves()
+        self._deadlines: Deadlines[str] = Deadlines()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Tasks in_flight={self._in_flight} working={len(self._working)}"
+            f" finished={len(self._finished)} limit={self._limit}>"
+        )
+
+    @property
+    def in_flight(self) -> int:
+        return self._in_flight
+
+    def admit(self) -> Slot:
+        """Take a place for a call that is about to be made."""
+        if self._in_flight + len(self._working) >= self._limit:
+            raise TaskLimit(
+                f"{self._in_flight} calls and {len(self._working)} tasks are running; "
+                f"the limit is {self._limit} together."
+            )
+        self._in_flight += 1
+        return Slot()
+
+    def leave(self, slot: Slot) -> None:
+        """The call ended: its place is free. Leaving twice is harmless."""
+        if slot.held:
+            slot.held = False
+            self._in_flight -= 1
+
+    def promote(
+        self, slot: Slot, *, server: str, tool: str, now: float, ttl: float | None = None
+    ) -> Task:
+        """Turn a call in flight into a working task, in the same place."""
+        ttl = self._ttl if ttl is None else ttl
+        if not 0 < ttl <= self._max_ttl:
+            raise InvalidArguments(
+                f"task_ttl_ms was {ttl * 1000:g}; it must be 1 to {self._max_ttl * 1000:.0f}."
+            )
+        if not slot.held:
+            raise ValueError("this call has already ended")
+        self.leave(slot)
+        task = Task(
+            id=self._new_id(),
+            server=server,
+            tool=tool,
+            status=TaskStatus.WORKING,
+            created_at=now,
+            updated_at=now,
+            expires_at=now + ttl,
+        )
+        self._working[task.id] = task
+        self._deadlines.set(task.id, task.expires_at)
+        return task
+
+    def complete(self, task_id: str, result: object, *, now: float, size: int = 0) -> Task | None:
+        """Keep the result; None when it came too late to count."""
+        return self._settle(task_id, TaskStatus.COMPLETED, now=now, result=result, size=size)
+
+    def fail(self, task_id: str, error: str, *, now: float) -> Task | None:
+        """Keep the error; None when it came too late to count."""
+        return self._settle(task_id, TaskStatus.FAILED, now=now, error=error, size=len(error))
+
+    def cancel(self, task_id: str, *, now: float) -> Task:
+        """Stop a working task; IllegalMove when it has ended already."""
+        task = self.get(task_id, now=now)
+        TASK_STATES.check(task.status, TaskStatus.CANCELLED)
+        return self._finish(
+            replace(task, status=TaskStatus.CANCELLED, updated_at=now, error="cancelled")
+        )
+
+    def fail_server(self, server: str, error: str, *, now: float) -> list[Task]:
+        """The server was lost: every working task of it fails, once."""
+        ids = [task.id for task in self._working.values() if task.server == server]
+        return [task for task_id in ids if (task := self.fail(task_id, error, now=now))]
+
+    def get(self, task_id: str, *, now: float) -> Task:
+        task = self._working.get(task_id) or self._finished.get(task_id)
+        if task is not None:
+            return task
+        if gone := self._graves.tell(task_id, now=now):
+            raise ResultExpired(f"Task {task_id} is no longer kept: {gone}.")
+        raise TaskNotFound(f"There is no task {task_id!r}.")
+
+    def fetch(self, task_id: str, *, now: float) -> Task:
+        """Like get; the first fetch of a finished task starts its retention."""
+        task = self.get(task_id, now=now)
+        if task.status is TaskStatus.WORKING or task.fetched_at is not None:
+            return task
+        task = replace(task, fetched_at=now)
+        self._finished[task_id] = task
+        self._deadlines.set(task_id, now + self._retention)
+        return task
+
+    def working(self, *, server: str | None = None) -> list[Task]:
+        return [task for task in self._working.values() if server in (None, task.server)]
+
+    def all(self) -> Iterator[Task]:
+        """Working tasks first, then the finished ones, each oldest first."""
+        yield from self._working.values()
+        yield from self._finished.values()
+
+    def next_deadline(self) -> float | None:
+        return self._deadlines.next()
+
+    def expire(self, *, now: float) -> Expiry:
+        """End the tasks whose time is over and forget the outcomes whose retention is."""
+        expired: list[Task] = []
+        forgotten: list[str] = []
+        for task_id in self._deadlines.pop_due(now=now):
+            if task := self._working.get(task_id):
+                expired.append(self._expire(task, now=now))
+            else:
+                self._forget(self._finished[task_id], "fetched, and its retention ended", now)
+                forgotten.append(task_id)
+        return Expiry(expired=tuple(expired), forgotten=tuple(forgotten))
+
+    def _expire(self, task: Task, *, now: float) -> Task:
+        TASK_STATES.check(task.status, TaskStatus.EXPIRED)
+        lived = task.expires_at - task.created_at
+        error = f"no result within its time to live of {lived:g} s"
+        return self._finish(replace(task, status=TaskStatus.EXPIRED, updated_at=now, error=error))
+
+    def _settle(
+        self,
+        task_id: str,
+        status: TaskStatus,
+        *,
+        now: float,
+        result: object = None,
+        error: str | None = None,
+        size: int = 0,
+    ) -> Task | None:
+        task = self._working.get(task_id)
+        if task is None:
+            return None
+        TASK_STATES.check(task.status, status)
+        return self._finish(
+            replace(task, status=status, updated_at=now, result=result, error=error, size=size)
+        )
+
+    def _finish(self, task: Task) -> Task:
+        del self._working[task.id]
+        self._deadlines.clear(task.id)
+        self._finished[task.id] = task
+        self._finished_bytes += task.size
+        self._stay_within_bounds(newest=task)
+        return task
+
+    def _stay_within_bounds(self, *, newest: Task) -> None:
+        """Oldest out; the newest outcome always stays, so that it can be fetched at all."""
+        while len(self._finished) > 1 and (
+            len(self._finished) > self._max_finished or self._finished_bytes > self._max_bytes
+        ):
+            oldest = next(iter(self._finished.values()))
+            self._forget(oldest, "room was needed for newer results", newest.updated_at)
+
+    def _forget(self, task: Task, reason: str, now: float) -> None:
+        del self._finished[task.id]
+        self._finished_bytes -= task.size
+        self._deadlines.clear(task.id)
+        self._graves.bury(task.id, reason, now=now)

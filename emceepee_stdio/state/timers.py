@@ -1,0 +1,151 @@
+"""Timers of the client: once or again and again, without drift, at most one firing per tick."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from emceepee_stdio.errors import InvalidArguments, TimerLimit, TimerNotFound
+from emceepee_stdio.state.deadlines import Deadlines
+from emceepee_stdio.state.machine import Machine, Move
+
+__all__ = ["TIMER_STATES", "Fired", "Timer", "TimerStatus", "Timers"]
+
+_SHORTEST = 0.001
+_LONGEST = 86_400.0
+_LONGEST_MESSAGE = 500
+
+
+class TimerStatus(StrEnum):
+    """Where a timer stands."""
+
+    ACTIVE = "active"
+    EXPIRED = "expired"
+    DELETED = "deleted"
+
+
+TIMER_STATES = Machine(
+    "timer_states",
+    TimerStatus,
+    [
+        Move(source=None, target=TimerStatus.ACTIVE, cause="set_timer"),
+        Move(source=TimerStatus.ACTIVE, target=TimerStatus.ACTIVE, cause="an interval fires"),
+        Move(source=TimerStatus.ACTIVE, target=TimerStatus.EXPIRED, cause="a one-shot timer fires"),
+        Move(source=TimerStatus.ACTIVE, target=TimerStatus.DELETED, cause="delete_timer"),
+    ],
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timer:
+    """A view of one timer. `fired` counts its events; `due_at` is the next one."""
+
+    id: str
+    message: str
+    duration: float
+    repeats: bool
+    status: TimerStatus
+    created_at: float
+    due_at: float
+    fired: int = 0
+
+    def __repr__(self) -> str:
+        every = "every" if self.repeats else "once"
+        return f"<Timer {self.id} {self.status.value} {every} {self.duration}s fired={self.fired}>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fired:
+    """One firing; `missed` counts the rounds of an interval that passed unseen before it."""
+
+    timer: Timer
+    missed: int
+
+
+class Timers:
+    """All timers of the session, and the last inactive ones."""
+
+    def __init__(
+        self, *, new_id: Callable[[], str], limit: int = 100, keep_inactive: int = 100
+    ) -> None:
+        self._new_id = new_id
+        self._limit = limit
+        self._keep_inactive = keep_inactive
+        self._active: dict[str, Timer] = {}
+        self._inactive: dict[str, Timer] = {}
+        self._deadlines: Deadlines[str] = Deadlines()
+
+    def __repr__(self) -> str:
+        return f"<Timers active={len(self._active)} limit={self._limit}>"
+
+    def set(self, *, duration: float, message: str, repeats: bool = False, now: float) -> Timer:
+        if not _SHORTEST <= duration <= _LONGEST:
+            raise InvalidArguments(
+                f"duration_ms was {duration * 1000:g}; it must be from 1 to {_LONGEST * 1000:.0f}."
+            )
+        if not 1 <= len(message) <= _LONGEST_MESSAGE:
+            raise InvalidArguments(
+                f"message had {len(message)} characters; it must have 1 to {_LONGEST_MESSAGE}."
+            )
+        if len(self._active) >= self._limit:
+            raise TimerLimit(f"{self._limit} timers are active, which is the limit.")
+        timer = Timer(
+            id=self._new_id(),
+            message=message,
+            duration=duration,
+            repeats=repeats,
+            status=TimerStatus.ACTIVE,
+            created_at=now,
+            due_at=now + duration,
+        )
+        self._active[timer.id] = timer
+        self._deadlines.set(timer.id, timer.due_at)
+        return timer
+
+    def get(self, timer_id: str) -> Timer:
+        timer = self._active.get(timer_id) or self._inactive.get(timer_id)
+        if timer is None:
+            raise TimerNotFound(f"There is no timer {timer_id!r}.")
+        return timer
+
+    def delete(self, timer_id: str) -> Timer:
+        """Stop an active timer; IllegalMove when it has ended already."""
+        timer = self.get(timer_id)
+        TIMER_STATES.check(timer.status, TimerStatus.DELETED)
+        return self._retire(replace(timer, status=TimerStatus.DELETED))
+
+    def all(self, *, include_inactive: bool = False) -> list[Timer]:
+        timers = list(self._active.values())
+        return timers + list(self._inactive.values()) if include_inactive else timers
+
+    def next_deadline(self) -> float | None:
+        return self._deadlines.next()
+
+    def expire(self, *, now: float) -> list[Fired]:
+        """Fire what is due, earliest first; an interval that slept fires once, then in step."""
+        return [
+            self._fire(self._active[timer_id], now=now)
+            for timer_id in self._deadlines.pop_due(now=now)
+        ]
+
+    def _fire(self, timer: Timer, *, now: float) -> Fired:
+        if not timer.repeats:
+            TIMER_STATES.check(timer.status, TimerStatus.EXPIRED)
+            done = replace(timer, status=TimerStatus.EXPIRED, fired=timer.fired + 1)
+            return Fired(timer=self._retire(done), missed=0)
+        missed = int((now - timer.due_at) / timer.duration)
+        due_at = timer.due_at + (missed + 1) * timer.duration
+        if due_at <= now:  # the division was rounded down to a step that has passed as well
+            missed += 1
+            due_at += timer.duration
+        timer = replace(timer, due_at=due_at, fired=timer.fired + 1)
+        self._active[timer.id] = timer
+        self._deadlines.set(timer.id, due_at)
+        return Fired(timer=timer, missed=missed)
+
+    def _retire(self, timer: Timer) -> Timer:
+        del self._active[timer.id]
+        self._deadlines.clear(timer.id)
+        self._inactive[timer.id] = timer
+        if len(self._inactive) > self._keep_inactive:
+            del self._inactive[next(iter(self._inactive))]
+        return timer

@@ -1,0 +1,312 @@
+"""JSON-RPC messages: a line in, a message out, and back.
+
+Results and params stay the bytes that they were until somebody needs to look. Nothing here raises
+on what arrives: a line becomes messages, or `Noise`. What is slightly off is repaired (invalid
+UTF-8, lone surrogates, NaN); what is broken beyond that but carries an id still ends its call.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import cast
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+__all__ = [
+    "INTERNAL_ERROR",
+    "INVALID_PARAMS",
+    "INVALID_REQUEST",
+    "METHOD_NOT_FOUND",
+    "PARSE_ERROR",
+    "Malformed",
+    "Message",
+    "Noise",
+    "Notification",
+    "Request",
+    "RequestId",
+    "Response",
+    "RpcError",
+    "decode",
+    "encode_error",
+    "encode_notification",
+    "encode_request",
+    "encode_result",
+    "salvage_id",
+    "to_json",
+]
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+
+RequestId = int | str
+
+_SALVAGE_BYTES = 65_536
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
+_LAST_ID = re.compile(rb'"id"\s*:\s*(-?\d+|"(?:[^"\\]|\\.)*")\s*\}\s*$')
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Somebody asks; `id` names the answer."""
+
+    id: RequestId
+    method: str
+    params: Raw | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """Somebody tells; nobody answers."""
+
+    method: str
+    params: Raw | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RpcError:
+    """The error object of a response."""
+
+    code: int
+    message: str
+    data: Raw | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """The answer to a request: a result, or an error."""
+
+    id: RequestId
+    outcome: Raw | RpcError
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """Meant as JSON-RPC, but not valid; `id` where it can be answered, `code` what to answer."""
+
+    id: RequestId | None
+    code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """A line that is no message: a banner, a stray print, a broken frame."""
+
+    text: str
+
+
+Message = Request | Notification | Response | Malformed | Noise
+
+
+class _Envelope(msgspec.Struct, gc=False):
+    id: int | str | UnsetType = UNSET
+    method: str | UnsetType = UNSET
+    params: Raw | UnsetType = UNSET
+    result: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+    jsonrpc: str | UnsetType = UNSET
+
+
+class _ErrorObject(msgspec.Struct, gc=False):
+    code: int
+    message: str
+    data: Raw | UnsetType = UNSET
+
+
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_error = msgspec.json.Decoder(_ErrorObject).decode
+_decode_parts = msgspec.json.Decoder(list[Raw]).decode
+_encoder = msgspec.json.Encoder()
+_NULL = Raw(b"null")
+
+
+def decode(line: bytes, *, strict: bool = False) -> list[Message]:
+    """The messages of one line: one, several for a batch, none for a blank line.
+
+    Strictly, a request or notification must say which JSON-RPC it speaks; an answer never need.
+    """
+    if not line.isascii():
+        line = _as_utf8(line)
+    try:
+        return [_classify(_decode_envelope(line), strict=strict)]
+    except (msgspec.MsgspecError, RecursionError):
+        return _decode_with_care(line.strip(b" \t\r\n\0"), strict=strict)
+
+
+def _as_utf8(line: bytes) -> bytes:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return line.decode(errors="replace").encode()
+    return line
+
+
+def _classify(e: _Envelope, *, strict: bool) -> Message:
+    if e.method is UNSET:
+        return _classify_answer(e)
+    if strict and e.jsonrpc != "2.0":
+        message_id = None if e.id is UNSET else e.id
+        return Malformed(message_id, INVALID_REQUEST, 'jsonrpc must be "2.0"')
+    params = None if e.params is UNSET or e.params == _NULL else e.params
+    return Notification(e.method, params) if e.id is UNSET else Request(e.id, e.method, params)
+
+
+def _classify_answer(e: _Envelope) -> Message:
+    if e.id is UNSET:
+        return Malformed(None, INVALID_REQUEST, "neither a method nor an id")
+    if e.error is not UNSET and e.error != _NULL:
+        return Response(e.id, _read_error(e.error))
+    if e.result is not UNSET:
+        return Response(e.id, e.result)
+    return Response(e.id, RpcError(INVALID_REQUEST, "the answer has no result and no error"))
+
+
+def _read_error(raw: Raw) -> RpcError:
+    try:
+        error = _decode_error(raw)
+    except msgspec.MsgspecError:
+        shown = bytes(raw)[:500].decode(errors="replace")
+        return RpcError(INTERNAL_ERROR, f"an error of unknown shape: {shown}", raw)
+    return RpcError(error.code, error.message, None if error.data is UNSET else error.data)
+
+
+def _decode_with_care(line: bytes, *, strict: bool) -> list[Message]:
+    """What the fast path refused: a batch, a slightly broken message, or noise."""
+    if line.startswith(b"\xef\xbb\xbf"):
+        return decode(line[3:], strict=strict)
+    if line.startswith(b"["):
+        try:
+            parts = _decode_parts(line)
+        except (msgspec.MsgspecError, RecursionError):
+            return [Noise(_shown(line))]
+        return [message for part in parts for message in _decode_part(part, strict=strict)]
+    if not line.startswith(b"{"):
+        return [Noise(_shown(line))] if line else []
+    try:
+        fields = json.loads(line, parse_constant=_no_constant, strict=False)
+    except (ValueError, RecursionError):
+        return [_salvage(line)]
+    return [_rebuild(cast("dict[str, object]", fields), strict=strict)]
+
+
+def _decode_part(part: Raw, *, strict: bool) -> list[Message]:
+    line = bytes(part)
+    if line.startswith(b"{"):
+        return decode(line, strict=strict)
+    return [Malformed(None, INVALID_REQUEST, "a batch holds something that is no object")]
+
+
+def _no_constant(_name: str) -> None:
+    return None
+
+
+def _rebuild(fields: dict[str, object], *, strict: bool) -> Message:
+    """A message that only the standard json reads: cleaned, then read as if it had come so."""
+    message_id = fields.get("id", UNSET)
+    if isinstance(message_id, float) and message_id.is_integer():
+        fields["id"] = message_id = int(message_id)
+    if isinstance(message_id, bool) or not isinstance(message_id, int | str | UnsetType):
+        return Malformed(None, INVALID_REQUEST, "the id must be a string or an integer")
+    readable = None if message_id is UNSET else message_id
+    try:
+        return _classify(_decode_envelope(to_json(fields)), strict=strict)
+    except msgspec.ValidationError as error:
+        return Malformed(readable, INVALID_REQUEST, str(error))
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        if readable is None or "method" in fields:
+            return Malformed(readable, INVALID_REQUEST, f"it cannot be read: {error}")
+        return Response(readable, RpcError(PARSE_ERROR, f"the answer cannot be read: {error}"))
+
+
+def _salvage(line: bytes) -> Message:
+    """Not JSON, but perhaps the answer or the question of somebody who waits."""
+    message_id, asks = salvage_id(line)
+    if message_id is None:
+        return Noise(_shown(line))
+    reason = f"not valid JSON: {_shown(line)[:200]}"
+    if asks:
+        return Malformed(message_id, PARSE_ERROR, reason)
+    return Response(message_id, RpcError(PARSE_ERROR, f"the answer is {reason}"))
+
+
+def salvage_id(line: bytes) -> tuple[RequestId | None, bool]:
+    """The id at the top level of a broken object, and whether a method stands beside it."""
+    depth = 0
+    asks = False
+    found: RequestId | None = None
+    key: bytes | None = None
+    previous = b""
+    for match in _TOKEN.finditer(line, 0, _SALVAGE_BYTES):
+        token = match.group()
+        if depth == 1 and previous == b":" and key == b'"id"':
+            found = _read_id(token)
+        if token == b":" and depth == 1:
+            key = previous
+            asks = asks or key == b'"method"'
+        depth += (token in (b"{", b"[")) - (token in (b"}", b"]"))
+        previous = token
+    if found is None and (last := _LAST_ID.search(line, max(0, len(line) - 512))):
+        found = _read_id(last[1])
+    return found, asks
+
+
+def _read_id(token: bytes) -> RequestId | None:
+    try:
+        return msgspec.json.decode(token, type=int | str)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _shown(line: bytes) -> str:
+    return line[:2_000].decode(errors="replace")
+
+
+def to_json(value: object) -> bytes:
+    """JSON that every client can read: lone surrogates become U+FFFD, NaN null."""
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return _encoder.encode(_without_surrogates(value))
+
+
+def _without_surrogates(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, dict):
+        items = cast("dict[str, object]", value).items()
+        return {_without_surrogates(key): _without_surrogates(item) for key, item in items}
+    if isinstance(value, list):
+        return [_without_surrogates(item) for item in cast("list[object]", value)]
+    return value
+
+
+def encode_request(message_id: RequestId, method: str, params: bytes | Raw | None) -> bytes:
+    head = b'{"jsonrpc":"2.0","id":%b,"method":%b' % (_id(message_id), to_json(method))
+    return b"%b}\n" % head if params is None else b'%b,"params":%b}\n' % (head, bytes(params))
+
+
+def encode_notification(method: str, params: bytes | Raw | None) -> bytes:
+    head = b'{"jsonrpc":"2.0","method":%b' % to_json(method)
+    return b"%b}\n" % head if params is None else b'%b,"params":%b}\n' % (head, bytes(params))
+
+
+def encode_result(message_id: RequestId, result: bytes | Raw) -> bytes:
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}\n' % (_id(message_id), bytes(result))
+
+
+def encode_error(message_id: RequestId | None, error: RpcError) -> bytes:
+    fields: dict[str, object] = {"code": error.code, "message": error.message}
+    if error.data is not None:
+        fields["data"] = error.data
+    body = to_json(fields)
+    if message_id is None:
+        return b'{"jsonrpc":"2.0","error":%b}\n' % body
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}\n' % (_id(message_id), body)
+
+
+def _id(message_id: RequestId) -> bytes:
+    return b"%d" % message_id if isinstance(message_id, int) else to_json(message_id)

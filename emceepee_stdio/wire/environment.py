@@ -1,0 +1,108 @@
+"""What a child gets to see: an allow-listed environment, a sane directory, and a mark of its owner.
+
+Nothing else of ours reaches a child: a token in our own environment is not a token for everybody.
+"""
+
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from emceepee_stdio.errors import CannotConnect
+
+__all__ = ["DEPTH", "OWNER", "child_directory", "child_environment", "resolve_command"]
+
+DEPTH = "EMCEEPEE_DEPTH"
+OWNER = "EMCEEPEE_OWNER"
+
+_NAMES = frozenset(
+    {"HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "TMPDIR"}
+    | {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
+    | {"http_proxy", "https_proxy", "all_proxy", "no_proxy"}
+    | {"NODE_EXTRA_CA_CERTS"}
+)
+_PREFIXES = ("LC_", "XDG_", "SSL_CERT_")
+_WINDOWS_NAMES = frozenset(
+    {"APPDATA", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATHEXT", "PROGRAMDATA"}
+    | {"PROGRAMFILES", "PROGRAMFILES(X86)", "SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "TMP", "WINDIR"}
+    | {"NUMBER_OF_PROCESSORS", "PROCESSOR_ARCHITECTURE", "USERDOMAIN", "USERNAME", "USERPROFILE"}
+)
+_SYSTEM_DIRECTORIES = tuple(
+    Path(name) for name in ("/bin", "/sbin", "/usr", "/System", "/Library", "/Applications")
+)
+
+
+def child_environment(
+    environ: Mapping[str, str],
+    *,
+    env: Mapping[str, str],
+    pass_env: Iterable[str] = (),
+    owner: str,
+) -> dict[str, str]:
+    """The allow-list, what `pass_env` names, what `env` sets, and the marks that are ours."""
+    wanted = set(pass_env)
+    child = {name: value for name, value in environ.items() if _allowed(name) or name in wanted}
+    child |= env
+    depth = environ.get(DEPTH, "0")
+    child[DEPTH] = str(int(depth) + 1 if depth.isdecimal() else 1)
+    child[OWNER] = owner
+    return child
+
+
+def _allowed(name: str) -> bool:
+    if sys.platform == "win32" and name.upper() in _WINDOWS_NAMES:
+        return True
+    return name in _NAMES or name.startswith(_PREFIXES)
+
+
+def child_directory(cwd: str | None, *, ours: Path, home: Path) -> Path:
+    """As given, else ours; a GUI starts us in `/`, where no server wants to work: then home."""
+    if cwd is not None:
+        return Path(cwd).expanduser()
+    is_system = ours == Path(ours.anchor) or any(
+        ours.is_relative_to(directory) for directory in _SYSTEM_DIRECTORIES
+    )
+    return home if is_system else ours
+
+
+def resolve_command(command: str, *, path: str, directory: Path) -> str:
+    """The program to run, looked up as the child would; the error names what was searched."""
+    if _has_separator(command):
+        candidate = directory / Path(command).expanduser()
+        found = shutil.which(str(candidate))
+        searched = f"at {candidate}"
+    else:
+        candidate = next(
+            (
+                Path(entry) / command
+                for entry in path.split(_SEPARATOR)
+                if _is_there(entry, command)
+            ),
+            None,
+        )
+        found = shutil.which(command, path=path)
+        searched = f"on the PATH {path}"
+    if found is not None:
+        return found
+    if candidate is not None and candidate.is_dir():
+        raise CannotConnect(f"{candidate} is a directory, not a command.")
+    if candidate is not None and candidate.exists():
+        raise CannotConnect(
+            f"{candidate} is not executable.",
+            hint=f"Run `chmod +x {candidate}`, or name its interpreter as the command.",
+        )
+    raise CannotConnect(
+        f"The command {command!r} was not found {searched}.",
+        hint="Install it, or give the absolute path of the command.",
+    )
+
+
+_SEPARATOR = ";" if sys.platform == "win32" else ":"
+
+
+def _has_separator(command: str) -> bool:
+    return "/" in command or (sys.platform == "win32" and "\\" in command)
+
+
+def _is_there(entry: str, command: str) -> bool:
+    return bool(entry) and (Path(entry) / command).is_file()

@@ -1,0 +1,58 @@
+"""Framing: bytes in, whole lines out. Linear in what arrives, and bounded.
+
+A line over the bound is not kept: its head comes out as `Oversized` once the line ends, so that the
+call that it answers can be ended, and what follows is read as usual.
+"""
+
+from dataclasses import dataclass
+
+__all__ = ["Lines", "Oversized"]
+
+_HEAD = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Oversized:
+    """A line that was too long: its first bytes, and how many there were in all."""
+
+    head: bytes
+    size: int
+
+
+class Lines:
+    """Splits a stream at newlines."""
+
+    def __init__(self, max_bytes: int = 64 << 20) -> None:
+        self._max_bytes = max_bytes
+        self._unfinished = bytearray()
+        self._size = 0
+
+    def __repr__(self) -> str:
+        return f"<Lines waiting={self._size}/{self._max_bytes}>"
+
+    def feed(self, data: bytes) -> list[bytes | Oversized]:
+        *ended, rest = data.split(b"\n")
+        lines = [self._end(piece) for piece in ended]
+        if rest:
+            self._keep(rest)
+        return lines
+
+    def end(self) -> list[bytes | Oversized]:
+        """The stream is over: what stands without a newline is a line, too."""
+        return [self._end(b"")] if self._size else []
+
+    def _end(self, piece: bytes) -> bytes | Oversized:
+        if not self._size and len(piece) <= self._max_bytes:
+            return piece
+        self._keep(piece)
+        line, size = bytes(self._unfinished), self._size
+        self._unfinished, self._size = bytearray(), 0
+        return line if size <= self._max_bytes else Oversized(line, size)
+
+    def _keep(self, piece: bytes) -> None:
+        self._size += len(piece)
+        if self._size <= self._max_bytes:
+            self._unfinished += piece
+        elif len(self._unfinished) != _HEAD:
+            self._unfinished += piece
+            del self._unfinished[_HEAD:]

@@ -1,0 +1,278 @@
+"""Bytes on file descriptors: pushed in as they come, written out once per turn of the loop.
+
+Pipes, sockets and terminals are watched by the event loop, without a thread. What it cannot watch
+(files, /dev/null, anything on Windows) gets a thread behind the same interface.
+"""
+
+import asyncio
+import os
+import queue
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+import anyio
+
+__all__ = ["Reader", "Writer", "open_reader", "open_writer"]
+
+_CHUNK = 1 << 18
+_JOIN_BELOW = 1 << 16
+
+
+class Reader(Protocol):
+    """Pushes what arrives to a callback, and says once when it is over."""
+
+    def close(self) -> None: ...
+
+
+class Writer(Protocol):
+    """Takes bytes at any time; `pending` of them have not left yet."""
+
+    @property
+    def pending(self) -> int: ...
+    @property
+    def broken(self) -> bool: ...
+    def write(self, data: bytes) -> None: ...
+    async def drained(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def open_reader(fd: int, *, on_data: Callable[[bytes], None], on_end: Callable[[], None]) -> Reader:
+    """Start reading; the reader owns the descriptor from now on."""
+    if sys.platform != "win32":
+        with suppress(PermissionError):
+            return _LoopReader(fd, on_data, on_end)
+    return _ThreadReader(fd, on_data, on_end)
+
+
+def open_writer(fd: int, *, on_broken: Callable[[], None]) -> Writer:
+    """Start writing; the writer owns the descriptor from now on."""
+    if sys.platform != "win32":
+        with suppress(PermissionError):
+            return _LoopWriter(fd, on_broken)
+    return _ThreadWriter(fd, on_broken)
+
+
+class _LoopReader:
+    def __init__(
+        self, fd: int, on_data: Callable[[bytes], None], on_end: Callable[[], None]
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(fd, self._readable)
+        self._was_blocking = os.get_blocking(fd)
+        os.set_blocking(fd, False)
+        self._fd: int | None = fd
+        self._on_data = on_data
+        self._on_end = on_end
+
+    def _readable(self) -> None:
+        if self._fd is None:
+            return
+        try:
+            data = os.read(self._fd, _CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._on_data(data)
+        else:
+            self.close()
+            self._on_end()
+
+    def close(self) -> None:
+        if self._fd is not None:
+            self._loop.remove_reader(self._fd)
+            _hand_back(self._fd, blocking=self._was_blocking)
+            self._fd = None
+
+
+class _LoopWriter:
+    def __init__(self, fd: int, on_broken: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_writer(fd, self._writable)  # refused here for what cannot be watched
+        self._loop.remove_writer(fd)
+        self._was_blocking = os.get_blocking(fd)
+        os.set_blocking(fd, False)
+        self._fd: int | None = fd
+        self._on_broken = on_broken
+        self._queue: deque[bytes | memoryview] = deque()
+        self._scheduled = False
+        self._empty = anyio.Event()
+        self.pending = 0
+
+    @property
+    def broken(self) -> bool:
+        return self._fd is None
+
+    def write(self, data: bytes) -> None:
+        if self._fd is None or not data:
+            return
+        self._queue.append(data)
+        self.pending += len(data)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    async def drained(self) -> None:
+        while self.pending and self._fd is not None:
+            self._empty = anyio.Event()
+            await self._empty.wait()
+
+    def close(self) -> None:
+        """Close, after a last try: what the other side has room for still goes out."""
+        if self._fd is None:
+            return
+        self._loop.remove_writer(self._fd)
+        with suppress(OSError):
+            while self._queue:
+                self._write_some(self._fd)
+        _hand_back(self._fd, blocking=self._was_blocking)
+        self._fd = None
+        self._queue.clear()
+        self.pending = 0
+        self._empty.set()
+
+    def _flush(self) -> None:
+        """Write all that fits; wait for room only when it does not."""
+        if self._fd is None:
+            return
+        try:
+            while self._queue:
+                self._write_some(self._fd)
+        except BlockingIOError:
+            self._loop.add_writer(self._fd, self._writable)
+        except OSError:
+            self.close()
+            self._on_broken()
+        else:
+            self._scheduled = False
+            self._empty.set()
+
+    def _writable(self) -> None:
+        if self._fd is not None:
+            self._loop.remove_writer(self._fd)
+            self._flush()
+
+    def _write_some(self, fd: int) -> None:
+        """Small pieces go out together; a large one goes as it is, without being copied."""
+        piece = self._queue[0]
+        if len(self._queue) > 1 and len(piece) < _JOIN_BELOW:
+            piece = b"".join(self._queue)
+            self._queue.clear()
+            self._queue.append(piece)
+        written = os.write(fd, piece)
+        self.pending -= written
+        if written == len(piece):
+            self._queue.popleft()
+        else:
+            self._queue[0] = memoryview(piece)[written:]
+
+
+class _ThreadReader:
+    """Reads ahead by one chunk at most."""
+
+    def __init__(
+        self, fd: int, on_data: Callable[[bytes], None], on_end: Callable[[], None]
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._fd = fd
+        self._on_data = on_data
+        self._on_end = on_end
+        self._taken = threading.Semaphore(1)
+        self._closed = False
+        threading.Thread(target=self._read, name=f"read-{fd}", daemon=True).start()
+
+    def close(self) -> None:
+        # The thread may sit in a read that nothing can interrupt: it closes the descriptor itself.
+        self._closed = True
+        self._taken.release()
+
+    def _read(self) -> None:
+        data = b"-"
+        while data and not self._closed:
+            self._taken.acquire()
+            try:
+                data = b"" if self._closed else os.read(self._fd, _CHUNK)
+            except OSError:
+                data = b""
+            with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+                self._loop.call_soon_threadsafe(self._deliver, data)
+        os.close(self._fd)
+
+    def _deliver(self, data: bytes) -> None:
+        if self._closed:
+            return
+        if data:
+            self._on_data(data)
+            self._taken.release()
+        else:
+            self._closed = True
+            self._on_end()
+
+
+class _ThreadWriter:
+    def __init__(self, fd: int, on_broken: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._fd = fd
+        self._on_broken = on_broken
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._empty = anyio.Event()
+        self.pending = 0
+        self.broken = False
+        threading.Thread(target=self._work, name=f"write-{fd}", daemon=True).start()
+
+    def write(self, data: bytes) -> None:
+        if not self.broken and data:
+            self.pending += len(data)
+            self._queue.put(data)
+
+    async def drained(self) -> None:
+        while self.pending and not self.broken:
+            self._empty = anyio.Event()
+            await self._empty.wait()
+
+    def close(self) -> None:
+        if not self.broken:
+            self.broken = True
+            self._queue.put(None)
+
+    def _work(self) -> None:
+        while (data := self._queue.get()) is not None:
+            try:
+                self._write_all(data)
+            except OSError:
+                self._tell(self._break)
+                break
+            self._tell(self._written, len(data))
+        os.close(self._fd)
+
+    def _write_all(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._fd, view) :]
+
+    def _tell(self, what: Callable[..., None], *args: int) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            self._loop.call_soon_threadsafe(what, *args)
+
+    def _written(self, count: int) -> None:
+        self.pending -= count
+        if not self.pending:
+            self._empty.set()
+
+    def _break(self) -> None:
+        if not self.broken:
+            self.broken = True
+            self._empty.set()
+            self._on_broken()
+
+
+def _hand_back(fd: int, *, blocking: bool) -> None:
+    """Close it; whoever shares it finds it as it was before."""
+    with suppress(OSError):
+        os.set_blocking(fd, blocking)
+    os.close(fd)

@@ -1,0 +1,244 @@
+"""One child process: started in a group of its own, watched, and stopped with all it started.
+
+Its exit is noticed by itself, not by the end of its output: a grandchild may hold that open.
+Whatever happens, `ended` is set once, and nothing is pushed after it.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import anyio
+import anyio.to_thread
+
+from emceepee_stdio.errors import CannotConnect
+from emceepee_stdio.wire.job_object import contain
+from emceepee_stdio.wire.lines import Lines, Oversized
+from emceepee_stdio.wire.pipes import open_reader, open_writer
+from emceepee_stdio.wire.stragglers import kill_group, kill_marked
+
+__all__ = ["Exit", "Listener", "Process", "Spawn", "StopTimes"]
+
+_LAST_WAIT = 2.0
+_STDERR_LINE = 16_384
+_TAIL_LINES = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spawn:
+    """What to start. `owner` marks it and everything it starts."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: Path
+    owner: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """How a process ended."""
+
+    code: int
+
+    def __str__(self) -> str:
+        if self.code >= 0:
+            return f"exited with code {self.code}"
+        with suppress(ValueError):
+            return f"was killed by {signal.Signals(-self.code).name}"
+        return f"was killed by signal {-self.code}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopTimes:
+    """Seconds after which a child that does not end by itself is asked, and then made, to."""
+
+    term: float
+    kill: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """Who hears what a child says. `on_end` comes last, once."""
+
+    on_stdout: Callable[[bytes], None]
+    on_stderr: Callable[[str], None]
+    on_end: Callable[[], None]
+
+
+class Process:
+    """A running child. Made by `start`; `stop` leaves nothing of it behind."""
+
+    def __init__(
+        self, popen: subprocess.Popen[bytes], spawn: Spawn, listener: Listener, drain: float
+    ) -> None:
+        self._popen = popen
+        self._spawn = spawn
+        self._listener = listener
+        self._drain = drain
+        self._loop = asyncio.get_running_loop()
+        self._stderr_lines = Lines(_STDERR_LINE)
+        self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self.pid = popen.pid
+        self.exit: Exit | None = None
+        self.exited = anyio.Event()
+        self.ended = anyio.Event()
+        self._output_over = False
+        self._job = contain(popen.pid)
+        self._stdin = open_writer(_take_fd(popen.stdin), on_broken=lambda: None)
+        self._stdout = open_reader(
+            _take_fd(popen.stdout), on_data=self._on_stdout, on_end=self._output_ended
+        )
+        self._stderr = open_reader(
+            _take_fd(popen.stderr), on_data=self._on_stderr, on_end=self._stderr_ended
+        )
+        self._watch_exit()
+
+    def __repr__(self) -> str:
+        return f"<Process {self.pid} {self.exit or 'running'} {self._spawn.argv[0]}>"
+
+    @classmethod
+    async def start(cls, spawn: Spawn, listener: Listener, *, drain: float = 0.1) -> "Process":
+        """Start it, off the loop: a slow disk must not hold up other backends."""
+        popen = await anyio.to_thread.run_sync(_popen, spawn)
+        return cls(popen, spawn, listener, drain)
+
+    @property
+    def pending(self) -> int:
+        """Bytes that the child has not read yet."""
+        return self._stdin.pending
+
+    def write(self, data: bytes) -> None:
+        self._stdin.write(data)
+
+    async def stop(self, times: StopTimes) -> None:
+        """End it and all that it started: end of input, SIGTERM, SIGKILL, each with a limit."""
+        with anyio.CancelScope(shield=True):
+            self._stdin.close()
+            await self._wait_exit(times.term)
+            if self.exit is None:
+                self._signal(force=False)
+                await self._wait_exit(times.kill - times.term)
+            self._signal(force=True)
+            await self._wait_exit(_LAST_WAIT)
+            await anyio.to_thread.run_sync(kill_marked, self._spawn.owner)
+            self._finish()
+
+    def kill_now(self) -> None:
+        """At once and without waiting: for a second signal to us."""
+        self._signal(force=True)
+
+    async def _wait_exit(self, seconds: float) -> None:
+        if self.exit is None:
+            with anyio.move_on_after(seconds):
+                await self.exited.wait()
+
+    def _signal(self, *, force: bool) -> None:
+        if sys.platform != "win32":
+            kill_group(self.pid, force=force)
+        elif force and self._job is not None:
+            self._job.kill()
+        else:
+            self._popen.terminate()
+
+    def _watch_exit(self) -> None:
+        if hasattr(os, "pidfd_open"):
+            with suppress(OSError):
+                pidfd = os.pidfd_open(self.pid)
+                self._loop.add_reader(pidfd, self._pidfd_ready, pidfd)
+                return
+        threading.Thread(target=self._wait_in_thread, name=f"wait-{self.pid}", daemon=True).start()
+
+    def _pidfd_ready(self, pidfd: int) -> None:
+        self._loop.remove_reader(pidfd)
+        os.close(pidfd)
+        self._on_exit(self._popen.wait())
+
+    def _wait_in_thread(self) -> None:
+        code = self._popen.wait()
+        with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            self._loop.call_soon_threadsafe(self._on_exit, code)
+
+    def _on_exit(self, code: int) -> None:
+        self.exit = Exit(code=code)
+        self.exited.set()
+        if self._output_over:
+            self._finish()
+        else:
+            self._loop.call_later(self._drain, self._finish)
+
+    def _on_stdout(self, data: bytes) -> None:
+        if not self.ended.is_set():
+            self._listener.on_stdout(data)
+
+    def _output_ended(self) -> None:
+        """Its output is over: it is leaving, or of no more use. Its exit code gets a moment."""
+        self._output_over = True
+        if self.exit is not None:
+            self._finish()
+        else:
+            self._loop.call_later(self._drain, self._finish)
+
+    def _on_stderr(self, data: bytes) -> None:
+        self._take_stderr(self._stderr_lines.feed(data))
+
+    def _stderr_ended(self) -> None:
+        self._take_stderr(self._stderr_lines.end())
+
+    def _take_stderr(self, lines: list[bytes | Oversized]) -> None:
+        for line in lines:
+            raw = line.head if isinstance(line, Oversized) else line
+            text = raw[:_STDERR_LINE].decode(errors="replace").rstrip("\r")
+            self.tail.append(text)
+            if not self.ended.is_set():
+                self._listener.on_stderr(text)
+
+    def _finish(self) -> None:
+        if self.ended.is_set():
+            return
+        self._stderr_ended()
+        for end in (self._stdin, self._stdout, self._stderr):
+            end.close()
+        if self._job is not None:
+            self._job.close()
+        self.ended.set()
+        self._listener.on_end()
+
+
+def _take_fd(pipe: IO[bytes] | None) -> int:
+    """A descriptor of our own, so that nothing closes it behind the loop's back."""
+    if pipe is None:
+        raise ValueError("the child was started without pipes")
+    fd = os.dup(pipe.fileno())
+    pipe.close()
+    return fd
+
+
+def _popen(spawn: Spawn) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(  # noqa: S603 - argv only, never a shell; policy was asked above
+            list(spawn.argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(spawn.env),
+            cwd=spawn.cwd,
+            bufsize=0,
+            start_new_session=sys.platform != "win32",
+        )
+    except FileNotFoundError as error:
+        what = error.filename or spawn.argv[0]
+        raise CannotConnect(
+            f"{spawn.argv[0]} cannot be started: {what} does not exist.",
+            hint="Check the command, its interpreter (the #! line) and cwd.",
+        ) from None
+    except (OSError, ValueError) as error:
+        raise CannotConnect(f"{spawn.argv[0]} cannot be started: {error}.") from None

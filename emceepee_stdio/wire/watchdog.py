@@ -1,0 +1,89 @@
+"""A small process that outlives us: when we are gone, however we went, our children go too.
+
+On POSIX it is one `/bin/sh` in a session of its own that reads the groups of our children from a
+pipe. The pipe closes when we end, even by SIGKILL; then it kills those groups, and on Linux also
+whatever still carries our mark. On Windows a Job Object does the same.
+"""
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+
+from emceepee_stdio.wire.environment import OWNER
+
+__all__ = ["Watchdog"]
+
+_SCRIPT = r"""
+trap '' HUP INT TERM QUIT PIPE
+groups=
+while read -r what id; do
+  rest=
+  for g in $groups; do
+    [ "$g" = "$id" ] || rest="$rest $g"
+  done
+  groups=$rest
+  [ "$what" = + ] && groups="$groups $id"
+done
+for g in $groups; do
+  kill -KILL "-$g" 2>/dev/null
+done
+if [ -r /proc/self/environ ]; then
+  for f in $(grep -l -a -s -e "$1" /proc/[0-9]*/environ 2>/dev/null); do
+    p=${f#/proc/}
+    kill -KILL "${p%/environ}" 2>/dev/null
+  done
+fi
+exit 0
+"""
+
+
+class Watchdog:
+    """Knows the groups that must not survive us. Started with the first of them."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __repr__(self) -> str:
+        pid = self._process.pid if self._process else None
+        return f"<Watchdog pid={pid}>"
+
+    def start(self) -> None:
+        """Before the first child, so that there is no moment without a guard."""
+        if self._process is not None or sys.platform == "win32":
+            return
+        self._process = subprocess.Popen(  # noqa: S603 - our own script
+            ["/bin/sh", "-c", _SCRIPT, "emceepee-watchdog", f"{OWNER}={self._owner}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={"PATH": os.defpath},
+            cwd="/",
+            start_new_session=True,
+        )
+
+    def add(self, pgid: int) -> None:
+        self._tell(f"+ {pgid}\n")
+
+    def remove(self, pgid: int) -> None:
+        self._tell(f"- {pgid}\n")
+
+    def close(self) -> None:
+        """All children are gone: let it end. Bounded, because it has next to nothing to do."""
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        if process.stdin is not None:
+            with suppress(OSError):
+                process.stdin.close()
+        try:
+            process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _tell(self, line: str) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError):  # it was killed; the children still end with our own shutdown
+                os.write(self._process.stdin.fileno(), line.encode())

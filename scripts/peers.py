@@ -1,0 +1,162 @@
+"""Install the third-party MCP peers that the end-to-end tests drive, into `.cache/peers/`.
+
+Usage: python scripts/peers.py [--check] [--require-npm]
+
+The pins are in `tests/peers/`. Each peer is installed into a folder beside its place and renamed
+into it when whole, so what is there is complete; a stamp inside holds a hash of its pins, so a
+second run does nothing and needs no network. Two runs at once take turns (on POSIX).
+
+Console scripts of the Python peers name the folder they were installed in: start these peers with
+`python -m`, as `tests/peers` does.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+ROOT = Path(__file__).resolve().parent.parent
+PINS = ROOT / "tests" / "peers"
+CACHE = ROOT / ".cache" / "peers"
+COMMAND = "python scripts/peers.py"
+
+NPM = "npm"
+PYTHONS = ("py-mcp1", "py-servers", "py-old")
+PEERS = (NPM, *PYTHONS)
+
+
+def folder(peer: str) -> Path:
+    """Where a peer is, once installed."""
+    return CACHE / peer
+
+
+def python_of(place: Path) -> Path:
+    """The interpreter of the virtual environment at `place`."""
+    return place / "Scripts" / "python.exe" if os.name == "nt" else place / "bin" / "python"
+
+
+def is_installed(peer: str) -> bool:
+    """Whether the peer is there, whole, and of the versions now pinned."""
+    try:
+        return (folder(peer) / ".stamp").read_text() == _stamp(peer)
+    except FileNotFoundError:
+        return False
+
+
+def _pin_files(peer: str) -> tuple[Path, ...]:
+    if peer == NPM:
+        return (PINS / "package.json", PINS / "package-lock.json")
+    return (PINS / f"{peer}.txt",)
+
+
+def _stamp(peer: str) -> str:
+    digest = hashlib.sha256()
+    for path in _pin_files(peer):
+        digest.update(path.read_bytes())
+    if peer != NPM:
+        # A virtual environment belongs to the interpreter it was made with.
+        digest.update(f"{sys.version_info[:2]} {sys.base_prefix}".encode())
+    return digest.hexdigest()
+
+
+def _install_npm(place: Path, npm: str) -> None:
+    for path in _pin_files(NPM):
+        shutil.copy(path, place)
+    options = ("--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
+    subprocess.run([npm, "ci", *options], cwd=place, check=True, stdout=sys.stderr)
+
+
+def _install_python(place: Path, pins: Path) -> None:
+    venv.create(place, symlinks=os.name != "nt", with_pip=False)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-qq"]
+    install = ["--python", python_of(place), "install", "--requirement", pins]
+    subprocess.run([*pip, *install], check=True, stdout=sys.stderr)
+
+
+def _install(peer: str) -> None:
+    # A fresh name each time: what an interrupted run started may still be writing to its own.
+    for leftover in CACHE.glob(".new-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    new = Path(tempfile.mkdtemp(prefix=f".new-{peer}-", dir=CACHE))
+    if peer == NPM:
+        _install_npm(new, str(shutil.which("npm")))
+    else:
+        _install_python(new, *_pin_files(peer))
+    (new / ".stamp").write_text(_stamp(peer))
+    shutil.rmtree(folder(peer), ignore_errors=True)
+    new.rename(folder(peer))
+
+
+@contextlib.contextmanager
+def _our_turn() -> Iterator[None]:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / ".lock").open("w") as lock:
+        if fcntl is not None:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _wanted(*, require_npm: bool) -> tuple[str, ...] | None:
+    """The peers to have, or None when npm is required and not there."""
+    if shutil.which("node") and shutil.which("npm"):
+        return PEERS
+    if require_npm:
+        _say("node and npm are required here and not on PATH: install Node.js 20 or newer.")
+        return None
+    _say("The npm peers are left out: node and npm are not on PATH. Tests that need them skip.")
+    return PYTHONS
+
+
+def _install_missing(wanted: tuple[str, ...]) -> int:
+    with _our_turn():
+        for peer in wanted:
+            if is_installed(peer):
+                continue
+            _say(f"Installing {peer} …")
+            try:
+                _install(peer)
+            except (OSError, subprocess.CalledProcessError) as error:
+                _say(f"{peer} could not be installed: {error}")
+                return 1
+    return 0
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Install the peers of the end-to-end tests.")
+    parser.add_argument("--check", action="store_true", help="only say what is missing")
+    parser.add_argument(
+        "--require-npm",
+        action="store_true",
+        default=os.environ.get("CI") == "true",
+        help="fail when node or npm is missing (the default where CI=true)",
+    )
+    options = parser.parse_args()
+    wanted = _wanted(require_npm=options.require_npm)
+    if wanted is None:
+        return 1
+    missing = tuple(peer for peer in wanted if not is_installed(peer))
+    if options.check:
+        for peer in missing:
+            _say(f"{peer} is missing or not of the pinned versions; run: {COMMAND}")
+        return 1 if missing else 0
+    return _install_missing(missing) if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""A real backend for a test: its supervisor, what the sink heard, and what must be gone after."""
+
+import json
+import os
+import random
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+
+from emceepee_stdio.backends.base import LogSource, Loss, PhaseChange, Question
+from emceepee_stdio.backends.channels.stdio import (
+    Command,
+    StdioChannel,
+    StdioOptions,
+    Surroundings,
+)
+from emceepee_stdio.backends.supervisor import Supervisor
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.errors import ProxyError
+from emceepee_stdio.ids import Ids
+from emceepee_stdio.state.restarts import RestartPolicy, Restarts
+from emceepee_stdio.wire.process import StopTimes
+from emceepee_stdio.wire.stragglers import marked
+from emceepee_stdio.wire.watchdog import Watchdog
+
+PATIENCE = 60.0
+
+
+class Recorder:
+    """A sink that writes everything down and lets a test wait for it."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.changes: list[PhaseChange] = []
+        self.pids: list[int] = []
+        self.losses: list[Loss] = []
+        self.notifications: list[tuple[str, Any]] = []
+        self.logs: list[tuple[LogSource, str]] = []
+        self.questions: list[Question] = []
+        self.withdrawn_questions: list[Question] = []
+        self.failed_attempts: list[ProxyError] = []
+        self._news = anyio.Event()
+
+    def phase_changed(self, server: str, change: PhaseChange) -> None:
+        self.changes.append(change)
+        self._hear(change.phase.value)
+
+    def attempt_failed(self, server: str, error: ProxyError) -> None:
+        self.failed_attempts.append(error)
+        self._hear("attempt failed")
+
+    def process_started(self, server: str, pid: int) -> None:
+        self.pids.append(pid)
+        self._hear("process started")
+
+    def process_ended(self, server: str, loss: Loss, *, expected: bool) -> None:
+        self.losses.append(loss)
+        self._hear("process stopped" if expected else "process crashed")
+
+    def notification(self, server: str, method: str, params: msgspec.Raw | None) -> None:
+        decoded = None if params is None else msgspec.json.decode(params)
+        self.notifications.append((method, decoded))
+        self._wake()
+
+    def log(self, server: str, source: LogSource, text: str) -> None:
+        self.logs.append((source, text))
+        self._wake()
+
+    def asked(self, server: str, question: Question) -> None:
+        self.questions.append(question)
+        self._hear(f"asked {question.method}")
+
+    def withdrawn(self, server: str, question: Question) -> None:
+        self.withdrawn_questions.append(question)
+        self._hear(f"withdrawn {question.method}")
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait until something that was heard makes the condition true."""
+        with anyio.fail_after(PATIENCE):
+            while not condition():
+                await self._news.wait()
+
+    def _hear(self, what: str) -> None:
+        self.heard.append(what)
+        self._wake()
+
+    def _wake(self) -> None:
+        news, self._news = self._news, anyio.Event()
+        news.set()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rig:
+    """One backend under test."""
+
+    supervisor: Supervisor
+    sink: Recorder
+    owner: str
+    log: Path
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    async def call(self, tool: str, within: float = PATIENCE, **arguments: object) -> Any:
+        params = {"name": tool, "arguments": arguments}
+        result = await self.supervisor.request("tools/call", params, within=within)
+        return msgspec.json.decode(result)
+
+    async def text(self, tool: str, within: float = PATIENCE, **arguments: object) -> str:
+        return (await self.call(tool, within, **arguments))["content"][0]["text"]
+
+    def heard_by_server(self, event: str = "received") -> list[dict[str, Any]]:
+        """What the fixture server wrote down, in the order in which it happened."""
+        if not self.log.exists():
+            return []
+        lines = [json.loads(line) for line in self.log.read_text().splitlines()]
+        return [line for line in lines if line["event"] == event]
+
+    def messages(self, method: str | None = None) -> list[dict[str, Any]]:
+        received = [line["message"] for line in self.heard_by_server()]
+        return [m for m in received if method is None or m.get("method") == method]
+
+    def left_over(self) -> list[int]:
+        """Processes that the backend started and that still live."""
+        return marked(self.owner)
+
+
+FAST = StdioOptions(connect=30.0, probe=5.0, stop=StopTimes(term=1.0, kill=2.0))
+QUICK_RESTARTS = RestartPolicy(base=0.05, cap=0.2)
+
+
+@asynccontextmanager
+async def backend(
+    argv: Sequence[str],
+    tmp_path: Path,
+    *,
+    options: StdioOptions = FAST,
+    restarts: RestartPolicy = QUICK_RESTARTS,
+    env: Mapping[str, str] | None = None,
+    lazy: bool = False,
+) -> AsyncGenerator[Rig]:
+    """Run the backend; at the end stop it and see that nothing of it is left."""
+    clock = Clock()
+    ids = Ids(clock)
+    owner = ids()
+    watchdog = Watchdog(owner)
+    sink = Recorder()
+    log = tmp_path / f"heard-{owner}.jsonl"
+    channel = StdioChannel(
+        "server",
+        Command(command=argv[0], args=argv[1:], env={"FIXTURE_LOG": str(log), **(env or {})}),
+        sink=sink,
+        surroundings=Surroundings(
+            clock=clock,
+            ids=ids,
+            environ=os.environ,
+            cwd=tmp_path,
+            home=tmp_path,
+            owner=owner,
+            watchdog=watchdog,
+        ),
+        options=options,
+    )
+    supervisor = Supervisor(
+        "server",
+        channel,
+        sink=sink,
+        clock=clock,
+        restarts=Restarts(restarts, uniform=random.uniform),
+        lazy=lazy,
+    )
+    rig = Rig(supervisor=supervisor, sink=sink, owner=owner, log=log)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(supervisor.run)
+        try:
+            yield rig
+        finally:
+            await supervisor.stop()
+            watchdog.close()
+    assert rig.left_over() == []
+
+
+def alive(pid: int) -> bool:
+    """Whether a process still runs; a zombie does not count."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False

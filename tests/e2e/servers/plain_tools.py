@@ -1,0 +1,229 @@
+"""The tools of the well-behaved server, one for each thing that a server can do to a client."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dual
+import rpc
+from calls import Call, Tool
+from rpc import Message, RpcError, text
+
+PIXEL = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
+)
+FORM = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "minLength": 1}, "age": {"type": "integer"}},
+    "required": ["name"],
+}
+COUNTED = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+TOOLS: list[Tool] = []
+
+
+def tool(**fields: Any) -> Callable[[Callable[..., Message]], Callable[..., Message]]:
+    def keep(function: Callable[..., Message]) -> Callable[..., Message]:
+        TOOLS.append(Tool(function, **fields))
+        return function
+
+    return keep
+
+
+@tool(annotations={"readOnlyHint": True})
+def echo(_: Call, *, message: str) -> Message:
+    """Say it back."""
+    return text(message)
+
+
+@tool()
+def add(_: Call, *, a: float, b: float) -> Message:
+    """Add two numbers."""
+    return text(json.dumps(a + b))
+
+
+@tool()
+def slow(call: Call, *, seconds: float) -> Message:
+    """Take that long; can be cancelled."""
+    if call.stopped.wait(seconds):
+        rpc.record("cancelled", tool="slow", id=call.id)
+    return text(f"slept {seconds}")
+
+
+@tool()
+def progress(call: Call, *, steps: int, interval: float = 0.01) -> Message:
+    """Report every step."""
+    for step in range(1, steps + 1):
+        if call.stopped.wait(interval):
+            break
+        call.progress(step, steps)
+    return text(f"{steps} steps")
+
+
+@tool()
+def big(_: Call, *, bytes: int) -> Message:  # noqa: A002 - the name on the wire
+    """A text of that size."""
+    return text("x" * bytes)
+
+
+@tool()
+def image(_: Call) -> Message:
+    """A text and a picture, annotated."""
+    block = {"type": "image", "data": PIXEL, "mimeType": "image/png"}
+    block["annotations"] = {"audience": ["user"], "priority": 0.5}
+    return {"content": [{"type": "text", "text": "a pixel"}, block], "_meta": {"fixture/key": 1}}
+
+
+@tool(outputSchema=COUNTED)
+def structured(_: Call, *, say: bool = True) -> Message:
+    """Structured content, said in a text block too unless `say` is false."""
+    content = text('{"n": 1}')["content"] if say else []
+    return {"content": content, "structuredContent": {"n": 1}}
+
+
+@tool()
+def fail(_: Call) -> Message:
+    """A tool error."""
+    return text("it failed", isError=True)
+
+
+@tool()
+def rpc_error(_: Call, *, code: int) -> Message:
+    """A JSON-RPC error of that code."""
+    raise RpcError(code, f"error {code} as asked", {"asked": code})
+
+
+def _form(message: str) -> Message:
+    return {"mode": "form", "message": message, "requestedSchema": FORM}
+
+
+@tool()
+def ask(call: Call, *, mode: str = "form") -> Message:
+    """Ask the user: a form, or to visit a url."""
+    if mode == "form":
+        return text(json.dumps(call.ask("who", "elicitation/create", _form("Who are you?"))))
+    question = {"mode": "url", "message": "Sign in", "url": "https://example.com/sign-in"}
+    if call.modern:
+        return text(json.dumps(call.ask("visit", "elicitation/create", question)))
+    question["elicitationId"] = f"e-{call.id}"
+    answer = call.ask("visit", "elicitation/create", question)
+    done = {"elicitationId": question["elicitationId"]}
+    rpc.notify("notifications/elicitation/complete", done)
+    return text(json.dumps(answer))
+
+
+@tool()
+def ask_twice(call: Call) -> Message:
+    """Ask the user two things, one after the other."""
+    first = call.ask("first", "elicitation/create", _form("First: who are you?"))
+    second = call.ask("second", "elicitation/create", _form("Second: who else?"))
+    return text(json.dumps([first, second]))
+
+
+@tool()
+def sample(call: Call) -> Message:
+    """Ask the client's model."""
+    said = {"role": "user", "content": {"type": "text", "text": "Say something."}}
+    params = {"messages": [said], "systemPrompt": "Be brief.", "maxTokens": 10}
+    return text(json.dumps(call.ask("model", "sampling/createMessage", params)))
+
+
+@tool()
+def roots(call: Call) -> Message:
+    """Ask for the client's roots."""
+    return text(json.dumps(call.ask("roots", "roots/list")))
+
+
+@tool()
+def notify(call: Call, *, n: int, method: str = "notifications/fixture") -> Message:
+    """Send n notifications as fast as possible."""
+    for i in range(n):
+        params: Message = {"n": i}
+        if method == "notifications/message":
+            params = {"level": "info", "data": i}
+        elif method == "notifications/progress":
+            params = {"progressToken": 0 if call.token is None else call.token, "progress": i}
+        elif method == "notifications/resources/updated":
+            params = {"uri": "fixture://one"}
+        if call.modern and method in dual.LISTENED:
+            call.server.changed(method, params)
+        else:
+            rpc.notify(method, params)
+    return text(f"{n} sent")
+
+
+@tool()
+def log(call: Call, *, level: str, n: int = 1) -> Message:
+    """Send n log messages, where that level is wanted."""
+    for i in range(n):
+        call.log(level, {"line": i})
+    return text(f"{n} logged")
+
+
+@tool()
+def stderr(_: Call, *, text: str, n: int = 1) -> Message:
+    """Write n lines to stderr."""
+    for _i in range(n):
+        rpc.complain(text)
+    return rpc.text(f"{n} written")
+
+
+@tool()
+def crash(_: Call, *, code: int = 1) -> Message:
+    """Exit with that code, unanswered."""
+    rpc.complain(f"crashing with code {code}, as asked")
+    rpc.leave(code)
+
+
+@tool()
+def crash_signal(_: Call, *, sig: int = signal.SIGSEGV) -> Message:
+    """Die of that signal, unanswered."""
+    os.kill(os.getpid(), sig)
+    rpc.pause_for_ever()
+
+
+@tool()
+def hang(_: Call) -> Message:
+    """Never answer, whatever the client says."""
+    rpc.pause_for_ever()
+
+
+@tool()
+def env(_: Call, *, show: list = ()) -> Message:
+    """Names of the environment, values of those in `show`, and where the process is."""
+    shown = {name: os.environ.get(name) for name in show}
+    where = {"cwd": str(Path.cwd()), "pid": os.getpid(), "pgid": os.getpgid(0), "sid": os.getsid(0)}
+    return text(json.dumps({"names": sorted(os.environ), "values": shown, **where}))
+
+
+@tool()
+def grow(call: Call) -> Message:
+    """Add a tool, and say so."""
+
+    def grown(_: Call) -> Message:
+        return text("grown")
+
+    grown.__name__ = f"grown_{len(call.server.tools)}"
+    call.server.tools[grown.__name__] = Tool(grown)
+    call.server.changed("notifications/tools/list_changed")
+    return text(grown.__name__)
+
+
+@tool()
+def touch(call: Call, *, uri: str) -> Message:
+    """Say that a resource changed, to those who subscribed to it."""
+    call.server.changed("notifications/resources/updated", {"uri": uri})
+    return text(f"touched {uri}")
+
+
+@tool()
+def spawn(_: Call, *, seconds: float, escape: bool = False) -> Message:
+    """Start a grandchild that sleeps, in a session of its own if `escape`; say its pid."""
+    quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    child = subprocess.Popen(["sleep", str(seconds)], start_new_session=escape, **quiet)
+    rpc.record("spawned", child=child.pid)
+    return text(json.dumps({"pid": child.pid}))

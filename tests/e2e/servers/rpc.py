@@ -1,0 +1,99 @@
+"""What the raw fixture servers share: JSON-RPC lines on fd 0 and 1, and the log of what was heard.
+
+Every frame is written whole under one lock. With FIXTURE_LOG set, each line of that file is one
+JSON object with `event` and `pid`: `start`, `received` (with `message`), `unreadable` (with
+`line`), `eof`, and what a server adds by `record`.
+"""
+
+import io
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+Message = dict[str, Any]
+
+_OUT = io.BufferedWriter(io.FileIO(1, "w", closefd=False))
+_OUT_LOCK = threading.Lock()
+
+
+class RpcError(Exception):
+    """Becomes the JSON-RPC error of the request being answered."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.body: Message = {"code": code, "message": message}
+        if data is not None:
+            self.body["data"] = data
+
+
+def write(data: bytes) -> None:
+    """Put bytes on stdout as they are; a reader that is gone ends the server."""
+    try:
+        with _OUT_LOCK:
+            _OUT.write(data)
+            _OUT.flush()
+    except BrokenPipeError:
+        leave(0)
+
+
+def frame(message: Mapping[str, Any]) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", **message}, separators=(",", ":")).encode() + b"\n"
+
+
+def send(message: Mapping[str, Any]) -> None:
+    write(frame(message))
+
+
+def notify(method: str, params: Mapping[str, Any] | None = None) -> None:
+    send({"method": method} if params is None else {"method": method, "params": params})
+
+
+def text(words: str, **fields: Any) -> Message:
+    """A tool result of one text block."""
+    return {"content": [{"type": "text", "text": words}], **fields}
+
+
+def complain(words: str) -> None:
+    """Write one line to stderr at once."""
+    os.write(2, words.encode() + b"\n")
+
+
+def pause(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+def pause_for_ever() -> NoReturn:
+    while True:
+        pause(3600)
+
+
+def leave(code: int) -> NoReturn:
+    """End now, whatever other threads are doing."""
+    os._exit(code)
+
+
+def record(event: str, **fields: Any) -> None:
+    path = os.environ.get("FIXTURE_LOG")
+    if path:
+        line = json.dumps({"event": event, "pid": os.getpid(), **fields}) + "\n"
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.write(fd, line.encode())
+        os.close(fd)
+
+
+def messages() -> Iterator[Message]:
+    """Every message from stdin until EOF; the parts of a batch one by one."""
+    record("start")
+    for line in sys.stdin.buffer:
+        try:
+            heard = json.loads(line)
+        except ValueError:
+            record("unreadable", line=line.decode(errors="replace"))
+            continue
+        for message in heard if isinstance(heard, list) else [heard]:
+            record("received", message=message)
+            yield message
+    record("eof")

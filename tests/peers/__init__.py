@@ -1,0 +1,109 @@
+"""The third-party servers behind the end-to-end tests: the argv of each.
+
+`scripts/peers.py` installs them; a function here raises `PeerMissingError`, naming the command to
+run, when its peer is not there or not of the pinned versions.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+from scripts import peers
+
+__all__ = [
+    "PeerMissingError",
+    "everything",
+    "filesystem",
+    "git",
+    "memory",
+    "node_modules",
+    "peer_python",
+    "plain",
+    "rude",
+    "sdk1",
+    "sdk2",
+    "sdkold",
+    "sequential_thinking",
+    "time",
+]
+
+SERVERS = Path(__file__).resolve().parent.parent / "e2e" / "servers"
+
+
+class PeerMissingError(Exception):
+    """A peer is not installed; the message says how to get it."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is missing; run: {peers.COMMAND}")
+
+
+def node_modules() -> Path:
+    """Holds the npm servers, and `sdk` (1.x) and `client` (2.x) of @modelcontextprotocol."""
+    if not peers.is_installed(peers.NPM):
+        raise PeerMissingError("The npm peers")
+    return peers.folder(peers.NPM) / "node_modules"
+
+
+def peer_python(peer: str) -> Path:
+    """The interpreter of `py-mcp1`, `py-servers` or `py-old`."""
+    if not peers.is_installed(peer):
+        raise PeerMissingError(f"The peer {peer}")
+    return peers.python_of(peers.folder(peer))
+
+
+def everything() -> list[str]:
+    return [*_node_server("server-everything"), "stdio"]
+
+
+def memory() -> list[str]:
+    """Set MEMORY_FILE_PATH to an absolute path, or it writes into its own installation."""
+    return _node_server("server-memory")
+
+
+def filesystem(*allowed: Path) -> list[str]:
+    return [*_node_server("server-filesystem"), *map(str, allowed)]
+
+
+def sequential_thinking() -> list[str]:
+    return _node_server("server-sequential-thinking")
+
+
+def time() -> list[str]:
+    return [str(peer_python("py-servers")), "-m", "mcp_server_time", "--local-timezone=UTC"]
+
+
+def git(repository: Path) -> list[str]:
+    return [str(peer_python("py-servers")), "-m", "mcp_server_git", f"--repository={repository}"]
+
+
+def sdk1() -> list[str]:
+    """Our tools on the handshake-only mcp SDK."""
+    return [str(peer_python("py-mcp1")), str(SERVERS / "sdk1.py")]
+
+
+def sdkold() -> list[str]:
+    """One tool on an mcp SDK that is wedged by an unknown first method."""
+    return [str(peer_python("py-old")), str(SERVERS / "sdkold.py")]
+
+
+def sdk2() -> list[str]:
+    """Our tools on the mcp SDK of both eras; needs no installed peer."""
+    return [sys.executable, str(SERVERS / "sdk2.py")]
+
+
+def plain(*options: str) -> list[str]:
+    """The well-behaved raw server; needs no installed peer."""
+    return [sys.executable, str(SERVERS / "plain.py"), *options]
+
+
+def rude(mode: str, *options: str) -> list[str]:
+    """The raw server that misbehaves in one way; needs no installed peer."""
+    return [sys.executable, str(SERVERS / "rude.py"), mode, *options]
+
+
+def _node_server(package: str) -> list[str]:
+    script = node_modules() / "@modelcontextprotocol" / package / "dist" / "index.js"
+    node = shutil.which("node")
+    if node is None:
+        raise PeerMissingError("node")
+    return [node, str(script)]

@@ -1,0 +1,375 @@
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.journal import Journal
+from emceepee_stdio.journal.files import JournalFile
+
+NOON = 1_800_000_000.0
+DAY = 86_400
+
+posix = pytest.mark.skipif(os.name != "posix", reason="modes, links and pipes are POSIX matters")
+
+
+def fixed_clock() -> Clock:
+    return Clock(monotonic=lambda: 0.0, wall=lambda: NOON)
+
+
+class Stderr(list[bytes]):
+    def __call__(self, line: bytes) -> None:
+        self.append(line)
+
+    def events(self) -> list[str]:
+        return [line.decode().split()[2] for line in self]
+
+
+@pytest.fixture
+def stderr() -> Stderr:
+    return Stderr()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def journal(directory: Path, stderr: Stderr):
+    journal = Journal.open(directory=directory, session="S1", clock=fixed_clock(), stderr=stderr)
+    yield journal
+    journal.close()
+
+
+def events_in(path: Path) -> list[str]:
+    return [json.loads(line)["event"] for line in path.read_bytes().splitlines()]
+
+
+def small_file(directory: Path, *, max_bytes: int = 10, files: int = 3) -> JournalFile:
+    return JournalFile(
+        directory,
+        session="s",
+        clock=fixed_clock(),
+        max_bytes=max_bytes,
+        files=files,
+        max_age_days=1,
+    )
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name.partition(".jsonl")[2]: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_the_name_tells_when_who_and_which_session(directory: Path):
+    journal = Journal.open(directory=directory, session="../a b", clock=fixed_clock())
+    name = journal.statistics().path.name
+    assert name == f"emceepee-20270115T080000Z-{os.getpid()}-___a_b.jsonl"
+
+
+def test_a_full_file_is_rotated_and_the_oldest_goes(directory: Path):
+    file = small_file(directory)
+    for n in range(9):
+        file.append([b"%04d\n" % n])
+    file.close()
+    assert contents(directory) == {
+        "": b"0008\n",
+        ".1": b"0006\n0007\n",
+        ".2": b"0004\n0005\n",
+    }
+
+
+def test_a_batch_fills_each_file_before_it_starts_the_next(directory: Path):
+    file = small_file(directory, max_bytes=16)
+    file.append([b"0000\n"])
+    file.append([b"%04d\n" % n for n in range(1, 8)])
+    file.append([b"x" * 40 + b"\n", b"y\n"])
+    file.close()
+    assert contents(directory) == {
+        "": b"y\n",
+        ".1": b"x" * 40 + b"\n",
+        ".2": b"0006\n0007\n",
+    }
+    assert file.lines == 10
+    assert file.size == 2
+
+
+def test_with_one_file_the_old_lines_give_way(directory: Path):
+    file = small_file(directory, files=1)
+    file.append([b"0000\n", b"0001\n", b"0002\n"])
+    file.close()
+    assert contents(directory) == {"": b"0002\n"}
+
+
+def test_a_journal_rotates_at_its_size_and_loses_no_line(directory: Path, stderr: Stderr):
+    journal = Journal.open(
+        directory=directory,
+        session="s",
+        clock=fixed_clock(),
+        max_bytes=2_000,
+        files=50,
+        stderr=stderr,
+    )
+    for n in range(200):
+        journal.info("x", n=n)
+    journal.close()
+    paths = list(directory.iterdir())
+    assert len(paths) > 5
+    assert all(path.stat().st_size <= 2_000 for path in paths)
+    lines = [json.loads(line) for path in paths for line in path.read_bytes().splitlines()]
+    assert sorted(line["data"]["n"] for line in lines) == list(range(200))
+    assert stderr == []
+
+
+def test_journals_of_any_process_go_when_they_are_too_old_and_nothing_else_does(directory: Path):
+    directory.mkdir()
+    old = [
+        "emceepee-20260101T000000Z-1-OLD.jsonl",
+        "emceepee-20260101T000000Z-1-OLD.jsonl.3",
+    ]
+    kept = [
+        "emceepee-20270110T000000Z-2-NEW.jsonl",
+        "emceepee-notes.jsonl",
+        "emceepee-20260101T000000Z-1-OLD.jsonl.bak",
+        "other.jsonl",
+    ]
+    for name in old + kept:
+        (directory / name).write_bytes(b"")
+        age = 13 * DAY if "NEW" in name else 15 * DAY
+        os.utime(directory / name, (NOON - age, NOON - age))
+    folder = directory / "emceepee-20260101T000000Z-1-DIR.jsonl"
+    folder.mkdir()
+    os.utime(folder, (0, 0))
+    journal = Journal.open(directory=directory, session="s", clock=fixed_clock())
+    journal.info("x")
+    journal.close()
+    left = {path.name for path in directory.iterdir()}
+    assert left == {*kept, folder.name, journal.statistics().path.name}
+
+
+@posix
+def test_directory_and_files_belong_to_the_user_alone_whatever_the_umask(directory: Path):
+    before = os.umask(0)
+    try:
+        file = small_file(directory / "deep")
+        file.append([b"0000\n", b"0001\n", b"0002\n"])
+        file.close()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((directory / "deep").stat().st_mode) == 0o700
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (directory / "deep").iterdir()}
+    assert modes == {0o600}
+
+
+@posix
+def test_a_wider_directory_is_left_alone_and_its_files_are_still_private(
+    directory: Path, journal: Journal
+):
+    directory.mkdir()
+    directory.chmod(0o755)
+    path = journal.statistics().path
+    path.touch()
+    path.chmod(0o644)
+    journal.info("x")
+    assert journal.flush()
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o755
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@posix
+def test_a_link_in_the_place_of_the_file_is_not_followed(
+    tmp_path: Path, directory: Path, journal: Journal, stderr: Stderr
+):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    directory.mkdir()
+    journal.statistics().path.symlink_to(victim)
+    journal.info("x")
+    assert journal.flush()
+    assert victim.read_text() == "mine"
+    assert stderr.events() == ["journal_unwritable"]
+
+
+@posix
+@pytest.mark.parametrize("with_reader", [False, True])
+def test_a_pipe_in_the_place_of_the_file_is_neither_waited_for_nor_written(
+    directory: Path, journal: Journal, stderr: Stderr, *, with_reader: bool
+):
+    directory.mkdir()
+    path = journal.statistics().path
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK) if with_reader else None
+    journal.info("x")
+    assert journal.flush()
+    assert stderr.events() == ["journal_unwritable"]
+    if reader is not None:
+        assert os.read(reader, 10) == b""
+        os.close(reader)
+
+
+def test_a_directory_that_cannot_be_is_said_once_and_so_is_the_recovery(
+    directory: Path, journal: Journal, stderr: Stderr
+):
+    directory.write_text("a file where the directory should be")
+    for _ in range(3):
+        journal.info("lost")
+        assert journal.flush()
+    assert journal.statistics().failing
+    assert journal.statistics().lines_dropped == 3
+    assert repr(journal).endswith("failing 0 lines>")
+    path = journal.statistics().path
+    assert b"".join(stderr).decode() == (
+        f'emceepee: error: journal_unwritable path={path} error="File exists"\n'
+    )
+    directory.unlink()
+    journal.info("kept")
+    assert journal.flush()
+    assert events_in(path) == ["journal_dropped", "kept"]
+    assert json.loads(path.read_bytes().splitlines()[0])["data"] == {"count": 3}
+    assert stderr[1:] == [
+        f"emceepee: warning: journal_recovered path={path} lines_lost=3\n".encode()
+    ]
+    journal.info("kept too")
+    assert journal.flush()
+    assert events_in(path)[-1] == "kept too"
+    assert not journal.statistics().failing
+    assert len(stderr) == 2
+
+
+def test_without_stderr_a_failing_file_is_told_by_the_statistics_only(directory: Path):
+    directory.touch()
+    journal = Journal.open(directory=directory, session="s", clock=fixed_clock(), stderr=None)
+    journal.error("lost")
+    journal.close()
+    assert journal.statistics().failing
+    assert journal.statistics().lines_dropped == 1
+
+
+def test_a_removed_directory_is_made_again_and_said_once(
+    directory: Path, journal: Journal, stderr: Stderr
+):
+    journal.info("gone")
+    assert journal.flush()
+    shutil.rmtree(directory)
+    for _ in range(2):
+        journal.info("kept")
+        assert journal.flush()
+    assert events_in(journal.statistics().path) == ["kept", "kept"]
+    assert stderr.events() == ["journal_renewed"]
+    assert journal.statistics().lines_dropped == 0
+
+
+def test_a_file_that_was_replaced_is_noticed(directory: Path, journal: Journal, stderr: Stderr):
+    journal.info("moved")
+    assert journal.flush()
+    path = journal.statistics().path
+    path.rename(directory / "elsewhere")
+    path.touch()
+    journal.info("kept")
+    assert journal.flush()
+    assert events_in(path) == ["kept"]
+    assert stderr.events() == ["journal_renewed"]
+
+
+def test_a_rotation_that_fails_is_reported_and_tried_again(
+    directory: Path, stderr: Stderr, monkeypatch: pytest.MonkeyPatch
+):
+    journal = Journal.open(
+        directory=directory, session="s", clock=fixed_clock(), max_bytes=150, stderr=stderr
+    )
+
+    def refuse(_: Path, __: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    journal.info("x")
+    assert journal.flush()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", refuse)
+        journal.info("lost")
+        assert journal.flush()
+    assert journal.statistics().failing
+    journal.info("y")
+    journal.close()
+    assert stderr.events() == ["journal_unwritable", "journal_recovered"]
+    found = sorted(event for path in directory.iterdir() for event in events_in(path))
+    assert found == ["journal_dropped", "x", "y"]
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.journal import Journal
+
+said = []
+journal = Journal.open(
+    directory=Path(sys.argv[1]), session="s", clock=Clock(), stderr=lambda line: said.append(line)
+)
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+for n in range(30):
+    journal.info("x", n=n)
+    assert journal.flush()
+kept = journal.statistics().lines_written
+assert journal.statistics().failing
+assert 0 < kept < 30 and journal.statistics().lines_dropped == 30 - kept
+assert len(said) == 1 and b"journal_unwritable" in said[0], said
+resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+journal.info("well")
+journal.close()
+assert len(said) == 2 and b"journal_recovered" in said[1], said
+print(kept)
+"""
+
+
+@posix
+def test_a_disk_that_fills_up_costs_whole_lines_only_and_is_said_once(directory: Path):
+    ran = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, directory], capture_output=True, text=True, check=False
+    )
+    assert ran.stderr == ""
+    kept = int(ran.stdout)
+    (path,) = directory.iterdir()
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    assert [line["event"] for line in lines] == [*["x"] * kept, "journal_dropped", "well"]
+    assert lines[-2]["data"] == {"count": 30 - kept}
+
+
+TWO_PROCESSES = """
+import sys
+from pathlib import Path
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.journal import Journal
+
+journal = Journal.open(directory=Path(sys.argv[1]), session="same", clock=Clock(), max_bytes=20_000)
+for n in range(500):
+    journal.info("x", n=n)
+journal.close()
+"""
+
+
+def test_two_processes_in_one_directory_never_share_a_file(directory: Path):
+    running = [
+        subprocess.Popen([sys.executable, "-c", TWO_PROCESSES, directory], stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    for process in running:
+        _, err = process.communicate(timeout=60)
+        assert err == b""
+    for process in running:
+        paths = list(directory.glob(f"emceepee-*-{process.pid}-same.jsonl*"))
+        lines = [json.loads(line) for path in paths for line in path.read_bytes().splitlines()]
+        assert sorted(line["data"]["n"] for line in lines) == list(range(500))
+
+
+def test_two_journals_of_one_process_have_a_file_each(directory: Path):
+    journals = [Journal.open(directory=directory, session=name, clock=Clock()) for name in "ab"]
+    for journal in journals:
+        journal.info(journal.statistics().path.stem[-1])
+        journal.close()
+    assert sorted(events_in(path)[0] for path in directory.iterdir()) == ["a", "b"]

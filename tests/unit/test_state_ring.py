@@ -1,0 +1,130 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emceepee_stdio.state.ring import Reading, Ring
+
+
+def ring_of(capacity: int, items: range) -> Ring[int]:
+    ring: Ring[int] = Ring(capacity)
+    for item in items:
+        ring.append(item)
+    return ring
+
+
+def even(item: int) -> bool:
+    return item % 2 == 0
+
+
+@pytest.mark.parametrize("capacity", [0, -1])
+def test_a_ring_holds_at_least_one_item(capacity: int):
+    with pytest.raises(ValueError, match="at least one"):
+        Ring(capacity)
+
+
+def test_a_ring_keeps_the_newest_and_counts_what_it_overwrote():
+    ring = ring_of(3, range(10))
+    assert len(ring) == 3
+    assert ring.peek() == Reading(items=(7, 8, 9), remaining=0, overwritten=7)
+
+
+def test_nothing_is_overwritten_before_the_ring_is_full():
+    assert ring_of(3, range(3)).peek().overwritten == 0
+
+
+def test_looking_changes_nothing():
+    ring = ring_of(3, range(5))
+    assert ring.peek() == ring.peek()
+    ring.last(2)
+    assert ring.read().items == (2, 3, 4)
+
+
+def test_reading_takes_out_what_it_returns_and_starts_the_count_anew():
+    ring = ring_of(3, range(5))
+    assert ring.read(limit=2) == Reading(items=(2, 3), remaining=1, overwritten=2)
+    assert ring.read() == Reading(items=(4,), remaining=0, overwritten=0)
+    assert ring.read() == Reading(items=(), remaining=0, overwritten=0)
+
+
+def test_after_a_reading_there_is_room_again():
+    ring = ring_of(3, range(3))
+    ring.read(limit=2)
+    ring.append(10)
+    ring.append(11)
+    assert ring.peek() == Reading(items=(2, 10, 11), remaining=0, overwritten=0)
+
+
+def test_a_filtered_reading_leaves_the_others_in_their_order():
+    ring = ring_of(10, range(7))
+    assert ring.read(keep=even).items == (0, 2, 4, 6)
+    assert ring.peek().items == (1, 3, 5)
+
+
+def test_a_limit_takes_the_oldest_or_the_newest_of_those_that_match():
+    ring = ring_of(10, range(9))
+    assert ring.peek(limit=2, keep=even) == Reading(items=(0, 2), remaining=3, overwritten=0)
+    newest = ring.peek(limit=2, keep=even, newest=True)
+    assert newest == Reading(items=(6, 8), remaining=3, overwritten=0)
+    assert ring.peek(limit=0).items == ring.peek(limit=0, newest=True).items == ()
+
+
+def test_the_last_items_come_oldest_first():
+    ring = ring_of(5, range(9))
+    assert ring.last(2) == [7, 8]
+    assert ring.last(2, even) == [6, 8]
+    assert ring.last(0) == []
+    assert ring.last(99) == [4, 5, 6, 7, 8]
+
+
+def test_a_filter_that_raises_changes_nothing():
+    ring = ring_of(3, range(4))
+    with pytest.raises(ZeroDivisionError):
+        ring.read(keep=lambda item: bool(1 // (item - 2)))
+    assert ring.peek() == Reading(items=(1, 2, 3), remaining=0, overwritten=1)
+
+
+def test_the_repr_shows_how_full_the_ring_is():
+    assert repr(ring_of(3, range(5))) == "<Ring 3/3 overwritten=2>"
+
+
+LOOKS = st.tuples(
+    st.sampled_from(["peek", "read"]),
+    st.none() | st.integers(0, 8),
+    st.booleans(),
+    st.booleans(),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    capacity=st.integers(1, 6),
+    steps=st.lists(st.integers(0, 20) | LOOKS, max_size=40),
+)
+def test_a_ring_agrees_with_a_plain_list(
+    capacity: int, steps: list[int | tuple[str, int | None, bool, bool]]
+):
+    ring: Ring[int] = Ring(capacity)
+    items: list[int] = []
+    lost = 0
+    for step in steps:
+        if isinstance(step, int):
+            ring.append(step)
+            items.append(step)
+            lost += max(0, len(items) - capacity)
+            items = items[-capacity:]
+            continue
+        how, limit, only_even, newest = step
+        matching = [n for n, item in enumerate(items) if even(item) or not only_even]
+        number = len(matching) if limit is None else min(limit, len(matching))
+        chosen = matching[len(matching) - number :] if newest else matching[:number]
+        look = ring.read if how == "read" else ring.peek
+        reading = look(limit=limit, keep=even if only_even else lambda _: True, newest=newest)
+        assert reading == Reading(
+            items=tuple(items[n] for n in chosen),
+            remaining=len(matching) - number,
+            overwritten=lost,
+        )
+        if how == "read":
+            items = [item for n, item in enumerate(items) if n not in chosen]
+            lost = 0
+        assert len(ring) == len(items) <= capacity
