@@ -1,15 +1,17 @@
 """Write the pages that are made from the code, or with `--check` say which of them are stale."""
 
 import argparse
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from emceepee_stdio.errors import error_types
-from emceepee_stdio.journal.events import journal_events
+from emceepee_stdio.journal import Event
 from emceepee_stdio.state.diagrams import Diagram, diagrams, further_diagrams
+from emceepee_stdio.tools.table import TOOLS
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+ROOT = Path(__file__).resolve().parent.parent
 NOTICE = "<!-- Made by `make docs` from the code. Change the code, not this page. -->\n"
 
 
@@ -37,7 +39,7 @@ def errors_page() -> str:
 
 
 def journal_page() -> str:
-    rows = [f"| `{e.name}` | {e.level} | {e.meaning} |" for e in journal_events()]
+    rows = [f"| `{event.value}` | {event.level} | {event.meaning} |" for event in Event]
     intro = (
         "The journal is a file of JSON lines for each running proxy. These are the names in the"
         " field `event`, and the level at which each is written.\n"
@@ -46,10 +48,17 @@ def journal_page() -> str:
     return "\n".join(["# Journal events\n", NOTICE, intro, *head, *rows, ""])
 
 
-PAGES: dict[str, Callable[[], str]] = {
-    "states.md": states_page,
-    "errors.md": errors_page,
-    "journal.md": journal_page,
+def tools_list() -> str:
+    """Not a page: the answer to tools/list, prebuilt so that greeting a client costs nothing."""
+    listed = [tool.listed() for tool in TOOLS]
+    return json.dumps(listed, separators=(",", ":"), ensure_ascii=False) + "\n"
+
+
+PAGES: dict[Path, Callable[[], str]] = {
+    ROOT / "docs" / "states.md": states_page,
+    ROOT / "docs" / "errors.md": errors_page,
+    ROOT / "docs" / "journal.md": journal_page,
+    ROOT / "emceepee_stdio" / "front" / "tools.json": tools_list,
 }
 
 
@@ -58,18 +67,17 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when stale")
     check: bool = parser.parse_args().check
     stale: list[str] = []
-    for name, build in PAGES.items():
-        path = DOCS / name
+    for path, build in PAGES.items():
         text = build()
         if path.exists() and path.read_text(encoding="utf-8") == text:
             continue
-        stale.append(name)
+        stale.append(str(path.relative_to(ROOT)))
         if not check:
             path.write_text(text, encoding="utf-8")
     if check and stale:
-        print(f"docs/ is stale: {', '.join(stale)}. Run `make docs`.", file=sys.stderr)
+        print(f"stale: {', '.join(stale)}. Run `make docs`.", file=sys.stderr)
         return 1
-    print("docs/: " + ("up to date" if not stale else "wrote " + ", ".join(stale)))
+    print("generated pages: " + ("up to date" if not stale else "wrote " + ", ".join(stale)))
     return 0
 
 

@@ -23,11 +23,13 @@ __all__ = [
     "Era",
     "Exchange",
     "Hello",
+    "LogLine",
     "LogSource",
     "Loss",
     "PhaseChange",
     "Question",
     "RemoteError",
+    "SessionIds",
     "Sink",
     "Snapshot",
 ]
@@ -49,6 +51,16 @@ class LogSource(StrEnum):
     PROTOCOL = "protocol"
     STDERR = "stderr"
     STDOUT = "stdout"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """One line of a server's log; `level` and `logger` only where the protocol tells them."""
+
+    source: LogSource
+    text: str
+    level: str | None = None
+    logger: str | None = None
 
 
 class RemoteError(CallFailed):
@@ -100,8 +112,10 @@ class PhaseChange:
 
 
 class Question(Protocol):
-    """A server asks the client; whoever answers first, answers."""
+    """A server asks the client; whoever answers first, answers. `call` raised it, if known."""
 
+    @property
+    def call(self) -> object: ...
     @property
     def method(self) -> str: ...
     @property
@@ -118,9 +132,11 @@ class Sink(Protocol):
     def process_started(self, server: str, pid: int) -> None: ...
     def process_ended(self, server: str, loss: Loss, *, expected: bool) -> None: ...
     def notification(self, server: str, method: str, params: Raw | None) -> None: ...
-    def log(self, server: str, source: LogSource, text: str) -> None: ...
+    def log(self, server: str, line: LogLine) -> None: ...
     def asked(self, server: str, question: Question) -> None: ...
     def withdrawn(self, server: str, question: Question) -> None: ...
+    def lists_differ(self, server: str, kinds: Sequence[str]) -> None: ...
+    def health_changed(self, server: str, *, degraded: bool, misses: int) -> None: ...
 
 
 class Exchange(Protocol):
@@ -132,10 +148,19 @@ class Exchange(Protocol):
         params: Params | None = None,
         *,
         within: float,
+        call: object = None,
         on_progress: OnProgress | None = None,
     ) -> Raw: ...
 
     def notify(self, method: str, params: Params | None = None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionIds:
+    """Our name for a connection, beside the name that the server gave it."""
+
+    proxy_id: str
+    upstream_id: str | None = None
 
 
 class Connection(Exchange, Protocol):
@@ -145,6 +170,8 @@ class Connection(Exchange, Protocol):
     def hello(self) -> Hello: ...
     @property
     def pid(self) -> int | None: ...
+    @property
+    def session(self) -> SessionIds: ...
     async def lost(self) -> Loss: ...
 
 
@@ -174,6 +201,10 @@ class Snapshot:
     attempts: int | None
     next_retry_at: float | None
     last_error: str | None
+    error: ProxyError | None = None
+    session: SessionIds | None = None
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
+    degraded: bool = False
 
 
 class Backend(Protocol):
@@ -188,11 +219,14 @@ class Backend(Protocol):
         arguments: Raw | Params,
         *,
         within: float,
+        call: object = None,
         on_progress: OnProgress | None = None,
     ) -> Raw: ...
     async def list_all(self, kind: str, *, within: float) -> Sequence[Params]: ...
-    async def read_resource(self, uri: str, *, within: float) -> Raw: ...
-    async def get_prompt(self, prompt: str, arguments: Params, *, within: float) -> Raw: ...
+    async def read_resource(self, uri: str, *, within: float, call: object = None) -> Raw: ...
+    async def get_prompt(
+        self, prompt: str, arguments: Params, *, within: float, call: object = None
+    ) -> Raw: ...
     async def complete(
         self, ref: Params, argument: Params, context: Params | None, *, within: float
     ) -> Raw: ...

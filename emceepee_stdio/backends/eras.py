@@ -17,6 +17,7 @@ from emceepee_stdio.wire.codec import RequestId, RpcError, to_json
 
 __all__ = [
     "LEGACY_VERSIONS",
+    "LOG_LEVEL",
     "MODERN_VERSION",
     "UNSUPPORTED_VERSION",
     "initialize_params",
@@ -31,6 +32,7 @@ MODERN_VERSION = "2026-07-28"
 UNSUPPORTED_VERSION = -32022
 
 _P = "io.modelcontextprotocol/"
+LOG_LEVEL = f"{_P}logLevel"
 _US = {"name": "emceepee", "version": __version__}
 _CAPABILITIES: dict[str, object] = {
     "elicitation": {"form": {}, "url": {}},
@@ -111,7 +113,11 @@ def refuses_handshake(error: RpcError) -> bool:
         return True
     if error.data is None:
         return False
-    return _lists_modern(_mapping(msgspec.json.decode(error.data)).get("supported"))
+    try:
+        data: object = msgspec.json.decode(error.data)
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    return _lists_modern(_mapping(data).get("supported"))
 
 
 def _lists_modern(versions: object) -> bool:

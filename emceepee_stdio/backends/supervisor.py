@@ -5,6 +5,7 @@ to stop a backend. Others wait for a connection, make requests on it, or ask for
 """
 
 import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import Raw
 
 from emceepee_stdio.backends.base import (
@@ -86,11 +87,13 @@ class Supervisor:
             pid=connection.pid if connection else None,
             up_since=self._up_since,
             hello=connection.hello if connection else None,
+            session=connection.session if connection else None,
             starts=self._starts,
             attempt=self._restarts.attempts,
             attempts=self._restarts.policy.limit,
             next_retry_at=self._next_retry_at,
             last_error=str(self._last_error) if self._last_error else None,
+            error=self._last_error,
         )
 
     # For everybody
@@ -101,6 +104,7 @@ class Supervisor:
         params: Params | None = None,
         *,
         within: float,
+        call: object = None,
         on_progress: OnProgress | None = None,
     ) -> Raw:
         """Ask the server, connecting first if need be, all within the given time."""
@@ -111,15 +115,20 @@ class Supervisor:
             connecting = self._clock.now() - asked_at
         try:
             return await connection.request(
-                method, params, within=max(within - connecting, 0.0), on_progress=on_progress
+                method,
+                params,
+                within=max(within - connecting, 0.0),
+                call=call,
+                on_progress=on_progress,
             )
         except CallTimeout:
             spent = f", {connecting:.1f} s of them to connect" if connecting else ""
             fact = f"{self.name} did not answer {method} within {within:g} s{spent}."
             raise CallTimeout(fact) from None
         except ServerDisconnected as error:
-            await self._verdict(connection)
-            raise ServerDisconnected(error.fact, hint=self._prospects()) from None
+            lost = error
+        await self._verdict(connection)
+        raise ServerDisconnected(lost.fact, hint=self._prospects())
 
     async def connection(self, *, within: float) -> Connection:
         """The living connection. A backend in backoff is tried now; callers share the attempt."""
@@ -132,7 +141,7 @@ class Supervisor:
 
     async def reconnect(self, *, within: float) -> Connection:
         """Leave the connection or the attempt there is, and make a new one with a full budget."""
-        if self._stopped.is_set():
+        if self._run_scope.cancel_called or self._stopped.is_set():
             raise self._gone()
         self._restarts.refill()
         self._renew = True
@@ -145,18 +154,23 @@ class Supervisor:
     async def stop(self) -> None:
         """End the owner task; returns when nothing of the backend is left."""
         self._run_scope.cancel()
-        if self._phase is not None:
-            with anyio.CancelScope(shield=True):
-                await self._stopped.wait()
+        if self._phase is None:  # `run` has not begun: nobody was told of it, nor need be now
+            self._phase = Phase.DISCONNECTED
+            self._stopped.set()
+            self._changed.set()
+        with anyio.CancelScope(shield=True):
+            await self._stopped.wait()
 
     # The owner task
 
     async def run(self) -> None:
+        if self._stopped.is_set():
+            return
         with self._run_scope:
             try:
                 await self._live()
             finally:
-                self._connection = None
+                self._drop()
                 self._enter(Phase.DISCONNECTED)
                 self._stopped.set()
 
@@ -177,17 +191,25 @@ class Supervisor:
 
     async def _attempt(self) -> None:
         """One connection, from opening to loss; whatever went wrong has become a phase."""
+        await checkpoint_if_cancelled()
         self._starts += 1
         self._next_retry_at = None
+        over = False
         try:
             async with self._channel.connect() as connection:
+                # It may have opened in the very moment in which it was no longer wanted.
+                await checkpoint_if_cancelled()
                 self._gain(connection)
                 try:
                     self._lose(await connection.lost())
-                finally:
+                except anyio.get_cancelled_exc_class():
                     self._leave()
-        except ProxyError as error:
-            self._fail(error)
+                    raise
+                finally:
+                    over = self._phase is not Phase.CONNECTED
+        except (ProxyError, OSError) as error:
+            if not over and not self._renew:
+                self._fail(error)
 
     def _gain(self, connection: Connection) -> None:
         now = self._clock.now()
@@ -199,11 +221,14 @@ class Supervisor:
         self._hello_before = True
 
     def _lose(self, loss: Loss) -> None:
-        self._connection = None
+        self._drop()
         self._last_error = ServerDisconnected(str(loss))
         self._retry_or_give_up(self._last_error, loss=loss)
 
-    def _fail(self, error: ProxyError) -> None:
+    def _fail(self, error: ProxyError | OSError) -> None:
+        self._drop()
+        if isinstance(error, OSError):
+            error = ServerFailed(f"{self.name} could not be connected: {error}.")
         self._last_error = error
         hopeless = isinstance(error, CannotConnect) and not self._hello_before
         self._retry_or_give_up(error, hopeless=hopeless)
@@ -213,7 +238,8 @@ class Supervisor:
     ) -> None:
         now = self._clock.now()
         delay = None if hopeless else self._restarts.after_loss(now=now)
-        self._failures += 1
+        if not self._renew:  # what somebody has replaced by a new attempt fails for nobody
+            self._failures += 1
         self._wanted = anyio.Event()
         if self._phase is Phase.RECONNECTING:
             self._sink.attempt_failed(self.name, error)
@@ -225,10 +251,13 @@ class Supervisor:
 
     def _leave(self) -> None:
         """Told at once when it is we who leave; stopping the server may take a while."""
+        self._drop()
+        stays = self._renew and not self._run_scope.cancel_called
+        self._enter(Phase.CONNECTING if stays else Phase.DISCONNECTED)
+
+    def _drop(self) -> None:
         self._connection = None
         self._up_since = None
-        if self._phase is Phase.CONNECTED:
-            self._enter(Phase.CONNECTING if self._renew else Phase.DISCONNECTED)
 
     async def _back_off(self) -> None:
         """Wait out the pause, or until somebody needs the backend now."""

@@ -9,6 +9,7 @@ import typer
 
 from emceepee_stdio import __version__
 from emceepee_stdio.cli import config
+from emceepee_stdio.cli.serve import serve
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.errors import ProxyError
 
@@ -23,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(serve)
 app.add_typer(config.app, name="config")
 
 

@@ -107,6 +107,16 @@ class EventLog:
     def waiting(self) -> int:
         return len(self._waiting)
 
+    @property
+    def latest(self) -> int:
+        """The sequence number of the newest event; 0 before the first."""
+        return self._next_seq - 1
+
+    def since(self, seq: int) -> list[Event]:
+        """What happened after that number and is kept, without taking it."""
+        newer = [entry.event for entry in self._kept.values() if entry.event.seq > seq]
+        return sorted(newer, key=lambda event: event.seq)
+
     def add(
         self,
         kind: EventType,

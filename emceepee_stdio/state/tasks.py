@@ -212,15 +212,14 @@ class Tasks:
 
     def expire(self, *, now: float) -> Expiry:
         """End the tasks whose time is over and forget the outcomes whose retention is."""
-        expired: list[Task] = []
-        forgotten: list[str] = []
-        for task_id in self._deadlines.pop_due(now=now):
-            if task := self._working.get(task_id):
-                expired.append(self._expire(task, now=now))
-            else:
-                self._forget(self._finished[task_id], "fetched, and its retention ended", now)
-                forgotten.append(task_id)
-        return Expiry(expired=tuple(expired), forgotten=tuple(forgotten))
+        due = self._deadlines.pop_due(now=now)
+        # What goes anyway goes first: a task that ends may need the room.
+        forgotten = tuple(task_id for task_id in due if task_id in self._finished)
+        for task_id in forgotten:
+            self._forget(self._finished[task_id], "fetched, and its retention ended", now)
+        working = [task for task_id in due if (task := self._working.get(task_id))]
+        expired = tuple(self._expire(task, now=now) for task in working)
+        return Expiry(expired=expired, forgotten=forgotten)
 
     def _expire(self, task: Task, *, now: float) -> Task:
         TASK_STATES.check(task.status, TaskStatus.EXPIRED)

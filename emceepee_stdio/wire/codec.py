@@ -45,8 +45,12 @@ INTERNAL_ERROR = -32603
 RequestId = int | str
 
 _SALVAGE_BYTES = 65_536
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
-_LAST_ID = re.compile(rb'"id"\s*:\s*(-?\d+|"(?:[^"\\]|\\.)*")\s*\}\s*$')
+# A string that never ends is one token, too: looked into, each quote in it would be tried anew.
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[{}\[\]:,]|[^\s{}\[\]:,"]+')
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
+_LAST_ID = re.compile(rb'[{,]\s*"id"\s*:\s*(-?\d+|"(?:[^"\\]|\\.)*+")\s*\}\s*$')
+_LAST_BYTES = 512
+_TELLING = frozenset({b'"method"', b'"result"', b'"error"'})
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +108,11 @@ Message = Request | Notification | Response | Malformed | Noise
 
 class _Envelope(msgspec.Struct, gc=False):
     id: int | str | UnsetType = UNSET
-    method: str | UnsetType = UNSET
+    method: str | None = None
     params: Raw | UnsetType = UNSET
     result: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
-    jsonrpc: str | UnsetType = UNSET
+    jsonrpc: object = None
 
 
 class _ErrorObject(msgspec.Struct, gc=False):
@@ -122,6 +126,7 @@ _decode_error = msgspec.json.Decoder(_ErrorObject).decode
 _decode_parts = msgspec.json.Decoder(list[Raw]).decode
 _encoder = msgspec.json.Encoder()
 _NULL = Raw(b"null")
+_BOM = b"\xef\xbb\xbf"
 
 
 def decode(line: bytes, *, strict: bool = False) -> list[Message]:
@@ -134,7 +139,10 @@ def decode(line: bytes, *, strict: bool = False) -> list[Message]:
     try:
         return [_classify(_decode_envelope(line), strict=strict)]
     except (msgspec.MsgspecError, RecursionError):
-        return _decode_with_care(line.strip(b" \t\r\n\0"), strict=strict)
+        bare = line.strip(b" \t\r\n\0")
+        return (
+            _decode_with_care(bare, strict=strict) if bare == line else decode(bare, strict=strict)
+        )
 
 
 def _as_utf8(line: bytes) -> bytes:
@@ -146,7 +154,7 @@ def _as_utf8(line: bytes) -> bytes:
 
 
 def _classify(e: _Envelope, *, strict: bool) -> Message:
-    if e.method is UNSET:
+    if e.method is None:
         return _classify_answer(e)
     if strict and e.jsonrpc != "2.0":
         message_id = None if e.id is UNSET else e.id
@@ -176,21 +184,28 @@ def _read_error(raw: Raw) -> RpcError:
 
 def _decode_with_care(line: bytes, *, strict: bool) -> list[Message]:
     """What the fast path refused: a batch, a slightly broken message, or noise."""
-    if line.startswith(b"\xef\xbb\xbf"):
-        return decode(line[3:], strict=strict)
+    if line.startswith(_BOM):
+        return decode(line.decode().lstrip("\ufeff \t\r\n\0").encode(), strict=strict)
     if line.startswith(b"["):
-        try:
-            parts = _decode_parts(line)
-        except (msgspec.MsgspecError, RecursionError):
-            return [Noise(_shown(line))]
-        return [message for part in parts for message in _decode_part(part, strict=strict)]
+        return _decode_batch(line, strict=strict)
     if not line.startswith(b"{"):
         return [Noise(_shown(line))] if line else []
     try:
-        fields = json.loads(line, parse_constant=_no_constant, strict=False)
+        fields = _loads(line)
     except (ValueError, RecursionError):
         return [_salvage(line)]
     return [_rebuild(cast("dict[str, object]", fields), strict=strict)]
+
+
+def _decode_batch(line: bytes, *, strict: bool) -> list[Message]:
+    try:
+        parts = _decode_parts(line)
+    except (msgspec.MsgspecError, RecursionError):
+        try:
+            parts = _decode_parts(to_json(_loads(line)))
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return [Noise(_shown(line))]
+    return [message for part in parts for message in _decode_part(part, strict=strict)]
 
 
 def _decode_part(part: Raw, *, strict: bool) -> list[Message]:
@@ -198,6 +213,11 @@ def _decode_part(part: Raw, *, strict: bool) -> list[Message]:
     if line.startswith(b"{"):
         return decode(line, strict=strict)
     return [Malformed(None, INVALID_REQUEST, "a batch holds something that is no object")]
+
+
+def _loads(line: bytes) -> object:
+    """What only the standard json reads: control characters in strings, and NaN, as None."""
+    return json.loads(line, parse_constant=_no_constant, strict=False)
 
 
 def _no_constant(_name: str) -> None:
@@ -233,25 +253,42 @@ def _salvage(line: bytes) -> Message:
     return Response(message_id, RpcError(PARSE_ERROR, f"the answer is {reason}"))
 
 
-def salvage_id(line: bytes) -> tuple[RequestId | None, bool]:
-    """The id at the top level of a broken object, and whether a method stands beside it."""
+def salvage_id(line: bytes, tail: bytes = b"") -> tuple[RequestId | None, bool]:
+    """The id at the top level of a broken object, and whether it asks rather than answers.
+
+    `tail` is the end of a line of which only the beginning was kept. An id deeper down is somebody
+    else's, so in doubt there is none: better that a call waits than that another one ends.
+    """
     depth = 0
-    asks = False
     found: RequestId | None = None
-    key: bytes | None = None
-    previous = b""
+    key = telling = previous = b""
     for match in _TOKEN.finditer(line, 0, _SALVAGE_BYTES):
         token = match.group()
-        if depth == 1 and previous == b":" and key == b'"id"':
-            found = _read_id(token)
-        if token == b":" and depth == 1:
+        if depth == 1 and token == b":":
             key = previous
-            asks = asks or key == b'"method"'
+            telling = telling or (key if key in _TELLING else b"")
+        elif depth == 1 and token in (b",", b"}"):
+            found = _read_id(previous) if found is None and key == b'"id"' else found
+            key = b""
         depth += (token in (b"{", b"[")) - (token in (b"}", b"]"))
+        if depth <= 0 and token in (b"}", b"]"):
+            break
         previous = token
-    if found is None and (last := _LAST_ID.search(line, max(0, len(line) - 512))):
-        found = _read_id(last[1])
-    return found, asks
+    else:
+        if found is None and (tail or (len(line) > _SALVAGE_BYTES and _is_balanced(line))):
+            found = _last_id(tail or line)
+    return found, telling == b'"method"'
+
+
+def _last_id(line: bytes) -> RequestId | None:
+    last = _LAST_ID.search(line, max(0, len(line) - _LAST_BYTES))
+    return _read_id(last[1]) if last else None
+
+
+def _is_balanced(line: bytes) -> bool:
+    """Whether its last bracket closes its first."""
+    bare = _STRING.sub(b"", line)
+    return bare.count(b"{") == bare.count(b"}") and bare.count(b"[") == bare.count(b"]")
 
 
 def _read_id(token: bytes) -> RequestId | None:

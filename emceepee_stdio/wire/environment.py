@@ -5,7 +5,7 @@ Nothing else of ours reaches a child: a token in our own environment is not a to
 
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from emceepee_stdio.errors import CannotConnect
@@ -15,6 +15,7 @@ __all__ = ["DEPTH", "OWNER", "child_directory", "child_environment", "resolve_co
 DEPTH = "EMCEEPEE_DEPTH"
 OWNER = "EMCEEPEE_OWNER"
 
+_DEPTH_DIGITS = 10
 _NAMES = frozenset(
     {"HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "TMPDIR"}
     | {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
@@ -44,7 +45,7 @@ def child_environment(
     child = {name: value for name, value in environ.items() if _allowed(name) or name in wanted}
     child |= env
     depth = environ.get(DEPTH, "0")
-    child[DEPTH] = str(int(depth) + 1 if depth.isdecimal() else 1)
+    child[DEPTH] = str(int(depth) + 1 if depth.isdecimal() and len(depth) < _DEPTH_DIGITS else 1)
     child[OWNER] = owner
     return child
 
@@ -58,7 +59,7 @@ def _allowed(name: str) -> bool:
 def child_directory(cwd: str | None, *, ours: Path, home: Path) -> Path:
     """As given, else ours; a GUI starts us in `/`, where no server wants to work: then home."""
     if cwd is not None:
-        return Path(cwd).expanduser()
+        return _expanded(cwd)
     is_system = ours == Path(ours.anchor) or any(
         ours.is_relative_to(directory) for directory in _SYSTEM_DIRECTORIES
     )
@@ -68,7 +69,7 @@ def child_directory(cwd: str | None, *, ours: Path, home: Path) -> Path:
 def resolve_command(command: str, *, path: str, directory: Path) -> str:
     """The program to run, looked up as the child would; the error names what was searched."""
     if _has_separator(command):
-        candidate = directory / Path(command).expanduser()
+        candidate = directory / _expanded(command)
         found = shutil.which(str(candidate))
         searched = f"at {candidate}"
     else:
@@ -84,9 +85,9 @@ def resolve_command(command: str, *, path: str, directory: Path) -> str:
         searched = f"on the PATH {path}"
     if found is not None:
         return found
-    if candidate is not None and candidate.is_dir():
+    if candidate is not None and _is(candidate, Path.is_dir):
         raise CannotConnect(f"{candidate} is a directory, not a command.")
-    if candidate is not None and candidate.exists():
+    if candidate is not None and _is(candidate, Path.exists):
         raise CannotConnect(
             f"{candidate} is not executable.",
             hint=f"Run `chmod +x {candidate}`, or name its interpreter as the command.",
@@ -105,4 +106,19 @@ def _has_separator(command: str) -> bool:
 
 
 def _is_there(entry: str, command: str) -> bool:
-    return bool(entry) and (Path(entry) / command).is_file()
+    return bool(entry) and _is(Path(entry) / command, Path.is_file)
+
+
+def _is(path: Path, what: Callable[[Path], bool]) -> bool:
+    """Where we may not even look (a directory of somebody else's on the PATH), nothing is."""
+    try:
+        return what(path)
+    except OSError:
+        return False
+
+
+def _expanded(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise CannotConnect(f"There is no home directory for {path}.") from None

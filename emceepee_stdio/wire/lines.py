@@ -1,7 +1,7 @@
 """Framing: bytes in, whole lines out. Linear in what arrives, and bounded.
 
-A line over the bound is not kept: its head comes out as `Oversized` once the line ends, so that the
-call that it answers can be ended, and what follows is read as usual.
+A line over the bound is not kept: both ends of it come out as `Oversized` once it is over, so that
+the call that it answers can be ended, and what follows is read as usual.
 """
 
 from dataclasses import dataclass
@@ -9,14 +9,16 @@ from dataclasses import dataclass
 __all__ = ["Lines", "Oversized"]
 
 _HEAD = 65_536
+_TAIL = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Oversized:
-    """A line that was too long: its first bytes, and how many there were in all."""
+    """A line that was too long: its first bytes, how many there were in all, and the last."""
 
     head: bytes
     size: int
+    tail: bytes = b""
 
 
 class Lines:
@@ -26,6 +28,7 @@ class Lines:
         self._max_bytes = max_bytes
         self._unfinished = bytearray()
         self._size = 0
+        self._tail = b""
 
     def __repr__(self) -> str:
         return f"<Lines waiting={self._size}/{self._max_bytes}>"
@@ -45,14 +48,17 @@ class Lines:
         if not self._size and len(piece) <= self._max_bytes:
             return piece
         self._keep(piece)
-        line, size = bytes(self._unfinished), self._size
-        self._unfinished, self._size = bytearray(), 0
-        return line if size <= self._max_bytes else Oversized(line, size)
+        line, size, tail = bytes(self._unfinished), self._size, self._tail
+        self._unfinished, self._size, self._tail = bytearray(), 0, b""
+        return line if size <= self._max_bytes else Oversized(line, size, tail)
 
     def _keep(self, piece: bytes) -> None:
         self._size += len(piece)
         if self._size <= self._max_bytes:
             self._unfinished += piece
-        elif len(self._unfinished) != _HEAD:
+            return
+        before = self._tail or bytes(self._unfinished[-_TAIL:])
+        self._tail = (before + piece[-_TAIL:])[-_TAIL:]
+        if len(self._unfinished) != _HEAD:
             self._unfinished += piece
             del self._unfinished[_HEAD:]

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.state.deadlines import Deadlines
 from emceepee_stdio.wire.codec import (
     INVALID_REQUEST,
@@ -46,6 +47,8 @@ __all__ = [
 
 _NOT_CANCELLABLE = frozenset({"initialize", "server/discover"})
 _REMEMBERED_IDS = 1_000
+_ID_DIGITS = 18
+_SHOWN_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class TooLarge:
     size: int
 
 
-Outcome = msgspec.Raw | RpcError | Overdue | Closed | TooLarge
+Outcome = msgspec.Raw | RpcError | Overdue | Closed | TooLarge | ProxyError
 OnDone = Callable[[Outcome], None]
 OnProgress = Callable[[msgspec.Raw], None]
 
@@ -160,9 +163,10 @@ class Peer:
         if self._closed is not None:
             on_done(self._closed)
             return request_id
+        line = encode_request(request_id, method, params(request_id))
         self._sent[request_id] = _Sent(method, on_done, on_progress)
         self._deadlines.set(request_id, deadline)
-        self._write(encode_request(request_id, method, params(request_id)))
+        self._write(line)
         return request_id
 
     def cancel(self, request_id: RequestId, reason: str) -> bool:
@@ -185,8 +189,9 @@ class Peer:
 
     def complain(self, message: Malformed) -> None:
         """Say what is wrong with a message that could not be taken as a request."""
-        error = RpcError(message.code, f"Invalid message: {message.reason}")
-        self._write(encode_error(message.id, error))
+        if self._closed is None:
+            error = RpcError(message.code, f"Invalid message: {message.reason}")
+            self._write(encode_error(message.id, error))
 
     def close(self, reason: str) -> None:
         """The channel ended: everything in flight ends with it, now."""
@@ -198,6 +203,14 @@ class Peer:
         self._deadlines = Deadlines()
         for waiting in sent.values():
             waiting.on_done(self._closed)
+
+    def waits_for(self, request_id: RequestId) -> bool:
+        return request_id in self._sent
+
+    def give_up(self, request_id: RequestId, outcome: Outcome) -> None:
+        """No answer can come any more, and the channel knows why: end the request with that."""
+        if sent := self._settle(request_id):
+            sent.on_done(outcome)
 
     # Deadlines
 
@@ -217,12 +230,18 @@ class Peer:
         for line in self._lines.feed(data):
             self._take(line)
 
+    def take(self, message: bytes) -> None:
+        """One message that the channel has framed already."""
+        self._take(message)
+
     def end(self) -> None:
         """No more bytes will come: read the last line, even without its newline."""
         for line in self._lines.end():
             self._take(line)
 
     def _take(self, line: bytes | Oversized) -> None:
+        if self._closed is not None:
+            return
         if isinstance(line, Oversized):
             self._take_oversized(line)
             return
@@ -244,13 +263,13 @@ class Peer:
                 self._handler.on_noise(message.text)
 
     def _take_response(self, response: Response) -> None:
-        sent = self._settle(response.id)
-        if sent is None and isinstance(response.id, str) and response.id.isdecimal():
-            sent = self._settle(int(response.id))
+        request_id = _ours(response.id)
+        sent = self._settle(request_id)
         if sent is not None:
             sent.on_done(response.outcome)
-        elif response.id not in self._given_up:
-            self._handler.on_noise(f"an answer that nobody waits for: id {response.id!r}")
+        elif request_id not in self._given_up:
+            shown = repr(response.id)[:_SHOWN_CHARS]
+            self._handler.on_noise(f"an answer that nobody waits for: id {shown}")
 
     def _take_request(self, request: Request) -> None:
         if request.id in self._received:
@@ -295,8 +314,8 @@ class Peer:
         return isinstance(token, int) and 0 < token < self._next_id
 
     def _take_oversized(self, line: Oversized) -> None:
-        request_id, asks = salvage_id(line.head)
-        sent = None if asks or request_id is None else self._settle(request_id)
+        request_id, asks = salvage_id(line.head, line.tail)
+        sent = None if asks or request_id is None else self._settle(_ours(request_id))
         if sent is not None:
             sent.on_done(TooLarge(line.size))
             return
@@ -325,6 +344,13 @@ class Peer:
         if sent.method not in _NOT_CANCELLABLE:
             params = to_json({"requestId": request_id, "reason": reason})
             self.notify("notifications/cancelled", params)
+
+
+def _ours(request_id: RequestId) -> RequestId:
+    """Our ids are numbers; some servers answer with the same digits as a string."""
+    if isinstance(request_id, str) and request_id.isdecimal() and len(request_id) <= _ID_DIGITS:
+        return int(request_id)
+    return request_id
 
 
 def method_not_found(method: str) -> RpcError:

@@ -25,6 +25,8 @@ _JOIN_BELOW = 1 << 16
 class Reader(Protocol):
     """Pushes what arrives to a callback, and says once when it is over."""
 
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -48,12 +50,24 @@ def open_reader(fd: int, *, on_data: Callable[[bytes], None], on_end: Callable[[
     return _ThreadReader(fd, on_data, on_end)
 
 
-def open_writer(fd: int, *, on_broken: Callable[[], None]) -> Writer:
-    """Start writing; the writer owns the descriptor from now on."""
+def _nobody_asks(_count: int) -> None:
+    return None
+
+
+def open_writer(
+    fd: int,
+    *,
+    on_broken: Callable[[], None],
+    on_written: Callable[[int], None] = _nobody_asks,
+) -> Writer:
+    """Start writing; the writer owns the descriptor from now on.
+
+    `on_written` hears how many bytes have left in all, each time that some have.
+    """
     if sys.platform != "win32":
         with suppress(PermissionError):
-            return _LoopWriter(fd, on_broken)
-    return _ThreadWriter(fd, on_broken)
+            return _LoopWriter(fd, on_broken, on_written)
+    return _ThreadWriter(fd, on_broken, on_written)
 
 
 class _LoopReader:
@@ -83,6 +97,14 @@ class _LoopReader:
             self.close()
             self._on_end()
 
+    def pause(self) -> None:
+        if self._fd is not None:
+            self._loop.remove_reader(self._fd)
+
+    def resume(self) -> None:
+        if self._fd is not None:
+            self._loop.add_reader(self._fd, self._readable)
+
     def close(self) -> None:
         if self._fd is not None:
             self._loop.remove_reader(self._fd)
@@ -91,7 +113,9 @@ class _LoopReader:
 
 
 class _LoopWriter:
-    def __init__(self, fd: int, on_broken: Callable[[], None]) -> None:
+    def __init__(
+        self, fd: int, on_broken: Callable[[], None], on_written: Callable[[int], None]
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop.add_writer(fd, self._writable)  # refused here for what cannot be watched
         self._loop.remove_writer(fd)
@@ -99,6 +123,8 @@ class _LoopWriter:
         os.set_blocking(fd, False)
         self._fd: int | None = fd
         self._on_broken = on_broken
+        self._on_written = on_written
+        self._written = 0
         self._queue: deque[bytes | memoryview] = deque()
         self._scheduled = False
         self._empty = anyio.Event()
@@ -119,7 +145,8 @@ class _LoopWriter:
 
     async def drained(self) -> None:
         while self.pending and self._fd is not None:
-            self._empty = anyio.Event()
+            if self._empty.is_set():
+                self._empty = anyio.Event()
             await self._empty.wait()
 
     def close(self) -> None:
@@ -166,6 +193,8 @@ class _LoopWriter:
             self._queue.append(piece)
         written = os.write(fd, piece)
         self.pending -= written
+        self._written += written
+        self._on_written(self._written)
         if written == len(piece):
             self._queue.popleft()
         else:
@@ -184,7 +213,18 @@ class _ThreadReader:
         self._on_end = on_end
         self._taken = threading.Semaphore(1)
         self._closed = False
+        self._paused = False
+        self._waiting = False
         threading.Thread(target=self._read, name=f"read-{fd}", daemon=True).start()
+
+    def pause(self) -> None:
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        if self._waiting:
+            self._waiting = False
+            self._taken.release()
 
     def close(self) -> None:
         # The thread may sit in a read that nothing can interrupt: it closes the descriptor itself.
@@ -208,17 +248,23 @@ class _ThreadReader:
             return
         if data:
             self._on_data(data)
-            self._taken.release()
+            self._waiting = self._paused
+            if not self._paused:
+                self._taken.release()
         else:
             self._closed = True
             self._on_end()
 
 
 class _ThreadWriter:
-    def __init__(self, fd: int, on_broken: Callable[[], None]) -> None:
+    def __init__(
+        self, fd: int, on_broken: Callable[[], None], on_written: Callable[[int], None]
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._fd = fd
         self._on_broken = on_broken
+        self._on_written = on_written
+        self._total = 0
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._empty = anyio.Event()
         self.pending = 0
@@ -232,7 +278,8 @@ class _ThreadWriter:
 
     async def drained(self) -> None:
         while self.pending and not self.broken:
-            self._empty = anyio.Event()
+            if self._empty.is_set():
+                self._empty = anyio.Event()
             await self._empty.wait()
 
     def close(self) -> None:
@@ -261,13 +308,16 @@ class _ThreadWriter:
 
     def _written(self, count: int) -> None:
         self.pending -= count
+        self._total += count
+        self._on_written(self._total)
         if not self.pending:
             self._empty.set()
 
     def _break(self) -> None:
+        self.pending = 0
+        self._empty.set()
         if not self.broken:
             self.broken = True
-            self._empty.set()
             self._on_broken()
 
 

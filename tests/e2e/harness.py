@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from emceepee_stdio.backends.base import LogSource, Loss, PhaseChange, Question
+from emceepee_stdio.backends.base import LogLine, LogSource, Loss, PhaseChange, Question
 from emceepee_stdio.backends.channels.stdio import (
     Command,
     StdioChannel,
@@ -41,6 +41,8 @@ class Recorder:
         self.losses: list[Loss] = []
         self.notifications: list[tuple[str, Any]] = []
         self.logs: list[tuple[LogSource, str]] = []
+        self.lines: list[LogLine] = []
+        self.differing: list[Sequence[str]] = []
         self.questions: list[Question] = []
         self.withdrawn_questions: list[Question] = []
         self.failed_attempts: list[ProxyError] = []
@@ -67,8 +69,9 @@ class Recorder:
         self.notifications.append((method, decoded))
         self._wake()
 
-    def log(self, server: str, source: LogSource, text: str) -> None:
-        self.logs.append((source, text))
+    def log(self, server: str, line: LogLine) -> None:
+        self.logs.append((line.source, line.text))
+        self.lines.append(line)
         self._wake()
 
     def asked(self, server: str, question: Question) -> None:
@@ -78,6 +81,13 @@ class Recorder:
     def withdrawn(self, server: str, question: Question) -> None:
         self.withdrawn_questions.append(question)
         self._hear(f"withdrawn {question.method}")
+
+    def lists_differ(self, server: str, kinds: Sequence[str]) -> None:
+        self.differing.append(kinds)
+        self._hear(f"lists differ {','.join(kinds)}")
+
+    def health_changed(self, server: str, *, degraded: bool, misses: int) -> None:
+        self._hear("health degraded" if degraded else "health restored")
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait until something that was heard makes the condition true."""

@@ -120,7 +120,7 @@ async def test_an_answer_in_one_huge_line_ends_its_call_and_the_next_one_works(
 ) -> None:
     options = replace(FAST, max_line=100_000)
     async with backend(rude("huge-line", "200000"), tmp_path, options=options) as rig:
-        with pytest.raises(ResultTooLarge, match="bytes in one line"):
+        with pytest.raises(ResultTooLarge, match="bytes in one message"):
             await rig.call("misbehave")
         assert await rig.text("echo", message="on") == "on"
         assert rig.supervisor.snapshot().starts == 1

@@ -174,6 +174,7 @@ def test_a_wider_directory_is_left_alone_and_its_files_are_still_private(
     directory.chmod(0o755)
     path = journal.statistics().path
     path.touch()
+    os.utime(path, (NOON, NOON))
     path.chmod(0o644)
     journal.info("x")
     assert journal.flush()
@@ -338,6 +339,35 @@ def test_a_disk_that_fills_up_costs_whole_lines_only_and_is_said_once(directory:
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     assert [line["event"] for line in lines] == [*["x"] * kept, "journal_dropped", "well"]
     assert lines[-2]["data"] == {"count": 30 - kept}
+
+
+STUCK_STDERR = """
+import sys, threading
+from pathlib import Path
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.journal import Journal
+
+journal = Journal.open(
+    directory=Path(sys.argv[1]),
+    session="s",
+    clock=Clock(),
+    stderr=lambda line: threading.Event().wait(),
+)
+journal.error("x")
+journal.close()
+"""
+
+
+def test_a_process_ends_although_its_stderr_is_stuck(directory: Path):
+    ran = subprocess.run(
+        [sys.executable, "-c", STUCK_STDERR, directory],
+        timeout=60,
+        capture_output=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    (path,) = directory.iterdir()
+    assert events_in(path) == ["x"]
 
 
 TWO_PROCESSES = """

@@ -169,6 +169,7 @@ def test_pairs_lists_addresses_bytes_and_keys_are_looked_into(value: object, sho
         (r"{\"token\": \"a\\\"b\", \"u\": 1}", r"{\"token\": \"[redacted]\", \"u\": 1}"),
         (r"{\\\"token\\\": \\\"ab\\\", 1}", r'{\\\"token\\\": \\\"[redacted]", 1}'),
         ('args={"token": ["a", {"b": "]"}], "n": 1}', 'args={"token": [redacted], "n": 1}'),
+        ('token: "a password=b" c', 'token: "[redacted]" c'),
         ("secret: [a, b", "secret: [redacted]"),
         ("api key: zzz", "api key: [redacted]"),
         ("UID=sa;PWD=x", "UID=sa;PWD=[redacted]"),
@@ -351,7 +352,7 @@ def test_the_cut_never_shows_half_a_secret():
 
 
 def test_a_secret_at_the_edge_of_what_was_searched_is_not_shown_when_the_text_shrinks():
-    key = "-----BEGIN PRIVATE KEY-----" + "A" * 4000 + "-----END PRIVATE KEY-----"
+    key = "-----BEGIN PRIVATE KEY-----" + "A" * 4096 + "-----END PRIVATE KEY-----"
     at_the_edge = 100 + 4096 - len(key) - 10
     shown = redact(
         key + "x" * at_the_edge + " ghp_a1B2a1B2a1B2a1B2a1B2 " + "y" * 9000, max_chars=100

@@ -145,7 +145,7 @@ def test_a_line_that_cannot_be_made_is_counted_and_nobody_hears_of_it(
     tmp_path: Path, stderr: Stderr
 ):
     def broken() -> float:
-        raise OSError("no clock")
+        raise RuntimeError("no clock")
 
     journal = Journal.open(directory=tmp_path, session="s", clock=fixed_clock(), stderr=stderr)
     journal._clock._monotonic = broken
@@ -317,6 +317,19 @@ def test_a_stderr_that_fails_costs_nothing_but_its_own_lines(
     journal.close()
 
 
+def test_one_line_that_stderr_refuses_does_not_take_the_next_with_it(tmp_path: Path):
+    said = Stderr()
+
+    def refuse_the_bad(line: bytes) -> None:
+        if line == b"bad":
+            raise BlockingIOError
+        said(line)
+
+    journal = small_journal(tmp_path, refuse_the_bad)
+    journal._carry_to_stderr([b"bad", b"good"], 0)
+    assert said == [b"good"]
+
+
 def test_without_stderr_everything_is_in_the_file_only(tmp_path: Path):
     journal = small_journal(tmp_path, None)
     journal.error("x")
@@ -354,16 +367,20 @@ def test_a_batch_that_runs_into_the_unexpected_is_lost_but_the_next_is_not():
 
 
 def test_the_bound_holds_for_bytes_as_well_as_for_lines():
-    gate = threading.Event()
-    outlet = Outlet("x", lambda _lines, _dropped: gate.wait(60) and None, max_lines=99, max_bytes=8)
+    reached, opened = threading.Event(), threading.Event()
+
+    def carry(_lines: list[bytes], _dropped: int) -> None:
+        reached.set()
+        opened.wait(60)
+
+    outlet = Outlet("x", carry, max_lines=99, max_bytes=8)
     outlet.offer(b"12345678")
-    while not outlet._busy:
-        pass
+    assert reached.wait(60)
     outlet.offer(b"12345678")
     outlet.offer(b"1")
     assert outlet.dropped == 1
     assert repr(outlet) == "<Outlet x 1 waiting 1 dropped>"
-    gate.set()
+    opened.set()
     assert outlet.close(60)
 
 

@@ -173,6 +173,12 @@ def test_a_match_across_the_border_of_two_windows_is_found_once():
     assert search_all("..needle..needle..", "needle", window=4) == [(2, 8), (10, 16)]
 
 
+@pytest.mark.parametrize("place", [8_190, 8_200, 8_202])
+def test_a_match_far_beyond_the_window_is_left_to_a_later_look_and_comes_whole(place: int):
+    text = "." * place + "xxxx" + "." * 20_000
+    assert search_all(text, "x+", window=10) == [(place, place + 4)]
+
+
 def test_a_match_at_the_very_end_is_found():
     assert search_all("x" * 99 + "end", "end", window=10) == [(99, 102)]
 

@@ -15,49 +15,32 @@ from msgspec import Raw
 
 from emceepee_stdio.backends.base import (
     Era,
-    Hello,
+    LogLine,
     LogSource,
     Loss,
     OnProgress,
     Params,
-    RemoteError,
     Sink,
 )
+from emceepee_stdio.backends.channels.conversation import Conversation
 from emceepee_stdio.backends.eras import (
     initialize_params,
     read_discovery,
     read_handshake,
     refuses_handshake,
-    stamp,
 )
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.errors import (
-    CallTimeout,
-    CannotConnect,
-    ResultTooLarge,
-    ServerDisconnected,
-    ServerFailed,
-    ServerUnavailable,
-)
+from emceepee_stdio.errors import CannotConnect, ServerFailed, ServerUnavailable
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import redact_argv
-from emceepee_stdio.wire.caller import Caller
-from emceepee_stdio.wire.codec import (
-    Malformed,
-    Notification,
-    Request,
-    RequestId,
-    RpcError,
-    to_json,
-)
+from emceepee_stdio.wire.codec import RpcError
 from emceepee_stdio.wire.environment import child_directory, child_environment, resolve_command
-from emceepee_stdio.wire.peer import Closed, Outcome, Overdue, Peer, TooLarge, method_not_found
+from emceepee_stdio.wire.peer import Closed, Outcome, Overdue
 from emceepee_stdio.wire.process import Listener, Process, Spawn, StopTimes
 from emceepee_stdio.wire.watchdog import Watchdog
 
-__all__ = ["Command", "StdioChannel", "StdioOptions", "Surroundings"]
+__all__ = ["Command", "Haste", "StdioChannel", "StdioOptions", "Surroundings"]
 
-_QUESTIONS = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 _MAX_UNREAD = 64 << 20
 
 
@@ -85,6 +68,13 @@ class StdioOptions:
     max_line: int = 64 << 20
 
 
+@dataclass(slots=True)
+class Haste:
+    """How fast children are stopped when we ourselves are going; None while we stay."""
+
+    times: StopTimes | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """What all children of this process share."""
@@ -96,6 +86,7 @@ class Surroundings:
     home: Path
     owner: str
     watchdog: Watchdog
+    haste: Haste = field(default_factory=Haste)
 
 
 class StdioChannel:
@@ -183,7 +174,7 @@ class StdioChannel:
     async def _running(self) -> AsyncGenerator["StdioConnection"]:
         """One process, from its start to the end of everything that it started."""
         connection = StdioConnection(
-            self._name, sink=self._sink, clock=self._around.clock, options=self.options
+            self._name, sink=self._sink, around=self._around, options=self.options
         )
         watchdog = self._around.watchdog
         watchdog.start()
@@ -198,7 +189,7 @@ class StdioChannel:
         finally:
             connection.leave()
             with anyio.CancelScope(shield=True):
-                await process.stop(self.options.stop)
+                await process.stop(self._around.haste.times or self.options.stop)
             watchdog.remove(process.pid)
 
     def _spawn(self) -> Spawn:
@@ -223,20 +214,22 @@ class StdioChannel:
         return Spawn(argv=[program, *self._command.args], env=env, cwd=directory, owner=owner)
 
 
-class StdioConnection:
-    """The conversation with one process: a peer, and who hears what it says."""
+class StdioConnection(Conversation):
+    """The conversation with one process."""
 
     process: Process
-    hello: Hello
 
-    def __init__(self, name: str, *, sink: Sink, clock: Clock, options: StdioOptions) -> None:
-        self._name = name
-        self._sink = sink
+    def __init__(
+        self, name: str, *, sink: Sink, around: Surroundings, options: StdioOptions
+    ) -> None:
+        super().__init__(
+            name,
+            sink=sink,
+            clock=around.clock,
+            proxy_id=around.ids(),
+            max_line=options.max_line,
+        )
         self._tail_lines = options.tail_lines
-        self._peer = Peer(handler=self, write=self._write, max_line=options.max_line)
-        self._caller = Caller(self._peer, clock)
-        self._questions: dict[RequestId, StdioQuestion] = {}
-        self.era = Era.LEGACY
         self.leaving = False
 
     def __repr__(self) -> str:
@@ -246,27 +239,24 @@ class StdioConnection:
     def pid(self) -> int:
         return self.process.pid
 
-    # What we say
-
     async def request(
         self,
         method: str,
         params: Params | None = None,
         *,
         within: float,
+        call: object = None,
         on_progress: OnProgress | None = None,
     ) -> Raw:
-        """Ask, and get the raw result; everything else is an error that says what happened."""
+        """Ask, unless the server has stopped reading and would only fill our memory."""
         if self.process.pending > _MAX_UNREAD:
             raise ServerUnavailable(
                 f"{self._name} does not read: {self.process.pending} bytes wait for it.",
                 hint="Call reconnect_server to start it anew.",
             )
-        outcome = await self._ask(method, params, within=within, on_progress=on_progress)
-        return self._result(outcome, method, within)
-
-    def notify(self, method: str, params: Params | None = None) -> None:
-        self._peer.notify(method, to_json(params) if params else None)
+        return await super().request(
+            method, params, within=within, call=call, on_progress=on_progress
+        )
 
     async def lost(self) -> Loss:
         """Serve until the process ends; then say why it did."""
@@ -281,18 +271,16 @@ class StdioConnection:
         self.leaving = True
         self._peer.close(f"The connection to {self._name} was closed.")
 
-    async def ask(self, method: str, params: Params, within: float) -> Outcome:
-        """A request of the opening, with a time limit of its own."""
-        with anyio.move_on_after(within):
-            return await self._ask(method, params, within=within)
-        return Overdue()
-
     def opened(self, outcome: Outcome, method: str, within: float) -> Raw:
         """The result of an opening request; a failure of it is a failure to connect."""
         if isinstance(outcome, Raw):
             return outcome
         if isinstance(outcome, Closed):
             raise ServerFailed(f"{self._loss()}\nIt ended before it answered {method}.")
+        if isinstance(outcome, RpcError):
+            raise ServerFailed(
+                f"{self._name} refused {method} with error {outcome.code}: {outcome.message}"
+            )
         if isinstance(outcome, Overdue):
             tail = self._tail()
             raise ServerFailed(
@@ -300,72 +288,13 @@ class StdioConnection:
                 + (" Its last words on stderr:\n" + "\n".join(tail) if tail else ""),
                 hint="Run the command by hand: it must speak MCP on stdin and stdout.",
             )
-        if isinstance(outcome, TooLarge):
-            raise ServerFailed(f"{self._name} answered {method} with {outcome.size} bytes.")
-        raise ServerFailed(
-            f"{self._name} refused {method} with error {outcome.code}: {outcome.message}"
-        )
-
-    async def _ask(
-        self,
-        method: str,
-        params: Params | None,
-        *,
-        within: float,
-        on_progress: OnProgress | None = None,
-    ) -> Outcome:
-        def stamped(request_id: RequestId) -> bytes | None:
-            token = None if on_progress is None else request_id
-            return stamp(self.era, params, progress_token=token)
-
-        return await self._caller.request(method, stamped, within=within, on_progress=on_progress)
-
-    def _result(self, outcome: Outcome, method: str, within: float) -> Raw:
-        if isinstance(outcome, Raw):
-            return outcome
-        if isinstance(outcome, RpcError):
-            raise RemoteError(self._name, outcome)
-        if isinstance(outcome, Overdue):
-            raise CallTimeout(f"{self._name} did not answer {method} within {within:g} s.")
-        if isinstance(outcome, TooLarge):
-            raise ResultTooLarge(
-                f"{self._name} answered {method} with {outcome.size} bytes in one line."
-            )
-        fact = outcome.reason if self.leaving and not self.process.ended.is_set() else self._loss()
-        raise ServerDisconnected(str(fact))
-
-    # What we hear
+        raise ServerFailed(self._failure(outcome, method, within).fact)
 
     def listener(self) -> Listener:
         return Listener(on_stdout=self._peer.feed, on_stderr=self._on_stderr, on_end=self._on_end)
 
-    def on_request(self, request: Request) -> None:
-        if request.method == "ping":
-            self._peer.answer(request.id, b"{}")
-        elif request.method in _QUESTIONS and self.era is Era.LEGACY:
-            question = StdioQuestion(self._peer, request, self._questions)
-            self._questions[request.id] = question
-            self._sink.asked(self._name, question)
-        else:
-            self._peer.refuse(request.id, method_not_found(request.method))
-
-    def on_notification(self, notification: Notification) -> None:
-        self._sink.notification(self._name, notification.method, notification.params)
-
-    def on_cancelled(self, request_id: RequestId) -> None:
-        if question := self._questions.pop(request_id, None):
-            self._sink.withdrawn(self._name, question)
-
-    def on_malformed(self, message: Malformed) -> None:
-        if message.id is not None:
-            self._peer.complain(message)
-        self.on_noise(f"not a valid message: {message.reason}")
-
-    def on_noise(self, text: str) -> None:
-        self._sink.log(self._name, LogSource.STDOUT, text)
-
     def _on_stderr(self, line: str) -> None:
-        self._sink.log(self._name, LogSource.STDERR, line)
+        self._sink.log(self._name, LogLine(source=LogSource.STDERR, text=line))
 
     def _on_end(self) -> None:
         self._peer.end()
@@ -381,32 +310,10 @@ class StdioConnection:
 
     def _loss(self) -> Loss:
         status = self.process.exit
+        if self.leaving and not self.process.ended.is_set():
+            return Loss(fact=f"The connection to {self._name} was closed.")
         return Loss(
             fact=f"{self._name} {status or 'closed its output'}.",
             tail=self._tail(),
             exit_code=None if status is None else status.code,
         )
-
-
-class StdioQuestion:
-    """A request of the server, waiting for its answer."""
-
-    def __init__(
-        self, peer: Peer, request: Request, open_questions: "dict[RequestId, StdioQuestion]"
-    ) -> None:
-        self._peer = peer
-        self._id = request.id
-        self._open = open_questions
-        self.method = request.method
-        self.params = request.params
-
-    def __repr__(self) -> str:
-        return f"<StdioQuestion {self._id!r} {self.method}>"
-
-    def answer(self, result: bytes) -> bool:
-        self._open.pop(self._id, None)
-        return self._peer.answer(self._id, result)
-
-    def refuse(self, error: RpcError) -> bool:
-        self._open.pop(self._id, None)
-        return self._peer.refuse(self._id, error)

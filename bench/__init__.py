@@ -1,0 +1,1 @@
+"""Measurements: what the promises cost, always as a ratio within one run."""

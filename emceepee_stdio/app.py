@@ -1,0 +1,113 @@
+"""The composition root: configuration, journal, session and front, put together and run."""
+
+import os
+import random
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import anyio
+import msgspec
+
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.config import Config, ServerConfig, load_file
+from emceepee_stdio.errors import ProxyError
+from emceepee_stdio.front.hello import Handover
+from emceepee_stdio.front.stdio import serve
+from emceepee_stdio.ids import Ids
+from emceepee_stdio.journal import Journal, default_directory
+from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.session.servers import Environment
+
+__all__ = ["run"]
+
+
+def run(
+    handover: Handover,
+    wire_in: int,
+    wire_out: int,
+    *,
+    config_path: Path | None = None,
+    extra: Sequence[ServerConfig] = (),
+) -> int:
+    """Serve the greeted client; the exit code."""
+    clock = Clock()
+    ids = Ids(clock)
+    config, problem = _load(config_path, extra)
+    journal = _journal(config, clock, session=ids())
+    if problem is not None:
+        journal.error("config_invalid", error=problem)
+    runtime = Runtime(
+        config, clock=clock, ids=ids, journal=journal, environment=_environment(config)
+    )
+    try:
+        anyio.run(
+            serve,
+            runtime,
+            handover,
+            wire_in,
+            wire_out,
+            backend_options={"use_uvloop": _has_uvloop()},
+        )
+    finally:
+        journal.close()
+    return 0
+
+
+def _load(path: Path | None, extra: Sequence[ServerConfig]) -> tuple[Config, str | None]:
+    """A broken file costs its servers, not the proxy: the client is told, and goes on."""
+    problem: str | None = None
+    try:
+        config = load_file(path, environ=os.environ)
+    except ProxyError as error:
+        config, problem = Config(), str(error)
+    given = {server.name for server in extra}
+    kept = tuple(server for server in config.servers if server.name not in given)
+    return msgspec.structs.replace(config, servers=(*kept, *extra)), problem
+
+
+def _journal(config: Config, clock: Clock, *, session: str) -> Journal:
+    logging = config.settings.logging
+    directory = Path(logging.directory) if logging.directory else default_directory(os.environ)
+    return Journal.open(
+        directory=directory,
+        session=session,
+        clock=clock,
+        level=logging.level,
+        max_bytes=logging.max_bytes,
+        files=logging.files,
+        max_age_days=logging.max_age_days,
+    )
+
+
+def _environment(config: Config) -> Environment:
+    roots = [
+        {"uri": root if root.startswith("file://") else Path(root).as_uri()}
+        for root in config.settings.roots
+    ]
+    return Environment(
+        environ=os.environ,
+        cwd=_cwd(),
+        home=_home(),
+        uniform=random.uniform,
+        roots=roots,
+    )
+
+
+def _cwd() -> Path:
+    try:
+        return Path.cwd()
+    except OSError:
+        return Path("/")
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/")
+
+
+def _has_uvloop() -> bool:
+    return sys.platform != "win32" and find_spec("uvloop") is not None

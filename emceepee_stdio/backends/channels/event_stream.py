@@ -1,0 +1,119 @@
+"""Server-sent events: bytes in, events out. Pure, linear, bounded."""
+
+from dataclasses import dataclass
+
+from emceepee_stdio.wire.lines import Lines, Oversized
+
+__all__ = ["EventStream", "OversizedEvent", "ServerEvent"]
+
+_BOM = b"\xef\xbb\xbf"
+_DATA = b"data:"
+_HEAD = 65_536
+_LONGEST_ID = 4_096
+_RETRY_DIGITS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEvent:
+    """One event that carries data."""
+
+    kind: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class OversizedEvent:
+    """An event over the bound: what it began and ended with, and how long it was at least."""
+
+    head: bytes
+    size: int
+    tail: bytes = b""
+
+
+class EventStream:
+    """One stream. `last_id` and `retry` (seconds) are what the server said last."""
+
+    def __init__(
+        self, *, max_bytes: int, last_id: str | None = None, retry: float | None = None
+    ) -> None:
+        self._lines = Lines(max_bytes + len(_DATA) + 1)
+        self._max_bytes = max_bytes
+        self._kind = ""
+        self._data: list[bytes] = []
+        self._size = 0
+        self._tail = b""
+        self._at_start = True
+        self._after_cr = False
+        self._next_id = last_id
+        self.last_id = last_id
+        self.retry = retry
+        self.heard = False
+
+    def __repr__(self) -> str:
+        return f"<EventStream last_id={self.last_id!r}>"
+
+    def again(self) -> "EventStream":
+        """The same stream, opened anew: its position and its pause go on."""
+        return EventStream(max_bytes=self._max_bytes, last_id=self.last_id, retry=self.retry)
+
+    def feed(self, data: bytes) -> list[ServerEvent | OversizedEvent]:
+        events: list[ServerEvent | OversizedEvent] = []
+        self.heard = self.heard or bool(data)
+        for line in self._lines.feed(self._with_newlines(data)):
+            if isinstance(line, Oversized):
+                self._take_oversized(line)
+            elif line:
+                self._take(line.removeprefix(_BOM) if self._at_start else line)
+            elif event := self._dispatch():
+                events.append(event)
+            self._at_start = False
+        return events
+
+    def _with_newlines(self, data: bytes) -> bytes:
+        """The three line ends of the format become one; an LF after a CR may come later."""
+        if self._after_cr and data:
+            self._after_cr = False
+            data = data.removeprefix(b"\n")
+        if b"\r" not in data:
+            return data
+        self._after_cr = data.endswith(b"\r")
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _take_oversized(self, line: Oversized) -> None:
+        """Only data counts: a comment, however long, says nothing."""
+        if line.head.startswith(_DATA):
+            self._add(line.head.removeprefix(_DATA), line.size)
+            self._tail = line.tail
+
+    def _take(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        match name:
+            case b"data":
+                self._add(value, len(value))
+            case b"event":
+                self._kind = value.decode(errors="replace")
+            case b"id" if b"\0" not in value and len(value) <= _LONGEST_ID:
+                self._next_id = value.decode(errors="replace") or None
+            case b"retry" if value.isdigit() and len(value) <= _RETRY_DIGITS:
+                self.retry = int(value) / 1000
+            case _:
+                pass
+
+    def _add(self, value: bytes, size: int) -> None:
+        """One more line of data; over the bound only the beginning is kept."""
+        was_within = self._size <= self._max_bytes
+        self._size += size + bool(self._data)
+        if self._size <= self._max_bytes:
+            self._data.append(value)
+        elif was_within:
+            self._data = [b"\n".join([*self._data, value])[:_HEAD]]
+
+    def _dispatch(self) -> ServerEvent | OversizedEvent | None:
+        """An empty line ends an event; one without data only moves the position."""
+        kind, data, size, tail = self._kind, b"\n".join(self._data), self._size, self._tail
+        self._kind, self._data, self._size, self._tail = "", [], 0, b""
+        self.last_id = self._next_id
+        if size > self._max_bytes:
+            return OversizedEvent(data, size, tail)
+        return ServerEvent(kind or "message", data) if data else None

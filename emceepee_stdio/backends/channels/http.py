@@ -1,0 +1,277 @@
+"""A backend behind a URL: Streamable HTTP in both eras, and the older SSE transport.
+
+Opened the modern way first, then with the handshake, then as SSE, unless the settings say which.
+What worked is remembered for the next connection. Whoever imports this module pays for the HTTP
+client: import it off the loop, when the first URL is to be reached.
+"""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+from msgspec import Raw
+
+from emceepee_stdio.backends.base import Era, Sink
+from emceepee_stdio.backends.channels.http_carrier import Carrier, HttpTimes, sockets
+from emceepee_stdio.backends.channels.http_connection import HttpConnection
+from emceepee_stdio.backends.channels.http_conversation import HttpConversation
+from emceepee_stdio.backends.channels.http_errors import (
+    HttpRefused,
+    NotMcp,
+    Unreachable,
+    Untrusted,
+)
+from emceepee_stdio.backends.channels.http_headers import HeaderMaps
+from emceepee_stdio.backends.channels.http_sse import SseConnection
+from emceepee_stdio.backends.eras import (
+    initialize_params,
+    read_discovery,
+    read_handshake,
+    refuses_handshake,
+)
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.errors import CannotConnect, ProxyError, ServerFailed
+from emceepee_stdio.ids import Ids
+from emceepee_stdio.journal import redact_url
+from emceepee_stdio.wire.codec import RpcError
+from emceepee_stdio.wire.peer import Outcome, Overdue, TooLarge
+
+__all__ = ["HttpChannel", "HttpOptions", "HttpTimes"]
+
+C = TypeVar("C", bound=HttpConversation)
+
+_GOODBYE = 2.0
+_AUTH = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+_NOT_STREAMABLE = (
+    HTTPStatus.BAD_REQUEST,
+    HTTPStatus.NOT_FOUND,
+    HTTPStatus.METHOD_NOT_ALLOWED,
+    HTTPStatus.NOT_ACCEPTABLE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions:
+    """How this server is to be treated. Times are seconds; what is None is found out."""
+
+    era: Era | None = None
+    sse: bool | None = None
+    connect: float = 120.0
+    max_message: int = 64 << 20
+    times: HttpTimes = field(default_factory=HttpTimes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attempt:
+    """One try to open a connection: what it has, and what it made of it so far."""
+
+    carrier: Carrier
+    tasks: TaskGroup
+    made: list[HttpConversation] = field(default_factory=list[HttpConversation])
+
+
+class HttpChannel:
+    """Opens connections to one URL."""
+
+    transport = "http"
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        *,
+        sink: Sink,
+        clock: Clock,
+        ids: Ids,
+        headers: Mapping[str, str] | None = None,
+        options: HttpOptions | None = None,
+    ) -> None:
+        self._name = name
+        self._url = url
+        self._sink = sink
+        self._clock = clock
+        self._ids = ids
+        self._headers = dict(headers or {})
+        self.options = options or HttpOptions()
+        self._header_maps = HeaderMaps()
+        self._learned_era: Era | None = None
+        self._learned_sse: bool | None = None
+
+    def __repr__(self) -> str:
+        return f"<HttpChannel {self._name} {self.target}>"
+
+    @property
+    def target(self) -> str:
+        return redact_url(self._url)
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncGenerator[HttpConversation]:
+        """Open, and at the end say goodbye and close every socket."""
+        failure: ProxyError | None = None
+        async with (
+            sockets(self._name, self._url, self._headers) as client,
+            anyio.create_task_group() as tasks,
+        ):
+            carrier = Carrier(
+                self._name, self._url, client, clock=self._clock, times=self.options.times
+            )
+            attempt = _Attempt(carrier=carrier, tasks=tasks)
+            try:
+                connection = await self._open(attempt)
+            except ProxyError as error:
+                failure = error
+            else:
+                yield connection
+            finally:
+                with anyio.move_on_after(_GOODBYE, shield=True):
+                    for made in attempt.made:
+                        await made.leave()
+                tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _open(self, attempt: "_Attempt") -> HttpConversation:
+        sse = self._learned_sse if self.options.sse is None else self.options.sse
+        try:
+            if sse:
+                return await self._open_sse(attempt, self.options.connect)
+            connection = await self._open_streamable(attempt)
+            if not isinstance(connection, HttpRefused):
+                return connection
+            return await self._open_fallback(attempt, connection)
+        except Unreachable:
+            raise
+        except ProxyError:
+            # What was learned of a server may have changed with it.
+            self._learned_era = self._learned_sse = None
+            raise
+
+    async def _open_streamable(self, attempt: "_Attempt") -> HttpConnection | HttpRefused:
+        connection = self._make(HttpConnection, attempt)
+        asks = (self.options.era or self._learned_era) is not Era.LEGACY
+        if asks and await self._discovered(connection):
+            return self._learn(connection, Era.MODERN, sse=False)
+        refusal = await self._shake_hands(connection)
+        if isinstance(refusal, RpcError):
+            if asks or not await self._discovered(connection):
+                raise self._refused(refusal)
+            return self._learn(connection, Era.MODERN, sse=False)
+        return refusal or self._learn(connection, Era.LEGACY, sse=False)
+
+    async def _open_fallback(self, attempt: "_Attempt", refusal: HttpRefused) -> HttpConversation:
+        """The older transport, for servers that refused the newer one; else that refusal."""
+        if self.options.sse is not None or refusal.status not in _NOT_STREAMABLE:
+            raise refusal
+        attempt.carrier.url = self._url
+        try:
+            return await self._open_sse(attempt, self.options.times.probe)
+        except CannotConnect:
+            raise
+        except ProxyError:
+            raise refusal from None
+
+    async def _open_sse(self, attempt: "_Attempt", within: float) -> HttpConversation:
+        connection = self._make(SseConnection, attempt)
+        try:
+            await connection.open(within)
+        except ProxyError as error:
+            raise self._hopeless(error) from None
+        refusal = await self._shake_hands(connection)
+        if isinstance(refusal, RpcError):
+            raise self._refused(refusal)
+        if refusal is not None:
+            raise refusal
+        return self._learn(connection, Era.LEGACY, sse=True)
+
+    def _make(self, kind: type[C], attempt: "_Attempt") -> C:
+        connection = kind(
+            self._name,
+            attempt.carrier,
+            attempt.tasks,
+            sink=self._sink,
+            clock=self._clock,
+            proxy_id=self._ids(),
+            max_message=self.options.max_message,
+            header_maps=self._header_maps,
+        )
+        attempt.made.append(connection)
+        return connection
+
+    def _learn(self, connection: C, era: Era, *, sse: bool) -> C:
+        self._learned_era = era
+        self._learned_sse = sse
+        connection.opened()
+        return connection
+
+    async def _discovered(self, connection: HttpConversation) -> bool:
+        """Whether the server speaks the modern era; an error where asking on makes no sense."""
+        connection.era = Era.MODERN
+        outcome = await connection.ask("server/discover", {}, self.options.times.probe)
+        try:
+            if isinstance(outcome, Raw):
+                connection.hello = read_discovery(outcome, server=self._name)
+                return True
+        except CannotConnect:
+            if self.options.era is Era.MODERN:
+                raise
+        if isinstance(outcome, ProxyError) and self._ends_opening(outcome):
+            raise self._hopeless(outcome)
+        if self.options.era is Era.MODERN:
+            raise CannotConnect(
+                f"{self._name} does not speak the modern era: {self._told(outcome)}",
+                hint="Remove era: modern from this server's settings.",
+            )
+        connection.era = Era.LEGACY
+        return False
+
+    async def _shake_hands(self, connection: HttpConversation) -> HttpRefused | RpcError | None:
+        """The handshake; what may mean another transport or era is handed back."""
+        outcome = await connection.ask("initialize", initialize_params(), self.options.connect)
+        if isinstance(outcome, Raw):
+            connection.hello = read_handshake(outcome, server=self._name)
+            await connection.initialized()
+            return None
+        if isinstance(outcome, RpcError) and refuses_handshake(outcome):
+            if self.options.era is Era.LEGACY:
+                raise CannotConnect(
+                    f"{self._name} speaks only the modern era: {outcome.message}",
+                    hint="Remove era: legacy from this server's settings.",
+                )
+            return outcome
+        if isinstance(outcome, ProxyError):
+            error = self._hopeless(outcome)
+            if isinstance(error, HttpRefused):
+                return error
+            raise error
+        raise ServerFailed(f"{self._name} refused initialize: {self._told(outcome)}")
+
+    def _ends_opening(self, error: ProxyError) -> bool:
+        """Whether another way of opening would fail as well."""
+        if isinstance(error, HttpRefused):
+            return error.status in _AUTH or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        return isinstance(error, NotMcp | Unreachable)
+
+    def _hopeless(self, error: ProxyError) -> ProxyError:
+        """As an error that is not tried again, where that would change nothing."""
+        forbidden = isinstance(error, HttpRefused) and error.status in _AUTH
+        if forbidden or isinstance(error, NotMcp | Untrusted):
+            return CannotConnect(error.fact, hint=error.next_step)
+        return error
+
+    def _refused(self, error: RpcError) -> ServerFailed:
+        return ServerFailed(f"{self._name} refused initialize: {self._told(error)}")
+
+    def _told(self, outcome: Outcome) -> str:
+        if isinstance(outcome, ProxyError):
+            return outcome.fact
+        if isinstance(outcome, RpcError):
+            return f"error {outcome.code}: {outcome.message}"
+        if isinstance(outcome, Overdue):
+            return "no answer in time."
+        return (
+            f"{outcome.size} bytes." if isinstance(outcome, TooLarge) else "the connection ended."
+        )

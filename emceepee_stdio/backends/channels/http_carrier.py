@@ -1,0 +1,313 @@
+"""What carries the messages of one connection over HTTP: requests out, answers in.
+
+The only module that knows the HTTP client. Whatever goes wrong on the way leaves it as
+`Unreachable`, when nothing was delivered, or as `BrokenOff`, when something may have been. A POST
+is sent again only where the server has said that it did not take it.
+"""
+
+import ssl
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from http import HTTPStatus
+from ipaddress import ip_address
+from urllib.parse import urljoin
+
+import anyio
+import httpx2
+
+from emceepee_stdio.backends.channels.http_errors import (
+    BrokenOff,
+    NotMcp,
+    is_same_origin,
+    retry_after,
+    said,
+    unreachable,
+)
+from emceepee_stdio.backends.channels.http_headers import custom_headers
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.errors import CannotConnect
+from emceepee_stdio.journal import redact_url
+
+__all__ = ["EVENTS", "JSON", "Answer", "Carrier", "HttpTimes", "TooMuch", "sockets"]
+
+JSON = "application/json"
+EVENTS = "text/event-stream"
+
+_NO_CONNECTION = (
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.ProxyError,
+    httpx2.UnsupportedProtocol,
+    httpx2.LocalProtocolError,
+    httpx2.InvalidURL,
+)
+_BROKEN = (
+    httpx2.HTTPError,
+    httpx2.StreamError,
+    anyio.BrokenResourceError,
+    anyio.ClosedResourceError,
+    anyio.EndOfStream,
+    OSError,
+    ValueError,
+    ExceptionGroup,
+)
+_TRIES = 4
+_LONGEST_PAUSE = 60.0
+_COME_AGAIN = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+_KEEPS_METHOD = (HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT)
+_HIGHEST_PORT = 65_535
+_DRAINED = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpTimes:
+    """How long things may take, in seconds. `reopen` grows up to `reopen_cap`."""
+
+    network: float = 30.0
+    probe: float = 5.0
+    reopen: float = 1.0
+    reopen_cap: float = 30.0
+
+
+class TooMuch(Exception):
+    """A body over the bound."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"{size} bytes")
+        self.size = size
+
+
+class Answer:
+    """The head of an answer, and its body as it comes."""
+
+    def __init__(self, response: httpx2.Response, server: str) -> None:
+        self._response = response
+        self._server = server
+        self.status = response.status_code
+        self.kind = self.header("content-type").partition(";")[0].strip().lower()
+
+    def __repr__(self) -> str:
+        return f"<Answer {self.status} {self.kind}>"
+
+    @property
+    def is_stream(self) -> bool:
+        return self.status == HTTPStatus.OK and self.kind == EVENTS
+
+    @property
+    def location(self) -> str | None:
+        return self.header("location") if self._response.has_redirect_location else None
+
+    def header(self, name: str) -> str:
+        return self._response.headers.get(name, "")
+
+    async def read(self, take: Callable[[bytes], bool]) -> None:
+        """Hand over the body as it comes, to its end or until that is enough."""
+        with _in_our_words(self._server):
+            async with aclosing(self._response.aiter_bytes()) as chunks:
+                async for chunk in chunks:
+                    if not take(chunk):
+                        return
+
+    async def body(self, limit: int) -> bytes:
+        body = bytearray()
+
+        def take(chunk: bytes) -> bool:
+            body.extend(chunk)
+            return len(body) <= limit
+
+        await self.read(take)
+        if len(body) > limit:
+            raise TooMuch(len(body))
+        return bytes(body)
+
+    async def drain(self, within: float) -> None:
+        """Read what nobody needs, so that the socket can serve again, unless it is too much."""
+        with anyio.move_on_after(within):
+            try:
+                await self.body(_DRAINED)
+            except (TooMuch, BrokenOff):
+                return
+
+
+class Carrier:
+    """Posts to one address, and listens to it. `url` follows where the server leads, close by."""
+
+    def __init__(
+        self, server: str, url: str, client: httpx2.AsyncClient, *, clock: Clock, times: HttpTimes
+    ) -> None:
+        self._server = server
+        self.url = url
+        self._client = client
+        self._clock = clock
+        self.times = times
+
+    def __repr__(self) -> str:
+        return f"<Carrier {self._server} {redact_url(self.url)}>"
+
+    @asynccontextmanager
+    async def post(
+        self, data: bytes, headers: Mapping[str, str], *, connect: float | None = None
+    ) -> AsyncGenerator[Answer]:
+        """Send a message; again, after a pause, where the server asks for that."""
+        for left in reversed(range(_TRIES)):
+            async with self._open("POST", headers, data=data, connect=connect) as answer:
+                pause = self._pause(answer)
+                if self._leads_on(answer, left=left, keeps_method=True):
+                    pause = 0.0
+                elif pause is None or not left:
+                    yield answer
+                    return
+            await anyio.sleep(pause or 0.0)
+
+    @asynccontextmanager
+    async def listen(self, headers: Mapping[str, str]) -> AsyncGenerator[Answer]:
+        """Open a stream of events."""
+        for left in reversed(range(_TRIES)):
+            async with self._open("GET", headers) as answer:
+                if not self._leads_on(answer, left=left, keeps_method=False):
+                    yield answer
+                    return
+
+    async def delete(self, headers: Mapping[str, str]) -> None:
+        async with self._open("DELETE", headers) as answer:
+            await answer.drain(self.times.probe)
+
+    def wait(self, answer: Answer) -> float | None:
+        """How long the server asks us to stay away."""
+        if answer.status not in _COME_AGAIN:
+            return None
+        epoch = self._clock.epoch(self._clock.now())
+        return retry_after(answer.header("retry-after") or None, epoch=epoch)
+
+    def _pause(self, answer: Answer) -> float | None:
+        pause = self.wait(answer)
+        return None if pause is None or pause > _LONGEST_PAUSE else pause
+
+    @asynccontextmanager
+    async def _open(
+        self,
+        method: str,
+        headers: Mapping[str, str],
+        *,
+        data: bytes | None = None,
+        connect: float | None = None,
+    ) -> AsyncGenerator[Answer]:
+        timeout = httpx2.Timeout(
+            self.times.network, read=None, pool=None, connect=connect or self.times.network
+        )
+        with _in_our_words(self._server):
+            async with self._client.stream(
+                method, self.url, content=data, headers=_encoded(headers), timeout=timeout
+            ) as response:
+                yield Answer(response, self._server)
+
+    def _leads_on(self, answer: Answer, *, left: int, keeps_method: bool) -> bool:
+        """Follow a redirect within the same place; elsewhere is for the person to decide."""
+        if answer.location is None:
+            return False
+        if (keeps_method and answer.status not in _KEEPS_METHOD) or not is_same_origin(
+            self.url, answer.location
+        ):
+            raise NotMcp(
+                f"{self._server} redirects to {redact_url(_joined(self.url, answer.location))}, "
+                f"which is not followed (HTTP status {answer.status}).",
+                hint="If that is where the server is, use that URL for it.",
+            )
+        if not left:
+            raise NotMcp(f"{self._server} redirects us in circles.")
+        self.url = _with_user(self.url, _joined(self.url, answer.location))
+        return True
+
+
+@asynccontextmanager
+async def sockets(
+    server: str, url: str, headers: Mapping[str, str]
+) -> AsyncGenerator[httpx2.AsyncClient]:
+    """The client for one connection; an error where the settings cannot work."""
+    loopback = _is_loopback(server, url)
+    headers, bad = custom_headers(headers)
+    if bad is not None:
+        raise CannotConnect(
+            f"The header {bad!r} of {server} holds a character that no header may hold.",
+            hint="Correct it in headers: names are plain words, values printable ASCII.",
+        )
+    plain = loopback and url.startswith("http:")
+    trust = _no_trust() if plain else await anyio.to_thread.run_sync(_trust)
+    try:
+        client = httpx2.AsyncClient(
+            headers=headers,
+            verify=trust,
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
+            mounts={f"all://{httpx2.URL(url).netloc.decode()}": None} if loopback else None,
+        )
+    except (ValueError, httpx2.InvalidURL) as error:
+        raise CannotConnect(
+            f"{server} cannot be reached through the proxy of the environment: {error}",
+            hint="Correct HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, or set NO_PROXY.",
+        ) from None
+    async with client:
+        yield client
+
+
+@cache
+def _trust() -> ssl.SSLContext:
+    """Reading all certificates takes a while: once, and off the loop."""
+    return httpx2.create_ssl_context()
+
+
+@cache
+def _no_trust() -> ssl.SSLContext:
+    """For those who speak plainly with this machine: verifies, and trusts nobody."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def _is_loopback(server: str, url: str) -> bool:
+    """Whether the address is on this machine; an error when it is no address."""
+    try:
+        parsed = httpx2.URL(url)
+    except (httpx2.InvalidURL, ValueError) as error:
+        raise CannotConnect(
+            f"The URL of {server} is not valid: {said(error)}", hint="Correct its url."
+        ) from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise CannotConnect(
+            f"The URL of {server} must begin with http:// or https:// and name a host.",
+            hint="Correct its url.",
+        )
+    if parsed.port is not None and not 0 < parsed.port <= _HIGHEST_PORT:
+        raise CannotConnect(
+            f"The URL of {server} names port {parsed.port}, which does not exist.",
+            hint="Correct its url.",
+        )
+    try:
+        return parsed.host == "localhost" or ip_address(parsed.host).is_loopback
+    except ValueError:
+        return False
+
+
+@contextmanager
+def _in_our_words(server: str) -> Generator[None]:
+    try:
+        yield
+    except _NO_CONNECTION as error:
+        raise unreachable(server, error) from None
+    except _BROKEN as error:
+        raise BrokenOff(f"The connection to {server} broke: {said(error)}.") from None
+
+
+def _encoded(headers: Mapping[str, str]) -> dict[bytes, bytes]:
+    return {name.encode(): value.encode() for name, value in headers.items()}
+
+
+def _joined(url: str, location: str) -> str:
+    try:
+        return urljoin(url, location)
+    except ValueError:
+        return location
+
+
+def _with_user(url: str, location: str) -> str:
+    """The user of the URL goes with us."""
+    return str(httpx2.URL(location).copy_with(userinfo=httpx2.URL(url).userinfo))

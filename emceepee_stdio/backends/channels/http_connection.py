@@ -1,0 +1,204 @@
+"""One connection over Streamable HTTP: a POST for each message, a GET to listen, streams resumed.
+
+The connection is lost only when the server cannot be reached at all, or has forgotten the session.
+"""
+
+from functools import partial
+from http import HTTPStatus
+
+import anyio
+from msgspec import Raw
+
+from emceepee_stdio.backends.base import Era
+from emceepee_stdio.backends.channels.event_stream import EventStream
+from emceepee_stdio.backends.channels.http_carrier import EVENTS, JSON, Answer, TooMuch
+from emceepee_stdio.backends.channels.http_conversation import REFUSAL_BYTES, HttpConversation
+from emceepee_stdio.backends.channels.http_errors import BrokenOff, NotMcp, Unreachable
+from emceepee_stdio.backends.eras import stamp
+from emceepee_stdio.errors import CallFailed, ProxyError
+from emceepee_stdio.wire.codec import Request, RequestId, Response, decode, encode_request
+from emceepee_stdio.wire.peer import TooLarge
+
+__all__ = ["HttpConnection"]
+
+_PROBE = "emceepee-probe"
+_RESUMES = 5
+_SHORTEST_PAUSE = 0.05
+_MOST_DOUBLINGS = 10
+_NO_LISTENING = (
+    HTTPStatus.NOT_FOUND,
+    HTTPStatus.METHOD_NOT_ALLOWED,
+    HTTPStatus.NOT_ACCEPTABLE,
+    HTTPStatus.NOT_IMPLEMENTED,
+)
+_NO_SESSION = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND)
+
+
+class HttpConnection(HttpConversation):
+    """A conversation by Streamable HTTP, in either era."""
+
+    _probing = False
+
+    def opened(self) -> None:
+        super().opened()
+        if self.era is Era.LEGACY:
+            self._start(self._listen, self._failed)
+
+    async def leave(self) -> None:
+        """End what is in flight, and tell the server that its session is over."""
+        await super().leave()
+        if self._session_id is not None and not self._ended.is_set():
+            await self._safely(partial(self._carrier.delete, self._headers(None)), lambda _: None)
+
+    def _failed(self, error: ProxyError) -> None:
+        self.end(f"{self._name} was lost: {error.fact}")
+
+    # Answers
+
+    async def _post(self, data: bytes, request: Request) -> None:
+        async with self._carrier.post(data, self._headers(request)) as answer:
+            if answer.status >= HTTPStatus.BAD_REQUEST:
+                await self._refused(answer, request)
+            elif answer.kind == EVENTS:
+                self._take_session(answer, request)
+                await self._take_stream(answer, request.id)
+            elif answer.kind == JSON:
+                self._take_session(answer, request)
+                await self._take_body(answer, request.id)
+            elif answer.status in (HTTPStatus.ACCEPTED, HTTPStatus.NO_CONTENT):
+                raise CallFailed(
+                    f"{self._name} took the request (HTTP status {answer.status}), "
+                    "but does not answer it."
+                )
+            else:
+                shown = answer.kind or f"HTTP status {answer.status} and no content type"
+                raise NotMcp(f"{self._name} answered with {shown}, which is not MCP.")
+
+    def _take_session(self, answer: Answer, request: Request) -> None:
+        if request.method == "initialize":
+            self._session_id = answer.header("mcp-session-id") or None
+
+    async def _take_body(self, answer: Answer, request_id: RequestId) -> None:
+        try:
+            body = await answer.body(self._max_message)
+        except TooMuch as much:
+            self._peer.give_up(request_id, TooLarge(much.size))
+            return
+        self._take_message(body, request_id)
+        if self._peer.waits_for(request_id):
+            raise CallFailed(f"{self._name} sent something else than an answer to this request.")
+
+    async def _refused(self, answer: Answer, request: Request) -> None:
+        if answer.status == HTTPStatus.BAD_REQUEST and self._session_id is not None:
+            self._suspect()
+        await super()._refused(answer, request)
+
+    # Streams
+
+    async def _take_stream(self, answer: Answer, request_id: RequestId) -> None:
+        """Events until the request is answered; a stream that breaks off is taken up again."""
+        stream = EventStream(max_bytes=self._max_message)
+        await self._read_events(answer, stream, request_id)
+        failures = 0
+        while self._peer.waits_for(request_id):
+            if stream.last_id is None or failures >= _RESUMES or self.era is Era.MODERN:
+                raise BrokenOff(f"{self._name} ended the stream before it had answered.")
+            await anyio.sleep(self._pause(stream, 0))
+            failures += 1
+            try:
+                async with self._carrier.listen(self._stream_headers(stream)) as resumed:
+                    if resumed.is_stream:
+                        failures = 0
+                        stream = stream.again()
+                        await self._read_events(resumed, stream, request_id)
+                    elif self._check_session(resumed):
+                        return
+            except (Unreachable, BrokenOff) as error:
+                self._suspect(error)
+
+    async def _read_events(
+        self, answer: Answer, stream: EventStream, request_id: RequestId | None
+    ) -> None:
+        """Until the stream ends, by itself or by accident, or its request is answered."""
+
+        def take(chunk: bytes) -> bool:
+            for event in stream.feed(chunk):
+                self._take_event(event, request_id)
+            return request_id is None or self._peer.waits_for(request_id)
+
+        try:
+            await answer.read(take)
+        except BrokenOff as error:
+            self._note(f"a stream broke off: {error.fact}")
+
+    def _pause(self, stream: EventStream, misses: int) -> float:
+        """Before a stream is opened again: what the server said, or longer and longer."""
+        times = self._carrier.times
+        pause = times.reopen if stream.retry is None else max(stream.retry, _SHORTEST_PAUSE)
+        return min(pause * 2 ** min(misses, _MOST_DOUBLINGS), times.reopen_cap)
+
+    async def _listen(self) -> None:
+        """Hold the listening stream open for as long as the connection lives."""
+        stream = EventStream(max_bytes=self._max_message)
+        misses = 0
+        while True:
+            wait: float | None = None
+            try:
+                async with self._carrier.listen(self._stream_headers(stream)) as answer:
+                    if not self._may_listen(answer):
+                        return
+                    wait = self._carrier.wait(answer)
+                    stream = stream.again()
+                    if answer.is_stream:
+                        await self._read_events(answer, stream, None)
+            except ProxyError as error:
+                self._suspect(error)
+            misses = 0 if stream.heard else misses + 1
+            stream.heard = False
+            await anyio.sleep(max(wait or 0.0, self._pause(stream, misses)))
+
+    def _may_listen(self, answer: Answer) -> bool:
+        """Not every server speaks unasked; one that forgot the session shows it to the probe."""
+        if answer.status == HTTPStatus.NOT_FOUND:
+            self._suspect()
+        if answer.status == HTTPStatus.OK:
+            return answer.is_stream
+        return answer.status not in _NO_LISTENING
+
+    # Doubt
+
+    def _suspect(self, error: ProxyError | None = None) -> None:
+        """Something failed on the way: see whether the server is still there, once at a time."""
+        on_the_way = error is None or isinstance(error, Unreachable | BrokenOff)
+        if on_the_way and self._is_open and not self._probing and not self._ended.is_set():
+            self._probing = True
+            self._start(self._probe, self._gone)
+
+    def _gone(self, error: ProxyError) -> None:
+        self.end(f"{self._name} cannot be reached any more. {error.fact}")
+
+    async def _probe(self) -> None:
+        """Any answer at all will do; silence is not a loss, an unreachable server is."""
+        method = "ping" if self.era is Era.LEGACY else "server/discover"
+        params = stamp(self.era, None, progress_token=None)
+        request = Request(_PROBE, method, None if params is None else Raw(params))
+        data = encode_request(_PROBE, method, params)
+        within = self._carrier.times.probe
+        try:
+            with anyio.move_on_after(within):
+                headers = self._headers(request)
+                async with self._carrier.post(data, headers, connect=within) as answer:
+                    await self._judge_probe(answer)
+        finally:
+            self._probing = False
+
+    async def _judge_probe(self, answer: Answer) -> None:
+        """Many servers say 400 instead of 404 when they do not know a session."""
+        if self._session_id is None or answer.status not in _NO_SESSION:
+            return
+        try:
+            messages = decode(await answer.body(REFUSAL_BYTES))
+        except TooMuch:
+            return
+        if not any(isinstance(m, Response) and m.id == _PROBE for m in messages):
+            self.end(f"{self._name} has forgotten the session.")

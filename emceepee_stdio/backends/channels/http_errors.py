@@ -1,0 +1,198 @@
+"""What an HTTP answer that is no answer means, in our own words: the fact and the next step."""
+
+import socket
+import ssl
+from collections.abc import Iterator
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import cast
+from urllib.parse import urljoin, urlsplit
+
+import msgspec
+from msgspec import Raw
+
+from emceepee_stdio.errors import CallFailed, ServerUnavailable
+from emceepee_stdio.wire.codec import RpcError
+
+__all__ = [
+    "BrokenOff",
+    "HttpRefused",
+    "NotMcp",
+    "Unreachable",
+    "Untrusted",
+    "excerpt",
+    "is_same_origin",
+    "nameless_error",
+    "retry_after",
+    "said",
+    "unreachable",
+]
+
+_PORTS = {"http": 80, "https": 443}
+_SHOWN_CHARS = 200
+_CHECK_PATH = "Check the path of the URL; MCP is often served at /mcp or /sse."
+_HINTS = {
+    HTTPStatus.UNAUTHORIZED: "Give a valid Authorization in headers, then call reconnect_server.",
+    HTTPStatus.FORBIDDEN: "The credentials do not suffice: give others in headers.",
+    HTTPStatus.NOT_FOUND: _CHECK_PATH,
+    HTTPStatus.METHOD_NOT_ALLOWED: _CHECK_PATH,
+    HTTPStatus.TOO_MANY_REQUESTS: "Wait a while, then call again.",
+}
+
+
+class HttpRefused(ServerUnavailable):
+    """The server answered with a status instead of a result; `wait` is what it asked for."""
+
+    def __init__(
+        self, server: str, status: int, *, detail: str = "", wait: float | None = None
+    ) -> None:
+        known = {s.value: s.phrase for s in HTTPStatus}
+        fact = f"{server} answered with HTTP status {status} {known.get(status, '')}".rstrip()
+        hint = _HINTS.get(HTTPStatus(status)) if status in known else None
+        if wait is not None:
+            hint = f"It asks to wait {wait:.0f} s: call again after that."
+        super().__init__(
+            f"{fact}{': ' + detail if detail else '.'}",
+            hint=hint or "The server has a problem: try again later, or see its own logs.",
+        )
+        self.status = status
+
+
+class Unreachable(ServerUnavailable):
+    """No connection came about: nothing was delivered."""
+
+    hint = "Check that the server runs and that the URL is right."
+
+
+class Untrusted(Unreachable):
+    """There is somebody, but no secure connection to be had; trying again would not help."""
+
+
+class BrokenOff(CallFailed):
+    """The connection broke after something may have been delivered."""
+
+    hint = "The call may have been carried out: check before calling again."
+
+
+class NotMcp(CallFailed):
+    """What answers there is no MCP endpoint, or not the one that was meant."""
+
+    hint = "Check the URL: it must be the MCP endpoint, not a web page."
+
+
+class _NamelessError(msgspec.Struct):
+    code: int
+    message: str
+    data: Raw | None = None
+
+
+class _Nameless(msgspec.Struct):
+    error: _NamelessError
+
+
+class _Explained(msgspec.Struct):
+    error: object = None
+    error_description: object = None
+    message: object = None
+    detail: object = None
+
+
+def said(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def unreachable(server: str, error: BaseException) -> Unreachable:
+    """Why no connection came about, by the first cause that we know."""
+    for cause in _causes(error):
+        match cause:
+            case ssl.SSLCertVerificationError():
+                return Untrusted(
+                    f"The certificate of {server} is not trusted: {cause.verify_message}.",
+                    hint="Point SSL_CERT_FILE to the certificate that signed it, or correct the "
+                    "URL.",
+                )
+            case ssl.SSLError():
+                return Untrusted(
+                    f"{server} does not speak TLS as we do: {cause.reason or said(cause)}.",
+                    hint="If the server has no TLS, use http:// in its URL.",
+                )
+            case socket.gaierror():
+                return Unreachable(
+                    f"{server} could not be reached: its host name was not found.",
+                    hint="Check the host in the URL, and the network.",
+                )
+            case ConnectionRefusedError():
+                return Unreachable(
+                    f"{server} could not be reached: the connection was refused.",
+                    hint="Start the server, or check the host and port in the URL.",
+                )
+            case _:
+                pass
+    return Unreachable(f"{server} could not be reached: {said(error)}.")
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, what it came from, and so on."""
+    while error is not None:
+        yield error
+        if isinstance(error, BaseExceptionGroup):
+            for inner in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+                yield from _causes(inner)
+        error = error.__cause__ or error.__context__
+
+
+def nameless_error(body: bytes) -> RpcError | None:
+    """A JSON-RPC error that could not name its request, because that was refused unread."""
+    try:
+        error = msgspec.json.decode(body, type=_Nameless).error
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return None
+    return RpcError(error.code, error.message, error.data)
+
+
+def excerpt(body: bytes, kind: str) -> str:
+    """What a refusal says for people to read, on one short line; nothing of a web page."""
+    if kind == "text/plain":
+        text = body[: 4 * _SHOWN_CHARS].decode(errors="replace")
+    elif kind.endswith("json"):
+        try:
+            told = msgspec.json.decode(body, type=_Explained)
+        except (msgspec.MsgspecError, RecursionError, UnicodeError):
+            return ""
+        words = (told.error_description, told.message, told.detail, told.error)
+        text = next((word for word in words if isinstance(word, str)), "")
+    else:
+        return ""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]}…"
+
+
+def retry_after(value: str | None, *, epoch: float) -> float | None:
+    """Seconds to wait by a Retry-After header, in either of its forms; None without one."""
+    if value is None:
+        return None
+    value = value.strip()
+    if value.isascii() and value.isdecimal():
+        return float(value)
+    try:
+        moment = parsedate_to_datetime(value)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return max(moment.timestamp() - epoch, 0.0)
+    except (ValueError, OverflowError, TypeError, IndexError):
+        return None
+
+
+def is_same_origin(url: str, location: str) -> bool:
+    """Whether a redirect stays where we meant to go; https instead of http is welcome."""
+    try:
+        old, new = urlsplit(url), urlsplit(urljoin(url, location))
+        ports = [part.port or _PORTS.get(part.scheme) for part in (old, new)]
+    except ValueError:
+        return False
+    if not old.hostname or old.hostname != new.hostname or new.scheme not in _PORTS:
+        return False
+    if (old.scheme, new.scheme) == ("http", "https"):
+        return ports == [_PORTS["http"], _PORTS["https"]]
+    return old.scheme == new.scheme and ports[0] == ports[1]

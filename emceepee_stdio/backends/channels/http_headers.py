@@ -1,0 +1,157 @@
+"""The headers of a request over HTTP: what the modern era wants said twice, for those on the way.
+
+Method, name and the arguments that a tool's schema marks with `x-mcp-header` are mirrored from the
+body into headers; a server refuses a request whose two copies differ.
+"""
+
+import base64
+import re
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+import msgspec
+from msgspec import Raw
+
+from emceepee_stdio.wire.codec import Request
+
+__all__ = ["HeaderMap", "HeaderMaps", "custom_headers", "header_map", "modern_headers"]
+
+HeaderMap = Mapping[tuple[str, ...], str]
+
+_NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+_PLAIN = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?")
+_WRAPPED = re.compile(r"=\?base64\?.*\?=")
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_MARK = "x-mcp-header"
+_MIRRORED_TYPES = ("string", "integer", "boolean")
+_INNER = (
+    *("items", "contains", "unevaluatedItems", "additionalProperties", "propertyNames"),
+    *("unevaluatedProperties", "not", "if", "then", "else", "contentSchema"),
+)
+_INNER_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+_INNER_MAPS = ("patternProperties", "dependentSchemas", "$defs", "definitions")
+
+
+class _Tool(msgspec.Struct, rename="camel"):
+    name: object = None
+    input_schema: object = None
+
+
+class _Tools(msgspec.Struct):
+    tools: list[_Tool] = []
+
+
+class HeaderMaps:
+    """Which arguments of which tools are mirrored, as the lists of one server tell it."""
+
+    def __init__(self) -> None:
+        self._maps: dict[str, HeaderMap] = {}
+
+    def __repr__(self) -> str:
+        return f"<HeaderMaps {sorted(self._maps)}>"
+
+    def learn(self, result: Raw) -> None:
+        """Take in a page of tools/list; one that cannot be read teaches nothing."""
+        try:
+            tools = msgspec.json.decode(result, type=_Tools).tools
+        except (msgspec.MsgspecError, RecursionError):
+            return
+        for tool in tools:
+            if isinstance(tool.name, str):
+                self._maps.pop(tool.name, None)
+                if found := header_map(tool.input_schema):
+                    self._maps[tool.name] = found
+
+    def headers(self, request: Request) -> dict[str, str]:
+        return modern_headers(request, self._maps)
+
+
+def custom_headers(given: Mapping[str, str]) -> tuple[dict[str, str], str | None]:
+    """The headers of the configuration, fit to be sent; and the first one that is not."""
+    headers = {name.strip(): value.strip() for name, value in given.items()}
+    for name, value in headers.items():
+        if not _TOKEN.fullmatch(name) or not _PLAIN.fullmatch(value):
+            return headers, name
+    return headers, None
+
+
+def modern_headers(request: Request, maps: Mapping[str, HeaderMap]) -> dict[str, str]:
+    """The mirrored headers of one request; `maps` holds the marked arguments by tool."""
+    headers = {"mcp-method": _encoded(request.method)}
+    key = _NAMED_BY.get(request.method)
+    if key is None or request.params is None:
+        return headers
+    params = msgspec.json.decode(request.params, type=dict[str, object])
+    name = params.get(key)
+    if not isinstance(name, str):
+        return headers
+    headers["mcp-name"] = _encoded(name)
+    marked = maps.get(name) if request.method == "tools/call" else None
+    for path, token in (marked or {}).items():
+        value = _rendered(_value_at(params.get("arguments"), path))
+        if value is not None:
+            headers[f"mcp-param-{token}"] = _encoded(value)
+    return headers
+
+
+def header_map(schema: object) -> dict[tuple[str, ...], str]:
+    """Which properties of an input schema are to be mirrored, and under which name.
+
+    One mark that is out of place makes all of them void, for the server as for us.
+    """
+    found: dict[tuple[str, ...], str] = {}
+    for path, fields in _schemas(schema):
+        if _MARK not in fields:
+            continue
+        token, kind = fields[_MARK], fields.get("type")
+        if not path or not isinstance(token, str) or not _TOKEN.fullmatch(token):
+            return {}
+        if kind not in _MIRRORED_TYPES or token.lower() in map(str.lower, found.values()):
+            return {}
+        found[path] = token
+    return found
+
+
+def _schemas(root: object) -> Iterator[tuple[tuple[str, ...] | None, dict[str, object]]]:
+    """Every schema inside a schema, with its path where only properties lead to it."""
+    waiting: list[tuple[tuple[str, ...] | None, object]] = [((), root)]
+    while waiting:
+        path, schema = waiting.pop()
+        fields = _mapping(schema)
+        yield path, fields
+        for key, inner in fields.items():
+            if key == "properties":
+                for name, property_ in _mapping(inner).items():
+                    waiting.append((None if path is None else (*path, name), property_))
+            elif key in _INNER:
+                waiting.append((None, inner))
+            elif key in _INNER_LISTS and isinstance(inner, list):
+                waiting += [(None, each) for each in cast("list[object]", inner)]
+            elif key in _INNER_MAPS:
+                waiting += [(None, each) for each in _mapping(inner).values()]
+
+
+def _value_at(value: object, path: tuple[str, ...]) -> object:
+    for key in path:
+        value = _mapping(value).get(key)
+    return value
+
+
+def _rendered(value: object) -> str | None:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    try:
+        return str(value) if isinstance(value, str | int | float) else None
+    except ValueError:  # an integer with more digits than Python writes
+        return None
+
+
+def _encoded(value: str) -> str:
+    """As it is where a header can carry it, else wrapped."""
+    if _PLAIN.fullmatch(value) and not _WRAPPED.fullmatch(value):
+        return value
+    return f"=?base64?{base64.b64encode(value.encode()).decode()}?="
+
+
+def _mapping(value: object) -> dict[str, object]:
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}

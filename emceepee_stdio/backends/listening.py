@@ -1,0 +1,163 @@
+"""The stream on which a modern connection tells changes.
+
+There is one stream at a time. When what is wanted changes, a new one takes its place, and the old
+one ends only when the new one is open; when the server ends it, it is opened again.
+"""
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+import anyio
+from anyio.abc import TaskGroup
+from msgspec import Raw
+
+from emceepee_stdio.backends.base import Params, RemoteError
+from emceepee_stdio.backends.notices import decoded, mapping, without_stream
+from emceepee_stdio.backends.term import Term
+from emceepee_stdio.errors import ProxyError
+from emceepee_stdio.wire.codec import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
+
+__all__ = ["ACKNOWLEDGED", "Ask", "Listening"]
+
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+
+_FOR_GOOD = (METHOD_NOT_FOUND, INVALID_PARAMS, INVALID_REQUEST)
+_ACKNOWLEDGE = 30.0
+_PAUSE = 1.0
+_LONGEST_PAUSE = 60.0
+
+Wanted = dict[str, object]
+Ask = Callable[[str, Params | None, float], Awaitable[Raw]]
+
+
+@dataclass(eq=False, slots=True)
+class _Stream:
+    """One `subscriptions/listen` request, from its sending to its end."""
+
+    wanted: Wanted
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    granted: Mapping[str, object] | None = None
+    mark: object = None
+    failure: ProxyError | None = None
+    over: bool = False
+
+
+class Listening:
+    """What one modern connection tells us. `on_gap` is called when something may have been missed.
+
+    `wanted` says what is wanted now; `wish` is called when that has changed.
+    """
+
+    def __init__(
+        self, term: Term, *, wanted: Callable[[], Wanted], on_gap: Callable[[], None]
+    ) -> None:
+        self._term = term
+        self._wanted = wanted
+        self._on_gap = on_gap
+        self._stream: _Stream | None = None
+        self._opening: _Stream | None = None
+        self._ended_marks: list[object] = []
+        self.failure: ProxyError | None = None
+        self._wishes = 1
+        self._settled = 0
+
+    def __repr__(self) -> str:
+        return f"<Listening {self._stream!r}>"
+
+    @property
+    def granted(self) -> Mapping[str, object]:
+        """What the server has promised to tell on the stream that is open now."""
+        stream = self._stream
+        return {} if stream is None or stream.over else stream.granted or {}
+
+    @property
+    def granted_uris(self) -> list[object]:
+        uris = self.granted.get("resourceSubscriptions")
+        return cast("list[object]", uris) if isinstance(uris, list) else []
+
+    def wish(self) -> None:
+        self._wishes += 1
+        self._term.bell.ring()
+
+    async def settled(self) -> None:
+        """Until the server has answered what is wished for now."""
+        wishes = self._wishes
+        await self._term.bell.until(lambda: self._term.over or self._settled >= wishes)
+        self._term.check()
+
+    def acknowledged(self, params: Raw | None) -> None:
+        """The server says which of our wishes it honours; only then may the old stream go."""
+        rest, mark = without_stream(params)
+        stream = self._opening or self._stream
+        if stream is None or stream.granted is not None:
+            return
+        stream.granted = mapping(mapping(decoded(rest)).get("notifications"))
+        stream.mark = mark
+        if self._stream is not None and self._stream is not stream:
+            self._ended_marks.append(self._stream.mark)
+        self._term.bell.ring()
+
+    def hears(self, mark: object) -> bool:
+        """False for a stream that has been replaced: the new one tells the same."""
+        return mark is None or mark not in self._ended_marks
+
+    async def run(self, ask: Ask) -> None:
+        """Keep the stream as wanted, for as long as the connection lives."""
+        pause = _PAUSE
+        async with anyio.create_task_group() as tasks:
+            while True:
+                wishes, wanted = self._wishes, self._wanted()
+                if self._stream is None or self._is_broken() or self._stream.wanted != wanted:
+                    await self._open(wanted, ask, tasks)
+                self._settled = wishes
+                self._term.bell.ring()
+                await self._news(wishes)
+                if self._stream is not None and self._is_broken():
+                    self._on_gap()
+                    pause = _PAUSE if self._stream.granted else pause
+                    with anyio.move_on_after(pause):
+                        await self._news(wishes, broken=False)
+                    pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _open(self, wanted: Wanted, ask: Ask, tasks: TaskGroup) -> None:
+        """Put a new stream in the place of the one there is, unless the server refuses it."""
+        previous, stream = self._stream, _Stream(wanted)
+        if wanted:
+            self._opening = stream
+            tasks.start_soon(self._hold, stream, ask)
+            with anyio.move_on_after(_ACKNOWLEDGE):
+                await self._term.bell.until(lambda: stream.granted is not None or stream.over)
+            self._opening = None
+        self.failure = stream.failure
+        if previous is not None:
+            if stream.over and stream.granted is None and not previous.over:
+                return
+            self._ended_marks.append(previous.mark)
+            previous.scope.cancel()
+        self._stream = stream
+
+    async def _hold(self, stream: _Stream, ask: Ask) -> None:
+        with stream.scope:
+            try:
+                await ask("subscriptions/listen", {"notifications": stream.wanted}, math.inf)
+            except ProxyError as error:
+                stream.failure = error
+        stream.over = True
+        self._term.bell.ring()
+
+    async def _news(self, wishes: int, *, broken: bool = True) -> None:
+        await self._term.bell.until(
+            lambda: self._wishes != wishes or (broken and self._is_broken())
+        )
+
+    def _is_broken(self) -> bool:
+        """Ended, and worth trying again: not refused, and not for want of anything to tell."""
+        stream = self._stream
+        if stream is None or not stream.over:
+            return False
+        error = stream.failure
+        if isinstance(error, RemoteError) and error.error.code in _FOR_GOOD:
+            return False
+        return bool(stream.granted) or error is not None

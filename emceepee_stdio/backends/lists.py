@@ -1,0 +1,220 @@
+"""The lists of one server: fetched to the last page, kept until the server says otherwise.
+
+What was known last can always be looked at without asking; it may be old, and says so by being
+called `known`.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import cast
+
+import anyio
+import msgspec
+from msgspec import Raw
+
+from emceepee_stdio.backends.base import RemoteError
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.errors import CallFailed, CallTimeout
+from emceepee_stdio.wire.codec import METHOD_NOT_FOUND
+
+__all__ = ["KINDS", "Item", "Kind", "Lists", "differ"]
+
+Item = Mapping[str, object]
+_MAX_PAGES = 1_000
+_MAX_ITEMS = 100_000
+_LONGEST_LIFE = 24 * 3600.0
+
+
+class Kind(StrEnum):
+    """What a server can list."""
+
+    TOOLS = "tools"
+    RESOURCES = "resources"
+    TEMPLATES = "resource_templates"
+    PROMPTS = "prompts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Terms:
+    method: str
+    key: str
+    capability: str
+
+
+KINDS = {
+    Kind.TOOLS: _Terms(method="tools/list", key="tools", capability="tools"),
+    Kind.RESOURCES: _Terms(method="resources/list", key="resources", capability="resources"),
+    Kind.TEMPLATES: _Terms(
+        method="resources/templates/list", key="resourceTemplates", capability="resources"
+    ),
+    Kind.PROMPTS: _Terms(method="prompts/list", key="prompts", capability="prompts"),
+}
+
+Fetch = Callable[[Mapping[str, object] | None], Awaitable[Raw]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    items: tuple[Item, ...]
+    fresh_until: float | None
+
+
+@dataclass(slots=True)
+class _Fetching:
+    """A fetch under way. `changes` is how often the list had changed when it began."""
+
+    changes: int
+    done: anyio.Event = field(default_factory=anyio.Event)
+    outcome: tuple[Item, ...] | CallFailed | None = None
+
+
+class Lists:
+    """What one server has listed, and until when that holds."""
+
+    def __init__(self, server: str, clock: Clock) -> None:
+        self._server = server
+        self._clock = clock
+        self._kept: dict[Kind, _Kept] = {}
+        self._known: dict[Kind, tuple[Item, ...]] = {}
+        self._known_at = dict.fromkeys(Kind, 0)
+        self._changes = dict.fromkeys(Kind, 0)
+        self._fetching: dict[Kind, _Fetching] = {}
+
+    def __repr__(self) -> str:
+        return f"<Lists {self._server} {self.counts()}>"
+
+    def counts(self) -> dict[str, int]:
+        return {kind.value: len(items) for kind, items in self._known.items()}
+
+    def known(self, kind: Kind) -> tuple[Item, ...] | None:
+        """The last list that was seen, however old; None before the first."""
+        return self._known.get(kind)
+
+    def all_known(self) -> dict[Kind, tuple[Item, ...]]:
+        return dict(self._known)
+
+    def drop(self, kind: Kind) -> None:
+        """The server says that this list has changed."""
+        self._changes[kind] += 1
+        self._kept.pop(kind, None)
+
+    def drop_all(self) -> None:
+        for kind in Kind:
+            self.drop(kind)
+
+    def nothing(self, kind: Kind) -> tuple[Item, ...]:
+        """The server has no such list."""
+        self._know(kind, (), self._changes[kind])
+        return ()
+
+    async def get(
+        self, kind: Kind, fetch: Fetch, *, told_of_changes: bool, within: float
+    ) -> tuple[Item, ...]:
+        """The list as it is now. Callers at the same time share one fetch."""
+        with anyio.move_on_after(within):
+            while True:
+                kept = self._kept.get(kind)
+                if kept is not None and (
+                    kept.fresh_until is None or self._clock.now() < kept.fresh_until
+                ):
+                    return kept.items
+                shared = self._fetching.get(kind)
+                if shared is None or shared.changes != self._changes[kind]:
+                    return await self._fetch(kind, fetch, told_of_changes=told_of_changes)
+                await shared.done.wait()
+                # Another's deadline or cancellation is not ours: then look again.
+                if isinstance(shared.outcome, CallFailed):
+                    raise shared.outcome
+                if shared.outcome is not None:
+                    return shared.outcome
+        raise CallTimeout(
+            f"{self._server} did not answer {KINDS[kind].method} within {within:g} s."
+        )
+
+    async def _fetch(self, kind: Kind, fetch: Fetch, *, told_of_changes: bool) -> tuple[Item, ...]:
+        mine = self._fetching[kind] = _Fetching(self._changes[kind])
+        try:
+            items, ttl = await self._fetch_all(kind, fetch)
+            self._know(kind, items, mine.changes)
+            if mine.changes == self._changes[kind]:
+                self._keep(kind, items, ttl, told_of_changes=told_of_changes)
+            mine.outcome = items
+        except CallFailed as error:
+            mine.outcome = error
+            raise
+        finally:
+            if self._fetching.get(kind) is mine:
+                del self._fetching[kind]
+            mine.done.set()
+        return items
+
+    def _know(self, kind: Kind, items: tuple[Item, ...], changes: int) -> None:
+        """A fetch that began before a change must not hide one that began after it."""
+        if changes >= self._known_at[kind]:
+            self._known_at[kind] = changes
+            self._known[kind] = items
+
+    def _keep(
+        self, kind: Kind, items: tuple[Item, ...], ttl: float, *, told_of_changes: bool
+    ) -> None:
+        if ttl > 0:
+            self._kept[kind] = _Kept(items, self._clock.now() + ttl)
+        elif told_of_changes:
+            self._kept[kind] = _Kept(items, None)
+
+    async def _fetch_all(self, kind: Kind, fetch: Fetch) -> tuple[tuple[Item, ...], float]:
+        """Every page, and the shortest time to live that one of them named, in seconds."""
+        terms = KINDS[kind]
+        items: list[Item] = []
+        lives: list[float] = []
+        cursors: set[str] = set()
+        cursor: str | None = None
+        for _ in range(_MAX_PAGES):
+            try:
+                page = await fetch(None if cursor is None else {"cursor": cursor})
+            except RemoteError as error:
+                if cursor is None and error.error.code == METHOD_NOT_FOUND:
+                    return (), 0.0
+                raise
+            found, ttl, cursor = self._read_page(terms, page)
+            items += found
+            lives.append(ttl)
+            if cursor is None:
+                return tuple(items), min(lives)
+            if cursor in cursors or len(items) > _MAX_ITEMS:
+                break
+            cursors.add(cursor)
+        raise CallFailed(
+            f"{self._server} does not come to an end of {terms.method}: {len(items)} items so far."
+        )
+
+    def _read_page(self, terms: _Terms, page: Raw) -> tuple[Sequence[Item], float, str | None]:
+        try:
+            fields = msgspec.json.decode(page, type=dict[str, object])
+        except (msgspec.MsgspecError, RecursionError):
+            fields = {}
+        found = fields.get(terms.key)
+        if not isinstance(found, list):
+            raise CallFailed(f"{self._server} answered {terms.method} without {terms.key}.")
+        items = [
+            cast("Item", item) for item in cast("list[object]", found) if isinstance(item, dict)
+        ]
+        cursor = fields.get("nextCursor")
+        return items, _life(fields.get("ttlMs")), cursor if isinstance(cursor, str) else None
+
+
+def differ(before: Sequence[Item], now: Sequence[Item]) -> bool:
+    """Whether two lists hold other items; their order is the server's whim."""
+    return sorted(before, key=_identity) != sorted(now, key=_identity)
+
+
+def _identity(item: Item) -> str:
+    return str(item.get("uriTemplate") or item.get("uri") or item.get("name"))
+
+
+def _life(ttl_ms: object) -> float:
+    """Seconds; none where the server names none."""
+    if isinstance(ttl_ms, bool) or not isinstance(ttl_ms, int | float):
+        return 0.0
+    return min(max(ttl_ms, 0), _LONGEST_LIFE * 1000) / 1000

@@ -1,0 +1,80 @@
+"""What a server tells unasked, in the words of neither era.
+
+Pure, and never raises: a notice that cannot be read is passed on as it came.
+"""
+
+from collections.abc import Mapping
+from typing import cast
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from emceepee_stdio.backends.base import LogLine, LogSource
+from emceepee_stdio.wire.codec import to_json
+
+__all__ = ["decoded", "log_line", "mapping", "without_stream"]
+
+_STREAM = "io.modelcontextprotocol/subscriptionId"
+_STREAM_BYTES = _STREAM.encode()
+
+
+class _LogMessage(msgspec.Struct):
+    data: Raw | UnsetType = UNSET
+    level: object = None
+    logger: object = None
+
+
+_read_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+_read_log_message = msgspec.json.Decoder(_LogMessage).decode
+
+
+def log_line(params: Raw | None) -> LogLine:
+    """A log message as a line; what is no string is shown as its JSON."""
+    message = _LogMessage()
+    if params is not None:
+        try:
+            message = _read_log_message(params)
+        except (msgspec.MsgspecError, RecursionError):
+            message = _LogMessage(data=params)
+    return LogLine(
+        source=LogSource.PROTOCOL,
+        text=_text(message.data),
+        level=message.level if isinstance(message.level, str) else None,
+        logger=message.logger if isinstance(message.logger, str) else None,
+    )
+
+
+def without_stream(params: Raw | None) -> tuple[Raw | None, object]:
+    """The params without the mark of the stream that they came on, and that mark, if any."""
+    if params is None or _STREAM_BYTES not in bytes(params):
+        return params, None
+    try:
+        fields = _read_fields(params)
+        meta = _read_fields(fields.pop("_meta"))
+        stream: object = msgspec.json.decode(meta.pop(_STREAM))
+    except (msgspec.MsgspecError, RecursionError, KeyError):
+        return params, None
+    if meta:
+        fields["_meta"] = Raw(to_json(meta))
+    return Raw(to_json(fields)) if fields else None, stream
+
+
+def decoded(raw: Raw | None) -> object:
+    """The value, or None where it cannot be read."""
+    try:
+        return None if raw is None else msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+
+
+def mapping(value: object) -> Mapping[str, object]:
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+def _text(data: Raw | UnsetType) -> str:
+    if data is UNSET:
+        return ""
+    try:
+        return msgspec.json.decode(data, type=str)
+    except (msgspec.MsgspecError, RecursionError):
+        return bytes(data).decode(errors="replace")

@@ -1,0 +1,152 @@
+"""Being told of changes, in both eras.
+
+A handshake server pushes list changes unasked and takes one subscription per resource. A modern one
+tells nothing outside the stream that `listening` keeps. What was wanted once is wanted on every
+later connection, until it is taken back.
+"""
+
+from collections.abc import Callable
+
+import anyio
+from msgspec import Raw
+
+from emceepee_stdio.backends.base import RemoteError
+from emceepee_stdio.backends.listening import Ask, Listening
+from emceepee_stdio.backends.lists import KINDS, Kind
+from emceepee_stdio.backends.term import Term
+from emceepee_stdio.errors import CallTimeout, NotSupported, ProxyError
+from emceepee_stdio.wire.codec import METHOD_NOT_FOUND
+
+__all__ = ["Subscriptions"]
+
+_WANTS = {
+    "toolsListChanged": Kind.TOOLS,
+    "resourcesListChanged": Kind.RESOURCES,
+    "promptsListChanged": Kind.PROMPTS,
+}
+_TELLS = {kind: name for name, kind in _WANTS.items()} | {Kind.TEMPLATES: "resourcesListChanged"}
+
+
+class Subscriptions:
+    """What one server is to tell us, kept across its connections."""
+
+    def __init__(
+        self, server: str, *, on_gap: Callable[[], None], note: Callable[[str], None]
+    ) -> None:
+        self._server = server
+        self._on_gap = on_gap
+        self._note = note
+        self._uris: dict[str, None] = {}
+        self._listening: Listening | None = None
+
+    def __repr__(self) -> str:
+        return f"<Subscriptions {self._server} {len(self._uris)} resources>"
+
+    @property
+    def uris(self) -> tuple[str, ...]:
+        return tuple(self._uris)
+
+    def begin(self, term: Term) -> None:
+        """A new connection, on which nothing is told yet."""
+        self._listening = (
+            Listening(term, wanted=lambda: self._wanted(term), on_gap=self._on_gap)
+            if term.modern
+            else None
+        )
+
+    def tells_changes(self, kind: Kind) -> bool:
+        """Whether the connection will say when that list changes."""
+        return self._listening is None or self._listening.granted.get(_TELLS[kind]) is True
+
+    def hears(self, mark: object) -> bool:
+        return self._listening is None or self._listening.hears(mark)
+
+    def acknowledged(self, params: Raw | None) -> None:
+        if self._listening is not None:
+            self._listening.acknowledged(params)
+
+    async def add(self, uri: str, term: Term, ask: Ask, *, within: float) -> None:
+        if not term.declares("resources", "subscribe"):
+            raise self._unsupported()
+        if self._listening is None:
+            await self._ask("resources/subscribe", uri, ask, within)
+            self._uris[uri] = None
+            return
+        new = uri not in self._uris
+        self._uris[uri] = None
+        listening, granted = self._listening, False
+        try:
+            await self._settle(listening, within)
+            granted = uri in listening.granted_uris
+        finally:
+            if new and not granted:
+                self._uris.pop(uri, None)
+                listening.wish()
+        if not granted:
+            raise self._refusal(listening, uri)
+
+    def forget(self, uri: str) -> None:
+        """Wanted no more, not even on a connection that is still to be made."""
+        self._uris.pop(uri, None)
+
+    async def remove(self, uri: str, ask: Ask, *, within: float) -> None:
+        self.forget(uri)
+        if self._listening is None:
+            await self._ask("resources/unsubscribe", uri, ask, within)
+        else:
+            await self._settle(self._listening, within)
+
+    async def restore(self, ask: Ask, *, within: float) -> None:
+        """A new connection: everything that was wanted before is wanted again."""
+        if self._listening is not None:
+            with anyio.move_on_after(within):
+                await self._listening.settled()
+            refused = set(self._uris).difference(map(str, self._listening.granted_uris))
+            for uri in refused:
+                self._note(f"the subscription to {uri} was not restored")
+            return
+        for uri in self.uris:
+            try:
+                await ask("resources/subscribe", {"uri": uri}, within)
+            except RemoteError as error:
+                self._note(f"the subscription to {uri} was not restored: {error.fact}")
+
+    async def listen(self, ask: Ask) -> None:
+        """Hold the stream of a modern connection; a handshake connection has none."""
+        if self._listening is not None:
+            await self._listening.run(ask)
+
+    async def _ask(self, method: str, uri: str, ask: Ask, within: float) -> None:
+        try:
+            await ask(method, {"uri": uri}, within)
+        except RemoteError as error:
+            if error.error.code == METHOD_NOT_FOUND:
+                raise self._unsupported() from None
+            raise
+
+    async def _settle(self, listening: Listening, within: float) -> None:
+        listening.wish()
+        with anyio.move_on_after(within):
+            await listening.settled()
+            return
+        raise CallTimeout(f"{self._server} did not open its stream of changes in {within:g} s.")
+
+    def _refusal(self, listening: Listening, uri: str) -> ProxyError:
+        failure = listening.failure
+        if failure is not None and not isinstance(failure, RemoteError):
+            return failure
+        said = f": {failure.error.message}" if failure is not None else "."
+        return NotSupported(f"{self._server} did not accept a subscription to {uri}{said}")
+
+    def _unsupported(self) -> NotSupported:
+        return NotSupported(f"{self._server} does not support subscriptions to resources.")
+
+    def _wanted(self, term: Term) -> dict[str, object]:
+        wanted: dict[str, object] = {
+            name: True
+            for name, kind in _WANTS.items()
+            if term.declares(KINDS[kind].capability, "listChanged")
+        }
+        if self._uris:
+            wanted["resourceSubscriptions"] = list(self._uris)
+        return wanted

@@ -1,0 +1,64 @@
+"""`emceepee serve`: the proxy on stdio."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from emceepee_stdio.app import run
+from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.config import ServerConfig
+from emceepee_stdio.errors import ProxyError
+from emceepee_stdio.front.hello import Handover
+
+__all__ = ["serve", "serve_greeted"]
+
+_USAGE = 2
+
+
+def serve_greeted(arguments: Sequence[str], handover: Handover, wire_in: int, wire_out: int) -> int:
+    """Serve a client that has been greeted; a mistake in the command line ends it with usage."""
+    parser = argparse.ArgumentParser(prog="emceepee serve", add_help=False)
+    parser.add_argument("--config", metavar="FILE", type=Path)
+    parser.add_argument("--server", metavar="NAME=COMMAND", action="append", default=[])
+    options = parser.parse_args(arguments)
+    try:
+        extra = [_server(text) for text in options.server]
+    except (ValueError, ProxyError) as error:
+        sys.stderr.write(f"emceepee serve: {error}\n")
+        return _USAGE
+    return run(handover, wire_in, wire_out, config_path=options.config, extra=extra)
+
+
+def serve(
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Another configuration file.")
+    ] = None,
+    server: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=COMMAND", help="A server for this run; may be repeated."),
+    ] = None,
+) -> None:
+    """Serve MCP on stdin and stdout, for a client that starts this command.
+
+    Example: emceepee serve --server time='uvx mcp-server-time'
+    """
+    del config, server
+    terminal = Terminal()
+    terminal.note("emceepee speaks MCP on stdin and stdout; it is started by an MCP client.")
+    terminal.note("Register the command `emceepee` in your client, or see `emceepee --help`.")
+    raise typer.Exit(_USAGE)
+
+
+def _server(text: str) -> ServerConfig:
+    name, separator, command = text.partition("=")
+    words = shlex.split(command)
+    if not separator or not words:
+        raise ValueError(f"--server {text!r}: expected NAME=COMMAND")
+    if words[0].startswith(("http://", "https://")):
+        return ServerConfig(name=name, url=words[0])
+    return ServerConfig(name=name, command=words[0], args=tuple(words[1:]))

@@ -1,0 +1,116 @@
+"""The first words, before the rest of the proxy is loaded.
+
+Reads stdin as it is, blocking, and answers what needs no session. It hands over as soon as the
+client has shown that it stays and has nothing more to ask right now, or asks for more than this.
+"""
+
+import json
+import os
+import select
+import sys
+from typing import NamedTuple, cast
+
+from emceepee_stdio.front.protocol import Protocol, Refused
+
+__all__ = ["Handover", "hello", "take_over"]
+
+_CHUNK = 65_536
+_A_MOMENT = 0.02
+_LEAVES_OPEN = frozenset({"initialize", "server/discover", "ping"})
+
+
+class Handover(NamedTuple):
+    """What the greeting leaves to the rest: the client, and bytes that were not answered."""
+
+    protocol: Protocol
+    unread: bytes
+    ended: bool
+
+
+def take_over() -> tuple[int, int]:
+    """Keep stdin and stdout for the wire: a stray print or read of any library cannot reach it."""
+    wire_in, wire_out = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return wire_in, wire_out
+
+
+def hello(wire_in: int, wire_out: int) -> Handover:
+    protocol = Protocol()
+    unread = b""
+    stays = False
+    while not stays or _has_more(wire_in):
+        data = os.read(wire_in, _CHUNK)
+        if not data:
+            return Handover(protocol, unread, ended=True)
+        unread += data
+        while (end := unread.find(b"\n")) >= 0:
+            answer = _answer(protocol, unread[:end])
+            if answer is None:
+                return Handover(protocol, unread, ended=False)
+            line, stays_now = answer
+            unread = unread[end + 1 :]
+            stays = stays or stays_now
+            _write(wire_out, line)
+    return Handover(protocol, unread, ended=False)
+
+
+def _answer(protocol: Protocol, line: bytes) -> tuple[bytes, bool] | None:
+    """What to write, and whether the client stays; None for what is not for us to answer."""
+    if not line.strip():
+        return b"", False
+    message = _read(line)
+    if message is None:
+        return None
+    method, request_id = message["method"], message.get("id")
+    if "id" not in message:
+        return (b"", True) if method == "notifications/initialized" else None
+    params = message.get("params")
+    known = cast("dict[str, object]", params) if isinstance(params, dict) else {}
+    result = protocol.answer(str(method), known)
+    if result is None:
+        return None
+    return _framed(cast("int | str", request_id), result), method not in _LEAVES_OPEN
+
+
+def _read(line: bytes) -> dict[str, object] | None:
+    """A well-formed request or notification; whatever else is left to those who judge it."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(message, dict):
+        return None
+    fields = cast("dict[str, object]", message)
+    request_id = fields.get("id", 0)
+    if isinstance(request_id, bool) or not isinstance(request_id, int | str):
+        return None
+    is_ours = fields.get("jsonrpc") == "2.0" and isinstance(fields.get("method"), str)
+    return fields if is_ours else None
+
+
+def _framed(request_id: int | str, result: bytes | Refused) -> bytes:
+    head = b'{"jsonrpc":"2.0","id":%b,' % json.dumps(request_id).encode()
+    if isinstance(result, bytes):
+        return head + b'"result":%b}\n' % result
+    error: dict[str, object] = {"code": result.code, "message": result.message}
+    if result.data is not None:
+        error["data"] = result.data
+    return head + b'"error":%b}\n' % json.dumps(error, separators=(",", ":")).encode()
+
+
+def _has_more(fd: int) -> bool:
+    """Whether the client goes on right now. Where that cannot be asked, the rest takes over."""
+    if sys.platform == "win32":
+        return False
+    try:
+        return bool(select.select([fd], [], [], _A_MOMENT)[0])
+    except (OSError, ValueError):
+        return False
+
+
+def _write(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]

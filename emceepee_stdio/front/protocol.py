@@ -1,0 +1,192 @@
+"""The server side of MCP for a surface that never changes: a message in, an answer out. Pure.
+
+Both eras are served at once, message by message: `initialize` opens the handshake era, a request
+that carries its protocol version in `_meta` is modern and stands for itself. What needs the session
+is not answered here. Only the standard library is used: this is loaded before anything else.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from emceepee_stdio import __version__
+
+__all__ = [
+    "CLIENT_CAPABILITIES",
+    "CLIENT_INFO",
+    "IDENTITY",
+    "INSTRUCTIONS",
+    "MODERN_VERSION",
+    "PROTOCOL_VERSION",
+    "SERVER_INFO",
+    "Protocol",
+    "Refused",
+]
+
+LEGACY_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+MODERN_VERSION = "2026-07-28"
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+UNSUPPORTED_VERSION = -32022
+
+_P = "io.modelcontextprotocol/"
+PROTOCOL_VERSION = f"{_P}protocolVersion"
+CLIENT_CAPABILITIES = f"{_P}clientCapabilities"
+CLIENT_INFO = f"{_P}clientInfo"
+SERVER_INFO = f"{_P}serverInfo"
+
+IDENTITY = {"name": "emceepee", "version": __version__}
+_CAPABILITIES: dict[str, object] = {"tools": {}, "resources": {}}
+_AN_HOUR_MS = 3_600_000
+
+INSTRUCTIONS = """\
+emceepee connects you to any number of MCP servers through these few tools.
+
+1. list_servers shows what is there; add_server connects another one at any time, by command or url.
+2. execute_tool runs a tool of a server and gives you its result.
+3. If you get a task_id instead, the call goes on in the background. Do something else, or wait with
+   await_activity; get_task_result gives the result, and waits for it if need be.
+4. If a server asks a question, it stands under pending_client_action in every answer until it is
+   answered: respond_to_elicitation with what the user says (ask the user, never invent it),
+   respond_to_sampling with a text of your own. The call that raised it goes on then.
+5. events_since_last_response tells you, once, what has happened: tasks that ended, servers that
+   were lost or came back, notifications, timers.
+
+Every error names the fact and the next step. A server that was lost is restarted by itself; the
+next call tries at once. read_resource with server emceepee and uri emceepee://status shows how the
+proxy itself is doing.
+"""
+
+_RESOURCES = [
+    {
+        "uri": "emceepee://diagrams",
+        "name": "diagrams",
+        "description": "The state machines of the proxy, as Mermaid diagrams.",
+        "mimeType": "application/json",
+    },
+    {
+        "uri": "emceepee://status",
+        "name": "status",
+        "description": "How the proxy is doing now.",
+        "mimeType": "application/json",
+    },
+]
+
+
+class Refused(NamedTuple):
+    """An error to answer with."""
+
+    code: int
+    message: str
+    data: dict[str, object] | None = None
+
+
+class Protocol:
+    """What this client has said of itself, and the answers that need nobody else."""
+
+    def __init__(self) -> None:
+        self.version: str | None = None
+        self.client_name = ""
+        self.capabilities: Mapping[str, object] = {}
+
+    def __repr__(self) -> str:
+        return f"<Protocol {self.version or 'no handshake'} {self.client_name!r}>"
+
+    def answer(self, method: str, params: Mapping[str, object]) -> bytes | Refused | None:
+        """The result of a request as JSON, or why not; None when the session has to answer."""
+        if method == "initialize":
+            return _json(self._initialize(params))
+        meta = _mapping(params.get("_meta"))
+        modern = PROTOCOL_VERSION in meta
+        if modern and (refused := self.check(meta)):
+            return refused
+        if method in ("tools/call", "resources/read", "subscriptions/listen") and (
+            modern or method != "subscriptions/listen"
+        ):
+            return None
+        return self._modern(method) if modern else self._legacy(method)
+
+    def check(self, meta: Mapping[str, object]) -> Refused | None:
+        """Whether a modern request may be served at all."""
+        version = meta.get(PROTOCOL_VERSION)
+        if version != MODERN_VERSION:
+            return Refused(
+                UNSUPPORTED_VERSION,
+                f"Unsupported protocol version; supported is {MODERN_VERSION}",
+                {"supported": [MODERN_VERSION], "requested": str(version)},
+            )
+        if not isinstance(meta.get(CLIENT_CAPABILITIES), dict):
+            return Refused(INVALID_PARAMS, f"_meta lacks {CLIENT_CAPABILITIES}")
+        self._meet(meta.get(CLIENT_INFO))
+        return None
+
+    def _initialize(self, params: Mapping[str, object]) -> dict[str, object]:
+        """Their version if we know it, else our newest of this era."""
+        wanted = params.get("protocolVersion")
+        self.version = str(wanted) if wanted in LEGACY_VERSIONS else LEGACY_VERSIONS[0]
+        self.capabilities = _mapping(params.get("capabilities"))
+        self._meet(params.get("clientInfo"))
+        return {
+            "protocolVersion": self.version,
+            "capabilities": _CAPABILITIES,
+            "serverInfo": IDENTITY,
+            "instructions": INSTRUCTIONS,
+        }
+
+    def _meet(self, info: object) -> None:
+        name = _mapping(info).get("name")
+        if isinstance(name, str):
+            self.client_name = name
+
+    def _legacy(self, method: str) -> bytes | Refused:
+        match method:
+            case "ping":
+                return b"{}"
+            case "tools/list":
+                return b'{"tools":%b}' % _tools()
+            case "resources/list":
+                return _json({"resources": _RESOURCES})
+            case "resources/templates/list":
+                return b'{"resourceTemplates":[]}'
+            case "server/discover":
+                return Refused(INVALID_PARAMS, f"_meta lacks {PROTOCOL_VERSION}")
+            case _:
+                return Refused(METHOD_NOT_FOUND, f"Method not found: {method}")
+
+    def _modern(self, method: str) -> bytes | Refused:
+        match method:
+            case "server/discover":
+                body: dict[str, object] = {
+                    "supportedVersions": [MODERN_VERSION],
+                    "capabilities": _CAPABILITIES,
+                    "instructions": INSTRUCTIONS,
+                }
+                return _cacheable(_json(body))
+            case "tools/list":
+                return _cacheable(b'{"tools":%b}' % _tools())
+            case "resources/list":
+                return _cacheable(_json({"resources": _RESOURCES}))
+            case "resources/templates/list":
+                return _cacheable(b'{"resourceTemplates":[]}')
+            case _:
+                return Refused(METHOD_NOT_FOUND, f"Method not found: {method}")
+
+
+def _cacheable(body: bytes) -> bytes:
+    """A modern result that may be kept, because it never changes."""
+    stamp = {"ttlMs": _AN_HOUR_MS, "cacheScope": "private", "_meta": {SERVER_INFO: IDENTITY}}
+    return b'{"resultType":"complete",%b,%b' % (body[1:-1], _json(stamp)[1:])
+
+
+def _tools() -> bytes:
+    """The prebuilt list: made from the table by `make docs`, so that the hello does not pay."""
+    return Path(__file__).with_name("tools.json").read_bytes().strip()
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}

@@ -1,0 +1,77 @@
+"""A reply and its context, as the bytes of a tool result.
+
+Context comes after the tool's own blocks: events that were not told yet, and questions that wait.
+The events are leased: told for good only once the answer has been written.
+"""
+
+from emceepee_stdio.errors import ResultTooLarge
+from emceepee_stdio.front.protocol import SERVER_INFO
+from emceepee_stdio.session.calls import Call
+from emceepee_stdio.session.context import lease_events, pending_client
+from emceepee_stdio.session.reply import Reply, text_block
+from emceepee_stdio.session.session import Session
+from emceepee_stdio.state import Lease
+from emceepee_stdio.wire.codec import to_json
+
+__all__ = ["render"]
+
+_STAMP = SERVER_INFO
+
+
+def render(
+    session: Session, reply: Reply, call: Call, *, identity: bytes | None
+) -> tuple[bytes, list[Lease]]:
+    """The result, and the leases that it fulfils. `identity` stamps an answer of the modern era."""
+    leases = [call.lease] if call.lease is not None else []
+    if call.own_events:
+        leases.append(session.events.take_these(call.own_events))
+    blocks = [reply.content] if reply.content else []
+    if not reply.whole:
+        lease, context = _context(session)
+        leases.append(lease)
+        blocks += context
+    body = _assemble(reply, blocks, identity)
+    limit = session.settings.limits.client_line_bytes
+    if len(body) > limit:
+        error = ResultTooLarge(
+            f"The result has {len(body)} bytes; this client is sent at most {limit} at a time.",
+            hint="Ask the tool for less.",
+        )
+        body = _assemble(Reply.error(error), [Reply.error(error).content], identity)
+    return body, leases
+
+
+def _context(session: Session) -> tuple[Lease, list[bytes]]:
+    blocks: list[bytes] = []
+    taken = session.events.take(limit=session.settings.limits.response_events)
+    lease, events = lease_events(session, taken)
+    if events:
+        told: dict[str, object] = {"events_since_last_response": events}
+        if lease.remaining:
+            told["events_remaining"] = lease.remaining
+        blocks.append(text_block(to_json(told).decode()))
+    if len(session.requests):
+        pending = {"pending_client_action": pending_client(session)}
+        blocks.append(text_block(to_json(pending).decode()))
+    return lease, blocks
+
+
+def _assemble(reply: Reply, blocks: list[bytes], identity: bytes | None) -> bytes:
+    parts = [b'"content":[%b]' % b",".join(blocks)]
+    if reply.is_error:
+        parts.append(b'"isError":true')
+    meta = None if reply.meta is None else bytes(reply.meta).strip()
+    if identity is not None:
+        parts.insert(0, b'"resultType":"complete"')
+        meta = _stamped(meta, identity)
+    if meta is not None:
+        parts.append(b'"_meta":%b' % meta)
+    return b"{%b}" % b",".join(parts)
+
+
+def _stamped(meta: bytes | None, identity: bytes) -> bytes:
+    """Who answers is we, whatever the backend said of itself."""
+    rest = b"" if meta is None or meta in (b"{}", b"null") else meta[1:-1].strip()
+    if not rest or to_json(_STAMP) in rest:
+        return b"{%b:%b}" % (to_json(_STAMP), identity)
+    return b"{%b,%b:%b}" % (rest, to_json(_STAMP), identity)

@@ -1,0 +1,106 @@
+"""The client's end of the wire: stdin, stdout and signals, until one of them says that it is over.
+
+End of input, a closed stdout and a first signal all lead to the same orderly end; a second signal
+ends at once.
+"""
+
+import os
+import signal
+import sys
+
+import anyio
+from anyio.abc import TaskGroup
+
+from emceepee_stdio.front.front import Front
+from emceepee_stdio.front.hello import Handover
+from emceepee_stdio.front.protocol import Protocol
+from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.wire.pipes import Reader, Writer, open_reader, open_writer
+from emceepee_stdio.wire.process import StopTimes
+
+__all__ = ["serve"]
+
+_PAUSE_READING = 16 << 20
+
+
+class _Wire:
+    """The open descriptors, from both ends to the front and back."""
+
+    def __init__(self, runtime: Runtime, protocol: Protocol, tasks: TaskGroup) -> None:
+        self.over = anyio.Event()
+        self.front = Front(runtime, protocol, tasks=tasks, write=self._write)
+        self._reader: Reader | None = None
+        self._writer: Writer | None = None
+        self._paused = False
+
+    def open(self, wire_in: int, wire_out: int, unread: bytes) -> None:
+        self._writer = open_writer(wire_out, on_broken=self.over.set, on_written=self._written)
+        self.front.peer.feed(unread)
+        self._reader = open_reader(wire_in, on_data=self.front.peer.feed, on_end=self.over.set)
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        if self._writer is not None:
+            self._writer.close()
+
+    async def let_finish(self, within: float) -> None:
+        """A client that only closed its end still reads: what is nearly done may be answered."""
+        with anyio.move_on_after(within):
+            await self.front.idle()
+            if self._writer is not None:
+                await self._writer.drained()
+
+    def _write(self, data: bytes) -> None:
+        """Write, and stop reading from a client that does not read."""
+        if self._writer is None:
+            return
+        self._writer.write(data)
+        if self._writer.pending > _PAUSE_READING and self._reader and not self._paused:
+            self._paused = True
+            self._reader.pause()
+
+    def _written(self, total: int) -> None:
+        self.front.written(total)
+        if self._paused and self._writer and self._writer.pending < _PAUSE_READING:
+            self._paused = False
+            if self._reader is not None:
+                self._reader.resume()
+
+
+async def serve(runtime: Runtime, handover: Handover, wire_in: int, wire_out: int) -> None:
+    """Serve this client to the end; nothing of the servers is left when it returns."""
+    times = runtime.settings.timeouts
+    stop = StopTimes(term=times.eof_term_ms / 1000, kill=times.eof_kill_ms / 1000)
+    signalled = anyio.Event()
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(runtime.run)
+        wire = _Wire(runtime, handover.protocol, tasks)
+        tasks.start_soon(_heed_signals, signalled, wire.over)
+        if handover.protocol.version is not None:
+            wire.front.start()
+        wire.open(wire_in, wire_out, handover.unread)
+        if handover.ended:
+            wire.over.set()
+        await wire.over.wait()
+        if not signalled.is_set():
+            await wire.let_finish(stop.term)
+        if signalled.is_set():
+            stop = StopTimes(term=0.0, kill=times.signal_kill_ms / 1000)
+        await runtime.stop(stop)
+        wire.close()
+        tasks.cancel_scope.cancel()
+
+
+async def _heed_signals(signalled: anyio.Event, over: anyio.Event) -> None:
+    with anyio.open_signal_receiver(*_signals()) as signals:
+        async for number in signals:
+            if signalled.is_set():
+                os._exit(128 + number)
+            signalled.set()
+            over.set()
+
+
+def _signals() -> list[signal.Signals]:
+    known = [signal.SIGTERM, signal.SIGINT]
+    return known if sys.platform == "win32" else [*known, signal.SIGHUP]

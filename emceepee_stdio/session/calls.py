@@ -1,0 +1,80 @@
+"""Calls in flight: each is answered once, at the latest by becoming a task.
+
+A call belongs to one request of the client. When it has to be answered before its result is there,
+it is promoted: the client gets a task, the call goes on, and its reply becomes the task's result.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import anyio
+from msgspec import Raw
+
+from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.state import Lease, Slot
+
+__all__ = ["Call", "Calls"]
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Call:
+    """One request of the client, as the session sees it.
+
+    `ceiling` is how many seconds this client waits at most; `answer` gives it a reply. `extra`
+    are arguments that the tool does not know; `own_events` and `lease` are events that the reply
+    tells by itself.
+    """
+
+    answer: Callable[[Reply], None]
+    ceiling: float
+    on_progress: Callable[[Raw], None] | None = None
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    server: str | None = None
+    tool: str = ""
+    ttl: float | None = None
+    slot: Slot | None = None
+    task: str | None = None
+    answered: bool = False
+    note: str | None = None
+    extra: Mapping[str, Raw] = field(default_factory=dict[str, Raw])
+    own_events: list[str] = field(default_factory=list[str])
+    lease: Lease | None = None
+
+    def __repr__(self) -> str:
+        state = self.task or ("answered" if self.answered else "in flight")
+        return f"<Call {self.server or '-'}/{self.tool} {state}>"
+
+    def reply(self, reply: Reply) -> None:
+        """Answer the client, once."""
+        if not self.answered:
+            self.answered = True
+            self.answer(reply)
+
+
+class Calls:
+    """The calls that wait on a server, by server."""
+
+    def __init__(self) -> None:
+        self._by_server: dict[str, dict[Call, None]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Calls {sum(map(len, self._by_server.values()))} in flight>"
+
+    def add(self, server: str, call: Call) -> None:
+        self._by_server.setdefault(server, {})[call] = None
+
+    def remove(self, call: Call) -> None:
+        if call.server is not None and (calls := self._by_server.get(call.server)):
+            calls.pop(call, None)
+            if not calls:
+                del self._by_server[call.server]
+
+    def waiting_on(self, server: str) -> list[Call]:
+        """Those that have not been answered yet."""
+        return [call for call in self._by_server.get(server, ()) if not call.answered]
+
+    def of_task(self, task_id: str) -> Call | None:
+        return next(
+            (call for calls in self._by_server.values() for call in calls if call.task == task_id),
+            None,
+        )

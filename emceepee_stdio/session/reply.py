@@ -1,0 +1,143 @@
+"""What a tool answers: content blocks as JSON, ready for the wire, and what belongs with them.
+
+A backend's blocks keep their bytes. Our own are text blocks: a sentence, or one JSON object.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgspec
+from msgspec import Raw
+
+from emceepee_stdio.errors import CallFailed, ProxyError
+from emceepee_stdio.wire.codec import to_json
+
+__all__ = ["Reply", "text_block"]
+
+_EMPTY = b"[]"
+
+
+class _Result(msgspec.Struct, rename="camel", omit_defaults=True):
+    content: Raw = Raw(_EMPTY)
+    structured_content: Raw | msgspec.UnsetType = msgspec.UNSET
+    is_error: object = False
+    meta: Raw | msgspec.UnsetType = msgspec.field(name="_meta", default=msgspec.UNSET)
+
+
+class _Content(msgspec.Struct):
+    text: str | None = None
+
+
+class _Contents(msgspec.Struct):
+    contents: list[Raw]
+
+
+_read_result = msgspec.json.Decoder(_Result).decode
+
+
+def text_block(text: str) -> bytes:
+    return b'{"type":"text","text":%b}' % to_json(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """`content` is the inside of a JSON array. A reply that is `whole` wants no context added."""
+
+    content: bytes = b""
+    is_error: bool = False
+    meta: Raw | None = None
+    whole: bool = False
+
+    @property
+    def size(self) -> int:
+        return len(self.content)
+
+    @classmethod
+    def text(cls, *texts: str, is_error: bool = False) -> "Reply":
+        return cls(content=b",".join(map(text_block, texts)), is_error=is_error)
+
+    @classmethod
+    def json(cls, value: object, *, whole: bool = False) -> "Reply":
+        """One text block that holds one JSON object."""
+        return cls(content=text_block(to_json(value).decode()), whole=whole)
+
+    @classmethod
+    def sentence(cls, sentence: str, value: object) -> "Reply":
+        """A sentence to read, then the facts to use."""
+        return cls(content=text_block(sentence) + b"," + text_block(to_json(value).decode()))
+
+    @classmethod
+    def error(cls, error: ProxyError) -> "Reply":
+        return cls.text(str(error), is_error=True)
+
+    @classmethod
+    def contents(cls, result: Raw, *, server: str) -> "Reply":
+        """What a resource holds: text as text, anything else embedded as it came."""
+        try:
+            contents = msgspec.json.decode(result, type=_Contents).contents
+        except (msgspec.MsgspecError, RecursionError):
+            raise CallFailed(f"{server} gave a resource without readable contents.") from None
+        blocks = [
+            _embedded(bytes(raw))
+            if (text := msgspec.json.decode(raw, type=_Content).text) is None
+            else text_block(text)
+            for raw in contents
+        ]
+        return cls(content=b",".join(blocks))
+
+    @classmethod
+    def result(cls, result: Raw, *, server: str) -> "Reply":
+        """A backend's result: its blocks untouched, structured content as text where it is news."""
+        try:
+            parts = _read_result(result)
+        except (msgspec.MsgspecError, RecursionError):
+            shown = bytes(memoryview(result)[:500]).decode(errors="replace")
+            raise CallFailed(f"{server} gave a result that is no tool result: {shown}") from None
+        content = _inside(parts.content, server=server)
+        if parts.structured_content is not msgspec.UNSET:
+            content = _with_structured(content, parts.structured_content)
+        return cls(
+            content=content,
+            is_error=parts.is_error is True,
+            meta=None if parts.meta is msgspec.UNSET else parts.meta,
+        )
+
+
+def _embedded(resource: bytes) -> bytes:
+    return b'{"type":"resource","resource":%b}' % resource
+
+
+def _inside(content: Raw, *, server: str) -> bytes:
+    raw = bytes(content).strip()
+    if raw == b"null":
+        return b""
+    if not raw.startswith(b"["):
+        raise CallFailed(f"{server} gave a result whose content is no list of blocks.")
+    return raw[1:-1].strip()
+
+
+def _with_structured(content: bytes, structured: Raw) -> bytes:
+    """Some clients show a model nothing but structured content: it becomes a text block."""
+    value = msgspec.json.decode(structured)
+    if value is None or _says(content, value):
+        return content
+    block = text_block(bytes(structured).decode())
+    return content + b"," + block if content else block
+
+
+def _says(content: bytes, value: object) -> bool:
+    blocks = msgspec.json.decode(b"[%b]" % content, type=list[Any])
+    return any(_is_text_of(block, value) for block in cast("Sequence[object]", blocks))
+
+
+def _is_text_of(block: object, value: object) -> bool:
+    if not isinstance(block, Mapping):
+        return False
+    text = cast("Mapping[str, object]", block).get("text")
+    if not isinstance(text, str):
+        return False
+    try:
+        return msgspec.json.decode(text) == value
+    except msgspec.MsgspecError:
+        return False

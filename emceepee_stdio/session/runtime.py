@@ -1,0 +1,85 @@
+"""The session at work: its state, its servers, and the tasks in which they run."""
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.config import Config
+from emceepee_stdio.errors import ProxyError
+from emceepee_stdio.ids import Ids
+from emceepee_stdio.journal import Journal
+from emceepee_stdio.session.servers import Environment, Servers
+from emceepee_stdio.session.session import Session
+from emceepee_stdio.wire.process import StopTimes
+
+__all__ = ["Runtime"]
+
+
+class Runtime:
+    """What the tools are given. Made by the composition root; `run` owns the task group."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        clock: Clock,
+        ids: Ids,
+        journal: Journal,
+        environment: Environment,
+    ) -> None:
+        self.config = config
+        self.settings = config.settings
+        self.clock = clock
+        self.ids = ids
+        self.journal = journal
+        self.started_at = clock.now()
+        self.session = Session(config.settings, clock=clock, ids=ids, journal=journal)
+        self.servers = Servers(
+            config.settings, sink=self.session, clock=clock, ids=ids, environment=environment
+        )
+        self.servers.broken = {broken.name: broken for broken in config.disabled}
+        self.tasks: TaskGroup | None = None
+        self._stop = anyio.Event()
+        self._ended = anyio.Event()
+        self._times = StopTimes(term=0.0, kill=0.25)
+
+    def __repr__(self) -> str:
+        return f"<Runtime {self.session!r} {self.servers!r}>"
+
+    def group(self) -> TaskGroup:
+        if self.tasks is None:
+            raise RuntimeError("the session does not run")
+        return self.tasks
+
+    async def stop(self, times: StopTimes) -> None:
+        """End the session, with so much patience for the servers; nothing of them is left."""
+        self._times = times
+        self._stop.set()
+        await self._ended.wait()
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Serve until told to stop; then stop every server and leave nothing behind."""
+        async with anyio.create_task_group() as tasks:
+            self.tasks = tasks
+            tasks.start_soon(self.session.ticker.run)
+            task_status.started()
+            try:
+                await self._stop.wait()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self.servers.stop_all(self._times)
+                self._ended.set()
+            tasks.cancel_scope.cancel()
+
+    async def connect_configured(self) -> None:
+        """Start every configured server in the background; one that hangs delays nobody."""
+        for warning in self.config.warnings:
+            self.journal.warning("config_warning", warning=warning)
+        for broken in self.config.disabled:
+            if not broken.switched_off:
+                self.journal.warning("config_broken", server=broken.name, reason=broken.reason)
+        for server in self.config.servers:
+            try:
+                await self.servers.add(server, self.group())
+            except ProxyError as error:
+                self.journal.warning("server_not_added", server=server.name, error=str(error))

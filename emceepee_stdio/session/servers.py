@@ -1,0 +1,236 @@
+"""The servers of the session by name: added, looked up, removed, all stopped at the end."""
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup
+
+from emceepee_stdio.backends.base import Channel, Era, Sink
+from emceepee_stdio.backends.channels.stdio import (
+    Command,
+    Haste,
+    StdioChannel,
+    StdioOptions,
+    Surroundings,
+)
+from emceepee_stdio.backends.health import HealthPolicy
+from emceepee_stdio.backends.link import Link, LinkOptions
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.config import BrokenServer, ServerConfig, Settings
+from emceepee_stdio.errors import (
+    ConfigInvalid,
+    InvalidArguments,
+    ServerExists,
+    ServerFailed,
+    ServerNotFound,
+)
+from emceepee_stdio.ids import Ids
+from emceepee_stdio.state import RestartPolicy
+from emceepee_stdio.wire.process import StopTimes
+from emceepee_stdio.wire.watchdog import Watchdog
+
+__all__ = ["Environment", "Servers"]
+
+OWN_NAME = "emceepee"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """What of the outside world the servers get to see."""
+
+    environ: Mapping[str, str]
+    cwd: Path
+    home: Path
+    uniform: Callable[[float, float], float]
+    roots: Sequence[Mapping[str, str]] = field(default_factory=tuple)
+
+
+class Servers:
+    """Makes a link for each configuration and owns it. `tasks` is where they run."""
+
+    def __init__(
+        self, settings: Settings, *, sink: Sink, clock: Clock, ids: Ids, environment: Environment
+    ) -> None:
+        self._settings = settings
+        self._sink = sink
+        self._clock = clock
+        self._ids = ids
+        self._environment = environment
+        self._haste = Haste()
+        owner = ids()
+        self._watchdog = Watchdog(owner)
+        self._around = Surroundings(
+            clock=clock,
+            ids=ids,
+            environ=environment.environ,
+            cwd=environment.cwd,
+            home=environment.home,
+            owner=owner,
+            watchdog=self._watchdog,
+            haste=self._haste,
+        )
+        self._links: dict[str, Link] = {}
+        self._configs: dict[str, ServerConfig] = {}
+        self.broken: dict[str, BrokenServer] = {}
+
+    def __repr__(self) -> str:
+        return f"<Servers {', '.join(self._links) or 'none'}>"
+
+    def __iter__(self):
+        return iter(self._links.values())
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    def names(self) -> list[str]:
+        return list(self._links)
+
+    def config(self, name: str) -> ServerConfig:
+        return self._configs[name]
+
+    def get(self, name: str) -> Link:
+        """The server of that name; the error names the ones that are close."""
+        if link := self._links.get(name):
+            return link
+        if broken := self.broken.get(name):
+            raise ServerFailed(
+                f"{name} is not in use: {broken.reason}.",
+                hint="Mend its entry in the configuration; `emceepee config check` shows it.",
+            )
+        close = difflib.get_close_matches(name[:100], self._links, n=3, cutoff=0.5)
+        known = close or sorted(self._links)[:20]
+        suffix = f" {'Close' if close else 'There'} are: {', '.join(known)}." if known else ""
+        raise ServerNotFound(f"There is no server {name[:100]!r}.{suffix}")
+
+    async def add(self, config: ServerConfig, tasks: TaskGroup, *, replace: bool = False) -> Link:
+        """Start a backend; the same settings again are the same backend."""
+        if config.name == OWN_NAME:
+            raise InvalidArguments(
+                f"The name {OWN_NAME} is the proxy's own.", hint="Choose another."
+            )
+        present = self._links.get(config.name)
+        if present is not None:
+            if self._configs[config.name] == config:
+                return present
+            if not replace:
+                raise ServerExists(f"{config.name} exists already, with other settings.")
+            await self.remove(config.name)
+        if len(self._links) >= self._settings.limits.servers:
+            raise InvalidArguments(
+                f"There are {len(self._links)} servers, which is the limit.",
+                hint="Remove one with remove_server first.",
+            )
+        make_channel = await self._channel_maker(config)
+        link = Link(
+            config.name,
+            make_channel,
+            sink=self._sink,
+            clock=self._clock,
+            uniform=self._environment.uniform,
+            roots=lambda: self._environment.roots,
+            options=self._link_options(config),
+        )
+        self._links[config.name] = link
+        self._configs[config.name] = config
+        tasks.start_soon(link.run)
+        return link
+
+    async def remove(self, name: str) -> None:
+        link = self.get(name)
+        del self._links[name]
+        del self._configs[name]
+        await link.stop()
+
+    async def stop_all(self, times: StopTimes) -> None:
+        """Every backend at once, in bounded time; nothing of them is left."""
+        self._haste.times = times
+        async with anyio.create_task_group() as tasks:
+            for link in list(self._links.values()):
+                tasks.start_soon(link.stop)
+        self._links.clear()
+        await anyio.to_thread.run_sync(self._watchdog.close)
+
+    async def _channel_maker(self, config: ServerConfig) -> Callable[[Sink], Channel]:
+        if config.url is None:
+            return lambda sink: self._stdio_channel(config, sink)
+        # The HTTP client costs start-up: it is loaded off the loop, with the first URL.
+        http = await anyio.to_thread.run_sync(_load_http)
+        url, era = config.url, _era(config)
+        times, limits = self._settings.timeouts, self._settings.limits
+        options = http.HttpOptions(
+            era=era,
+            sse={"auto": None, "http": False, "sse": True}.get(config.transport),
+            connect=times.connect_ms / 1000,
+            max_message=limits.line_bytes,
+        )
+        return lambda sink: http.HttpChannel(
+            config.name,
+            url,
+            sink=sink,
+            clock=self._clock,
+            ids=self._ids,
+            headers=config.headers,
+            options=options,
+        )
+
+    def _stdio_channel(self, config: ServerConfig, sink: Sink) -> StdioChannel:
+        if config.command is None:
+            raise ConfigInvalid(f"{config.name} has neither a command nor a url.")
+        times, limits = self._settings.timeouts, self._settings.limits
+        return StdioChannel(
+            config.name,
+            Command(
+                command=config.command,
+                args=config.args,
+                env=config.env,
+                pass_env=config.pass_env,
+                cwd=config.cwd,
+            ),
+            sink=sink,
+            surroundings=self._around,
+            options=StdioOptions(
+                era=_era(config),
+                connect=times.connect_ms / 1000,
+                probe=times.probe_ms / 1000,
+                drain=times.exit_drain_ms / 1000,
+                stop=StopTimes(term=times.stop_term_ms / 1000, kill=times.stop_kill_ms / 1000),
+                tail_lines=limits.stderr_tail_lines,
+                max_line=limits.line_bytes,
+            ),
+        )
+
+    def _link_options(self, config: ServerConfig) -> LinkOptions:
+        times = self._settings.timeouts
+        restart = self._settings.restart.for_server(config)
+        return LinkOptions(
+            lazy=config.lazy,
+            request=times.request_ms / 1000,
+            rounds=self._settings.limits.rounds,
+            restarts=RestartPolicy(
+                base=restart.base_ms / 1000,
+                factor=restart.factor,
+                cap=restart.cap_ms / 1000,
+                jitter=restart.jitter,
+                limit=restart.attempts if config.url is None else None,
+                stable_after=restart.stable_ms / 1000,
+            ),
+            health=HealthPolicy(
+                interval=times.health_interval_ms / 1000,
+                within=times.health_ms / 1000,
+                misses=self._settings.limits.health_misses,
+            ),
+        )
+
+
+def _era(config: ServerConfig) -> Era | None:
+    return None if config.era == "auto" else Era(config.era)
+
+
+def _load_http():
+    from emceepee_stdio.backends.channels import http  # noqa: PLC0415 - see the caller
+
+    return http

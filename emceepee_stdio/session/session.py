@@ -1,0 +1,432 @@
+"""The one session: all state, and what joins the client's calls, the servers and the events.
+
+Whatever happens to a server comes in through the sink methods and becomes state and events. What
+the client does comes in through the tools. Everything here is synchronous but waiting.
+"""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import anyio
+import msgspec
+from msgspec import Raw
+
+from emceepee_stdio.backends.base import (
+    LogLine,
+    Loss,
+    PhaseChange,
+    Question,
+)
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.config import Settings
+from emceepee_stdio.errors import ProxyError
+from emceepee_stdio.ids import Ids
+from emceepee_stdio.journal import Event as JournalEvent
+from emceepee_stdio.journal import Journal
+from emceepee_stdio.session.calls import Call, Calls
+from emceepee_stdio.session.reconcile import Reconciler
+from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.ticker import Ticker
+from emceepee_stdio.state import (
+    Asked,
+    EventLog,
+    EventType,
+    Phase,
+    RequestKind,
+    Requests,
+    Results,
+    Ring,
+    Task,
+    Tasks,
+    Timers,
+    fold_key,
+)
+from emceepee_stdio.state.deadlines import Deadlines
+from emceepee_stdio.state.requests import TooManyRequests
+from emceepee_stdio.wire.codec import INVALID_REQUEST, RpcError
+
+__all__ = ["Notified", "Session"]
+
+_KINDS = {
+    "elicitation/create": (RequestKind.ELICITATION, EventType.ELICITATION_REQUEST),
+    "sampling/createMessage": (RequestKind.SAMPLING, EventType.SAMPLING_REQUEST),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notified:
+    """A notification as it was received."""
+
+    server: str
+    method: str
+    params: Raw | None
+    received_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logged:
+    """A log line and when it came."""
+
+    server: str
+    line: LogLine
+    received_at: float
+
+
+class Session:
+    """State, calls and events of the one client."""
+
+    def __init__(self, settings: Settings, *, clock: Clock, ids: Ids, journal: Journal) -> None:
+        limits, times = settings.limits, settings.timeouts
+        self.settings = settings
+        self.clock = clock
+        self.ids = ids
+        self.journal = journal
+        self.events = EventLog(new_id=ids, capacity=limits.events)
+        self.tasks = Tasks(
+            new_id=ids,
+            limit=limits.tasks,
+            ttl=times.task_ttl_ms / 1000,
+            max_ttl=times.task_ttl_max_ms / 1000,
+            retention=times.result_retention_ms / 1000,
+            max_finished=limits.finished_tasks,
+            max_bytes=limits.stored_bytes,
+        )
+        self.requests = Requests(
+            new_id=ids,
+            timeout=times.client_request_ms / 1000,
+            limit=limits.pending_requests,
+        )
+        self.timers = Timers(new_id=ids, limit=limits.timers)
+        self.results = Results(new_id=ids, max_bytes=limits.stored_bytes)
+        self.notifications: dict[str, Ring[Notified]] = {}
+        self.logs: dict[str, Ring[Logged]] = {}
+        self._reconciler = Reconciler(
+            events=self.events, tasks=self.tasks, requests=self.requests, clock=clock
+        )
+        self._calls = Calls()
+        self._promotions: Deadlines[Call] = Deadlines()
+        self._questions: dict[str, Question] = {}
+        self._news = anyio.Event()
+        self.ticker = Ticker(
+            clock,
+            [
+                self.tasks.next_deadline,
+                self.requests.next_deadline,
+                self.timers.next_deadline,
+                self._promotions.next,
+            ],
+            self._expire,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Session {self.events!r} {self.tasks!r} {self.requests!r}>"
+
+    # Events
+
+    def tell(
+        self,
+        kind: EventType,
+        *,
+        server: str | None = None,
+        data: Mapping[str, object] | None = None,
+        fold: Hashable = None,
+    ) -> str:
+        """Something happened: keep it for the client and wake whoever waits. Its id."""
+        added = self.events.add(kind, now=self.clock.now(), server=server, data=data, fold=fold)
+        if added.nearly_full or added.dropped:
+            self.journal.record(
+                JournalEvent.EVENT_STORE_EVICTION,
+                waiting=self.events.waiting,
+                evicted=added.evicted,
+                dropped=added.dropped,
+            )
+        self.wake()
+        return added.event.id
+
+    def wake(self) -> None:
+        news, self._news = self._news, anyio.Event()
+        news.set()
+
+    async def until(self, condition: Callable[[], bool], *, within: float) -> bool:
+        """Wait until something that happens makes the condition true; False when time is up."""
+        with anyio.move_on_after(within):
+            while not condition():
+                await self._news.wait()
+        return condition()
+
+    # Calls
+
+    def begin(
+        self, call: Call, *, server: str, tool: str, within: float, ttl: float | None = None
+    ) -> None:
+        """The call is about to wait on a server: it counts, and it will be answered in time."""
+        call.slot = self.tasks.admit()
+        call.server, call.tool, call.ttl = server, tool, ttl
+        self._calls.add(server, call)
+        if within <= 0:
+            self.promote(call, "timeout")
+            return
+        if self.settings.promote_on_input and self.requests.pending(server=server):
+            within = min(within, self.settings.timeouts.question_pending_ms / 1000)
+        self._promote_at(call, self.clock.now() + within)
+
+    def finish(self, call: Call, reply: Reply) -> None:
+        """The tool is done: answer the client, or keep the reply as the result of its task."""
+        self._forget(call)
+        if call.task is None:
+            call.reply(reply)
+            return
+        now = self.clock.now()
+        task = self.tasks.complete(call.task, reply, now=now, size=reply.size)
+        if task is None:
+            self.journal.debug("late_result", server=call.server, task_id=call.task)
+            return
+        self._tell_task(EventType.TASK_COMPLETED, task)
+        self.journal.record(JournalEvent.TASK_COMPLETED, server=task.server, task_id=task.id)
+
+    def fail(self, call: Call, error: ProxyError) -> None:
+        """The tool failed: tell the client, or fail its task."""
+        self._forget(call)
+        if call.task is None:
+            call.reply(Reply.error(error))
+            return
+        task = self.tasks.fail(call.task, str(error), now=self.clock.now())
+        if task is not None:
+            self._tell_task(EventType.TASK_FAILED, task)
+            self.journal.record(
+                JournalEvent.TASK_FAILED, server=task.server, task_id=task.id, error=str(error)
+            )
+
+    def abandon(self, call: Call) -> None:
+        """The client cancelled: nothing is answered, the place is free."""
+        self._forget(call)
+        call.answered = True
+
+    def cancel_task(self, task_id: str) -> Task:
+        """Stop a working task, also at its server."""
+        task = self.tasks.cancel(task_id, now=self.clock.now())
+        if call := self._calls.of_task(task_id):
+            call.scope.cancel()
+        self._tell_task(EventType.TASK_CANCELLED, task)
+        return task
+
+    def promote(self, call: Call, reason: str) -> None:
+        """Answer with a task now; the call goes on."""
+        if call.answered or call.slot is None or call.server is None:
+            return
+        self._promotions.clear(call)
+        now = self.clock.now()
+        task = self.tasks.promote(
+            call.slot, server=call.server, tool=call.tool, now=now, ttl=call.ttl
+        )
+        call.task = task.id
+        self.ticker.look(task.expires_at)
+        call.own_events.append(self._tell_task(EventType.TASK_CREATED, task, reason=reason))
+        self.journal.record(
+            JournalEvent.TOOL_EXECUTION_TIMEOUT,
+            server=task.server,
+            tool=task.tool,
+            task_id=task.id,
+            reason=reason,
+        )
+        call.reply(self._promotion(task, reason, call.note))
+
+    def describe(self, task: Task) -> dict[str, object]:
+        """A task as the client sees it."""
+        shown: dict[str, object] = {
+            "task_id": task.id,
+            "status": task.status.value,
+            "created_at": self.clock.iso(task.created_at),
+            "last_updated_at": self.clock.iso(task.updated_at),
+            "expires_at": self.clock.iso(task.expires_at),
+            "server": task.server,
+            "tool": task.tool,
+        }
+        if task.error is not None:
+            shown["error"] = task.error
+        return shown
+
+    def _promotion(self, task: Task, reason: str, note: str | None) -> Reply:
+        why = (
+            f"{task.server} asks a question before it goes on with {task.tool}: answer it, "
+            if reason == "input_required"
+            else f"{task.tool} on {task.server} is still running: go on with other things, "
+        )
+        asked = [asked.id for asked in self.requests.pending(server=task.server)]
+        return Reply.sentence(
+            f"{why}then call await_activity or get_task_result with task_id {task.id}."
+            + (f" {note}" if note else ""),
+            {
+                "proxy_task": self.describe(task),
+                "reason": reason,
+                "pending_on_server": {
+                    "tasks": [self.describe(t) for t in self.tasks.working(server=task.server)],
+                    "elicitations_for_server": asked,
+                },
+            },
+        )
+
+    def _promote_at(self, call: Call, deadline: float) -> None:
+        self._promotions.set(call, deadline)
+        self.ticker.look(deadline)
+
+    def _forget(self, call: Call) -> None:
+        self._promotions.clear(call)
+        self._calls.remove(call)
+        if call.slot is not None:
+            self.tasks.leave(call.slot)
+
+    def _tell_task(self, kind: EventType, task: Task, **more: object) -> str:
+        data: dict[str, object] = {"task_id": task.id, "tool": task.tool, **more}
+        if task.error is not None:
+            data["error"] = task.error
+        return self.tell(kind, server=task.server, data=data)
+
+    # Questions
+
+    def answer_question(self, asked: Asked, result: bytes) -> bool:
+        """Hand the client's answer to the server; False when that no longer listens."""
+        question = self._questions.pop(asked.id, None)
+        return question is not None and question.answer(result)
+
+    def refuse_question(self, asked: Asked, reason: str) -> bool:
+        question = self._questions.pop(asked.id, None)
+        return question is not None and question.refuse(RpcError(INVALID_REQUEST, reason))
+
+    # What the servers tell
+
+    def phase_changed(self, server: str, change: PhaseChange) -> None:
+        gone = self._reconciler.phase_changed(server, change)
+        for request_id in gone.requests:
+            self._questions.pop(request_id, None)
+        self._journal_phase(server, change)
+        self.wake()
+
+    def attempt_failed(self, server: str, error: ProxyError) -> None:
+        self.journal.record(JournalEvent.SERVER_RECONNECT_FAILED, server=server, error=str(error))
+
+    def process_started(self, server: str, pid: int) -> None:
+        self._reconciler.process_started(server, pid)
+        self.wake()
+
+    def process_ended(self, server: str, loss: Loss, *, expected: bool) -> None:
+        self._reconciler.process_ended(server, loss, expected=expected)
+        self.wake()
+
+    def notification(self, server: str, method: str, params: Raw | None) -> None:
+        ring = self.notifications.get(server)
+        if ring is None:
+            ring = self.notifications[server] = Ring(self.settings.limits.notifications)
+        now = self.clock.now()
+        ring.append(Notified(server=server, method=method, params=params, received_at=now))
+        fields = _fields(params)
+        self.tell(
+            EventType.NOTIFICATION,
+            server=server,
+            data={"method": method, "params": fields} if fields else {"method": method},
+            fold=fold_key(server, method, fields),
+        )
+
+    def log(self, server: str, line: LogLine) -> None:
+        ring = self.logs.get(server)
+        if ring is None:
+            ring = self.logs[server] = Ring(self.settings.limits.log_lines)
+        ring.append(Logged(server=server, line=line, received_at=self.clock.now()))
+        self.journal.debug("server_output", server=server, source=line.source.value, text=line.text)
+
+    def asked(self, server: str, question: Question) -> None:
+        kind, event = _KINDS[question.method]
+        try:
+            asked = self.requests.add(
+                kind, server=server, params=_fields(question.params), now=self.clock.now()
+            )
+        except TooManyRequests as full:
+            question.refuse(RpcError(INVALID_REQUEST, str(full)))
+            return
+        self._questions[asked.id] = question
+        self.ticker.look(asked.expires_at)
+        self.journal.record(
+            JournalEvent.ELICITATION_RECEIVED, server=server, request_id=asked.id, kind=kind.value
+        )
+        self.tell(event, server=server, data={"request_id": asked.id})
+        if self.settings.promote_on_input:
+            self._make_way(server, question.call)
+
+    def withdrawn(self, server: str, question: Question) -> None:  # noqa: ARG002 - the sink's way
+        for request_id, kept in list(self._questions.items()):
+            if kept is question:
+                del self._questions[request_id]
+                closed = self.requests.withdraw(request_id, now=self.clock.now())
+                if closed is not None:
+                    self._reconciler.asked_expired(closed)
+                    self.wake()
+
+    def lists_differ(self, server: str, kinds: Sequence[str]) -> None:
+        for kind in kinds:
+            self.tell(
+                EventType.NOTIFICATION,
+                server=server,
+                data={"method": f"notifications/{kind}/list_changed", "since_reconnect": True},
+                fold=fold_key(server, f"notifications/{kind}/list_changed", {}),
+            )
+
+    def health_changed(self, server: str, *, degraded: bool, misses: int) -> None:
+        kind = EventType.SERVER_HEALTH_DEGRADED if degraded else EventType.SERVER_HEALTH_RESTORED
+        self.tell(kind, server=server, data={"missed": misses})
+
+    def _make_way(self, server: str, asking: object) -> None:
+        """A client that calls one tool at a time could not answer: let its calls go, soon."""
+        grace = self.clock.now() + self.settings.timeouts.promotion_grace_ms / 1000
+        for call in self._calls.waiting_on(server):
+            if asking is None or asking is call:
+                self._promote_at(call, grace)
+
+    def _journal_phase(self, server: str, change: PhaseChange) -> None:
+        if change.phase is Phase.CONNECTED:
+            self.journal.record(JournalEvent.SERVER_CONNECTED, server=server)
+        elif change.phase is Phase.RECONNECTING:
+            self.journal.record(
+                JournalEvent.SERVER_RECONNECTING,
+                server=server,
+                attempt=change.attempt,
+                error=str(change.error),
+            )
+        elif change.previous is Phase.CONNECTED or change.phase is Phase.FAILED:
+            self.journal.record(
+                JournalEvent.SERVER_DISCONNECTED,
+                server=server,
+                error=str(change.error) if change.error else None,
+            )
+
+    # Time
+
+    def _expire(self, now: float) -> None:
+        for call in self._promotions.pop_due(now=now):
+            asked = self.requests.pending(server=call.server)
+            self.promote(call, "input_required" if asked else "timeout")
+        for task in self.tasks.expire(now=now).expired:
+            if call := self._calls.of_task(task.id):
+                call.scope.cancel()
+            self._tell_task(EventType.TASK_EXPIRED, task)
+        for asked in self.requests.expire(now=now):
+            self.refuse_question(asked, "The client did not answer in time.")
+            self._reconciler.asked_expired(asked)
+            self.wake()
+            self.journal.record(
+                JournalEvent.ELICITATION_TIMEOUT, server=asked.server, request_id=asked.id
+            )
+        for fired in self.timers.expire(now=now):
+            timer = fired.timer
+            data: dict[str, object] = {"timer_id": timer.id, "message": timer.message}
+            if timer.repeats:
+                data |= {"fired": timer.fired, "missed": fired.missed}
+            self.tell(EventType.TIMER_EXPIRED, data=data)
+
+
+def _fields(params: Raw | None) -> dict[str, object]:
+    if params is None:
+        return {}
+    try:
+        return msgspec.json.decode(params, type=dict[str, object])
+    except (msgspec.MsgspecError, RecursionError):
+        return {}

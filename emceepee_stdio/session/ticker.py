@@ -1,0 +1,43 @@
+"""One loop that keeps every deadline of the session."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import anyio
+
+from emceepee_stdio.clock import Clock
+
+__all__ = ["Ticker"]
+
+
+class Ticker:
+    """Wakes at the earliest deadline of its sources. `look` makes it look again when one is set."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        sources: Sequence[Callable[[], float | None]],
+        expire: Callable[[float], None],
+    ) -> None:
+        self._clock = clock
+        self._sources = sources
+        self._expire = expire
+        self._wake = anyio.Event()
+        self._next = math.inf
+
+    def __repr__(self) -> str:
+        return f"<Ticker next={self._next}>"
+
+    def look(self, deadline: float) -> None:
+        """A deadline was set: only an earlier one than the next changes anything."""
+        if deadline < self._next:
+            self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            self._wake = anyio.Event()
+            due = [deadline for source in self._sources if (deadline := source()) is not None]
+            self._next = min(due, default=math.inf)
+            with anyio.move_on_after(self._next - self._clock.now()):
+                await self._wake.wait()
+            self._expire(self._clock.now())

@@ -1,0 +1,1 @@
+"""The tools: one family a module, one row each in `table`."""

@@ -1,0 +1,158 @@
+"""execute_tool: run a tool of a server, forgiving what models get wrong and nothing else."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Annotated, cast
+
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from emceepee_stdio.backends.link import Link
+from emceepee_stdio.errors import (
+    InvalidArguments,
+    ProxyError,
+    ServerDisconnected,
+    ServerNotFound,
+    ToolNotFound,
+)
+from emceepee_stdio.journal import Event
+from emceepee_stdio.session.calls import Call
+from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.tools.registry import Params
+from emceepee_stdio.tools.repair import repaired
+
+__all__ = ["ExecuteTool", "execute_tool"]
+
+
+class ExecuteTool(Params, forbid_unknown_fields=False):
+    """Which tool, with what."""
+
+    tool: Annotated[str, Meta(description="The tool's name on that server.")]
+    server: (
+        Annotated[
+            str,
+            Meta(description="The server; may be left out when only one has the tool."),
+        ]
+        | UnsetType
+    ) = UNSET
+    args: (
+        Annotated[
+            Raw,
+            Meta(
+                description="The tool's own arguments, as an object.",
+                extra_json_schema={"type": "object"},
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    timeout_ms: (
+        Annotated[
+            int,
+            Meta(
+                ge=0, le=900_000, description="Wait this long, then get a task; 0: a task at once."
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    task_ttl_ms: (
+        Annotated[
+            int,
+            Meta(ge=1, le=86_400_000, description="How long a task may run."),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+async def execute_tool(runtime: Runtime, p: ExecuteTool, call: Call) -> Reply:
+    link = await _resolve(runtime, p, call)
+    within = _patience(runtime, p, call)
+    ttl = None if p.task_ttl_ms is UNSET else p.task_ttl_ms / 1000
+    runtime.session.begin(call, server=link.name, tool=p.tool, within=within, ttl=ttl)
+    args, repairs = repaired(
+        None if p.args is UNSET else p.args, call.extra, _schema(link, p.tool), tool=p.tool
+    )
+    if repairs:
+        runtime.journal.record(
+            Event.TOOL_ARGUMENTS_REPAIRED, server=link.name, tool=p.tool, repairs=repairs
+        )
+    limit = ttl or runtime.settings.timeouts.task_ttl_ms / 1000
+    try:
+        result = await link.call_tool(
+            p.tool, args, within=limit, call=call, on_progress=call.on_progress
+        )
+    except ServerDisconnected as error:
+        raise ServerDisconnected(
+            f"{error.fact}\n{_repeatable(link, p.tool)}", hint=error.next_step
+        ) from None
+    except ProxyError as error:
+        await _check_tool_exists(link, p.tool, error)
+        raise
+    return Reply.result(result, server=link.name)
+
+
+async def _resolve(runtime: Runtime, p: ExecuteTool, call: Call) -> Link:
+    """The named server, or the only one that has the tool."""
+    if p.server is not UNSET:
+        return runtime.servers.get(p.server)
+    having = [link for link in runtime.servers if _tool(link, p.tool) is not None]
+    if not having:
+        for link in runtime.servers:
+            try:
+                await link.list_all("tools", within=min(call.ceiling, 10.0))
+            except ProxyError:
+                continue
+        having = [link for link in runtime.servers if _tool(link, p.tool) is not None]
+    if len(having) == 1:
+        return having[0]
+    if having:
+        names = ", ".join(sorted(link.name for link in having))
+        raise InvalidArguments(
+            f"Several servers have a tool {p.tool!r}: {names}.", hint="Say which with `server`."
+        )
+    names = ", ".join(runtime.servers.names()) or "none"
+    raise ServerNotFound(
+        f"No server has a tool {p.tool[:100]!r}; the servers are: {names}.",
+        hint="Call list_servers, or add_server to add the one that has it.",
+    )
+
+
+def _patience(runtime: Runtime, p: ExecuteTool, call: Call) -> float:
+    """How long this client may be kept waiting; a word is noted when it asked for more."""
+    times = runtime.settings.timeouts
+    wanted = (times.call_ms if p.timeout_ms is UNSET else p.timeout_ms) / 1000
+    if p.timeout_ms is not UNSET and wanted > call.ceiling:
+        lowered = round(call.ceiling * 1000)
+        call.note = f"timeout_ms was lowered to {lowered}, because this client waits no longer."
+    return min(wanted, call.ceiling)
+
+
+def _tool(link: Link, name: str) -> Mapping[str, object] | None:
+    return next((tool for tool in link.known("tools") or () if tool.get("name") == name), None)
+
+
+def _schema(link: Link, tool: str) -> Mapping[str, object]:
+    schema = (_tool(link, tool) or {}).get("inputSchema")
+    return cast("Mapping[str, object]", schema) if isinstance(schema, dict) else {}
+
+
+def _repeatable(link: Link, tool: str) -> str:
+    """Whether the call may be made again without doing something twice."""
+    hints = (_tool(link, tool) or {}).get("annotations")
+    known = cast("dict[str, object]", hints) if isinstance(hints, dict) else dict[str, object]()
+    if known.get("readOnlyHint") is True or known.get("idempotentHint") is True:
+        return "The call may be repeated safely: the tool says so."
+    return "The call may or may not have been carried out: check before repeating it."
+
+
+async def _check_tool_exists(link: Link, tool: str, error: ProxyError) -> None:
+    """A failed call of a tool that the server does not list is better told as that."""
+    try:
+        tools = await link.list_all("tools", within=5.0)
+    except ProxyError:
+        return
+    names = [str(item.get("name")) for item in tools]
+    if tool in names:
+        return
+    close = difflib.get_close_matches(tool[:100], names, n=3, cutoff=0.5)
+    shown = f" Close are: {', '.join(close)}." if close else f" It has {len(names)} tools."
+    raise ToolNotFound(f"{link.name} has no tool {tool[:100]!r}.{shown}") from error

@@ -1,0 +1,123 @@
+"""What a tool is: one params struct, one async function, one row. Its schema comes from the struct.
+
+A mistake in the arguments is told by field, what was given and what is expected.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import msgspec
+from msgspec import Raw
+
+from emceepee_stdio.errors import InvalidArguments
+from emceepee_stdio.session.calls import Call
+from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.runtime import Runtime
+
+__all__ = ["Params", "Tool", "open_world", "read_only"]
+
+_WHERE = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?")
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`")
+_MISSING = re.compile(r"Object missing required field `(?P<name>.*)`")
+
+read_only: Mapping[str, bool] = {"readOnlyHint": True, "openWorldHint": False}
+open_world: Mapping[str, bool] = {"destructiveHint": True, "openWorldHint": True}
+
+
+class Params(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The arguments of a tool; the base of each of them."""
+
+
+Run = Callable[[Runtime, Any, Call], Awaitable[Reply]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """One row of the table."""
+
+    name: str
+    params: type[Params]
+    run: Run
+    description: str
+    annotations: Mapping[str, bool] = field(
+        default_factory=lambda: {"destructiveHint": False, "openWorldHint": False}
+    )
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.name}>"
+
+    def decode(self, arguments: Raw | None) -> Params:
+        """The arguments as the struct; the error says what to change."""
+        try:
+            return msgspec.json.decode(arguments or b"{}", type=self.params)
+        except msgspec.ValidationError as error:
+            raise InvalidArguments(f"{self.name}: {self._explain(str(error))}") from None
+        except (msgspec.MsgspecError, RecursionError):
+            raise InvalidArguments(f"{self.name}: the arguments must be a JSON object.") from None
+
+    async def call(self, runtime: Runtime, arguments: Raw | None, call: Call) -> Reply:
+        """Read the arguments and run; unknown ones are noted for the tool that forgives them."""
+        params = self.decode(arguments)
+        if not self.params.__struct_config__.forbid_unknown_fields and arguments is not None:
+            given = msgspec.json.decode(arguments, type=dict[str, Raw])
+            if len(given) > len(known := self.params.__struct_encode_fields__) or (
+                given.keys() - set(known)
+            ):
+                call.extra = {k: v for k, v in given.items() if k not in known}
+        return await self.run(runtime, params, call)
+
+    def listed(self) -> dict[str, object]:
+        """The tool as tools/list shows it."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "inputSchema": self._schema(),
+            "annotations": dict(self.annotations),
+        }
+
+    def _schema(self) -> dict[str, object]:
+        """Closed, flat and small: no references, no titles, no empty defaults."""
+        (_, definitions) = msgspec.json.schema_components([self.params])
+        schema = cast("dict[str, object]", definitions[self.params.__name__])
+        flat = _flattened(schema, cast("dict[str, object]", definitions))
+        return cast("dict[str, object]", flat)
+
+    def _explain(self, message: str) -> str:
+        if unknown := _UNKNOWN.match(message):
+            known = ", ".join(info.encode_name for info in msgspec.structs.fields(self.params))
+            return f"there is no argument {unknown['name']!r}; known are: {known or 'none'}."
+        if missing := _MISSING.match(message):
+            return f"the argument {missing['name']!r} is missing."
+        where = _WHERE.fullmatch(message)
+        if where is None or not where["where"]:
+            return f"{message}."
+        return f"{where['where']}: {where['what'][:1].lower()}{where['what'][1:]}."
+
+
+def _flattened(schema: object, definitions: Mapping[str, object]) -> object:
+    if isinstance(schema, list):
+        return [_flattened(item, definitions) for item in cast("list[object]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    fields = cast("dict[str, object]", schema)
+    reference = fields.get("$ref")
+    if isinstance(reference, str):
+        return _flattened(definitions[reference.rsplit("/", 1)[-1]], definitions)
+    if "properties" in fields:
+        properties = cast("dict[str, object]", fields["properties"])
+        fields = {
+            **fields,
+            "properties": {k: _flattened(v, definitions) for k, v in properties.items()},
+        }
+        if not fields.get("required"):
+            fields.pop("required", None)
+    if "enum" in fields:
+        fields = {"type": "string", **fields}
+    dropped = {"title"} | ({"description"} if "properties" in fields else set[str]())
+    return {
+        key: value if key == "properties" else _flattened(value, definitions)
+        for key, value in fields.items()
+        if key not in dropped
+    }

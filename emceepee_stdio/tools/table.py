@@ -1,0 +1,150 @@
+"""THE table: every tool, one row each, in the order in which a client sees them."""
+
+from emceepee_stdio.tools import activity, calls, requests, resources, servers, tasks, timers
+from emceepee_stdio.tools.registry import Tool, open_world, read_only
+
+__all__ = ["TABLE", "TOOLS"]
+
+TOOLS = (
+    Tool(
+        name="add_server",
+        params=servers.AddServer,
+        run=servers.add_server,
+        annotations=open_world,
+        description=(
+            "Connect an MCP server now: a command to start, or a url. Answers with what it offers."
+            " It stays for this session; `keep_with` is the command line that keeps it."
+        ),
+    ),
+    Tool(
+        name="remove_server",
+        params=servers.RemoveServer,
+        run=servers.remove_server,
+        annotations={"destructiveHint": True, "openWorldHint": False},
+        description="Disconnect a server and forget it. Its running tasks fail.",
+    ),
+    Tool(
+        name="reconnect_server",
+        params=servers.ReconnectServer,
+        run=servers.reconnect_server,
+        description="Connect a server anew, whatever its state: after a failure, or to restart it.",
+    ),
+    Tool(
+        name="list_servers",
+        params=servers.ListServers,
+        run=servers.list_servers,
+        annotations=read_only,
+        description="All servers with state, what they offer, and what went wrong last.",
+    ),
+    Tool(
+        name="execute_tool",
+        params=calls.ExecuteTool,
+        run=calls.execute_tool,
+        annotations=open_world,
+        description=(
+            "Run a tool of a server. Answers with its result; with a task_id when it takes long or"
+            " its server asks a question: answer the question, then get_task_result."
+        ),
+    ),
+    Tool(
+        name="read_resource",
+        params=resources.ReadResource,
+        run=resources.read_resource,
+        annotations=read_only,
+        description="Read a resource of a server.",
+    ),
+    Tool(
+        name="await_activity",
+        params=activity.AwaitActivity,
+        run=activity.await_activity,
+        annotations=read_only,
+        description=(
+            "Wait until something happens on any server: a task ends, a question comes, a"
+            " notification, a timer. Answers at once when something is new already."
+        ),
+    ),
+    Tool(
+        name="list_tasks",
+        params=tasks.ListTasks,
+        run=tasks.list_tasks,
+        annotations=read_only,
+        description="Calls that became tasks.",
+    ),
+    Tool(
+        name="get_task",
+        params=tasks.GetTask,
+        run=tasks.get_task,
+        annotations=read_only,
+        description="State of a task, and the questions that its server has open.",
+    ),
+    Tool(
+        name="get_task_result",
+        params=tasks.GetTaskResult,
+        run=tasks.get_task_result,
+        annotations=read_only,
+        description=(
+            "The result of a task; waits for it. Returns early when its server asks a question."
+        ),
+    ),
+    Tool(
+        name="cancel_task",
+        params=tasks.CancelTask,
+        run=tasks.cancel_task,
+        annotations={"destructiveHint": True, "openWorldHint": False},
+        description="Stop a task that is still working; its server is told.",
+    ),
+    Tool(
+        name="get_elicitations",
+        params=requests.GetElicitations,
+        run=requests.get_elicitations,
+        annotations=read_only,
+        description="Questions of servers to the user that wait for an answer.",
+    ),
+    Tool(
+        name="respond_to_elicitation",
+        params=requests.RespondToElicitation,
+        run=requests.respond_to_elicitation,
+        description="Answer a question with what the user said. Ask the user; never invent it.",
+    ),
+    Tool(
+        name="get_sampling_requests",
+        params=requests.GetSamplingRequests,
+        run=requests.get_sampling_requests,
+        annotations=read_only,
+        description="Requests of servers for a text from you, whole.",
+    ),
+    Tool(
+        name="respond_to_sampling",
+        params=requests.RespondToSampling,
+        run=requests.respond_to_sampling,
+        description="Give a server the text that it asked you for, or decline.",
+    ),
+    Tool(
+        name="set_timer",
+        params=timers.SetTimer,
+        run=timers.set_timer,
+        description="Be told something later, once or at an interval, as a timer_expired event.",
+    ),
+    Tool(
+        name="list_timers",
+        params=timers.ListTimers,
+        run=timers.list_timers,
+        annotations=read_only,
+        description="Your timers.",
+    ),
+    Tool(
+        name="get_timer",
+        params=timers.GetTimer,
+        run=timers.get_timer,
+        annotations=read_only,
+        description="One timer.",
+    ),
+    Tool(
+        name="delete_timer",
+        params=timers.DeleteTimer,
+        run=timers.delete_timer,
+        description="Stop a timer.",
+    ),
+)
+
+TABLE = {tool.name: tool for tool in TOOLS}

@@ -1,0 +1,181 @@
+"""A real backend behind a URL for a test: its supervisor, its sink, and what must be gone after."""
+
+import asyncio
+import random
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+
+from emceepee_stdio.backends.channels.http import HttpChannel, HttpOptions, HttpTimes
+from emceepee_stdio.backends.channels.http_conversation import HttpConversation
+from emceepee_stdio.backends.supervisor import Supervisor
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.ids import Ids
+from emceepee_stdio.state.restarts import RestartPolicy, Restarts
+from tests.e2e.harness import PATIENCE, Recorder
+from tests.e2e.servers.http_mcp import McpServer
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TIMES = HttpTimes(network=30.0, probe=20.0, reopen=0.02, reopen_cap=0.2)
+QUICK = HttpOptions(connect=30.0, times=TIMES)
+FOR_EVER = RestartPolicy(base=0.02, cap=0.1, limit=None)
+ONCE = RestartPolicy(limit=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpRig:
+    """One backend under test."""
+
+    supervisor: Supervisor
+    channel: HttpChannel
+    sink: Recorder
+
+    async def call(
+        self, tool: str, within: float = PATIENCE, *, call: object = None, **arguments: object
+    ) -> Any:
+        params = {"name": tool, "arguments": arguments}
+        result = await self.supervisor.request("tools/call", params, within=within, call=call)
+        return msgspec.json.decode(result)
+
+    async def text(self, tool: str, within: float = PATIENCE, **arguments: object) -> str:
+        return (await self.call(tool, within, **arguments))["content"][0]["text"]
+
+    async def progress(self, tool: str, **arguments: object) -> tuple[str, list[Any]]:
+        """The text of a call, and the steps that it reported."""
+        heard: list[Any] = []
+        result = await self.supervisor.request(
+            "tools/call",
+            {"name": tool, "arguments": arguments},
+            within=PATIENCE,
+            on_progress=lambda raw: heard.append(msgspec.json.decode(raw)["progress"]),
+        )
+        return msgspec.json.decode(result)["content"][0]["text"], heard
+
+    async def tools(self) -> list[dict[str, Any]]:
+        result = await self.supervisor.request("tools/list", within=PATIENCE)
+        return msgspec.json.decode(result)["tools"]
+
+    def hello(self) -> tuple[str, str]:
+        hello = self.supervisor.snapshot().hello
+        assert hello is not None
+        return hello.era.value, hello.protocol_version
+
+    async def connection(self) -> HttpConversation:
+        connection = await self.supervisor.connection(within=PATIENCE)
+        assert isinstance(connection, HttpConversation)
+        return connection
+
+
+@asynccontextmanager
+async def http_backend(
+    url: str,
+    *,
+    options: HttpOptions = QUICK,
+    restarts: RestartPolicy = FOR_EVER,
+    headers: Mapping[str, str] | None = None,
+    lazy: bool = False,
+) -> AsyncIterator[HttpRig]:
+    """Run the backend; at the end stop it and see that no task of it is left."""
+    clock = Clock()
+    sink = Recorder()
+    channel = HttpChannel(
+        "server", url, sink=sink, clock=clock, ids=Ids(clock), headers=headers, options=options
+    )
+    supervisor = Supervisor(
+        "server",
+        channel,
+        sink=sink,
+        clock=clock,
+        restarts=Restarts(restarts, uniform=random.uniform),
+        lazy=lazy,
+    )
+    before = our_tasks()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(supervisor.run)
+        try:
+            yield HttpRig(supervisor=supervisor, channel=channel, sink=sink)
+        finally:
+            with anyio.fail_after(PATIENCE):
+                await supervisor.stop()
+    assert our_tasks() <= before
+
+
+@asynccontextmanager
+async def mcp_server(**options: Any) -> AsyncIterator[McpServer]:
+    """The fixture server in this process; in the end no socket of ours may be left to it."""
+    sockets = open_sockets()
+    server = McpServer(**options)
+    await server.http.start()
+    try:
+        yield server
+        await until(lambda: not server.http.connections)
+    finally:
+        await server.http.stop()
+    await until(lambda: open_sockets() <= sockets)
+
+
+def our_tasks() -> set[asyncio.Task[Any]]:
+    """The tasks of this loop that do not belong to a fixture server."""
+    return {
+        task
+        for task in asyncio.all_tasks()
+        if "/servers/" not in getattr(task.get_coro(), "cr_code", _NO_CODE).co_filename
+    }
+
+
+class _NO_CODE:  # noqa: N801 - stands for a code object
+    co_filename = ""
+
+
+def open_sockets() -> set[str]:
+    found: set[str] = set()
+    for fd in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(fd.readlink())
+        except OSError:
+            continue
+        if target.startswith("socket:"):
+            found.add(target)
+    return found
+
+
+async def until(condition: Any) -> None:
+    with anyio.fail_after(PATIENCE):
+        while not condition():
+            await anyio.sleep(0.005)
+
+
+@asynccontextmanager
+async def process(
+    argv: Sequence[str], env: Mapping[str, str] | None = None
+) -> AsyncIterator[subprocess.Popen[bytes]]:
+    """A server as a process of its own, gone at the end."""
+    child = subprocess.Popen(
+        argv, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield child
+    finally:
+        child.kill()
+        await anyio.to_thread.run_sync(child.wait)
+        assert child.stdout is not None
+        child.stdout.close()
+
+
+async def port_of(child: subprocess.Popen[bytes]) -> int:
+    """The port that a server prints first."""
+    assert child.stdout is not None
+    with anyio.fail_after(PATIENCE):
+        line = await anyio.to_thread.run_sync(child.stdout.readline)
+    return int(line)
+
+
+def fixture(*options: str) -> list[str]:
+    return [sys.executable, "-m", "tests.e2e.servers.http_mcp", *options]

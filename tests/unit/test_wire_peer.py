@@ -1,0 +1,747 @@
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec import Raw
+
+from emceepee_stdio.wire.codec import (
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    Malformed,
+    Notification,
+    Request,
+    RequestId,
+    RpcError,
+)
+from emceepee_stdio.wire.peer import (
+    Closed,
+    Outcome,
+    Overdue,
+    Peer,
+    TooLarge,
+    method_not_found,
+)
+
+NEVER = 1e9
+
+
+@dataclass
+class Heard:
+    """A handler that keeps everything, in order."""
+
+    everything: list[Any] = field(default_factory=list[Any])
+    then: Callable[[Any], None] = lambda _: None
+
+    def on_request(self, request: Request) -> None:
+        self._keep(request)
+
+    def on_notification(self, notification: Notification) -> None:
+        self._keep(notification)
+
+    def on_cancelled(self, request_id: RequestId) -> None:
+        self._keep(("cancelled", request_id))
+
+    def on_malformed(self, message: Malformed) -> None:
+        self._keep(message)
+
+    def on_noise(self, text: str) -> None:
+        self._keep(("noise", text))
+
+    def _keep(self, what: Any) -> None:
+        self.everything.append(what)
+        self.then(what)
+
+
+class Side:
+    """One peer, what it heard, and what it wrote."""
+
+    def __init__(self, **options: Any) -> None:
+        self.heard = Heard()
+        self.lines: list[bytes] = []
+        self.peer = Peer(handler=self.heard, write=self.lines.append, **options)
+
+    def ask(self, method: str = "m", *, deadline: float = NEVER, **options: Any) -> list[Outcome]:
+        done: list[Outcome] = []
+        self.peer.request(
+            method, lambda _: b"{}", deadline=deadline, on_done=done.append, **options
+        )
+        return done
+
+    def hear(self, *messages: Any) -> None:
+        for message in messages:
+            line = message if isinstance(message, bytes) else json.dumps(message).encode()
+            self.peer.feed(line + b"\n")
+
+    def written(self) -> list[Any]:
+        assert all(line.endswith(b"\n") and line.count(b"\n") == 1 for line in self.lines)
+        messages = [json.loads(line) for line in self.lines]
+        self.lines.clear()
+        return messages
+
+    def told(self) -> list[Any]:
+        told, self.heard.everything = self.heard.everything, []
+        return told
+
+
+@pytest.fixture
+def side() -> Side:
+    return Side()
+
+
+def answered(message_id: Any, result: Any = None) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": message_id, "result": result}
+
+
+def asked(message_id: Any, method: str = "m") -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": message_id, "method": method}
+
+
+def told(method: str, params: Any = None) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": method, "params": params}
+
+
+def cancelled(message_id: Any) -> dict[str, Any]:
+    return told("notifications/cancelled", {"requestId": message_id, "reason": "r"})
+
+
+# Asking
+
+
+def test_a_request_carries_a_number_that_its_params_are_told(side: Side):
+    side.peer.request("a", lambda i: b'{"n":%d}' % i, deadline=NEVER, on_done=lambda _: None)
+    side.peer.request("b", lambda _: None, deadline=NEVER, on_done=lambda _: None)
+    assert side.written() == [
+        {"jsonrpc": "2.0", "id": 1, "method": "a", "params": {"n": 1}},
+        {"jsonrpc": "2.0", "id": 2, "method": "b"},
+    ]
+
+
+def test_answers_find_their_requests_in_any_order(side: Side):
+    first, second, third = side.ask(), side.ask(), side.ask()
+    side.hear(answered(3, "c"), {"id": 1, "error": {"code": -1, "message": "no"}}, answered(2))
+    assert (first, second, third) == ([RpcError(-1, "no")], [Raw(b"null")], [Raw(b'"c"')])
+    assert side.told() == []
+    assert side.peer.next_deadline() is None
+    assert side.peer.statistics().sent == 0
+
+
+def test_an_answer_with_the_number_as_a_string_is_forgiven(side: Side):
+    done = side.ask()
+    side.hear(answered("1", 5))
+    assert done == [Raw(b"5")]
+
+
+def test_results_arrive_as_the_bytes_that_they_were(side: Side):
+    done = side.ask()
+    side.hear(b'{"id":1,"result": {"a" : [1,  2.50, "\\u00e9"]} }')
+    assert done == [Raw(b'{"a" : [1,  2.50, "\\u00e9"]}')]
+
+
+@pytest.mark.parametrize(
+    "message_id", [2, 0, -1, "x", "", "01x", "9" * 5000, "²", 10**40, "9" * 18]
+)
+def test_an_answer_that_nobody_waits_for_is_noise(side: Side, message_id: Any):
+    done = side.ask()
+    side.hear(answered(message_id))
+    ((kind, text),) = side.told()
+    assert (kind, done) == ("noise", [])
+    assert "nobody waits for" in text
+    assert len(text) < 300
+
+
+def test_a_second_answer_is_noise_and_changes_nothing(side: Side):
+    done = side.ask()
+    side.hear(answered(1, "first"), answered(1, "second"))
+    assert done == [Raw(b'"first"')]
+    assert [kind for kind, _ in side.told()] == ["noise"]
+
+
+def test_a_broken_answer_ends_its_call(side: Side):
+    done = side.ask()
+    side.hear(b'{"jsonrpc":"2.0","id":1,"result":{"content":[{"te')
+    (outcome,) = done
+    assert isinstance(outcome, RpcError)
+    assert outcome.code == PARSE_ERROR
+    assert side.told() == []
+
+
+def test_a_batch_of_answers_ends_each_call(side: Side):
+    first, second = side.ask(), side.ask()
+    side.hear([answered(2, "b"), answered(1, "a"), answered(1, "again")])
+    assert (first, second) == ([Raw(b'"a"')], [Raw(b'"b"')])
+    assert len(side.told()) == 1
+
+
+def test_params_that_cannot_be_made_leave_nothing_behind(side: Side):
+    def fail(_: RequestId) -> bytes:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        side.peer.request("m", fail, deadline=1.0, on_done=pytest.fail)
+    assert side.peer.next_deadline() is None
+    side.peer.expire(now=NEVER)
+    side.peer.close("over")
+    assert side.written() == []
+
+
+def test_an_answer_that_comes_within_the_write_is_taken():
+    heard = Heard()
+    peer = Peer(handler=heard, write=lambda _: peer.feed(b'{"id":1,"result":7}\n'))
+    done: list[Outcome] = []
+    peer.request("m", lambda _: None, deadline=NEVER, on_done=done.append)
+    assert done == [Raw(b"7")]
+    assert heard.everything == []
+
+
+def test_a_callback_may_ask_again(side: Side):
+    second: list[Outcome] = []
+
+    def ask_again(_: Outcome) -> None:
+        side.peer.request("b", lambda _: None, deadline=NEVER, on_done=second.append)
+
+    side.peer.request("a", lambda _: None, deadline=NEVER, on_done=ask_again)
+    side.hear(answered(1), answered(2, "x"))
+    assert second == [Raw(b'"x"')]
+
+
+# Giving up
+
+
+def test_a_cancelled_request_is_told_and_its_late_answer_is_quiet(side: Side):
+    done = side.ask()
+    side.written()
+    assert side.peer.cancel(1, "no longer needed")
+    assert side.written() == [
+        told("notifications/cancelled", {"requestId": 1, "reason": "no longer needed"})
+    ]
+    side.hear(answered(1), answered("1"), {"id": 1, "error": {"code": 1, "message": "x"}})
+    assert (done, side.told()) == ([], [])
+    assert side.peer.next_deadline() is None
+
+
+def test_cancelling_what_has_ended_says_so_and_tells_nobody(side: Side):
+    side.ask()
+    side.hear(answered(1))
+    side.written()
+    assert not side.peer.cancel(1, "late")
+    assert not side.peer.cancel(99, "never was")
+    assert side.written() == []
+    side.ask()
+    side.written()
+    assert side.peer.cancel(2, "once")
+    assert not side.peer.cancel(2, "twice")
+    assert len(side.written()) == 1
+
+
+@pytest.mark.parametrize("method", ["initialize", "server/discover"])
+def test_the_opening_is_never_cancelled_on_the_wire(side: Side, method: str):
+    side.ask(method)
+    done = side.ask(method, deadline=5.0)
+    side.written()
+    assert side.peer.cancel(1, "r")
+    side.peer.expire(now=5.0)
+    assert done == [Overdue()]
+    assert side.written() == []
+    side.hear(answered(1), answered(2))
+    assert side.told() == []
+
+
+def test_an_overdue_request_ends_once_and_the_other_side_is_told(side: Side):
+    late, patient = side.ask(deadline=10.0), side.ask(deadline=20.0)
+    side.written()
+    assert side.peer.next_deadline() == 10.0
+    side.peer.expire(now=9.999)
+    assert late == []
+    side.peer.expire(now=10.0)
+    side.peer.expire(now=10.0)
+    assert (late, patient) == ([Overdue()], [])
+    assert side.written() == [
+        told("notifications/cancelled", {"requestId": 1, "reason": "timeout"})
+    ]
+    side.hear(answered(1, "late"), answered(2, "in time"))
+    assert (late, patient, side.told()) == ([Overdue()], [Raw(b'"in time"')], [])
+    assert side.peer.next_deadline() is None
+
+
+def test_overdue_requests_end_in_the_order_of_their_deadlines(side: Side):
+    order: list[int] = []
+    for number, deadline in enumerate([3.0, 1.0, 2.0, 1.0]):
+        side.peer.request(
+            "m", lambda _: None, deadline=deadline, on_done=lambda _, n=number: order.append(n)
+        )
+    side.peer.expire(now=3.0)
+    assert order == [1, 3, 2, 0]
+
+
+def test_a_callback_that_closes_in_the_middle_of_expiry_ends_everything_once(side: Side):
+    ends: Counter[int] = Counter()
+
+    def on_done(number: int) -> None:
+        ends[number] += 1
+        side.peer.close("enough")
+
+    for number in range(3):
+        side.peer.request("m", lambda _: None, deadline=1.0, on_done=lambda _, n=number: on_done(n))
+    side.peer.expire(now=1.0)
+    assert ends == {0: 1, 1: 1, 2: 1}
+
+
+def test_no_more_than_a_thousand_given_up_ids_are_remembered(side: Side):
+    for _ in range(1_500):
+        side.ask(deadline=1.0)
+    side.peer.expire(now=1.0)
+    side.hear(answered(1_500), answered(501), answered(500))
+    assert [kind for kind, _ in side.told()] == ["noise"]
+
+
+# Being asked
+
+
+def test_questions_and_notices_are_dispatched_in_the_order_of_the_wire(side: Side):
+    side.hear(asked(1, "a"), told("n1"), b"noise", asked("1", "b"), told("n2"), told("n1", [1]))
+    assert side.told() == [
+        Request(1, "a"),
+        Notification("n1"),
+        ("noise", "noise"),
+        Request("1", "b"),
+        Notification("n2"),
+        Notification("n1", Raw(b"[1]")),
+    ]
+
+
+def test_a_request_is_answered_once_with_its_own_id(side: Side):
+    side.hear(asked("q"), asked(0), asked(""))
+    assert side.peer.answer("q", b'{"a":1}')
+    assert not side.peer.answer("q", b"{}")
+    assert not side.peer.refuse("q", RpcError(1, "x"))
+    assert side.peer.refuse(0, RpcError(-5, "no"))
+    assert side.peer.answer("", Raw(b"[]"))
+    assert side.written() == [
+        answered("q", {"a": 1}),
+        {"jsonrpc": "2.0", "id": 0, "error": {"code": -5, "message": "no"}},
+        answered("", []),
+    ]
+
+
+def test_what_nobody_asked_is_not_answered(side: Side):
+    assert not side.peer.answer(1, b"{}")
+    side.hear(asked(1))
+    assert not side.peer.answer("1", b"{}")
+    assert side.written() == []
+
+
+def test_an_id_that_is_open_is_refused_and_an_answered_one_may_return(side: Side):
+    side.hear(asked(1, "a"), asked(1, "b"))
+    assert side.told() == [Request(1, "a")]
+    ((refusal),) = side.written()
+    assert (refusal["id"], refusal["error"]["code"]) == (1, INVALID_REQUEST)
+    side.peer.answer(1, b"{}")
+    side.hear(asked(1, "c"))
+    assert side.told() == [Request(1, "c")]
+
+
+def test_more_open_requests_than_the_limit_are_refused():
+    side = Side(max_received=2)
+    side.hear(asked(1), asked(2), asked(3))
+    assert [request.id for request in side.told()] == [1, 2]
+    ((refusal),) = side.written()
+    assert (refusal["id"], refusal["error"]["code"]) == (3, INVALID_REQUEST)
+    side.peer.answer(1, b"{}")
+    side.hear(asked(3))
+    assert side.told() == [Request(3, "m")]
+
+
+def test_the_ids_of_both_directions_are_apart(side: Side):
+    done = side.ask()
+    side.hear(asked(1))
+    side.peer.answer(1, b'"ours"')
+    assert done == []
+    side.hear(answered(1, "theirs"))
+    assert done == [Raw(b'"theirs"')]
+
+
+def test_a_request_that_is_taken_back_is_not_answered(side: Side):
+    side.hear(asked(1), asked("x"), cancelled(1), cancelled(1), cancelled("nobody"))
+    assert side.told() == [Request(1, "m"), Request("x", "m"), ("cancelled", 1)]
+    assert not side.peer.answer(1, b"{}")
+    assert side.peer.answer("x", b"{}")
+    assert [message["id"] for message in side.written()] == ["x"]
+
+
+def test_taking_back_what_was_answered_is_nothing(side: Side):
+    side.hear(asked(1))
+    side.peer.answer(1, b"{}")
+    side.hear(cancelled(1))
+    assert side.told() == [Request(1, "m")]
+
+
+@pytest.mark.parametrize("params", [{}, [], 5, {"requestId": None}, {"requestId": {"a": 1}}])
+def test_a_cancellation_that_names_nothing_is_dropped(side: Side, params: Any):
+    side.hear(asked(1), told("notifications/cancelled", params))
+    assert side.told() == [Request(1, "m")]
+
+
+def test_malformed_messages_are_handed_on_and_can_be_complained_about(side: Side):
+    side.hear(b'{"id":7,"method":5}', b'{"id":null,"method":"m"}')
+    messages = side.told()
+    assert [message.id for message in messages] == [7, None]
+    for message in messages:
+        side.peer.complain(message)
+    first, second = side.written()
+    assert (first["id"], first["error"]["code"]) == (7, INVALID_REQUEST)
+    assert "id" not in second
+
+
+def test_strictness_is_passed_on():
+    strict, lenient = Side(strict=True), Side()
+    for side in (strict, lenient):
+        side.hear(b'{"id":1,"method":"m"}')
+    assert [type(what) for what in strict.told() + lenient.told()] == [Malformed, Request]
+
+
+def test_an_unknown_method_has_a_polite_refusal():
+    assert method_not_found("x/y") == RpcError(METHOD_NOT_FOUND, "Method not found: x/y")
+
+
+# Progress
+
+
+def progress(token: Any) -> dict[str, Any]:
+    return told("notifications/progress", {"progressToken": token, "progress": 1})
+
+
+def test_progress_reaches_the_request_that_it_belongs_to(side: Side):
+    seen: list[tuple[str, Raw]] = []
+    side.ask(on_progress=lambda raw: seen.append(("a", raw)))
+    side.ask(on_progress=lambda raw: seen.append(("b", raw)))
+    side.hear(progress(2), progress(1), progress(2))
+    assert [who for who, _ in seen] == ["b", "a", "b"]
+    assert json.loads(bytes(seen[0][1])) == {"progressToken": 2, "progress": 1}
+    assert side.told() == []
+
+
+def test_progress_that_comes_late_or_unasked_is_quiet(side: Side):
+    seen: list[Raw] = []
+    side.ask(on_progress=seen.append)
+    side.ask()
+    side.hear(answered(1), progress(1), progress(2))
+    assert (seen, side.told()) == ([], [])
+
+
+@pytest.mark.parametrize("token", ["1", "abc", 2, 0, -1, 10**30])
+def test_progress_with_a_token_that_is_not_ours_is_a_notification(side: Side, token: Any):
+    side.ask(on_progress=lambda _: pytest.fail("not for this request"))
+    side.hear(progress(token))
+    (notification,) = side.told()
+    assert notification.method == "notifications/progress"
+
+
+@pytest.mark.parametrize("params", [None, {}, [], {"progressToken": None}, "x"])
+def test_progress_without_a_token_is_a_notification(side: Side, params: Any):
+    side.hear(told("notifications/progress", params))
+    (notification,) = side.told()
+    assert notification.method == "notifications/progress"
+
+
+# The end
+
+
+def test_closing_ends_everything_once_and_for_all(side: Side):
+    first, second = side.ask(), side.ask(deadline=1.0)
+    side.hear(asked("q"))
+    side.told()
+    side.written()
+    side.peer.close("gone")
+    side.peer.close("again")
+    assert (first, second) == ([Closed("gone")], [Closed("gone")])
+    assert side.peer.next_deadline() is None
+    side.peer.expire(now=NEVER)
+    side.hear(answered(1), answered(2), asked(3), told("n"), b"noise", cancelled("q"))
+    side.peer.end()
+    assert not side.peer.answer("q", b"{}")
+    assert not side.peer.refuse("q", RpcError(1, "x"))
+    assert not side.peer.cancel(1, "late")
+    side.peer.notify("n")
+    side.peer.complain(Malformed(1, INVALID_REQUEST, "x"))
+    assert (first, second) == ([Closed("gone")], [Closed("gone")])
+    assert (side.told(), side.written()) == ([], [])
+    assert side.peer.statistics().closed
+
+
+def test_a_request_after_the_end_ends_at_once(side: Side):
+    side.peer.close("gone")
+    assert side.ask() == [Closed("gone")]
+    assert side.peer.next_deadline() is None
+    assert side.written() == []
+
+
+def test_a_callback_of_the_end_may_ask_again_and_is_told_at_once(side: Side):
+    outcomes: list[Outcome] = []
+
+    def ask_again(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        if len(outcomes) < 3:
+            side.peer.request("m", lambda _: None, deadline=NEVER, on_done=ask_again)
+
+    side.peer.request("m", lambda _: None, deadline=NEVER, on_done=ask_again)
+    side.peer.close("gone")
+    assert outcomes == [Closed("gone")] * 3
+
+
+def test_what_follows_a_close_in_the_same_bytes_is_not_dispatched(side: Side):
+    side.heard.then = lambda _: side.peer.close("enough")
+    lines = [asked(1), told("n"), answered(5), asked(2)]
+    side.peer.feed(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+    assert side.told() == [Request(1, "m")]
+    side = Side()
+    side.heard.then = lambda _: side.peer.close("enough")
+    side.hear([asked(1), asked(2)])
+    assert side.told() == [Request(1, "m")]
+
+
+def test_the_last_line_counts_even_without_its_newline(side: Side):
+    done = side.ask()
+    side.peer.feed(b'{"id":1,"result":')
+    side.peer.feed(b"5}")
+    assert done == []
+    side.peer.end()
+    assert done == [Raw(b"5")]
+
+
+def test_the_repr_shows_what_is_under_way(side: Side):
+    side.ask()
+    side.hear(asked(1))
+    assert repr(side.peer) == "<Peer open sent=1 received=1>"
+    side.peer.close("x")
+    assert repr(side.peer) == "<Peer closed sent=0 received=0>"
+
+
+# Lines over the bound
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        b'{"jsonrpc":"2.0","id":1,"result":"%b"}',
+        b'{"jsonrpc":"2.0","id":"1","result":"%b"}',
+        b'{"result":{"text":"%b"},"jsonrpc":"2.0","id":1}',
+    ],
+    ids=["id first", "id as a string", "id last"],
+)
+def test_an_answer_over_the_bound_ends_its_call_with_its_size(shape: bytes):
+    side = Side(max_line=100_000)
+    done, other = side.ask(), side.ask()
+    line = shape % (b"x" * 200_000)
+    side.hear(line, answered(2, "small"))
+    assert (done, other) == ([TooLarge(len(line))], [Raw(b'"small"')])
+    assert side.told() == []
+
+
+def test_a_question_over_the_bound_is_refused_and_told():
+    side = Side(max_line=1_000)
+    side.hear(b'{"id":"q","method":"m","params":{"x":"%b"}}' % (b"x" * 2_000))
+    (refusal,) = side.written()
+    assert (refusal["id"], refusal["error"]["code"]) == ("q", INVALID_REQUEST)
+    ((kind, text),) = side.told()
+    assert kind == "noise"
+    assert "2041 bytes" in text
+
+
+def test_a_line_over_the_bound_that_says_nothing_is_noise():
+    side = Side(max_line=1_000)
+    done = side.ask()
+    side.written()
+    side.hear(b"x" * 2_000, b'{"id":9,"result":"%b"}' % (b"x" * 2_000))
+    assert (done, side.written()) == ([], [])
+    assert [kind for kind, _ in side.told()] == ["noise", "noise"]
+
+
+def test_after_the_end_a_line_over_the_bound_is_nothing():
+    side = Side(max_line=1_000)
+    side.peer.close("gone")
+    side.hear(b'{"id":"q","method":"m","params":{"x":"%b"}}' % (b"x" * 2_000))
+    assert (side.told(), side.written()) == ([], [])
+
+
+# Two peers and a wire between them
+
+
+class End(Side):
+    """A peer at one end: what it writes waits on the wire until it is carried over."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__(max_line=2_000, max_received=5)
+        self.peer = Peer(
+            handler=self.heard, write=self._put, max_line=2_000, max_received=5, strict=True
+        )
+        self.heard.then = self._on_heard
+        self.wire = bytearray()
+        self.clock = clock
+        self.ends: dict[RequestId, list[Outcome]] = {}
+        self.deadlines: dict[RequestId, float] = {}
+        self.given_up: set[RequestId] = set()
+        self.open: list[RequestId] = []
+        self.answers: dict[RequestId, Any] = {}
+        self.was_damaged = False
+
+    def _put(self, data: bytes) -> None:
+        self.wire += data
+
+    def _on_heard(self, what: Any) -> None:
+        if isinstance(what, Request):
+            self.open.append(what.id)
+        elif isinstance(what, tuple) and what[0] == "cancelled":
+            self.open.remove(what[1])
+
+    def start(self, method: str, deadline: float) -> None:
+        done: list[Outcome] = []
+        request_id = self.peer.request(
+            method, lambda i: b'{"n":%d}' % i, deadline=deadline, on_done=done.append
+        )
+        self.ends[request_id] = done
+        self.deadlines[request_id] = deadline
+
+
+ends = st.sampled_from([0, 1])
+
+
+class TwoPeers(RuleBasedStateMachine):
+    """Every request ends once, and rightly, whatever becomes of the bytes on their way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.ends = [End(lambda: self.now), End(lambda: self.now)]
+
+    @rule(
+        who=ends,
+        method=st.sampled_from(["m", "initialize"]),
+        within=st.floats(0.5, 50.0),
+    )
+    def ask(self, who: int, method: str, within: float) -> None:
+        self.ends[who].start(method, self.now + within)
+
+    @rule(who=ends, size=st.integers(1, 400))
+    def carry_some(self, who: int, size: int) -> None:
+        source, target = self.ends[who], self.ends[1 - who]
+        data = bytes(source.wire[:size])
+        del source.wire[:size]
+        target.peer.feed(data)
+
+    @rule(
+        who=ends,
+        pick=st.integers(0, 100),
+        how=st.sampled_from(["result", "error", "large", "odd"]),
+    )
+    def answer(self, who: int, pick: int, how: str) -> None:
+        end = self.ends[who]
+        if not end.open:
+            return
+        request_id = end.open.pop(pick % len(end.open))
+        if how == "error":
+            ok = end.peer.refuse(request_id, RpcError(-1, "no"))
+        else:
+            filler = "x" * 3_000 if how == "large" else "{é}" if how == "odd" else ""
+            ok = end.peer.answer(
+                request_id, json.dumps({"for": request_id, "filler": filler}).encode()
+            )
+        assert ok == (not end.peer.statistics().closed)
+        end.answers[request_id] = how
+
+    @rule(who=ends, pick=st.integers(0, 100))
+    def cancel(self, who: int, pick: int) -> None:
+        end = self.ends[who]
+        if not end.ends:
+            return
+        request_id = list(end.ends)[pick % len(end.ends)]
+        waiting = not end.ends[request_id] and request_id not in end.given_up
+        assert end.peer.cancel(request_id, "r") == waiting
+        if waiting:
+            end.given_up.add(request_id)
+
+    @rule(seconds=st.floats(0.1, 30.0))
+    def let_time_pass(self, seconds: float) -> None:
+        self.now += seconds
+        for end in self.ends:
+            end.peer.expire(now=self.now)
+            deadline = end.peer.next_deadline()
+            assert deadline is None or deadline > self.now
+
+    @rule(who=ends, noise=st.sampled_from([b"banner", b"{", b"[1]", b'{"id":"x","result":1}']))
+    def print_noise(self, who: int, noise: bytes) -> None:
+        end = self.ends[who]
+        if not end.wire or end.wire.endswith(b"\n"):
+            end.wire += noise + b"\n"
+
+    @rule(who=ends)
+    def tell(self, who: int) -> None:
+        self.ends[who].peer.notify("n", b"{}")
+
+    @rule(who=ends)
+    def close(self, who: int) -> None:
+        end = self.ends[who]
+        end.peer.close("over")
+        assert not end.peer.statistics().sent
+        end.open.clear()
+
+    @invariant()
+    def every_request_ends_at_most_once_and_rightly(self) -> None:
+        for end, other in zip(self.ends, reversed(self.ends), strict=True):
+            for request_id, done in end.ends.items():
+                assert len(done) <= 1
+                assert not (done and request_id in end.given_up)
+                for outcome in done:
+                    self.check(end, other, request_id, outcome)
+
+    def check(self, end: End, other: End, request_id: RequestId, outcome: Outcome) -> None:
+        damaged = end.was_damaged or other.was_damaged
+        match outcome:
+            case Raw():
+                if not damaged:
+                    assert json.loads(bytes(outcome))["for"] == request_id
+                    assert other.answers[request_id] in ("result", "odd")
+            case TooLarge():
+                assert damaged or other.answers[request_id] == "large"
+            case Overdue():
+                assert end.deadlines[request_id] <= self.now
+            case Closed():
+                assert end.peer.statistics().closed
+            case RpcError():
+                refused = outcome.code == INVALID_REQUEST
+                assert damaged or refused or other.answers[request_id] == "error"
+
+    def teardown(self) -> None:
+        for end in self.ends:
+            end.peer.end()
+            end.peer.expire(now=self.now + 1_000)
+            for request_id, done in end.ends.items():
+                assert len(done) == (request_id not in end.given_up)
+            assert end.peer.next_deadline() is None
+            assert not end.peer.statistics().sent
+        self.now += 1_000
+        self.every_request_ends_at_most_once_and_rightly()
+
+
+class DamagedWire(TwoPeers):
+    """The same, when bytes change on their way."""
+
+    @precondition(lambda self: any(end.wire for end in self.ends))
+    @rule(who=ends, where=st.integers(0, 10_000), byte=st.integers(0, 255))
+    def damage(self, who: int, where: int, byte: int) -> None:
+        end = self.ends[who]
+        if end.wire:
+            end.wire[where % len(end.wire)] = byte
+            end.was_damaged = True
+
+
+TestTwoPeers = TwoPeers.TestCase
+TestTwoPeers.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+TestDamagedWire = DamagedWire.TestCase
+TestDamagedWire.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
