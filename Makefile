@@ -60,5 +60,5 @@ bench: $(STAMP) ## Measure what the promises cost.
 	$(BIN)/python -m bench
 
 clean: ## Remove everything that make made.
-	rm -rf $(VENV) build dist .coverage .hypothesis .import_linter_cache .pytest_cache .ruff_cache bench/results
+	rm -rf $(VENV) .cache build dist .coverage .hypothesis .import_linter_cache .pytest_cache .ruff_cache bench/results
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,29 +1,47 @@
-"""`make bench`: print the figures as a table and write them down as JSON."""
+"""`make bench`: print the figures as tables and write them down as JSON.
+
+Only the ratios within one run mean something: machines are noisy.
+"""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
-from bench import wire
+from bench import proxy, wire
 
 RESULTS = Path(__file__).with_name("results")
 
+Rows = Mapping[str, Mapping[str, float]]
+
+
+def table(title: str, rows: Rows, floor: str) -> None:
+    """One line per figure, one column per way, and how each compares with the first."""
+    names = list(rows)
+    print(f"\n{title}")
+    print(f"  {'':22}" + "".join(f"{name:>24}" for name in names))
+    figures = list(dict.fromkeys(key for row in rows.values() for key in row))
+    for figure in figures:
+        cells = [_cell(rows[name].get(figure), rows[floor].get(figure)) for name in names]
+        print(f"  {figure:22}" + "".join(f"{cell:>24}" for cell in cells))
+
+
+def _cell(value: float | None, floor: float | None) -> str:
+    if value is None:
+        return ""
+    shown = f"{value:,.0f}" if value >= 1000 else f"{value:.3f}"
+    return f"{shown} ({value / floor:.2f}×)" if floor else shown
+
 
 def main() -> None:
-    figures = wire.run()
-    floor = figures["bare pipe"]
-    print(
-        f"{'':14}{'call p50':>12}{'ratio':>8}{'10 MB result':>15}{'ratio':>8}{'calls/s at 16':>16}"
-    )
-    for name, row in figures.items():
-        rate = row.get("calls_per_s_at_16")
-        print(
-            f"{name:14}{row['call_ms']:9.3f} ms{row['call_ms'] / floor['call_ms']:8.2f}"
-            f"{row['large_ms']:12.1f} ms{row['large_ms'] / floor['large_ms']:8.2f}"
-            f"{'' if rate is None else format(rate, '16,.0f')}"
-        )
+    of_wire = wire.run()
+    of_proxy = proxy.run()
+    table("The wire against a bare pipe", of_wire, "bare pipe")
+    table("The proxy against its backend", of_proxy, "direct")
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / "wire.json"
+    figures = {"wire": of_wire, "proxy": of_proxy}
+    path = RESULTS / "figures.json"
     path.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    print(f"\nWritten to {path.name} in bench/results.")
 
 
 if __name__ == "__main__":

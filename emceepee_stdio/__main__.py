@@ -5,6 +5,7 @@ loaded, and the command line is read right after.
 """
 
 import os
+import signal
 import sys
 
 __all__ = ["main"]
@@ -31,16 +32,24 @@ def _is_to_serve(arguments: list[str]) -> bool:
 def _serve(arguments: list[str]) -> int:
     from emceepee_stdio.front.hello import hello, take_over  # noqa: PLC0415 - see above
 
-    wire_in, wire_out = take_over()
+    _end_on_signals()
     try:
+        wire_in, wire_out = take_over()
         handover = hello(wire_in, wire_out)
-    except (KeyboardInterrupt, BrokenPipeError):
-        return 0
-    if handover.ended and not handover.unread.strip():
-        return 0
-    from emceepee_stdio.cli.serve import serve_greeted  # noqa: PLC0415 - see above
+        if handover.ended and not handover.unread and not arguments[1:]:
+            return 0
+        from emceepee_stdio.cli.serve import serve_greeted  # noqa: PLC0415 - see above
 
-    return serve_greeted(arguments[1:], handover, wire_in, wire_out)
+        return serve_greeted(arguments[1:], handover, wire_in, wire_out)
+    except KeyboardInterrupt:
+        return 0
+
+
+def _end_on_signals() -> None:
+    """As long as nothing has been started, every signal to end is as good as Ctrl-C."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if number := getattr(signal, name, None):
+            signal.signal(number, signal.default_int_handler)
 
 
 if __name__ == "__main__":

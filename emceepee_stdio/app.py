@@ -16,7 +16,7 @@ from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.front.hello import Handover
 from emceepee_stdio.front.stdio import serve
 from emceepee_stdio.ids import Ids
-from emceepee_stdio.journal import Journal, default_directory
+from emceepee_stdio.journal import Event, Journal, default_directory
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.servers import Environment
 
@@ -37,7 +37,7 @@ def run(
     config, problem = _load(config_path, extra)
     journal = _journal(config, clock, session=ids())
     if problem is not None:
-        journal.error("config_invalid", error=problem)
+        journal.record(Event.CONFIG_INVALID, error=problem)
     runtime = Runtime(
         config, clock=clock, ids=ids, journal=journal, environment=_environment(config)
     )

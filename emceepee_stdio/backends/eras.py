@@ -13,7 +13,7 @@ from msgspec import Raw
 from emceepee_stdio import __version__
 from emceepee_stdio.backends.base import Era, Hello
 from emceepee_stdio.errors import CannotConnect
-from emceepee_stdio.wire.codec import RequestId, RpcError, to_json
+from emceepee_stdio.wire.codec import METHOD_NOT_FOUND, RequestId, RpcError, to_json
 
 __all__ = [
     "LEGACY_VERSIONS",
@@ -109,7 +109,7 @@ def read_discovery(result: Raw, *, server: str) -> Hello:
 
 def refuses_handshake(error: RpcError) -> bool:
     """Whether this error to initialize means: I speak the modern era only."""
-    if error.code == UNSUPPORTED_VERSION:
+    if error.code in (UNSUPPORTED_VERSION, METHOD_NOT_FOUND):
         return True
     if error.data is None:
         return False

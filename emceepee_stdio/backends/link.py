@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import anyio
-from anyio.abc import TaskGroup
+import anyio.abc
 from msgspec import Raw
 
 from emceepee_stdio.backends.asking import Asking, Errand
@@ -46,6 +46,7 @@ from emceepee_stdio.wire.codec import INVALID_PARAMS, METHOD_NOT_FOUND
 __all__ = ["Link", "LinkOptions"]
 
 _RESOURCE_NOT_FOUND = -32002
+_LINGER = 0.1
 _LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
 
@@ -88,16 +89,18 @@ class Link:
             on_degraded=lambda n: sink.health_changed(name, degraded=True, misses=n),
             on_restored=lambda n: sink.health_changed(name, degraded=False, misses=n),
         )
+        channel = make_channel(self._ear)
+        self._subscriptions.linger = 0.0 if channel.transport == "stdio" else _LINGER
         self._supervisor = Supervisor(
             name,
-            make_channel(self._ear),
+            channel,
             sink=self._ear,
             clock=clock,
             restarts=Restarts(options.restarts, uniform=uniform),
             lazy=options.lazy,
         )
         self._asking = Asking(name, self._supervisor, self._ear, clock=clock, rounds=options.rounds)
-        self._tasks: TaskGroup | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
         self._over: anyio.Event | None = None
 
     def __repr__(self) -> str:

@@ -47,13 +47,21 @@ class _Stream:
 class Listening:
     """What one modern connection tells us. `on_gap` is called when something may have been missed.
 
-    `wanted` says what is wanted now; `wish` is called when that has changed.
+    `wanted` says what is wanted now; `wish` is called when that has changed. Where each stream has
+    a socket of its own, the words on the old one may come after the first on the new one: then it
+    is heard a moment longer, and a change may be told twice, but none is missed.
     """
 
     def __init__(
-        self, term: Term, *, wanted: Callable[[], Wanted], on_gap: Callable[[], None]
+        self,
+        term: Term,
+        *,
+        wanted: Callable[[], Wanted],
+        on_gap: Callable[[], None],
+        linger: float,
     ) -> None:
         self._term = term
+        self._linger = linger
         self._wanted = wanted
         self._on_gap = on_gap
         self._stream: _Stream | None = None
@@ -95,7 +103,7 @@ class Listening:
             return
         stream.granted = mapping(mapping(decoded(rest)).get("notifications"))
         stream.mark = mark
-        if self._stream is not None and self._stream is not stream:
+        if not self._linger and self._stream is not None and self._stream is not stream:
             self._ended_marks.append(self._stream.mark)
         self._term.bell.ring()
 
@@ -134,6 +142,8 @@ class Listening:
         if previous is not None:
             if stream.over and stream.granted is None and not previous.over:
                 return
+            if wanted:
+                await anyio.sleep(self._linger)
             self._ended_marks.append(previous.mark)
             previous.scope.cancel()
         self._stream = stream

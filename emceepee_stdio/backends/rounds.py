@@ -6,11 +6,11 @@ the call that raised them, until the call has its real result.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import cast
+from typing import TypeGuard, cast
 
 import anyio
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from emceepee_stdio.backends.base import Params, Question, RemoteError
 from emceepee_stdio.backends.notices import decoded, mapping
@@ -24,12 +24,13 @@ __all__ = ["Asker", "RoundQuestion", "Rounds", "required_urls"]
 _URL_REQUIRED = -32042
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
+_NULL = Raw(b"null")
 _KNOWN = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 
 
 class _InputRequest(msgspec.Struct):
     method: str
-    params: Raw | None = None
+    params: Raw | UnsetType = UNSET
 
 
 class _ResultType(msgspec.Struct, rename="camel"):
@@ -38,7 +39,7 @@ class _ResultType(msgspec.Struct, rename="camel"):
 
 class _InputRequired(msgspec.Struct, rename="camel"):
     input_requests: dict[str, _InputRequest] | None = None
-    request_state: Raw | None = None
+    request_state: Raw | UnsetType = UNSET
 
 
 class _Urls(msgspec.Struct):
@@ -168,7 +169,7 @@ class Rounds:
             raise CallFailed(
                 f"{self._server} asks for input in a way that cannot be read: {error}"
             ) from None
-        if interim.input_requests is None and interim.request_state is None:
+        if interim.input_requests is None and not _is_there(interim.request_state):
             raise CallFailed(f"{self._server} asks for input, but not for what.")
         for request in (interim.input_requests or {}).values():
             if request.method not in _KNOWN:
@@ -181,14 +182,19 @@ class Rounds:
         if interim.input_requests:
             outcomes = await self._put(interim.input_requests)
             extra["inputResponses"] = {key: Raw(value) for key, value in outcomes.items()}
-        if interim.request_state is not None:
+        if _is_there(interim.request_state):
             extra["requestState"] = interim.request_state
         return extra
 
     async def _put(self, requests: Mapping[str, _InputRequest]) -> dict[str, bytes]:
         """Show all questions, wait for all answers; a refusal ends the call."""
         questions = {
-            key: RoundQuestion(r.method, r.params, call=self._call, on_answer=self._term.bell.ring)
+            key: RoundQuestion(
+                r.method,
+                r.params if _is_there(r.params) else None,
+                call=self._call,
+                on_answer=self._term.bell.ring,
+            )
             for key, r in requests.items()
         }
         asked = list(questions.values())
@@ -229,6 +235,11 @@ def required_urls(error: RemoteError) -> list[Raw] | None:
         return msgspec.json.decode(error.error.data, type=_Urls).elicitations
     except (msgspec.MsgspecError, RecursionError):
         return None
+
+
+def _is_there(raw: Raw | UnsetType) -> TypeGuard[Raw]:
+    """Some servers say null where they mean nothing."""
+    return raw is not UNSET and raw != _NULL
 
 
 def _asks(result: Raw) -> bool:

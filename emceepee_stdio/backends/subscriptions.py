@@ -28,14 +28,22 @@ _TELLS = {kind: name for name, kind in _WANTS.items()} | {Kind.TEMPLATES: "resou
 
 
 class Subscriptions:
-    """What one server is to tell us, kept across its connections."""
+    """What one server is to tell us, kept across its connections.
+
+    `linger` is how long a stream that has been replaced is still heard, in seconds.
+    """
 
     def __init__(
-        self, server: str, *, on_gap: Callable[[], None], note: Callable[[str], None]
+        self,
+        server: str,
+        *,
+        on_gap: Callable[[], None],
+        note: Callable[[str], None],
     ) -> None:
         self._server = server
         self._on_gap = on_gap
         self._note = note
+        self.linger = 0.0
         self._uris: dict[str, None] = {}
         self._listening: Listening | None = None
 
@@ -49,7 +57,12 @@ class Subscriptions:
     def begin(self, term: Term) -> None:
         """A new connection, on which nothing is told yet."""
         self._listening = (
-            Listening(term, wanted=lambda: self._wanted(term), on_gap=self._on_gap)
+            Listening(
+                term,
+                wanted=lambda: self._wanted(term),
+                on_gap=self._on_gap,
+                linger=self.linger,
+            )
             if term.modern
             else None
         )

@@ -32,8 +32,6 @@ from emceepee_stdio.state.restarts import Restarts
 
 __all__ = ["Supervisor"]
 
-_VERDICT = 0.2
-
 
 class Supervisor:
     """A backend and its life. Make it, start `run` in a task group, and use it from anywhere."""
@@ -47,6 +45,7 @@ class Supervisor:
         clock: Clock,
         restarts: Restarts,
         lazy: bool = False,
+        verdict: float = 0.2,
     ) -> None:
         self.name = name
         self._channel = channel
@@ -54,6 +53,7 @@ class Supervisor:
         self._clock = clock
         self._restarts = restarts
         self._lazy = lazy
+        self._verdict_time = verdict
         self._phase: Phase | None = None
         self._connection: Connection | None = None
         self._hello_before = False
@@ -312,14 +312,17 @@ class Supervisor:
 
     async def _verdict(self, connection: Connection) -> None:
         """The owner learns of a loss a moment after the callers: wait until it has decided."""
-        with anyio.move_on_after(_VERDICT):
+        with anyio.move_on_after(self._verdict_time):
             while self._connection is connection:
                 await self._changed.wait()
 
     def _unavailable(self, error: ProxyError) -> ProxyError:
         """The error of the shared attempt, for each of its callers."""
-        if isinstance(error, CannotConnect):
-            return ServerFailed(error.fact, hint=f"{error.next_step} Then call reconnect_server.")
+        if self._phase is Phase.FAILED:
+            hint = error.next_step
+            if "reconnect_server" not in hint:
+                hint = f"{hint} Then call reconnect_server."
+            return ServerFailed(error.fact, hint=hint)
         return ServerUnavailable(error.fact, hint=self._prospects())
 
     def _prospects(self) -> str:

@@ -37,11 +37,14 @@ def check(config: ConfigOption = None) -> None:
     loaded = load_file(config, environ=os.environ)
     for warning in loaded.warnings:
         terminal.line(f"warning: {warning}")
-    for broken in loaded.disabled:
-        terminal.line(f"broken: {broken.name}: {broken.reason}")
+    broken = [server for server in loaded.disabled if not server.switched_off]
+    for server in loaded.disabled:
+        terminal.line(
+            f"{'off' if server.switched_off else 'broken'}: {server.name}: {server.reason}"
+        )
     usable = len(loaded.servers)
     terminal.line(f"{usable} usable server{'' if usable == 1 else 's'}.")
-    if loaded.disabled or loaded.warnings:
+    if broken or loaded.warnings:
         raise typer.Exit(_PROBLEMS)
 
 

@@ -31,6 +31,8 @@ def serve_greeted(arguments: Sequence[str], handover: Handover, wire_in: int, wi
     except (ValueError, ProxyError) as error:
         sys.stderr.write(f"emceepee serve: {error}\n")
         return _USAGE
+    if handover.ended and not handover.unread:
+        return 0
     return run(handover, wire_in, wire_out, config_path=options.config, extra=extra)
 
 

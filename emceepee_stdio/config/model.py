@@ -157,6 +157,9 @@ class Limits(Struct, frozen=True, kw_only=True):
         int, _within(0, _GIB, "Characters over which a result is stored and paged; 0 never does.")
     ] = 40_000
     line_bytes: Annotated[int, _within(_KIB, _GIB, "Bytes of one line from a server.")] = 64 * _MIB
+    unread_bytes: Annotated[
+        int, _within(_KIB, _GIB, "Bytes that a server may leave unread before it is refused more.")
+    ] = 64 * _MIB
     client_line_bytes: Annotated[
         int, _within(_KIB, 64 * _MIB, "Bytes of one line to the client.")
     ] = 8 * _MIB
@@ -185,7 +188,9 @@ class Logging(Struct, frozen=True, kw_only=True):
     max_bytes: Annotated[int, _within(_KIB, _GIB, "Size at which a file is rotated, in bytes.")] = (
         10 * _MIB
     )
-    files: Annotated[int, _within(1, 1_000, "Rotated files kept for each process.")] = 5
+    files: Annotated[
+        int, _within(1, 1_000, "Files kept for each process, with the one in use.")
+    ] = 5
     max_age_days: Annotated[int, _within(1, 3_650, "Days after which a file is removed.")] = 14
 
 

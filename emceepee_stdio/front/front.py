@@ -24,7 +24,9 @@ from emceepee_stdio.front.protocol import (
     Refused,
 )
 from emceepee_stdio.front.render import render
+from emceepee_stdio.journal import Event
 from emceepee_stdio.session.calls import Call
+from emceepee_stdio.session.large import fitted
 from emceepee_stdio.session.own import read_own
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
@@ -147,7 +149,7 @@ class Front:
         self.peer.complain(message)
 
     def on_noise(self, text: str) -> None:
-        self._runtime.journal.warning("client_noise", text=text)
+        self._runtime.journal.record(Event.CLIENT_NOISE, text=text)
         self.peer.complain(Malformed(None, -32700, "Parse error"))
 
     # Answers
@@ -234,7 +236,7 @@ class Front:
             except Exception as error:  # noqa: BLE001 - a bug in one call must not end the others
                 self._session.fail(call, self._unexpected(tool, error))
             else:
-                self._session.finish(call, reply)
+                self._session.finish(call, fitted(self._session, reply) if call.server else reply)
         if call.scope.cancelled_caught:
             self._session.abandon(call)
         if call.lease is not None and not call.answered:
@@ -253,8 +255,8 @@ class Front:
 
     def _unexpected(self, tool: Tool, error: Exception) -> ProxyError:
         reference = self._runtime.ids()
-        self._runtime.journal.error(
-            "unexpected_error", request_id=reference, tool=tool.name, error=repr(error)
+        self._runtime.journal.record(
+            Event.UNEXPECTED_ERROR, request_id=reference, tool=tool.name, error=repr(error)
         )
         return CallFailed(
             f"Something went wrong inside emceepee while it ran {tool.name}.",

@@ -20,15 +20,20 @@ _LEAVES_OPEN = frozenset({"initialize", "server/discover", "ping"})
 
 
 class Handover(NamedTuple):
-    """What the greeting leaves to the rest: the client, and bytes that were not answered."""
+    """What the greeting leaves to the rest: the client, and bytes that were not answered.
+
+    `stays` once the client has shown that it does; `ended` when it has left.
+    """
 
     protocol: Protocol
     unread: bytes
+    stays: bool
     ended: bool
 
 
 def take_over() -> tuple[int, int]:
     """Keep stdin and stdout for the wire: a stray print or read of any library cannot reach it."""
+    _open_the_closed()
     wire_in, wire_out = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -37,24 +42,34 @@ def take_over() -> tuple[int, int]:
     return wire_in, wire_out
 
 
+def _open_the_closed() -> None:
+    """Started without one of the three, the wire itself must not take its number."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
 def hello(wire_in: int, wire_out: int) -> Handover:
     protocol = Protocol()
     unread = b""
     stays = False
     while not stays or _has_more(wire_in):
-        data = os.read(wire_in, _CHUNK)
+        data = _read_some(wire_in)
         if not data:
-            return Handover(protocol, unread, ended=True)
+            return Handover(protocol, unread.strip(), stays, ended=True)
         unread += data
         while (end := unread.find(b"\n")) >= 0:
             answer = _answer(protocol, unread[:end])
             if answer is None:
-                return Handover(protocol, unread, ended=False)
+                return Handover(protocol, unread, stays, ended=False)
             line, stays_now = answer
             unread = unread[end + 1 :]
             stays = stays or stays_now
-            _write(wire_out, line)
-    return Handover(protocol, unread, ended=False)
+            if not _write(wire_out, line):
+                return Handover(protocol, b"", stays, ended=True)
+    return Handover(protocol, unread, stays, ended=False)
 
 
 def _answer(protocol: Protocol, line: bytes) -> tuple[bytes, bool] | None:
@@ -111,6 +126,24 @@ def _has_more(fd: int) -> bool:
         return False
 
 
-def _write(fd: int, data: bytes) -> None:
+def _read_some(fd: int) -> bytes:
+    """What has come; nothing when the client is gone, however it went."""
+    while True:
+        try:
+            return os.read(fd, _CHUNK)
+        except BlockingIOError:  # whoever started us shares it with others that do not block
+            select.select([fd], [], [])
+        except OSError:
+            return b""
+
+
+def _write(fd: int, data: bytes) -> bool:
+    """Write all of it; False when nobody reads any more."""
     while data:
-        data = data[os.write(fd, data) :]
+        try:
+            data = data[os.write(fd, data) :]
+        except BlockingIOError:
+            select.select([], [fd], [])
+        except OSError:
+            return False
+    return True

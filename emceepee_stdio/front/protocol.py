@@ -44,7 +44,8 @@ INSTRUCTIONS = """\
 emceepee connects you to any number of MCP servers through these few tools.
 
 1. list_servers shows what is there; add_server connects another one at any time, by command or url.
-2. execute_tool runs a tool of a server and gives you its result.
+2. list_tools finds the right tool (query takes plain words); execute_tool runs it and gives you its
+   result. Resources, prompts and logs have tools of their own.
 3. If you get a task_id instead, the call goes on in the background. Do something else, or wait with
    await_activity; get_task_result gives the result, and waits for it if need be.
 4. If a server asks a question, it stands under pending_client_action in every answer until it is
@@ -71,6 +72,14 @@ _RESOURCES = [
         "description": "How the proxy is doing now.",
         "mimeType": "application/json",
     },
+]
+_TEMPLATES = [
+    {
+        "uriTemplate": "emceepee://results/{id}",
+        "name": "results",
+        "description": "Results that were too large for one answer.",
+        "mimeType": "text/plain",
+    }
 ]
 
 
@@ -148,7 +157,7 @@ class Protocol:
             case "resources/list":
                 return _json({"resources": _RESOURCES})
             case "resources/templates/list":
-                return b'{"resourceTemplates":[]}'
+                return _json({"resourceTemplates": _TEMPLATES})
             case "server/discover":
                 return Refused(INVALID_PARAMS, f"_meta lacks {PROTOCOL_VERSION}")
             case _:
@@ -168,7 +177,7 @@ class Protocol:
             case "resources/list":
                 return _cacheable(_json({"resources": _RESOURCES}))
             case "resources/templates/list":
-                return _cacheable(b'{"resourceTemplates":[]}')
+                return _cacheable(_json({"resourceTemplates": _TEMPLATES}))
             case _:
                 return Refused(METHOD_NOT_FOUND, f"Method not found: {method}")
 

@@ -4,10 +4,10 @@ Context comes after the tool's own blocks: events that were not told yet, and qu
 The events are leased: told for good only once the answer has been written.
 """
 
-from emceepee_stdio.errors import ResultTooLarge
 from emceepee_stdio.front.protocol import SERVER_INFO
 from emceepee_stdio.session.calls import Call
 from emceepee_stdio.session.context import lease_events, pending_client
+from emceepee_stdio.session.large import stored_whole
 from emceepee_stdio.session.reply import Reply, text_block
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import Lease
@@ -33,11 +33,8 @@ def render(
     body = _assemble(reply, blocks, identity)
     limit = session.settings.limits.client_line_bytes
     if len(body) > limit:
-        error = ResultTooLarge(
-            f"The result has {len(body)} bytes; this client is sent at most {limit} at a time.",
-            hint="Ask the tool for less.",
-        )
-        body = _assemble(Reply.error(error), [Reply.error(error).content], identity)
+        instead = stored_whole(session, reply, limit)
+        body = _assemble(instead, [instead.content, *blocks[1:]], identity)
     return body, leases
 
 

@@ -28,28 +28,50 @@ class _Wire:
 
     def __init__(self, runtime: Runtime, protocol: Protocol, tasks: TaskGroup) -> None:
         self.over = anyio.Event()
+        self.signalled = False
         self.front = Front(runtime, protocol, tasks=tasks, write=self._write)
         self._reader: Reader | None = None
         self._writer: Writer | None = None
         self._paused = False
+        self._finishing = anyio.CancelScope()
 
-    def open(self, wire_in: int, wire_out: int, unread: bytes) -> None:
+    def open(self, wire_in: int, wire_out: int, unread: bytes, *, ended: bool) -> None:
         self._writer = open_writer(wire_out, on_broken=self.over.set, on_written=self._written)
         self.front.peer.feed(unread)
-        self._reader = open_reader(wire_in, on_data=self.front.peer.feed, on_end=self.over.set)
+        if ended:
+            self._hung_up()
+            os.close(wire_in)
+        else:
+            self._reader = open_reader(wire_in, on_data=self.front.peer.feed, on_end=self._hung_up)
 
-    def close(self) -> None:
+    def stop_reading(self) -> None:
+        """What comes from now on is for nobody."""
         if self._reader is not None:
             self._reader.close()
+            self._reader = None
+
+    def close(self) -> None:
+        self.stop_reading()
         if self._writer is not None:
             self._writer.close()
 
+    def on_signal(self) -> None:
+        """We are told to end: nobody is waited for any more."""
+        self.signalled = True
+        self._finishing.cancel()
+        self.over.set()
+
     async def let_finish(self, within: float) -> None:
         """A client that only closed its end still reads: what is nearly done may be answered."""
-        with anyio.move_on_after(within):
+        with self._finishing, anyio.move_on_after(within):
             await self.front.idle()
             if self._writer is not None:
                 await self._writer.drained()
+
+    def _hung_up(self) -> None:
+        """Its last line may have come without a newline."""
+        self.front.peer.end()
+        self.over.set()
 
     def _write(self, data: bytes) -> None:
         """Write, and stop reading from a client that does not read."""
@@ -72,33 +94,29 @@ async def serve(runtime: Runtime, handover: Handover, wire_in: int, wire_out: in
     """Serve this client to the end; nothing of the servers is left when it returns."""
     times = runtime.settings.timeouts
     stop = StopTimes(term=times.eof_term_ms / 1000, kill=times.eof_kill_ms / 1000)
-    signalled = anyio.Event()
     async with anyio.create_task_group() as tasks:
         await tasks.start(runtime.run)
         wire = _Wire(runtime, handover.protocol, tasks)
-        tasks.start_soon(_heed_signals, signalled, wire.over)
-        if handover.protocol.version is not None:
+        tasks.start_soon(_heed_signals, wire)
+        if handover.stays and not handover.ended:
             wire.front.start()
-        wire.open(wire_in, wire_out, handover.unread)
-        if handover.ended:
-            wire.over.set()
+        wire.open(wire_in, wire_out, handover.unread, ended=handover.ended)
         await wire.over.wait()
-        if not signalled.is_set():
-            await wire.let_finish(stop.term)
-        if signalled.is_set():
+        wire.stop_reading()
+        await wire.let_finish(stop.term)
+        if wire.signalled:
             stop = StopTimes(term=0.0, kill=times.signal_kill_ms / 1000)
         await runtime.stop(stop)
         wire.close()
         tasks.cancel_scope.cancel()
 
 
-async def _heed_signals(signalled: anyio.Event, over: anyio.Event) -> None:
+async def _heed_signals(wire: _Wire) -> None:
     with anyio.open_signal_receiver(*_signals()) as signals:
         async for number in signals:
-            if signalled.is_set():
+            if wire.signalled:
                 os._exit(128 + number)
-            signalled.set()
-            over.set()
+            wire.on_signal()
 
 
 def _signals() -> list[signal.Signals]:

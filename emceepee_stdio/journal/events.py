@@ -69,6 +69,14 @@ class Event(StrEnum):
     APPROVAL_REQUESTED = "approval_requested", Level.WARNING, "A new server waits for a person."
     APPROVAL_GRANTED = "approval_granted", Level.INFO, "A person allowed a server."
     APPROVAL_DENIED = "approval_denied", Level.WARNING, "A server was refused."
+    SERVER_OUTPUT = "server_output", Level.INFO, "A line that a backend printed or logged."
+    SERVER_NOT_ADDED = "server_not_added", Level.WARNING, "A configured server could not be added."
+    CONFIG_WARNING = "config_warning", Level.WARNING, "Something in the configuration looks wrong."
+    CONFIG_BROKEN = "config_broken", Level.WARNING, "An entry of the configuration is not used."
+    CONFIG_INVALID = "config_invalid", Level.ERROR, "The configuration could not be read."
+    CLIENT_NOISE = "client_noise", Level.WARNING, "The client wrote something that is no message."
+    LATE_RESULT = "late_result", Level.DEBUG, "A result came after its task had ended."
+    UNEXPECTED_ERROR = "unexpected_error", Level.ERROR, "A bug; `request_id` is its reference."
     EVENT_STORE_EVICTION = (
         "event_store_eviction",
         Level.WARNING,

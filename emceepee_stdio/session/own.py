@@ -4,6 +4,7 @@ import json
 
 from emceepee_stdio import __version__
 from emceepee_stdio.errors import ResourceNotFound
+from emceepee_stdio.session.large import RESULTS
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.state.diagrams import diagrams
 
@@ -23,6 +24,12 @@ def read_own(runtime: Runtime, uri: str) -> str:
         )
     if uri == _STATUS:
         return json.dumps(_status(runtime))
+    if uri.startswith(RESULTS):
+        limit = runtime.settings.limits.client_line_bytes // 8
+        page = runtime.session.results.page(
+            uri.removeprefix(RESULTS), offset=0, limit=limit, now=runtime.clock.now()
+        )
+        return page.text
     raise ResourceNotFound(
         f"The proxy has no resource {uri[:200]!r}.", hint=f"It has {_DIAGRAMS} and {_STATUS}."
     )

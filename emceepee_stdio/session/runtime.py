@@ -7,7 +7,7 @@ from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Config
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.ids import Ids
-from emceepee_stdio.journal import Journal
+from emceepee_stdio.journal import Event, Journal
 from emceepee_stdio.session.servers import Environment, Servers
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.wire.process import StopTimes
@@ -37,6 +37,7 @@ class Runtime:
         self.servers = Servers(
             config.settings, sink=self.session, clock=clock, ids=ids, environment=environment
         )
+        self.session.target_of = self._target_of
         self.servers.broken = {broken.name: broken for broken in config.disabled}
         self.tasks: TaskGroup | None = None
         self._stop = anyio.Event()
@@ -50,6 +51,11 @@ class Runtime:
         if self.tasks is None:
             raise RuntimeError("the session does not run")
         return self.tasks
+
+    def _target_of(self, name: str) -> str | None:
+        """The command line or address of a server, without its secrets."""
+        found = [link for link in self.servers if link.name == name]
+        return found[0].snapshot().target if found else None
 
     async def stop(self, times: StopTimes) -> None:
         """End the session, with so much patience for the servers; nothing of them is left."""
@@ -66,20 +72,22 @@ class Runtime:
             try:
                 await self._stop.wait()
             finally:
+                self.journal.record(Event.REGISTRY_SHUTDOWN_START, servers=self.servers.names())
                 with anyio.CancelScope(shield=True):
                     await self.servers.stop_all(self._times)
+                self.journal.record(Event.REGISTRY_SHUTDOWN_COMPLETE)
                 self._ended.set()
             tasks.cancel_scope.cancel()
 
     async def connect_configured(self) -> None:
         """Start every configured server in the background; one that hangs delays nobody."""
         for warning in self.config.warnings:
-            self.journal.warning("config_warning", warning=warning)
+            self.journal.record(Event.CONFIG_WARNING, warning=warning)
         for broken in self.config.disabled:
             if not broken.switched_off:
-                self.journal.warning("config_broken", server=broken.name, reason=broken.reason)
+                self.journal.record(Event.CONFIG_BROKEN, server=broken.name, reason=broken.reason)
         for server in self.config.servers:
             try:
                 await self.servers.add(server, self.group())
             except ProxyError as error:
-                self.journal.warning("server_not_added", server=server.name, error=str(error))
+                self.journal.record(Event.SERVER_NOT_ADDED, server=server.name, error=str(error))

@@ -9,7 +9,7 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from emceepee_stdio.backends.base import Channel, Era, Sink
+from emceepee_stdio.backends.base import Channel, Era, LogLine, LogSource, Sink
 from emceepee_stdio.backends.channels.stdio import (
     Command,
     Haste,
@@ -27,6 +27,7 @@ from emceepee_stdio.errors import (
     ServerExists,
     ServerFailed,
     ServerNotFound,
+    ServerUnavailable,
 )
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.state import RestartPolicy
@@ -125,6 +126,8 @@ class Servers:
                 hint="Remove one with remove_server first.",
             )
         make_channel = await self._channel_maker(config)
+        if self._haste.times is not None:
+            raise ServerUnavailable(f"{config.name} is not started: the proxy is ending.")
         link = Link(
             config.name,
             make_channel,
@@ -136,8 +139,16 @@ class Servers:
         )
         self._links[config.name] = link
         self._configs[config.name] = config
-        tasks.start_soon(link.run)
+        tasks.start_soon(self._run, link)
         return link
+
+    async def _run(self, link: Link) -> None:
+        """A bug in one backend costs that backend, not the proxy."""
+        try:
+            await link.run()
+        except Exception as error:  # noqa: BLE001 - nothing of one backend may end the others
+            line = f"{link.name} was given up because of an unexpected error: {error!r}"
+            self._sink.log(link.name, LogLine(source=LogSource.PROTOCOL, text=line, level="error"))
 
     async def remove(self, name: str) -> None:
         link = self.get(name)
@@ -200,6 +211,7 @@ class Servers:
                 stop=StopTimes(term=times.stop_term_ms / 1000, kill=times.stop_kill_ms / 1000),
                 tail_lines=limits.stderr_tail_lines,
                 max_line=limits.line_bytes,
+                max_unread=limits.unread_bytes,
             ),
         )
 

@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from emceepee_stdio.backends.base import (
     LogLine,
+    LogSource,
     Loss,
     PhaseChange,
     Question,
@@ -107,6 +108,7 @@ class Session:
         self._promotions: Deadlines[Call] = Deadlines()
         self._questions: dict[str, Question] = {}
         self._news = anyio.Event()
+        self.target_of: Callable[[str], str | None] = lambda _server: None
         self.ticker = Ticker(
             clock,
             [
@@ -179,7 +181,7 @@ class Session:
         now = self.clock.now()
         task = self.tasks.complete(call.task, reply, now=now, size=reply.size)
         if task is None:
-            self.journal.debug("late_result", server=call.server, task_id=call.task)
+            self.journal.record(JournalEvent.LATE_RESULT, server=call.server, task_id=call.task)
             return
         self._tell_task(EventType.TASK_COMPLETED, task)
         self.journal.record(JournalEvent.TASK_COMPLETED, server=task.server, task_id=task.id)
@@ -307,6 +309,9 @@ class Session:
 
     def process_started(self, server: str, pid: int) -> None:
         self._reconciler.process_started(server, pid)
+        self.journal.record(
+            JournalEvent.SERVER_SPAWNED, server=server, pid=pid, command=self.target_of(server)
+        )
         self.wake()
 
     def process_ended(self, server: str, loss: Loss, *, expected: bool) -> None:
@@ -332,7 +337,8 @@ class Session:
         if ring is None:
             ring = self.logs[server] = Ring(self.settings.limits.log_lines)
         ring.append(Logged(server=server, line=line, received_at=self.clock.now()))
-        self.journal.debug("server_output", server=server, source=line.source.value, text=line.text)
+        write = self.journal.debug if line.source is LogSource.PROTOCOL else self.journal.info
+        write(JournalEvent.SERVER_OUTPUT, server=server, source=line.source.value, text=line.text)
 
     def asked(self, server: str, question: Question) -> None:
         kind, event = _KINDS[question.method]

@@ -1,6 +1,17 @@
 """THE table: every tool, one row each, in the order in which a client sees them."""
 
-from emceepee_stdio.tools import activity, calls, requests, resources, servers, tasks, timers
+from emceepee_stdio.tools import (
+    activity,
+    calls,
+    logs,
+    prompts,
+    requests,
+    resources,
+    search,
+    servers,
+    tasks,
+    timers,
+)
 from emceepee_stdio.tools.registry import Tool, open_world, read_only
 
 __all__ = ["TABLE", "TOOLS"]
@@ -37,6 +48,16 @@ TOOLS = (
         description="All servers with state, what they offer, and what went wrong last.",
     ),
     Tool(
+        name="list_tools",
+        params=search.ListTools,
+        run=search.list_tools,
+        annotations=read_only,
+        description=(
+            "Find tools on all servers: by plain words, by regex, or all. Few matches come with"
+            " their schemas; ask for detail full before you call a tool that you do not know."
+        ),
+    ),
+    Tool(
         name="execute_tool",
         params=calls.ExecuteTool,
         run=calls.execute_tool,
@@ -47,11 +68,79 @@ TOOLS = (
         ),
     ),
     Tool(
+        name="list_resources",
+        params=resources.ListResources,
+        run=resources.list_resources,
+        annotations=read_only,
+        description="Resources of all servers: files, records and other things to read.",
+    ),
+    Tool(
+        name="list_resource_templates",
+        params=resources.ListResourceTemplates,
+        run=resources.list_resource_templates,
+        annotations=read_only,
+        description="URI templates of resources; fill one in and read it.",
+    ),
+    Tool(
         name="read_resource",
         params=resources.ReadResource,
         run=resources.read_resource,
         annotations=read_only,
-        description="Read a resource of a server.",
+        description=(
+            "Read a resource of a server. With server emceepee: a stored result, page by page or"
+            " searched, emceepee://status or emceepee://diagrams."
+        ),
+    ),
+    Tool(
+        name="subscribe_resource",
+        params=resources.SubscribeResource,
+        run=resources.subscribe_resource,
+        description="Be told, by notification events, when a resource changes.",
+    ),
+    Tool(
+        name="unsubscribe_resource",
+        params=resources.UnsubscribeResource,
+        run=resources.unsubscribe_resource,
+        description="Stop being told of a resource's changes.",
+    ),
+    Tool(
+        name="list_prompts",
+        params=prompts.ListPrompts,
+        run=prompts.list_prompts,
+        annotations=read_only,
+        description="Prompts of all servers, with their arguments.",
+    ),
+    Tool(
+        name="get_prompt",
+        params=prompts.GetPrompt,
+        run=prompts.get_prompt,
+        annotations=read_only,
+        description="A prompt, filled in: who says what, then the messages.",
+    ),
+    Tool(
+        name="complete_argument",
+        params=prompts.CompleteArgument,
+        run=prompts.complete_argument,
+        annotations=read_only,
+        description="Suggestions for an argument of a prompt or of a URI template.",
+    ),
+    Tool(
+        name="get_notifications",
+        params=logs.GetNotifications,
+        run=logs.get_notifications,
+        description="Notifications of servers in full; each is given once.",
+    ),
+    Tool(
+        name="get_logs",
+        params=logs.GetLogs,
+        run=logs.get_logs,
+        description="What servers logged or printed, newest last; each line is given once.",
+    ),
+    Tool(
+        name="set_log_level",
+        params=logs.SetLogLevel,
+        run=logs.set_log_level,
+        description="How much a server is to log.",
     ),
     Tool(
         name="await_activity",

@@ -5,6 +5,7 @@ Whatever happens, `ended` is set once, and nothing is pushed after it.
 """
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -234,11 +235,19 @@ def _popen(spawn: Spawn) -> subprocess.Popen[bytes]:
             bufsize=0,
             start_new_session=sys.platform != "win32",
         )
-    except FileNotFoundError as error:
-        what = error.filename or spawn.argv[0]
+    except FileNotFoundError:
+        script = Path(spawn.argv[0]).exists()
+        what = "the interpreter on its #! line" if script else "it"
         raise CannotConnect(
             f"{spawn.argv[0]} cannot be started: {what} does not exist.",
-            hint="Check the command, its interpreter (the #! line) and cwd.",
+            hint="Install what is missing, or name another command.",
         ) from None
-    except (OSError, ValueError) as error:
+    except (PermissionError, NotADirectoryError, ValueError) as error:
         raise CannotConnect(f"{spawn.argv[0]} cannot be started: {error}.") from None
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+        raise CannotConnect(
+            f"{spawn.argv[0]} is no program that this system can run.",
+            hint="Name its interpreter as the command, and the file as its first argument.",
+        ) from None

@@ -82,7 +82,7 @@ async def http_backend(
     headers: Mapping[str, str] | None = None,
     lazy: bool = False,
 ) -> AsyncIterator[HttpRig]:
-    """Run the backend; at the end stop it and see that no task of it is left."""
+    """Run the backend, and stop it at the end."""
     clock = Clock()
     sink = Recorder()
     channel = HttpChannel(
@@ -96,7 +96,6 @@ async def http_backend(
         restarts=Restarts(restarts, uniform=random.uniform),
         lazy=lazy,
     )
-    before = our_tasks()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(supervisor.run)
         try:
@@ -104,21 +103,28 @@ async def http_backend(
         finally:
             with anyio.fail_after(PATIENCE):
                 await supervisor.stop()
-    assert our_tasks() <= before
+
+
+@asynccontextmanager
+async def nothing_left() -> AsyncIterator[None]:
+    """In the end there are no more tasks than before, and no more sockets."""
+    tasks, sockets = our_tasks(), open_sockets()
+    yield
+    assert our_tasks() <= tasks
+    await until(lambda: open_sockets() <= sockets)
 
 
 @asynccontextmanager
 async def mcp_server(**options: Any) -> AsyncIterator[McpServer]:
-    """The fixture server in this process; in the end no socket of ours may be left to it."""
-    sockets = open_sockets()
-    server = McpServer(**options)
-    await server.http.start()
-    try:
-        yield server
-        await until(lambda: not server.http.connections)
-    finally:
-        await server.http.stop()
-    await until(lambda: open_sockets() <= sockets)
+    """The fixture server in this process; in the end nothing of ours may be left to it."""
+    async with nothing_left():
+        server = McpServer(**options)
+        await server.http.start()
+        try:
+            yield server
+            await until(lambda: not server.http.connections)
+        finally:
+            await server.http.stop()
 
 
 def our_tasks() -> set[asyncio.Task[Any]]:

@@ -60,7 +60,7 @@ async def test_a_missing_interpreter_is_named(tmp_path: Path) -> None:
 
 async def test_exit_at_once_shows_the_code_and_the_last_words(tmp_path: Path) -> None:
     error = await refusal(rude("exit-at-once", "7"), tmp_path)
-    assert isinstance(error, ServerUnavailable)
+    assert isinstance(error, ServerFailed)
     assert "exited with code 7" in str(error)
     assert "the license file is missing" in str(error)
 

@@ -218,20 +218,23 @@ async def test_reconnecting_replaces_the_process_and_never_runs_two(tmp_path: Pa
 
 
 async def test_a_call_in_flight_ends_at_once_when_we_leave(tmp_path: Path) -> None:
-    async with backend(rude("stubborn"), tmp_path) as rig:
-        await rig.call("echo", message="x")
-        ended = anyio.Event()
+    async with backend(rude("silent-after-init"), tmp_path) as rig:
+        await rig.supervisor.connection(within=PATIENCE)
+        caught: list[BaseException] = []
 
         async def call() -> None:
-            with pytest.raises((ServerDisconnected, ServerUnavailable)):
-                await rig.supervisor.request("x/never-answered", within=PATIENCE)
-            ended.set()
+            try:
+                await rig.call("never answered")
+            except (ServerDisconnected, ServerUnavailable) as error:
+                caught.append(error)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call)
-            await anyio.lowlevel.checkpoint()
-            tasks.start_soon(rig.supervisor.stop)
-            await ended.wait()
+            with anyio.fail_after(PATIENCE):
+                while not rig.messages("tools/call"):
+                    await anyio.sleep(0.01)
+            await rig.supervisor.stop()
+        assert "was closed" in str(caught[0])
 
 
 async def test_one_that_hangs_delays_nobody(tmp_path: Path) -> None:

@@ -274,9 +274,13 @@ def test_any_other_error_is_just_an_error_whatever_its_data(data: bytes):
     assert not refuses_handshake(RpcError(-32602, "Invalid request parameters", Raw(data)))
 
 
-@pytest.mark.parametrize("code", [-32601, -32602, -32600, 0, -32000])
+@pytest.mark.parametrize("code", [-32602, -32600, 0, -32000])
 def test_without_data_only_the_code_counts(code: int):
     assert not refuses_handshake(RpcError(code, "no"))
+
+
+def test_a_server_that_has_never_heard_of_initialize_is_tried_as_modern():
+    assert refuses_handshake(RpcError(-32601, "Method not found"))
 
 
 @given(data=st.binary(max_size=60))

@@ -576,8 +576,8 @@ def test_a_call_after_giving_up_tries_once_more():
         assert len(world.attempts) == tried + 1
         assert world.phase is Phase.FAILED
         (error,) = world.outcomes
-        assert isinstance(error, ServerUnavailable)
-        assert "given up" in error.next_step
+        assert isinstance(error, ServerFailed)
+        assert "reconnect_server" in error.next_step
         world.channel.otherwise = OK
         assert await world.backend.connection(within=1.0) is world.channel.current
         world.channel.current.end()

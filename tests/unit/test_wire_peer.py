@@ -719,6 +719,9 @@ class TwoPeers(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for end in self.ends:
+            # What is still on its way is cut off: a line of which half arrived is damaged.
+            end.was_damaged = end.was_damaged or bool(end.wire)
+        for end in self.ends:
             end.peer.end()
             end.peer.expire(now=self.now + 1_000)
             for request_id, done in end.ends.items():

@@ -247,6 +247,11 @@ class HttpChannel:
             if isinstance(error, HttpRefused):
                 return error
             raise error
+        if isinstance(outcome, Overdue):
+            raise ServerFailed(
+                f"{self._name} did not answer initialize within {self.options.connect:g} s.",
+                hint="Check that the URL is that of an MCP server.",
+            )
         raise ServerFailed(f"{self._name} refused initialize: {self._told(outcome)}")
 
     def _ends_opening(self, error: ProxyError) -> bool:

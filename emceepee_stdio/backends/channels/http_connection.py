@@ -11,7 +11,13 @@ from msgspec import Raw
 
 from emceepee_stdio.backends.base import Era
 from emceepee_stdio.backends.channels.event_stream import EventStream
-from emceepee_stdio.backends.channels.http_carrier import EVENTS, JSON, Answer, TooMuch
+from emceepee_stdio.backends.channels.http_carrier import (
+    EVENTS,
+    JSON,
+    Answer,
+    HttpTimes,
+    TooMuch,
+)
 from emceepee_stdio.backends.channels.http_conversation import REFUSAL_BYTES, HttpConversation
 from emceepee_stdio.backends.channels.http_errors import BrokenOff, NotMcp, Unreachable
 from emceepee_stdio.backends.eras import stamp
@@ -19,7 +25,7 @@ from emceepee_stdio.errors import CallFailed, ProxyError
 from emceepee_stdio.wire.codec import Request, RequestId, Response, decode, encode_request
 from emceepee_stdio.wire.peer import TooLarge
 
-__all__ = ["HttpConnection"]
+__all__ = ["HttpConnection", "pause_before_reopening"]
 
 _PROBE = "emceepee-probe"
 _RESUMES = 5
@@ -31,6 +37,7 @@ _NO_LISTENING = (
     HTTPStatus.NOT_ACCEPTABLE,
     HTTPStatus.NOT_IMPLEMENTED,
 )
+_SERVER_TROUBLE = HTTPStatus.INTERNAL_SERVER_ERROR
 _NO_SESSION = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND)
 
 
@@ -59,17 +66,17 @@ class HttpConnection(HttpConversation):
         async with self._carrier.post(data, self._headers(request)) as answer:
             if answer.status >= HTTPStatus.BAD_REQUEST:
                 await self._refused(answer, request)
+            elif answer.status in (HTTPStatus.ACCEPTED, HTTPStatus.NO_CONTENT):
+                raise CallFailed(
+                    f"{self._name} took the request (HTTP status {answer.status}), "
+                    "but does not answer it."
+                )
             elif answer.kind == EVENTS:
                 self._take_session(answer, request)
                 await self._take_stream(answer, request.id)
             elif answer.kind == JSON:
                 self._take_session(answer, request)
                 await self._take_body(answer, request.id)
-            elif answer.status in (HTTPStatus.ACCEPTED, HTTPStatus.NO_CONTENT):
-                raise CallFailed(
-                    f"{self._name} took the request (HTTP status {answer.status}), "
-                    "but does not answer it."
-                )
             else:
                 shown = answer.kind or f"HTTP status {answer.status} and no content type"
                 raise NotMcp(f"{self._name} answered with {shown}, which is not MCP.")
@@ -103,7 +110,7 @@ class HttpConnection(HttpConversation):
         while self._peer.waits_for(request_id):
             if stream.last_id is None or failures >= _RESUMES or self.era is Era.MODERN:
                 raise BrokenOff(f"{self._name} ended the stream before it had answered.")
-            await anyio.sleep(self._pause(stream, 0))
+            await anyio.sleep(pause_before_reopening(stream, times=self._carrier.times))
             failures += 1
             try:
                 async with self._carrier.listen(self._stream_headers(stream)) as resumed:
@@ -111,8 +118,8 @@ class HttpConnection(HttpConversation):
                         failures = 0
                         stream = stream.again()
                         await self._read_events(resumed, stream, request_id)
-                    elif self._check_session(resumed):
-                        return
+                    elif self._check_session(resumed) or _is_final(resumed):
+                        failures = _RESUMES
             except (Unreachable, BrokenOff) as error:
                 self._suspect(error)
 
@@ -130,12 +137,6 @@ class HttpConnection(HttpConversation):
             await answer.read(take)
         except BrokenOff as error:
             self._note(f"a stream broke off: {error.fact}")
-
-    def _pause(self, stream: EventStream, misses: int) -> float:
-        """Before a stream is opened again: what the server said, or longer and longer."""
-        times = self._carrier.times
-        pause = times.reopen if stream.retry is None else max(stream.retry, _SHORTEST_PAUSE)
-        return min(pause * 2 ** min(misses, _MOST_DOUBLINGS), times.reopen_cap)
 
     async def _listen(self) -> None:
         """Hold the listening stream open for as long as the connection lives."""
@@ -155,7 +156,8 @@ class HttpConnection(HttpConversation):
                 self._suspect(error)
             misses = 0 if stream.heard else misses + 1
             stream.heard = False
-            await anyio.sleep(max(wait or 0.0, self._pause(stream, misses)))
+            pause = pause_before_reopening(stream, misses, times=self._carrier.times)
+            await anyio.sleep(max(wait or 0.0, pause))
 
     def _may_listen(self, answer: Answer) -> bool:
         """Not every server speaks unasked; one that forgot the session shows it to the probe."""
@@ -202,3 +204,14 @@ class HttpConnection(HttpConversation):
             return
         if not any(isinstance(m, Response) and m.id == _PROBE for m in messages):
             self.end(f"{self._name} has forgotten the session.")
+
+
+def pause_before_reopening(stream: EventStream, misses: int = 0, *, times: HttpTimes) -> float:
+    """What the server said, or what is usual; longer and longer while nothing is heard."""
+    pause = times.reopen if stream.retry is None else max(stream.retry, _SHORTEST_PAUSE)
+    return min(pause * 2 ** min(misses, _MOST_DOUBLINGS), times.reopen_cap)
+
+
+def _is_final(answer: Answer) -> bool:
+    """Whether asking for the stream again would bring the same refusal."""
+    return answer.status < _SERVER_TROUBLE and answer.status != HTTPStatus.TOO_MANY_REQUESTS

@@ -99,7 +99,7 @@ class _Explained(msgspec.Struct):
 
 
 def said(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+    return str(error).rstrip(". ") or type(error).__name__
 
 
 def unreachable(server: str, error: BaseException) -> Unreachable:

@@ -41,8 +41,6 @@ from emceepee_stdio.wire.watchdog import Watchdog
 
 __all__ = ["Command", "Haste", "StdioChannel", "StdioOptions", "Surroundings"]
 
-_MAX_UNREAD = 64 << 20
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
@@ -66,6 +64,7 @@ class StdioOptions:
     stop: StopTimes = field(default_factory=lambda: StopTimes(term=2.0, kill=4.0))
     tail_lines: int = 10
     max_line: int = 64 << 20
+    max_unread: int = 64 << 20
 
 
 @dataclass(slots=True)
@@ -230,6 +229,7 @@ class StdioConnection(Conversation):
             max_line=options.max_line,
         )
         self._tail_lines = options.tail_lines
+        self._max_unread = options.max_unread
         self.leaving = False
 
     def __repr__(self) -> str:
@@ -249,7 +249,7 @@ class StdioConnection(Conversation):
         on_progress: OnProgress | None = None,
     ) -> Raw:
         """Ask, unless the server has stopped reading and would only fill our memory."""
-        if self.process.pending > _MAX_UNREAD:
+        if self.process.pending > self._max_unread:
             raise ServerUnavailable(
                 f"{self._name} does not read: {self.process.pending} bytes wait for it.",
                 hint="Call reconnect_server to start it anew.",

@@ -106,6 +106,32 @@ class Call:
             }
         )
 
+    def ask_all(self, questions: Mapping[str, Message]) -> Message:
+        """The client's answers to several questions, put to it at once."""
+        if self.modern:
+            missing = {key: q for key, q in questions.items() if key not in self.answers}
+            if missing:
+                raise NeedsInputError({"resultType": "input_required", "inputRequests": missing})
+            return {key: self.answers[key] for key in questions}
+        keys: dict[Any, str] = {}
+        for key, question in questions.items():
+            keys[asked := next(self.server.question_ids)] = key
+            self.server.questions[asked] = self
+            rpc.record("asked", id=asked, method=question["method"])
+            rpc.send({"id": asked, **question})
+        answers: Message = {}
+        while len(answers) < len(keys):
+            reply = self.replies.get()
+            if reply is None:
+                raise StoppedError
+            if "error" in reply:
+                for asked in keys:
+                    if asked in self.server.questions:
+                        rpc.notify("notifications/cancelled", {"requestId": asked})
+                raise RefusedError(json.dumps(reply["error"]))
+            answers[keys[reply["id"]]] = reply["result"]
+        return answers
+
     def _ask_by_request(self, question: Message, lacking: Message | None) -> Message:
         if lacking:
             raise RefusedError(f"the client did not declare {json.dumps(lacking)}")
@@ -117,6 +143,7 @@ class Call:
         # Integers from 0, as real servers count: they collide with the client's own ids.
         asked = next(self.server.question_ids)
         self.server.questions[asked] = self
+        rpc.record("asked", id=asked, method=question["method"])
         rpc.send({"id": asked, **question})
         reply = self.replies.get()
         if reply is None:

@@ -7,7 +7,7 @@ rest is answered by the reader.
 
 import itertools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import rpc
@@ -41,10 +41,21 @@ class Server:
     """Routes messages by era; keeps the handshake session, the open calls and the streams."""
 
     def __init__(
-        self, name: str, *, era: str = "both", newest: str = LEGACY[-1], paged: bool = False
+        self,
+        name: str,
+        *,
+        era: str = "both",
+        newest: str = LEGACY[-1],
+        paged: bool = False,
+        ttl: int = 0,
+        refused: Collection[str] = (),
+        deaf: bool = False,
     ) -> None:
         self.info = {"name": name, "version": "1.0"}
         self.era, self.newest, self.paged = era, newest, paged
+        self.ttl, self.refused, self.deaf = ttl, refused, deaf
+        self.mute: set[str] = set()
+        self.signed_in = False
         self.capabilities: Message = {"tools": {"listChanged": True}}
         self.instructions = f"A fixture server called {name}."
         self.tools: dict[str, Tool] = {}
@@ -70,15 +81,20 @@ class Server:
     def run(self) -> None:
         """Serve until stdin ends, then end the process."""
         for message in rpc.messages():
-            if "method" not in message:
-                asking = self.questions.pop(message.get("id"), None)
-                if asking:
-                    asking.replies.put(message)
-            elif "id" in message:
-                self._answer(message)
-            elif message["method"] == "notifications/cancelled":
-                self._cancel(message["params"].get("requestId"))
+            self.take(message)
         rpc.leave(0)
+
+    def take(self, message: Message) -> None:
+        """One message of the client."""
+        if "method" not in message:
+            asking = self.questions.pop(message.get("id"), None)
+            if asking:
+                asking.replies.put(message)
+        elif "id" in message:
+            with rpc.speaking_for(message["id"]):
+                self._answer(message)
+        elif message["method"] == "notifications/cancelled":
+            self._cancel(message["params"].get("requestId"))
 
     def changed(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Tell everyone who listens for this change, each in the way of its era."""
@@ -90,9 +106,18 @@ class Server:
         if self.version and (uri is None or uri in self.subscribed):
             rpc.notify(method, params)
 
+    def end_streams(self) -> None:
+        """End every stream of changes with its result."""
+        for stream in list(self.streams):
+            del self.streams[stream]
+            meta = {SUBSCRIPTION: stream, SERVER_INFO: self.info}
+            rpc.send({"id": stream, "result": {"resultType": "complete", "_meta": meta}})
+
     def _answer(self, message: Message) -> None:
         method = message["method"]
-        modern = self._is_modern(message)
+        if method in self.mute:
+            return
+        modern = self.is_modern(message)
         try:
             handler = self._admit(message, modern=modern)
             result = handler(message)
@@ -102,7 +127,7 @@ class Server:
         if result is not None:
             rpc.send({"id": message["id"], "result": self._stamped(method, result, modern=modern)})
 
-    def _is_modern(self, message: Message) -> bool:
+    def is_modern(self, message: Message) -> bool:
         meta = (message.get("params") or {}).get("_meta") or {}
         return self.era != "legacy" and message["method"] != "initialize" and VERSION in meta
 
@@ -117,7 +142,7 @@ class Server:
         elif self.era == "modern":
             raise self._unsupported(params.get("protocolVersion", ""))
         known = self.shared | (self.modern if modern else self.legacy)
-        if method not in known:
+        if method not in known or method in self.refused:
             raise RpcError(-32601, "Method not found")
         if not modern and not self.version and method not in ("initialize", "ping"):
             raise RpcError(-32600, "initialize comes first")
@@ -128,11 +153,11 @@ class Server:
         return RpcError(-32022, f"Unsupported protocol version: only {MODERN} is served here", data)
 
     def _stamped(self, method: str, result: Message, *, modern: bool) -> Message:
-        if not modern:
+        if not modern or not isinstance(result, dict):
             return result
         meta = {**result.get("_meta", {}), SERVER_INFO: self.info}
         stamped = {"resultType": "complete", **result, "_meta": meta}
-        return stamped | ({"ttlMs": 0, "cacheScope": "private"} if method in CACHED else {})
+        return stamped | ({"ttlMs": self.ttl, "cacheScope": "private"} if method in CACHED else {})
 
     def _initialize(self, message: Message) -> Message:
         params = message["params"]
@@ -165,6 +190,8 @@ class Server:
         if not isinstance(asked, dict):
             raise RpcError(-32602, "notifications is missing")
         honoured = {kind: wanted for kind, wanted in asked.items() if kind in LISTENED.values()}
+        if self.deaf:
+            honoured.pop("resourceSubscriptions", None)
         rpc.notify(
             "notifications/subscriptions/acknowledged",
             {"notifications": honoured, "_meta": {SUBSCRIPTION: message["id"]}},
@@ -187,11 +214,15 @@ class Server:
         tool = self.tools.get(message["params"]["name"])
         if tool is None:
             raise RpcError(-32602, f"Unknown tool: {message['params']['name']}")
-        call = Call(self, message, modern=self._is_modern(message))
+        call = Call(self, message, modern=self.is_modern(message))
         self.calls[call.id] = call
         threading.Thread(target=self._finish, args=(call, tool), daemon=True).start()
 
     def _finish(self, call: Call, tool: Tool) -> None:
+        with rpc.speaking_for(call.id):
+            self._conclude(call, tool)
+
+    def _conclude(self, call: Call, tool: Tool) -> None:
         try:
             result = call.result(tool)
         except RpcError as error:

@@ -1,6 +1,7 @@
 """A small MCP server over HTTP, of both eras and both transports, for tests to bend.
 
-Usage: python -m tests.e2e.servers.http_mcp [--era legacy|modern|both] [--answers json|sse]
+Usage: python -m tests.e2e.servers.http_mcp
+    [--era legacy|modern|both] [--answers json|sse] [--port PORT]
 
 It prints its port. Every stream is a log of events that is written out to whoever listens, so a
 stream that was cut can be taken up again by the id of the last event.
@@ -311,7 +312,10 @@ class McpServer:
             await self.pump(exchange, session.log, 0 if self.event_ids else len(session.log.events))
         else:
             name, _, position = last.partition("/")
-            await self.pump(exchange, self.logs[name], int(position) + 1)
+            if name in self.logs:
+                await self.pump(exchange, self.logs[name], int(position) + 1)
+            else:
+                await exchange.reply(400)
 
     async def pump(self, exchange: Exchange, log: Log, position: int) -> None:
         """Write a log out from a position on, until it is over or nobody listens."""
@@ -426,8 +430,10 @@ async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--era", choices=("legacy", "modern", "both"), default="both")
     parser.add_argument("--answers", choices=("json", "sse"), default="json")
+    parser.add_argument("--port", type=int, default=0)
     options = parser.parse_args()
     server = McpServer(era=options.era, answers=options.answers)
+    server.http.port = options.port
     await server.http.start()
     print(server.http.port, flush=True)  # noqa: T201 - how the test learns it
     await asyncio.Event().wait()

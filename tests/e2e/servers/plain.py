@@ -1,18 +1,25 @@
 """A well-behaved server with every feature of the protocol, in both eras.
 
 Usage: plain.py [--era legacy|modern|both] [--version LEGACY_VERSION] [--paged]
+    [--pages three|loop|odd] [--without CAPABILITY…] [--refuse METHOD…] [--ttl MS] [--deaf]
+    [--toolbox FILE]
 
-`--version` is the newest handshake version it knows; `--paged` splits tools/list in two pages.
+`--version` is the newest handshake version it knows; `--paged` splits tools/list in two pages,
+`--pages` in three with an empty one, in pages without end, or in one with a thing that is no tool.
+`--without` leaves a capability undeclared, though its methods work; `--refuse` forgets a method;
+`--ttl` is how long a modern list lives; `--deaf` grants no subscription to a resource; each line of
+the `--toolbox` is the name of one more tool, read when the server starts.
 With FIXTURE_LOG set it writes down what it hears (see `rpc`), and `cancelled` when a slow call is
 taken back, `spawned` when it starts a grandchild. It ends when stdin does.
 """
 
 import argparse
+from pathlib import Path
 
 import dual
-from calls import CAPABILITIES
+from calls import CAPABILITIES, Call, Tool
 from plain_tools import PIXEL, TOOLS
-from rpc import Message, RpcError
+from rpc import Message, RpcError, text
 
 RESOURCES: list[Message] = [
     {"uri": "fixture://one", "name": "one", "mimeType": "text/plain", "description": "Some text"},
@@ -58,9 +65,45 @@ def complete(message: Message) -> Message:
     return {"completion": {"values": values, "total": len(values), "hasMore": False}}
 
 
+def three_pages(tools: list[Message], cursor: str | None) -> Message:
+    """The tools, nothing, and the rest; the cursor of the last page is empty."""
+    pages = {None: (tools[:3], "2"), "2": ([], ""), "": (tools[3:], None)}
+    if cursor not in pages:
+        raise RpcError(-32602, "Unknown cursor")
+    listed, following = pages[cursor]
+    return {"tools": listed} | ({} if following is None else {"nextCursor": following})
+
+
+def one_page(options: argparse.Namespace, tools: list[Message], cursor: str | None) -> Message:
+    if options.pages == "three":
+        return three_pages(tools, cursor)
+    if options.pages == "loop":
+        return {"tools": tools[:1], "nextCursor": "again"}
+    return {"tools": ["no tool", *tools, 7, None]}
+
+
+def from_toolbox(name: str) -> Tool:
+    def made(_: Call) -> Message:
+        return text(name)
+
+    made.__name__ = name
+    return Tool(made)
+
+
 def server(options: argparse.Namespace) -> dual.Server:
-    made = dual.Server("plain", era=options.era, newest=options.version, paged=options.paged)
+    made = dual.Server(
+        "plain",
+        era=options.era,
+        newest=options.version,
+        paged=options.paged,
+        ttl=options.ttl,
+        refused=options.refuse,
+        deaf=options.deaf,
+    )
     made.tools.update((tool.listed["name"], tool) for tool in TOOLS)
+    if options.toolbox:
+        for name in Path(options.toolbox).read_text().split():
+            made.tools[name] = from_toolbox(name)
     made.capabilities |= {
         "resources": {"subscribe": True, "listChanged": True},
         "prompts": {},
@@ -75,15 +118,37 @@ def server(options: argparse.Namespace) -> dual.Server:
         "prompts/get": prompt,
         "completion/complete": complete,
     }
+    if options.pages:
+        made.shared["tools/list"] = lambda m: one_page(
+            options,
+            [tool.listed for tool in made.tools.values()],
+            (m.get("params") or {}).get("cursor"),
+        )
+    for capability in options.without:
+        top, _, feature = capability.partition(".")
+        if feature:
+            del made.capabilities[top][feature]
+        else:
+            del made.capabilities[top]
     return made
 
 
-def main() -> None:
+def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
     parser.add_argument("--era", choices=("legacy", "modern", "both"), default="both")
     parser.add_argument("--version", choices=dual.LEGACY, default=dual.LEGACY[-1])
     parser.add_argument("--paged", action="store_true")
-    server(parser.parse_args()).run()
+    parser.add_argument("--pages", choices=("three", "loop", "odd"))
+    parser.add_argument("--without", action="append", default=[])
+    parser.add_argument("--refuse", action="append", default=[])
+    parser.add_argument("--ttl", type=int, default=0)
+    parser.add_argument("--deaf", action="store_true")
+    parser.add_argument("--toolbox")
+    return parser
+
+
+def main() -> None:
+    server(arguments().parse_args()).run()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The tools of the well-behaved server, one for each thing that a server can do to a client."""
 
+import base64
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ from typing import Any
 
 import dual
 import rpc
-from calls import Call, Tool
+from calls import Call, NeedsInputError, StoppedError, Tool
 from rpc import Message, RpcError, text
 
 PIXEL = (
@@ -125,10 +126,13 @@ def ask_twice(call: Call) -> Message:
 
 
 @tool()
-def sample(call: Call) -> Message:
-    """Ask the client's model."""
+def sample(call: Call, *, with_tools: bool = False) -> Message:
+    """Ask the client's model, which may be offered a tool."""
     said = {"role": "user", "content": {"type": "text", "text": "Say something."}}
-    params = {"messages": [said], "systemPrompt": "Be brief.", "maxTokens": 10}
+    params: Message = {"messages": [said], "systemPrompt": "Be brief.", "maxTokens": 10}
+    if with_tools:
+        params["tools"] = [{"name": "weather", "inputSchema": {"type": "object"}}]
+        params["toolChoice"] = {"mode": "auto"}
     return text(json.dumps(call.ask("model", "sampling/createMessage", params)))
 
 
@@ -227,3 +231,108 @@ def spawn(_: Call, *, seconds: float, escape: bool = False) -> Message:
     child = subprocess.Popen(["sleep", str(seconds)], start_new_session=escape, **quiet)
     rpc.record("spawned", child=child.pid)
     return text(json.dumps({"pid": child.pid}))
+
+
+@tool()
+def ask_many(call: Call) -> Message:
+    """Ask a form, the model and the roots, all at once."""
+    said = {"role": "user", "content": {"type": "text", "text": "Say something."}}
+    questions: dict[str, Message] = {
+        "who": {"method": "elicitation/create", "params": _form("Who are you?")},
+        "model": {
+            "method": "sampling/createMessage",
+            "params": {"messages": [said], "maxTokens": 10},
+        },
+        "roots": {"method": "roots/list"},
+    }
+    return text(json.dumps(call.ask_all(questions)))
+
+
+@tool()
+def ask_and_withdraw(call: Call) -> Message:
+    """Ask, and take the question back at once; only by request."""
+    asked = next(call.server.question_ids)
+    rpc.send({"id": asked, "method": "elicitation/create", "params": _form("Never mind")})
+    rpc.notify("notifications/cancelled", {"requestId": asked})
+    return text("withdrawn")
+
+
+@tool()
+def ask_oddly(call: Call) -> Message:
+    """Ask something that no client has heard of."""
+    return text(json.dumps(call.ask_all({"odd": {"method": "odd/question"}})))
+
+
+@tool()
+def ask_nothing(_: Call, *, how: str) -> Message:
+    """Answer in the way of a round that makes no sense."""
+    results: dict[str, Message] = {
+        "empty": {"resultType": "input_required"},
+        "broken": {"resultType": "input_required", "inputRequests": {"who": 7}},
+    }
+    return results[how]
+
+
+@tool()
+def insist(call: Call) -> Message:
+    """Ask again and again, in the way of the era that asks inside an answer."""
+    if not call.modern:
+        raise _needs_visit()
+    raise NeedsInputError(
+        {
+            "resultType": "input_required",
+            "inputRequests": {
+                "who": {"method": "elicitation/create", "params": _form("Who are you?")}
+            },
+        }
+    )
+
+
+@tool()
+def poll(call: Call, *, times: int) -> Message:
+    """Be called again that often before the result, with a state and no question."""
+    done = len(call.answers)
+    if call.modern and done < times:
+        answers = call.answers | {str(done): done}
+        state = base64.b64encode(json.dumps(answers).encode()).decode()
+        raise NeedsInputError({"resultType": "input_required", "requestState": state})
+    return text(f"polled {times}")
+
+
+def _needs_visit() -> RpcError:
+    visit = {"mode": "url", "message": "Sign in", "url": "https://example.com/sign-in"}
+    data = {"elicitations": [{**visit, "elicitationId": "e-1"}]}
+    return RpcError(-32042, "URL elicitation required", data)
+
+
+@tool()
+def sign_in(call: Call) -> Message:
+    """Works once the user was sent to a url; a handshake client is told so by an error."""
+    if call.modern:
+        visit = {"mode": "url", "message": "Sign in", "url": "https://example.com/sign-in"}
+        return text(json.dumps(call.ask("visit", "elicitation/create", visit)["action"]))
+    if not call.server.signed_in:
+        call.server.signed_in = True
+        raise _needs_visit()
+    return text('"accept"')
+
+
+@tool()
+def verbatim(call: Call, *, result: str) -> Message:
+    """Answer with exactly these bytes."""
+    rpc.write(b'{"jsonrpc":"2.0","id":%d,"result":%b}\n' % (call.id, result.encode()))
+    raise StoppedError
+
+
+@tool()
+def end_streams(call: Call) -> Message:
+    """End every stream of changes."""
+    call.server.end_streams()
+    return text("ended")
+
+
+@tool()
+def mute(call: Call, *, methods: list) -> Message:
+    """Leave these methods unanswered from now on."""
+    call.server.mute = set(methods)
+    return text("muted")

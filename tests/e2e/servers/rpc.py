@@ -10,13 +10,18 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 Message = dict[str, Any]
 
 _OUT = io.BufferedWriter(io.FileIO(1, "w", closefd=False))
 _OUT_LOCK = threading.Lock()
+_SPEAKING = threading.local()
+
+# Takes every frame, and the id of the request on whose behalf it is sent, in the place of stdout.
+outlet: Callable[[bytes, Any], None] | None = None
 
 
 class RpcError(Exception):
@@ -31,12 +36,25 @@ class RpcError(Exception):
 
 def write(data: bytes) -> None:
     """Put bytes on stdout as they are; a reader that is gone ends the server."""
+    if outlet is not None:
+        outlet(data, getattr(_SPEAKING, "request", None))
+        return
     try:
         with _OUT_LOCK:
             _OUT.write(data)
             _OUT.flush()
     except BrokenPipeError:
         leave(0)
+
+
+@contextmanager
+def speaking_for(request: Any) -> Iterator[None]:
+    """What this thread sends meanwhile belongs to that request."""
+    _SPEAKING.request = request
+    try:
+        yield
+    finally:
+        _SPEAKING.request = None
 
 
 def frame(message: Mapping[str, Any]) -> bytes:

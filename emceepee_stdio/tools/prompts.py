@@ -1,0 +1,152 @@
+"""Tools for prompts and for completing their arguments."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from emceepee_stdio.backends.link import Link
+from emceepee_stdio.errors import CallFailed, InvalidArguments, PromptNotFound, ProxyError
+from emceepee_stdio.session.calls import Call
+from emceepee_stdio.session.reply import Reply, text_block
+from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.tools.listing import (
+    Cursor,
+    Limit,
+    ServerPattern,
+    gather,
+    matching,
+    page,
+    pattern,
+)
+from emceepee_stdio.tools.registry import Params
+from emceepee_stdio.wire.codec import to_json
+
+__all__ = [
+    "CompleteArgument",
+    "GetPrompt",
+    "ListPrompts",
+    "complete_argument",
+    "get_prompt",
+    "list_prompts",
+]
+
+Server = Annotated[str, Meta(description="The server.")]
+
+
+class ListPrompts(Params):
+    """Which to show."""
+
+    server: ServerPattern = ".*"
+    pattern: Annotated[str, Meta(description="Regex of names and descriptions.")] = ".*"
+    limit: Limit = 50
+    cursor: Cursor | UnsetType = UNSET
+
+
+class GetPrompt(Params):
+    """Which, with what."""
+
+    server: Server
+    name: Annotated[str, Meta(description="The prompt's name.")]
+    arguments: Annotated[dict[str, str], Meta(description="Its arguments, all strings.")] = (
+        msgspec.field(default_factory=dict)
+    )
+
+
+class CompleteArgument(Params):
+    """Of what, and how far it is typed."""
+
+    server: Server
+    argument: Annotated[str, Meta(description="The argument's name.")]
+    value: Annotated[str, Meta(description="What is typed so far.")] = ""
+    prompt: Annotated[str, Meta(description="The prompt's name.")] | UnsetType = UNSET
+    template: Annotated[str, Meta(description="Or: the URI template.")] | UnsetType = UNSET
+    context: Annotated[dict[str, str], Meta(description="Arguments already chosen.")] = (
+        msgspec.field(default_factory=dict)
+    )
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: Raw
+
+
+class _Prompt(msgspec.Struct):
+    messages: list[_Message]
+    description: str | None = None
+
+
+async def list_prompts(runtime: Runtime, p: ListPrompts, call: Call) -> Reply:
+    found = await gather(runtime, "prompts", p.server, call)
+    wanted = pattern(runtime, p.pattern)
+    keys = ["name", "title", "description"]
+    prompts: list[dict[str, object]] = [
+        {"server": server, **prompt} for server, prompt in matching(found.items, wanted, keys)
+    ]
+    entries, rest = page(prompts, limit=p.limit, cursor=p.cursor)
+    return Reply.json({"prompts": entries, **rest, **found.failures()})
+
+
+async def get_prompt(runtime: Runtime, p: GetPrompt, call: Call) -> Reply:
+    link = runtime.servers.get(p.server)
+    times = runtime.settings.timeouts
+    runtime.session.begin(
+        call,
+        server=link.name,
+        tool=f"get_prompt {p.name}"[:100],
+        within=min(times.call_ms / 1000, call.ceiling),
+    )
+    try:
+        result = await link.get_prompt(
+            p.name, p.arguments, within=times.task_ttl_ms / 1000, call=call
+        )
+    except ProxyError as error:
+        await _check_prompt_exists(link, p.name, error)
+        raise
+    return _messages(result, server=link.name)
+
+
+async def complete_argument(runtime: Runtime, p: CompleteArgument, call: Call) -> Reply:
+    link = runtime.servers.get(p.server)
+    if (p.prompt is UNSET) == (p.template is UNSET):
+        raise InvalidArguments("Give either prompt or template: what the argument belongs to.")
+    ref: dict[str, object] = (
+        {"type": "ref/prompt", "name": p.prompt}
+        if p.prompt is not UNSET
+        else {"type": "ref/resource", "uri": p.template}
+    )
+    result = await link.complete(
+        ref,
+        {"name": p.argument, "value": p.value},
+        p.context or None,
+        within=min(call.ceiling, runtime.settings.timeouts.request_ms / 1000),
+    )
+    fields = msgspec.json.decode(result, type=dict[str, object])
+    return Reply.json({"completion": fields.get("completion", {})})
+
+
+def _messages(result: Raw, *, server: str) -> Reply:
+    """Who says what, in one block; then every message's content as it came."""
+    try:
+        prompt = msgspec.json.decode(result, type=_Prompt)
+    except (msgspec.MsgspecError, RecursionError):
+        raise CallFailed(f"{server} gave a prompt without readable messages.") from None
+    head = {"description": prompt.description, "roles": [m.role for m in prompt.messages]}
+    blocks = [text_block(to_json(head).decode())]
+    for message in prompt.messages:
+        raw = bytes(message.content).strip()
+        blocks.append(raw[1:-1].strip() if raw.startswith(b"[") else raw)
+    return Reply(content=b",".join(block for block in blocks if block))
+
+
+async def _check_prompt_exists(link: Link, name: str, error: ProxyError) -> None:
+    try:
+        prompts = await link.list_all("prompts", within=5.0)
+    except ProxyError:
+        return
+    names = [str(prompt.get("name")) for prompt in prompts]
+    if name not in names:
+        shown = ", ".join(names[:20]) or "none"
+        raise PromptNotFound(
+            f"{link.name} has no prompt {name[:100]!r}; it has: {shown}."
+        ) from error

@@ -1,0 +1,525 @@
+"""A raw client for a test: the real process, every message that it sends judged by the SDK's types.
+
+What must hold in every test is checked here: each request is answered once and never after it was
+cancelled, each event is told once, progress comes under a token that somebody waits with, the
+process ends well and leaves nothing behind.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.abc
+import pytest
+from mcp_types import methods
+
+from tests.peers import plain
+
+PATIENCE = 20.0
+LEGACY = "2025-11-25"
+MODERN = "2026-07-28"
+P = "io.modelcontextprotocol/"
+ENVELOPE: dict[str, Any] = {
+    f"{P}protocolVersion": MODERN,
+    f"{P}clientInfo": {"name": "raw", "version": "1"},
+    f"{P}clientCapabilities": {},
+}
+_FRAME = {"jsonrpc", "id", "method", "params", "result", "error"}
+
+Message = dict[str, Any]
+
+both_eras = pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"])
+both_backends = pytest.mark.parametrize(
+    "era", ["legacy", "modern"], ids=lambda era: f"{era}-server"
+)
+
+
+class Answer:
+    """The result of a tool call: the tool's own blocks, and the context after them."""
+
+    def __init__(self, result: Message) -> None:
+        self.result = result
+        self.blocks: list[Message] = list(result["content"])
+        self.events: list[Message] = []
+        self.remaining = 0
+        self.pending: Message = {}
+        assert "structuredContent" not in result
+        while self.blocks and (context := _context(self.blocks[-1])):
+            self.blocks.pop()
+            self.events = context.get("events_since_last_response", self.events)
+            self.remaining = context.get("events_remaining", self.remaining)
+            self.pending = context.get("pending_client_action", self.pending)
+
+    def __repr__(self) -> str:
+        return json.dumps(self.result)[:2000]
+
+    @property
+    def is_error(self) -> bool:
+        return self.result.get("isError", False)
+
+    @property
+    def text(self) -> str:
+        """What the tool's own text blocks say."""
+        return "\n".join(block["text"] for block in self.blocks if block["type"] == "text")
+
+    @property
+    def json(self) -> Any:
+        """The facts: the last of the tool's own blocks."""
+        assert not self.is_error, self.text
+        return json.loads(self.blocks[-1]["text"])
+
+    @property
+    def task(self) -> str:
+        """The id of the task that the call became."""
+        return self.json["proxy_task"]["task_id"]
+
+    @property
+    def questions(self) -> list[str]:
+        """The ids of everything that waits on the client, by whichever tool it was told."""
+        pending = self.pending or (self.json.get("pending_client", {}) if self._waited else {})
+        return [
+            item["request_id"]
+            for kind in ("elicitations", "sampling_requests")
+            for item in pending.get(kind, [])
+        ]
+
+    @property
+    def told(self) -> list[Message]:
+        """The events of this answer, in whichever way it tells them."""
+        if not self._waited:
+            return self.events
+        return [event for group in self.json["events"] for event in group["events"]]
+
+    @property
+    def kinds(self) -> list[str]:
+        return [event["type"] for event in self.told]
+
+    @property
+    def _waited(self) -> bool:
+        return (
+            not self.is_error
+            and len(self.blocks) == 1
+            and self.blocks[0].get("text", "").startswith('{"triggers"')
+        )
+
+
+def _context(block: Message) -> Message | None:
+    text = block.get("text", "")
+    if text.startswith(('{"events_since_last_response"', '{"pending_client_action"')):
+        return json.loads(text)
+    return None
+
+
+@dataclass(eq=False)
+class Pending:
+    """One request under way."""
+
+    id: int | str
+    method: str
+    version: str
+    token: int | str | None = None
+    cancelled: bool = False
+    progress: list[Message] = field(default_factory=list)
+    message: Message | None = None
+    done: anyio.Event = field(default_factory=anyio.Event)
+
+    async def response(self) -> Message:
+        with anyio.fail_after(PATIENCE):
+            await self.done.wait()
+        assert self.message is not None, "the proxy ended before it answered"
+        return self.message
+
+    async def result(self) -> Message:
+        message = await self.response()
+        assert "error" not in message, message
+        return message["result"]
+
+    async def error(self) -> Message:
+        return (await self.response())["error"]
+
+    async def answer(self) -> Answer:
+        return Answer(await self.result())
+
+
+class Client:
+    """Speaks to one proxy, in the era of its choice; requests may overlap."""
+
+    def __init__(self, process: anyio.abc.Process, home: Path, *, modern: bool) -> None:
+        self.process = process
+        self.home = home
+        self.modern = modern
+        self.version = MODERN if modern else LEGACY
+        self.notifications: list[Message] = []
+        self.complaints: list[Message] = []
+        self.events: list[Message] = []
+        self.told_twice_is_fine = False
+        self.stderr = b""
+        self._pending: dict[int | str, Pending] = {}
+        self._last_id = 0
+        self._news = anyio.Event()
+        self._reading = anyio.Event()
+        self._reading.set()
+        self._failure: Exception | None = None
+
+    # What we say
+
+    async def send(self, *messages: object) -> None:
+        """Lines as they are; objects as JSON."""
+        lines = [m if isinstance(m, bytes) else json.dumps(m).encode() + b"\n" for m in messages]
+        assert self.process.stdin is not None
+        await self.process.stdin.send(b"".join(lines))
+
+    def prepare(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        id: int | str | None = None,  # noqa: A002 - the name on the wire
+        token: int | str | None = None,
+        modern: bool | None = None,
+    ) -> tuple[Pending, Message]:
+        """A request that is waited for, and the message that makes it."""
+        self._last_id += 1
+        modern = self.modern if modern is None else modern
+        meta = dict(ENVELOPE) if modern and method != "initialize" else {}
+        if token is not None:
+            meta["progressToken"] = token
+        full = dict(params or {}) | ({"_meta": meta} if meta else {})
+        request_id = f"r-{self._last_id}" if id is None else id
+        version = MODERN if modern else self.version
+        pending = Pending(request_id, method, version, token)
+        assert request_id not in self._pending or self._pending[request_id].message is not None
+        self._pending[request_id] = pending
+        message: Message = {"jsonrpc": "2.0", "id": request_id, "method": method}
+        return pending, message | ({"params": full} if full else {})
+
+    async def begin(
+        self, method: str, params: Mapping[str, Any] | None = None, **how: Any
+    ) -> Pending:
+        pending, message = self.prepare(method, params, **how)
+        await self.send(message)
+        return pending
+
+    async def request(
+        self, method: str, params: Mapping[str, Any] | None = None, **how: Any
+    ) -> Message:
+        return await (await self.begin(method, params, **how)).result()
+
+    async def refused(
+        self, method: str, params: Mapping[str, Any] | None = None, **how: Any
+    ) -> Message:
+        return await (await self.begin(method, params, **how)).error()
+
+    def calling(
+        self, tool: str, /, *, token: int | str | None = None, **arguments: Any
+    ) -> tuple[Pending, Message]:
+        return self.prepare("tools/call", {"name": tool, "arguments": arguments}, token=token)
+
+    async def begin_call(
+        self, tool: str, /, *, token: int | str | None = None, **arguments: Any
+    ) -> Pending:
+        pending, message = self.calling(tool, token=token, **arguments)
+        await self.send(message)
+        return pending
+
+    async def call(
+        self, tool: str, /, *, token: int | str | None = None, **arguments: Any
+    ) -> Answer:
+        return await (await self.begin_call(tool, token=token, **arguments)).answer()
+
+    async def execute(self, tool: str, server: str = "s", /, **more: Any) -> Answer:
+        """Run a tool of a server; arguments in `args`."""
+        return await self.call("execute_tool", server=server, tool=tool, **more)
+
+    async def begin_execute(self, tool: str, server: str = "s", /, **more: Any) -> Pending:
+        return await self.begin_call("execute_tool", server=server, tool=tool, **more)
+
+    async def cancel(self, pending: Pending) -> None:
+        await self.send(self.cancelling(pending))
+
+    def cancelling(self, pending: Pending) -> Message:
+        pending.cancelled = True
+        params = {"requestId": pending.id, "reason": "test"}
+        return {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
+
+    async def greet(self, version: str | None = None, **params: Any) -> Message:
+        """The handshake of the legacy era; nothing in the modern one."""
+        if self.modern:
+            return {}
+        info = {"name": "raw", "version": "1"}
+        result = await self.request(
+            "initialize",
+            {
+                "protocolVersion": version or self.version,
+                "capabilities": {},
+                "clientInfo": info,
+                **params,
+            },
+        )
+        self.version = result["protocolVersion"]
+        await self.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        return result
+
+    # What we wait for
+
+    async def until_event(self, kind: str, **data: Any) -> Message:
+        """Wait with await_activity until an event of that kind has been told."""
+
+        def found() -> Message | None:
+            for event in self.events:
+                if event["type"] == kind and data.items() <= event["data"].items():
+                    return event
+            return None
+
+        with anyio.fail_after(PATIENCE):
+            while (event := found()) is None:
+                await self.call("await_activity", timeout_ms=5000)
+        return event
+
+    async def connected(self, *names: str) -> None:
+        """Wait until these servers are connected, and everything about it has been told."""
+        with anyio.fail_after(PATIENCE):
+            while True:
+                servers = (await self.call("list_servers")).json["servers"]
+                phases = {server["name"]: server["phase"] for server in servers}
+                if all(phases.get(name) == "connected" for name in names or ("s",)):
+                    return
+                await self.call("await_activity", timeout_ms=200)
+
+    async def status(self) -> Message:
+        result = await self.request("resources/read", {"uri": "emceepee://status"})
+        return json.loads(result["contents"][0]["text"])
+
+    async def drain(self) -> list[Message]:
+        """Fetch events until there are none; those that this brought."""
+        before = len(self.events)
+        while (await self.call("await_activity", timeout_ms=0)).told:
+            pass
+        return self.events[before:]
+
+    async def quiet(self) -> None:
+        """Nothing is in flight, no place is taken, and no event is left or stuck on its way."""
+        await self.drain()
+        status = await self.status()
+        assert status["calls_in_flight"] == 0, status
+        assert status["events"]["waiting"] == 0, status
+
+    def stop_reading(self) -> None:
+        self._reading = anyio.Event()
+
+    def read_again(self) -> None:
+        self._reading.set()
+
+    # What we hear
+
+    async def listen(self) -> None:
+        assert self.process.stdout is not None
+        buffer = bytearray()
+        try:
+            async for chunk in self.process.stdout:
+                buffer += chunk
+                if b"\n" in chunk:
+                    *lines, rest = buffer.split(b"\n")
+                    buffer = bytearray(rest)
+                    for line in lines:
+                        self._take(json.loads(line))
+                await self._reading.wait()
+            assert not buffer, "the last line has no end"
+        except Exception as error:  # noqa: BLE001 - raised where the test waits
+            self._failure = error
+        finally:
+            for pending in self._pending.values():
+                pending.done.set()
+
+    async def listen_to_stderr(self) -> None:
+        assert self.process.stderr is not None
+        async for chunk in self.process.stderr:
+            self.stderr += chunk
+
+    def _take(self, message: Message) -> None:
+        assert message["jsonrpc"] == "2.0"
+        assert set(message) <= _FRAME
+        if "method" in message:
+            self._take_notification(message)
+        elif "id" in message:
+            self._take_response(message)
+        else:
+            assert isinstance(message["error"]["code"], int)
+            self.complaints.append(message)
+        news, self._news = self._news, anyio.Event()
+        news.set()
+
+    def _take_response(self, message: Message) -> None:
+        pending = self._pending.get(message["id"])
+        assert pending is not None, f"nobody asked: {message}"
+        assert pending.message is None, f"answered twice: {message}"
+        assert not pending.cancelled, f"answered after the cancel: {message}"
+        assert type(message["id"]) is type(pending.id)
+        if "error" in message:
+            assert "result" not in message
+            assert isinstance(message["error"]["code"], int)
+            assert isinstance(message["error"]["message"], str)
+        else:
+            methods.validate_server_result(pending.method, pending.version, message["result"])
+            if pending.method == "tools/call":
+                self.events += Answer(message["result"]).told
+        pending.message = message
+        pending.done.set()
+
+    def _take_notification(self, message: Message) -> None:
+        assert "id" not in message, "we are asked nothing"
+        params = message.get("params")
+        version = MODERN if "subscriptions" in message["method"] else self.version
+        methods.parse_server_notification(message["method"], version, params)
+        self.notifications.append(message)
+        if message["method"] == "notifications/progress":
+            waiting = [
+                pending
+                for pending in self._pending.values()
+                if pending.token == params["progressToken"]
+                and type(pending.token) is type(params["progressToken"])
+            ]
+            assert waiting, f"nobody asked for this progress: {message}"
+            assert waiting[-1].message is None, f"progress after the answer: {message}"
+            waiting[-1].progress.append(params)
+
+    async def heard(self, condition: Callable[[], object]) -> None:
+        """Wait until something that was heard makes the condition true."""
+        with anyio.fail_after(PATIENCE):
+            while not condition():
+                assert self._failure is None, self._failure
+                await self._news.wait()
+
+    def check(self) -> None:
+        """What holds at the end of every conversation."""
+        if self._failure is not None:
+            raise self._failure
+        ids = [event["id"] for event in self.events]
+        assert self.told_twice_is_fine or len(ids) == len(set(ids)), "an event was told twice"
+        assert b"Traceback" not in self.stderr, self.stderr.decode()
+
+
+@dataclass(kw_only=True)
+class Setting:
+    """Where a proxy runs, and what it is configured with."""
+
+    home: Path
+    servers: dict[str, Any] = field(default_factory=dict)
+    timeouts: dict[str, int] = field(default_factory=dict)
+    limits: dict[str, int] = field(default_factory=dict)
+    more: dict[str, Any] = field(default_factory=dict)
+    text: str | None = None
+
+    @property
+    def config(self) -> Path:
+        return self.home / "config.json"
+
+    def write(self) -> None:
+        self.home.mkdir(parents=True, exist_ok=True)
+        ours = {"timeouts": self.timeouts, "limits": self.limits, **self.more}
+        whole = json.dumps({"mcpServers": self.servers, "emceepee": ours})
+        self.config.write_text(whole if self.text is None else self.text)
+
+    def environ(self) -> dict[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.home),
+            "EMCEEPEE_CONFIG": str(self.config),
+            "EMCEEPEE_LOG_DIR": str(self.home / "logs"),
+        }
+
+    def journal(self) -> list[Message]:
+        lines = [p.read_text().splitlines() for p in sorted((self.home / "logs").glob("*.jsonl"))]
+        return [json.loads(line) for part in lines for line in part]
+
+    def left_over(self) -> list[int]:
+        """Processes that live in this home: children of the proxy, wherever they went."""
+        mark = f"HOME={self.home}".encode()
+        return [pid for pid, environ in _environs() if mark in environ.split(b"\0")]
+
+
+def _environs() -> Iterable[tuple[int, bytes]]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                yield int(entry.name), (entry / "environ").read_bytes()
+            except OSError:
+                continue
+
+
+@asynccontextmanager
+async def proxy(
+    setting: Setting,
+    *,
+    modern: bool = False,
+    arguments: Sequence[str] = (),
+    greet: bool = True,
+    code: int = 0,
+) -> AsyncIterator[Client]:
+    """Run the proxy; at the end close its stdin and see that it ends well."""
+    setting.write()
+    process = await anyio.open_process(
+        [sys.executable, "-m", "emceepee_stdio", "serve", "--config", setting.config, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=setting.home,
+        env=setting.environ(),
+    )
+    client = Client(process, setting.home, modern=modern)
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.listen)
+            tasks.start_soon(client.listen_to_stderr)
+            try:
+                if greet:
+                    await client.greet()
+                yield client
+            except BaseException as error:
+                error.add_note(client.stderr.decode(errors="replace"))
+                with suppress(ProcessLookupError):
+                    process.kill()
+                raise
+            assert process.stdin is not None
+            client.read_again()
+            await process.stdin.aclose()
+            with anyio.fail_after(PATIENCE):
+                assert await process.wait() == code, client.stderr.decode()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await process.aclose()
+    client.check()
+    assert setting.left_over() == []
+
+
+def command(argv: Sequence[str], **fields: Any) -> Message:
+    """A server entry of the configuration."""
+    return {"command": argv[0], "args": list(argv[1:]), **fields}
+
+
+def server(*options: str, era: str = "legacy", log: Path | None = None, **fields: Any) -> Message:
+    """The well-behaved server, in one era, writing down what it hears."""
+    env = {} if log is None else {"FIXTURE_LOG": str(log)}
+    env |= fields.pop("env", {})
+    return command(plain("--era", era, *options), env=env, era=era, **fields)
+
+
+def heard_by_server(log: Path, event: str = "received") -> list[Message]:
+    if not log.exists():
+        return []
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    return [line for line in lines if line["event"] == event]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Look again until it holds: what happens in other processes and files tells nobody."""
+    with anyio.fail_after(PATIENCE):
+        while not condition():
+            await anyio.sleep(0.005)
