@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP) ## See the product at work.
-	$(BIN)/emceepee --help
+	$(BIN)/emceepee demo
 
 peers: $(STAMP) ## Install the third-party servers and clients that the tests talk to.
 	$(BIN)/python scripts/peers.py

@@ -94,7 +94,7 @@ class Asking:
         on_progress: OnProgress | None,
     ) -> Raw:
         deadline = self._clock.now() + within
-        term = self._ear.term or await self.reach(within)
+        term, _ = await self.reach(within)
         errand = Errand(
             method=method, within=within, deadline=deadline, call=call, on_progress=on_progress
         )
@@ -160,12 +160,15 @@ class Asking:
 
         return ask
 
-    async def reach(self, within: float) -> Term:
-        """The term of the living connection, made first if need be."""
+    async def reach(self, within: float) -> tuple[Term, float]:
+        """The term of the living connection, made first if need be, and the time that is left."""
+        if self._ear.term is not None:
+            return self._ear.term, within
+        asked_at = self._clock.now()
         await self._supervisor.connection(within=within)
         if self._ear.term is None:
             raise ServerUnavailable(f"{self._server} is being connected anew.")
-        return self._ear.term
+        return self._ear.term, within - (self._clock.now() - asked_at)
 
     def _late(self, errand: Errand) -> CallTimeout:
         return CallTimeout(

@@ -113,7 +113,7 @@ class Ear:
             return
         if self.term is not None and self.term.modern:
             params, stream = without_stream(params)
-            if not self.subscriptions.hears(stream):
+            if stream is not None and not self.subscriptions.hears(stream):
                 return
         for kind in _LIST_CHANGED.get(method, ()):
             self._lists.drop(kind)

@@ -46,7 +46,6 @@ from emceepee_stdio.wire.codec import INVALID_PARAMS, METHOD_NOT_FOUND
 __all__ = ["Link", "LinkOptions"]
 
 _RESOURCE_NOT_FOUND = -32002
-_LINGER = 0.1
 _LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
 
@@ -89,11 +88,9 @@ class Link:
             on_degraded=lambda n: sink.health_changed(name, degraded=True, misses=n),
             on_restored=lambda n: sink.health_changed(name, degraded=False, misses=n),
         )
-        channel = make_channel(self._ear)
-        self._subscriptions.linger = 0.0 if channel.transport == "stdio" else _LINGER
         self._supervisor = Supervisor(
             name,
-            channel,
+            make_channel(self._ear),
             sink=self._ear,
             clock=clock,
             restarts=Restarts(options.restarts, uniform=uniform),
@@ -208,9 +205,9 @@ class Link:
 
     async def list_all(self, kind: str, *, within: float) -> tuple[Item, ...]:
         """The whole list; empty where the server has nothing of the kind."""
-        wanted, deadline = Kind(kind), self._clock.now() + within
-        term = self._ear.term or await self._asking.reach(within)
-        return await self._list(term, wanted, within=deadline - self._clock.now())
+        wanted = Kind(kind)
+        term, left = await self._asking.reach(within)
+        return await self._list(term, wanted, within=left)
 
     def known(self, kind: str) -> tuple[Item, ...] | None:
         """The last list that was seen, without asking."""
@@ -248,28 +245,22 @@ class Link:
             raise self._unsupported(error, "completion") from None
 
     async def subscribe(self, uri: str, *, within: float) -> None:
-        deadline = self._clock.now() + within
-        term = self._ear.term or await self._asking.reach(within)
-        left = deadline - self._clock.now()
+        term, left = await self._asking.reach(within)
         await self._subscriptions.add(uri, term, self._asking.asker(term), within=left)
 
     async def unsubscribe(self, uri: str, *, within: float) -> None:
-        deadline = self._clock.now() + within
         self._subscriptions.forget(uri)
-        term = self._ear.term or await self._asking.reach(within)
-        left = deadline - self._clock.now()
+        term, left = await self._asking.reach(within)
         await self._subscriptions.remove(uri, self._asking.asker(term), within=left)
 
     async def set_log_level(self, level: str, *, within: float) -> None:
         """At once on a handshake connection; on a modern one each later request asks for it."""
         if level not in _LEVELS:
             raise InvalidArguments(f"{level!r} is no log level: {', '.join(_LEVELS)}.")
-        deadline = self._clock.now() + within
-        term = self._ear.term or await self._asking.reach(within)
+        term, left = await self._asking.reach(within)
         if not term.modern:
-            errand = Errand(method="logging/setLevel", within=within, deadline=deadline)
             try:
-                await self._asking.send(term, errand, {"level": level})
+                await self._asking.asker(term)("logging/setLevel", {"level": level}, left)
             except RemoteError as error:
                 raise self._unsupported(error, "log levels") from None
         self._asking.log_level = level

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 from msgspec import Raw
 
 from emceepee_stdio.backends.base import Params, RemoteError
-from emceepee_stdio.backends.notices import decoded, mapping, without_stream
+from emceepee_stdio.backends.notices import Mark, decoded, mapping, without_stream
 from emceepee_stdio.backends.term import Term
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.wire.codec import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
@@ -25,6 +25,7 @@ ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
 _FOR_GOOD = (METHOD_NOT_FOUND, INVALID_PARAMS, INVALID_REQUEST)
 _ACKNOWLEDGE = 30.0
+_OVERLAP = 0.25
 _PAUSE = 1.0
 _LONGEST_PAUSE = 60.0
 
@@ -39,7 +40,7 @@ class _Stream:
     wanted: Wanted
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     granted: Mapping[str, object] | None = None
-    mark: object = None
+    mark: Mark | None = None
     failure: ProxyError | None = None
     over: bool = False
 
@@ -47,9 +48,9 @@ class _Stream:
 class Listening:
     """What one modern connection tells us. `on_gap` is called when something may have been missed.
 
-    `wanted` says what is wanted now; `wish` is called when that has changed. Where each stream has
-    a socket of its own, the words on the old one may come after the first on the new one: then it
-    is heard a moment longer, and a change may be told twice, but none is missed.
+    `wanted` says what is wanted now; `wish` is called when that has changed. Two streams overlap
+    for a moment, because the last words of the old one may come after the first of the new one:
+    a change may be told twice then, but none is missed.
     """
 
     def __init__(
@@ -58,15 +59,13 @@ class Listening:
         *,
         wanted: Callable[[], Wanted],
         on_gap: Callable[[], None],
-        linger: float,
     ) -> None:
         self._term = term
-        self._linger = linger
         self._wanted = wanted
         self._on_gap = on_gap
         self._stream: _Stream | None = None
         self._opening: _Stream | None = None
-        self._ended_marks: list[object] = []
+        self._ended_marks: list[Mark | None] = []
         self.failure: ProxyError | None = None
         self._wishes = 1
         self._settled = 0
@@ -103,13 +102,11 @@ class Listening:
             return
         stream.granted = mapping(mapping(decoded(rest)).get("notifications"))
         stream.mark = mark
-        if not self._linger and self._stream is not None and self._stream is not stream:
-            self._ended_marks.append(self._stream.mark)
         self._term.bell.ring()
 
-    def hears(self, mark: object) -> bool:
-        """False for a stream that has been replaced: the new one tells the same."""
-        return mark is None or mark not in self._ended_marks
+    def hears(self, mark: Mark) -> bool:
+        """False for a stream that has ended, whose last words may come late."""
+        return mark not in self._ended_marks
 
     async def run(self, ask: Ask) -> None:
         """Keep the stream as wanted, for as long as the connection lives."""
@@ -142,8 +139,8 @@ class Listening:
         if previous is not None:
             if stream.over and stream.granted is None and not previous.over:
                 return
-            if wanted:
-                await anyio.sleep(self._linger)
+            if wanted and not previous.over:
+                await anyio.sleep(_OVERLAP)
             self._ended_marks.append(previous.mark)
             previous.scope.cancel()
         self._stream = stream

@@ -12,7 +12,9 @@ from msgspec import UNSET, Raw, UnsetType
 from emceepee_stdio.backends.base import LogLine, LogSource
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = ["decoded", "log_line", "mapping", "without_stream"]
+__all__ = ["Mark", "decoded", "log_line", "mapping", "without_stream"]
+
+Mark = int | str
 
 _STREAM = "io.modelcontextprotocol/subscriptionId"
 _STREAM_BYTES = _STREAM.encode()
@@ -44,14 +46,14 @@ def log_line(params: Raw | None) -> LogLine:
     )
 
 
-def without_stream(params: Raw | None) -> tuple[Raw | None, object]:
+def without_stream(params: Raw | None) -> tuple[Raw | None, Mark | None]:
     """The params without the mark of the stream that they came on, and that mark, if any."""
     if params is None or _STREAM_BYTES not in bytes(params):
         return params, None
     try:
         fields = _read_fields(params)
         meta = _read_fields(fields.pop("_meta"))
-        stream: object = msgspec.json.decode(meta.pop(_STREAM))
+        stream = msgspec.json.decode(meta.pop(_STREAM), type=int | str)
     except (msgspec.MsgspecError, RecursionError, KeyError):
         return params, None
     if meta:

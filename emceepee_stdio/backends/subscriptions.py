@@ -13,6 +13,7 @@ from msgspec import Raw
 from emceepee_stdio.backends.base import RemoteError
 from emceepee_stdio.backends.listening import Ask, Listening
 from emceepee_stdio.backends.lists import KINDS, Kind
+from emceepee_stdio.backends.notices import Mark
 from emceepee_stdio.backends.term import Term
 from emceepee_stdio.errors import CallTimeout, NotSupported, ProxyError
 from emceepee_stdio.wire.codec import METHOD_NOT_FOUND
@@ -28,10 +29,7 @@ _TELLS = {kind: name for name, kind in _WANTS.items()} | {Kind.TEMPLATES: "resou
 
 
 class Subscriptions:
-    """What one server is to tell us, kept across its connections.
-
-    `linger` is how long a stream that has been replaced is still heard, in seconds.
-    """
+    """What one server is to tell us, kept across its connections."""
 
     def __init__(
         self,
@@ -43,7 +41,6 @@ class Subscriptions:
         self._server = server
         self._on_gap = on_gap
         self._note = note
-        self.linger = 0.0
         self._uris: dict[str, None] = {}
         self._listening: Listening | None = None
 
@@ -61,7 +58,6 @@ class Subscriptions:
                 term,
                 wanted=lambda: self._wanted(term),
                 on_gap=self._on_gap,
-                linger=self.linger,
             )
             if term.modern
             else None
@@ -71,7 +67,7 @@ class Subscriptions:
         """Whether the connection will say when that list changes."""
         return self._listening is None or self._listening.granted.get(_TELLS[kind]) is True
 
-    def hears(self, mark: object) -> bool:
+    def hears(self, mark: Mark) -> bool:
         return self._listening is None or self._listening.hears(mark)
 
     def acknowledged(self, params: Raw | None) -> None:

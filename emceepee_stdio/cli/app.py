@@ -1,15 +1,21 @@
 """The command `emceepee`: its commands, and what every failure looks like.
 
-A failure is one sentence with the next step on stderr and a non-zero exit code, never a traceback.
+A failure is one sentence with the next step on stderr and a non-zero exit code; a traceback is
+only for those who ask for it with `--debug`.
 """
 
+import sys
+from itertools import takewhile
 from typing import Annotated
 
 import typer
 
 from emceepee_stdio import __version__
 from emceepee_stdio.cli import config
+from emceepee_stdio.cli.demo import demo
+from emceepee_stdio.cli.install import install, uninstall
 from emceepee_stdio.cli.serve import serve
+from emceepee_stdio.cli.tail_logs import tail_logs
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.errors import ProxyError
 
@@ -25,6 +31,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(serve)
+app.command()(demo)
+app.command()(tail_logs)
+app.command()(install)
+app.command()(uninstall)
 app.add_typer(config.app, name="config")
 
 
@@ -43,6 +53,9 @@ def emceepee(
             "--version", help="Show the version and exit.", callback=_version, is_eager=True
         ),
     ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show where a failure comes from; before the command.")
+    ] = False,
 ) -> None:
     """A stdio MCP proxy: the whole protocol of any server, through a static set of tools."""
 
@@ -52,6 +65,21 @@ def run() -> int:
     try:
         app(standalone_mode=True)
     except ProxyError as error:
+        if _debugging():
+            raise
         Terminal().note(f"emceepee: {error}")
         return _FAILURE
+    except Exception as error:
+        if _debugging():
+            raise
+        # Its text may hold anything, so only its kind is shown.
+        Terminal().note(
+            f"emceepee: an unexpected {type(error).__name__} stopped this command. "
+            "Run it as `emceepee --debug …` to see where, and report that."
+        )
+        return _FAILURE
     return 0
+
+
+def _debugging() -> bool:
+    return "--debug" in takewhile(lambda word: word.startswith("-"), sys.argv[1:])

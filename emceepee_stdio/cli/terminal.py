@@ -1,12 +1,21 @@
 """All that people read: results on stdout, everything else on stderr.
 
-Nothing else in the package writes to either while a command runs.
+Nothing else in the package writes to either while a command runs. Colour, boxes and spinners are
+for a terminal only; what goes into a pipe is plain, and looks the same tomorrow.
 """
 
 import json
 import sys
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = ["Terminal"]
+
+_DIFF_STYLES = {"+++": "bold", "---": "bold", "@@": "cyan", "+": "green", "-": "red"}
 
 
 class Terminal:
@@ -23,3 +32,70 @@ class Terminal:
     def note(self, text: str) -> None:
         """A word beside the result: a warning, an error, a sign of life."""
         sys.stderr.write(f"{text}\n")
+
+    def table(
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        *,
+        styles: Mapping[str, str] | None = None,
+    ) -> None:
+        """Rows under headings; in a pipe one line for each, its cells parted by tabs.
+
+        `styles` colours those cells that are one of its words.
+        """
+        if not sys.stdout.isatty():
+            for row in (columns, *rows):
+                self.line("\t".join(" ".join(cell.split()) for cell in row))
+            return
+        from rich import box  # noqa: PLC0415 - costs start-up, only for a terminal
+        from rich.table import Table  # noqa: PLC0415 - see above
+        from rich.text import Text  # noqa: PLC0415 - see above
+
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+        for column in columns:
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(cell, (styles or {}).get(cell, "")) for cell in row))
+        _console(sys.stdout).print(table)
+
+    def panel(self, title: str, text: str) -> None:
+        """A few lines that belong together; in a pipe, the title and the lines under it."""
+        if not sys.stdout.isatty():
+            self.line(title)
+            for line in text.split("\n"):
+                self.line(f"  {line}".rstrip())
+            return
+        from rich.panel import Panel  # noqa: PLC0415 - costs start-up, only for a terminal
+        from rich.text import Text  # noqa: PLC0415 - see above
+
+        panel = Panel(Text(text), title=Text(title), title_align="left")
+        _console(sys.stdout).print(panel)
+
+    def diff(self, text: str) -> None:
+        """A unified diff, to the letter; coloured on a terminal."""
+        if not sys.stdout.isatty():
+            sys.stdout.write(text)
+            return
+        from rich.text import Text  # noqa: PLC0415 - costs start-up, only for a terminal
+
+        console = _console(sys.stdout)
+        for line in text.removesuffix("\n").split("\n"):
+            style = next((s for mark, s in _DIFF_STYLES.items() if line.startswith(mark)), "")
+            console.print(Text(line, style), soft_wrap=True)
+
+    @contextmanager
+    def waiting(self, text: str) -> Generator[None]:
+        """A spinner while something takes its time; in a pipe, silence."""
+        if not sys.stderr.isatty():
+            yield
+            return
+        with _console(sys.stderr).status(text):
+            yield
+
+
+def _console(stream: TextIO) -> "Console":
+    """A console: rich reads NO_COLOR, TERM and the width by itself."""
+    from rich.console import Console  # noqa: PLC0415 - costs start-up, only for a terminal
+
+    return Console(file=stream, highlight=False, markup=False, emoji=False)

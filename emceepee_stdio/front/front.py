@@ -33,6 +33,7 @@ from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.tools.registry import Tool
 from emceepee_stdio.tools.table import TABLE
 from emceepee_stdio.wire.codec import (
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     Malformed,
     Notification,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Front"]
 
+_NULL = Raw(b"null")
 _LEAVES_OPEN = frozenset({"initialize", "server/discover", "ping"})
 
 
@@ -135,6 +137,8 @@ class Front:
             self._refuse(request.id, Refused(INVALID_PARAMS, f"Invalid params: {error}"))
         except (msgspec.MsgspecError, RecursionError):
             self._refuse(request.id, Refused(INVALID_PARAMS, "Invalid params: no object"))
+        except Exception as error:  # noqa: BLE001 - one request must not end the connection
+            self._refuse(request.id, Refused(INTERNAL_ERROR, str(self._unexpected(error))))
 
     def on_notification(self, notification: Notification) -> None:
         if notification.method == "notifications/initialized":
@@ -144,6 +148,7 @@ class Front:
         if call := self._calls.pop(request_id, None):
             self._session.abandon(call)
             call.scope.cancel()
+            self._answered.set()
 
     def on_malformed(self, message: Malformed) -> None:
         self.peer.complain(message)
@@ -220,46 +225,51 @@ class Front:
         call = Call(
             answer=lambda reply: self._answer(request.id, call, reply, modern=modern),
             ceiling=self._ceiling(),
-            on_progress=None if token is UNSET else self._forwarder(token),
         )
+        if token is not UNSET:
+            call.on_progress = self._forwarder(call, token)
         self._calls[request.id] = call
-        arguments = None if asked.arguments is UNSET else asked.arguments
+        arguments = None if asked.arguments in (UNSET, _NULL) else asked.arguments
         self._tasks.start_soon(self._run, tool, arguments, call)
 
     async def _run(self, tool: Tool, arguments: Raw | None, call: Call) -> None:
         """One call, from its arguments to its answer, whatever happens."""
+        if call.answered:  # cancelled before it began
+            return
         with call.scope:
             try:
+                await self._runtime.configured()
                 reply = await tool.call(self._runtime, arguments, call)
+                self._session.finish(call, fitted(self._session, reply) if call.server else reply)
             except ProxyError as error:
                 self._session.fail(call, error)
             except Exception as error:  # noqa: BLE001 - a bug in one call must not end the others
-                self._session.fail(call, self._unexpected(tool, error))
-            else:
-                self._session.finish(call, fitted(self._session, reply) if call.server else reply)
+                self._session.fail(call, self._unexpected(error, tool.name))
         if call.scope.cancelled_caught:
             self._session.abandon(call)
-        if call.lease is not None and not call.answered:
+        if call.lease is not None:
             self._session.events.release(call.lease)
+            self._session.wake()
 
     def _answer(self, request_id: RequestId, call: Call, reply: Reply, *, modern: bool) -> None:
         self._calls.pop(request_id, None)
         self._answered.set()
         identity = self._identity if modern else None
         body, leases = render(self._session, reply, call, identity=identity)
+        call.lease = None
         if self.peer.answer(request_id, body):
             self._unwritten.append((self._queued, leases))
         else:
             for lease in leases:
                 self._session.events.release(lease)
 
-    def _unexpected(self, tool: Tool, error: Exception) -> ProxyError:
+    def _unexpected(self, error: Exception, what: str = "a request") -> ProxyError:
         reference = self._runtime.ids()
         self._runtime.journal.record(
-            Event.UNEXPECTED_ERROR, request_id=reference, tool=tool.name, error=repr(error)
+            Event.UNEXPECTED_ERROR, request_id=reference, tool=what, error=repr(error)
         )
         return CallFailed(
-            f"Something went wrong inside emceepee while it ran {tool.name}.",
+            f"Something went wrong inside emceepee while it ran {what}.",
             hint=f"The journal has the details under {reference}; other calls are not affected.",
         )
 
@@ -274,10 +284,12 @@ class Front:
             / 1000
         )
 
-    def _forwarder(self, token: int | str) -> Callable[[Raw], None]:
-        """The backend's progress under the client's own token."""
+    def _forwarder(self, call: Call, token: int | str) -> Callable[[Raw], None]:
+        """The backend's progress under the client's own token, until the client has its answer."""
 
         def forward(params: Raw) -> None:
+            if call.answered:
+                return
             fields = msgspec.json.decode(params, type=dict[str, Raw])
             fields["progressToken"] = Raw(to_json(token))
             self.peer.notify("notifications/progress", to_json(fields))

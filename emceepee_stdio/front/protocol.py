@@ -43,20 +43,23 @@ _AN_HOUR_MS = 3_600_000
 INSTRUCTIONS = """\
 emceepee connects you to any number of MCP servers through these few tools.
 
-1. list_servers shows what is there; add_server connects another one at any time, by command or url.
-2. list_tools finds the right tool (query takes plain words); execute_tool runs it and gives you its
-   result. Resources, prompts and logs have tools of their own.
-3. If you get a task_id instead, the call goes on in the background. Do something else, or wait with
-   await_activity; get_task_result gives the result, and waits for it if need be.
-4. If a server asks a question, it stands under pending_client_action in every answer until it is
-   answered: respond_to_elicitation with what the user says (ask the user, never invent it),
-   respond_to_sampling with a text of your own. The call that raised it goes on then.
-5. events_since_last_response tells you, once, what has happened: tasks that ended, servers that
-   were lost or came back, notifications, timers.
+1. list_servers shows what is there; add_server connects another at any time, by command or url.
+2. list_tools finds the right tool: query takes plain words, and with limit 3 you get the schemas.
+   execute_tool runs it; the tool's own arguments go in args.
+3. list_resources and read_resource: files and records; subscribe_resource: be told of changes.
+   list_prompts and get_prompt: instructions that a server has ready.
+4. A task_id instead of a result: the call goes on in the background. Do something else, or wait
+   with await_activity; get_task_result waits for the result.
+5. What a server asks stands under pending_client_action in every answer until it is answered:
+   respond_to_elicitation with what the user says (ask the user, never invent it),
+   respond_to_sampling with a text of your own. Then get_task_result.
+6. events_since_last_response tells once what has happened: tasks that ended, servers that were
+   lost or came back, notifications, timers.
+7. Of a long result you see both ends; read_resource with server emceepee and the uri that is named
+   there pages through the whole (offset) or searches it (pattern).
 
-Every error names the fact and the next step. A server that was lost is restarted by itself; the
-next call tries at once. read_resource with server emceepee and uri emceepee://status shows how the
-proxy itself is doing.
+When a server fails: list_servers has its last_error, get_logs what it printed, reconnect_server
+tries again. Every error names the fact and the next step.
 """
 
 _RESOURCES = [

@@ -4,6 +4,9 @@ Context comes after the tool's own blocks: events that were not told yet, and qu
 The events are leased: told for good only once the answer has been written.
 """
 
+import msgspec
+from msgspec import Raw
+
 from emceepee_stdio.front.protocol import SERVER_INFO
 from emceepee_stdio.session.calls import Call
 from emceepee_stdio.session.context import lease_events, pending_client
@@ -15,8 +18,6 @@ from emceepee_stdio.wire.codec import to_json
 
 __all__ = ["render"]
 
-_STAMP = SERVER_INFO
-
 
 def render(
     session: Session, reply: Reply, call: Call, *, identity: bytes | None
@@ -25,16 +26,15 @@ def render(
     leases = [call.lease] if call.lease is not None else []
     if call.own_events:
         leases.append(session.events.take_these(call.own_events))
-    blocks = [reply.content] if reply.content else []
+    context: list[bytes] = []
     if not reply.whole:
         lease, context = _context(session)
         leases.append(lease)
-        blocks += context
-    body = _assemble(reply, blocks, identity)
+    body = _assemble(reply, [reply.content, *context] if reply.content else context, identity)
     limit = session.settings.limits.client_line_bytes
-    if len(body) > limit:
+    if len(body) > limit and reply.content:
         instead = stored_whole(session, reply, limit)
-        body = _assemble(instead, [instead.content, *blocks[1:]], identity)
+        body = _assemble(instead, [instead.content, *context], identity)
     return body, leases
 
 
@@ -57,18 +57,16 @@ def _assemble(reply: Reply, blocks: list[bytes], identity: bytes | None) -> byte
     parts = [b'"content":[%b]' % b",".join(blocks)]
     if reply.is_error:
         parts.append(b'"isError":true')
-    meta = None if reply.meta is None else bytes(reply.meta).strip()
+    meta = reply.meta
     if identity is not None:
         parts.insert(0, b'"resultType":"complete"')
         meta = _stamped(meta, identity)
     if meta is not None:
-        parts.append(b'"_meta":%b' % meta)
+        parts.append(b'"_meta":%b' % bytes(meta))
     return b"{%b}" % b",".join(parts)
 
 
-def _stamped(meta: bytes | None, identity: bytes) -> bytes:
+def _stamped(meta: Raw | None, identity: bytes) -> Raw:
     """Who answers is we, whatever the backend said of itself."""
-    rest = b"" if meta is None or meta in (b"{}", b"null") else meta[1:-1].strip()
-    if not rest or to_json(_STAMP) in rest:
-        return b"{%b:%b}" % (to_json(_STAMP), identity)
-    return b"{%b,%b:%b}" % (rest, to_json(_STAMP), identity)
+    fields = {} if meta is None else msgspec.json.decode(meta, type=dict[str, Raw])
+    return Raw(to_json({**fields, SERVER_INFO: Raw(identity)}))

@@ -1,7 +1,8 @@
 """The journal: what the proxy did, as JSON lines that hold no secrets.
 
 Owns the files and their rotation, the redaction of everything that is shown anywhere, and the
-table of known events. It never blocks and never fails its caller.
+table of known events. It never blocks and never fails its caller. Reading is `journal.reader`,
+which a proxy never needs and therefore is not loaded here.
 """
 
 from emceepee_stdio.journal.events import Event, Level

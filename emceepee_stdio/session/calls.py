@@ -4,6 +4,7 @@ A call belongs to one request of the client. When it has to be answered before i
 it is promoted: the client gets a task, the call goes on, and its reply becomes the task's result.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -20,9 +21,9 @@ __all__ = ["Call", "Calls"]
 class Call:
     """One request of the client, as the session sees it.
 
-    `ceiling` is how many seconds this client waits at most; `answer` gives it a reply. `extra`
-    are arguments that the tool does not know; `own_events` and `lease` are events that the reply
-    tells by itself.
+    `ceiling` is how many seconds this client waits at most; `answer` gives it a reply; `deadline`
+    is when it must have become a task, asked or not. `extra` are arguments that the tool does not
+    know; `own_events` and `lease` are events that the reply tells by itself.
     """
 
     answer: Callable[[Reply], None]
@@ -33,6 +34,7 @@ class Call:
     tool: str = ""
     ttl: float | None = None
     slot: Slot | None = None
+    deadline: float = math.inf
     task: str | None = None
     answered: bool = False
     note: str | None = None

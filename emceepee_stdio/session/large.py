@@ -1,24 +1,28 @@
 """Results too large for a model to read at once: kept whole, answered with both ends of them.
 
-Only text is measured and stored; images and other blocks stay where they were. What would not even
+Only text is measured and stored; images and other blocks stay in their order. What would not even
 fit into one line to the client is stored in any case.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
 from msgspec import Raw
 
+from emceepee_stdio.config import Settings
 from emceepee_stdio.errors import ResultTooLarge
 from emceepee_stdio.session.reply import Reply, text_block
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = ["RESULTS", "fitted", "stored_whole"]
+__all__ = ["LONGEST", "RESULTS", "fitted", "page_chars", "stored_whole", "whole_characters"]
 
 RESULTS = "emceepee://results/"
+LONGEST = 64
 _END_CHARS = 2_000
+_META_BYTES = 2_000
+# A character takes up to six bytes on the wire; there is more on the line than the page.
+_BYTES_OF_A_CHARACTER = 8
 
 
 class _Block(msgspec.Struct):
@@ -37,8 +41,12 @@ def fitted(session: Session, reply: Reply) -> Reply:
     if chars <= limit:
         return reply
     whole = "\n".join(text for text in texts if text is not None)
-    kept = [bytes(block) for block, text in zip(blocks, texts, strict=True) if text is None]
-    return _with_ends(session, reply, whole, kept)
+    first = next(index for index, text in enumerate(texts) if text is not None)
+    before = [bytes(block) for block in blocks[:first]]
+    others = zip(blocks[first:], texts[first:], strict=True)
+    after = [bytes(block) for block, text in others if text is None]
+    ends = _ends(session, whole, min(_END_CHARS, limit // 2))
+    return replace(reply, content=b",".join([*before, *ends, *after]))
 
 
 def stored_whole(session: Session, reply: Reply, limit: int) -> Reply:
@@ -47,14 +55,38 @@ def stored_whole(session: Session, reply: Reply, limit: int) -> Reply:
         stored = session.results.put(f"[{reply.content.decode()}]", now=session.clock.now())
     except ResultTooLarge as error:
         return Reply.error(error)
-    return Reply.sentence(
+    told = Reply.sentence(
         f"The result has {reply.size} bytes; a client is sent at most {limit} at a time. "
         "It is stored as the JSON of its content blocks.",
         _where(stored.id, stored.chars),
     )
+    small = reply.meta is not None and len(bytes(reply.meta)) <= _META_BYTES
+    return replace(told, is_error=reply.is_error, meta=reply.meta if small else None)
 
 
-def _with_ends(session: Session, reply: Reply, whole: str, kept: Sequence[bytes]) -> Reply:
+def page_chars(settings: Settings) -> int:
+    """The longest page of which the client can be sent every character."""
+    return settings.limits.client_line_bytes // _BYTES_OF_A_CHARACTER
+
+
+def whole_characters(text: str, end: int) -> str:
+    """The beginning of a text, about that long: nothing is torn from its accents or its emoji."""
+    if len(text) <= end or text[max(end - 1, 0) : end + 1].isascii():
+        return text[:end]
+    import regex  # noqa: PLC0415 - most texts never need it
+
+    start = max(end - LONGEST, 0)
+    edges = [match.start() for match in regex.finditer(r"\X", text[start : end + LONGEST])]
+    fitting = [start + edge for edge in edges if 0 < start + edge <= end]
+    if fitting:
+        return text[: fitting[-1]]
+    return text[: next((start + edge for edge in edges if start + edge > end), end)]
+
+
+def _ends(session: Session, whole: str, chars: int) -> list[bytes]:
+    """What a model sees of a text that is too long, and where the rest is."""
+    head = whole_characters(whole, chars)
+    tail = whole[len(whole_characters(whole, len(whole) - chars)) :]
     try:
         stored = session.results.put(whole, now=session.clock.now())
     except ResultTooLarge as error:
@@ -63,15 +95,13 @@ def _with_ends(session: Session, reply: Reply, whole: str, kept: Sequence[bytes]
     else:
         note = f"The result has {len(whole)} characters; here are both ends of it."
         facts = _where(stored.id, stored.chars)
-    blocks = [
-        text_block(whole[:_END_CHARS]),
-        text_block(f"… {len(whole) - 2 * _END_CHARS} characters left out …"),
-        text_block(whole[-_END_CHARS:]),
+    return [
+        text_block(head),
+        text_block(f"… {len(whole) - len(head) - len(tail)} characters left out …"),
+        text_block(tail),
         text_block(note),
         text_block(to_json(facts).decode()),
-        *kept,
     ]
-    return replace(reply, content=b",".join(blocks))
 
 
 def _where(result_id: str, chars: int) -> dict[str, object]:

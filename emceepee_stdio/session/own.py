@@ -4,7 +4,7 @@ import json
 
 from emceepee_stdio import __version__
 from emceepee_stdio.errors import ResourceNotFound
-from emceepee_stdio.session.large import RESULTS
+from emceepee_stdio.session.large import LONGEST, RESULTS, page_chars, whole_characters
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.state.diagrams import diagrams
 
@@ -25,13 +25,24 @@ def read_own(runtime: Runtime, uri: str) -> str:
     if uri == _STATUS:
         return json.dumps(_status(runtime))
     if uri.startswith(RESULTS):
-        limit = runtime.settings.limits.client_line_bytes // 8
-        page = runtime.session.results.page(
-            uri.removeprefix(RESULTS), offset=0, limit=limit, now=runtime.clock.now()
-        )
-        return page.text
+        return _stored(runtime, uri)
     raise ResourceNotFound(
         f"The proxy has no resource {uri[:200]!r}.", hint=f"It has {_DIAGRAMS} and {_STATUS}."
+    )
+
+
+def _stored(runtime: Runtime, uri: str) -> str:
+    """A stored result, as much of it as one line holds; what is left out is said."""
+    limit = page_chars(runtime.settings)
+    page = runtime.session.results.page(
+        uri.removeprefix(RESULTS), offset=0, limit=limit, now=runtime.clock.now()
+    )
+    if page.next_offset is None:
+        return page.text
+    text = whole_characters(page.text, max(limit - LONGEST, 1))
+    return (
+        f"{text}\n… {page.total - len(text)} characters left out: "
+        f'read_resource(server="{OWN}", uri="{uri}", offset={len(text)}) has them …'
     )
 
 

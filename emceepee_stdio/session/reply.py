@@ -76,14 +76,14 @@ class Reply:
         """What a resource holds: text as text, anything else embedded as it came."""
         try:
             contents = msgspec.json.decode(result, type=_Contents).contents
+            blocks = [
+                _embedded(bytes(raw))
+                if (text := msgspec.json.decode(raw, type=_Content).text) is None
+                else text_block(text)
+                for raw in contents
+            ]
         except (msgspec.MsgspecError, RecursionError):
             raise CallFailed(f"{server} gave a resource without readable contents.") from None
-        blocks = [
-            _embedded(bytes(raw))
-            if (text := msgspec.json.decode(raw, type=_Content).text) is None
-            else text_block(text)
-            for raw in contents
-        ]
         return cls(content=b",".join(blocks))
 
     @classmethod
@@ -100,8 +100,15 @@ class Reply:
         return cls(
             content=content,
             is_error=parts.is_error is True,
-            meta=None if parts.meta is msgspec.UNSET else parts.meta,
+            meta=_object(parts.meta),
         )
+
+
+def _object(meta: Raw | msgspec.UnsetType) -> Raw | None:
+    """Clients refuse a result whose `_meta` is null."""
+    if meta is msgspec.UNSET or bytes(memoryview(meta)[:1]) != b"{":
+        return None
+    return meta
 
 
 def _embedded(resource: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
+from anyio.lowlevel import checkpoint
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Config
@@ -10,9 +11,12 @@ from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Event, Journal
 from emceepee_stdio.session.servers import Environment, Servers
 from emceepee_stdio.session.session import Session
+from emceepee_stdio.wire.environment import DEPTH
 from emceepee_stdio.wire.process import StopTimes
 
 __all__ = ["Runtime"]
+
+_DEEPEST = 2
 
 
 class Runtime:
@@ -32,6 +36,7 @@ class Runtime:
         self.clock = clock
         self.ids = ids
         self.journal = journal
+        self._environment = environment
         self.started_at = clock.now()
         self.session = Session(config.settings, clock=clock, ids=ids, journal=journal)
         self.servers = Servers(
@@ -40,6 +45,7 @@ class Runtime:
         self.session.target_of = self._target_of
         self.servers.broken = {broken.name: broken for broken in config.disabled}
         self.tasks: TaskGroup | None = None
+        self._configured = anyio.Event()
         self._stop = anyio.Event()
         self._ended = anyio.Event()
         self._times = StopTimes(term=0.0, kill=0.25)
@@ -81,12 +87,30 @@ class Runtime:
 
     async def connect_configured(self) -> None:
         """Start every configured server in the background; one that hangs delays nobody."""
+        try:
+            await self._add_configured()
+            await checkpoint()  # each has begun to connect
+        finally:
+            self._configured.set()
+
+    async def configured(self) -> None:
+        """Until every configured server is known by its name, connected or not."""
+        if not self._configured.is_set():
+            await self._configured.wait()
+
+    async def _add_configured(self) -> None:
+        depth = self._environment.environ.get(DEPTH, "0")
+        if depth.isdecimal() and int(depth[:9]) >= _DEEPEST:
+            warning = f"This is an emceepee inside {depth} others: nothing configured is connected."
+            self.journal.record(Event.CONFIG_WARNING, warning=warning)
+            return
         for warning in self.config.warnings:
             self.journal.record(Event.CONFIG_WARNING, warning=warning)
         for broken in self.config.disabled:
             if not broken.switched_off:
                 self.journal.record(Event.CONFIG_BROKEN, server=broken.name, reason=broken.reason)
-        for server in self.config.servers:
+        # Those with a URL last: the first of them waits until the HTTP client is loaded.
+        for server in sorted(self.config.servers, key=lambda server: server.url is not None):
             try:
                 await self.servers.add(server, self.group())
             except ProxyError as error:

@@ -113,8 +113,9 @@ class Servers:
             raise InvalidArguments(
                 f"The name {OWN_NAME} is the proxy's own.", hint="Choose another."
             )
-        present = self._links.get(config.name)
-        if present is not None:
+        make_channel = await self._channel_maker(config)
+        # In a loop: while one is stopped, somebody else may have added another of the name.
+        while present := self._links.get(config.name):
             if self._configs[config.name] == config:
                 return present
             if not replace:
@@ -125,7 +126,6 @@ class Servers:
                 f"There are {len(self._links)} servers, which is the limit.",
                 hint="Remove one with remove_server first.",
             )
-        make_channel = await self._channel_maker(config)
         if self._haste.times is not None:
             raise ServerUnavailable(f"{config.name} is not started: the proxy is ending.")
         link = Link(

@@ -48,6 +48,7 @@ from emceepee_stdio.wire.codec import INVALID_REQUEST, RpcError
 
 __all__ = ["Notified", "Session"]
 
+_AFTER_ITS_TASK = 5.0
 _KINDS = {
     "elicitation/create": (RequestKind.ELICITATION, EventType.ELICITATION_REQUEST),
     "sampling/createMessage": (RequestKind.SAMPLING, EventType.SAMPLING_REQUEST),
@@ -86,7 +87,7 @@ class Session:
         self.tasks = Tasks(
             new_id=ids,
             limit=limits.tasks,
-            ttl=times.task_ttl_ms / 1000,
+            ttl=min(times.task_ttl_ms, times.task_ttl_max_ms) / 1000,
             max_ttl=times.task_ttl_max_ms / 1000,
             retention=times.result_retention_ms / 1000,
             max_finished=limits.finished_tasks,
@@ -118,6 +119,7 @@ class Session:
                 self._promotions.next,
             ],
             self._expire,
+            on_bug=lambda error: journal.record(JournalEvent.UNEXPECTED_ERROR, error=repr(error)),
         )
 
     def __repr__(self) -> str:
@@ -160,17 +162,24 @@ class Session:
 
     def begin(
         self, call: Call, *, server: str, tool: str, within: float, ttl: float | None = None
-    ) -> None:
-        """The call is about to wait on a server: it counts, and it will be answered in time."""
+    ) -> float:
+        """The call is about to wait on a server: it counts, and it will be answered in time.
+
+        Returns how long the server may take: longer than the task that the call may become.
+        """
+        call.ttl = self.tasks.check_ttl(ttl)
         call.slot = self.tasks.admit()
-        call.server, call.tool, call.ttl = server, tool, ttl
+        call.server, call.tool = server, tool
+        call.deadline = self.clock.now() + within
         self._calls.add(server, call)
+        limit = max(within, 0.0) + call.ttl + _AFTER_ITS_TASK
         if within <= 0:
             self.promote(call, "timeout")
-            return
+            return limit
         if self.settings.promote_on_input and self.requests.pending(server=server):
             within = min(within, self.settings.timeouts.question_pending_ms / 1000)
         self._promote_at(call, self.clock.now() + within)
+        return limit
 
     def finish(self, call: Call, reply: Reply) -> None:
         """The tool is done: answer the client, or keep the reply as the result of its task."""
@@ -210,6 +219,13 @@ class Session:
         if call := self._calls.of_task(task_id):
             call.scope.cancel()
         self._tell_task(EventType.TASK_CANCELLED, task)
+        return task
+
+    def fetch(self, task_id: str) -> Task:
+        """A task for the client to take; once it has ended, its outcome is kept a while longer."""
+        task = self.tasks.fetch(task_id, now=self.clock.now())
+        if (due := self.tasks.next_deadline()) is not None:
+            self.ticker.look(due)
         return task
 
     def promote(self, call: Call, reason: str) -> None:
@@ -329,7 +345,7 @@ class Session:
             EventType.NOTIFICATION,
             server=server,
             data={"method": method, "params": fields} if fields else {"method": method},
-            fold=fold_key(server, method, fields),
+            fold=_fold(server, method, fields),
         )
 
     def log(self, server: str, line: LogLine) -> None:
@@ -385,7 +401,7 @@ class Session:
         grace = self.clock.now() + self.settings.timeouts.promotion_grace_ms / 1000
         for call in self._calls.waiting_on(server):
             if asking is None or asking is call:
-                self._promote_at(call, grace)
+                self._promote_at(call, min(grace, call.deadline))
 
     def _journal_phase(self, server: str, change: PhaseChange) -> None:
         if change.phase is Phase.CONNECTED:
@@ -409,7 +425,10 @@ class Session:
     def _expire(self, now: float) -> None:
         for call in self._promotions.pop_due(now=now):
             asked = self.requests.pending(server=call.server)
-            self.promote(call, "input_required" if asked else "timeout")
+            if asked or now >= call.deadline:
+                self.promote(call, "input_required" if asked else "timeout")
+            else:  # what was asked has been answered or taken back meanwhile
+                self._promotions.set(call, call.deadline)
         for task in self.tasks.expire(now=now).expired:
             if call := self._calls.of_task(task.id):
                 call.scope.cancel()
@@ -427,6 +446,14 @@ class Session:
             if timer.repeats:
                 data |= {"fired": timer.fired, "missed": fired.missed}
             self.tell(EventType.TIMER_EXPIRED, data=data)
+
+
+def _fold(server: str, method: str, fields: dict[str, object]) -> Hashable:
+    """What cannot be compared stands for itself."""
+    try:
+        return fold_key(server, method, fields)
+    except (TypeError, ValueError, RecursionError):
+        return None
 
 
 def _fields(params: Raw | None) -> dict[str, object]:

@@ -9,6 +9,8 @@ from emceepee_stdio.clock import Clock
 
 __all__ = ["Ticker"]
 
+_AFTER_A_BUG = 1.0
+
 
 class Ticker:
     """Wakes at the earliest deadline of its sources. `look` makes it look again when one is set."""
@@ -18,10 +20,13 @@ class Ticker:
         clock: Clock,
         sources: Sequence[Callable[[], float | None]],
         expire: Callable[[float], None],
+        *,
+        on_bug: Callable[[Exception], None],
     ) -> None:
         self._clock = clock
         self._sources = sources
         self._expire = expire
+        self._on_bug = on_bug
         self._wake = anyio.Event()
         self._next = math.inf
 
@@ -40,4 +45,8 @@ class Ticker:
             self._next = min(due, default=math.inf)
             with anyio.move_on_after(self._next - self._clock.now()):
                 await self._wake.wait()
-            self._expire(self._clock.now())
+            try:
+                self._expire(self._clock.now())
+            except Exception as error:  # noqa: BLE001 - time must go on for everybody else
+                self._on_bug(error)
+                await anyio.sleep(_AFTER_A_BUG)

@@ -135,15 +135,20 @@ class Tasks:
             slot.held = False
             self._in_flight -= 1
 
-    def promote(
-        self, slot: Slot, *, server: str, tool: str, now: float, ttl: float | None = None
-    ) -> Task:
-        """Turn a call in flight into a working task, in the same place."""
+    def check_ttl(self, ttl: float | None) -> float:
+        """The time to live of a task: as asked for, if it may be so long, else the usual one."""
         ttl = self._ttl if ttl is None else ttl
         if not 0 < ttl <= self._max_ttl:
             raise InvalidArguments(
                 f"task_ttl_ms was {ttl * 1000:g}; it must be 1 to {self._max_ttl * 1000:.0f}."
             )
+        return ttl
+
+    def promote(
+        self, slot: Slot, *, server: str, tool: str, now: float, ttl: float | None = None
+    ) -> Task:
+        """Turn a call in flight into a working task, in the same place."""
+        ttl = self.check_ttl(ttl)
         if not slot.held:
             raise ValueError("this call has already ended")
         self.leave(slot)

@@ -2,10 +2,12 @@
 
 import difflib
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, cast
 
 from msgspec import UNSET, Meta, Raw, UnsetType
 
+from emceepee_stdio.backends.base import RemoteError
 from emceepee_stdio.backends.link import Link
 from emceepee_stdio.errors import (
     InvalidArguments,
@@ -18,8 +20,9 @@ from emceepee_stdio.journal import Event
 from emceepee_stdio.session.calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.tools.listing import gather
 from emceepee_stdio.tools.registry import Params
-from emceepee_stdio.tools.repair import repaired
+from emceepee_stdio.tools.repair import depends_on_schema, repaired
 
 __all__ = ["ExecuteTool", "execute_tool"]
 
@@ -67,15 +70,12 @@ async def execute_tool(runtime: Runtime, p: ExecuteTool, call: Call) -> Reply:
     link = await _resolve(runtime, p, call)
     within = _patience(runtime, p, call)
     ttl = None if p.task_ttl_ms is UNSET else p.task_ttl_ms / 1000
-    runtime.session.begin(call, server=link.name, tool=p.tool, within=within, ttl=ttl)
-    args, repairs = repaired(
-        None if p.args is UNSET else p.args, call.extra, _schema(link, p.tool), tool=p.tool
-    )
-    if repairs:
-        runtime.journal.record(
-            Event.TOOL_ARGUMENTS_REPAIRED, server=link.name, tool=p.tool, repairs=repairs
-        )
-    limit = ttl or runtime.settings.timeouts.task_ttl_ms / 1000
+    needs_schema = depends_on_schema(_given(p), call.extra) and link.known("tools") is None
+    args = None if needs_schema else _repaired(runtime, link, p, call)
+    limit = runtime.session.begin(call, server=link.name, tool=p.tool, within=within, ttl=ttl)
+    if args is None:
+        await _learn(link, runtime)
+        args = _repaired(runtime, link, p, call)
     try:
         result = await link.call_tool(
             p.tool, args, within=limit, call=call, on_progress=call.on_progress
@@ -84,10 +84,29 @@ async def execute_tool(runtime: Runtime, p: ExecuteTool, call: Call) -> Reply:
         raise ServerDisconnected(
             f"{error.fact}\n{_repeatable(link, p.tool)}", hint=error.next_step
         ) from None
-    except ProxyError as error:
+    except RemoteError as error:
         await _check_tool_exists(link, p.tool, error)
         raise
     return Reply.result(result, server=link.name)
+
+
+def _given(p: ExecuteTool) -> Raw | None:
+    return None if p.args is UNSET else p.args
+
+
+def _repaired(runtime: Runtime, link: Link, p: ExecuteTool, call: Call) -> Raw:
+    args, repairs = repaired(_given(p), call.extra, _schema(link, p.tool), tool=p.tool)
+    if repairs:
+        runtime.journal.record(
+            Event.TOOL_ARGUMENTS_REPAIRED, server=link.name, tool=p.tool, repairs=repairs
+        )
+    return args
+
+
+async def _learn(link: Link, runtime: Runtime) -> None:
+    """The tools of a server that nobody has listed yet."""
+    with suppress(ProxyError):
+        await link.list_all("tools", within=runtime.settings.timeouts.request_ms / 1000)
 
 
 async def _resolve(runtime: Runtime, p: ExecuteTool, call: Call) -> Link:
@@ -96,11 +115,7 @@ async def _resolve(runtime: Runtime, p: ExecuteTool, call: Call) -> Link:
         return runtime.servers.get(p.server)
     having = [link for link in runtime.servers if _tool(link, p.tool) is not None]
     if not having:
-        for link in runtime.servers:
-            try:
-                await link.list_all("tools", within=min(call.ceiling, 10.0))
-            except ProxyError:
-                continue
+        await gather(runtime, "tools", ".*", call)
         having = [link for link in runtime.servers if _tool(link, p.tool) is not None]
     if len(having) == 1:
         return having[0]
@@ -144,7 +159,7 @@ def _repeatable(link: Link, tool: str) -> str:
     return "The call may or may not have been carried out: check before repeating it."
 
 
-async def _check_tool_exists(link: Link, tool: str, error: ProxyError) -> None:
+async def _check_tool_exists(link: Link, tool: str, error: RemoteError) -> None:
     """A failed call of a tool that the server does not list is better told as that."""
     try:
         tools = await link.list_all("tools", within=5.0)

@@ -1,65 +1,129 @@
 """Lists over many servers: asked at the same time, filtered, and shown page by page.
 
-A server that does not answer is named with the reason, never left out in silence.
+A server that does not answer is named with the reason, never left out in silence. Neither a slow
+pattern nor a long list makes other calls wait, and no page is too long to be read.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from itertools import islice
+from typing import Annotated, TypeVar
 
 import anyio
+import anyio.lowlevel
 from msgspec import UNSET, Meta, UnsetType
 
 from emceepee_stdio.backends.link import Link
-from emceepee_stdio.errors import InvalidArguments, ProxyError, ServerUnavailable
+from emceepee_stdio.errors import (
+    InvalidArguments,
+    InvalidPattern,
+    ProxyError,
+    ServerNotFound,
+    ServerUnavailable,
+)
 from emceepee_stdio.session.calls import Call
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.state import Pattern, Phase
+from emceepee_stdio.wire.codec import to_json
 
-__all__ = ["Cursor", "Found", "Limit", "ServerPattern", "gather", "page", "pattern"]
+__all__ = [
+    "ALL",
+    "Cursor",
+    "Found",
+    "Item",
+    "Limit",
+    "ServerPattern",
+    "gather",
+    "having",
+    "matching",
+    "page",
+    "pattern",
+]
 
+ALL = ".*"
 _PATIENCE = 10.0
+_PAGE_BYTES = 24_000
+_REASON_CHARS = 400
+# All texts together may take so many times what one may; others get their turn in between.
+_TEXTS = 10
+_TURN = 0.01
 
-ServerPattern = Annotated[str, Meta(description="Regex of server names.")]
+ServerPattern = Annotated[str, Meta(description="A server's name, or a regex of names.")]
 Limit = Annotated[int, Meta(ge=1, le=500, description="How many at once.")]
 Cursor = Annotated[str, Meta(description="next_cursor of the answer before.")]
+
+T = TypeVar("T")
+Item = tuple[str, Mapping[str, object]]
 
 
 @dataclass(slots=True)
 class Found:
     """Items with their server, and the servers that could not be asked."""
 
-    items: list[tuple[str, Mapping[str, object]]] = field(
-        default_factory=list[tuple[str, Mapping[str, object]]]
-    )
+    items: list[Item] = field(default_factory=list[Item])
     failed: dict[str, str] = field(default_factory=dict[str, str])
 
     def failures(self) -> dict[str, object]:
         return {"servers_that_failed": self.failed} if self.failed else {}
 
+    def fail(self, server: str, reason: str) -> None:
+        cut = reason[: _REASON_CHARS - 2] + " …"
+        self.failed[server] = reason if len(reason) <= _REASON_CHARS else cut
+
 
 def pattern(runtime: Runtime, text: str) -> Pattern:
     settings = runtime.settings
-    return Pattern(
-        text,
-        max_chars=settings.limits.pattern_chars,
-        timeout=settings.timeouts.pattern_ms / 1000,
-    )
+    try:
+        return Pattern(
+            text,
+            max_chars=settings.limits.pattern_chars,
+            timeout=settings.timeouts.pattern_ms / 1000,
+        )
+    except RecursionError:
+        raise InvalidPattern("The pattern is nested too deeply.") from None
+
+
+async def matching(
+    runtime: Runtime, items: Iterable[T], wanted: Pattern, texts: Callable[[T], Iterable[str]]
+) -> list[T]:
+    """The items of which one text matches; a pattern that is slow in sum is refused, too."""
+    if wanted.text == ALL:
+        return list(items)
+    limit_ms = _TEXTS * runtime.settings.timeouts.pattern_ms
+    now = runtime.clock.now
+    found: list[T] = []
+    spent, turn = 0.0, now()
+    for item in items:
+        if any(map(wanted.matches, texts(item))):
+            found.append(item)
+        if (took := now() - turn) >= _TURN:
+            spent += took
+            if spent * 1000 > limit_ms:
+                raise InvalidPattern(f"The pattern took longer than {limit_ms} ms in all.")
+            await anyio.lowlevel.checkpoint()
+            turn = now()
+    return found
+
+
+def having(*keys: str) -> Callable[[Item], Iterable[str]]:
+    """The texts of an item that stand under these keys."""
+    return lambda item: (str(item[1][key]) for key in keys if item[1].get(key))
 
 
 async def gather(runtime: Runtime, kind: str, servers: str, call: Call) -> Found:
-    """Ask every server of that name pattern at once."""
-    wanted = pattern(runtime, servers)
-    links = [link for link in runtime.servers if wanted.matches(link.name)]
-    answers: dict[str, Sequence[Mapping[str, object]]] = {}
+    """Ask every server of that name, or of that pattern, at once."""
     found = Found()
+    links = await _chosen(runtime, servers, found)
+    answers: dict[str, Sequence[Mapping[str, object]]] = {}
     within = min(_PATIENCE, call.ceiling)
 
     async def ask(link: Link) -> None:
         try:
             answers[link.name] = await _list(link, kind, within)
         except ProxyError as error:
-            found.failed[link.name] = str(error)
+            found.fail(link.name, str(error))
+            answers[link.name] = link.known(kind) or ()
 
     async with anyio.create_task_group() as tasks:
         for link in links:
@@ -68,20 +132,39 @@ async def gather(runtime: Runtime, kind: str, servers: str, call: Call) -> Found
     return found
 
 
+async def _chosen(runtime: Runtime, servers: str, found: Found) -> list[Link]:
+    """The server of exactly that name, or those whose name matches; at least one."""
+    known = {link.name: link for link in runtime.servers}
+    broken = {entry.name: entry for entry in runtime.servers.broken.values()}
+    names = list(dict.fromkeys([*known, *broken]))
+    chosen = (
+        [servers]
+        if servers in names
+        else await matching(runtime, names, pattern(runtime, servers), lambda name: [name])
+    )
+    if not chosen and servers != ALL:
+        close = difflib.get_close_matches(servers[:100], names, n=3, cutoff=0.5) or names[:20]
+        suffix = f" There are: {', '.join(close)}." if close else ""
+        raise ServerNotFound(f"No server is called {servers[:100]!r} or matches it.{suffix}")
+    for name in chosen:
+        if name not in known and not broken[name].switched_off:
+            found.fail(name, f"It is not in use: {broken[name].reason}.")
+    return [known[name] for name in chosen if name in known]
+
+
 async def _list(link: Link, kind: str, within: float) -> Sequence[Mapping[str, object]]:
-    """The list, or what was known last of a server that is busy coming back."""
+    """What it lists; one that was given up is not started again for that."""
+    if link.phase is Phase.FAILED:
+        raise ServerUnavailable(link.snapshot().last_error or f"{link.name} has failed.", hint="")
     with anyio.move_on_after(within):
         return await link.list_all(kind, within=within)
-    known = link.known(kind)
-    if known is not None and link.phase is Phase.CONNECTED:
-        return known
     raise ServerUnavailable(f"{link.name} did not answer within {within:g} s.")
 
 
 def page(
     items: Sequence[dict[str, object]], *, limit: int, cursor: str | UnsetType
 ) -> tuple[list[dict[str, object]], dict[str, object]]:
-    """One page, and what to say about the rest."""
+    """One page, of at least one item, and what to say about the rest."""
     start = 0
     if cursor is not UNSET:
         if not cursor.isdecimal() or not cursor.isascii():
@@ -89,17 +172,15 @@ def page(
                 "cursor is not one of ours.", hint="Use next_cursor of the answer before."
             )
         start = int(cursor[:18])
-    shown = list(items[start : start + limit])
+    shown: list[dict[str, object]] = []
+    room = _PAGE_BYTES
+    for item in islice(items, start, start + limit):
+        room -= len(to_json(item)) + 1
+        if room < 0 and shown:
+            break
+        shown.append(item)
     rest: dict[str, object] = {"total": len(items)}
-    if start + limit < len(items):
-        rest["next_cursor"] = str(start + limit)
+    end = start + len(shown)
+    if end < len(items):
+        rest["next_cursor"] = str(end)
     return shown, rest
-
-
-def matching(
-    items: Sequence[tuple[str, Mapping[str, object]]], wanted: Pattern, keys: Sequence[str]
-) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """The items of which one of these fields matches."""
-    for server, item in items:
-        if any(wanted.matches(str(item[key])) for key in keys if item.get(key)):
-            yield server, item

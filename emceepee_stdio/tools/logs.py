@@ -1,18 +1,19 @@
 """Tools for what servers say without being asked: notifications, logs, and how much of them."""
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from emceepee_stdio.session.calls import Call
+from emceepee_stdio.session.large import fitted
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.session import Logged, Notified
-from emceepee_stdio.state import Pattern
-from emceepee_stdio.tools.listing import pattern
+from emceepee_stdio.state import Pattern, Ring
+from emceepee_stdio.tools.listing import matching, pattern
 from emceepee_stdio.tools.registry import Params
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
 
 Level = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 Source = Literal["protocol", "stderr", "stdout"]
+T = TypeVar("T")
 _LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
 
@@ -63,40 +65,39 @@ class SetLogLevel(Params):
 
 
 async def get_notifications(runtime: Runtime, p: GetNotifications, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
-    rings = runtime.session.notifications
-    names = list(rings) if p.server is UNSET else [runtime.servers.get(p.server).name]
     shown: list[dict[str, object]] = []
     overwritten = remaining = 0
-    for name in names:
-        if name in rings:
-            reading = rings[name].read(limit=max(p.limit - len(shown), 0))
-            shown += [_notified(runtime, item) for item in reading.items]
-            overwritten += reading.overwritten
-            remaining += reading.remaining
-    return Reply.json({"notifications": shown, "overwritten": overwritten, "remaining": remaining})
+    for ring in _of(runtime, runtime.session.notifications, p.server).values():
+        reading = ring.read(limit=max(p.limit - len(shown), 0))
+        shown += [_notified(runtime, item) for item in reading.items]
+        overwritten += reading.overwritten
+        remaining += reading.remaining
+    reply = Reply.json({"notifications": shown, "overwritten": overwritten, "remaining": remaining})
+    return fitted(runtime.session, reply)
 
 
 async def get_logs(runtime: Runtime, p: GetLogs, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
-    rings = runtime.session.logs
-    names = list(rings) if p.server is UNSET else [runtime.servers.get(p.server).name]
-    keep = _filter(p, None if p.pattern is UNSET else pattern(runtime, p.pattern))
-    present = {name: rings[name] for name in names if name in rings}
+    rings = _of(runtime, runtime.session.logs, p.server)
+    keep = _filter(p)
+    if p.pattern is not UNSET:
+        keep = await _searched(runtime, rings, keep, pattern(runtime, p.pattern))
     newest = sorted(
-        (line for ring in present.values() for line in ring.last(p.limit, keep)),
+        (line for ring in rings.values() for line in ring.last(p.limit, keep)),
         key=lambda line: line.received_at,
     )[-p.limit :]
     share = Counter(line.server for line in newest)
     readings = [
         (ring.peek if p.peek else ring.read)(limit=share[name], keep=keep, newest=True)
-        for name, ring in present.items()
+        for name, ring in rings.items()
     ]
-    return Reply.json(
+    reply = Reply.json(
         {
             "logs": [_logged(runtime, line) for line in newest],
             "overwritten": sum(reading.overwritten for reading in readings),
             "remaining": sum(reading.remaining for reading in readings),
         }
     )
+    return fitted(runtime.session, reply)
 
 
 async def set_log_level(runtime: Runtime, p: SetLogLevel, call: Call) -> Reply:
@@ -106,7 +107,32 @@ async def set_log_level(runtime: Runtime, p: SetLogLevel, call: Call) -> Reply:
     return Reply.json({"server": link.name, "level": p.level})
 
 
-def _filter(p: GetLogs, wanted: Pattern | None) -> Callable[[Logged], bool]:
+def _of(
+    runtime: Runtime, rings: Mapping[str, Ring[T]], server: str | UnsetType
+) -> Mapping[str, Ring[T]]:
+    """All of them, or that of one server, which may have gone since."""
+    if server is UNSET:
+        return dict(rings)
+    if server in rings:
+        return {server: rings[server]}
+    runtime.servers.get(server)
+    return {}
+
+
+async def _searched(
+    runtime: Runtime,
+    rings: Mapping[str, Ring[Logged]],
+    keep: Callable[[Logged], bool],
+    wanted: Pattern,
+) -> Callable[[Logged], bool]:
+    """Lines that come while others are searched wait for the next time."""
+    lines = [line for ring in rings.values() for line in ring.peek(keep=keep).items]
+    found = await matching(runtime, lines, wanted, lambda entry: [entry.line.text])
+    chosen = {id(line): line for line in found}
+    return lambda line: id(line) in chosen
+
+
+def _filter(p: GetLogs) -> Callable[[Logged], bool]:
     least = -1 if p.level is UNSET else _LEVELS.index(p.level)
 
     def keep(entry: Logged) -> bool:
@@ -114,9 +140,7 @@ def _filter(p: GetLogs, wanted: Pattern | None) -> Callable[[Logged], bool]:
         source = line.source.value
         if (p.sources is not UNSET and source not in p.sources) or source in p.exclude_sources:
             return False
-        if least >= 0 and (line.level not in _LEVELS or _LEVELS.index(str(line.level)) < least):
-            return False
-        return wanted is None or wanted.matches(line.text)
+        return least < 0 or (line.level in _LEVELS and _LEVELS.index(str(line.level)) >= least)
 
     return keep
 

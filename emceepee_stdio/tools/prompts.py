@@ -11,10 +11,12 @@ from emceepee_stdio.session.calls import Call
 from emceepee_stdio.session.reply import Reply, text_block
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.tools.listing import (
+    ALL,
     Cursor,
     Limit,
     ServerPattern,
     gather,
+    having,
     matching,
     page,
     pattern,
@@ -37,8 +39,8 @@ Server = Annotated[str, Meta(description="The server.")]
 class ListPrompts(Params):
     """Which to show."""
 
-    server: ServerPattern = ".*"
-    pattern: Annotated[str, Meta(description="Regex of names and descriptions.")] = ".*"
+    server: ServerPattern = ALL
+    pattern: Annotated[str, Meta(description="Regex of names and descriptions.")] = ALL
     limit: Limit = 50
     cursor: Cursor | UnsetType = UNSET
 
@@ -66,9 +68,17 @@ class CompleteArgument(Params):
     )
 
 
+class _Block(msgspec.Struct):
+    type: str
+
+
 class _Message(msgspec.Struct):
     role: str
     content: Raw
+
+
+class _Completed(msgspec.Struct):
+    completion: dict[str, Raw]
 
 
 class _Prompt(msgspec.Struct):
@@ -78,11 +88,9 @@ class _Prompt(msgspec.Struct):
 
 async def list_prompts(runtime: Runtime, p: ListPrompts, call: Call) -> Reply:
     found = await gather(runtime, "prompts", p.server, call)
-    wanted = pattern(runtime, p.pattern)
-    keys = ["name", "title", "description"]
-    prompts: list[dict[str, object]] = [
-        {"server": server, **prompt} for server, prompt in matching(found.items, wanted, keys)
-    ]
+    texts = having("name", "title", "description")
+    items = await matching(runtime, found.items, pattern(runtime, p.pattern), texts)
+    prompts: list[dict[str, object]] = [{"server": server, **prompt} for server, prompt in items]
     entries, rest = page(prompts, limit=p.limit, cursor=p.cursor)
     return Reply.json({"prompts": entries, **rest, **found.failures()})
 
@@ -90,17 +98,15 @@ async def list_prompts(runtime: Runtime, p: ListPrompts, call: Call) -> Reply:
 async def get_prompt(runtime: Runtime, p: GetPrompt, call: Call) -> Reply:
     link = runtime.servers.get(p.server)
     times = runtime.settings.timeouts
-    runtime.session.begin(
+    limit = runtime.session.begin(
         call,
         server=link.name,
         tool=f"get_prompt {p.name}"[:100],
         within=min(times.call_ms / 1000, call.ceiling),
     )
     try:
-        result = await link.get_prompt(
-            p.name, p.arguments, within=times.task_ttl_ms / 1000, call=call
-        )
-    except ProxyError as error:
+        result = await link.get_prompt(p.name, p.arguments, within=limit, call=call)
+    except (CallFailed, PromptNotFound) as error:
         await _check_prompt_exists(link, p.name, error)
         raise
     return _messages(result, server=link.name)
@@ -121,22 +127,34 @@ async def complete_argument(runtime: Runtime, p: CompleteArgument, call: Call) -
         p.context or None,
         within=min(call.ceiling, runtime.settings.timeouts.request_ms / 1000),
     )
-    fields = msgspec.json.decode(result, type=dict[str, object])
-    return Reply.json({"completion": fields.get("completion", {})})
+    try:
+        completion = msgspec.json.decode(result, type=_Completed).completion
+    except (msgspec.MsgspecError, RecursionError):
+        raise CallFailed(f"{link.name} gave a completion that cannot be read.") from None
+    return Reply.json({"completion": completion})
 
 
 def _messages(result: Raw, *, server: str) -> Reply:
-    """Who says what, in one block; then every message's content as it came."""
+    """Who says each block, in one block; then every message's content as it came."""
     try:
         prompt = msgspec.json.decode(result, type=_Prompt)
+        said = [(m.role, block) for m in prompt.messages for block in _blocks(m.content)]
     except (msgspec.MsgspecError, RecursionError):
         raise CallFailed(f"{server} gave a prompt without readable messages.") from None
-    head = {"description": prompt.description, "roles": [m.role for m in prompt.messages]}
-    blocks = [text_block(to_json(head).decode())]
-    for message in prompt.messages:
-        raw = bytes(message.content).strip()
-        blocks.append(raw[1:-1].strip() if raw.startswith(b"[") else raw)
-    return Reply(content=b",".join(block for block in blocks if block))
+    head = {"description": prompt.description, "roles": [role for role, _ in said]}
+    blocks = [text_block(to_json(head).decode()), *(block for _, block in said)]
+    return Reply(content=b",".join(blocks))
+
+
+def _blocks(content: Raw) -> list[bytes]:
+    """The content of a message: one block, several, or just words."""
+    first = bytes(memoryview(content)[:1])
+    if first == b'"':
+        return [text_block(msgspec.json.decode(content, type=str))]
+    blocks = msgspec.json.decode(content, type=list[Raw]) if first == b"[" else [content]
+    for block in blocks:
+        msgspec.json.decode(block, type=_Block)
+    return [bytes(block) for block in blocks]
 
 
 async def _check_prompt_exists(link: Link, name: str, error: ProxyError) -> None:

@@ -18,8 +18,8 @@ from emceepee_stdio.session.runtime import Runtime
 
 __all__ = ["Params", "Tool", "open_world", "read_only"]
 
-_WHERE = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?")
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`")
+_WHERE = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<name>.*)`")
 
 read_only: Mapping[str, bool] = {"readOnlyHint": True, "openWorldHint": False}
@@ -85,10 +85,10 @@ class Tool:
         return cast("dict[str, object]", flat)
 
     def _explain(self, message: str) -> str:
-        if unknown := _UNKNOWN.match(message):
+        if unknown := _UNKNOWN.fullmatch(message):
             known = ", ".join(info.encode_name for info in msgspec.structs.fields(self.params))
             return f"there is no argument {unknown['name']!r}; known are: {known or 'none'}."
-        if missing := _MISSING.match(message):
+        if missing := _MISSING.fullmatch(message):
             return f"the argument {missing['name']!r} is missing."
         where = _WHERE.fullmatch(message)
         if where is None or not where["where"]:
@@ -104,7 +104,9 @@ def _flattened(schema: object, definitions: Mapping[str, object]) -> object:
     fields = cast("dict[str, object]", schema)
     reference = fields.get("$ref")
     if isinstance(reference, str):
-        return _flattened(definitions[reference.rsplit("/", 1)[-1]], definitions)
+        meant = _flattened(definitions[reference.rsplit("/", 1)[-1]], definitions)
+        said_here = {key: value for key, value in fields.items() if key != "$ref"}
+        return {**said_here, **cast("dict[str, object]", meant)}
     if "properties" in fields:
         properties = cast("dict[str, object]", fields["properties"])
         fields = {

@@ -12,9 +12,11 @@ from msgspec import Raw
 from emceepee_stdio.errors import InvalidArguments
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = ["repaired"]
+__all__ = ["depends_on_schema", "repaired"]
 
 Schema = Mapping[str, object]
+
+_KINDS: Mapping[str, type] = {"integer": int, "number": float, "boolean": bool}
 
 
 def repaired(
@@ -42,11 +44,24 @@ def repaired(
     return _converted(args, properties, repairs), repairs
 
 
+def depends_on_schema(args: Raw | None, extra: Mapping[str, Raw]) -> bool:
+    """Whether the tool's schema may change how these arguments are read."""
+    if extra:
+        return True
+    try:
+        if args is not None and bytes(memoryview(args)[:1]) == b'"':
+            args = Raw(msgspec.json.decode(args, type=str).encode())
+        fields = msgspec.json.decode(args or b"{}", type=dict[str, Raw])
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    return any(_unquoted(value, kind) for value in fields.values() for kind in _KINDS)
+
+
 def _opened(args: Raw, tool: str) -> Raw:
     text = msgspec.json.decode(args, type=str)
     try:
         opened = msgspec.json.decode(text, type=dict[str, Raw])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         raise InvalidArguments(f"The args of {tool} are a string that is no JSON object.") from None
     return Raw(to_json(opened))
 
@@ -65,7 +80,7 @@ def _converted(args: Raw, properties: Schema, repairs: list[str]) -> Raw:
     wanting = {
         name: kind
         for name, schema in properties.items()
-        if (kind := _mapping(schema).get("type")) in ("integer", "number", "boolean")
+        if (kind := _mapping(schema).get("type")) in _KINDS
     }
     if not wanting or b'"' not in bytes(args):
         return args
@@ -84,9 +99,8 @@ def _unquoted(value: Raw, kind: str) -> Raw | None:
     if bytes(memoryview(value)[:1]) != b'"':
         return None
     text = msgspec.json.decode(value, type=str).strip()
-    target = {"integer": int, "number": float, "boolean": bool}[kind]
     try:
-        msgspec.json.decode(text, type=target)
+        msgspec.json.decode(text, type=_KINDS[kind])
     except msgspec.MsgspecError:
         return None
     return Raw(text.encode())

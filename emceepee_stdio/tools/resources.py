@@ -7,15 +7,17 @@ from msgspec import UNSET, Meta, UnsetType
 
 from emceepee_stdio.errors import InvalidArguments
 from emceepee_stdio.session.calls import Call
-from emceepee_stdio.session.large import RESULTS
+from emceepee_stdio.session.large import LONGEST, RESULTS, page_chars, whole_characters
 from emceepee_stdio.session.own import OWN, read_own
 from emceepee_stdio.session.reply import Reply, text_block
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.tools.listing import (
+    ALL,
     Cursor,
     Limit,
     ServerPattern,
     gather,
+    having,
     matching,
     page,
     pattern,
@@ -46,8 +48,8 @@ Filter = Annotated[str, Meta(description="Regex of URIs, names and descriptions.
 class ListResources(Params):
     """Which to show."""
 
-    server: ServerPattern = ".*"
-    pattern: Filter = ".*"
+    server: ServerPattern = ALL
+    pattern: Filter = ALL
     limit: Limit = 50
     cursor: Cursor | UnsetType = UNSET
 
@@ -55,8 +57,8 @@ class ListResources(Params):
 class ListResourceTemplates(Params):
     """Which to show."""
 
-    server: ServerPattern = ".*"
-    pattern: Filter = ".*"
+    server: ServerPattern = ALL
+    pattern: Filter = ALL
     limit: Limit = 50
     cursor: Cursor | UnsetType = UNSET
 
@@ -92,22 +94,18 @@ class UnsubscribeResource(Params):
 
 async def list_resources(runtime: Runtime, p: ListResources, call: Call) -> Reply:
     found = await gather(runtime, "resources", p.server, call)
-    keys = ["uri", "name", "title", "description"]
-    shown: list[dict[str, object]] = [
-        {"server": server, **item}
-        for server, item in matching(found.items, pattern(runtime, p.pattern), keys)
-    ]
+    texts = having("uri", "name", "title", "description")
+    items = await matching(runtime, found.items, pattern(runtime, p.pattern), texts)
+    shown: list[dict[str, object]] = [{"server": server, **item} for server, item in items]
     entries, rest = page(shown, limit=p.limit, cursor=p.cursor)
     return Reply.json({"resources": entries, **rest, **found.failures()})
 
 
 async def list_resource_templates(runtime: Runtime, p: ListResourceTemplates, call: Call) -> Reply:
     found = await gather(runtime, "resource_templates", p.server, call)
-    keys = ["uriTemplate", "name", "title", "description"]
-    shown: list[dict[str, object]] = [
-        {"server": server, **item}
-        for server, item in matching(found.items, pattern(runtime, p.pattern), keys)
-    ]
+    texts = having("uriTemplate", "name", "title", "description")
+    items = await matching(runtime, found.items, pattern(runtime, p.pattern), texts)
+    shown: list[dict[str, object]] = [{"server": server, **item} for server, item in items]
     entries, rest = page(shown, limit=p.limit, cursor=p.cursor)
     return Reply.json({"resource_templates": entries, **rest, **found.failures()})
 
@@ -125,8 +123,8 @@ async def read_resource(runtime: Runtime, p: ReadResource, call: Call) -> Reply:
     link = runtime.servers.get(p.server)
     times = runtime.settings.timeouts
     within = min(times.call_ms / 1000, call.ceiling)
-    runtime.session.begin(call, server=link.name, tool="read_resource", within=within)
-    result = await link.read_resource(p.uri, within=times.task_ttl_ms / 1000, call=call)
+    limit = runtime.session.begin(call, server=link.name, tool="read_resource", within=within)
+    result = await link.read_resource(p.uri, within=limit, call=call)
     return Reply.contents(result, server=link.name)
 
 
@@ -149,12 +147,13 @@ async def _read_stored(runtime: Runtime, p: ReadResource) -> Reply:
     results, now = runtime.session.results, runtime.clock.now()
     result_id = p.uri.removeprefix(RESULTS)
     if p.pattern is UNSET:
-        limit = _PAGE if p.limit is UNSET else p.limit
-        found = results.page(result_id, offset=p.offset, limit=limit, now=now)
+        limit = min(_PAGE if p.limit is UNSET else p.limit, page_chars(runtime.settings))
+        found = results.page(result_id, offset=p.offset, limit=limit + LONGEST, now=now)
+        text = whole_characters(found.text, limit)
         facts: dict[str, object] = {"offset": found.offset, "total_chars": found.total}
-        if found.next_offset is not None:
-            facts["next_offset"] = found.next_offset
-        return Reply(content=text_block(found.text) + b"," + Reply.json(facts).content)
+        if found.offset + len(text) < found.total:
+            facts["next_offset"] = found.offset + len(text)
+        return Reply(content=text_block(text) + b"," + Reply.json(facts).content)
     return await _search_stored(runtime, p, result_id)
 
 

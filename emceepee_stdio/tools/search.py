@@ -9,10 +9,12 @@ from emceepee_stdio.session.calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.tools.listing import (
+    ALL,
     Cursor,
     Limit,
     ServerPattern,
     gather,
+    having,
     matching,
     page,
     pattern,
@@ -24,18 +26,19 @@ __all__ = ["ListTools", "list_tools"]
 
 _FEW = 5
 _SENTENCE = 160
+_ARGUMENTS = 300
 
 
 class ListTools(Params):
     """Which tools of which servers, and how much of each."""
 
     query: Annotated[str, Meta(description="Plain words; best match first.")] | UnsetType = UNSET
-    server: ServerPattern = ".*"
-    tool: Annotated[str, Meta(description="Regex of tool names.")] = ".*"
+    server: ServerPattern = ALL
+    tool: Annotated[str, Meta(description="Regex of tool names.")] = ALL
     detail: (
         Annotated[
             Literal["names", "summary", "full"],
-            Meta(description="full has the schemas; the default when few match."),
+            Meta(description="full has the schemas; the default for up to 5."),
         ]
         | UnsetType
     ) = UNSET
@@ -45,10 +48,11 @@ class ListTools(Params):
 
 async def list_tools(runtime: Runtime, p: ListTools, call: Call) -> Reply:
     found = await gather(runtime, "tools", p.server, call)
-    tools = list(matching(found.items, pattern(runtime, p.tool), ["name"]))
+    tools = await matching(runtime, found.items, pattern(runtime, p.tool), having("name"))
     if p.query is not UNSET:
         tools = [(entry.server, entry.tool) for entry in rank(p.query, tools)]
-    detail = p.detail if p.detail is not UNSET else "full" if len(tools) <= _FEW else "summary"
+    few = min(len(tools), p.limit) <= _FEW
+    detail = p.detail if p.detail is not UNSET else "full" if few else "summary"
     shown = [_shown(server, tool, detail) for server, tool in tools]
     entries, rest = page(shown, limit=p.limit, cursor=p.cursor)
     return Reply.json({"tools": entries, **rest, **found.failures()})
@@ -69,7 +73,11 @@ def _first_sentence(text: str) -> str:
     line = " ".join(text.split())
     sentence, dot, _ = line.partition(". ")
     short = sentence + ("." if dot else "")
-    return short if len(short) <= _SENTENCE else short[: _SENTENCE - 2] + " …"
+    return _cut(short, _SENTENCE)
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 2] + " …"
 
 
 def _arguments(schema: object) -> str:
@@ -78,4 +86,5 @@ def _arguments(schema: object) -> str:
     properties, required = fields.get("properties"), fields.get("required")
     names = cast("dict[str, object]", properties) if isinstance(properties, dict) else {}
     needed = cast("list[object]", required) if isinstance(required, list) else []
-    return ", ".join(name if name in needed else f"{name}?" for name in names)
+    shown = ", ".join(name if name in needed else f"{name}?" for name in names)
+    return _cut(shown, _ARGUMENTS)

@@ -11,7 +11,7 @@ from emceepee_stdio.backends.base import Snapshot
 from emceepee_stdio.backends.link import Link
 from emceepee_stdio.config import RestartOverrides, ServerConfig
 from emceepee_stdio.errors import ConfigInvalid, InvalidArguments, ProxyError, ServerFailed
-from emceepee_stdio.journal import redact_url
+from emceepee_stdio.journal import redact_argv, redact_url
 from emceepee_stdio.session.calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
@@ -110,14 +110,16 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
     config = _config(p)
     session = runtime.session
     before = session.events.latest
-    known = config.name in runtime.servers.names()
+    present = list(runtime.servers)
     link = await runtime.servers.add(config, runtime.group(), replace=p.replace)
-    if not known or p.replace:
+    is_new = link not in present
+    if is_new:
         session.tell(EventType.SERVER_ADDED, server=config.name)
     try:
         await _settled(runtime, link, call)
     except ProxyError:
-        await runtime.servers.remove(config.name)
+        if is_new and link in list(runtime.servers):
+            await runtime.servers.remove(config.name)
         raise
     finally:
         _own(runtime, config.name, call, before)
@@ -147,13 +149,16 @@ async def remove_server(runtime: Runtime, p: RemoveServer, call: Call) -> Reply:
 async def reconnect_server(runtime: Runtime, p: ReconnectServer, call: Call) -> Reply:
     link = runtime.servers.get(p.name)
     before = runtime.session.events.latest
-    if p.era is not UNSET:
-        config = msgspec.structs.replace(runtime.servers.config(p.name), era=p.era)
-        link = await runtime.servers.add(config, runtime.group(), replace=True)
-        await _settled(runtime, link, call)
-    else:
-        await _reconnected(runtime, link, call)
-    _own(runtime, p.name, call, before)
+    config = runtime.servers.config(p.name)
+    try:
+        if p.era not in (UNSET, config.era):
+            changed = msgspec.structs.replace(config, era=p.era)
+            link = await runtime.servers.add(changed, runtime.group(), replace=True)
+            await link.connect(within=call.ceiling)
+        else:
+            await _reconnected(runtime, link, call)
+    finally:
+        _own(runtime, p.name, call, before)
     return Reply.json(describe(runtime, link.snapshot()))
 
 
@@ -162,6 +167,7 @@ async def list_servers(runtime: Runtime, p: ListServers, call: Call) -> Reply:  
     servers += [
         {"name": broken.name, "phase": Phase.DISABLED.value, "last_error": broken.reason}
         for broken in runtime.servers.broken.values()
+        if broken.name not in runtime.servers.names()
     ]
     return Reply.json({"servers": servers})
 
@@ -278,4 +284,5 @@ def _config_line(p: AddServer) -> str:
     words += [part for name in p.headers for part in ("--header", f"{name}: …")]
     if p.url is not UNSET:
         return shlex.join([*words, "--url", redact_url(p.url)])
-    return shlex.join([*words, "--", "" if p.command is UNSET else p.command, *p.args])
+    command = "" if p.command is UNSET else p.command
+    return shlex.join([*words, "--", *redact_argv([command, *p.args])])

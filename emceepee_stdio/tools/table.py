@@ -45,7 +45,9 @@ TOOLS = (
         params=servers.ListServers,
         run=servers.list_servers,
         annotations=read_only,
-        description="All servers with state, what they offer, and what went wrong last.",
+        description=(
+            "All servers: their state, how much they offer, and in last_error what went wrong."
+        ),
     ),
     Tool(
         name="list_tools",
@@ -53,8 +55,8 @@ TOOLS = (
         run=search.list_tools,
         annotations=read_only,
         description=(
-            "Find tools on all servers: by plain words, by regex, or all. Few matches come with"
-            " their schemas; ask for detail full before you call a tool that you do not know."
+            "Find tools on all servers: by plain words, by regex, or all. Up to 5 come with their"
+            " schemas, so set limit, or detail full, before you call a tool that you do not know."
         ),
     ),
     Tool(
@@ -87,15 +89,18 @@ TOOLS = (
         run=resources.read_resource,
         annotations=read_only,
         description=(
-            "Read a resource of a server. With server emceepee: a stored result, page by page or"
-            " searched, emceepee://status or emceepee://diagrams."
+            "Read a resource of a server. With server emceepee: a long result that was stored, page"
+            " by page or searched; emceepee://status or emceepee://diagrams."
         ),
     ),
     Tool(
         name="subscribe_resource",
         params=resources.SubscribeResource,
         run=resources.subscribe_resource,
-        description="Be told, by notification events, when a resource changes.",
+        description=(
+            "Be told when a resource changes: by a notification event, in any answer or from"
+            " await_activity."
+        ),
     ),
     Tool(
         name="unsubscribe_resource",
@@ -115,7 +120,7 @@ TOOLS = (
         params=prompts.GetPrompt,
         run=prompts.get_prompt,
         annotations=read_only,
-        description="A prompt, filled in: who says what, then the messages.",
+        description="A prompt, filled in: who says what, then the messages, for you to go by.",
     ),
     Tool(
         name="complete_argument",
@@ -134,7 +139,10 @@ TOOLS = (
         name="get_logs",
         params=logs.GetLogs,
         run=logs.get_logs,
-        description="What servers logged or printed, newest last; each line is given once.",
+        description=(
+            "What servers logged or printed, newest last; each line is given once. Says why a"
+            " server fails."
+        ),
     ),
     Tool(
         name="set_log_level",

@@ -9,7 +9,7 @@ from emceepee_stdio.session.calls import Call
 from emceepee_stdio.session.context import shown_elicitation
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.state import IllegalMove, TaskStatus
+from emceepee_stdio.state import IllegalMove, RequestKind, TaskStatus
 from emceepee_stdio.tools.registry import Params
 
 __all__ = [
@@ -78,7 +78,7 @@ async def list_tasks(runtime: Runtime, p: ListTasks, call: Call) -> Reply:  # no
 async def get_task(runtime: Runtime, p: GetTask, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
     session = runtime.session
     task = session.tasks.get(p.task_id, now=runtime.clock.now())
-    pending = session.requests.pending(server=task.server)
+    pending = session.requests.pending(kind=RequestKind.ELICITATION, server=task.server)
     return Reply.json(
         {
             "task": session.describe(task),
@@ -93,17 +93,15 @@ async def get_task_result(runtime: Runtime, p: GetTaskResult, call: Call) -> Rep
     """Wait for the end; a question of the same server is a reason to return before it."""
     session, now = runtime.session, runtime.clock.now
     task = session.tasks.get(p.task_id, now=now())
-    asked = {asked.id for asked in session.requests.pending(server=task.server)}
 
     def is_time() -> bool:
         current = session.tasks.get(p.task_id, now=now())
-        questions = {asked.id for asked in session.requests.pending(server=task.server)}
-        return current.status is not TaskStatus.WORKING or not questions <= asked
+        asks = runtime.settings.promote_on_input and session.requests.pending(server=task.server)
+        return current.status is not TaskStatus.WORKING or bool(asks)
 
-    if not asked or not runtime.settings.promote_on_input:
-        wanted = call.ceiling if p.timeout_ms is UNSET else p.timeout_ms / 1000
-        await session.until(is_time, within=min(wanted, call.ceiling))
-    task = session.tasks.fetch(p.task_id, now=now())
+    wanted = call.ceiling if p.timeout_ms is UNSET else p.timeout_ms / 1000
+    await session.until(is_time, within=min(wanted, call.ceiling))
+    task = session.fetch(p.task_id)
     if isinstance(task.result, Reply):
         return task.result
     if task.status is TaskStatus.WORKING:

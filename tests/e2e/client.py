@@ -20,7 +20,7 @@ import anyio.abc
 import pytest
 from mcp_types import methods
 
-from tests.peers import plain
+from tests.peers import SERVERS, plain
 
 PATIENCE = 20.0
 LEGACY = "2025-11-25"
@@ -162,11 +162,12 @@ class Client:
         self.told_twice_is_fine = False
         self.stderr = b""
         self._pending: dict[int | str, Pending] = {}
+        self._judged: set[tuple[str, str, str]] = set()
         self._last_id = 0
         self._news = anyio.Event()
         self._reading = anyio.Event()
         self._reading.set()
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None
 
     # What we say
 
@@ -244,8 +245,9 @@ class Client:
     async def cancel(self, pending: Pending) -> None:
         await self.send(self.cancelling(pending))
 
-    def cancelling(self, pending: Pending) -> Message:
-        pending.cancelled = True
+    def cancelling(self, pending: Pending, *, in_time: bool = True) -> Message:
+        """The message; when it may cross the answer, that is no fault."""
+        pending.cancelled = in_time
         params = {"requestId": pending.id, "reason": "test"}
         return {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
 
@@ -333,7 +335,7 @@ class Client:
                 await self._reading.wait()
             assert not buffer, "the last line has no end"
         except Exception as error:  # noqa: BLE001 - raised where the test waits
-            self._failure = error
+            self.failure = error
         finally:
             for pending in self._pending.values():
                 pending.done.set()
@@ -367,11 +369,18 @@ class Client:
             assert isinstance(message["error"]["code"], int)
             assert isinstance(message["error"]["message"], str)
         else:
-            methods.validate_server_result(pending.method, pending.version, message["result"])
+            self._judge(pending, message["result"])
             if pending.method == "tools/call":
                 self.events += Answer(message["result"]).told
         pending.message = message
         pending.done.set()
+
+    def _judge(self, pending: Pending, result: Message) -> None:
+        """By the types of its version; the same again needs no second look."""
+        case = (pending.method, pending.version, json.dumps(result))
+        if case not in self._judged:
+            methods.validate_server_result(pending.method, pending.version, result)
+            self._judged.add(case)
 
     def _take_notification(self, message: Message) -> None:
         assert "id" not in message, "we are asked nothing"
@@ -394,16 +403,17 @@ class Client:
         """Wait until something that was heard makes the condition true."""
         with anyio.fail_after(PATIENCE):
             while not condition():
-                assert self._failure is None, self._failure
+                assert self.failure is None, self.failure
                 await self._news.wait()
 
     def check(self) -> None:
         """What holds at the end of every conversation."""
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         ids = [event["id"] for event in self.events]
         assert self.told_twice_is_fine or len(ids) == len(set(ids)), "an event was told twice"
-        assert b"Traceback" not in self.stderr, self.stderr.decode()
+        lines = self.stderr.decode(errors="replace").splitlines()
+        assert not [line for line in lines if line.startswith("Traceback")], lines
 
 
 @dataclass(kw_only=True)
@@ -483,7 +493,7 @@ async def proxy(
                     await client.greet()
                 yield client
             except BaseException as error:
-                error.add_note(client.stderr.decode(errors="replace"))
+                error.add_note(f"{client.failure!r} {client.stderr.decode(errors='replace')}")
                 with suppress(ProcessLookupError):
                     process.kill()
                 raise
@@ -523,3 +533,30 @@ async def until(condition: Callable[[], object]) -> None:
     with anyio.fail_after(PATIENCE):
         while not condition():
             await anyio.sleep(0.005)
+
+
+@asynccontextmanager
+async def http_server(*options: str, log: Path | None = None) -> AsyncIterator[str]:
+    """The well-behaved server behind a URL."""
+    env = dict(os.environ) | ({} if log is None else {"FIXTURE_LOG": str(log)})
+    process = await anyio.open_process(
+        [sys.executable, SERVERS / "plain_http.py", *options],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=None,
+        env=env,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        with anyio.fail_after(PATIENCE):
+            port = (await process.stdout.receive()).decode().strip()
+        yield f"http://127.0.0.1:{port}/mcp"
+        await process.stdin.aclose()
+        with anyio.fail_after(PATIENCE):
+            await process.wait()
+    finally:
+        with anyio.CancelScope(shield=True):
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.aclose()

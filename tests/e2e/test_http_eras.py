@@ -138,14 +138,17 @@ async def test_a_question_on_the_stream_of_a_call_belongs_to_that_call() -> None
 
 
 async def test_a_question_on_the_listening_stream_belongs_to_no_call() -> None:
-    async with mcp_server(era="legacy", answers="json") as server:
-        async with http_backend(server.url) as rig, started(rig, "ask_on_get") as outcome:
-            await rig.sink.until(lambda: rig.sink.questions)
-            (question,) = rig.sink.questions
-            assert question.call is None
-            assert question.answer(b'{"action":"decline"}')
-            await until(lambda: outcome)
-            assert "decline" in str(outcome)
+    async with (
+        mcp_server(era="legacy", answers="json") as server,
+        http_backend(server.url) as rig,
+        started(rig, "ask_on_get") as outcome,
+    ):
+        await rig.sink.until(lambda: rig.sink.questions)
+        (question,) = rig.sink.questions
+        assert question.call is None
+        assert question.answer(b'{"action":"decline"}')
+        await until(lambda: outcome)
+        assert "decline" in str(outcome)
 
 
 async def test_notifications_come_on_the_listening_stream_in_order() -> None:
@@ -227,14 +230,16 @@ async def test_what_was_found_out_is_used_for_the_next_connection() -> None:
         ("/mcp", "legacy", ["initialize"]),
         ("/sse", "both", ["initialize"]),
     ):
-        async with mcp_server(era=kind) as server:
-            async with http_backend(server.url.replace("/mcp", path)) as rig:
-                await rig.text("echo")
-                server.http.heard.clear()
-                await rig.supervisor.reconnect(within=PATIENCE)
-                await rig.text("echo")
-                asking = [m["method"] for m in server.messages() if "id" in m]
-                assert asking == [*asked, "tools/call"]
+        async with (
+            mcp_server(era=kind) as server,
+            http_backend(server.url.replace("/mcp", path)) as rig,
+        ):
+            await rig.text("echo")
+            server.http.heard.clear()
+            await rig.supervisor.reconnect(within=PATIENCE)
+            await rig.text("echo")
+            asking = [m["method"] for m in server.messages() if "id" in m]
+            assert asking == [*asked, "tools/call"]
 
 
 async def test_what_was_found_out_is_forgotten_when_it_holds_no_longer() -> None:
@@ -248,6 +253,23 @@ async def test_what_was_found_out_is_forgotten_when_it_holds_no_longer() -> None
         await rig.supervisor.reconnect(within=PATIENCE)
         await rig.text("echo")
         assert rig.hello()[0] == "legacy"
+
+
+async def test_a_server_that_has_left_the_older_transport_is_found_again() -> None:
+    async with mcp_server() as server, http_backend(sse_url(server)) as rig:
+        await rig.text("echo")
+
+        async def newer(exchange: Exchange) -> bool:
+            exchange.path = "/mcp"
+            if exchange.method == "GET":
+                await exchange.reply(405)
+            return exchange.method == "GET"
+
+        server.before = newer
+        with pytest.raises(ProxyError, match="405"):
+            await rig.supervisor.reconnect(within=PATIENCE)
+        assert await rig.text("echo", message="hello") == "hello"
+        assert rig.hello()[0] == "modern"
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])

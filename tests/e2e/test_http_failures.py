@@ -340,7 +340,7 @@ async def test_the_pause_that_a_server_asks_for_counts_towards_the_time_of_the_c
             await call.exchange.reply(503, retry_after="50")
 
         server.tools["busy"] = busy
-        with pytest.raises(ProxyError, match="did not answer tools/call within 0.2 s"):
+        with pytest.raises(ProxyError, match=r"did not answer tools/call within 0\.2 s"):
             await rig.call("busy", 0.2)
         assert calls_of(server, "busy") == 1
 
@@ -387,7 +387,7 @@ async def test_a_stream_that_never_answers_ends_with_the_time_of_its_call() -> N
         ):
             await rig.text("echo")
             async with long_call(server, rig):
-                with pytest.raises(ProxyError, match="did not answer tools/call within 0.3 s"):
+                with pytest.raises(ProxyError, match=r"did not answer tools/call within 0\.3 s"):
                     await rig.call("hang", 0.3)
                 asked = server.messages("tools/call")[-1]["id"]
                 seen = server.cancelled if era == "legacy" else server.hung_up
@@ -412,21 +412,20 @@ async def test_a_flood_of_notifications_holds_nobody_up_and_loses_nothing() -> N
 async def test_a_sink_that_raises_costs_one_call_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with mcp_server(era="legacy", answers="sse") as server:
-        async with http_backend(server.url) as rig:
-            await rig.text("echo")
+    async with mcp_server(era="legacy", answers="sse") as server, http_backend(server.url) as rig:
+        await rig.text("echo")
 
-            def broken(*_: object) -> None:
-                raise LookupError("a bug")
+        def broken(*_: object) -> None:
+            raise LookupError("a bug")
 
-            monkeypatch.setattr(rig.sink, "asked", broken)
-            async with long_call(server, rig):
-                with pytest.raises(ProxyError, match="could not be talked to: a bug"):
-                    await rig.call("ask", call="one")
-                monkeypatch.undo()
-                assert await rig.text("echo", message="hello") == "hello"
-            connection = await rig.connection()
-            assert connection._speaking is None
+        monkeypatch.setattr(rig.sink, "asked", broken)
+        async with long_call(server, rig):
+            with pytest.raises(ProxyError, match="could not be talked to: a bug"):
+                await rig.call("ask", call="one")
+            monkeypatch.undo()
+            assert await rig.text("echo", message="hello") == "hello"
+        connection = await rig.connection()
+        assert connection._speaking is None
 
 
 # Opening

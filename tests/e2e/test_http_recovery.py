@@ -73,25 +73,24 @@ async def call_until_it_works(rig: HttpRig) -> list[str]:
 async def test_a_server_that_is_away_for_a_while_costs_one_loss_and_one_reconnect(
     era: str, seconds: float, path: str
 ) -> None:
-    async with mcp_server(era=era) as server:
-        async with http_backend(server.url.replace("/mcp", path)) as rig:
-            await rig.text("echo")
-            calls = Calls(rig)
-            async with anyio.create_task_group() as tasks:
-                for _ in range(3):
-                    tasks.start_soon(calls.make, "hang")
-                await until(lambda: len(server.messages("tools/call")) == 4)
-                await server.http.stop()
-                server.sessions.clear()
-                await until(lambda: len(calls.ended) == 3)
-                tasks.start_soon(calls.make, "echo")
-                await anyio.sleep(seconds)
-                await until(lambda: len(calls.ended) == 4)
-                await server.http.start()
-            codes = await call_until_it_works(rig)
-            assert set(codes) <= {"server_unavailable", "server_disconnected"}
-            assert all(isinstance(ended, ProxyError) for ended in calls.ended)
-            assert phases(rig.sink) == ONE_LOSS
+    async with mcp_server(era=era) as server, http_backend(server.url.replace("/mcp", path)) as rig:
+        await rig.text("echo")
+        calls = Calls(rig)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(calls.make, "hang")
+            await until(lambda: len(server.messages("tools/call")) == 4)
+            await server.http.stop()
+            server.sessions.clear()
+            await until(lambda: len(calls.ended) == 3)
+            tasks.start_soon(calls.make, "echo")
+            await anyio.sleep(seconds)
+            await until(lambda: len(calls.ended) == 4)
+            await server.http.start()
+        codes = await call_until_it_works(rig)
+        assert set(codes) <= {"server_unavailable", "server_disconnected"}
+        assert all(isinstance(ended, ProxyError) for ended in calls.ended)
+        assert phases(rig.sink) == ONE_LOSS
 
 
 async def test_a_server_process_that_is_killed_and_started_again_is_found_again() -> None:
@@ -201,13 +200,12 @@ async def test_after_a_new_session_the_lists_are_read_again() -> None:
 
 
 async def test_a_stream_that_is_cut_is_taken_up_where_it_was() -> None:
-    async with mcp_server(era="legacy", answers="sse") as server:
-        async with http_backend(server.url) as rig:
-            assert await rig.progress("cut") == ("after the cut", [1, 2])
-            resumed = [e for e in server.exchanges("GET") if "last-event-id" in e.headers]
-            assert [e.headers["last-event-id"].partition("/")[2] for e in resumed] == ["0"]
-            assert rig.sink.heard == ["connecting", "connected"]
-            assert len(server.messages("tools/call")) == 1
+    async with mcp_server(era="legacy", answers="sse") as server, http_backend(server.url) as rig:
+        assert await rig.progress("cut") == ("after the cut", [1, 2])
+        resumed = [e for e in server.exchanges("GET") if "last-event-id" in e.headers]
+        assert [e.headers["last-event-id"].partition("/")[2] for e in resumed] == ["0"]
+        assert rig.sink.heard == ["connecting", "connected"]
+        assert len(server.messages("tools/call")) == 1
 
 
 async def test_a_stream_that_is_taken_up_later_waits_for_the_server() -> None:
@@ -228,15 +226,17 @@ async def test_a_stream_that_is_taken_up_later_waits_for_the_server() -> None:
 
 
 async def test_a_stream_without_ids_that_is_cut_ends_its_call_and_no_more() -> None:
-    async with mcp_server(era="legacy", answers="sse", event_ids=False) as server:
-        async with http_backend(server.url) as rig:
-            await rig.text("echo")
-            with pytest.raises(CallFailed, match="ended the stream before") as caught:
-                await rig.progress("cut")
-            assert "may have been carried out" in caught.value.next_step
-            assert await rig.text("echo", message="hello") == "hello"
-            assert rig.sink.heard == ["connecting", "connected"]
-            assert len(server.messages("tools/call")) == 3
+    async with (
+        mcp_server(era="legacy", answers="sse", event_ids=False) as server,
+        http_backend(server.url) as rig,
+    ):
+        await rig.text("echo")
+        with pytest.raises(CallFailed, match="ended the stream before") as caught:
+            await rig.progress("cut")
+        assert "may have been carried out" in caught.value.next_step
+        assert await rig.text("echo", message="hello") == "hello"
+        assert rig.sink.heard == ["connecting", "connected"]
+        assert len(server.messages("tools/call")) == 3
 
 
 async def test_the_listening_stream_is_opened_again_and_misses_nothing() -> None:
@@ -285,30 +285,29 @@ async def test_a_server_that_knows_no_listening_is_not_asked_twice() -> None:
 
 async def test_of_fifty_calls_at_once_one_may_fail() -> None:
     for era, answers in (("legacy", "sse"), ("modern", "json")):
-        async with mcp_server(era=era, answers=answers) as server:
-            async with http_backend(server.url) as rig:
-                await rig.text("echo")
-                gate = asyncio.Event()
+        async with mcp_server(era=era, answers=answers) as server, http_backend(server.url) as rig:
+            await rig.text("echo")
+            gate = asyncio.Event()
 
-                async def gated(call: Call, gate: asyncio.Event = gate) -> str:
-                    if call.arguments["n"] == 17:
-                        call.exchange.drop()
-                    await gate.wait()
-                    return str(call.arguments["n"])
+            async def gated(call: Call, gate: asyncio.Event = gate) -> str:
+                if call.arguments["n"] == 17:
+                    call.exchange.drop()
+                await gate.wait()
+                return str(call.arguments["n"])
 
-                server.tools["gated"] = gated
-                server.event_ids = False
-                calls = Calls(rig)
-                async with anyio.create_task_group() as tasks:
-                    for n in range(50):
-                        tasks.start_soon(lambda n=n, calls=calls: calls.make("gated", n=n))
-                    await until(lambda calls=calls: len(calls.ended) == 1)
-                    gate.set()
-                failed = [ended for ended in calls.ended if isinstance(ended, ProxyError)]
-                texts = [e["content"][0]["text"] for e in calls.ended if isinstance(e, dict)]
-                assert len(failed) == 1
-                assert sorted(map(int, texts)) == [n for n in range(50) if n != 17]
-                assert rig.sink.heard == ["connecting", "connected"]
+            server.tools["gated"] = gated
+            server.event_ids = False
+            calls = Calls(rig)
+            async with anyio.create_task_group() as tasks:
+                for n in range(50):
+                    tasks.start_soon(lambda n=n, calls=calls: calls.make("gated", n=n))
+                await until(lambda calls=calls: len(calls.ended) == 1)
+                gate.set()
+            failed = [ended for ended in calls.ended if isinstance(ended, ProxyError)]
+            texts = [e["content"][0]["text"] for e in calls.ended if isinstance(e, dict)]
+            assert len(failed) == 1
+            assert sorted(map(int, texts)) == [n for n in range(50) if n != 17]
+            assert rig.sink.heard == ["connecting", "connected"]
 
 
 async def test_an_event_of_five_megabytes_is_one_result() -> None:
@@ -342,17 +341,19 @@ async def test_a_server_that_is_stopped_and_continued_has_lost_nothing(era: str)
 @pytest.mark.parametrize("path", ["/mcp", "/sse"])
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 async def test_stopping_ends_every_call_and_leaves_nothing(era: str, path: str) -> None:
-    async with mcp_server(era=era, answers="sse") as server:
-        async with http_backend(server.url.replace("/mcp", path)) as rig:
-            await rig.text("echo")
-            calls = Calls(rig)
-            async with anyio.create_task_group() as tasks:
-                for _ in range(5):
-                    tasks.start_soon(calls.make, "hang")
-                await until(lambda: len(server.messages("tools/call")) == 6)
-                await rig.supervisor.stop()
-            assert [type(ended) for ended in calls.ended] == [ServerDisconnected] * 5
-            assert rig.sink.heard == ["connecting", "connected", "disconnected"]
+    async with (
+        mcp_server(era=era, answers="sse") as server,
+        http_backend(server.url.replace("/mcp", path)) as rig,
+    ):
+        await rig.text("echo")
+        calls = Calls(rig)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(calls.make, "hang")
+            await until(lambda: len(server.messages("tools/call")) == 6)
+            await rig.supervisor.stop()
+        assert [type(ended) for ended in calls.ended] == [ServerDisconnected] * 5
+        assert rig.sink.heard == ["connecting", "connected", "disconnected"]
 
 
 async def test_a_server_that_does_not_answer_the_goodbye_holds_nobody_up() -> None:
@@ -395,10 +396,13 @@ async def test_an_opening_of_the_older_transport_can_be_stopped() -> None:
         await exchange.stream()
         await until(lambda: exchange.gone)
 
-    async with nothing_left(), serving(stream) as server:
-        async with http_backend(server.url, options=replace(QUICK, sse=True)) as rig:
-            await until(lambda: server.heard)
-            await rig.supervisor.stop()
+    async with (
+        nothing_left(),
+        serving(stream) as server,
+        http_backend(server.url, options=replace(QUICK, sse=True)) as rig,
+    ):
+        await until(lambda: server.heard)
+        await rig.supervisor.stop()
 
 
 async def test_a_session_that_cannot_be_used_is_ended_all_the_same() -> None:

@@ -40,7 +40,10 @@ async def test_five_megabytes_arrive_whole(combination: str, tmp_path: Path) -> 
 async def test_what_the_server_wrote_is_what_the_session_gets(
     combination: str, tmp_path: Path
 ) -> None:
-    said = '{ "content":[ {"type":"text","text":"\\u00e9 é"} ],"x-odd":{"n":1.50, "big":12345678901234567890123},"_meta":{"a/b":null},"resultType":"complete" }'
+    said = (
+        '{ "content":[ {"type":"text","text":"\\u00e9 é"} ],"x-odd":{"n":1.50, "big":'
+        '12345678901234567890123},"_meta":{"a/b":null},"resultType":"complete" }'
+    )
     async with link(combination, tmp_path) as rig:
         result = await rig.link.call_tool("verbatim", {"result": said}, within=PATIENCE)
         if rig.is_http:

@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from emceepee_stdio.errors import CallFailed
+from emceepee_stdio.errors import CallFailed, CallTimeout
 from tests.e2e.harness import PATIENCE
 from tests.e2e.link_harness import COMBINATIONS, link
 
@@ -128,6 +128,6 @@ async def test_a_list_cannot_be_waited_for_longer_than_it_may_take(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(patient)
             await rig.until_server(lambda: rig.messages("prompts/list"))
-            with pytest.raises(Exception, match="did not answer prompts/list within 0.1 s"):
+            with pytest.raises(CallTimeout, match=r"prompts/list within 0\.1 s"):
                 await rig.link.list_all("prompts", within=0.1)
             tasks.cancel_scope.cancel()

@@ -97,8 +97,10 @@ class HttpConnection(HttpConversation):
 
     async def _refused(self, answer: Answer, request: Request) -> None:
         if answer.status == HTTPStatus.BAD_REQUEST and self._session_id is not None:
-            self._suspect()
-        await super()._refused(answer, request)
+            # It may mean that the session is over: only then is it everybody's affair.
+            await self._safely(self._probe, self._gone)
+        if not self._ended.is_set():
+            await super()._refused(answer, request)
 
     # Streams
 

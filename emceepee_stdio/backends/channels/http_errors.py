@@ -112,9 +112,11 @@ def unreachable(server: str, error: BaseException) -> Unreachable:
                     hint="Point SSL_CERT_FILE to the certificate that signed it, or correct the "
                     "URL.",
                 )
+            case ssl.SSLEOFError() | ssl.SSLZeroReturnError():
+                return Unreachable(f"{server} hung up while TLS was being agreed on.")
             case ssl.SSLError():
                 return Untrusted(
-                    f"{server} does not speak TLS as we do: {cause.reason or said(cause)}.",
+                    f"{server} does not speak TLS as we do: {said(cause)}.",
                     hint="If the server has no TLS, use http:// in its URL.",
                 )
             case socket.gaierror():

@@ -110,6 +110,7 @@ class Post:
     def __init__(self, number: int, message: Message, session: Session | None) -> None:
         self.number, self.message, self.session = number, message, session
         self.said: asyncio.Queue[Message] = asyncio.Queue()
+        self.is_left = False
 
     @property
     def streams(self) -> bool:
@@ -144,6 +145,8 @@ class Front:
             post = self.posts.get(message["id"])
             if post is not None:
                 self.unmark(message, post)
+                if post.is_left:
+                    del self.posts[post.number]
                 post.said.put_nowait({**message, "id": post.message["id"]})
             return
         if stream is not None:
@@ -151,15 +154,17 @@ class Front:
             stream.said.put_nowait(message)
             return
         post = self.posts.get(number)
-        if post is None or (post.session and message["method"] in dual.LISTENED):
+        unasked = message["method"] in dual.LISTENED
+        if post is None or (post.session and (post.is_left or unasked)):
             for session in [post.session] if post else self.sessions.values():
                 session.unasked.put_nowait(message)
         else:
             post.said.put_nowait(message)
 
     def unmark(self, message: Message, post: Post) -> None:
-        meta = message.get("result", {}).get("_meta") if "result" in message else None
-        if isinstance(meta, dict) and dual.SUBSCRIPTION in meta:
+        result = message.get("result")
+        meta = result.get("_meta") if isinstance(result, dict) else None
+        if meta and dual.SUBSCRIPTION in meta:
             meta[dual.SUBSCRIPTION] = post.message["id"]
 
     # What the client says
@@ -211,8 +216,10 @@ class Front:
         try:
             await self.hear_out(client, post, fresh)
         finally:
-            del self.posts[post.number]
-            if client.is_gone and session is None:
+            post.is_left = client.is_gone
+            if session is None or not post.is_left:
+                self.posts.pop(post.number, None)
+            if post.is_left and session is None:
                 cancelled = {"requestId": post.number}
                 server.take({"method": "notifications/cancelled", "params": cancelled})
 

@@ -1,0 +1,236 @@
+"""`emceepee install` and `emceepee uninstall`: the entry in a client's configuration."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.config.clients import CLIENTS, Client, ClientKey, is_ours
+from emceepee_stdio.config.edit import Change, EditRefused, guard, read_backup, read_file
+from emceepee_stdio.config.jsonc import strict_problem
+from emceepee_stdio.config.load import PATH_VARIABLE, default_path
+from emceepee_stdio.config.registration import register, unregister
+from emceepee_stdio.config.server import name_problem
+from emceepee_stdio.errors import ConfigInvalid
+
+__all__ = ["ClientArgument", "DryRunOption", "install", "locate", "our_entry", "uninstall"]
+
+_NAME = "emceepee"
+# Directories of runners that clear what they made.
+_PASSING = ("archive-v0", "builds-v0", ".cache")
+
+ClientArgument = Annotated[
+    ClientKey, typer.Argument(metavar="CLIENT", help=f"One of {', '.join(CLIENTS)}.")
+]
+NameOption = Annotated[
+    str, typer.Option("--name", metavar="NAME", help="What the entry is called in the client.")
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Show the exact change as a diff, and make none.")
+]
+
+
+def install(
+    client: Annotated[
+        ClientKey | None,
+        typer.Argument(metavar="CLIENT", help=f"One of {', '.join(CLIENTS)}; none lists them."),
+    ] = None,
+    *,
+    name: NameOption = _NAME,
+    dry_run: DryRunOption = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also for a client that seems not to be installed.")
+    ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="The configuration to serve from."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With no CLIENT: the list as JSON.")
+    ] = False,
+) -> None:
+    """Register emceepee in an MCP client; without CLIENT, list the clients and their files.
+
+    Keeps everything else in the client's file, and the file as it was in a .bak beside it.
+
+    Example: emceepee install claude-desktop --dry-run
+    """
+    if client is None:
+        _list(as_json=as_json)
+        return
+    if problem := name_problem(name):
+        raise typer.BadParameter(f"{problem}.", param_hint="--name")
+    row = CLIENTS[client]
+    path = locate(row)
+    terminal = Terminal()
+    _require(row, path, force=force or dry_run, terminal=terminal)
+    entry = our_entry(row, config, terminal=terminal)
+    with guard(path):
+        text = read_file(path)
+        known = row.servers(text or "")
+        edited = register(row, text, read_backup(path), name=name, entry=entry)
+    change = Change(path=path, before=text, after=edited.text, backs_up=edited.backs_up)
+    if dry_run:
+        terminal.diff(change.diff())
+        return
+    backup = change.apply()
+    _tell(row, change, backup, renewed=name in known, terminal=terminal)
+    others = sum(not is_ours(other) for other in known.values())
+    if others:
+        terminal.note(
+            f"{row.title} has {others} other server{'' if others == 1 else 's'}; to move them "
+            f"behind emceepee: emceepee config import {client} --replace"
+        )
+
+
+def uninstall(
+    client: ClientArgument, *, name: NameOption = _NAME, dry_run: DryRunOption = False
+) -> None:
+    """Take emceepee out of an MCP client again; its file is then as it was before.
+
+    Example: emceepee uninstall claude-desktop
+    """
+    row = CLIENTS[client]
+    path = locate(row)
+    terminal = Terminal()
+    with guard(path):
+        text = read_file(path)
+        known = row.servers(text or "")
+        if text is None or name not in known:
+            _tell_absent(row, known, path, terminal)
+            return
+        edited = unregister(row, text, read_backup(path), name=name)
+    change = Change(path=path, before=text, after=edited.text, backs_up=edited.backs_up)
+    if dry_run:
+        terminal.diff(change.diff())
+        return
+    backup = change.apply()
+    if edited.text is None:
+        terminal.line(f"Removed emceepee from {row.title}, and {path}, which held nothing else.")
+    else:
+        terminal.line(f"Removed emceepee from {row.title}: {path}")
+    if backup is not None:
+        terminal.line(f"The file as it was: {backup}")
+
+
+def locate(client: Client) -> Path:
+    """The client's file, or where it would be."""
+    places = client.places(sys.platform, os.environ, _home())
+    return next((place for place in places if place.parent.is_dir()), places[-1])
+
+
+def our_entry(client: Client, config: Path | None, *, terminal: Terminal) -> dict[str, object]:
+    """Our entry, with nothing in it that only this shell would understand."""
+    command, *args = _launcher()
+    if any(part in _PASSING for part in Path(command).parts):
+        terminal.note(
+            f"{command} is in a cache that may be cleared; to stay, install emceepee first, "
+            "for example with: uv tool install emceepee-stdio"
+        )
+    args.append("serve")
+    if config is None and os.environ.get(PATH_VARIABLE):
+        config = default_path(os.environ)
+    if config is not None:
+        config = config.expanduser().absolute()
+        if not config.exists():
+            terminal.note(f"{config} does not exist yet; `emceepee config add` makes it.")
+        args += ["--config", str(config)]
+    return client.entry(command, args, {"PATH": _search_path()})
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise ConfigInvalid(
+            "The home directory is unknown.", hint="Set HOME, and run the command again."
+        ) from None
+
+
+def _launcher() -> list[str]:
+    """How to start this very emceepee from anywhere."""
+    script = Path(sys.argv[0]).absolute()
+    for path in (script, script.with_suffix(".exe")):
+        if path.stem == _NAME and path.is_file() and (path.suffix == ".exe" or os.name == "posix"):
+            return [str(path)]
+    return [str(Path(sys.executable).absolute()), "-m", "emceepee_stdio"]
+
+
+def _search_path() -> str:
+    """The shell's PATH, because that of a graphical client is bare; each directory once."""
+    given = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return os.pathsep.join(dict.fromkeys(place for place in given if Path(place).is_absolute()))
+
+
+def _require(client: Client, path: Path, *, force: bool, terminal: Terminal) -> None:
+    sign = client.home(path, os.environ, _home())
+    if sign.is_dir() or path.exists():
+        return
+    fact = f"{client.title} does not seem to be installed: {sign} does not exist."
+    if not force:
+        raise EditRefused(
+            fact,
+            hint="Nothing was changed; start the client once, or add --force to make the file.",
+        )
+    terminal.note(fact)
+
+
+def _tell(
+    client: Client, change: Change, backup: Path | None, *, renewed: bool, terminal: Terminal
+) -> None:
+    if change.kind == "unchanged":
+        terminal.line(f"emceepee is registered in {client.title} already: {change.path}")
+        return
+    verb = "Renewed" if renewed else "Registered"
+    terminal.line(f"{verb} emceepee in {client.title}: {change.path}")
+    if backup is not None:
+        terminal.line(f"The file as it was: {backup}")
+    terminal.line(f"Restart {client.title} to see it; `emceepee uninstall {client.key}` undoes it.")
+    if client.strict and (problem := strict_problem(change.after or "")):
+        terminal.note(f"{client.title} may refuse this file: it has {problem}.")
+
+
+def _tell_absent(client: Client, known: dict[str, object], path: Path, terminal: Terminal) -> None:
+    ours = [name for name, entry in known.items() if is_ours(entry)]
+    if ours:
+        raise EditRefused(
+            f"{client.title} has emceepee under another name: {', '.join(ours)}.",
+            hint=f"Run: emceepee uninstall {client.key} --name {ours[0]}",
+        )
+    terminal.line(f"emceepee is not registered in {client.title}: {path}")
+
+
+def _list(*, as_json: bool) -> None:
+    rows = [_state(client) for client in CLIENTS.values()]
+    terminal = Terminal()
+    if as_json:
+        terminal.data(rows)
+        return
+    terminal.table(
+        ("CLIENT", "STATE", "FILE"),
+        [(str(row["client"]), str(row["state"]), str(row["path"])) for row in rows],
+        styles={"registered": "green", "broken": "red", "not installed": "dim"},
+    )
+
+
+def _state(client: Client) -> dict[str, object]:
+    path = locate(client)
+    names: list[str] = []
+    try:
+        with guard(path):
+            text = read_file(path)
+            names = [name for name, entry in client.servers(text or "").items() if is_ours(entry)]
+        there = text is not None or client.home(path, os.environ, _home()).is_dir()
+        state = "registered" if names else "not registered" if there else "not installed"
+    except EditRefused:
+        state = "broken"
+    return {
+        "client": client.key,
+        "title": client.title,
+        "state": state,
+        "path": str(path),
+        "names": names,
+    }

@@ -1,0 +1,366 @@
+"""`emceepee tail-logs`: what the running proxies do, line by line.
+
+Whoever ends it, by Ctrl-C or by closing the pipe, ends it quietly and well.
+"""
+
+import os
+import re
+import select
+import shutil
+import stat
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from math import inf
+from pathlib import Path
+from typing import Annotated
+from unicodedata import category, east_asian_width
+from zlib import crc32
+
+import msgspec
+import typer
+
+from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.config import load_file
+from emceepee_stdio.errors import InvalidPattern, ProxyError
+from emceepee_stdio.journal import Level, default_directory
+from emceepee_stdio.journal.lines import Record
+from emceepee_stdio.journal.reader import Line, Reader
+from emceepee_stdio.state.patterns import Pattern
+
+__all__ = ["tail_logs"]
+
+_LINES = 20
+_POLL_SECONDS = 0.1
+_STDOUT = 1
+_FAILURE = 1
+# The person waits for their own pattern, so it may take a while; it must not hang.
+_PATTERN_SECONDS = 2.0
+
+_AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])", re.ASCII)
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+
+_RANKS = {level.value: rank for rank, level in enumerate(Level)}
+_PLAIN_WORD = re.compile(r"[^\s\"'=\\]+")
+
+_DIM = "2"
+_LEVEL_STYLES = {"debug": _DIM, "info": "32", "warning": "33", "error": "1;31"}
+_SERVER_STYLES = ("36", "35", "34", "96", "95", "94")
+
+_Span = tuple[str, str]
+
+
+class Source(StrEnum):
+    """Where a server's output came from."""
+
+    PROTOCOL = "protocol"
+    STDERR = "stderr"
+    STDOUT = "stdout"
+
+
+def tail_logs(  # noqa: PLR0913 - one for each option
+    *,
+    lines: Annotated[
+        int | None,
+        typer.Option(
+            "-n",
+            "--lines",
+            metavar="N",
+            min=0,
+            help="How many of the past lines to show first.",
+            show_default=f"{_LINES}; with --since all",
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow/--no-follow", help="Go on with the lines to come.")
+    ] = True,
+    server: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this server; may be repeated.")
+    ] = None,
+    level: Annotated[
+        Level,
+        typer.Option(
+            metavar="LEVEL",
+            case_sensitive=False,
+            help="The least important to show: debug, info, warning or error.",
+        ),
+    ] = Level.DEBUG,
+    source: Annotated[
+        Source | None,
+        typer.Option(
+            metavar="SOURCE",
+            case_sensitive=False,
+            help="Only what servers said on protocol, stderr or stdout, which proxies keep at"
+            " logging level debug.",
+        ),
+    ] = None,
+    event: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this event; may be repeated.")
+    ] = None,
+    grep: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="Only lines in which this is found.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="From then on: 30s, 10m, 2h, 1d or ISO 8601.")
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only sessions whose id begins so.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The lines as they are, one JSON object each.")
+    ] = False,
+    log_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Another directory than the configured one."),
+    ] = None,
+) -> None:
+    """Follow what the running proxies write down: the journals of all of them, as one.
+
+    Example: emceepee tail-logs --server git --level warning --since 10m
+
+    Example: emceepee tail-logs --json --event task_failed | jq .data
+    """
+    clock = Clock()
+    wanted = _Wanted(
+        servers=frozenset(server or ()),
+        events=frozenset(event or ()),
+        rank=_RANKS[level],
+        source=source,
+        session=(session or "").lower(),
+        pattern=_pattern(grep),
+        only_records=as_json,
+    )
+    start = -inf if since is None else _instant(since, clock)
+    count = _LINES if lines is None and since is None else lines
+    directory = log_dir or _directory(os.environ)
+    view = None if as_json else _View(clock, os.environ)
+    try:
+        _tail(directory, count, wanted, view, since=start, follow=follow)
+    except (KeyboardInterrupt, BrokenPipeError):
+        _abandon_stdout()
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        Terminal().note(f"emceepee: The journals in {directory} cannot be read: {why}.")
+        Terminal().note("Say where they are with --log-dir, or mend the directory's permissions.")
+        raise typer.Exit(_FAILURE) from None
+
+
+def _tail(
+    directory: Path,
+    count: int | None,
+    wanted: "_Wanted",
+    view: "_View | None",
+    *,
+    since: float,
+    follow: bool,
+) -> None:
+    reader = Reader(directory)
+    if not reader.has_files:
+        later = "waiting for a proxy to start" if follow else "no proxy has run yet"
+        Terminal().note(f"No journal in {directory}: {later}.")
+    reader.rewind(count, wanted, since=since)
+    while True:
+        for line in reader.read():
+            if wanted(line):
+                _write(line.raw.decode() if view is None else view.show(line))
+        if not follow or _reader_leaves_within(_POLL_SECONDS):
+            break
+    reader.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """Which lines to show. One that is not ours fits only where nothing is asked of it."""
+
+    servers: frozenset[str]
+    events: frozenset[str]
+    rank: int
+    source: Source | None
+    session: str
+    pattern: Pattern | None
+    only_records: bool
+
+    def __call__(self, line: Line) -> bool:
+        fits = self._takes_foreign() if line.record is None else self._takes(line.record)
+        return fits and (self.pattern is None or self.pattern.matches(_text(line)))
+
+    def _takes(self, record: Record) -> bool:
+        return (
+            _RANKS.get(record.level, len(_RANKS)) >= self.rank
+            and (not self.servers or record.server in self.servers)
+            and (not self.events or record.event in self.events)
+            and record.session.lower().startswith(self.session)
+            and (self.source is None or self._is_from_source(record))
+        )
+
+    def _is_from_source(self, record: Record) -> bool:
+        return record.event == "server_output" and record.data.get("source") == self.source
+
+    def _takes_foreign(self) -> bool:
+        asked = self.servers or self.events or self.rank or self.source or self.session
+        return not (asked or self.only_records)
+
+
+class _View:
+    """A line as people read it: coloured and cut to the width on a terminal, else plain and whole.
+
+    The time is local; a line of another day has its date before it.
+    """
+
+    def __init__(self, clock: Clock, environ: Mapping[str, str]) -> None:
+        self._clock = clock
+        self._on_terminal = os.isatty(_STDOUT)
+        self._coloured = (
+            self._on_terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+        )
+
+    def show(self, line: Line) -> str:
+        spans = [(_printable(text), style) for text, style in self._spans(line)]
+        if self._on_terminal:
+            spans = list(_cut(spans, shutil.get_terminal_size().columns))
+        if not self._coloured:
+            return "".join(text for text, _ in spans)
+        return "".join(f"\x1b[{style}m{text}\x1b[0m" if style else text for text, style in spans)
+
+    def _spans(self, line: Line) -> Iterator[_Span]:
+        record = line.record
+        if record is None:
+            yield _text(line), _DIM
+            return
+        server = record.server or "-"
+        yield self._time(line.at), _DIM
+        yield f" {record.level:<8}", _LEVEL_STYLES.get(record.level, "")
+        yield f" {server:<10}", _SERVER_STYLES[crc32(server.encode()) % len(_SERVER_STYLES)]
+        yield f" {_text(line)}", ""
+
+    def _time(self, at: float) -> str:
+        moment = _local(at)
+        today = _local(self._clock.epoch(self._clock.now())).date()
+        text = moment.isoformat(" ", "milliseconds")
+        return text[11:23] if moment.date() == today else text[:23]
+
+
+def _text(line: Line) -> str:
+    """What happened: the event and its data. A line that is not ours, as it is."""
+    record = line.record
+    if record is None:
+        return line.raw.decode(errors="backslashreplace")
+    asked_by = {} if record.request_id is None else {"request_id": record.request_id}
+    fields = {**asked_by, **record.data}
+    return " ".join([record.event, *(f"{name}={_word(value)}" for name, value in fields.items())])
+
+
+def _word(value: object) -> str:
+    if isinstance(value, str) and _PLAIN_WORD.fullmatch(value):
+        return value
+    return msgspec.json.encode(value).decode()
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def _cut(spans: list[_Span], columns: int) -> Iterator[_Span]:
+    if sum(_columns(text) for text, _ in spans) <= columns:
+        yield from spans
+        return
+    room = columns - 1
+    for text, style in spans:
+        fitting = _fitting(text, room)
+        yield fitting, style
+        room -= _columns(fitting)
+        if fitting != text:
+            break
+    yield "…", _DIM
+
+
+def _fitting(text: str, columns: int) -> str:
+    if text.isascii():
+        return text[:columns]
+    used = 0
+    for index, character in enumerate(text):
+        used += _columns(character)
+        if used > columns:
+            return text[:index]
+    return text
+
+
+def _columns(text: str) -> int:
+    """How wide a terminal shows it: East Asian characters take two columns, accents none."""
+    if text.isascii():
+        return len(text)
+    wide = sum(east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(category(character) in ("Mn", "Me") for character in text)
+
+
+def _local(at: float) -> datetime:
+    return datetime.fromtimestamp(at, tz=UTC).astimezone()
+
+
+def _pattern(text: str | None) -> Pattern | None:
+    try:
+        return None if text is None else Pattern(text, timeout=_PATTERN_SECONDS)
+    except InvalidPattern as error:
+        raise typer.BadParameter(error.fact, param_hint="--grep") from None
+
+
+def _instant(text: str, clock: Clock) -> float:
+    if ago := _AGO.fullmatch(text.strip()):
+        return clock.epoch(clock.now()) - float(ago[1]) * _SECONDS[ago[2]]
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(
+            f"{text!r} is neither a span like 10m, 2h or 1d nor a time like 2026-01-31T12:00.",
+            param_hint="--since",
+        ) from None
+
+
+def _directory(environ: Mapping[str, str]) -> Path:
+    """Where the proxies write: as they are configured, if the configuration can be read."""
+    try:
+        configured = load_file(None, environ=environ).settings.logging.directory
+    except ProxyError:
+        configured = None
+    return Path(configured) if configured else default_directory(environ)
+
+
+def _write(text: str) -> None:
+    """Write a line that a program behind the pipe has at once."""
+    terminal = Terminal()
+    try:
+        terminal.line(text)
+    except UnicodeEncodeError:
+        terminal.line(text.encode("ascii", "backslashreplace").decode())
+    # Writes nothing, and flushes.
+    typer.echo("", nl=False)
+
+
+def _reader_leaves_within(seconds: float) -> bool:
+    """Wait so long; sooner and True when nobody reads the pipe behind stdout any more."""
+    if not (hasattr(select, "poll") and _goes_to_a_pipe()):
+        threading.Event().wait(seconds)
+        return False
+    poller = select.poll()
+    poller.register(_STDOUT, 0)
+    return bool(poller.poll(seconds * 1000))
+
+
+def _goes_to_a_pipe() -> bool:
+    mode = os.fstat(_STDOUT).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
+def _abandon_stdout() -> None:
+    """Let what is still buffered go nowhere, so that the end of the process cannot fail on it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, _STDOUT)
+    os.close(nowhere)

@@ -1,0 +1,242 @@
+"""The MCP clients that people have: where each keeps its servers, and in what shape.
+
+One row for each client. The places are a pure function of the platform, the environment and the
+home directory; nothing here touches a file.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Literal, NamedTuple, TypeVar
+
+from emceepee_stdio.config import jsonc, toml_tables
+from emceepee_stdio.config.fields import is_list, is_object
+from emceepee_stdio.config.jsonc import Steps
+from emceepee_stdio.config.recursion import starts_emceepee
+
+__all__ = ["CLIENTS", "Client", "ClientKey", "Language", "is_ours"]
+
+P = TypeVar("P", bound=PurePath)
+
+ClientKey = Literal[
+    "claude-desktop", "claude-code", "cursor", "vscode", "windsurf", "zed", "codex", "gemini"
+]
+
+
+class Language(NamedTuple):
+    """How a file is read and how one value in it is changed."""
+
+    read: Callable[[str], object]
+    put: Callable[[str, Steps, object], str]
+    remove: Callable[[str, Steps], str]
+
+
+_JSON = Language(jsonc.read, jsonc.put, jsonc.remove)
+# An app that Windows installed as a package sees its own copy of the roaming directory.
+_CLAUDE_PACKAGE = "local/Packages/Claude_pzs8sxrjxfjjc/LocalCache/Roaming"
+_TOML = Language(toml_tables.read, toml_tables.put, toml_tables.remove)
+
+
+class Files(NamedTuple):
+    """Where a file may be on each platform; a place begins with one of `_BASES`.
+
+    Of several places the first whose directory exists is the one; the last is where the client
+    would make it.
+    """
+
+    darwin: tuple[str, ...]
+    win32: tuple[str, ...]
+    linux: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """One row: a client, its file on each platform, and what an entry in it looks like."""
+
+    key: ClientKey
+    title: str
+    files: Files
+    section: str = "mcpServers"
+    language: Language = _JSON
+    # What its entries say beside command, args and env.
+    marks: Mapping[str, str] = field(default_factory=dict[str, str])
+    # A directory that only a machine with this client has, if the file's own does not tell.
+    sign: str | None = None
+    # Whether it refuses a file with comments.
+    strict: bool = False
+    # Whether it takes `$NAME` for a variable as well.
+    bare_variables: bool = False
+
+    def places(self, platform: str, environ: Mapping[str, str], home: P) -> tuple[P, ...]:
+        """Where its file may be, the likeliest first."""
+        places = {"darwin": self.files.darwin, "win32": self.files.win32}
+        return tuple(
+            _resolve(place, environ, home) for place in places.get(platform, self.files.linux)
+        )
+
+    def home(self, file: P, environ: Mapping[str, str], home: P) -> P:
+        """The directory that is there if the client is."""
+        return file.parent if self.sign is None else _resolve(self.sign, environ, home)
+
+    def entry(self, command: str, args: list[str], env: Mapping[str, str]) -> dict[str, object]:
+        """A server as this client writes it."""
+        return {**self.marks, "command": command, "args": args, "env": dict(env)}
+
+    def servers(self, text: str) -> dict[str, object]:
+        """What stands in its file by name; nothing where there is no section."""
+        document = self.language.read(text)
+        found = document.get(self.section) if is_object(document) else None
+        return found if is_object(found) else {}
+
+    def our_entry(self, entry: object) -> object:
+        """One of its entries in our words."""
+        if not is_object(entry):
+            return entry
+        ours = _from_codex(entry) if self.language is _TOML else entry
+        return _with_braces(ours) if self.bare_variables else ours
+
+
+def is_ours(entry: object) -> bool:
+    """Whether an entry of a client starts emceepee."""
+    if not is_object(entry):
+        return False
+    inner = entry.get("command")
+    line = inner if is_object(inner) else entry
+    command = line.get("path" if is_object(inner) else "command")
+    args = line.get("args", [])
+    if not isinstance(command, str) or not is_list(args):
+        return False
+    return starts_emceepee(command, [arg for arg in args if isinstance(arg, str)])
+
+
+def _resolve(place: str, environ: Mapping[str, str], home: P) -> P:
+    base, *rest = place.split("/")
+    variable, usual = _BASES[base]
+    # Joining to an absolute path gives that path, so a variable wins as a whole.
+    return home.joinpath(environ.get(variable) or usual, *rest)
+
+
+# The variable that moves a directory, and where it is in the home without that.
+_BASES = {
+    "home": ("", ""),
+    "support": ("", "Library/Application Support"),
+    "roaming": ("APPDATA", "AppData/Roaming"),
+    "local": ("LOCALAPPDATA", "AppData/Local"),
+    "config": ("XDG_CONFIG_HOME", ".config"),
+    "claude": ("CLAUDE_CONFIG_DIR", ""),
+    "claude-state": ("CLAUDE_CONFIG_DIR", ".claude"),
+    "codex": ("CODEX_HOME", ".codex"),
+    "gemini": ("GEMINI_CLI_HOME", ""),
+}
+
+
+def _everywhere(place: str) -> Files:
+    return Files(darwin=(place,), win32=(place,), linux=(place,))
+
+
+CLIENTS: dict[ClientKey, Client] = {
+    client.key: client
+    for client in (
+        Client(
+            key="claude-desktop",
+            title="Claude Desktop",
+            files=Files(
+                darwin=("support/Claude/claude_desktop_config.json",),
+                win32=(
+                    f"{_CLAUDE_PACKAGE}/Claude/claude_desktop_config.json",
+                    "roaming/Claude/claude_desktop_config.json",
+                ),
+                linux=("config/Claude/claude_desktop_config.json",),
+            ),
+            strict=True,
+        ),
+        Client(
+            key="claude-code",
+            title="Claude Code",
+            files=_everywhere("claude/.claude.json"),
+            marks={"type": "stdio"},
+            sign="claude-state",
+            strict=True,
+        ),
+        Client(
+            key="cursor",
+            title="Cursor",
+            files=_everywhere("home/.cursor/mcp.json"),
+            marks={"type": "stdio"},
+        ),
+        Client(
+            key="vscode",
+            title="VS Code",
+            files=Files(
+                darwin=("support/Code/User/mcp.json",),
+                win32=("roaming/Code/User/mcp.json",),
+                linux=("config/Code/User/mcp.json",),
+            ),
+            section="servers",
+            marks={"type": "stdio"},
+        ),
+        Client(
+            key="windsurf",
+            title="Windsurf",
+            files=_everywhere("home/.codeium/windsurf/mcp_config.json"),
+        ),
+        Client(
+            key="zed",
+            title="Zed",
+            files=Files(
+                darwin=("home/.config/zed/settings.json",),
+                win32=("roaming/Zed/settings.json",),
+                linux=("config/zed/settings.json",),
+            ),
+            section="context_servers",
+            marks={"source": "custom"},
+        ),
+        Client(
+            key="codex",
+            title="Codex",
+            files=_everywhere("codex/config.toml"),
+            section="mcp_servers",
+            language=_TOML,
+        ),
+        Client(
+            key="gemini",
+            title="Gemini CLI",
+            files=_everywhere("gemini/.gemini/settings.json"),
+            bare_variables=True,
+        ),
+    )
+}
+
+
+_BARE_VARIABLE = re.compile(r"(?<![$\w])\$([A-Za-z_]\w*)")
+
+
+def _with_braces(value: object) -> object:
+    """The value with each `$NAME` written as `${NAME}`."""
+    if isinstance(value, str):
+        return _BARE_VARIABLE.sub(r"${\1}", value)
+    if is_list(value):
+        return [_with_braces(item) for item in value]
+    if is_object(value):
+        return {key: _with_braces(item) for key, item in value.items()}
+    return value
+
+
+def _from_codex(entry: Mapping[str, object]) -> dict[str, object]:
+    """Codex names variables where we refer to them."""
+    ours = dict(entry)
+    headers: dict[str, object] = {}
+    literal, named = ours.pop("http_headers", None), ours.pop("env_http_headers", None)
+    if is_object(literal):
+        headers |= literal
+    if is_object(named):
+        headers |= {name: f"${{{variable}}}" for name, variable in named.items()}
+    if token := ours.pop("bearer_token_env_var", None):
+        headers["Authorization"] = f"Bearer ${{{token}}}"
+    if headers:
+        ours["headers"] = headers
+    names = ours.pop("env_vars", None)
+    if is_list(names):
+        ours["pass_env"] = [name.get("name") if is_object(name) else name for name in names]
+    return ours

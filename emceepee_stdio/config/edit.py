@@ -1,0 +1,188 @@
+"""Changes to files that belong to people: seen before, written whole, never without a way back.
+
+A file is either as it was or as it was meant to be, whatever happens in between; what it was is
+kept beside it in one backup. A file that cannot be understood is not touched.
+"""
+
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from emceepee_stdio.config.jsonc import CannotEdit, Unreadable
+from emceepee_stdio.errors import ConfigInvalid
+
+__all__ = ["Change", "EditRefused", "backup_path", "guard", "read_backup", "read_file"]
+
+# Entries hold tokens, so what we make is for its owner alone.
+_PRIVATE = stat.S_IRUSR | stat.S_IWUSR
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+
+
+class EditRefused(ConfigInvalid):
+    """A file that was left as it is."""
+
+    hint = "Nothing was changed; mend the file, or move it away, and run the command again."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One file as it is and as it is to be; None is a file that does not exist."""
+
+    path: Path
+    before: str | None
+    after: str | None
+    backs_up: bool = True
+
+    def __repr__(self) -> str:
+        return f"<Change {self.path} {self.kind}>"
+
+    @property
+    def kind(self) -> str:
+        if self.before == self.after:
+            return "unchanged"
+        if self.before is None:
+            return "made"
+        return "removed" if self.after is None else "changed"
+
+    def diff(self) -> str:
+        """The change as a unified diff, as `patch` takes it."""
+        from difflib import unified_diff  # noqa: PLC0415 - only asked for by a dry run
+
+        old, new = _lines(self.before), _lines(self.after)
+        parts: list[str] = []
+        for line in unified_diff(
+            old,
+            new,
+            "/dev/null" if self.before is None else str(self.path),
+            "/dev/null" if self.after is None else str(self.path),
+        ):
+            parts.append(line)
+            if not line.endswith("\n"):
+                parts.append("\n\\ No newline at end of file\n")
+        return "".join(parts)
+
+    def apply(self) -> Path | None:
+        """Write it; the backup, where one was made."""
+        if self.before == self.after:
+            return None
+        with _naming(self.path):
+            return self._apply()
+
+    def _apply(self) -> Path | None:
+        # A link stays a link: what it points to is written.
+        target = Path(os.path.realpath(self.path))
+        backup: Path | None = None
+        if self.before is not None and self.backs_up:
+            backup = backup_path(self.path)
+            _write(backup, self.before, like=None)
+        if read_file(self.path) != self.before:
+            raise EditRefused(
+                f"{self.path} was changed by another program in this moment.",
+                hint="Nothing was changed; run the command again.",
+            )
+        if self.after is None:
+            target.unlink()
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _write(target, self.after, like=None if self.before is None else target.stat())
+        return backup
+
+
+def backup_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.bak")
+
+
+def read_file(path: Path) -> str | None:
+    """The text of a file to the last byte, or None where there is no file."""
+    with _naming(path):
+        try:
+            return path.read_bytes().decode("utf-8")
+        except FileNotFoundError:
+            return None
+        except UnicodeDecodeError as error:
+            raise EditRefused(f"{path} is not UTF-8 text at byte {error.start}.") from None
+
+
+def read_backup(path: Path) -> str | None:
+    """What the backup beside a file holds, if there is one to be read."""
+    try:
+        return read_file(backup_path(path))
+    except EditRefused:
+        return None
+
+
+@contextmanager
+def guard(path: Path) -> Generator[None]:
+    """Say which file it is that cannot be read or changed."""
+    try:
+        yield
+    except Unreadable as error:
+        raise EditRefused(
+            f"{path} is broken at line {error.line}, column {error.column}: {error.reason}."
+        ) from None
+    except CannotEdit as error:
+        raise EditRefused(
+            f"{path} was left as it is: {error}.",
+            hint="Nothing was changed; edit this file by hand.",
+        ) from None
+
+
+@contextmanager
+def _naming(path: Path) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = (error.strerror or "input/output error").lower()
+        where = error.filename if isinstance(error.filename, str) else path
+        raise EditRefused(
+            f"{path} cannot be read or written: {reason} ({where}).",
+            hint="Nothing was changed; see to the permissions of the file and of its directory, "
+            "close programs that hold it open, and run the command again.",
+        ) from None
+
+
+def _write(path: Path, text: str, *, like: os.stat_result | None) -> None:
+    """Put a whole file in place of another, or none."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode("utf-8"))
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(_PRIVATE if like is None else stat.S_IMODE(like.st_mode))
+        if like is not None:
+            _give_back(name, like)
+        Path(name).replace(path)
+    except BaseException:
+        with suppress(OSError):
+            Path(name).unlink()
+        raise
+    _settle(path.parent)
+
+
+def _give_back(name: str, like: os.stat_result) -> None:
+    """With sudo the file stays its owner's."""
+    if os.name == "posix" and os.geteuid() != like.st_uid:
+        with suppress(OSError):
+            os.chown(name, like.st_uid, like.st_gid)
+
+
+def _settle(directory: Path) -> None:
+    """Make the new name last; not every file system offers it."""
+    if os.name != "posix":
+        return
+    with suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _lines(text: str | None) -> list[str]:
+    return [] if text is None else _LINE.findall(text)

@@ -1,0 +1,158 @@
+"""Our own file as something to edit: which servers stand where in it, and whether one will do.
+
+Works on texts that the loader accepts; what the loader does not, is refused as it says it.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from emceepee_stdio.config import jsonc
+from emceepee_stdio.config.clients import Client, is_ours
+from emceepee_stdio.config.entries import Entries
+from emceepee_stdio.config.expand import UnsetVariable, expand
+from emceepee_stdio.config.fields import is_list, is_object
+from emceepee_stdio.config.jsonc import Steps
+from emceepee_stdio.config.load import load_text
+from emceepee_stdio.config.server import label
+from emceepee_stdio.errors import ConfigInvalid
+
+__all__ = [
+    "SECTIONS",
+    "Outcome",
+    "Place",
+    "judge",
+    "places",
+    "put_server",
+    "remove_server",
+    "take_over",
+]
+
+SECTIONS = ("mcpServers", "servers", "context_servers")
+
+# What only an editor can fill in.
+_EDITOR_VARIABLE = re.compile(
+    r"\$\{(?:(?:input|command|config):[^}]*|workspaceFolder[^}]*|userHome|file\w*|pathSeparator|/)\}"
+)
+
+
+class Place(NamedTuple):
+    """One entry of the file, as it is written there."""
+
+    name: str
+    entry: object
+    steps: Steps
+
+
+class Outcome(NamedTuple):
+    """What became of one server of a client."""
+
+    name: str
+    result: str
+    reason: str
+
+
+def places(text: str | None) -> Iterator[Place]:
+    """Every entry that has a name."""
+    document = jsonc.read(text or "")
+    for section in SECTIONS:
+        found = document.get(section) if is_object(document) else None
+        if is_object(found):
+            for name, entry in found.items():
+                yield Place(name, entry, (section, name))
+        elif is_list(found):
+            for index, entry in enumerate(found):
+                name = entry.get("name") if is_object(entry) else None
+                if isinstance(name, str):
+                    yield Place(name, entry, (section, index))
+
+
+def put_server(text: str | None, name: str, entry: Mapping[str, object], *, source: str) -> str:
+    """The text with this server: in the place of one of its name, or after the others."""
+    text = text or ""
+    if text.strip():
+        load_text(text, environ={}, source=source)
+    found = next((place for place in places(text) if place.name == name), None)
+    if found is None:
+        return jsonc.put(text, (SECTIONS[0], name), dict(entry))
+    in_list = isinstance(found.steps[-1], int)
+    return jsonc.put(text, found.steps, {"name": name, **entry} if in_list else dict(entry))
+
+
+def remove_server(text: str | None, name: str, *, source: str) -> str | None:
+    """The text without the servers of this name; None if there is none."""
+    if not (text or "").strip():
+        return None
+    text = text or ""
+    load_text(text, environ={}, source=source)
+    found = [place for place in places(text) if place.name == name]
+    for place in reversed(found):
+        text = jsonc.remove(text, place.steps)
+    return text if found else None
+
+
+def judge(name: str, entry: object, *, environ: Mapping[str, str]) -> str | None:
+    """A word on an entry that works, or may once a variable is set; raises if it never will."""
+    section = SECTIONS[0]
+    try:
+        expand(entry, environ=environ, path=f"{section}.{label(name)}")
+    except UnsetVariable as error:
+        return error.fact
+    except ConfigInvalid:
+        pass
+    entries = Entries(environ)
+    entries.add(name, entry, section=section)
+    off = [server for server in entries.disabled if server.switched_off]
+    if entries.servers or off:
+        return " ".join(entries.warnings) or None
+    broken = [server.reason for server in entries.disabled]
+    raise ConfigInvalid(" ".join(broken or entries.warnings))
+
+
+def take_over(
+    client: Client,
+    servers: Mapping[str, object],
+    text: str | None,
+    *,
+    environ: Mapping[str, str],
+    source: str,
+) -> tuple[str | None, list[Outcome]]:
+    """Our text with the servers of a client, and what became of each."""
+    outcomes: list[Outcome] = []
+    for name, theirs in servers.items():
+        entry = client.our_entry(theirs)
+        present = {place.name: place.entry for place in places(text)}
+        reason = _obstacle(name, theirs, entry, present)
+        if reason is not None:
+            outcomes.append(Outcome(name, *reason))
+            continue
+        try:
+            word = judge(name, entry, environ=environ)
+            text = put_server(text, name, entry if is_object(entry) else {}, source=source)
+        except ConfigInvalid as error:
+            outcomes.append(Outcome(name, "skipped", error.fact))
+        else:
+            outcomes.append(Outcome(name, "taken", word or ""))
+    return text, outcomes
+
+
+def _obstacle(
+    name: str, theirs: object, entry: object, present: Mapping[str, object]
+) -> tuple[str, str] | None:
+    if is_ours(theirs):
+        return "itself", "it is emceepee."
+    if name in present:
+        if present[name] == entry:
+            return "there", "the configuration has the same server."
+        return "skipped", "the configuration has another server of this name."
+    if variable := _editor_variable(entry):
+        return "skipped", f"only the client can fill in {variable}."
+    return None
+
+
+def _editor_variable(value: object) -> str | None:
+    if isinstance(value, str):
+        found = _EDITOR_VARIABLE.search(value)
+        return found[0] if found else None
+    parts = list(value.values()) if is_object(value) else value if is_list(value) else ()
+    return next(filter(None, map(_editor_variable, parts)), None)

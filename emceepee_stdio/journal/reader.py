@@ -1,0 +1,158 @@
+"""The journals of all processes in one directory, read as one: the last lines, then what comes.
+
+Each line comes once; those of one process in the order of writing, those of several by their time.
+The past is read backwards from the end of the files, and no further than it is asked for.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from heapq import merge, nlargest
+from math import inf
+from operator import attrgetter
+from pathlib import Path
+
+import msgspec
+
+from emceepee_stdio.journal.lines import Record
+from emceepee_stdio.journal.trail import Place, Trail
+
+__all__ = ["Line", "Reader"]
+
+_NAME = re.compile(r"(emceepee-.+\.jsonl)(?:\.\d+)?", re.ASCII)
+# The trails that were written to last are looked at every time and kept open, the others sometimes.
+_HELD = 64
+_SOMETIMES = 10
+# A line is written after its time, but the proxy's clock may be this much ahead of the file's.
+_AHEAD = 2.0
+
+_decode = msgspec.json.Decoder(Record).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line as it is in the file, and what it says; `record` is None for what is not ours."""
+
+    raw: bytes
+    at: float
+    record: Record | None
+
+    @classmethod
+    def of(cls, raw: bytes, *, otherwise: float) -> "Line":
+        """A line without a time of its own has that of its neighbour."""
+        try:
+            record = _decode(raw)
+            at = datetime.fromisoformat(record.timestamp).timestamp()
+        except (ValueError, OverflowError, RecursionError):
+            return cls(raw, otherwise, None)
+        return cls(raw, at, record)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One step back in a trail. The first shows no line: none can be later than this."""
+
+    at: float
+    trail: Trail
+    place: Place | None = None
+    line: Line | None = None
+
+
+class Reader:
+    """Begins at the end of every journal; `rewind` goes back, `read` goes on."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._trails: dict[str, Trail] = {}
+        self._latest: dict[str, float] = {}
+        self._held: list[Trail] = []
+        self._reads = 0
+        for name in self._names():
+            trail = self._trails[name] = Trail(directory / name)
+            trail.start_at_end()
+        self._hold_the_latest()
+
+    def __repr__(self) -> str:
+        return f"<Reader {self._directory} {len(self._trails)} trails {len(self._held)} held>"
+
+    @property
+    def has_files(self) -> bool:
+        return bool(self._trails)
+
+    def rewind(
+        self, count: int | None, wanted: Callable[[Line], bool], *, since: float = -inf
+    ) -> None:
+        """Go back until `count` wanted lines are ahead, or all there are since then."""
+        starts: dict[Trail, Place] = {}
+        left = inf if count is None else count
+        steps = merge(*map(_back, self._trails.values()), key=attrgetter("at"), reverse=True)
+        while left > 0 and (step := next(steps, None)) is not None and step.at >= since:
+            if step.place is not None and step.line is not None and wanted(step.line):
+                starts[step.trail] = step.place
+                left -= 1
+        for trail, place in starts.items():
+            trail.start(place)
+
+    def read(self) -> Iterator[Line]:
+        """The lines that have come since, to be read to the end."""
+        names = self._names()
+        for name in names.difference(self._trails):
+            trail = self._trails[name] = Trail(self._directory / name)
+            self._held.append(trail)
+        everything = self._reads % _SOMETIMES == 0
+        self._reads += 1
+        due = self._trails.values() if everything else self._held
+        yield from merge(*map(self._on, due), key=attrgetter("at"))
+        for name in self._trails.keys() - names:
+            self._forget_if_gone(name)
+        if everything:
+            self._hold_the_latest()
+
+    def close(self) -> None:
+        for trail in self._trails.values():
+            trail.release()
+
+    def _on(self, trail: Trail) -> Iterator[Line]:
+        name = trail.path.name
+        for raw in trail.lines():
+            line = Line.of(raw, otherwise=self._latest.get(name, -inf))
+            self._latest[name] = line.at
+            if raw:
+                yield line
+
+    def _names(self) -> set[str]:
+        """The journals there are; a rotated file stands for the one that it was."""
+        try:
+            with os.scandir(self._directory) as entries:
+                found = [_NAME.fullmatch(entry.name) for entry in entries]
+        except FileNotFoundError:
+            return set()
+        return {match[1] for match in found if match is not None}
+
+    def _forget_if_gone(self, name: str) -> None:
+        trail = self._trails[name]
+        if trail.is_gone():
+            trail.release()
+            del self._trails[name]
+            self._latest.pop(name, None)
+            self._held = [held for held in self._held if held is not trail]
+
+    def _hold_the_latest(self) -> None:
+        self._held = nlargest(_HELD, self._trails.values(), key=attrgetter("modified"))
+        for trail in set(self._trails.values()).difference(self._held):
+            trail.release()
+        for trail in self._held:
+            trail.hold()
+
+
+def _back(trail: Trail) -> Iterator[_Step]:
+    """Steps that never go forward in time. The files are opened with the second one."""
+    at = trail.modified + _AHEAD
+    yield _Step(at, trail)
+    for place, raw in trail.backward():
+        line = Line.of(raw, otherwise=at)
+        at = min(at, line.at)
+        if raw:
+            yield _Step(at, trail, place, line)

@@ -1,0 +1,300 @@
+"""The files of one process, read as one stream: the one in use, and the rotated ones behind it.
+
+A line is read once, in the order of writing, and only when its newline is there. The file in hand
+stays open, so that it can be read to its end after it was moved or removed, and so that no new file
+gets its identity. It is left only when a newer one exists: by then nobody writes to it any more.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+__all__ = ["Part", "Place", "Trail"]
+
+_BLOCK = 64 * 1024
+# The journal's own lines are far shorter. What is longer comes in pieces, to bound the memory.
+_LONGEST = 1024 * 1024
+# Numbers that may be missing in the row: rotation leaves one open for a moment, a person any.
+_GAP = 3
+# A file may be moved just as it is opened.
+_TRIES = 3
+# Elsewhere an open file cannot be renamed, and the writer must be able to.
+_HOLDS_FILES = os.name == "posix"
+
+_FLAGS = (
+    os.O_RDONLY
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_BINARY", 0)
+)
+
+Identity = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where reading goes on: a file, whatever its name is by then, and the offset in it."""
+
+    identity: Identity
+    offset: int
+
+
+class Part:
+    """One open file of a trail."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = FileIO(os.open(path, _FLAGS), closefd=True)
+        self.identity = _identity(self._stat())
+
+    def __repr__(self) -> str:
+        return f"<Part {self.identity} {self.size} bytes>"
+
+    @property
+    def size(self) -> int:
+        return self._stat().st_size
+
+    def close(self) -> None:
+        self._file.close()
+
+    def forward(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """The whole lines from `start` on, each with the offset behind it."""
+        rest = b""
+        at = start
+        while at < end and (block := self._read(at, min(_BLOCK, end - at))):
+            at += len(block)
+            *lines, rest = (rest + block).split(b"\n")
+            for line in lines:
+                start += len(line) + 1
+                yield start, line
+            if len(rest) >= _LONGEST:
+                start += len(rest)
+                yield start, rest
+                rest = b""
+
+    def backward(self, end: int) -> Iterator[tuple[int, bytes]]:
+        """The whole lines before `end`, the last first, each with the offset where it begins."""
+        rest = b""
+        at = end
+        unfinished = True
+        while at > 0:
+            size = min(_BLOCK, at)
+            at -= size
+            text = self._read(at, size) + rest
+            rest, *lines = text.split(b"\n")
+            begin = at + len(text)
+            for line in reversed(lines):
+                begin -= len(line)
+                if not unfinished:
+                    yield begin, line
+                unfinished = False
+                begin -= 1
+            if len(rest) >= _LONGEST:
+                if not unfinished:
+                    yield at, rest
+                rest = b""
+        if not unfinished:
+            yield 0, rest
+
+    def line_start(self, offset: int) -> int:
+        """Where the line begins that `offset` is in."""
+        begin, line = next(self.backward(offset), (-1, b""))
+        return begin + len(line) + 1
+
+    def _read(self, at: int, size: int) -> bytes:
+        self._file.seek(at)
+        return self._file.read(size) or b""
+
+    def _stat(self) -> os.stat_result:
+        return os.fstat(self._file.fileno())
+
+
+class Trail:
+    """Reads one process's files from a place on; without a place, everything there is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.modified = 0.0
+        self._place: Place | None = None
+        self._within_a_line = False
+        self._part: Part | None = None
+        self._older: set[tuple[int, ...]] = set()
+
+    def __repr__(self) -> str:
+        state = "quiet" if self._part is None else "held"
+        return f"<Trail {self.path.name} {state} {self._place}>"
+
+    # Where to begin
+
+    def backward(self) -> Iterator[tuple[Place, bytes]]:
+        """Every line so far, the last first, each with the place where it begins."""
+        seen: set[Identity] = set()
+        for path, _ in self._parts():
+            part = _open(path)
+            if part is None:
+                continue
+            try:
+                if part.identity in seen:
+                    continue
+                seen.add(part.identity)
+                for offset, line in part.backward(part.size):
+                    yield Place(part.identity, offset), line
+            finally:
+                part.close()
+
+    def start(self, place: Place) -> None:
+        """Read on from there."""
+        self.release()
+        self._place, self._within_a_line = place, False
+        parts = [stats for _, stats in self._parts()]
+        self._older = {_mark(stats) for stats in parts[self._count_later(parts) + 1 :]}
+
+    def start_at_end(self) -> None:
+        """Read only what comes from now on."""
+        for _, stats in self._parts():
+            self.modified = stats.st_mtime
+            self.start(Place(_identity(stats), stats.st_size))
+            # Found out when there is something to read: most trails are those of dead processes.
+            self._within_a_line = True
+            return
+
+    # Reading on
+
+    def lines(self) -> Iterator[bytes]:
+        """The lines that have come since; to be read to the end."""
+        if self._is_quiet():
+            return
+        while True:
+            # First whether there is a newer one, then the rest: so the rest is complete.
+            newer = self._newer()
+            part = self._part = self._part or self._find()
+            if part is not None:
+                yield from self._rest(part)
+            if newer is None:
+                break
+            self.release()
+            self._part = newer
+            self._place, self._within_a_line = Place(newer.identity, 0), False
+        if not _HOLDS_FILES:
+            self.release()
+
+    def hold(self) -> None:
+        """Keep the file in hand open."""
+        if _HOLDS_FILES and self._part is None:
+            self._part = self._find()
+
+    def release(self) -> None:
+        """Keep nothing open."""
+        if self._part is not None:
+            self._part.close()
+            self._part = None
+
+    def is_gone(self) -> bool:
+        """Whether none of its files exists."""
+        return next(self._parts(), None) is None
+
+    def _rest(self, part: Part) -> Iterator[bytes]:
+        size = part.size
+        offset = 0 if self._place is None else self._place.offset
+        if size < offset:
+            offset = 0
+        elif self._within_a_line:
+            offset = part.line_start(offset)
+        self._place, self._within_a_line = Place(part.identity, offset), False
+        for behind, line in part.forward(offset, size):
+            self._place = Place(part.identity, behind)
+            yield line
+
+    def _is_quiet(self) -> bool:
+        """Whether the file in use is the one that was read, and no longer than it was."""
+        stats = _stat(self.path)
+        if stats is None:
+            return False
+        self.modified = stats.st_mtime
+        return self._place == Place(_identity(stats), stats.st_size)
+
+    def _find(self) -> Part | None:
+        """The file that was read last; None when it is gone."""
+        for path, stats in self._parts():
+            part = _open(path) if self._is_in_hand(stats) else None
+            if part is not None and self._place is not None:
+                if part.identity == self._place.identity:
+                    return part
+                part.close()
+        return None
+
+    def _newer(self) -> Part | None:
+        """The file that was begun after the one in hand; None when that is the newest."""
+        for _ in range(_TRIES):
+            if self._is_in_hand(_stat(self.path)):
+                return None
+            parts = list(self._parts())
+            later = self._count_later([stats for _, stats in parts])
+            if later == 0:
+                return None
+            path, stats = parts[later - 1]
+            part = _open(path)
+            if part is not None and part.identity == _identity(stats):
+                self._older = {_mark(stats) for _, stats in parts[later:]}
+                return part
+            if part is not None:
+                part.close()
+        return None
+
+    def _count_later(self, parts: list[os.stat_result]) -> int:
+        """How many come before the one in hand or, if it is gone, before those it came after."""
+        for index, stats in enumerate(parts):
+            if self._is_in_hand(stats):
+                return index
+        for index, stats in enumerate(parts):
+            if _mark(stats) in self._older:
+                return index
+        return len(parts)
+
+    def _is_in_hand(self, stats: os.stat_result | None) -> bool:
+        return (
+            stats is not None
+            and self._place is not None
+            and _identity(stats) == self._place.identity
+        )
+
+    def _parts(self) -> Iterator[tuple[Path, os.stat_result]]:
+        """The files there are, the newest first. One that is moved meanwhile may come twice."""
+        missing = 0
+        number = 0
+        while missing < _GAP:
+            path = self.path.with_name(f"{self.path.name}.{number}") if number else self.path
+            stats = _stat(path)
+            if stats is None:
+                missing += 1
+            else:
+                missing = 0
+                yield path, stats
+            number += 1
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    with suppress(OSError):
+        stats = path.lstat()
+        if stat.S_ISREG(stats.st_mode):
+            return stats
+    return None
+
+
+def _open(path: Path) -> Part | None:
+    with suppress(OSError):
+        return Part(path)
+    return None
+
+
+def _identity(stats: os.stat_result) -> Identity:
+    return stats.st_dev, stats.st_ino
+
+
+def _mark(stats: os.stat_result) -> tuple[int, ...]:
+    """Tells a file that nobody writes to any more from a later one with its identity."""
+    return stats.st_dev, stats.st_ino, stats.st_size, stats.st_mtime_ns

@@ -1,0 +1,67 @@
+"""A server that says too much: as a tool, slowly as a task, as a resource and as a prompt.
+
+Usage: large.py [--era legacy|modern|both]
+"""
+
+import argparse
+
+import dual
+from calls import Call, Tool
+from novel import novel
+from rpc import Message, text
+
+PIXEL = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
+)
+
+
+def tell(_: Call, *, chars: int, error: bool = False) -> Message:
+    """A text of that length."""
+    return text(novel(chars), isError=error)
+
+
+def show(_: Call, *, chars: int, size: int = 0) -> Message:
+    """A picture, a long text, a link, another text, and a picture of that many bytes."""
+    picture = {"type": "image", "data": PIXEL, "mimeType": "image/png"}
+    link = {"type": "resource_link", "uri": "large://1", "name": "one"}
+    said = {"type": "text", "text": novel(chars)}
+    last = {**picture, "data": PIXEL if not size else "A" * (size // 4 * 4)}
+    content = [picture, said, link, {"type": "text", "text": "and more"}, last]
+    return {"content": content, "_meta": {"large/key": 1}}
+
+
+def structured(_: Call, *, chars: int) -> Message:
+    """Structured content of that length."""
+    return {"content": [], "structuredContent": {"novel": novel(chars)}}
+
+
+def read(message: Message) -> Message:
+    uri = message["params"]["uri"]
+    return {"contents": [{"uri": uri, "text": novel(int(uri.rpartition("/")[2]))}]}
+
+
+def prompt(message: Message) -> Message:
+    chars = int(message["params"]["arguments"]["chars"])
+    said = {"role": "user", "content": {"type": "text", "text": novel(chars)}}
+    return {"messages": [said]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--era", choices=("legacy", "modern", "both"), default="both")
+    server = dual.Server("large", era=parser.parse_args().era)
+    server.tools.update((f.__name__, Tool(f)) for f in (tell, show, structured))
+    server.capabilities |= {"resources": {}, "prompts": {}}
+    template = {"uriTemplate": "large://{chars}", "name": "novel"}
+    server.shared |= {
+        "resources/list": lambda _: {"resources": []},
+        "resources/templates/list": lambda _: {"resourceTemplates": [template]},
+        "resources/read": read,
+        "prompts/list": lambda _: {"prompts": [{"name": "novel"}]},
+        "prompts/get": prompt,
+    }
+    server.run()
+
+
+if __name__ == "__main__":
+    main()

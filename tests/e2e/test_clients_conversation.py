@@ -1,0 +1,134 @@
+"""Real clients in front of the proxy: each SDK, in every mode, has the same full conversation."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.clients.raw import PATIENCE, PROXY, Message, entry, surroundings, until
+from tests.e2e.harness import alive
+from tests.peers import PeerMissingError, node_modules, peer_python, plain
+
+CLIENTS = Path(__file__).resolve().parent / "clients"
+LEGACY, MODERN = "2025-11-25", "2026-07-28"
+
+# Writes down the pid of every proxy that a client starts.
+COUNTED = ("sh", "-c", 'echo $$ >> "$1"; shift; exec "$@"', "sh")
+
+CASES = {
+    "py2 auto": ("py2.py", "auto", MODERN),
+    "py2 legacy": ("py2.py", "legacy", LEGACY),
+    "py2 modern": ("py2.py", MODERN, MODERN),
+    "py1": ("py1.py", "legacy", LEGACY),
+    "ts1": ("ts1.mjs", "legacy", LEGACY),
+    "ts2 legacy": ("ts2.mjs", "legacy", LEGACY),
+    "ts2 auto": ("ts2.mjs", "auto", MODERN),
+    "ts2 modern": ("ts2.mjs", MODERN, MODERN),
+}
+# These probe in a second process, which they end right after.
+PROBING = {"ts2 auto", "ts2 modern"}
+
+
+def interpreter(script: str) -> str:
+    if script == "py2.py":
+        return sys.executable
+    if script == "py1.py":
+        return str(peer_python("py-mcp1"))
+    node = shutil.which("node")
+    if node is None:
+        raise PeerMissingError("node")
+    return node
+
+
+def drive(script: str, mode: str, tmp_path: Path, servers: dict[str, Message]) -> dict[str, Any]:
+    """Run the client to its end; what it has to report."""
+    program = interpreter(script)
+    plan = {
+        "command": [*COUNTED, str(tmp_path / "proxies"), *PROXY],
+        "env": surroundings(tmp_path, servers),
+        "cwd": str(tmp_path),
+        "server": entry(plain(), tmp_path, "added"),
+        "mode": mode,
+        "modules": str(node_modules()) if script.endswith(".mjs") else "",
+    }
+    done = subprocess.run(
+        [program, str(CLIENTS / script), json.dumps(plan)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    facts["stderr"] = done.stderr
+    return facts
+
+
+def texts(result: Message) -> list[str]:
+    return [block["text"] for block in result["content"] if block["type"] == "text"]
+
+
+def check_conversation(facts: dict[str, Any], version: str) -> None:
+    assert facts["complaints"] == []
+    assert facts["stderr"] == ""
+    assert facts["version"] == version
+    assert "add_server" in {tool["name"] for tool in facts["tools"]}
+    assert {resource["uri"] for resource in facts["resources"]} == {
+        "emceepee://status",
+        "emceepee://diagrams",
+    }
+    added = json.loads(texts(facts["added"])[0])
+    assert (added["phase"], added["counts"]["resources"]) == ("connected", 2)
+    assert texts(facts["echo"])[0] == "hello"
+    assert facts["image"]["content"][1]["mimeType"] == "image/png"
+    assert facts["image"]["content"][1]["annotations"]["priority"] == 0.5
+    assert facts["image"]["_meta"]["fixture/key"] == 1
+    assert facts["failed"]["isError"] is True
+    assert facts["unknown"]["isError"] is True
+    assert "server_not_found" in texts(facts["unknown"])[0]
+    assert texts(facts["progress"])[0] == "3 steps"
+    assert facts["steps"][:2] == [[1, 3], [2, 3]]
+    assert texts(facts["slow_result"])[0] == "slept 0.2"
+    elicited = json.loads(texts(facts["ask_result"])[0])
+    assert elicited == {"action": "accept", "content": {"name": "Ada", "age": 36}}
+    (status,) = facts["status"]
+    assert [server["name"] for server in json.loads(status["text"])["servers"]][-1] == "plain"
+    assert len(json.loads(facts["diagrams"][0]["text"])["diagrams"]) == 5
+    assert facts["not_found"][0] in (-32602, -32002)
+    assert "emceepee://nothing" in facts["not_found"][1]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_real_client_has_a_full_conversation_and_leaves_nothing(
+    tmp_path: Path, case: str
+) -> None:
+    script, mode, version = CASES[case]
+    servers = {"configured": entry(plain(), tmp_path, "configured")}
+    facts = drive(script, mode, tmp_path, servers)
+    check_conversation(facts, version)
+    if case != "py2 modern":  # a client that pins the version asks nobody who the server is
+        assert facts["server_info"]["name"] == "emceepee"
+        assert "add_server" in facts["instructions"]
+    check_life(tmp_path, proxies=2 if case in PROBING else 1)
+
+
+def check_life(tmp_path: Path, *, proxies: int) -> None:
+    """One proxy did the work and ended in order; each server was started once and is gone."""
+    pids = [int(word) for word in (tmp_path / "proxies").read_text().split()]
+    assert len(pids) == proxies
+    (journal,) = (tmp_path / "journal").glob("*.jsonl")
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert lines[-1]["event"] == "registry_shutdown_complete"
+    for server in ("configured", "added"):
+        heard = map(json.loads, (tmp_path / f"heard-{server}.jsonl").read_text().splitlines())
+        begun = [line["pid"] for line in heard if line["event"] == "start"]
+        assert len(begun) == 1
+        pids += begun
+    until(lambda: not any(alive(pid) for pid in pids), "the end of the proxy and its servers")

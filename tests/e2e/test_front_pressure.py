@@ -1,0 +1,74 @@
+from pathlib import Path
+
+import anyio
+
+from tests.e2e.client import Client, Pending, Setting, both_eras, proxy, server
+
+MEGABYTE = 1 << 20
+REQUESTS = 3_000
+
+
+def memory(client: Client) -> int:
+    """Resident bytes of the proxy."""
+    status = Path(f"/proc/{client.process.pid}/status").read_text()
+    [line] = [line for line in status.splitlines() if line.startswith("VmRSS")]
+    return int(line.split()[1]) * 1024
+
+
+@both_eras
+async def test_a_client_that_does_not_read_is_not_read_from_and_gets_everything_later(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    async with proxy(Setting(home=tmp_path / "home"), modern=modern) as client:
+        listed = await client.request("tools/list")
+        await client.call("list_servers")
+        before = memory(client)
+        client.stop_reading()
+        pending: list[Pending] = []
+        sent = 0
+
+        async def ask_on() -> None:
+            nonlocal sent
+            for _ in range(REQUESTS):
+                # Large questions, so that few of them fit into the pipe.
+                one, message = client.prepare("tools/list", {"padding": "p" * 4_000})
+                pending.append(one)
+                await client.send(message)
+                sent += 1
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask_on)
+            peak, steady, last = 0, 0, -1
+            while steady < 50:
+                await anyio.sleep(0.01)
+                steady = steady + 1 if sent == last and sent else 0
+                peak, last = max(peak, memory(client)), sent
+            assert sent < REQUESTS * 2 / 3, "it went on reading"
+            assert peak - before < 64 * MEGABYTE
+            client.read_again()
+        for one in pending:
+            assert (await one.result()) == listed
+        await client.call("list_servers")
+
+
+@both_eras
+async def test_events_of_an_answer_that_was_not_read_yet_are_told_by_it_and_no_other(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    setting = Setting(home=tmp_path / "home", servers={"s": server()}, limits={"result_chars": 0})
+    async with proxy(setting, modern=modern) as client:
+        await client.connected()
+        await client.drain()
+        client.events.clear()
+        client.stop_reading()
+        pending = [
+            await client.begin_execute("big", args={"bytes": 300_000}),
+            await client.begin_execute("notify", args={"n": 30}),
+        ]
+        pending += [await client.begin_call("list_tasks") for _ in range(30)]
+        client.read_again()
+        for one in pending:
+            await one.answer()
+        await client.quiet()
+        told = [e["data"]["params"]["n"] for e in client.events if e["type"] == "notification"]
+        assert sorted(told) == list(range(30))

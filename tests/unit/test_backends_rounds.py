@@ -1,0 +1,275 @@
+import math
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import msgspec
+import pytest
+import trio
+import trio.testing
+from msgspec import Raw
+
+from emceepee_stdio.backends.base import Era, Hello, Params, Question, RemoteError
+from emceepee_stdio.backends.rounds import Rounds, required_urls
+from emceepee_stdio.backends.term import Term
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.errors import CallFailed, CallTimeout, ProxyError, ServerDisconnected
+from emceepee_stdio.wire.codec import RpcError, to_json
+
+FORM = {"method": "elicitation/create", "params": {"message": "who?"}}
+DONE = {"resultType": "complete", "content": []}
+YES = b'{"action":"accept"}'
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, object]]:
+    return "trio", {"clock": trio.testing.MockClock(autojump_threshold=0)}
+
+
+def asks(*keys: str, state: object = None) -> dict[str, object]:
+    asked: dict[str, object] = {"resultType": "input_required"}
+    if keys:
+        asked["inputRequests"] = dict.fromkeys(keys, FORM)
+    return asked if state is None else {**asked, "requestState": state}
+
+
+def url_required(*urls: str) -> RemoteError:
+    data = {"elicitations": [{"mode": "url", "url": url} for url in urls]}
+    return RemoteError("server", RpcError(-32042, "URL elicitation required", Raw(to_json(data))))
+
+
+class Table:
+    """A call and its rounds, with a server that answers from a script."""
+
+    def __init__(self, *script: Any, deadline: float = math.inf, limit: int = 10) -> None:
+        self.script = list(script)
+        self.sent: list[Any] = []
+        self.asked: list[Question] = []
+        self.taken_back: list[Question] = []
+        self.answers: Any = lambda _: None
+        self.term = Term("server", Hello(era=Era.MODERN, protocol_version="2026-07-28"))
+        self.rounds = Rounds(
+            "server",
+            self.term,
+            ask=self.ask,
+            take_back=self.taken_back.append,
+            call="the call",
+            limit=limit,
+            clock=Clock(monotonic=trio.current_time, wall=lambda: 0.0),
+            deadline=deadline,
+        )
+
+    def ask(self, question: Question) -> None:
+        self.asked.append(question)
+        self.answers(question)
+
+    async def send(self, params: Params) -> Raw:
+        self.sent.append(msgspec.json.decode(to_json(params)))
+        answer = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer if isinstance(answer, Raw) else Raw(to_json(answer))
+
+    async def run(self) -> Raw:
+        return await self.rounds.run(self.send, {"name": "t"})
+
+    async def failure(self) -> ProxyError:
+        with pytest.raises(ProxyError) as caught:
+            await self.run()
+        return caught.value
+
+
+async def test_a_result_is_handed_on_as_the_bytes_that_it_was() -> None:
+    for said in (
+        b'{ "resultType":"complete" }',
+        b'{"content":[]}',
+        b"[1]",
+        b"7",
+        b'{"resultType":7}',
+    ):
+        assert bytes(await Table(Raw(said)).run()) == said
+
+
+async def test_the_call_is_repeated_with_the_answers_of_this_round_and_the_newest_state() -> None:
+    table = Table(asks("a", "b", state="s1"), asks("c", state={"odd": [1]}), asks("d"), DONE)
+    table.answers = lambda question: question.answer(YES)
+    await table.run()
+    yes = {"action": "accept"}
+    assert table.sent == [
+        {"name": "t"},
+        {"name": "t", "inputResponses": {"a": yes, "b": yes}, "requestState": "s1"},
+        {"name": "t", "inputResponses": {"c": yes}, "requestState": {"odd": [1]}},
+        {"name": "t", "inputResponses": {"d": yes}},
+    ]
+    assert {question.call for question in table.asked} == {"the call"}
+    assert table.taken_back == []
+
+
+async def test_rounds_without_a_question_wait_longer_and_longer_and_have_no_limit() -> None:
+    table = Table(*[asks(state=str(n)) for n in range(20)], DONE, limit=2)
+    began = trio.current_time()
+    await table.run()
+    assert len(table.sent) == 21
+    assert trio.current_time() - began == pytest.approx(0.05 + 0.1 + 0.2 + 0.4 + 0.8 + 15)
+
+
+async def test_a_round_without_a_question_does_not_wait_past_the_deadline() -> None:
+    began = trio.current_time()
+    table = Table(asks(state="s"), DONE, deadline=began + 0.02)
+    await table.run()
+    assert trio.current_time() - began == pytest.approx(0.02)
+
+
+async def test_more_rounds_than_allowed_end_the_call_before_the_next_question() -> None:
+    table = Table(asks("a"), limit=3)
+    table.answers = lambda question: question.answer(YES)
+    assert "asked 4 times in a row" in str(await table.failure())
+    assert len(table.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"resultType": "input_required"}, "not for what"),
+        ({"resultType": "input_required", "requestState": None}, "not for what"),
+        ({"resultType": "input_required", "inputRequests": 7}, "cannot be read"),
+        ({"resultType": "input_required", "inputRequests": {"a": {}}}, "cannot be read"),
+        ({"resultType": "input_required", "inputRequests": {"a": {"method": "x/y"}}}, "x/y"),
+    ],
+)
+async def test_a_round_that_makes_no_sense_is_an_error(said: object, words: str) -> None:
+    table = Table(said)
+    failure = await table.failure()
+    assert isinstance(failure, CallFailed)
+    assert words in str(failure)
+    assert table.asked == []
+
+
+async def test_a_question_may_have_no_params_or_null() -> None:
+    requests = {"a": {"method": "roots/list"}, "b": {"method": "roots/list", "params": None}}
+    table = Table({"resultType": "input_required", "inputRequests": requests}, DONE)
+    table.answers = lambda question: question.answer(b'{"roots":[]}')
+    await table.run()
+    assert [question.params for question in table.asked] == [None, None]
+
+
+async def test_a_refusal_ends_the_call_and_takes_the_others_back() -> None:
+    table = Table(asks("a", "b", "c"))
+
+    async def refuse() -> None:
+        while len(table.asked) < 3:
+            await anyio.lowlevel.checkpoint()
+        assert table.asked[0].answer(YES)
+        assert table.asked[1].refuse(RpcError(-1, "not today"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(refuse)
+        failure = await table.failure()
+    assert isinstance(failure, CallFailed)
+    assert "not today" in str(failure)
+    assert table.taken_back == [table.asked[2]]
+    assert not table.asked[2].answer(YES)
+
+
+async def test_a_refusal_while_the_questions_are_still_being_put() -> None:
+    table = Table(asks("a", "b"))
+    table.answers = lambda question: question.refuse(RpcError(-1, "too many"))
+    assert "too many" in str(await table.failure())
+    assert table.taken_back == []
+
+
+async def test_a_question_is_answered_once() -> None:
+    table = Table(asks("a"), DONE)
+    told: list[bool] = []
+
+    def answer(question: Question) -> None:
+        told.extend([question.answer(YES), question.answer(b"{}")])
+        told.append(question.refuse(RpcError(-1, "late")))
+
+    table.answers = answer
+    await table.run()
+    assert told == [True, False, False]
+    assert repr(table.asked[0]) == "<RoundQuestion elicitation/create answered>"
+
+
+async def test_a_deadline_that_passes_takes_the_questions_back() -> None:
+    began = trio.current_time()
+    table = Table(asks("a", "b"), deadline=began + 30)
+    failure = await table.failure()
+    assert isinstance(failure, CallTimeout)
+    assert trio.current_time() - began == pytest.approx(30)
+    assert table.taken_back == table.asked
+    assert not table.asked[0].answer(YES)
+    assert repr(table.asked[0]) == "<RoundQuestion elicitation/create closed>"
+
+
+async def test_a_caller_who_gives_up_takes_the_questions_back() -> None:
+    table = Table(asks("a"))
+    with anyio.move_on_after(5):
+        await table.run()
+    assert table.taken_back == table.asked
+    assert not table.asked[0].answer(YES)
+
+
+async def test_a_lost_connection_ends_the_call_without_another_word() -> None:
+    table = Table(asks("a"))
+
+    async def lose() -> None:
+        await anyio.sleep(1)
+        table.term.end("it exited with code 9.")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lose)
+        failure = await table.failure()
+    assert isinstance(failure, ServerDisconnected)
+    assert "exited with code 9" in str(failure)
+    assert len(table.sent) == 1
+    assert table.taken_back == []
+    assert not table.asked[0].answer(YES)
+
+
+async def test_an_answer_in_the_moment_of_the_loss_is_not_sent_anywhere() -> None:
+    table = Table(asks("a"))
+
+    def answer(question: Question) -> None:
+        question.answer(YES)
+        table.term.end(None)
+
+    table.answers = answer
+    failure = await table.failure()
+    assert isinstance(failure, ServerDisconnected)
+    assert len(table.sent) == 1
+
+
+async def test_urls_that_are_agreed_to_let_the_call_be_made_again() -> None:
+    table = Table(url_required("https://b"), DONE)
+    table.answers = lambda question: question.answer(YES)
+    await table.rounds.consent(table.send, {"name": "t"}, url_required("https://a", "https://c"))
+    assert len(table.asked) == 3
+    assert table.sent == [{"name": "t"}] * 2
+
+
+@pytest.mark.parametrize("said", [b'{"action":"decline"}', b'{"action":"cancel"}', b"[]", b"oops"])
+async def test_a_url_that_is_not_agreed_to_leaves_the_error_as_it_was(said: bytes) -> None:
+    table = Table(DONE)
+    table.answers = lambda question: question.answer(said)
+    refusal = url_required("https://a")
+    with pytest.raises(RemoteError) as caught:
+        await table.rounds.consent(table.send, {}, refusal)
+    assert caught.value is refusal
+    assert table.sent == []
+
+
+async def test_urls_without_end_are_stopped() -> None:
+    table = Table(url_required("https://a"), limit=2)
+    table.answers = lambda question: question.answer(YES)
+    with pytest.raises(CallFailed, match="asked 3 times in a row"):
+        await table.rounds.consent(table.send, {}, url_required("https://a"))
+    assert len(table.asked) == 2
+
+
+@pytest.mark.parametrize("data", [None, b"7", b"{}", b'{"elicitations":7}', b"[[["])
+def test_only_a_list_of_urls_is_one(data: bytes | None) -> None:
+    raw = None if data is None else Raw(data)
+    assert required_urls(RemoteError("server", RpcError(-32042, "x", raw))) is None
+    assert required_urls(RemoteError("server", RpcError(-32000, "x", Raw(b"{}")))) is None
