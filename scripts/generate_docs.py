@@ -5,13 +5,23 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
+
+from msgspec import Raw
 
 from emceepee_stdio.errors import error_types
 from emceepee_stdio.journal import Event
 from emceepee_stdio.state.diagrams import Diagram, diagrams, further_diagrams
+from emceepee_stdio.tools.registry import Tool
 from emceepee_stdio.tools.table import TOOLS
 
 ROOT = Path(__file__).resolve().parent.parent
+_BOUNDS = {
+    "minimum": "at least",
+    "maximum": "at most",
+    "minLength": "from",
+    "maxLength": "up to",
+}
 NOTICE = "<!-- Made by `make docs` from the code. Change the code, not this page. -->\n"
 
 
@@ -48,6 +58,67 @@ def journal_page() -> str:
     return "\n".join(["# Journal events\n", NOTICE, intro, *head, *rows, ""])
 
 
+def _argument(name: str, schema: dict[str, Any], *, required: bool) -> str:
+    kinds = schema.get("type", "any")
+    kind = " or ".join(kinds) if isinstance(kinds, list) else kinds
+    if "enum" in schema:
+        kind = ", ".join(f"`{choice}`" for choice in schema["enum"])
+    bounds = [f"{word} {schema[key]}" for key, word in _BOUNDS.items() if key in schema]
+    default = "**required**" if required else ""
+    if "default" in schema:
+        default = f"`{json.dumps(schema['default'])}`"
+    about = " ".join(
+        [schema.get("description", ""), *([f"({', '.join(bounds)})"] if bounds else [])]
+    )
+    return f"| `{name}` | {kind} | {default} | {about} |"
+
+
+def _shown(text: object) -> str:
+    """A block of an answer as a person reads it."""
+    if isinstance(text, str):
+        try:
+            value = json.loads(text)
+        except ValueError:
+            return text
+        return json.dumps(value, indent=2, ensure_ascii=False) if isinstance(value, dict) else text
+    return json.dumps(text, indent=2, ensure_ascii=False)
+
+
+def _tool_section(tool: Tool, example: dict[str, Any]) -> str:
+    schema = cast("dict[str, Any]", tool.listed()["inputSchema"])
+    given = json.dumps(example["arguments"], ensure_ascii=False)
+    tool.decode(Raw(given.encode()))
+    rows = [
+        _argument(name, about, required=name in schema.get("required", ()))
+        for name, about in schema["properties"].items()
+    ]
+    table = ["| argument | type | default | |", "|---|---|---|---|", *rows, ""] if rows else []
+    answer = "\n\n".join(map(_shown, example["answer"]))
+    return "\n".join(
+        [
+            f"## {tool.name}\n",
+            f"{tool.description}\n",
+            *table,
+            f"```text\n{tool.name} {given}\n```\n",
+            f"```text\n{answer}\n```\n",
+        ]
+    )
+
+
+def tools_page() -> str:
+    intro = (
+        "What a client sees of emceepee, whatever is behind it. Below each tool stands one call of"
+        " it and its answer, as `python -m scripts.record_examples` wrote them down.\n"
+    )
+    recorded = json.loads((ROOT / "docs" / "examples.json").read_text(encoding="utf-8"))
+    examples = {example["tool"]: example for example in recorded}
+    missing = [tool.name for tool in TOOLS if tool.name not in examples]
+    if missing:
+        raise SystemExit(f"no example of {', '.join(missing)}: python -m scripts.record_examples")
+    sections = [_tool_section(tool, examples[tool.name]) for tool in TOOLS]
+    return "\n".join(["# Tools\n", NOTICE, intro, *sections])
+
+
 def tools_list() -> str:
     """Not a page: the answer to tools/list, prebuilt so that greeting a client costs nothing."""
     listed = [tool.listed() for tool in TOOLS]
@@ -58,6 +129,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "states.md": states_page,
     ROOT / "docs" / "errors.md": errors_page,
     ROOT / "docs" / "journal.md": journal_page,
+    ROOT / "docs" / "tools.md": tools_page,
     ROOT / "emceepee_stdio" / "front" / "tools.json": tools_list,
 }
 

@@ -18,7 +18,7 @@ from emceepee_stdio.config.fields import is_list, is_object, nearest
 from emceepee_stdio.config.own_file import judge, places, put_server, remove_server
 from emceepee_stdio.config.server import label, name_problem
 from emceepee_stdio.errors import ConfigInvalid
-from emceepee_stdio.journal.redact import MARKER, redact, redact_argv, redact_url
+from emceepee_stdio.journal.redact import MARKER, redact
 
 __all__ = ["app"]
 
@@ -316,7 +316,7 @@ def _shown(entry: object) -> object:
 
 
 def _how(entry: object) -> str:
-    """What is started or called, on one line."""
+    """What an entry without secrets starts or calls, on one line."""
     if not is_object(entry):
         return ""
     inner = entry.get("command")
@@ -324,7 +324,7 @@ def _how(entry: object) -> str:
     command = line.get("path") if is_object(inner) else inner
     if not isinstance(command, str):
         url = next((entry[key] for key in ("url", "serverUrl", "httpUrl") if entry.get(key)), "")
-        return redact_url(str(url))
+        return str(url)
     args = line.get("args")
     words = [command, *(map(str, args) if is_list(args) else ())]
-    return shlex.join(redact_argv(words))
+    return shlex.join(words)

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from emceepee_stdio.app import run
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config import ServerConfig
 from emceepee_stdio.errors import ProxyError
@@ -33,6 +32,8 @@ def serve_greeted(arguments: Sequence[str], handover: Handover, wire_in: int, wi
         return _USAGE
     if handover.ended and not handover.unread:
         return 0
+    from emceepee_stdio.app import run  # noqa: PLC0415 - other commands need not pay for it
+
     return run(handover, wire_in, wire_out, config_path=options.config, extra=extra)
 
 

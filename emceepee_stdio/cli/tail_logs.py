@@ -26,7 +26,7 @@ from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import load_file
 from emceepee_stdio.errors import InvalidPattern, ProxyError
-from emceepee_stdio.journal import Level, default_directory
+from emceepee_stdio.journal import Event, Level, default_directory
 from emceepee_stdio.journal.lines import Record
 from emceepee_stdio.journal.reader import Line, Reader
 from emceepee_stdio.state.patterns import Pattern
@@ -44,6 +44,7 @@ _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 _RANKS = {level.value: rank for rank, level in enumerate(Level)}
+_OUTPUT = str(Event.SERVER_OUTPUT)
 _PLAIN_WORD = re.compile(r"[^\s\"'=\\]+")
 
 _DIM = "2"
@@ -93,8 +94,7 @@ def tail_logs(  # noqa: PLR0913 - one for each option
         typer.Option(
             metavar="SOURCE",
             case_sensitive=False,
-            help="Only what servers said on protocol, stderr or stdout, which proxies keep at"
-            " logging level debug.",
+            help="Only what servers said there: protocol, stderr or stdout.",
         ),
     ] = None,
     event: Annotated[
@@ -197,7 +197,7 @@ class _Wanted:
         )
 
     def _is_from_source(self, record: Record) -> bool:
-        return record.event == "server_output" and record.data.get("source") == self.source
+        return record.event == _OUTPUT and record.data.get("source") == self.source
 
     def _takes_foreign(self) -> bool:
         asked = self.servers or self.events or self.rank or self.source or self.session

@@ -77,14 +77,14 @@ class Change:
         # A link stays a link: what it points to is written.
         target = Path(os.path.realpath(self.path))
         backup: Path | None = None
-        if self.before is not None and self.backs_up:
-            backup = backup_path(self.path)
-            _write(backup, self.before, like=None)
         if read_file(self.path) != self.before:
             raise EditRefused(
                 f"{self.path} was changed by another program in this moment.",
                 hint="Nothing was changed; run the command again.",
             )
+        if self.before is not None and self.backs_up:
+            backup = backup_path(self.path)
+            _write(backup, self.before, like=None)
         if self.after is None:
             target.unlink()
         else:

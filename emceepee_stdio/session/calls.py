@@ -21,9 +21,10 @@ __all__ = ["Call", "Calls"]
 class Call:
     """One request of the client, as the session sees it.
 
-    `ceiling` is how many seconds this client waits at most; `answer` gives it a reply; `deadline`
-    is when it must have become a task, asked or not. `extra` are arguments that the tool does not
-    know; `own_events` and `lease` are events that the reply tells by itself.
+    `ceiling` is how many seconds this client waits at most; `answer` gives it a reply; at
+    `deadline` it becomes a task, and at `promote_at` if its server waits for an answer. `extra`
+    are arguments that the tool does not know; `own_events` and `lease` are events that the reply
+    tells by itself.
     """
 
     answer: Callable[[Reply], None]
@@ -35,6 +36,7 @@ class Call:
     ttl: float | None = None
     slot: Slot | None = None
     deadline: float = math.inf
+    promote_at: float = math.inf
     task: str | None = None
     answered: bool = False
     note: str | None = None

@@ -285,6 +285,7 @@ class Session:
         )
 
     def _promote_at(self, call: Call, deadline: float) -> None:
+        call.promote_at = deadline
         self._promotions.set(call, deadline)
         self.ticker.look(deadline)
 
@@ -401,7 +402,7 @@ class Session:
         grace = self.clock.now() + self.settings.timeouts.promotion_grace_ms / 1000
         for call in self._calls.waiting_on(server):
             if asking is None or asking is call:
-                self._promote_at(call, min(grace, call.deadline))
+                self._promote_at(call, min(grace, call.promote_at))
 
     def _journal_phase(self, server: str, change: PhaseChange) -> None:
         if change.phase is Phase.CONNECTED:
@@ -428,7 +429,7 @@ class Session:
             if asked or now >= call.deadline:
                 self.promote(call, "input_required" if asked else "timeout")
             else:  # what was asked has been answered or taken back meanwhile
-                self._promotions.set(call, call.deadline)
+                self._promote_at(call, call.deadline)
         for task in self.tasks.expire(now=now).expired:
             if call := self._calls.of_task(task.id):
                 call.scope.cancel()

@@ -73,7 +73,7 @@ def _number(value: object, schema: Schema, *, whole: bool) -> Iterator[str]:
     if isinstance(value, bool) or not isinstance(value, int | float):
         yield "must be a whole number" if whole else "must be a number"
         return
-    if whole and not float(value).is_integer():
+    if whole and isinstance(value, float) and not value.is_integer():
         yield "must be a whole number"
     low, high = schema.get("minimum"), schema.get("maximum")
     if isinstance(low, int | float) and value < low:

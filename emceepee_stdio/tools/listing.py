@@ -119,6 +119,10 @@ async def gather(runtime: Runtime, kind: str, servers: str, call: Call) -> Found
     within = min(_PATIENCE, call.ceiling)
 
     async def ask(link: Link) -> None:
+        # One that was given up is not started again for a list.
+        if link.phase is Phase.FAILED and (given_up := link.snapshot().last_error):
+            found.fail(link.name, given_up)
+            return
         try:
             answers[link.name] = await _list(link, kind, within)
         except ProxyError as error:
@@ -153,9 +157,6 @@ async def _chosen(runtime: Runtime, servers: str, found: Found) -> list[Link]:
 
 
 async def _list(link: Link, kind: str, within: float) -> Sequence[Mapping[str, object]]:
-    """What it lists; one that was given up is not started again for that."""
-    if link.phase is Phase.FAILED:
-        raise ServerUnavailable(link.snapshot().last_error or f"{link.name} has failed.", hint="")
     with anyio.move_on_after(within):
         return await link.list_all(kind, within=within)
     raise ServerUnavailable(f"{link.name} did not answer within {within:g} s.")

@@ -19,8 +19,8 @@ from emceepee_stdio.session.runtime import Runtime
 __all__ = ["Params", "Tool", "open_world", "read_only"]
 
 _WHERE = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?", re.DOTALL)
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
-_MISSING = re.compile(r"Object missing required field `(?P<name>.*)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]*)`")
+_MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 
 read_only: Mapping[str, bool] = {"readOnlyHint": True, "openWorldHint": False}
 open_world: Mapping[str, bool] = {"destructiveHint": True, "openWorldHint": True}

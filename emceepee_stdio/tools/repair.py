@@ -80,7 +80,7 @@ def _converted(args: Raw, properties: Schema, repairs: list[str]) -> Raw:
     wanting = {
         name: kind
         for name, schema in properties.items()
-        if (kind := _mapping(schema).get("type")) in _KINDS
+        if (kind := _mapping(schema).get("type")) in list(_KINDS)
     }
     if not wanting or b'"' not in bytes(args):
         return args

@@ -133,10 +133,6 @@ class Process:
             await anyio.to_thread.run_sync(kill_marked, self._spawn.owner)
             self._finish()
 
-    def kill_now(self) -> None:
-        """At once and without waiting: for a second signal to us."""
-        self._signal(force=True)
-
     async def _wait_exit(self, seconds: float) -> None:
         if self.exit is None:
             with anyio.move_on_after(seconds):

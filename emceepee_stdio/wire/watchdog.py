@@ -25,15 +25,19 @@ while read -r what id; do
   groups=$rest
   [ "$what" = + ] && groups="$groups $id"
 done
-for g in $groups; do
-  kill -KILL "-$g" 2>/dev/null
-done
-if [ -r /proc/self/environ ]; then
+sweep() {
+  [ -r /proc/self/environ ] || return
   for f in $(grep -l -a -s -e "$1" /proc/[0-9]*/environ 2>/dev/null); do
     p=${f#/proc/}
     kill -KILL "${p%/environ}" 2>/dev/null
   done
-fi
+}
+for g in $groups; do
+  kill -KILL "-$g" 2>/dev/null
+done
+sweep "$1"
+# What was just being started had no environment to be seen.
+[ -z "$groups" ] || { sleep 0.3; sweep "$1"; }
 exit 0
 """
 

@@ -130,6 +130,24 @@ async def test_nothing_is_started_before_the_client_shows_that_it_stays(
         await until(lambda: heard_by_server(log, "start"))
 
 
+@both_eras
+async def test_a_client_that_never_stays_starts_nothing(tmp_path: Path, *, modern: bool) -> None:
+    """Also not when the rest of the proxy had to be loaded to answer it."""
+    log = tmp_path / "log"
+    setting = Setting(home=tmp_path / "home", servers={"s": server(log=log)})
+    async with proxy(setting, modern=modern, greet=False) as client:
+        if not modern:
+            await client.request(
+                "initialize", {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {}}
+            )
+        await client.send(b"no message at all\n")
+        await client.heard(lambda: client.complaints)
+        for _ in range(300):
+            await client.request("server/discover" if modern else "ping")
+    assert not log.exists()
+    assert not [line for line in setting.journal() if line.get("server") == "s"]
+
+
 async def test_the_servers_start_after_the_tools_were_listed_and_nothing_else(
     tmp_path: Path,
 ) -> None:

@@ -121,6 +121,22 @@ async def test_a_server_away_without_a_call_is_noticed_by_the_listening_stream()
         await rig.sink.until(lambda: phases(rig.sink) == ONE_LOSS)
 
 
+async def test_a_server_of_the_older_transport_that_cannot_be_spoken_to_is_lost() -> None:
+    """Its stream may stay open for ever: half a connection is none."""
+    async with mcp_server() as server:
+        url = server.url.replace("/mcp", "/sse")
+        async with http_backend(url, options=replace(QUICK, sse=True)) as rig:
+            await rig.text("echo")
+            (stream,) = server.exchanges("GET")
+            server.http.refuse(keep=stream)
+            with pytest.raises(ProxyError, match="could not be reached"):
+                await rig.text("echo")
+            await rig.sink.until(lambda: "reconnecting" in rig.sink.heard)
+            await server.http.stop()
+            await server.http.start()
+            await rig.sink.until(lambda: phases(rig.sink) == ONE_LOSS)
+
+
 async def knows_no_session(exchange: Exchange) -> None:
     """What many servers answer, where 404 would be right."""
     error = {"code": -32000, "message": "Bad Request: No valid session ID provided"}

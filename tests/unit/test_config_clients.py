@@ -151,7 +151,7 @@ def test_an_entry_has_the_shape_that_its_client_reads(client: Client):
         ("emceepee", False),
     ],
 )
-def test_our_own_entries_are_known(entry: object, ours: bool):
+def test_our_own_entries_are_known(entry: object, *, ours: bool):
     assert is_ours(entry) is ours
 
 
@@ -162,7 +162,7 @@ def texts(client: Client) -> list[str | None]:
             "",
             'model = "x"',
             '# mine\nmodel = "x"\r\n',
-            'model = "x"\n\n[mcp_servers.time] # here\ncommand = "uvx"\n\n# tail\n[profiles.a]\nb = 1\n',
+            'a = "x"\n\n[mcp_servers.time] # here\ncommand = "uvx"\n\n# t\n[profiles.a]\nb = 1\n',
             "[mcp_servers]\n",
         ]
     s = client.section
@@ -173,7 +173,7 @@ def texts(client: Client) -> list[str | None]:
         "{\n}\n",
         f'{{"{s}":{{}}}}',
         '\ufeff{\r\n\t"a": 1\r\n}\r\n',
-        f'// top\n{{\n  "{s}": {{\n    "time": {{"command": "uvx"}}, // mine\n  }},\n  "z": [1,],\n}}',
+        f'// top\n{{\n  "{s}": {{\n    "t": {{"command": "x"}}, // mine\n  }},\n  "z": [1,],\n}}',
         f'{{\n  "{s}": {{ // none\n  }}\n}}\n',
         f'{{"{s}": null}}',
     ]

@@ -14,14 +14,14 @@ export function load(file) {
 export async function run(client, transport, describe) {
     const complaints = [];
     client.onerror = error => {
-        // These clients put notifications off but not answers: of two that arrive together, the
-        // last progress comes too late for its own call, whatever the server.
+        // These clients put notifications off but not answers: progress that arrives together
+        // with the answer comes too late for its own call, whatever the server.
         if (!String(error).includes('progress notification for an unknown token')) {
             complaints.push(String(error));
         }
     };
     await client.connect(transport);
-    const facts = { ...(await talk(client)), ...describe() };
+    const facts = { ...(await talk(client, progressOf(transport))), ...describe() };
     try {
         await client.readResource({ uri: 'emceepee://nothing' });
     } catch (error) {
@@ -32,9 +32,21 @@ export async function run(client, transport, describe) {
     process.stdout.write(JSON.stringify(facts) + '\n');
 }
 
-async function talk(client) {
+/** What progress arrives from now on, in the order of the wire. */
+function progressOf(transport) {
     const steps = [];
-    const onprogress = ({ progress, total }) => steps.push([progress, total]);
+    const deliver = transport.onmessage;
+    transport.onmessage = (message, ...rest) => {
+        if (message.method === 'notifications/progress') {
+            steps.push([message.params.progress, message.params.total]);
+        }
+        deliver(message, ...rest);
+    };
+    return steps;
+}
+
+async function talk(client, steps) {
+    const onprogress = () => {};
     const call = (name, args, options) => client.callTool({ name, arguments: args }, ...options);
     const ask = (name, args) => call(name, args, []);
     const execute = (tool, args, more = {}) =>

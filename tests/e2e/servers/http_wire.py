@@ -125,6 +125,13 @@ class HttpServer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def refuse(self, *, keep: Exchange) -> None:
+        """Take no more connections, and keep one of those there are."""
+        assert self._server is not None
+        self._server.close()
+        for writer in self.connections - {keep.writer}:
+            writer.transport.abort()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None

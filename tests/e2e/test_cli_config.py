@@ -1,0 +1,386 @@
+"""`emceepee config`: what it shows, what it writes, and what it keeps to itself."""
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from emceepee_stdio.config import load_file
+from emceepee_stdio.config.clients import CLIENTS, Client
+from emceepee_stdio.tools.servers import AddServer, _config_line
+from tests.e2e.cli_harness import Cli
+
+SECRETS = {
+    "header": "Bearer hdr-5f3759df5f3759df",
+    "env": "env-9e3779b97f4a7c15",
+    "argv": "arg-c6a4a7935bd1e995",
+    "user": "usr-ff51afd7ed558ccd",
+    "query": "qry-c4ceb9fe1a85ec53",
+}
+
+every_client = pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(tmp_path, monkeypatch, capsys)
+
+
+def write(cli: Cli, document: object) -> str:
+    cli.config.parent.mkdir(parents=True, exist_ok=True)
+    text = document if isinstance(document, str) else json.dumps(document, indent=2)
+    cli.config.write_text(text)
+    return text
+
+
+def entries(cli: Cli) -> dict[str, object]:
+    return json.loads(cli.config.read_text())["mcpServers"]
+
+
+def planted(cli: Cli) -> None:
+    write(
+        cli,
+        {
+            "mcpServers": {
+                "web": {
+                    "url": f"https://u:{SECRETS['user']}@example.com/mcp?api_key={SECRETS['query']}",
+                    "headers": {"X-Whatever": SECRETS["header"], "X-Ref": "Bearer ${NOPE}"},
+                },
+                "tool": {
+                    "command": "npx",
+                    "args": ["-y", "thing", "--token", SECRETS["argv"]],
+                    "env": {"GITHUB_TOKEN": SECRETS["env"], "LANG": "C"},
+                },
+                "zed": {"command": {"path": "npx", "args": ["--password", SECRETS["argv"]]}},
+                "off": {"command": "x", "disabled": True},
+                "odd": 1,
+            },
+            "emceepee": {"timeouts": {"call_ms": 5}},
+        },
+    )
+
+
+def test_the_path_is_shown_and_a_variable_moves_it(cli: Cli):
+    assert cli.run("config", "path").well().out == f"{cli.config}\n"
+    cli.monkeypatch.setenv("EMCEEPEE_CONFIG", "/o/c.json")
+    assert cli.run("config", "path").well().out == "/o/c.json\n"
+
+
+def test_a_server_is_added_shown_checked_and_removed(cli: Cli):
+    cli.run("config", "add", "time", "--env", "A=b=c", "--", "uvx", "mcp-time", "--env", "x").well()
+    assert entries(cli) == {
+        "time": {"command": "uvx", "args": ["mcp-time", "--env", "x"], "env": {"A": "b=c"}}
+    }
+    cli.run(
+        *("config", "add", "web", "--url", "https://example.com/mcp"),
+        *("--header", "X-Key: a: b", "--lazy"),
+    ).well()
+    assert entries(cli)["web"] == {
+        "url": "https://example.com/mcp",
+        "headers": {"X-Key": "a: b"},
+        "lazy": True,
+    }
+    assert [server.name for server in load_file(cli.config, environ={}).servers] == ["time", "web"]
+    shown = cli.run("config", "show").well().out.splitlines()
+    assert shown == [
+        str(cli.config),
+        "NAME\tSTATE\tHOW",
+        "time\tusable\tuvx mcp-time --env x",
+        "web\tusable\thttps://example.com/mcp",
+    ]
+    assert cli.run("config", "check").well().out == "2 usable servers.\n"
+    cli.run("config", "remove", "time").well()
+    assert list(entries(cli)) == ["web"]
+    assert "time" in json.loads(cli.config.with_name("config.json.bak").read_text())["mcpServers"]
+
+
+def test_the_line_that_the_product_prints_works(cli: Cli):
+    line = _config_line(
+        AddServer(
+            name="my tool", command="npx", args=["-y", "a b"], env={"MY_TOKEN": SECRETS["env"]}
+        )
+    )
+    assert SECRETS["env"] not in line
+    cli.monkeypatch.setenv("MY_TOKEN", SECRETS["env"])
+    words = shlex.split(line)
+    cli.process(*words[1:]).well()
+    assert entries(cli) == {
+        "my tool": {"command": "npx", "args": ["-y", "a b"], "env": {"MY_TOKEN": "${MY_TOKEN}"}}
+    }
+    (server,) = load_file(cli.config, environ={"MY_TOKEN": "x"}).servers
+    assert server.env == {"MY_TOKEN": "x"}
+    url = _config_line(AddServer(name="web", url="https://example.com/mcp", headers={"X-Key": "s"}))
+    cli.run(*shlex.split(url)[1:]).said("The header X-Key has no value yet", "in the place of …")
+    cli.run(*shlex.split(url.replace("…", "${KEY}"))[1:]).well()
+    hidden = _config_line(AddServer(name="h", command="x", args=["--token", SECRETS["argv"]]))
+    cli.run(*shlex.split(hidden)[1:]).said("[redacted]", "Write the real value")
+
+
+def test_what_is_written_keeps_the_rest_of_the_file(cli: Cli):
+    text = '{\n    "odd": [1,   2],\n    "mcpServers": {\n        "a": {"command": "a"}\n    }\n}'
+    write(cli, text)
+    cli.run("config", "add", "b", "--", "x").well()
+    added = cli.config.read_text()
+    assert added.startswith('{\n    "odd": [1,   2],\n    "mcpServers": {\n        "a": {"command"')
+    cli.run("config", "remove", "b").well()
+    assert cli.config.read_text() == text
+
+
+def test_a_dry_run_shows_the_diff_and_writes_nothing(cli: Cli):
+    diff = cli.run("config", "add", "a", "--dry-run", "--", "x").well().out
+    assert diff.startswith(f"--- /dev/null\n+++ {cli.config}\n@@ ")
+    assert cli.files() == {}
+    text = write(cli, {"mcpServers": {"a": {"command": "x"}}})
+    assert '-    "a": {' in cli.run("config", "remove", "a", "--dry-run").well().out
+    assert cli.config.read_text() == text
+
+
+def test_a_name_is_only_taken_over_when_that_is_asked_for(cli: Cli):
+    cli.run("config", "add", "a", "--", "x").well()
+    cli.run("config", "add", "a", "--", "y").said("named a already", "--replace")
+    assert "Nothing to do" in cli.run("config", "add", "a", "--", "x").well().out
+    cli.run("config", "add", "a", "--replace", "--", "y").well()
+    assert entries(cli) == {"a": {"command": "y"}}
+
+
+def test_a_server_in_a_list_is_replaced_and_removed_there(cli: Cli):
+    write(cli, {"servers": [{"name": "a", "command": "x"}, {"name": "b", "command": "y"}]})
+    cli.run("config", "add", "a", "--replace", "--", "z").well()
+    cli.run("config", "remove", "b").well()
+    assert json.loads(cli.config.read_text()) == {"servers": [{"name": "a", "command": "z"}]}
+
+
+def test_paths_are_made_whole(cli: Cli):
+    cli.monkeypatch.chdir(cli.home)
+    cli.run("config", "add", "a", "--cwd", "work", "--", "./run", "./x").well()
+    assert entries(cli)["a"] == {
+        "command": str(cli.home / "run"),
+        "args": ["./x"],
+        "cwd": str(cli.home / "work"),
+    }
+
+
+def test_a_variable_that_is_not_set_is_a_word_and_no_failure(cli: Cli):
+    ran = cli.run("config", "add", "a", "--env", "NOT_SET", "--", "x").well()
+    assert "NOT_SET, which is not set" in ran.err
+    assert entries(cli) == {"a": {"command": "x", "env": {"NOT_SET": "${NOT_SET}"}}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["a"], 2, "either a command"),
+        (["a", "--url", "https://x", "--", "y"], 2, "either a command"),
+        (["a", "--url", "ftp://x"], 1, "must begin with http"),
+        (["a", "--url", "https://x", "--env", "A=b"], 2, "are for a command"),
+        (["a", "--url", "https://x", "--header", "odd"], 2, "'NAME: VALUE'"),
+        (["a", "--header", "A: b", "--", "x"], 2, "--header is for --url"),
+        (["a", "--env", "=b", "--", "x"], 2, "NAME=VALUE"),
+        (["a" * 65, "--", "x"], 2, "printable characters"),
+        (["emceepee", "--", "x"], 1, "reserved"),
+        (["a", "--", "emceepee"], 1, "behind itself"),
+        (["a", "--", "${"], 1, "neither ${NAME}"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(cli: Cli, arguments: list[str], code: int, words: str):
+    assert cli.run("config", "add", *arguments).said(words).code == code
+    assert cli.files() == {}
+
+
+@pytest.mark.parametrize("text", ['{\n  "a" 1\n}', "{ // note\n}", "[]", '{"mcpServers": 1}'])
+def test_a_file_that_cannot_be_used_is_not_written_to(cli: Cli, text: str):
+    write(cli, text)
+    before = cli.files()
+    for arguments in (["add", "a", "--", "x"], ["remove", "a"], ["show"], ["check"]):
+        cli.run("config", *arguments).said(str(cli.config), "[config_invalid]")
+    assert cli.files() == before
+
+
+def test_a_server_that_is_not_there_has_a_near_one(cli: Cli):
+    cli.run("config", "remove", "github").said("no server named github", "config show")
+    write(cli, {"mcpServers": {"github": {"command": "x"}}})
+    cli.run("config", "remove", "githbu").said("Did you mean github?")
+
+
+def test_secrets_are_hidden_wherever_the_configuration_is_shown(cli: Cli):
+    planted(cli)
+    runs = [cli.run("config", *words) for words in (["show"], ["show", "--json"], ["check"])]
+    runs.append(cli.run("config", "check", "--json"))
+    for ran in runs:
+        for secret in SECRETS.values():
+            assert secret not in ran.out + ran.err
+            assert secret.split()[-1] not in ran.out + ran.err
+    shown = json.loads(runs[1].out)
+    rows = {row["name"]: row for row in shown["servers"]}
+    assert rows["web"]["entry"]["headers"] == {
+        "X-Whatever": "[redacted]",
+        "X-Ref": "Bearer ${NOPE}",
+    }
+    assert rows["tool"]["entry"]["env"]["LANG"] == "C"
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "web": "broken",
+        "tool": "usable",
+        "zed": "usable",
+        "off": "off",
+        "odd": "broken",
+    }
+    assert shown["settings"] == {"timeouts": {"call_ms": 5}}
+    assert "odd: mcpServers.odd: expected an object" in runs[0].err
+
+
+def test_a_check_names_every_problem_and_fails(cli: Cli):
+    planted(cli)
+    ran = cli.run("config", "check")
+    assert ran.code == 1
+    assert "broken: odd: " in ran.out
+    assert "off: off: " in ran.out
+    found = json.loads(cli.run("config", "check", "--json").out)
+    assert found["ok"] is False
+    assert [one["name"] for one in found["broken"]] == ["web", "odd"]
+    assert (found["usable"], found["off"]) == (["tool", "zed"], ["off"])
+    write(cli, {"mcpServers": {"off": {"command": "x", "disabled": True}}})
+    assert json.loads(cli.run("config", "check", "--json").well().out)["ok"] is True
+    write(cli, {"mcpServers": {"emceepee": {"command": "x"}}})
+    assert (
+        "skipped"
+        in json.loads(cli.run("config", "show", "--json").well().out)["servers"][0]["reason"]
+    )
+
+
+def test_a_configuration_that_is_not_there_yet_is_empty(cli: Cli):
+    ran = cli.run("config", "show").well()
+    assert "(does not exist yet)" in ran.out
+    assert "emceepee config add" in ran.out
+    assert json.loads(cli.run("config", "show", "--json").well().out)["servers"] == []
+    cli.run("config", "show", "--config", str(cli.home / "x.json")).said("does not exist")
+    cli.run("config", "add", "a", "--config", str(cli.home / "x.json"), "--", "y").well()
+    assert (cli.home / "x.json").exists()
+
+
+def test_the_schema_is_json(cli: Cli):
+    assert json.loads(cli.run("config", "schema").well().out)["title"] == "emceepee configuration"
+
+
+def client_file(client: Client, cli: Cli) -> Path:
+    path = client.places("linux", {}, cli.home)[-1]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = ""
+    for name, entry in {
+        "time": {"command": "uvx", "args": ["mcp-time"], "env": {"A": "1"}},
+        "emceepee": {"command": "/old/emceepee", "args": ["serve"]},
+        "bad": {"args": ["x"]},
+    }.items():
+        text = client.language.put(text, (client.section, name), entry)
+    path.write_text(("# mine\n" if client.key == "codex" else "// mine\n") + text)
+    return path
+
+
+@every_client
+def test_servers_are_taken_over_from_every_client(cli: Cli, client: Client):
+    path = client_file(client, cli)
+    before = path.read_text()
+    ran = cli.run("config", "import", client.key).well()
+    assert path.read_text() == before
+    assert entries(cli) == {"time": {"command": "uvx", "args": ["mcp-time"], "env": {"A": "1"}}}
+    rows = dict(line.split("\t", 1) for line in ran.out.splitlines() if "\t" in line)
+    assert rows["time"].startswith("taken")
+    assert rows["emceepee"].startswith("itself\tit is emceepee")
+    assert rows["bad"].startswith("skipped\t")
+    assert "neither command nor url" in rows["bad"]
+    again = json.loads(cli.run("config", "import", client.key, "--json").well().out)
+    assert {one["name"]: one["result"] for one in again["servers"]} == {
+        "time": "there",
+        "emceepee": "itself",
+        "bad": "skipped",
+    }
+
+
+@every_client
+def test_replacing_leaves_us_and_what_could_not_be_taken(cli: Cli, client: Client):
+    path = client_file(client, cli)
+    before = path.read_text()
+    shown = cli.run("config", "import", client.key, "--replace", "--dry-run").well()
+    assert f"--- {path}\n" in shown.out
+    assert "time: taken" in shown.err
+    assert (path.read_text(), cli.config.exists()) == (before, False)
+    ran = cli.run("config", "import", client.key, "--replace").well()
+    assert "now has emceepee and bad" in ran.out
+    left = client.servers(path.read_text())
+    assert sorted(left) == ["bad", "emceepee"]
+    assert left["emceepee"] == client.entry(
+        sys.executable, ["-m", "emceepee_stdio", "serve"], {"PATH": "/usr/bin:/bin"}
+    )
+    assert path.read_text().split("\n")[0].endswith(" mine")
+    assert path.with_name(path.name + ".bak").read_text() == before
+
+
+def test_replacing_leaves_only_us_when_all_was_taken(cli: Cli):
+    path = cli.home / ".cursor" / "mcp.json"
+    path.parent.mkdir()
+    path.write_text('{"mcpServers": {"a": {"command": "x"}, "b": {"url": "https://x"}}}')
+    cli.run("config", "import", "cursor", "--replace").well()
+    assert list(json.loads(path.read_text())["mcpServers"]) == ["emceepee"]
+    assert sorted(entries(cli)) == ["a", "b"]
+
+
+def test_an_import_says_when_there_is_nothing(cli: Cli):
+    cli.run("config", "import", "cursor").said("has no configuration at", "emceepee install")
+    path = cli.home / ".cursor" / "mcp.json"
+    path.parent.mkdir()
+    path.write_text("{}")
+    assert "has no servers" in cli.run("config", "import", "cursor").well().out
+    assert not cli.config.exists()
+    path.write_text("{")
+    cli.run("config", "import", "cursor").said("is broken at line 1")
+
+
+def test_a_directory_that_cannot_be_written_is_said(cli: Cli):
+    (cli.home / ".config").write_text("in the way")
+    cli.run("config", "add", "a", "--", "x").said("not a directory", "permissions")
+
+
+def test_a_failure_nobody_thought_of_is_a_sentence_unless_debugging(cli: Cli):
+    def fail(*_: object) -> None:
+        raise KeyError(SECRETS["env"])
+
+    cli.monkeypatch.setattr("emceepee_stdio.cli.config.default_path", fail)
+    ran = cli.run("config", "path").said("an unexpected KeyError", "--debug")
+    assert SECRETS["env"] not in ran.err
+    with pytest.raises(KeyError):
+        cli.run("--debug", "config", "path")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["install"],
+        ["uninstall"],
+        *(["config", name] for name in ("path", "show", "add", "remove", "check", "schema")),
+        ["config", "import"],
+    ],
+    ids=" ".join,
+)
+def test_every_command_has_help_with_an_example(cli: Cli, command: list[str]):
+    assert f"Example: emceepee {' '.join(command)}" in cli.run(*command, "--help").well().out
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["config", "path"], ["install", "--json"]])
+@pytest.mark.usefixtures("cli")
+def test_nothing_heavy_is_loaded_for_little(arguments: list[str]):
+    code = (
+        "import sys\nfrom emceepee_stdio.__main__ import main\n"
+        f"sys.argv = ['emceepee', *{arguments!r}]\n"
+        "try:\n    main()\nfinally:\n"
+        "    sys.stderr.write(' '.join({name.split('.')[0] for name in sys.modules}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    loaded = set(done.stderr.split())
+    assert "emceepee_stdio" in loaded
+    assert not loaded & {"mcp", "httpx2", "httpcore2"}
+    if "--help" not in arguments:
+        assert "rich" not in loaded

@@ -1,0 +1,241 @@
+"""emceepee in each client's file: every client, every state of its file, every command."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emceepee_stdio.config import jsonc
+from emceepee_stdio.config.clients import CLIENTS, Client
+from tests.e2e.cli_harness import Cli
+
+SECRET = "hunter2-hunter2"
+
+every_client = pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(tmp_path, monkeypatch, capsys)
+
+
+def file_of(client: Client, cli: Cli) -> Path:
+    path = client.places("linux", {}, cli.home)[-1]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    client.home(path, {}, cli.home).mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def contents(client: Client) -> dict[str, str | None]:
+    if client.key == "codex":
+        return {
+            "missing": None,
+            "empty": "",
+            "others": '# mine\nmodel = "x" # the best\n\n[mcp_servers.time]\ncommand = "uvx"\n'
+            f'\n[mcp_servers.time.env]\nTOKEN = "{SECRET}"\n\n# last\n[profiles.a]\nmodel = "y"',
+        }
+    return {
+        "missing": None,
+        "empty": "{}",
+        "others": f'// mine\n{{\n\t"theme": "dark", /* nice */\n\t"{client.section}": {{\n'
+        f'\t\t// the time\n\t\t"time": {{"command": "uvx", "env": {{"TOKEN": "{SECRET}"}}}}, // x\n'
+        '\t},\n\t"list": [1, 2,],\n}',
+    }
+
+
+def servers(client: Client, text: str) -> dict[str, Any]:
+    document: Any = tomllib.loads(text) if client.key == "codex" else jsonc.read(text)
+    return document[client.section]
+
+
+def patched(path: Path, diff: str, tmp_path: Path) -> bytes:
+    """What `patch` makes of the file with this diff."""
+    copy = tmp_path / "patched"
+    if path.exists():
+        copy.write_bytes(path.read_bytes())
+    subprocess.run(
+        ["patch", "--quiet", "--binary", str(copy)], input=diff.encode(), check=True, timeout=20
+    )
+    return copy.read_bytes()
+
+
+@pytest.mark.parametrize("state", ["missing", "empty", "others"])
+@every_client
+def test_registering_shows_does_renews_and_undoes(
+    cli: Cli, client: Client, state: str, tmp_path_factory: pytest.TempPathFactory
+):
+    path, before = file_of(client, cli), contents(client)[state]
+    if before is not None:
+        path.write_bytes(before.encode())
+    untouched = cli.files()
+
+    shown = cli.run("install", client.key, "--dry-run").well()
+    assert cli.files() == untouched
+    expected = patched(path, shown.out, tmp_path_factory.mktemp("patch"))
+
+    cli.run("install", client.key).well()
+    assert path.read_bytes() == expected
+    text = path.read_text()
+    entry = servers(client, text)["emceepee"]
+    assert entry["command"] == str(Path(sys.executable).absolute())
+    assert entry["args"] == ["-m", "emceepee_stdio", "serve"]
+    assert entry["env"] == {"PATH": "/usr/bin:/bin"}
+    others = {key: value for key, value in servers(client, text).items() if key != "emceepee"}
+    assert others == (servers(client, before) if state == "others" and before else {})
+    backup = path.with_name(path.name + ".bak")
+    assert backup.exists() == (before is not None)
+
+    installed = cli.files()
+    assert "already" in cli.run("install", client.key).well().out
+    assert cli.files() == installed
+
+    cli.monkeypatch.setenv("PATH", "/opt/bin")
+    assert "Renewed" in cli.run("install", client.key).well().out
+    assert servers(client, path.read_text())["emceepee"]["env"] == {"PATH": "/opt/bin"}
+
+    removal = cli.run("uninstall", client.key, "--dry-run").well().out
+    assert removal.startswith(f"--- {path}\n")
+    cli.run("uninstall", client.key).well()
+    assert (path.read_bytes() if path.exists() else None) == (
+        None if before is None else before.encode()
+    )
+    assert "not registered" in cli.run("uninstall", client.key).well().out
+
+
+@every_client
+def test_a_broken_file_is_named_and_left_alone(cli: Cli, client: Client):
+    path = file_of(client, cli)
+    broken = f'[a]\nb = "{SECRET}\n' if client.key == "codex" else f'{{\n  "a" "{SECRET}"\n}}'
+    path.write_text(broken)
+    line = f"{path} is broken at line 2, column "
+    for arguments in (["install"], ["install", "--dry-run"], ["uninstall"]):
+        ran = cli.run(*arguments, client.key).said(line, "mend the file")
+        assert ran.out == ""
+        assert SECRET not in ran.err
+    assert cli.files() == {str(path.relative_to(cli.home)): broken.encode()}
+
+
+@every_client
+def test_a_client_that_is_not_there_is_said_and_done_only_when_forced(cli: Cli, client: Client):
+    cli.run("install", client.key).said("does not seem to be installed", "--force")
+    assert cli.files() == {}
+    ran = cli.run("install", client.key, "--dry-run").well()
+    assert "does not seem to be installed" in ran.err
+    assert ran.out.startswith("--- /dev/null\n")
+    assert cli.files() == {}
+    cli.run("install", client.key, "--force").well()
+    assert len(cli.files()) == 1
+    cli.run("uninstall", client.key).well()
+    assert cli.files() == {}
+
+
+@every_client
+def test_the_real_command_does_the_same(cli: Cli, client: Client):
+    path, before = file_of(client, cli), contents(client)["others"] or ""
+    path.write_bytes(before.encode())
+    shown = cli.process("install", client.key, "--dry-run").well()
+    assert path.read_text() == before
+    cli.process("install", client.key).well()
+    assert path.read_text() != before
+    assert all(f"+{line}" in shown.out for line in path.read_text().split("\n") if "PATH" in line)
+    cli.process("uninstall", client.key).well()
+    assert path.read_bytes() == before.encode()
+
+
+def test_the_real_command_fails_with_a_sentence(cli: Cli):
+    path = file_of(CLIENTS["cursor"], cli)
+    path.write_text("{")
+    ran = cli.process("install", "cursor").said("is broken at line 1, column 2", "Nothing was")
+    assert ran.code == 1
+    assert ran.err.count("\n") == 1
+
+
+def test_the_clients_are_listed(cli: Cli):
+    file_of(CLIENTS["cursor"], cli)
+    cli.run("install", "cursor").well()
+    file_of(CLIENTS["zed"], cli).write_text("{")
+    file_of(CLIENTS["gemini"], cli)
+    rows = {row["client"]: row for row in json.loads(cli.run("install", "--json").well().out)}
+    assert list(rows) == list(CLIENTS)
+    assert rows["cursor"]["state"] == "registered"
+    assert rows["cursor"]["names"] == ["emceepee"]
+    assert rows["zed"]["state"] == "broken"
+    assert rows["gemini"]["state"] == "not registered"
+    assert rows["windsurf"]["state"] == "not installed"
+    lines = cli.run("install").well().out.splitlines()
+    assert lines[0] == "CLIENT\tSTATE\tFILE"
+    assert len(lines) == len(CLIENTS) + 1
+
+
+def test_another_name_and_another_configuration(cli: Cli):
+    path = file_of(CLIENTS["cursor"], cli)
+    own = cli.home / "my config.json"
+    ran = cli.run("install", "cursor", "--name", "hub", "--config", str(own)).well()
+    assert "does not exist yet" in ran.err
+    entry = servers(CLIENTS["cursor"], path.read_text())["hub"]
+    assert entry["args"][-3:] == ["serve", "--config", str(own)]
+    cli.run("uninstall", "cursor").said("another name: hub", "--name hub")
+    cli.run("uninstall", "cursor", "--name", "hub").well()
+    assert not path.exists()
+    cli.run("install", "cursor", "--name", " ").said("printable")
+
+
+def test_the_configuration_of_the_shell_goes_with_the_entry(cli: Cli):
+    path = file_of(CLIENTS["cursor"], cli)
+    own = cli.home / "own.json"
+    own.write_text("{}")
+    cli.monkeypatch.setenv("EMCEEPEE_CONFIG", str(own))
+    cli.run("install", "cursor").well()
+    assert servers(CLIENTS["cursor"], path.read_text())["emceepee"]["args"][-1] == str(own)
+
+
+def test_a_server_that_is_not_ours_keeps_its_name(cli: Cli):
+    path = file_of(CLIENTS["cursor"], cli)
+    text = '{"mcpServers": {"emceepee": {"command": "else"}}}'
+    path.write_text(text)
+    cli.run("install", "cursor").said("not emceepee", "--name")
+    cli.run("uninstall", "cursor").said("not emceepee")
+    assert path.read_text() == text
+
+
+def test_a_client_that_refuses_comments_is_warned_about(cli: Cli):
+    client = CLIENTS["claude-desktop"]
+    file_of(client, cli).write_text(contents(client)["others"] or "")
+    ran = cli.run("install", client.key).well()
+    assert "may refuse this file: it has a comment in line 1" in ran.err
+    assert "1 other server; to move them" in ran.err
+
+
+def test_the_console_script_is_registered_by_its_whole_path(cli: Cli):
+    path = file_of(CLIENTS["cursor"], cli)
+    script = cli.home / ".cache" / "bin" / "emceepee"
+    script.parent.mkdir(parents=True)
+    script.write_text("")
+    ran = cli.run("install", "cursor", script=script).well()
+    assert "cache that may be cleared" in ran.err
+    assert servers(CLIENTS["cursor"], path.read_text())["emceepee"]["command"] == str(script)
+
+
+def test_the_newer_place_of_claude_desktop_on_windows_is_found(cli: Cli):
+    client = CLIENTS["claude-desktop"]
+    cli.monkeypatch.setattr(sys, "platform", "win32")
+    first, last = client.places("win32", {}, cli.home)
+    last.parent.mkdir(parents=True)
+    cli.run("install", client.key).well()
+    assert last.exists()
+    assert not first.exists()
+    first.parent.mkdir(parents=True)
+    cli.run("install", client.key).well()
+    assert first.exists()
+
+
+def test_a_home_that_is_unknown_is_said(cli: Cli):
+    def unknown() -> Path:
+        raise RuntimeError
+
+    cli.monkeypatch.setattr(Path, "home", unknown)
+    cli.run("install", "cursor").said("home directory is unknown", "Set HOME")

@@ -1,0 +1,127 @@
+import json
+from typing import Any
+
+import pytest
+from mcp_types import methods
+
+from emceepee_stdio.front.protocol import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    INSTRUCTIONS,
+    LEGACY_VERSIONS,
+    MODERN_VERSION,
+    PROTOCOL_VERSION,
+    Protocol,
+    Refused,
+)
+from emceepee_stdio.tools.table import TOOLS
+
+ENVELOPE = {
+    PROTOCOL_VERSION: MODERN_VERSION,
+    CLIENT_CAPABILITIES: {},
+    CLIENT_INFO: {"name": "c", "version": "1"},
+}
+STATIC = ["tools/list", "resources/list", "resources/templates/list"]
+
+
+def asked(method: str, **params: Any) -> Any:
+    answer = Protocol().answer(method, params)
+    assert isinstance(answer, bytes), answer
+    return json.loads(answer)
+
+
+@pytest.mark.parametrize("version", LEGACY_VERSIONS)
+def test_a_known_version_is_echoed_and_the_answer_is_valid_in_it(version: str) -> None:
+    result = asked("initialize", protocolVersion=version)
+    assert result["protocolVersion"] == version
+    methods.validate_server_result("initialize", version, result)
+
+
+@pytest.mark.parametrize("version", ["2099-01-01", MODERN_VERSION, "", None, 7, ["2025-11-25"]])
+def test_an_unknown_version_gets_our_newest_of_the_handshake(version: object) -> None:
+    assert asked("initialize", protocolVersion=version)["protocolVersion"] == LEGACY_VERSIONS[0]
+
+
+@pytest.mark.parametrize("method", STATIC)
+@pytest.mark.parametrize("version", [*LEGACY_VERSIONS, MODERN_VERSION])
+def test_every_static_answer_is_valid_in_every_version(method: str, version: str) -> None:
+    modern = version == MODERN_VERSION
+    result = asked(method, **({"_meta": ENVELOPE} if modern else {}))
+    methods.validate_server_result(method, version, result)
+    assert ("resultType" in result) is modern
+
+
+def test_discover_is_valid_and_tells_only_the_modern_version() -> None:
+    result = asked("server/discover", _meta=ENVELOPE)
+    methods.validate_server_result("server/discover", MODERN_VERSION, result)
+    assert result["supportedVersions"] == [MODERN_VERSION]
+    assert result["capabilities"] == {"tools": {}, "resources": {}}
+
+
+def test_the_instructions_and_the_tools_stay_small() -> None:
+    assert len(INSTRUCTIONS) < 1_500
+    assert len(json.dumps(asked("tools/list"), separators=(",", ":")).encode()) < 18 * 1024
+
+
+def test_the_prebuilt_tools_are_those_of_the_table_and_every_schema_is_closed() -> None:
+    listed = asked("tools/list")["tools"]
+    assert listed == json.loads(json.dumps([tool.listed() for tool in TOOLS]))
+    for tool in listed:
+        assert tool["inputSchema"]["type"] == "object"
+        closed = tool["inputSchema"].get("additionalProperties") is False
+        assert closed is (tool["name"] != "execute_tool")
+        for name, schema in tool["inputSchema"].get("properties", {}).items():
+            assert schema.get("description"), (tool["name"], name)
+
+
+@pytest.mark.parametrize("method", ["tools/call", "resources/read"])
+@pytest.mark.parametrize("modern", [False, True])
+def test_what_needs_the_session_is_left_to_it(method: str, *, modern: bool) -> None:
+    assert Protocol().answer(method, {"_meta": ENVELOPE} if modern else {}) is None
+
+
+def test_a_stream_of_changes_exists_in_the_modern_era_only() -> None:
+    assert Protocol().answer("subscriptions/listen", {"_meta": ENVELOPE}) is None
+    refused = Protocol().answer("subscriptions/listen", {})
+    assert isinstance(refused, Refused)
+    assert refused.code == -32601
+
+
+@pytest.mark.parametrize(
+    ("method", "meta", "code"),
+    [
+        ("ping", ENVELOPE, -32601),
+        ("prompts/list", ENVELOPE, -32601),
+        ("prompts/list", {}, -32601),
+        ("server/discover", {}, -32602),
+        ("tools/list", {**ENVELOPE, PROTOCOL_VERSION: "2027-01-01"}, -32022),
+        ("tools/call", {**ENVELOPE, PROTOCOL_VERSION: 7}, -32022),
+        ("tools/list", {PROTOCOL_VERSION: MODERN_VERSION}, -32602),
+        ("tools/call", {**ENVELOPE, CLIENT_CAPABILITIES: None}, -32602),
+    ],
+)
+def test_refusals_have_their_codes(method: str, meta: dict[str, Any], code: int) -> None:
+    answer = Protocol().answer(method, {"_meta": meta} if meta else {})
+    assert isinstance(answer, Refused)
+    assert answer.code == code
+    if code == -32022:
+        assert answer.data == {
+            "supported": [MODERN_VERSION],
+            "requested": str(meta[PROTOCOL_VERSION]),
+        }
+
+
+@pytest.mark.parametrize("params", [{"_meta": None}, {"_meta": []}, {"_meta": "x"}, {"cursor": 1}])
+def test_an_odd_envelope_is_as_good_as_none(params: dict[str, Any]) -> None:
+    assert isinstance(Protocol().answer("tools/list", params), bytes)
+
+
+def test_whoever_speaks_is_known_by_name() -> None:
+    protocol = Protocol()
+    protocol.answer("initialize", {"clientInfo": {"name": "codex"}, "capabilities": {"x": {}}})
+    assert (protocol.client_name, protocol.capabilities) == ("codex", {"x": {}})
+    protocol.answer("tools/list", {"_meta": {**ENVELOPE, CLIENT_INFO: {"name": "gemini"}}})
+    assert protocol.client_name == "gemini"
+    protocol.answer("initialize", {"clientInfo": 7, "capabilities": None})
+    assert protocol.capabilities == {}
+    assert "2025-11-25" in repr(protocol)

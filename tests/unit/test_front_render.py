@@ -1,0 +1,158 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.config import Settings
+from emceepee_stdio.front.limits import ceiling_ms
+from emceepee_stdio.front.protocol import SERVER_INFO
+from emceepee_stdio.front.render import render
+from emceepee_stdio.ids import Ids
+from emceepee_stdio.journal import Journal
+from emceepee_stdio.session.calls import Call
+from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.session import Session
+from emceepee_stdio.state import EventType, RequestKind
+
+IDENTITY = b'{"name":"emceepee","version":"1"}'
+
+
+def session(tmp_path: Path, **limits: int) -> Session:
+    clock = Clock()
+    ids = Ids(clock)
+    settings = msgspec.convert({"limits": limits}, Settings)
+    journal = Journal.open(directory=tmp_path, session="s", clock=clock, stderr=None)
+    return Session(settings, clock=clock, ids=ids, journal=journal)
+
+
+def call() -> Call:
+    return Call(answer=lambda _: None, ceiling=1.0)
+
+
+def rendered(made: Session, reply: Reply | None = None, **more: Any) -> dict[str, Any]:
+    body, leases = render(
+        made, reply or Reply.text("own"), more.pop("call", call()), **{"identity": None, **more}
+    )
+    for lease in leases:
+        made.events.commit(lease)
+    return json.loads(body)
+
+
+def context(result: dict[str, Any]) -> dict[str, Any]:
+    whole: dict[str, Any] = {}
+    for block in result["content"][1:]:
+        whole |= json.loads(block["text"])
+    return whole
+
+
+async def test_with_nothing_new_there_is_only_the_result(tmp_path: Path) -> None:
+    assert rendered(session(tmp_path)) == {"content": [{"type": "text", "text": "own"}]}
+
+
+async def test_events_come_up_to_the_count_and_the_rest_is_announced(tmp_path: Path) -> None:
+    made = session(tmp_path, response_events=3)
+    for n in range(7):
+        made.tell(EventType.TIMER_EXPIRED, data={"n": n})
+    for shown, remaining in ((3, 4), (3, 1), (1, None)):
+        told = context(rendered(made))
+        assert len(told["events_since_last_response"]) == shown
+        assert told.get("events_remaining") == remaining
+    assert context(rendered(made)) == {}
+
+
+async def test_events_come_up_to_the_bytes_but_at_least_one(tmp_path: Path) -> None:
+    made = session(tmp_path, response_event_bytes=400, event_data_bytes=1_000)
+    for n in range(3):
+        made.tell(EventType.TIMER_EXPIRED, data={"n": n, "pad": "é" * 150})
+    for remaining in (2, 1, None):
+        told = context(rendered(made))
+        assert len(told["events_since_last_response"]) == 1
+        assert told.get("events_remaining") == remaining
+
+
+async def test_long_data_is_cut_and_stays_valid(tmp_path: Path) -> None:
+    made = session(tmp_path, event_data_bytes=50)
+    made.tell(EventType.NOTIFICATION, server="s", data={"x": "é" * 100})
+    [event] = context(rendered(made))["events_since_last_response"]
+    assert event["truncated"] is True
+    assert len(event["data"].encode()) in (49, 50)
+    made.tell(EventType.NOTIFICATION, server="s", data={"x": 1})
+    [event] = context(rendered(made))["events_since_last_response"]
+    assert event["data"] == {"x": 1}
+    assert "truncated" not in event
+
+
+async def test_what_the_tool_did_itself_is_not_told_again(tmp_path: Path) -> None:
+    made, mine = session(tmp_path), call()
+    mine.own_events.append(made.tell(EventType.SERVER_ADDED, server="s"))
+    made.tell(EventType.TIMER_EXPIRED)
+    told = context(rendered(made, call=mine))
+    assert [event["type"] for event in told["events_since_last_response"]] == ["timer_expired"]
+    assert context(rendered(made)) == {}
+
+
+async def test_a_whole_reply_gets_no_context_and_takes_no_events(tmp_path: Path) -> None:
+    made = session(tmp_path)
+    made.tell(EventType.TIMER_EXPIRED)
+    assert len(rendered(made, Reply.json({}, whole=True))["content"]) == 1
+    assert made.events.waiting == 1
+
+
+async def test_every_question_is_shown_whatever_its_size(tmp_path: Path) -> None:
+    made = session(tmp_path, question_chars=10, sampling_preview_chars=4)
+    schema = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(500)}}
+    asked: list[dict[str, Any]] = [
+        {"message": "m" * 50, "requestedSchema": schema},
+        {"message": "go", "mode": "url", "url": "https://x"},
+        {"message": 7},
+        {},
+    ]
+    for params in asked:
+        made.requests.add(RequestKind.ELICITATION, server="s", params=params, now=0.0)
+    says = {"role": "user", "content": [{"type": "text", "text": "say a lot"}]}
+    for params in ({"messages": [says]}, {"messages": []}, {"messages": 7}, {"messages": [8]}):
+        made.requests.add(RequestKind.SAMPLING, server="s", params=params, now=0.0)
+    pending = context(rendered(made))["pending_client_action"]
+    shown = pending["elicitations"]
+    assert [len(shown), len(pending["sampling_requests"])] == [4, 4]
+    assert shown[0]["message"] == "m" * 10 + " …"
+    assert shown[0]["schema"] == schema
+    assert (shown[1]["mode"], shown[1]["url"]) == ("url", "https://x")
+    assert shown[0]["mode"] == "form"
+    assert [p["preview"] for p in pending["sampling_requests"]] == ["say  …", "", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("meta", "expected"),
+    [
+        (None, {}),
+        (Raw(b'{"a":1}'), {"a": 1}),
+        (Raw(b"{}"), {}),
+        (Raw(b'{"a":1,"%b":{"name":"backend"},"b":2}' % SERVER_INFO.encode()), {"a": 1, "b": 2}),
+    ],
+)
+async def test_a_modern_answer_is_stamped_by_us_and_keeps_the_rest(
+    tmp_path: Path, meta: Raw | None, expected: dict[str, Any]
+) -> None:
+    reply = Reply(content=b"", meta=meta, is_error=True)
+    result = rendered(session(tmp_path), reply, identity=IDENTITY)
+    assert result["resultType"] == "complete"
+    assert result["_meta"].pop(SERVER_INFO)["name"] == "emceepee"
+    assert result["_meta"] == expected
+    assert result["isError"] is True
+    legacy = rendered(session(tmp_path), reply)
+    assert legacy.get("_meta", {}) == ({} if meta is None else json.loads(bytes(meta)))
+    assert "resultType" not in legacy
+
+
+async def test_patience_goes_by_the_name_of_the_client() -> None:
+    assert ceiling_ms("", default=45, configured={}) == 45
+    assert ceiling_ms("Claude Code", default=45, configured={}) == 45
+    assert ceiling_ms("codex-mcp-client", default=45, configured={}) == 240_000
+    assert ceiling_ms("Gemini CLI", default=45, configured={}) == 240_000
+    assert ceiling_ms("codex", default=45, configured={"CODEX": 7}) == 7
+    assert ceiling_ms("my-client", default=45, configured={"other": 7, "client": 8}) == 8

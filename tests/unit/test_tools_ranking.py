@@ -1,0 +1,120 @@
+from typing import Any
+
+import pytest
+
+from emceepee_stdio.tools.ranking import rank, words
+from tests.e2e.servers.catalogue import servers
+from tests.e2e.wishes import HELD_OUT, WISHES
+
+CATALOGUE = [(server, tool) for server, tools in servers().items() for tool in tools]
+
+
+def tool(name: str, description: str = "", *arguments: str, **more: Any) -> dict[str, Any]:
+    properties = {argument: {"type": "string"} for argument in arguments}
+    schema = {"type": "object", "properties": properties}
+    return {"name": name, "description": description, "inputSchema": schema, **more}
+
+
+def found(query: str, *tools: dict[str, Any], server: str = "s") -> list[str]:
+    return [str(entry.tool["name"]) for entry in rank(query, [(server, item) for item in tools])]
+
+
+@pytest.mark.parametrize(("wish", "wanted"), WISHES.items())
+def test_a_wish_finds_its_tool_first(wish: str, wanted: tuple[str, str]) -> None:
+    best = rank(wish, CATALOGUE)[0]
+    assert (best.server, best.tool["name"]) == wanted
+
+
+def test_most_wishes_that_nothing_was_tuned_to_find_their_tool_first() -> None:
+    best = {wish: [(r.server, r.tool["name"]) for r in rank(wish, CATALOGUE)] for wish in HELD_OUT}
+    assert sum(found[0] == HELD_OUT[wish] for wish, found in best.items()) >= 8
+    assert sum(HELD_OUT[wish] in found[:3] for wish, found in best.items()) >= 9
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("directory", "directories"),
+        ("create", "creating"),
+        ("created", "creates"),
+        ("translation", "translate"),
+        ("file", "files"),
+        ("status", "Status"),
+        ("match", "matches"),
+        ("box", "boxes"),
+        ("stop", "stopped"),
+        ("process", "processes"),
+        ("Größe", "große"),
+        ("café", "cafe\u0301"),
+        ("search", "".join(chr(ord(letter) + 0xFEE0) for letter in "search")),
+    ],
+)
+def test_words_are_compared_by_their_stems(one: str, other: str) -> None:
+    assert words(one) == words(other)
+
+
+def test_names_are_taken_apart() -> None:
+    assert words("getHTTPServer_log-lines2") == ["http", "server", "log", "lin", "2"]
+    assert words("the a of") == []
+    assert words("") == []
+
+
+def test_a_name_counts_more_than_a_description_and_that_more_than_an_argument() -> None:
+    by_argument = tool("one", "", "invoice")
+    by_description = tool("two", "About an invoice.")
+    by_name = tool("invoice")
+    assert found("invoice", by_argument, by_description, by_name) == ["invoice", "two", "one"]
+
+
+def test_a_rare_word_counts_more_than_a_common_one() -> None:
+    common = [tool(f"list_{word}") for word in ("a1", "b1", "c1", "d1")]
+    assert found("list penguins", *common, tool("penguins"))[0] == "penguins"
+
+
+def test_a_word_of_the_same_meaning_is_found_and_the_very_word_before_it() -> None:
+    same, other = tool("delete_file"), tool("remove_file")
+    assert found("remove file", same, other) == ["remove_file", "delete_file"]
+    assert found("erase file", tool("read_file"), same)[0] == "delete_file"
+    assert found("folder", tool("list_directory"), tool("clock")) == ["list_directory"]
+
+
+def test_words_that_were_written_apart_are_joined() -> None:
+    assert found("screen shot", tool("print_page"), tool("screenshot"))[0] == "screenshot"
+
+
+def test_part_of_a_word_counts_a_little() -> None:
+    assert found("post", tool("postgres_query"), tool("clock")) == ["postgres_query"]
+    assert found("天気", tool("今日の天気予報"), tool("clock")) == ["今日の天気予報"]
+
+
+def test_a_long_description_does_not_win_by_its_length() -> None:
+    long = tool("other", "Sum and sundry: " + " ".join(f"word{n} numbers" for n in range(200)))
+    assert found("sum of numbers", long, tool("adder", "The sum of numbers."))[0] == "adder"
+
+
+def test_a_server_s_name_helps() -> None:
+    tools = [("jira", tool("create_issue")), ("github", tool("create_issue"))]
+    assert rank("create a github issue", tools)[0].server == "github"
+
+
+def test_nothing_asked_is_everything_and_nothing_alike_is_nothing() -> None:
+    tools = [tool("b"), tool("a")]
+    assert found("", *tools) == found("the of", *tools) == ["b", "a"]
+    assert found("xylophone", *tools) == []
+    assert rank("anything", []) == []
+
+
+def test_what_servers_get_wrong_is_no_obstacle() -> None:
+    odd: list[dict[str, Any]] = [
+        {"name": None, "description": 7, "inputSchema": "x"},
+        {},
+        {"name": "find", "title": None, "inputSchema": {"properties": {"a": 3, "b": None}}},
+    ]
+    assert found("find", *odd) == ["find"]
+
+
+def test_neither_a_huge_query_nor_a_huge_description_is_read_to_its_end() -> None:
+    many = " ".join(f"w{letter}{other}" for letter in "abcdefgh" for other in "abcde")
+    assert found(f"{many} penguin", tool("penguin")) == []
+    assert found(f"penguin {many}", tool("penguin")) == ["penguin"]
+    assert len(words("word " * 1_000_000)) == 800
