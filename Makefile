@@ -39,7 +39,9 @@ fmt: $(STAMP) ## Format the code and mend what can be mended.
 lint: $(STAMP)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
-	find emceepee_stdio -name '*.py' -exec $(BIN)/flake8-async --anyio --enable ASYNC --disable ASYNC9 {} +
+	@# ASYNC124: a tool is async by contract, also where it has nothing to wait for.
+	find emceepee_stdio -name '*.py' -exec $(BIN)/flake8-async --anyio --enable ASYNC \
+		--disable ASYNC9,ASYNC124 --startable-in-context-manager run {} +
 
 types: $(STAMP)
 	$(BIN)/basedpyright

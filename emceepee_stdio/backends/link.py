@@ -229,9 +229,10 @@ class Link:
         try:
             return await self._asking.ask("prompts/get", params, within=within, call=call)
         except RemoteError as error:
-            if error.error.code == INVALID_PARAMS:
-                await self._check_prompt(prompt, within=deadline - self._clock.now())
-            raise self._unsupported(error, "prompts") from None
+            refused = error
+        if refused.error.code == INVALID_PARAMS:
+            await self._check_prompt(prompt, within=deadline - self._clock.now())
+        raise self._unsupported(refused, "prompts")
 
     async def complete(
         self, ref: Params, argument: Params, context: Params | None, *, within: float

@@ -26,7 +26,7 @@ from emceepee_stdio.front.protocol import (
 from emceepee_stdio.front.render import render
 from emceepee_stdio.journal import Event
 from emceepee_stdio.session.calls import Call
-from emceepee_stdio.session.large import fitted
+from emceepee_stdio.session.large import RESULTS, fitted
 from emceepee_stdio.session.own import read_own
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
@@ -205,7 +205,8 @@ class Front:
             code = INVALID_PARAMS if modern else -32002
             self._refuse(request.id, Refused(code, str(error), {"uri": asked.uri}))
             return
-        content = {"uri": asked.uri, "mimeType": "application/json", "text": text}
+        kind = "text/plain" if asked.uri.startswith(RESULTS) else "application/json"
+        content = {"uri": asked.uri, "mimeType": kind, "text": text}
         body: dict[str, object] = {"contents": [content]}
         if modern:
             body |= {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}

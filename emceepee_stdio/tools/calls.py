@@ -85,9 +85,11 @@ async def execute_tool(runtime: Runtime, p: ExecuteTool, call: Call) -> Reply:
             f"{error.fact}\n{_repeatable(link, p.tool)}", hint=error.next_step
         ) from None
     except RemoteError as error:
-        await _check_tool_exists(link, p.tool, error)
-        raise
-    return Reply.result(result, server=link.name)
+        refused = error
+    else:
+        return Reply.result(result, server=link.name)
+    await _check_tool_exists(link, p.tool, refused)
+    raise refused
 
 
 def _given(p: ExecuteTool) -> Raw | None:

@@ -107,9 +107,11 @@ async def get_prompt(runtime: Runtime, p: GetPrompt, call: Call) -> Reply:
     try:
         result = await link.get_prompt(p.name, p.arguments, within=limit, call=call)
     except (CallFailed, PromptNotFound) as error:
-        await _check_prompt_exists(link, p.name, error)
-        raise
-    return _messages(result, server=link.name)
+        refused = error
+    else:
+        return _messages(result, server=link.name)
+    await _check_prompt_exists(link, p.name, refused)
+    raise refused
 
 
 async def complete_argument(runtime: Runtime, p: CompleteArgument, call: Call) -> Reply:

@@ -115,14 +115,12 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
     is_new = link not in present
     if is_new:
         session.tell(EventType.SERVER_ADDED, server=config.name)
-    try:
-        await _settled(runtime, link, call)
-    except ProxyError:
-        if is_new and link in list(runtime.servers):
-            await runtime.servers.remove(config.name)
-        raise
-    finally:
-        _own(runtime, config.name, call, before)
+    failure = await _settled(runtime, link, call)
+    if failure is not None and is_new and link in list(runtime.servers):
+        await runtime.servers.remove(config.name)
+    _own(runtime, config.name, call, before)
+    if failure is not None:
+        raise failure
     facts = describe(runtime, link.snapshot())
     facts["keep_with"] = _config_line(p)
     if link.phase is not Phase.CONNECTED:
@@ -221,7 +219,7 @@ def _own(runtime: Runtime, name: str, call: Call, before: int) -> None:
     ]
 
 
-async def _settled(runtime: Runtime, link: Link, call: Call) -> None:
+async def _settled(runtime: Runtime, link: Link, call: Call) -> ServerFailed | None:
     """Until it is connected, has failed, asks something, or the client will not wait longer."""
     waits = (Phase.CONNECTING, None)
     session = runtime.session
@@ -231,8 +229,9 @@ async def _settled(runtime: Runtime, link: Link, call: Call) -> None:
         within=call.ceiling,
     )
     error = link.snapshot().error
-    if error is not None and link.phase in (Phase.FAILED, Phase.RECONNECTING):
-        raise ServerFailed(error.fact, hint=f"{error.next_step} Then call add_server again.")
+    if error is None or link.phase not in (Phase.FAILED, Phase.RECONNECTING):
+        return None
+    return ServerFailed(error.fact, hint=f"{error.next_step} Then call add_server again.")
 
 
 async def _reconnected(runtime: Runtime, link: Link, call: Call) -> None:

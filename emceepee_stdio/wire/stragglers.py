@@ -38,10 +38,7 @@ def kill_group(pgid: int, *, force: bool) -> bool:
 
 def marked(owner: str) -> list[int]:
     """The living processes whose mark starts with this owner."""
-    if sys.platform != "linux":
-        return []
-    mark = f"{OWNER}={owner}".encode()
-    return [int(entry.name) for entry in _PROC.iterdir() if _carries(entry, mark)]
+    return _look(_mark(owner))[0]
 
 
 def kill_marked(owner: str) -> list[int]:
@@ -50,15 +47,36 @@ def kill_marked(owner: str) -> list[int]:
     One that is just being started shows no environment for a moment: it is looked at again.
     """
     killed: list[int] = []
-    mark = f"{OWNER}={owner}".encode()
+    mark = _mark(owner)
     for _ in range(_ROUNDS):
-        if found := marked(owner):
+        found, somebody_starts = _look(mark)
+        if found:
             killed += _kill(found, mark)
-        elif _somebody_starts():
+        elif somebody_starts:
             select.select([], [], [], _PAUSE)
         else:
             break
     return killed
+
+
+def _mark(owner: str) -> bytes:
+    return f"{OWNER}={owner}".encode()
+
+
+def _look(mark: bytes) -> tuple[list[int], bool]:
+    """Who carries the mark, and whether there is somebody of whom that cannot be said yet."""
+    found: list[int] = []
+    somebody_starts = False
+    if sys.platform == "linux":
+        for entry in _PROC.iterdir():
+            if not entry.name.isdecimal():
+                continue
+            environment = _read(entry / "environ")
+            if _carries(environment, mark):
+                found.append(int(entry.name))
+            elif environment == b"" and _is_starting(entry):
+                somebody_starts = True
+    return found, somebody_starts
 
 
 def _kill(pids: Sequence[int], mark: bytes) -> list[int]:
@@ -67,7 +85,7 @@ def _kill(pids: Sequence[int], mark: bytes) -> list[int]:
         for pid in pids:
             with suppress(OSError):
                 handles[pid] = os.pidfd_open(pid)
-                if _carries(_PROC / str(pid), mark):
+                if _carries(_read(_PROC / str(pid) / "environ"), mark):
                     signal.pidfd_send_signal(handles[pid], signal.SIGKILL)
                 else:
                     os.close(handles.pop(pid))
@@ -89,35 +107,22 @@ def _await_end(handles: Iterable[int]) -> None:
             waiting.discard(handle)
 
 
-def _carries(entry: Path, mark: bytes) -> bool:
-    if not entry.name.isdecimal():
+def _carries(environment: bytes | None, mark: bytes) -> bool:
+    return environment is not None and b"\0" + mark in b"\0" + environment
+
+
+def _is_starting(entry: Path) -> bool:
+    """Whether a process without an environment has memory and is young: the middle of an exec."""
+    fields = (_read(entry / "stat") or b"").rpartition(b")")[2].split()
+    uptime = (_read(_PROC / "uptime") or b"").split()
+    if len(fields) <= _SIZE or not uptime or int(fields[_SIZE]) == 0:
         return False
+    age = float(uptime[0]) - int(fields[_STARTED]) / os.sysconf("SC_CLK_TCK")
+    return 0 <= age < _YOUNG
+
+
+def _read(path: Path) -> bytes | None:
     try:
-        environment = (entry / "environ").read_bytes()
+        return path.read_bytes()
     except OSError:
-        return False
-    return environment.startswith(mark) or b"\0" + mark in environment
-
-
-def _somebody_starts() -> bool:
-    if sys.platform != "linux":
-        return False
-    try:
-        uptime = float((_PROC / "uptime").read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        return False
-    return any(_is_starting(entry, uptime) for entry in _PROC.iterdir())
-
-
-def _is_starting(entry: Path, uptime: float) -> bool:
-    """Whether a process is young, and has memory but no environment: the middle of an exec."""
-    if not entry.name.isdecimal():
-        return False
-    try:
-        if (entry / "environ").read_bytes():
-            return False
-        fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return False
-    age = uptime - int(fields[_STARTED]) / os.sysconf("SC_CLK_TCK")
-    return int(fields[_SIZE]) > 0 and 0 <= age < _YOUNG
+        return None

@@ -323,11 +323,12 @@ async def test_secrets_of_a_server_are_never_shown(tmp_path: Path, *, modern: bo
                 await client.call(
                     "add_server",
                     name="a",
-                    **argv()
-                    | {"args": [*plain()[1:], "--toolbox", "/dev/null"]}
-                    | {"env": {"API_KEY": SECRET}},
+                    command="sh",
+                    args=["-c", 'exec "$0" "$1"', *plain(), "--token", SECRET],
+                    env={"API_KEY": SECRET},
                 )
             )
+            assert heard[-1].json["phase"] == "connected"
             heard.append(
                 await client.call(
                     "add_server", name="b", command="no-such", args=["--token", SECRET]

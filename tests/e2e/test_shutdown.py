@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from emceepee_stdio.wire.stragglers import kill_marked
 from tests.e2e.clients.raw import PATIENCE, PROXY, ROOT, Message, Proxy, entry, proxy, until
 from tests.e2e.clients.raw import surroundings as proxy_environment
 from tests.peers import plain, rude
@@ -223,6 +224,30 @@ def test_a_signal_ends_the_patience_with_a_call_after_the_end_of_stdin(tmp_path:
         client.close_stdin()
         client.process.send_signal(signal.SIGTERM)
         check_end(client, 0)
+
+
+def test_a_grandchild_that_was_started_a_moment_before_is_found_as_well(tmp_path: Path) -> None:
+    """Between its exec and its first instruction, a process shows no environment."""
+    servers = {"server": entry(plain(), tmp_path, "server")}
+    for attempt in range(5):
+        path = tmp_path / str(attempt)
+        path.mkdir()
+        with proxy(path, servers=servers) as client:
+            connect(client, "server")
+            client.meet_family()
+            spawned = json.loads(client.run("server", "spawn", seconds=300, escape=True))
+            client.close_stdin()
+            client.family.add(spawned["pid"])
+            check_end(client, 0)
+
+
+def test_a_stranger_without_an_environment_is_left_alone() -> None:
+    with subprocess.Popen(["sleep", "300"], env={}) as stranger:
+        try:
+            assert kill_marked("01NOBODY") == []
+            assert stranger.poll() is None
+        finally:
+            stranger.kill()
 
 
 # What the client still hears.

@@ -182,6 +182,7 @@ async def test_a_call_that_is_never_answered_ends_at_its_limit_and_tells_the_ser
     tmp_path: Path,
 ) -> None:
     async with backend(plain(), tmp_path) as rig:
+        await rig.call("echo", message="connected")
         with pytest.raises(CallTimeout, match=r"within 0\.3 s"):
             await rig.call("slow", within=0.3, seconds=300)
         assert await rig.text("echo", message="on") == "on"
@@ -192,6 +193,7 @@ async def test_a_call_that_is_never_answered_ends_at_its_limit_and_tells_the_ser
 
 async def test_an_answer_after_the_limit_is_dropped_quietly(tmp_path: Path) -> None:
     async with backend(rude("late-answers", "0.5"), tmp_path) as rig:
+        await rig.call("echo", message="connected")
         with pytest.raises(CallTimeout):
             await rig.call("misbehave", within=0.1)
         assert (await rig.call("misbehave"))["content"]

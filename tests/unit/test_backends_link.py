@@ -454,6 +454,27 @@ async def test_the_time_of_a_call_is_one_time_however_many_rounds(era: Era) -> N
         assert trio.current_time() - began == pytest.approx(10)
 
 
+async def test_nothing_is_sent_once_the_time_of_a_call_is_up() -> None:
+    async with running(Era.MODERN) as rig:
+        polls = {"resultType": "input_required", "requestState": "s"}
+        rig.server.answers["tools/call"] = lambda _c, _p: _value(polls)
+        began = trio.current_time()
+        with pytest.raises(CallTimeout, match="did not answer tools/call within 10 s"):
+            await rig.link.call_tool("t", {}, within=10)
+        assert rig.server.times[-1] < began + 10
+
+
+async def test_the_late_words_of_a_replaced_stream_do_not_reach_the_session() -> None:
+    async with running(Era.MODERN) as rig:
+        await rig.link.subscribe("u://1", within=60)
+        for mark in (1, 2):
+            said = {"uri": "u://1", "_meta": {MARK: mark}}
+            rig.server.sink.notification(
+                "server", "notifications/resources/updated", Raw(to_json(said))
+            )
+        assert rig.told.notifications == [("notifications/resources/updated", b'{"uri":"u://1"}')]
+
+
 async def test_all_pages_of_a_list_have_one_time() -> None:
     async with running() as rig:
 
@@ -570,10 +591,9 @@ async def test_a_call_during_a_reconnect_goes_to_the_new_connection_in_its_own_w
         other = Era.LEGACY if era is Era.MODERN else Era.MODERN
         rig.server.hello = Hello(era=other, protocol_version="x", capabilities=CAPABILITIES)
         await rig.link.set_log_level("info", within=60)
-        term = rig.link._ear.term
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: rig.link.reconnect(within=60))
-            while rig.link._ear.term is term:
+            while rig.link._supervisor._connection is not None:
                 await trio.lowlevel.checkpoint()
             await rig.link.call_tool("t", {}, within=60)
         calls = [params for method, params in rig.server.requests if method == "tools/call"]
