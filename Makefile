@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.filled
 SOURCES := emceepee_stdio tests bench scripts
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help demo peers test check fmt lint types imports deps docs docs-check bench clean
@@ -27,7 +28,7 @@ peers: $(STAMP) ## Install the third-party servers and clients that the tests ta
 	$(BIN)/python scripts/peers.py
 
 test: peers ## Run every test.
-	$(BIN)/pytest --cov --cov-report=term
+	$(BIN)/pytest -n $(WORKERS) --cov --cov-report=term
 	$(BIN)/coverage report --include='emceepee_stdio/state/*' --fail-under=95
 
 check: lint types imports deps docs-check test ## Everything that must hold before a change lands.
