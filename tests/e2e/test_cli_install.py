@@ -1,6 +1,7 @@
 """emceepee in each client's file: every client, every state of its file, every command."""
 
 import json
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -54,6 +55,8 @@ def servers(client: Client, text: str) -> dict[str, Any]:
 
 def patched(path: Path, diff: str, tmp_path: Path) -> bytes:
     """What `patch` makes of the file with this diff."""
+    if shutil.which("patch") is None:
+        pytest.skip("needs the command patch")
     copy = tmp_path / "patched"
     if path.exists():
         copy.write_bytes(path.read_bytes())
