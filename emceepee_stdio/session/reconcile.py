@@ -80,16 +80,19 @@ class Reconciler:
         reason = ClosedBy.REMOVED if removed else ClosedBy.DISCONNECTED
         fact = change.loss.fact if change.loss else f"The connection to {server} was closed."
         self._tell(EventType.SERVER_DISCONNECTED, server, {"reason": fact})
-        invalidated = self._invalidate(server, fact, reason)
+        invalidated = self._invalidate(server, fact, str(change.loss or fact), reason)
         if change.phase is Phase.RECONNECTING:
             self._tell(EventType.SERVER_RECONNECTING, server, _prospects(change))
         elif change.phase is Phase.FAILED:
             self._tell(EventType.SERVER_RESTART_FAILED, server, _prospects(change))
         return invalidated
 
-    def _invalidate(self, server: str, fact: str, reason: ClosedBy) -> Invalidated:
+    def _invalidate(
+        self, server: str, fact: str, post_mortem: str, reason: ClosedBy
+    ) -> Invalidated:
+        """Each task keeps the whole story; its event tells the fact."""
         now = self._clock.now()
-        failed = self._tasks.fail_server(server, fact, now=now)
+        failed = self._tasks.fail_server(server, post_mortem, now=now)
         for task in failed:
             data = {"task_id": task.id, "tool": task.tool, "error": fact}
             self._tell(EventType.TASK_FAILED, server, data)
