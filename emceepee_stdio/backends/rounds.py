@@ -131,7 +131,7 @@ class Rounds:
                 asked += 1
                 self._check_limit(asked)
             else:
-                await anyio.sleep(max(min(pause, self._deadline - self._clock.now()), 0.0))
+                await self._pause(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
             current = {**params, **await self._answers(interim)}
 
@@ -152,6 +152,13 @@ class Rounds:
             except RemoteError as error:
                 refusal = error
         raise refusal
+
+    async def _pause(self, pause: float) -> None:
+        """A server that only wants to be called again is given a moment, if there is one left."""
+        left = self._deadline - self._clock.now()
+        await anyio.sleep(max(min(pause, left), 0.0))
+        if left <= pause:
+            raise CallTimeout(f"{self._server} came to no result until the call's time was up.")
 
     def _check_limit(self, asked: int) -> None:
         if asked > self._limit:

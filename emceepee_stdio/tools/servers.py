@@ -231,6 +231,8 @@ async def _settled(runtime: Runtime, link: Link, call: Call) -> ServerFailed | N
     error = link.snapshot().error
     if error is None or link.phase not in (Phase.FAILED, Phase.RECONNECTING):
         return None
+    if "reconnect_server" in error.next_step:
+        return ServerFailed(error.fact, hint="Mend what it names, then call add_server again.")
     return ServerFailed(error.fact, hint=f"{error.next_step} Then call add_server again.")
 
 

@@ -67,9 +67,16 @@ async def call_until_it_works(rig: HttpRig) -> list[str]:
                 return codes
 
 
-@pytest.mark.parametrize("path", ["/mcp", "/sse"])
-@pytest.mark.parametrize("era", ["legacy", "modern"])
-@pytest.mark.parametrize("seconds", [0.2, 1.5])
+@pytest.mark.parametrize(
+    ("path", "era", "seconds"),
+    [
+        ("/mcp", "legacy", 1),
+        ("/mcp", "modern", 1),
+        ("/sse", "legacy", 1),
+        ("/mcp", "legacy", 15),
+        ("/mcp", "modern", 15),
+    ],
+)
 async def test_a_server_that_is_away_for_a_while_costs_one_loss_and_one_reconnect(
     era: str, seconds: float, path: str
 ) -> None:

@@ -449,7 +449,7 @@ async def test_the_time_of_a_call_is_one_time_however_many_rounds(era: Era) -> N
 
         rig.server.answers["tools/call"] = slow
         began = trio.current_time()
-        with pytest.raises(CallTimeout, match="did not answer tools/call within 10 s"):
+        with pytest.raises(CallTimeout):
             await rig.link.call_tool("t", {}, within=10)
         assert trio.current_time() - began == pytest.approx(10)
 
@@ -459,8 +459,11 @@ async def test_nothing_is_sent_once_the_time_of_a_call_is_up() -> None:
         polls = {"resultType": "input_required", "requestState": "s"}
         rig.server.answers["tools/call"] = lambda _c, _p: _value(polls)
         began = trio.current_time()
-        with pytest.raises(CallTimeout, match="did not answer tools/call within 10 s"):
+        with pytest.raises(CallTimeout, match="no result until the call's time was up"):
             await rig.link.call_tool("t", {}, within=10)
+        assert rig.server.times[-1] < began + 10
+        with pytest.raises(CallTimeout, match="did not answer tools/call within 0 s"):
+            await rig.link.call_tool("t", {}, within=0)
         assert rig.server.times[-1] < began + 10
 
 
@@ -591,11 +594,16 @@ async def test_a_call_during_a_reconnect_goes_to_the_new_connection_in_its_own_w
         other = Era.LEGACY if era is Era.MODERN else Era.MODERN
         rig.server.hello = Hello(era=other, protocol_version="x", capabilities=CAPABILITIES)
         await rig.link.set_log_level("info", within=60)
+        reconnect = rig.link._supervisor.reconnect
+
+        async def call_and_reconnect(*, within: float) -> object:
+            """The call is made when the old connection has been given up, and nobody told yet."""
+            tasks.start_soon(lambda: rig.link.call_tool("t", {}, within=60))
+            return await reconnect(within=within)
+
+        rig.link._supervisor.reconnect = call_and_reconnect
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: rig.link.reconnect(within=60))
-            while rig.link._supervisor._connection is not None:
-                await trio.lowlevel.checkpoint()
-            await rig.link.call_tool("t", {}, within=60)
+            await rig.link.reconnect(within=60)
         calls = [params for method, params in rig.server.requests if method == "tools/call"]
         assert ("_meta" in calls[0]) is (other is Era.MODERN)
         assert len(rig.server.connections) == 2
@@ -609,6 +617,26 @@ async def test_a_stop_before_the_run_and_a_run_after_the_stop() -> None:
         await rig.link.call_tool("t", {}, within=60)
     assert rig.told.words == []
     assert "Link" in repr(rig.link)
+
+
+async def test_a_stop_returns_when_the_last_task_has_ended() -> None:
+    ended: list[float] = []
+
+    async def lingering(_: FakeConnection, __: Any) -> object:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(5)
+            ended.append(trio.current_time())
+
+    rig = Rig(Era.MODERN)
+    rig.server.answers["subscriptions/listen"] = lingering
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(rig.link.run)
+        await anyio.wait_all_tasks_blocked()
+        await rig.link.stop()
+        assert ended == [trio.current_time()]
 
 
 @both
