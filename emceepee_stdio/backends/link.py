@@ -209,6 +209,10 @@ class Link:
         term, left = await self._asking.reach(within)
         return await self._list(term, wanted, within=left)
 
+    def tool(self, name: str) -> Item | None:
+        """A tool as it was listed last, without asking."""
+        return self._lists.tool(name)
+
     def known(self, kind: str) -> tuple[Item, ...] | None:
         """The last list that was seen, without asking."""
         return self._lists.known(Kind(kind))

@@ -78,6 +78,7 @@ class Lists:
         self._kept: dict[Kind, _Kept] = {}
         self._known: dict[Kind, tuple[Item, ...]] = {}
         self._known_at = dict.fromkeys(Kind, 0)
+        self._tools: dict[object, Item] = {}
         self._changes = dict.fromkeys(Kind, 0)
         self._fetching: dict[Kind, _Fetching] = {}
 
@@ -90,6 +91,10 @@ class Lists:
     def known(self, kind: Kind) -> tuple[Item, ...] | None:
         """The last list that was seen, however old; None before the first."""
         return self._known.get(kind)
+
+    def tool(self, name: str) -> Item | None:
+        """The tool of that name as it was seen last, whatever the number of tools."""
+        return self._tools.get(name)
 
     def all_known(self) -> dict[Kind, tuple[Item, ...]]:
         return dict(self._known)
@@ -154,6 +159,10 @@ class Lists:
         if changes >= self._known_at[kind]:
             self._known_at[kind] = changes
             self._known[kind] = items
+            if kind is Kind.TOOLS:
+                self._tools = {
+                    name: item for item in items if isinstance(name := item.get("name"), str)
+                }
 
     def _keep(
         self, kind: Kind, items: tuple[Item, ...], ttl: float, *, told_of_changes: bool

@@ -115,10 +115,10 @@ async def _resolve(runtime: Runtime, p: ExecuteTool, call: Call) -> Link:
     """The named server, or the only one that has the tool."""
     if p.server is not UNSET:
         return runtime.servers.get(p.server)
-    having = [link for link in runtime.servers if _tool(link, p.tool) is not None]
+    having = [link for link in runtime.servers if link.tool(p.tool) is not None]
     if not having:
         await gather(runtime, "tools", ".*", call)
-        having = [link for link in runtime.servers if _tool(link, p.tool) is not None]
+        having = [link for link in runtime.servers if link.tool(p.tool) is not None]
     if len(having) == 1:
         return having[0]
     if having:
@@ -143,18 +143,14 @@ def _patience(runtime: Runtime, p: ExecuteTool, call: Call) -> float:
     return min(wanted, call.ceiling)
 
 
-def _tool(link: Link, name: str) -> Mapping[str, object] | None:
-    return next((tool for tool in link.known("tools") or () if tool.get("name") == name), None)
-
-
 def _schema(link: Link, tool: str) -> Mapping[str, object]:
-    schema = (_tool(link, tool) or {}).get("inputSchema")
+    schema = (link.tool(tool) or {}).get("inputSchema")
     return cast("Mapping[str, object]", schema) if isinstance(schema, dict) else {}
 
 
 def _repeatable(link: Link, tool: str) -> str:
     """Whether the call may be made again without doing something twice."""
-    hints = (_tool(link, tool) or {}).get("annotations")
+    hints = (link.tool(tool) or {}).get("annotations")
     known = cast("dict[str, object]", hints) if isinstance(hints, dict) else dict[str, object]()
     if known.get("readOnlyHint") is True or known.get("idempotentHint") is True:
         return "The call may be repeated safely: the tool says so."
