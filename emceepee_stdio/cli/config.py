@@ -235,6 +235,8 @@ def _entry(
     cwd: Path | None,
 ) -> dict[str, object]:
     """The entry that a command line asks for, without what it leaves out."""
+    if len(command) == 1 and url is None and command[0].startswith(("http://", "https://")):
+        command, url = [], command[0]
     if bool(command) == (url is not None):
         raise typer.BadParameter("give either a command, after two dashes, or --url.")
     _refuse_hidden([*command, url or ""])

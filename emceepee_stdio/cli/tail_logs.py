@@ -159,7 +159,7 @@ def _tail(
 ) -> None:
     reader = Reader(directory)
     if not reader.has_files:
-        later = "waiting for a proxy to start" if follow else "no proxy has run yet"
+        later = "waiting for a proxy to start" if follow else "nothing has been written yet"
         Terminal().note(f"No journal in {directory}: {later}.")
     reader.rewind(count, wanted, since=since)
     while True:

@@ -44,6 +44,7 @@ class Terminal:
 
         `styles` colours those cells that are one of its words.
         """
+        rows = [[_harmless(cell) for cell in row] for row in rows]
         if not sys.stdout.isatty():
             for row in (columns, *rows):
                 self.line("\t".join(" ".join(cell.split()) for cell in row))
@@ -99,3 +100,10 @@ def _console(stream: TextIO) -> "Console":
     from rich.console import Console  # noqa: PLC0415 - costs start-up, only for a terminal
 
     return Console(file=stream, highlight=False, markup=False, emoji=False)
+
+
+def _harmless(text: str) -> str:
+    """Names come from other people's files: what would steer a terminal is shown, not obeyed."""
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}" for char in text
+    )

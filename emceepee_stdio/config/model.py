@@ -147,6 +147,12 @@ class Limits(Struct, frozen=True, kw_only=True):
     question_chars: Annotated[
         int, _within(1, 1_000_000, "Characters of a question shown in every response.")
     ] = 2_000
+    question_bytes: Annotated[
+        int, _within(_KIB, 64 * _MIB, "Bytes of a question to the user; a larger one is refused.")
+    ] = 32 * _KIB
+    server_questions: Annotated[
+        int, _within(1, 10_000, "Questions of one server that wait for an answer.")
+    ] = 20
     sampling_preview_chars: Annotated[
         int, _within(1, 1_000_000, "Characters of a sampling request shown in every response.")
     ] = 200

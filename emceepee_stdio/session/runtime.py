@@ -5,7 +5,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from anyio.lowlevel import checkpoint
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Config
+from emceepee_stdio.config import BrokenServer, Config
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Event, Journal
@@ -114,4 +114,7 @@ class Runtime:
             try:
                 await self.servers.add(server, self.group())
             except ProxyError as error:
+                self.servers.broken[server.name] = BrokenServer(
+                    name=server.name, reason=error.fact.rstrip(".")
+                )
                 self.journal.record(Event.SERVER_NOT_ADDED, server=server.name, error=str(error))

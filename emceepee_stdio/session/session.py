@@ -359,6 +359,9 @@ class Session:
 
     def asked(self, server: str, question: Question) -> None:
         kind, event = _KINDS[question.method]
+        if refusal := self._too_much(server, kind, question):
+            question.refuse(RpcError(INVALID_REQUEST, refusal))
+            return
         try:
             asked = self.requests.add(
                 kind, server=server, params=_fields(question.params), now=self.clock.now()
@@ -374,6 +377,16 @@ class Session:
         self.tell(event, server=server, data={"request_id": asked.id})
         if self.settings.promote_on_input:
             self._make_way(server, question.call)
+
+    def _too_much(self, server: str, kind: RequestKind, question: Question) -> str | None:
+        """Every answer shows every question: one server must not fill them all."""
+        limits = self.settings.limits
+        size = 0 if question.params is None else len(bytes(question.params))
+        if kind is RequestKind.ELICITATION and size > limits.question_bytes:
+            return f"A question of {size} bytes is too large; {limits.question_bytes} are allowed."
+        if len(self.requests.pending(server=server)) >= limits.server_questions:
+            return f"{limits.server_questions} questions of this server wait already."
+        return None
 
     def withdrawn(self, server: str, question: Question) -> None:  # noqa: ARG002 - the sink's way
         for request_id, kept in list(self._questions.items()):

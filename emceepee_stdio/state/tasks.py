@@ -124,7 +124,8 @@ class Tasks:
         if self._in_flight + len(self._working) >= self._limit:
             raise TaskLimit(
                 f"{self._in_flight} calls and {len(self._working)} tasks are running; "
-                f"the limit is {self._limit} together."
+                f"the limit is {self._limit} together.",
+                hint=None if self._working else "Call again when one of them has returned.",
             )
         self._in_flight += 1
         return Slot()

@@ -167,5 +167,5 @@ async def _check_tool_exists(link: Link, tool: str, error: RemoteError) -> None:
     if tool in names:
         return
     close = difflib.get_close_matches(tool[:100], names, n=3, cutoff=0.5)
-    shown = f" Close are: {', '.join(close)}." if close else f" It has {len(names)} tools."
+    shown = f" Close are: {', '.join(close)}." if close else f" Tools that it has: {len(names)}."
     raise ToolNotFound(f"{link.name} has no tool {tool[:100]!r}.{shown}") from error

@@ -93,7 +93,16 @@ class Tool:
         where = _WHERE.fullmatch(message)
         if where is None or not where["where"]:
             return f"{message}."
-        return f"{where['where']}: {where['what'][:1].lower()}{where['what'][1:]}."
+        what = f"{where['what'][:1].lower()}{where['what'][1:]}"
+        return f"{where['where']}: {what}{self._choices(where['where'])}."
+
+    def _choices(self, field: str) -> str:
+        """What a field with a fixed set of values may be."""
+        properties = cast("dict[str, dict[str, object]]", self._schema()["properties"])
+        choices = properties.get(field, {}).get("enum")
+        if not isinstance(choices, list):
+            return ""
+        return f"; expected is one of {', '.join(map(str, cast('list[object]', choices)))}"
 
 
 def _flattened(schema: object, definitions: Mapping[str, object]) -> object:

@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 from emceepee_stdio.backends.base import Snapshot
 from emceepee_stdio.backends.link import Link
 from emceepee_stdio.config import RestartOverrides, ServerConfig
+from emceepee_stdio.config.recursion import starts_emceepee
 from emceepee_stdio.errors import ConfigInvalid, InvalidArguments, ProxyError, ServerFailed
 from emceepee_stdio.journal import redact_argv, redact_url
 from emceepee_stdio.session.calls import Call
@@ -256,6 +257,11 @@ async def _counts(runtime: Runtime, link: Link) -> dict[str, int]:
 
 
 def _config(p: AddServer) -> ServerConfig:
+    if p.command is not UNSET and starts_emceepee(p.command, p.args):
+        raise InvalidArguments(
+            "This command starts emceepee inside emceepee.",
+            hint="Add the servers behind it here instead.",
+        )
     restart = RestartOverrides()
     if p.restart is not UNSET:
         restart = RestartOverrides(

@@ -47,6 +47,8 @@ __all__ = [
 
 _NOT_CANCELLABLE = frozenset({"initialize", "server/discover"})
 _REMEMBERED_IDS = 1_000
+# The only request of ours that the other side may end by name; elsewhere the id would be its own.
+_STREAM = "subscriptions/listen"
 _ID_DIGITS = 18
 _SHOWN_CHARS = 200
 
@@ -301,6 +303,8 @@ class Peer:
         if request_id in self._received:
             self._received.discard(request_id)
             self._handler.on_cancelled(request_id)
+        elif (sent := self._sent.get(request_id)) and sent.method == _STREAM:
+            self.give_up(request_id, RpcError(INVALID_REQUEST, "The other side ended the stream."))
 
     def _take_progress(self, params: msgspec.Raw) -> bool:
         """True when the progress belongs to a request of ours, past or present."""

@@ -384,3 +384,8 @@ def test_nothing_heavy_is_loaded_for_little(arguments: list[str]):
     assert not loaded & {"mcp", "httpx2", "httpcore2"}
     if "--help" not in arguments:
         assert "rich" not in loaded
+
+
+def test_an_address_without_its_option_is_taken_as_what_it_is(cli: Cli) -> None:
+    cli.run("config", "add", "web", "https://example.com/mcp").well()
+    assert entries(cli) == {"web": {"url": "https://example.com/mcp"}}

@@ -364,3 +364,28 @@ async def test_every_configured_server_connects_in_parallel_behind_our_back(tmp_
         await client.drain()
         kinds = [e["server"] for e in client.events if e["type"] == "server_connected"]
         assert sorted(kinds) == [f"s{n}" for n in range(4)]
+
+
+async def test_configured_servers_over_the_limit_are_listed_with_the_reason(tmp_path: Path) -> None:
+    one, two = command(plain()), command(plain())
+    limited = Setting(home=tmp_path / "home", servers={"a": one, "b": two}, limits={"servers": 1})
+    async with proxy(limited) as client:
+        while set(await phases(client)) != {"a", "b"}:
+            await client.call("await_activity", timeout_ms=100)
+        assert (await phases(client))["b"] == "disabled"
+        refused = await client.call("execute_tool", server="b", tool="echo")
+        assert "which is the limit" in refused.text
+
+
+@pytest.mark.parametrize("words", [["emceepee"], ["python3", "-m", "emceepee_stdio", "serve"]])
+async def test_emceepee_inside_emceepee_is_refused(tmp_path: Path, words: list[str]) -> None:
+    async with proxy(setting(tmp_path)) as client:
+        refused = await client.call("add_server", name="me", command=words[0], args=words[1:])
+        assert "emceepee inside emceepee" in refused.text
+        assert await phases(client) == {}
+
+
+async def test_a_wrong_choice_is_answered_with_the_right_ones(tmp_path: Path) -> None:
+    async with proxy(setting(tmp_path)) as client:
+        refused = await client.call("add_server", name="x", command="y", era="ancient")
+        assert "expected is one of auto, legacy, modern" in refused.text

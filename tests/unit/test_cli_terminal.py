@@ -112,3 +112,10 @@ def test_a_diff_on_a_terminal_keeps_its_lines(monkeypatch: pytest.MonkeyPatch):
     assert "\x1b[32m" in screen.getvalue()
     terminal.data({"a": 1})
     assert json.loads(screen.getvalue().rpartition("╯\n")[2]) == {"a": 1}
+
+
+def test_a_name_that_would_steer_the_terminal_is_shown_not_obeyed(
+    capsys: pytest.CaptureFixture[str],
+):
+    Terminal().table(("NAME",), [("b\x1b]0;pwn\x07",)])
+    assert capsys.readouterr().out == "NAME\nb\\x1b]0;pwn\\x07\n"

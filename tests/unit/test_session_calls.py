@@ -253,3 +253,26 @@ async def test_what_was_fetched_is_forgotten_in_time_whatever_else_is_due(world:
     world.session.ticker.look = looked.append  # type: ignore[method-assign]
     world.session.fetch(call.task or "")
     assert looked == [world.now + 300]
+
+
+def test_a_question_that_would_fill_every_answer_is_refused(tmp_path: Path) -> None:
+    world = World(tmp_path, limits={"question_bytes": 1024})
+    large = Question()
+    large.params = Raw(b'{"message":"%b"}' % (b"x" * 2_000))
+    world.session.asked("s", large)
+    (refusal,) = large.outcomes
+    assert isinstance(refusal, RpcError)
+    assert "too large" in refusal.message
+    assert not len(world.session.requests)
+    assert world.session.events.waiting == 0
+
+
+def test_one_server_cannot_ask_more_than_its_share(tmp_path: Path) -> None:
+    world = World(tmp_path, limits={"server_questions": 2})
+    questions = [Question() for _ in range(3)]
+    for question in questions:
+        world.session.asked("s", question)
+    other = Question()
+    world.session.asked("another", other)
+    assert [len(question.outcomes) for question in (*questions, other)] == [0, 0, 1, 0]
+    assert len(world.session.requests) == 3

@@ -748,3 +748,11 @@ TestTwoPeers = TwoPeers.TestCase
 TestTwoPeers.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
 TestDamagedWire = DamagedWire.TestCase
 TestDamagedWire.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+
+
+def test_the_other_side_may_end_a_stream_of_ours_by_name_but_no_other_request(side: Side):
+    stream, call = side.ask("subscriptions/listen"), side.ask("tools/call")
+    side.hear(cancelled(1), cancelled(2))
+    (ended,) = stream
+    assert isinstance(ended, RpcError)
+    assert call == []
