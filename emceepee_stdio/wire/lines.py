@@ -33,6 +33,11 @@ class Lines:
     def __repr__(self) -> str:
         return f"<Lines waiting={self._size}/{self._max_bytes}>"
 
+    @property
+    def unfinished(self) -> int:
+        """Bytes of the line that has not ended yet, kept or not."""
+        return self._size
+
     def feed(self, data: bytes) -> list[bytes | Oversized]:
         *ended, rest = data.split(b"\n")
         lines = [self._end(piece) for piece in ended]

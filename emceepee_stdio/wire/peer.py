@@ -148,6 +148,11 @@ class Peer:
             sent=len(self._sent), received=len(self._received), closed=self._closed is not None
         )
 
+    @property
+    def unfinished(self) -> int:
+        """Bytes of a line that has not ended yet."""
+        return self._lines.unfinished
+
     # What we say
 
     def request(

@@ -133,6 +133,10 @@ class Process:
             await anyio.to_thread.run_sync(kill_marked, self._spawn.owner)
             self._finish()
 
+    def kill(self) -> None:
+        """End the whole group at once; its exit is noticed as any other."""
+        self._signal(force=True)
+
     async def _wait_exit(self, seconds: float) -> None:
         if self.exit is None:
             with anyio.move_on_after(seconds):

@@ -10,6 +10,7 @@ from emceepee_stdio.errors import (
     CallTimeout,
     ProxyError,
     ResultTooLarge,
+    ServerDisconnected,
     ServerFailed,
     ServerUnavailable,
 )
@@ -133,6 +134,16 @@ async def test_a_64_mb_line_is_refused_at_the_default_limit_without_being_kept(
         with pytest.raises(ResultTooLarge):
             await rig.call("misbehave")
         assert await rig.text("echo", message="on") == "on"
+
+
+async def test_a_line_that_never_ends_costs_its_writer_the_connection(tmp_path: Path) -> None:
+    options = replace(FAST, max_line=100_000)
+    async with backend(rude("endless", "1000000"), tmp_path, options=options) as rig:
+        await rig.call("echo", message="connected")
+        with pytest.raises(ServerDisconnected, match="a line of over 400000 bytes without an end"):
+            await rig.call("misbehave")
+        assert await rig.text("echo", message="on") == "on"
+        assert rig.supervisor.snapshot().starts == 2
 
 
 async def test_a_50_mb_line_passes(tmp_path: Path) -> None:

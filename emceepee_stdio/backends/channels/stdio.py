@@ -41,6 +41,8 @@ from emceepee_stdio.wire.watchdog import Watchdog
 
 __all__ = ["Command", "Haste", "StdioChannel", "StdioOptions", "Surroundings"]
 
+_ENDLESS = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
@@ -230,6 +232,8 @@ class StdioConnection(Conversation):
         )
         self._tail_lines = options.tail_lines
         self._max_unread = options.max_unread
+        self._max_line = options.max_line
+        self._endless = False
         self.leaving = False
 
     def __repr__(self) -> str:
@@ -291,7 +295,14 @@ class StdioConnection(Conversation):
         raise ServerFailed(self._failure(outcome, method, within).fact)
 
     def listener(self) -> Listener:
-        return Listener(on_stdout=self._peer.feed, on_stderr=self._on_stderr, on_end=self._on_end)
+        return Listener(on_stdout=self._on_stdout, on_stderr=self._on_stderr, on_end=self._on_end)
+
+    def _on_stdout(self, data: bytes) -> None:
+        """A line many times as long as one may be will not end: stop who writes it."""
+        self._peer.feed(data)
+        if not self._endless and self._peer.unfinished > _ENDLESS * self._max_line:
+            self._endless = True
+            self.process.kill()
 
     def _on_stderr(self, line: str) -> None:
         self._sink.log(self._name, LogLine(source=LogSource.STDERR, text=line))
@@ -312,8 +323,12 @@ class StdioConnection(Conversation):
         status = self.process.exit
         if self.leaving and not self.process.ended.is_set():
             return Loss(fact=f"The connection to {self._name} was closed.")
+        how = f"{status or 'closed its output'}"
+        if self._endless:
+            limit = _ENDLESS * self._max_line
+            how = f"was stopped: it wrote a line of over {limit} bytes without an end"
         return Loss(
-            fact=f"{self._name} {status or 'closed its output'}.",
+            fact=f"{self._name} {how}.",
             tail=self._tail(),
             exit_code=None if status is None else status.code,
         )

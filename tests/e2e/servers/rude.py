@@ -27,6 +27,7 @@ On a tool call:
   grandchild-holds-stdout  dies by SIGKILL (tool `die`) while a grandchild keeps stdout open
   never-reads              answers, and never reads stdin again
   huge-line BYTES          answers in one line of at least that size, its newline last
+  endless BYTES            answers with a line of that size and no end
   duplicate-answers        answers twice, and once to an id that nobody used
   late-answers SECONDS     answers that much later, cancelled or not
   string-id-answers        answers "1" to 1
@@ -171,6 +172,13 @@ class Modes(Rude):
             rpc.write(tail)
 
         self.misbehave = answer_hugely
+
+    def endless(self, size: str = "1000000") -> None:
+        def write_without_end(_: Message) -> None:
+            for _ in range(0, int(size), 65536):
+                rpc.write(b"x" * 65536)
+
+        self.misbehave = write_without_end
 
     def late_answers(self, seconds: str = "1") -> None:
         self.misbehave = lambda m: threading.Timer(float(seconds), answer, (m,)).start()
