@@ -292,3 +292,16 @@ async def test_the_model_is_asked_for_a_text(tmp_path: Path) -> None:
         declined = await client.execute("trigger-sampling-request", args={"prompt": "no"})
         result = await answered(client, declined, "respond_to_sampling", action="decline")
         assert result.is_error
+
+
+async def test_a_tool_that_runs_only_as_a_task_of_the_protocol_says_so_itself(
+    tmp_path: Path,
+) -> None:
+    async with ready(tmp_path) as client:
+        while "simulate-research-query" not in str((await listed(client)).json):
+            await client.until_event("notification", method="notifications/tools/list_changed")
+            client.events.clear()
+        refused = await client.execute("simulate-research-query", "s", args={"topic": "tea"})
+        assert refused.is_error
+        assert "task" in refused.text.lower()
+        assert (await client.execute("echo", "s", args={"message": "on"})).text == "Echo: on"
