@@ -5,10 +5,8 @@ the client does comes in through the tools. Everything here is synchronous but w
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 
 import anyio
-import msgspec
 from msgspec import Raw
 
 from emceepee_stdio.backends.base import (
@@ -25,6 +23,7 @@ from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Event as JournalEvent
 from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.calls import Call, Calls
+from emceepee_stdio.session.heard import Logged, Notified, fields_of, fold_of
 from emceepee_stdio.session.reconcile import Reconciler
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.ticker import Ticker
@@ -46,32 +45,13 @@ from emceepee_stdio.state.deadlines import Deadlines
 from emceepee_stdio.state.requests import TooManyRequests
 from emceepee_stdio.wire.codec import INVALID_REQUEST, RpcError
 
-__all__ = ["Notified", "Session"]
+__all__ = ["Session"]
 
 _AFTER_ITS_TASK = 5.0
 _KINDS = {
     "elicitation/create": (RequestKind.ELICITATION, EventType.ELICITATION_REQUEST),
     "sampling/createMessage": (RequestKind.SAMPLING, EventType.SAMPLING_REQUEST),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notified:
-    """A notification as it was received."""
-
-    server: str
-    method: str
-    params: Raw | None
-    received_at: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Logged:
-    """A log line and when it came."""
-
-    server: str
-    line: LogLine
-    received_at: float
 
 
 class Session:
@@ -341,12 +321,12 @@ class Session:
             ring = self.notifications[server] = Ring(self.settings.limits.notifications)
         now = self.clock.now()
         ring.append(Notified(server=server, method=method, params=params, received_at=now))
-        fields = _fields(params)
+        fields = fields_of(params)
         self.tell(
             EventType.NOTIFICATION,
             server=server,
             data={"method": method, "params": fields} if fields else {"method": method},
-            fold=_fold(server, method, fields),
+            fold=fold_of(server, method, fields),
         )
 
     def log(self, server: str, line: LogLine) -> None:
@@ -364,7 +344,7 @@ class Session:
             return
         try:
             asked = self.requests.add(
-                kind, server=server, params=_fields(question.params), now=self.clock.now()
+                kind, server=server, params=fields_of(question.params), now=self.clock.now()
             )
         except TooManyRequests as full:
             question.refuse(RpcError(INVALID_REQUEST, str(full)))
@@ -460,20 +440,3 @@ class Session:
             if timer.repeats:
                 data |= {"fired": timer.fired, "missed": fired.missed}
             self.tell(EventType.TIMER_EXPIRED, data=data)
-
-
-def _fold(server: str, method: str, fields: dict[str, object]) -> Hashable:
-    """What cannot be compared stands for itself."""
-    try:
-        return fold_key(server, method, fields)
-    except (TypeError, ValueError, RecursionError):
-        return None
-
-
-def _fields(params: Raw | None) -> dict[str, object]:
-    if params is None:
-        return {}
-    try:
-        return msgspec.json.decode(params, type=dict[str, object])
-    except (msgspec.MsgspecError, RecursionError):
-        return {}

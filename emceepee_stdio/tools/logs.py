@@ -8,10 +8,10 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from emceepee_stdio.session.calls import Call
+from emceepee_stdio.session.heard import Logged, Notified
 from emceepee_stdio.session.large import fitted
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.session.session import Logged, Notified
 from emceepee_stdio.state import Pattern, Ring
 from emceepee_stdio.tools.listing import matching, pattern
 from emceepee_stdio.tools.registry import Params

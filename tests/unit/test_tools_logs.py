@@ -10,7 +10,7 @@ from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Settings
 from emceepee_stdio.errors import ServerNotFound
 from emceepee_stdio.session.calls import Call
-from emceepee_stdio.session.session import Logged, Notified
+from emceepee_stdio.session.heard import Logged, Notified
 from emceepee_stdio.state import Results, Ring
 from emceepee_stdio.tools.logs import GetLogs, GetNotifications, get_logs, get_notifications
 

@@ -89,7 +89,7 @@ def test_the_environment_that_was_given_is_not_changed():
 
 def test_a_directory_that_is_given_is_taken(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", "/home/ada")
-    ours, home = Path("/work/ours"), Path("/home/ada")
+    ours, home = Path("/srv/ours"), Path("/home/ada")
     assert child_directory("/srv/x", ours=ours, home=home) == Path("/srv/x")
     assert child_directory("~/x", ours=ours, home=home) == Path("/home/ada/x")
     assert child_directory("/", ours=ours, home=home) == Path("/")
@@ -201,10 +201,10 @@ def test_a_directory_that_we_may_not_look_into_holds_nothing(
 
     for name in ("is_file", "is_dir", "exists"):
         monkeypatch.setattr(environment.Path, name, forbidden)
-    path = os.pathsep.join(["/root/bin", str(tmp_path / "ours")])
+    path = os.pathsep.join(["/closed/bin", str(tmp_path / "ours")])
     assert resolve_command("serve", path=path, directory=tmp_path) == str(program)
     assert "was not found" in refused("nope", path=path, directory=tmp_path).fact
-    assert "was not found" in refused("/root/bin/nope", directory=tmp_path).fact
+    assert "was not found" in refused("/closed/bin/nope", directory=tmp_path).fact
 
 
 def test_empty_entries_of_the_path_are_no_place(tmp_path: Path):
