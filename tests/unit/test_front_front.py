@@ -181,3 +181,16 @@ async def test_an_answer_larger_than_a_line_may_be_still_tells_its_events(
         result = await it.result(1)
         assert len(json.dumps(result)) < 100_000
         assert "timer_expired" in result["content"][-1]["text"]
+
+
+async def test_an_answer_that_nobody_takes_any_more_leaves_its_events_waiting(
+    tmp_path: Path,
+) -> None:
+    async with rig(tmp_path) as world:
+        world.runtime.session.tell(EventType.TIMER_EXPIRED)
+        world.say(1, "list_timers")
+        world.front.peer.close("the client is gone")
+        with anyio.fail_after(10):
+            await world.front.idle()
+        assert world.lines == []
+        assert (world.leased, world.waiting) == (0, 1)
