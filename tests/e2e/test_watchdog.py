@@ -1,0 +1,41 @@
+"""The watchdog by process groups alone: where no mark can be read, they are all there is."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from emceepee_stdio.wire.watchdog import Watchdog
+
+NOBODY = "01NOBODYCARRIESTHISMARK00"
+
+
+@contextmanager
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A child in a group of its own, without any mark; gone at the end in any case."""
+    with subprocess.Popen(["sleep", "300"], start_new_session=True, env={}) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_group_that_was_named_goes_when_the_pipe_closes() -> None:
+    watchdog = Watchdog(NOBODY)
+    watchdog.start()
+    with sleeper() as first, sleeper() as second:
+        for process in (first, second):
+            watchdog.add(process.pid)
+        watchdog.close()
+        assert (first.wait(30), second.wait(30)) == (-9, -9)
+
+
+def test_a_group_that_was_taken_back_is_left_alone() -> None:
+    watchdog = Watchdog(NOBODY)
+    watchdog.start()
+    with sleeper() as kept, sleeper() as gone:
+        for process in (kept, gone):
+            watchdog.add(process.pid)
+        watchdog.remove(kept.pid)
+        watchdog.close()
+        assert gone.wait(30) == -9
+        assert kept.poll() is None
