@@ -3,15 +3,15 @@
 import os
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 import anyio
-import msgspec
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Config, ServerConfig, load_file
+from emceepee_stdio.config import Config, ServerConfig, Settings
+from emceepee_stdio.config.source import Source
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.front.hello import Handover
 from emceepee_stdio.front.stdio import serve
@@ -20,7 +20,7 @@ from emceepee_stdio.journal import Event, Journal, default_directory
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.servers import Environment
 
-__all__ = ["run"]
+__all__ = ["environment_of", "run"]
 
 
 def run(
@@ -34,12 +34,20 @@ def run(
     """Serve the greeted client; the exit code."""
     clock = Clock()
     ids = Ids(clock)
-    config, problem = _load(config_path, extra)
+    source = Source(config_path, environ=os.environ, extra=extra)
+    stamp = source.stamp()
+    config, problem = _load(source)
     journal = _journal(config, clock, session=ids())
     if problem is not None:
         journal.record(Event.CONFIG_INVALID, error=problem)
     runtime = Runtime(
-        config, clock=clock, ids=ids, journal=journal, environment=_environment(config)
+        config,
+        clock=clock,
+        ids=ids,
+        journal=journal,
+        environment=environment_of(config.settings, os.environ),
+        source=source,
+        stamp=stamp,
     )
     try:
         anyio.run(
@@ -55,16 +63,12 @@ def run(
     return 0
 
 
-def _load(path: Path | None, extra: Sequence[ServerConfig]) -> tuple[Config, str | None]:
+def _load(source: Source) -> tuple[Config, str | None]:
     """A broken file costs its servers, not the proxy: the client is told, and goes on."""
-    problem: str | None = None
     try:
-        config = load_file(path, environ=os.environ)
+        return source.read(), None
     except ProxyError as error:
-        config, problem = Config(), str(error)
-    given = {server.name for server in extra}
-    kept = tuple(server for server in config.servers if server.name not in given)
-    return msgspec.structs.replace(config, servers=(*kept, *extra)), problem
+        return source.beside(Config()), str(error)
 
 
 def _journal(config: Config, clock: Clock, *, session: str) -> Journal:
@@ -81,13 +85,14 @@ def _journal(config: Config, clock: Clock, *, session: str) -> Journal:
     )
 
 
-def _environment(config: Config) -> Environment:
+def environment_of(settings: Settings, environ: Mapping[str, str]) -> Environment:
+    """What servers get to see of this process."""
     roots = [
         {"uri": root if root.startswith("file://") else Path(root).as_uri()}
-        for root in config.settings.roots
+        for root in settings.roots
     ]
     return Environment(
-        environ=os.environ,
+        environ=environ,
         cwd=_cwd(),
         home=_home(),
         uniform=random.uniform,

@@ -3,8 +3,9 @@
 Everything below the front raises these; the front catches them once and renders `str(error)`.
 """
 
-from collections.abc import Iterator
-from typing import ClassVar
+import copy
+from collections.abc import Callable, Iterator
+from typing import ClassVar, Self
 
 __all__ = [
     "MAX_ERROR_CHARS",
@@ -54,6 +55,12 @@ class ProxyError(Exception):
         super().__init__(fact)
         self.fact = fact
         self.next_step = self.hint if hint is None else hint
+
+    def masked(self, mask: Callable[[str], str]) -> Self:
+        """The same, with nothing in it that must not be shown."""
+        shown = copy.copy(self)
+        shown.fact, shown.next_step = mask(self.fact), mask(self.next_step)
+        return shown
 
     def __str__(self) -> str:
         tail = f" [{self.code}] {_cut(self.next_step, MAX_ERROR_CHARS // 2)}"

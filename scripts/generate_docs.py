@@ -1,14 +1,17 @@
 """Write the pages that are made from the code, or with `--check` say which of them are stale."""
 
 import argparse
+import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 from msgspec import Raw
+from typer.main import get_command
 
+from emceepee_stdio.cli.app import app
 from emceepee_stdio.errors import error_types
 from emceepee_stdio.journal import Event
 from emceepee_stdio.state.diagrams import Diagram, diagrams, further_diagrams
@@ -119,6 +122,59 @@ def tools_page() -> str:
     return "\n".join(["# Tools\n", NOTICE, intro, *sections])
 
 
+def _commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+def _parameter(param: Any) -> str:
+    is_option = param.param_type_name == "option"
+    names = ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
+    metavar = param.metavar or ""
+    shown = (f"{names} `{metavar}`" if metavar else names) if is_option else f"`{metavar}`"
+    default = param.show_default if isinstance(param.show_default, str) else param.default
+    given = isinstance(default, str | int | float) and not isinstance(default, bool)
+    told = f" Default: {getattr(default, 'value', default)}." if is_option and given else ""
+    return f"| {shown} | {param.help}{told} |"
+
+
+def _lines(examples: str) -> str:
+    return "\n".join(filter(None, examples.replace("Example: ", "").splitlines()))
+
+
+def _command_section(path: str, command: Any) -> str:
+    about, _, example = inspect.cleandoc(command.callback.__doc__).partition("Example: ")
+    arguments = [p.metavar for p in command.params if p.param_type_name == "argument"]
+    usage = " ".join([path, "[OPTIONS]", *arguments])
+    rows = [_parameter(param) for param in command.params if param.name != "help"]
+    table = ["| | |", "|---|---|", *rows, ""] if rows else []
+    return "\n".join(
+        [
+            f"## {path}\n",
+            f"```text\n{usage}\n```\n",
+            f"{about.strip()}\n",
+            *table,
+            f"```sh\n{_lines(example)}\n```\n",
+        ]
+    )
+
+
+def cli_page() -> str:
+    intro = (
+        "Every command, as `emceepee COMMAND --help` tells it. Results go to stdout, everything"
+        " else to stderr. On a terminal there are tables and colours (`NO_COLOR` is honoured); in a"
+        " pipe the same rows are plain lines, their cells parted by tabs. A failure is one sentence"
+        " with the next step; `emceepee --debug COMMAND` shows where it came from. Exit codes: 0"
+        " well, 1 failed, 2 a mistake in the command line, and for `doctor` and `call` 3 when a"
+        " server wants other credentials, 4 when a server failed.\n"
+    )
+    sections = [_command_section(*found) for found in _commands(get_command(app), "emceepee")]
+    return "\n".join(["# Command line\n", NOTICE, intro, *sections])
+
+
 def tools_list() -> str:
     """Not a page: the answer to tools/list, prebuilt so that greeting a client costs nothing."""
     listed = [tool.listed() for tool in TOOLS]
@@ -130,6 +186,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "errors.md": errors_page,
     ROOT / "docs" / "journal.md": journal_page,
     ROOT / "docs" / "tools.md": tools_page,
+    ROOT / "docs" / "cli.md": cli_page,
     ROOT / "emceepee_stdio" / "front" / "tools.json": tools_list,
 }
 

@@ -6,7 +6,7 @@ A `Channel` opens connections to one server. A `Connection` is one of them, unti
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -90,6 +90,10 @@ class Loss:
     tail: Sequence[str] = ()
     exit_code: int | None = None
 
+    def masked(self, mask: Callable[[str], str]) -> "Loss":
+        """The same, with nothing in it that must not be shown."""
+        return replace(self, fact=mask(self.fact), tail=tuple(map(mask, self.tail)))
+
     def __str__(self) -> str:
         if not self.tail:
             return self.fact
@@ -109,6 +113,14 @@ class PhaseChange:
     attempts: int | None = None
     retry_in: float | None = None
     was_connected_before: bool = False
+
+    def masked(self, mask: Callable[[str], str]) -> "PhaseChange":
+        """The same, with nothing in it that must not be shown."""
+        return replace(
+            self,
+            loss=self.loss and self.loss.masked(mask),
+            error=self.error and self.error.masked(mask),
+        )
 
 
 class Question(Protocol):

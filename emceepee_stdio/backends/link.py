@@ -138,6 +138,11 @@ class Link:
         """The living connection, made first if need be."""
         return await self._supervisor.connection(within=within)
 
+    async def ping(self, *, within: float) -> None:
+        """The lightest request that there is, answered."""
+        term, left = await self._asking.reach(within)
+        await self._asking.asker(term)(_light_request(term), None, left)
+
     async def reconnect(self, *, within: float) -> None:
         self._ear.leave()
         await self._supervisor.reconnect(within=within)
@@ -150,12 +155,11 @@ class Link:
     async def _serve(self, term: Term) -> None:
         """While the connection lives: restore what was wanted, listen, watch its health."""
         ask = self._asking.asker(term)
-        look = "server/discover" if term.modern else "ping"
         with term.scope:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._subscriptions.listen, ask)
                 tasks.start_soon(self._restore, term, ask)
-                tasks.start_soon(self._health.watch, partial(ask, look, None))
+                tasks.start_soon(self._health.watch, partial(ask, _light_request(term), None))
 
     async def _restore(self, term: Term, ask: Ask) -> None:
         within = self._options.request
@@ -297,6 +301,10 @@ class Link:
         if error.error.code == METHOD_NOT_FOUND:
             return NotSupported(f"{self.name} does not support {what}.")
         return error
+
+
+def _light_request(term: Term) -> str:
+    return "server/discover" if term.modern else "ping"
 
 
 def _is_missing_resource(error: RemoteError) -> bool:

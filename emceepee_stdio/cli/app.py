@@ -12,11 +12,15 @@ import typer
 
 from emceepee_stdio import __version__
 from emceepee_stdio.cli import config
+from emceepee_stdio.cli.call import call
 from emceepee_stdio.cli.demo import demo
+from emceepee_stdio.cli.doctor import doctor
 from emceepee_stdio.cli.install import install, uninstall
+from emceepee_stdio.cli.ls import ls
 from emceepee_stdio.cli.serve import serve
 from emceepee_stdio.cli.tail_logs import tail_logs
 from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.cli.welcome import welcome
 from emceepee_stdio.errors import ProxyError
 
 __all__ = ["app", "run"]
@@ -25,17 +29,20 @@ _FAILURE = 1
 
 app = typer.Typer(
     name="emceepee",
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(serve)
-app.command()(demo)
-app.command()(tail_logs)
 app.command()(install)
 app.command()(uninstall)
 app.add_typer(config.app, name="config")
+app.command()(doctor)
+app.command()(tail_logs)
+app.command()(ls)
+app.command()(call)
+app.command()(demo)
+app.command()(serve)
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001 - the signature that Typer calls
@@ -46,6 +53,7 @@ def _version(wanted: bool) -> None:  # noqa: FBT001 - the signature that Typer c
 
 @app.callback()
 def emceepee(
+    context: typer.Context,
     *,
     version: Annotated[
         bool,
@@ -58,6 +66,9 @@ def emceepee(
     ] = False,
 ) -> None:
     """A stdio MCP proxy: the whole protocol of any server, through a static set of tools."""
+    del version, debug  # both are seen to before this
+    if context.invoked_subcommand is None:
+        welcome()
 
 
 def run() -> int:

@@ -49,14 +49,16 @@ class _Client:
     def call(self, tool: str, /, **arguments: Any) -> list[str]:
         """Call a tool; its text blocks."""
         shown = ", ".join(f"{key}={json.dumps(value)}" for key, value in arguments.items())
-        self._terminal.line(_cut(f"  → {tool}({shown})"))
+        for path in (sys.executable, str(_SERVER)):
+            shown = shown.replace(json.dumps(path), json.dumps(Path(path).name))
+        self._terminal.line(_cut(f"  → {tool}({shown})"), style="cyan")
         start = self._clock.now()
         result = self._request("tools/call", {"name": tool, "arguments": arguments})
         spent = (self._clock.now() - start) * 1000
         texts = [str(block.get("text", "")) for block in result["content"]]
         self._terminal.line(_cut(f"  ← {spent:7.1f} ms  {texts[0]}"))
         for text in texts[1:]:
-            self._terminal.line(_cut(f"                {text}"))
+            self._terminal.line(_cut(f"                {text}"), style="dim")
         return texts
 
     def _request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -102,30 +104,34 @@ def demo() -> None:
     if code != 0:
         terminal.note(f"emceepee demo: the proxy ended with code {code} instead of 0.")
         raise typer.Exit(_FAILED)
-    terminal.line(f"\nEverything came true, in {clock.now() - start:.1f} s.")
-    terminal.line("Next: `emceepee --help` shows how to register it in your client.")
+    terminal.line(f"\nEverything came true, in {clock.now() - start:.1f} s.", style="bold green")
+    terminal.line("Next: `emceepee install claude-desktop`, or another client: `emceepee install`.")
 
 
 def _lead(client: _Client, terminal: Terminal) -> None:
-    terminal.line("1. A client starts emceepee and sees a fixed set of tools.")
+    terminal.line("1. A client starts emceepee and sees a fixed set of tools.", style="bold")
     terminal.line(f"     {client.open()} tools, whatever servers come and go behind them\n")
 
-    terminal.line("2. A server is added in the middle of the session.")
+    terminal.line("2. A server is added in the middle of the session.", style="bold")
     _expect(
         client.call("add_server", name="bar", command=sys.executable, args=[str(_SERVER)]),
         "coffee-bar",
     )
-    terminal.line("\n3. Find a tool by what it does, and run it.")
+    terminal.line("\n3. Find a tool by what it does, and run it.", style="bold")
     _expect(client.call("list_tools", query="what is on the menu", detail="summary"), "menu")
     _expect(client.call("execute_tool", server="bar", tool="menu"), "espresso")
 
-    terminal.line("\n4. A slow call becomes a task: the client is never kept waiting too long.")
+    terminal.line(
+        "\n4. A slow call becomes a task: the client is never kept waiting too long.", style="bold"
+    )
     slow: dict[str, Any] = {"server": "bar", "tool": "roast", "args": {"seconds": 2}}
     task = _fact(client.call("execute_tool", **slow, timeout_ms=500), "proxy_task", "task_id")
     _expect(client.call("await_activity", timeout_ms=20_000), "task_completed")
     _expect(client.call("get_task_result", task_id=task), "dark brown")
 
-    terminal.line("\n5. The server asks a question; a client that knows only tools answers it.")
+    terminal.line(
+        "\n5. The server asks a question; a client that knows only tools answers it.", style="bold"
+    )
     texts = client.call("execute_tool", server="bar", tool="order", args={"drink": "flat white"})
     task = _fact(texts, "proxy_task", "task_id")
     asked = _fact(texts, "pending_client_action", "elicitations", 0, "request_id")
@@ -134,7 +140,8 @@ def _lead(client: _Client, terminal: Terminal) -> None:
     _expect(client.call("get_task_result", task_id=task), "with milk, 1 lumps")
 
     terminal.line(
-        "\n6. The server crashes. The error says what happened; the next call just works."
+        "\n6. The server crashes. The error says what happened; the next call just works.",
+        style="bold",
     )
     _expect(client.call("execute_tool", server="bar", tool="spill"), "pressure lost")
     _expect(client.call("execute_tool", server="bar", tool="menu"), "espresso")

@@ -16,7 +16,15 @@ from emceepee_stdio.config.registration import register, unregister
 from emceepee_stdio.config.server import name_problem
 from emceepee_stdio.errors import ConfigInvalid
 
-__all__ = ["ClientArgument", "DryRunOption", "install", "locate", "our_entry", "uninstall"]
+__all__ = [
+    "ClientArgument",
+    "DryRunOption",
+    "install",
+    "locate",
+    "our_entry",
+    "registered_in",
+    "uninstall",
+]
 
 _NAME = "emceepee"
 # Directories of runners that clear what they made.
@@ -120,6 +128,11 @@ def locate(client: Client) -> Path:
     """The client's file, or where it would be."""
     places = client.places(sys.platform, os.environ, _home())
     return next((place for place in places if place.parent.is_dir()), places[-1])
+
+
+def registered_in() -> list[str]:
+    """The clients that start emceepee, by their titles."""
+    return [client.title for client in CLIENTS.values() if _state(client)["state"] == "registered"]
 
 
 def our_entry(client: Client, config: Path | None, *, terminal: Terminal) -> dict[str, object]:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.cli.welcome import welcome
 from emceepee_stdio.config import ServerConfig
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.front.hello import Handover
@@ -50,11 +50,8 @@ def serve(
 
     Example: emceepee serve --server time='uvx mcp-server-time'
     """
-    del config, server
-    terminal = Terminal()
-    terminal.note("emceepee speaks MCP on stdin and stdout; it is started by an MCP client.")
-    terminal.note("Register the command `emceepee` in your client, or see `emceepee --help`.")
-    raise typer.Exit(_USAGE)
+    del config, server  # only a person comes here: clients are served before this is loaded
+    welcome()
 
 
 def _server(text: str) -> ServerConfig:

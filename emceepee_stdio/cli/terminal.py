@@ -21,9 +21,14 @@ _DIFF_STYLES = {"+++": "bold", "---": "bold", "@@": "cyan", "+": "green", "-": "
 class Terminal:
     """The two streams of a command."""
 
-    def line(self, text: str = "") -> None:
-        """One line of the result."""
-        sys.stdout.write(f"{text}\n")
+    def line(self, text: str = "", *, style: str = "") -> None:
+        """One line of the result; a style is for a terminal only."""
+        if style and sys.stdout.isatty():
+            from rich.text import Text  # noqa: PLC0415 - costs start-up, only for a terminal
+
+            _console(sys.stdout).print(Text(text, style), soft_wrap=True)
+        else:
+            sys.stdout.write(f"{text}\n")
 
     def data(self, value: object) -> None:
         """A result for programs: JSON, indented."""

@@ -198,12 +198,24 @@ class Front:
         modern, refused = self._check(asked.meta)
         if refused:
             self._refuse(request.id, refused)
-            return
+        elif self._runtime.configured.is_known:
+            self._answer_read(request.id, asked, modern=modern)
+        else:
+            self._tasks.start_soon(self._read_later, request.id, asked, modern)
+
+    async def _read_later(self, request_id: RequestId, asked: _Read, modern: bool) -> None:  # noqa: FBT001 - the way of a task
+        await self._runtime.configured.known()
+        try:
+            self._answer_read(request_id, asked, modern=modern)
+        except Exception as error:  # noqa: BLE001 - one request must not end the connection
+            self._refuse(request_id, Refused(INTERNAL_ERROR, str(self._unexpected(error))))
+
+    def _answer_read(self, request_id: RequestId, asked: _Read, *, modern: bool) -> None:
         try:
             text = read_own(self._runtime, asked.uri)
         except ProxyError as error:
             code = INVALID_PARAMS if modern else -32002
-            self._refuse(request.id, Refused(code, str(error), {"uri": asked.uri}))
+            self._refuse(request_id, Refused(code, str(error), {"uri": asked.uri}))
             return
         kind = "text/plain" if asked.uri.startswith(RESULTS) else "application/json"
         content = {"uri": asked.uri, "mimeType": kind, "text": text}
@@ -211,7 +223,7 @@ class Front:
         if modern:
             body |= {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
             body["_meta"] = {"io.modelcontextprotocol/serverInfo": Raw(self._identity)}
-        self.peer.answer(request.id, to_json(body))
+        self.peer.answer(request_id, to_json(body))
 
     def _begin_call(self, request: Request) -> None:
         asked = msgspec.json.decode(request.params or b"{}", type=_Call)
@@ -239,7 +251,7 @@ class Front:
             return
         with call.scope:
             try:
-                await self._runtime.configured()
+                await self._runtime.configured.known()
                 reply = await tool.call(self._runtime, arguments, call)
                 self._session.finish(call, fitted(self._session, reply) if call.server else reply)
             except ProxyError as error:

@@ -1,7 +1,7 @@
 """The client's end of the wire: stdin, stdout and signals, until one of them says that it is over.
 
-End of input, a closed stdout and a first signal all lead to the same orderly end; a second signal
-ends at once.
+End of input, a closed stdout and a first signal all lead to the same orderly end; the same signal
+once more ends at once.
 """
 
 import os
@@ -112,10 +112,13 @@ async def serve(runtime: Runtime, handover: Handover, wire_in: int, wire_out: in
 
 
 async def _heed_signals(wire: _Wire) -> None:
+    """Some hosts send one kind after the other: only the same once more is impatience."""
+    seen: set[int] = set()
     with anyio.open_signal_receiver(*_signals()) as signals:
         async for number in signals:
-            if wire.signalled:
+            if number in seen:
                 os._exit(128 + number)
+            seen.add(number)
             wire.on_signal()
 
 

@@ -14,6 +14,7 @@ from emceepee_stdio.journal.redact import (
     redact_text,
     redact_url,
 )
+from emceepee_stdio.journal.secrets import Secrets, given_secrets
 from emceepee_stdio.journal.writer import Journal, JournalStatistics, write_to_stderr
 
 __all__ = [
@@ -21,7 +22,9 @@ __all__ = [
     "Journal",
     "JournalStatistics",
     "Level",
+    "Secrets",
     "default_directory",
+    "given_secrets",
     "redact",
     "redact_argv",
     "redact_env",

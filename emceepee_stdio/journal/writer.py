@@ -113,6 +113,13 @@ class Journal:
         )
         return cls(file, session=session, clock=clock, level=Level(level), stderr=stderr)
 
+    @classmethod
+    def silent(cls, clock: Clock) -> "Journal":
+        """One that writes nothing, for a session that lasts as long as one command."""
+        journal = cls.open(directory=Path(), session="", clock=clock, stderr=None)
+        journal._threshold = len(_RANKS)  # noqa: SLF001 - its own
+        return journal
+
     def __repr__(self) -> str:
         state = "failing" if self._failing else "well"
         return f"<Journal {self._file.path.name} {state} {self._file.lines} lines>"
@@ -162,7 +169,8 @@ class Journal:
         request_id: str | int | None = None,
         **data: object,
     ) -> None:
-        self._take(Level.ERROR, event, server, request_id, data)
+        if self._threshold <= _ERROR:
+            self._take(Level.ERROR, event, server, request_id, data)
 
     def record(
         self,

@@ -2,13 +2,13 @@
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
-from anyio.lowlevel import checkpoint
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import BrokenServer, Config
-from emceepee_stdio.errors import ProxyError
+from emceepee_stdio.config import Config
+from emceepee_stdio.config.source import Source
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Event, Journal
+from emceepee_stdio.session.configured import Configured, Stamp
 from emceepee_stdio.session.servers import Environment, Servers
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.wire.environment import DEPTH
@@ -30,8 +30,9 @@ class Runtime:
         ids: Ids,
         journal: Journal,
         environment: Environment,
+        source: Source | None = None,
+        stamp: Stamp = None,
     ) -> None:
-        self.config = config
         self.settings = config.settings
         self.clock = clock
         self.ids = ids
@@ -40,12 +41,23 @@ class Runtime:
         self.started_at = clock.now()
         self.session = Session(config.settings, clock=clock, ids=ids, journal=journal)
         self.servers = Servers(
-            config.settings, sink=self.session, clock=clock, ids=ids, environment=environment
+            config.settings,
+            sink=self.session,
+            clock=clock,
+            ids=ids,
+            environment=environment,
+            secrets=self.session.secrets,
         )
         self.session.target_of = self._target_of
-        self.servers.broken = {broken.name: broken for broken in config.disabled}
+        self.configured = Configured(
+            config,
+            source,
+            stamp=stamp,
+            servers=self.servers,
+            session=self.session,
+            journal=journal,
+        )
         self.tasks: TaskGroup | None = None
-        self._configured = anyio.Event()
         self._stop = anyio.Event()
         self._ended = anyio.Event()
         self._times = StopTimes(term=0.0, kill=0.25)
@@ -86,35 +98,14 @@ class Runtime:
             tasks.cancel_scope.cancel()
 
     async def connect_configured(self) -> None:
-        """Start every configured server in the background; one that hangs delays nobody."""
-        try:
-            await self._add_configured()
-            await checkpoint()  # each has begun to connect
-        finally:
-            self._configured.set()
-
-    async def configured(self) -> None:
-        """Until every configured server is known by its name, connected or not."""
-        if not self._configured.is_set():
-            await self._configured.wait()
-
-    async def _add_configured(self) -> None:
+        """Start what the configuration names, and keep it as the file says from then on."""
         depth = self._environment.environ.get(DEPTH, "0")
         if depth.isdecimal() and int(depth[:9]) >= _DEEPEST:
-            warning = f"This is an emceepee inside {depth} others: nothing configured is connected."
-            self.journal.record(Event.CONFIG_WARNING, warning=warning)
+            self.configured.skip(
+                f"This is an emceepee inside {depth} others: nothing configured is connected."
+            )
             return
-        for warning in self.config.warnings:
-            self.journal.record(Event.CONFIG_WARNING, warning=warning)
-        for broken in self.config.disabled:
-            if not broken.switched_off:
-                self.journal.record(Event.CONFIG_BROKEN, server=broken.name, reason=broken.reason)
-        # Those with a URL last: the first of them waits until the HTTP client is loaded.
-        for server in sorted(self.config.servers, key=lambda server: server.url is not None):
-            try:
-                await self.servers.add(server, self.group())
-            except ProxyError as error:
-                self.servers.broken[server.name] = BrokenServer(
-                    name=server.name, reason=error.fact.rstrip(".")
-                )
-                self.journal.record(Event.SERVER_NOT_ADDED, server=server.name, error=str(error))
+        await self.configured.start(self.group())
+        await self.configured.watch(
+            self.group(), every=self.settings.timeouts.config_poll_ms / 1000
+        )

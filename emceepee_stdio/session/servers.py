@@ -1,8 +1,9 @@
 """The servers of the session by name: added, looked up, removed, all stopped at the end."""
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 import anyio
@@ -30,11 +31,12 @@ from emceepee_stdio.errors import (
     ServerUnavailable,
 )
 from emceepee_stdio.ids import Ids
+from emceepee_stdio.journal import Secrets, given_secrets
 from emceepee_stdio.state import RestartPolicy
 from emceepee_stdio.wire.process import StopTimes
 from emceepee_stdio.wire.watchdog import Watchdog
 
-__all__ = ["Environment", "Servers"]
+__all__ = ["Environment", "Member", "Origin", "Servers"]
 
 OWN_NAME = "emceepee"
 
@@ -50,17 +52,41 @@ class Environment:
     roots: Sequence[Mapping[str, str]] = field(default_factory=tuple)
 
 
+class Origin(StrEnum):
+    """Who asked for a server."""
+
+    CONFIGURATION = "configuration"
+    CLIENT = "client"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One server: what it was made from, on whose word, and the link to it."""
+
+    config: ServerConfig
+    origin: Origin
+    link: Link
+
+
 class Servers:
     """Makes a link for each configuration and owns it. `tasks` is where they run."""
 
     def __init__(
-        self, settings: Settings, *, sink: Sink, clock: Clock, ids: Ids, environment: Environment
+        self,
+        settings: Settings,
+        *,
+        sink: Sink,
+        clock: Clock,
+        ids: Ids,
+        environment: Environment,
+        secrets: Secrets,
     ) -> None:
         self._settings = settings
         self._sink = sink
         self._clock = clock
         self._ids = ids
         self._environment = environment
+        self._secrets = secrets
         self._haste = Haste()
         owner = ids()
         self._watchdog = Watchdog(owner)
@@ -74,40 +100,46 @@ class Servers:
             watchdog=self._watchdog,
             haste=self._haste,
         )
-        self._links: dict[str, Link] = {}
-        self._configs: dict[str, ServerConfig] = {}
+        self._members: dict[str, Member] = {}
         self.broken: dict[str, BrokenServer] = {}
 
     def __repr__(self) -> str:
-        return f"<Servers {', '.join(self._links) or 'none'}>"
+        return f"<Servers {', '.join(self._members) or 'none'}>"
 
-    def __iter__(self):
-        return iter(self._links.values())
+    def __iter__(self) -> Iterator[Link]:
+        return iter([member.link for member in self._members.values()])
 
     def __len__(self) -> int:
-        return len(self._links)
+        return len(self._members)
 
     def names(self) -> list[str]:
-        return list(self._links)
+        return list(self._members)
 
-    def config(self, name: str) -> ServerConfig:
-        return self._configs[name]
+    def member(self, name: str) -> Member | None:
+        return self._members.get(name)
 
     def get(self, name: str) -> Link:
         """The server of that name; the error names the ones that are close."""
-        if link := self._links.get(name):
-            return link
+        if member := self._members.get(name):
+            return member.link
         if broken := self.broken.get(name):
             raise ServerFailed(
                 f"{name} is not in use: {broken.reason}.",
                 hint="Mend its entry in the configuration; `emceepee config check` shows it.",
             )
-        close = difflib.get_close_matches(name[:100], self._links, n=3, cutoff=0.5)
-        known = close or sorted(self._links)[:20]
+        close = difflib.get_close_matches(name[:100], self._members, n=3, cutoff=0.5)
+        known = close or sorted(self._members)[:20]
         suffix = f" {'Close' if close else 'There'} are: {', '.join(known)}." if known else ""
         raise ServerNotFound(f"There is no server {name[:100]!r}.{suffix}")
 
-    async def add(self, config: ServerConfig, tasks: TaskGroup, *, replace: bool = False) -> Link:
+    async def add(
+        self,
+        config: ServerConfig,
+        tasks: TaskGroup,
+        *,
+        origin: Origin,
+        replace: bool = False,
+    ) -> Link:
         """Start a backend; the same settings again are the same backend."""
         if config.name == OWN_NAME:
             raise InvalidArguments(
@@ -115,19 +147,20 @@ class Servers:
             )
         make_channel = await self._channel_maker(config)
         # In a loop: while one is stopped, somebody else may have added another of the name.
-        while present := self._links.get(config.name):
-            if self._configs[config.name] == config:
-                return present
+        while present := self._members.get(config.name):
+            if present.config == config:
+                return present.link
             if not replace:
                 raise ServerExists(f"{config.name} exists already, with other settings.")
             await self.remove(config.name)
-        if len(self._links) >= self._settings.limits.servers:
+        if len(self._members) >= self._settings.limits.servers:
             raise InvalidArguments(
-                f"There are {len(self._links)} servers, which is the limit.",
+                f"There are {len(self._members)} servers, which is the limit.",
                 hint="Remove one with remove_server first.",
             )
         if self._haste.times is not None:
             raise ServerUnavailable(f"{config.name} is not started: the proxy is ending.")
+        self._secrets.add(self._given_secrets(config))
         link = Link(
             config.name,
             make_channel,
@@ -137,10 +170,22 @@ class Servers:
             roots=lambda: self._environment.roots,
             options=self._link_options(config),
         )
-        self._links[config.name] = link
-        self._configs[config.name] = config
+        self._members[config.name] = Member(config=config, origin=origin, link=link)
         tasks.start_soon(self._run, link)
         return link
+
+    def _given_secrets(self, config: ServerConfig) -> Iterator[str]:
+        environ = self._environment.environ
+        passed = {name: environ.get(name, "") for name in config.pass_env}
+        argv = [config.command or "", *config.args]
+        yield from given_secrets(
+            argv=argv, env={**passed, **config.env}, headers=config.headers, url=config.url
+        )
+        # What a `${TOKEN}` stood for is a secret wherever it stood.
+        texts = " ".join([*argv, *config.env.values(), config.url or ""])
+        for secret in given_secrets(env=environ):
+            if secret in texts:
+                yield secret
 
     async def _run(self, link: Link) -> None:
         """A bug in one backend costs that backend, not the proxy."""
@@ -152,17 +197,16 @@ class Servers:
 
     async def remove(self, name: str) -> None:
         link = self.get(name)
-        del self._links[name]
-        del self._configs[name]
+        del self._members[name]
         await link.stop()
 
     async def stop_all(self, times: StopTimes) -> None:
         """Every backend at once, in bounded time; nothing of them is left."""
         self._haste.times = times
         async with anyio.create_task_group() as tasks:
-            for link in list(self._links.values()):
+            for link in self:
                 tasks.start_soon(link.stop)
-        self._links.clear()
+        self._members.clear()
         await anyio.to_thread.run_sync(self._watchdog.close)
 
     async def _channel_maker(self, config: ServerConfig) -> Callable[[Sink], Channel]:

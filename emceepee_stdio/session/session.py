@@ -5,6 +5,7 @@ the client does comes in through the tools. Everything here is synchronous but w
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 
 import anyio
 from msgspec import Raw
@@ -21,7 +22,7 @@ from emceepee_stdio.config import Settings
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Event as JournalEvent
-from emceepee_stdio.journal import Journal
+from emceepee_stdio.journal import Journal, Secrets
 from emceepee_stdio.session.calls import Call, Calls
 from emceepee_stdio.session.heard import Logged, Notified, fields_of, fold_of
 from emceepee_stdio.session.reconcile import Reconciler
@@ -63,6 +64,7 @@ class Session:
         self.clock = clock
         self.ids = ids
         self.journal = journal
+        self.secrets = Secrets()
         self.events = EventLog(new_id=ids, capacity=limits.events)
         self.tasks = Tasks(
             new_id=ids,
@@ -177,6 +179,7 @@ class Session:
 
     def fail(self, call: Call, error: ProxyError) -> None:
         """The tool failed: tell the client, or fail its task."""
+        error = error.masked(self.secrets.mask)
         self._forget(call)
         if call.task is None:
             call.reply(Reply.error(error))
@@ -295,6 +298,7 @@ class Session:
     # What the servers tell
 
     def phase_changed(self, server: str, change: PhaseChange) -> None:
+        change = change.masked(self.secrets.mask)
         gone = self._reconciler.phase_changed(server, change)
         for request_id in gone.requests:
             self._questions.pop(request_id, None)
@@ -302,6 +306,7 @@ class Session:
         self.wake()
 
     def attempt_failed(self, server: str, error: ProxyError) -> None:
+        error = error.masked(self.secrets.mask)
         self.journal.record(JournalEvent.SERVER_RECONNECT_FAILED, server=server, error=str(error))
 
     def process_started(self, server: str, pid: int) -> None:
@@ -312,7 +317,7 @@ class Session:
         self.wake()
 
     def process_ended(self, server: str, loss: Loss, *, expected: bool) -> None:
-        self._reconciler.process_ended(server, loss, expected=expected)
+        self._reconciler.process_ended(server, loss.masked(self.secrets.mask), expected=expected)
         self.wake()
 
     def notification(self, server: str, method: str, params: Raw | None) -> None:
@@ -330,6 +335,7 @@ class Session:
         )
 
     def log(self, server: str, line: LogLine) -> None:
+        line = replace(line, text=self.secrets.mask(line.text))
         ring = self.logs.get(server)
         if ring is None:
             ring = self.logs[server] = Ring(self.settings.limits.log_lines)

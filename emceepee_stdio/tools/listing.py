@@ -117,16 +117,17 @@ async def gather(runtime: Runtime, kind: str, servers: str, call: Call) -> Found
     links = await _chosen(runtime, servers, found)
     answers: dict[str, Sequence[Mapping[str, object]]] = {}
     within = min(_PATIENCE, call.ceiling)
+    mask = runtime.session.secrets.mask
 
     async def ask(link: Link) -> None:
         # One that was given up is not started again for a list.
         if link.phase is Phase.FAILED and (given_up := link.snapshot().last_error):
-            found.fail(link.name, given_up)
+            found.fail(link.name, mask(given_up))
             return
         try:
             answers[link.name] = await _list(link, kind, within)
         except ProxyError as error:
-            found.fail(link.name, str(error))
+            found.fail(link.name, mask(str(error)))
             answers[link.name] = link.known(kind) or ()
 
     async with anyio.create_task_group() as tasks:

@@ -16,6 +16,7 @@ from emceepee_stdio.journal import redact_argv, redact_url
 from emceepee_stdio.session.calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.session.servers import Origin
 from emceepee_stdio.state import EventType, Phase
 from emceepee_stdio.tools.registry import Params
 
@@ -112,7 +113,9 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
     session = runtime.session
     before = session.events.latest
     present = list(runtime.servers)
-    link = await runtime.servers.add(config, runtime.group(), replace=p.replace)
+    link = await runtime.servers.add(
+        config, runtime.group(), origin=Origin.CLIENT, replace=p.replace
+    )
     is_new = link not in present
     if is_new:
         session.tell(EventType.SERVER_ADDED, server=config.name)
@@ -148,11 +151,13 @@ async def remove_server(runtime: Runtime, p: RemoveServer, call: Call) -> Reply:
 async def reconnect_server(runtime: Runtime, p: ReconnectServer, call: Call) -> Reply:
     link = runtime.servers.get(p.name)
     before = runtime.session.events.latest
-    config = runtime.servers.config(p.name)
+    member = runtime.servers.member(p.name)
     try:
-        if p.era not in (UNSET, config.era):
-            changed = msgspec.structs.replace(config, era=p.era)
-            link = await runtime.servers.add(changed, runtime.group(), replace=True)
+        if member is not None and p.era not in (UNSET, member.config.era):
+            changed = msgspec.structs.replace(member.config, era=p.era)
+            link = await runtime.servers.add(
+                changed, runtime.group(), origin=member.origin, replace=True
+            )
             await link.connect(within=call.ceiling)
         else:
             await _reconnected(runtime, link, call)
@@ -178,7 +183,7 @@ def describe(runtime: Runtime, snapshot: Snapshot) -> dict[str, object]:
         "name": snapshot.name,
         "phase": snapshot.phase.value,
         "transport": snapshot.transport,
-        "target": snapshot.target,
+        "target": runtime.session.secrets.mask(snapshot.target),
     }
     if snapshot.pid is not None:
         shown["pid"] = snapshot.pid
@@ -203,7 +208,7 @@ def describe(runtime: Runtime, snapshot: Snapshot) -> dict[str, object]:
         shown["counts"] = dict(snapshot.counts)
     shown["restarts"] = max(snapshot.starts - 1, 0)
     if snapshot.last_error is not None:
-        shown["last_error"] = snapshot.last_error
+        shown["last_error"] = runtime.session.secrets.mask(snapshot.last_error)
     if snapshot.next_retry_at is not None:
         shown["next_retry_ms"] = max(round((snapshot.next_retry_at - now) * 1000), 0)
     if snapshot.degraded:

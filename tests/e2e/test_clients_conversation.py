@@ -10,15 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.clients.raw import PATIENCE, PROXY, Message, entry, surroundings, until
-from tests.e2e.harness import alive
+from tests.e2e.clients.lives import COUNTED, check_lives
+from tests.e2e.clients.raw import PATIENCE, PROXY, Message, entry, surroundings
 from tests.peers import PeerMissingError, node_modules, peer_python, plain
 
 CLIENTS = Path(__file__).resolve().parent / "clients"
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
-
-# Writes down the pid of every proxy that a client starts.
-COUNTED = ("sh", "-c", 'echo $$ >> "$1"; shift; exec "$@"', "sh")
 
 CASES = {
     "py2 auto": ("py2.py", "auto", MODERN),
@@ -116,19 +113,4 @@ def test_a_real_client_has_a_full_conversation_and_leaves_nothing(
     if case != "py2 modern":  # a client that pins the version asks nobody who the server is
         assert facts["server_info"]["name"] == "emceepee"
         assert "add_server" in facts["instructions"]
-    check_life(tmp_path, proxies=2 if case in PROBING else 1)
-
-
-def check_life(tmp_path: Path, *, proxies: int) -> None:
-    """One proxy did the work and ended in order; each server was started once and is gone."""
-    pids = [int(word) for word in (tmp_path / "proxies").read_text().split()]
-    assert len(pids) == proxies
-    (journal,) = (tmp_path / "journal").glob("*.jsonl")
-    lines = [json.loads(line) for line in journal.read_text().splitlines()]
-    assert lines[-1]["event"] == "registry_shutdown_complete"
-    for server in ("configured", "added"):
-        heard = map(json.loads, (tmp_path / f"heard-{server}.jsonl").read_text().splitlines())
-        begun = [line["pid"] for line in heard if line["event"] == "start"]
-        assert len(begun) == 1
-        pids += begun
-    until(lambda: not any(alive(pid) for pid in pids), "the end of the proxy and its servers")
+    check_lives(tmp_path, "configured", "added", proxies=2 if case in PROBING else 1)

@@ -199,20 +199,32 @@ def test_no_kind_of_child_survives(tmp_path: Path, way: str) -> None:
         assert starts(client, *servers) == begun
 
 
-@pytest.mark.parametrize(("first", "second"), [("SIGTERM", "SIGTERM"), ("SIGINT", "SIGTERM")])
-def test_a_second_signal_ends_at_once_and_still_leaves_nothing(
-    tmp_path: Path, first: str, second: str
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_the_same_signal_again_ends_at_once_and_still_leaves_nothing(
+    tmp_path: Path, name: str
 ) -> None:
     servers = zoo(tmp_path)
     patient = {"timeouts": {"signal_kill_ms": 60_000}}
     with proxy(tmp_path, servers=servers, settings=patient) as client:
         fill(client)
         begun = starts(client, *servers)
-        client.process.send_signal(BY_SIGNAL[first])
+        client.process.send_signal(BY_SIGNAL[name])
         until(lambda: client.heard("stubborn", "eof"), "the shutdown to begin")
-        client.process.send_signal(BY_SIGNAL[second])
-        check_end(client, 128 + BY_SIGNAL[second])
+        client.process.send_signal(BY_SIGNAL[name])
+        check_end(client, 128 + BY_SIGNAL[name])
         assert starts(client, *servers) == begun
+
+
+def test_a_host_that_sends_one_signal_after_the_other_still_gets_an_orderly_end(
+    tmp_path: Path,
+) -> None:
+    servers = zoo(tmp_path)
+    with proxy(tmp_path, servers=servers) as client:
+        fill(client)
+        client.process.send_signal(signal.SIGINT)
+        until(lambda: client.heard("stubborn", "eof"), "the shutdown to begin")
+        client.process.send_signal(signal.SIGTERM)
+        check_end(client, 0)
 
 
 def test_a_signal_ends_the_patience_with_a_call_after_the_end_of_stdin(tmp_path: Path) -> None:

@@ -227,6 +227,32 @@ async def test_the_log_level_decides_what_it_logs(tmp_path: Path) -> None:
         assert "Unsubscribe" in line["text"]
 
 
+async def test_its_simulated_log_is_kept_line_by_line_at_the_level_that_was_set(
+    tmp_path: Path,
+) -> None:
+    async with ready(tmp_path) as client:
+
+        async def simulated(times: int) -> list[tuple[str, str]]:
+            """It logs one line of a random level when switched on, and none after it is off."""
+            for _ in range(times):
+                assert "Started" in (await client.execute("toggle-simulated-logging")).text
+                assert "Stopped" in (await client.execute("toggle-simulated-logging")).text
+            logs = (await client.call("get_logs", server="s", sources=["protocol"])).json
+            assert (logs["overwritten"], logs["remaining"]) == (0, 0)
+            return [(line["level"], line["text"]) for line in logs["logs"]]
+
+        await client.call("set_log_level", server="s", level="debug")
+        await client.call("get_logs")
+        lines = await simulated(10)
+        assert len(lines) >= 10
+        for level, text in lines:
+            assert text.replace(" ", "-").startswith(f"{level.capitalize()}-level-message")
+        await client.call("set_log_level", server="s", level="error")
+        lines = await simulated(20)
+        assert {level for level, _ in lines} <= {"error", "critical", "alert", "emergency"}
+        assert not [event for event in client.events if "logging" in str(event)]
+
+
 async def test_it_is_told_the_configured_roots(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()

@@ -1,4 +1,4 @@
-"""The third-party servers behind the end-to-end tests: the argv of each.
+"""The third-party servers and clients of the end-to-end tests: the argv of each.
 
 `scripts/peers.py` installs them; a function here raises `PeerMissingError`, naming the command to
 run, when its peer is not there or not of the pinned versions.
@@ -13,8 +13,10 @@ from scripts import peers
 __all__ = [
     "PeerMissingError",
     "everything",
+    "fetch",
     "filesystem",
     "git",
+    "inspector",
     "memory",
     "node_modules",
     "peer_python",
@@ -24,6 +26,7 @@ __all__ = [
     "sdk2",
     "sdkold",
     "sequential_thinking",
+    "sqlite",
     "time",
 ]
 
@@ -38,7 +41,7 @@ class PeerMissingError(Exception):
 
 
 def node_modules() -> Path:
-    """Holds the npm servers, and `sdk` (1.x) and `client` (2.x) of @modelcontextprotocol."""
+    """Holds the npm servers, the inspector, `sdk` (1.x) and `client` (2.x)."""
     if not peers.is_installed(peers.NPM):
         raise PeerMissingError("The npm peers")
     return peers.folder(peers.NPM) / "node_modules"
@@ -76,6 +79,22 @@ def git(repository: Path) -> list[str]:
     return [str(peer_python("py-servers")), "-m", "mcp_server_git", f"--repository={repository}"]
 
 
+def fetch() -> list[str]:
+    """Its one tool needs a network; its list does not."""
+    return [str(peer_python("py-servers")), "-m", "mcp_server_fetch"]
+
+
+def sqlite(database: Path) -> list[str]:
+    """On an mcp SDK of its own days; it can be started by its entry point alone."""
+    start = "from mcp_server_sqlite import main; main()"
+    return [str(peer_python("py-old")), "-c", start, f"--db-path={database}"]
+
+
+def inspector() -> list[str]:
+    """The newest inspector that accepts Node.js 20; add `--cli`."""
+    return _node_script("inspector", "cli", "build", "cli.js")
+
+
 def sdk1() -> list[str]:
     """Our tools on the handshake-only mcp SDK."""
     return [str(peer_python("py-mcp1")), str(SERVERS / "sdk1.py")]
@@ -102,7 +121,11 @@ def rude(mode: str, *options: str) -> list[str]:
 
 
 def _node_server(package: str) -> list[str]:
-    script = node_modules() / "@modelcontextprotocol" / package / "dist" / "index.js"
+    return _node_script(package, "dist", "index.js")
+
+
+def _node_script(package: str, *parts: str) -> list[str]:
+    script = node_modules().joinpath("@modelcontextprotocol", package, *parts)
     node = shutil.which("node")
     if node is None:
         raise PeerMissingError("node")

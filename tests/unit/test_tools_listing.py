@@ -17,6 +17,7 @@ from emceepee_stdio.errors import (
     ProxyError,
     ServerNotFound,
 )
+from emceepee_stdio.journal import Secrets
 from emceepee_stdio.session.calls import Call
 from emceepee_stdio.state import Phase
 from emceepee_stdio.tools.listing import Found, gather, having, matching, page, pattern
@@ -74,7 +75,8 @@ def runtime(*servers: Server, now: Any = None, broken: Sequence[BrokenServer] = 
     known = Servers({server.name: server for server in servers})
     known.broken = {entry.name: entry for entry in broken}
     clock = Clock(monotonic=now or (lambda: 0.0), wall=lambda: 0.0)
-    return SimpleNamespace(servers=known, settings=Settings(), clock=clock)
+    session = SimpleNamespace(secrets=Secrets())
+    return SimpleNamespace(servers=known, settings=Settings(), clock=clock, session=session)
 
 
 def call(ceiling: float = 45.0) -> Call:

@@ -7,7 +7,7 @@ that, and gone with all that it started when the connection is left.
 import shlex
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import anyio
@@ -280,7 +280,9 @@ class StdioConnection(Conversation):
         if isinstance(outcome, Raw):
             return outcome
         if isinstance(outcome, Closed):
-            raise ServerFailed(f"{self._loss()}\nIt ended before it answered {method}.")
+            loss = self._loss()
+            early = replace(loss, fact=f"{loss.fact} It ended before it answered {method}.")
+            raise ServerFailed(str(early))
         if isinstance(outcome, RpcError):
             raise ServerFailed(
                 f"{self._name} refused {method} with error {outcome.code}: {outcome.message}"

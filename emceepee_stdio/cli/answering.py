@@ -1,0 +1,111 @@
+"""The person at the terminal answers what a server asks while a command runs."""
+
+import sys
+from collections.abc import Mapping
+from typing import Any, cast
+
+import anyio
+import anyio.to_thread
+import typer
+
+from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.cli.visit import Visit
+from emceepee_stdio.state import Asked, RequestKind, RequestStatus
+from emceepee_stdio.tools.forms import form_problems
+from emceepee_stdio.wire.codec import to_json
+
+__all__ = ["answer_questions"]
+
+_FOREVER = 365 * 86_400.0
+
+
+async def answer_questions(here: Visit, terminal: Terminal) -> None:
+    """For as long as it runs: one question after the other."""
+    session = here.runtime.session
+    while True:
+        await session.until(lambda: bool(session.requests.pending()), within=_FOREVER)
+        for asked in session.requests.pending():
+            answer = await _answer(here, asked, terminal)
+            status = RequestStatus.ACCEPTED
+            if asked.kind is RequestKind.SAMPLING or answer is None:
+                status = RequestStatus.DECLINED
+            session.requests.respond(asked.id, status, kind=asked.kind, now=session.clock.now())
+            if asked.kind is RequestKind.SAMPLING:
+                session.refuse_question(asked, "There is no model here: a person calls this tool.")
+            elif answer is None:
+                session.answer_question(asked, to_json({"action": "decline"}))
+            else:
+                session.answer_question(asked, to_json(answer))
+
+
+async def _answer(here: Visit, asked: Asked, terminal: Terminal) -> dict[str, Any] | None:
+    """What the person says; None to decline."""
+    message = here.shown(str(asked.params.get("message", "")))
+    if asked.kind is RequestKind.SAMPLING:
+        terminal.note(
+            f"{asked.server} asks for a text of a model, which a shell has not: declined."
+        )
+        return None
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        terminal.note(f"{asked.server} asks: {message} (declined: nobody is at a terminal)")
+        return None
+    terminal.note(f"{asked.server} asks: {message}")
+    if asked.params.get("mode") == "url":
+        terminal.note(f"It wants you to open this address yourself: {asked.params.get('url')}")
+        agreed = await anyio.to_thread.run_sync(
+            lambda: typer.confirm("Have you done so?", err=True), abandon_on_cancel=True
+        )
+        return {"action": "accept"} if agreed else None
+    return await anyio.to_thread.run_sync(_fill_in, asked.params, terminal, abandon_on_cancel=True)
+
+
+def _fill_in(params: Mapping[str, object], terminal: Terminal) -> dict[str, Any] | None:
+    """Ask for each field until all of them fit; an empty answer leaves an optional one out."""
+    schema = _mapping(params.get("requestedSchema"))
+    properties = _mapping(schema.get("properties"))
+    required = schema.get("required")
+    wanted = cast("list[object]", required) if isinstance(required, list) else []
+    if not typer.confirm("Answer it?", default=True, err=True):
+        return None
+    while True:
+        content: dict[str, Any] = {}
+        for name, about in properties.items():
+            field = _mapping(about)
+            text = typer.prompt(_label(name, field), default="", show_default=False, err=True)
+            if text or name in wanted:
+                content[name] = _typed(text, str(field.get("type")))
+        problems = form_problems(content, schema)
+        if not problems:
+            return {"action": "accept", "content": content}
+        terminal.note(f"That does not fit: {'; '.join(problems)}.")
+
+
+def _label(name: str, field: Mapping[str, object]) -> str:
+    about = field.get("description") or field.get("title") or field.get("type") or ""
+    choices = field.get("enum")
+    one_of = f", one of {', '.join(map(str, choices))}" if isinstance(choices, list) else ""  # pyright: ignore[reportUnknownArgumentType]
+    return f"{name} ({about}{one_of})"
+
+
+def _typed(text: str, kind: str) -> object:
+    """The words of a person as the kind of value that was asked for, where they are one."""
+    try:
+        match kind:
+            case "integer":
+                return int(text)
+            case "number":
+                return float(text)
+            case "boolean":
+                return {"y": True, "yes": True, "true": True, "n": False, "no": False}.get(
+                    text.lower(), False if text.lower() == "false" else text
+                )
+            case "array":
+                return [part.strip() for part in text.split(",") if part.strip()]
+            case _:
+                return text
+    except ValueError:
+        return text
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}

@@ -1,0 +1,303 @@
+"""Each configured server tried for real, all at once: what it is, how fast, or why not.
+
+A failure comes with the server's own last words and with what to do, as commands for a shell.
+"""
+
+import re
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import anyio
+
+from emceepee_stdio.backends.base import LogSource
+from emceepee_stdio.backends.channels.http_errors import HttpRefused
+from emceepee_stdio.cli.report import Check, Status
+from emceepee_stdio.cli.visit import Visit, visit
+from emceepee_stdio.config import BrokenServer, ServerConfig, Settings
+from emceepee_stdio.errors import CannotConnect, ProxyError
+from emceepee_stdio.journal import redact_argv, redact_url
+from emceepee_stdio.wire.environment import child_directory, child_environment, resolve_command
+
+__all__ = ["broken_check", "check_backends"]
+
+_KINDS = ("tools", "resources", "resource_templates", "prompts")
+_AUTH = frozenset({401, 403})
+_SHOWN_LINES = 5
+_LINE_CHARS = 300
+# What a failed import, and a package that is not there, look like on stderr.
+_BROKEN_IMPORT = re.compile(r"(?:ModuleNotFound|Import|Attribute)Error\b.*|Cannot find module.*")
+_NO_PACKAGE = re.compile(
+    r"npm (?:error|ERR!) (?:code )?E?404|No solution found|was not found in the"
+)
+_UNSET = re.compile(
+    r"(?P<fact>.* needs the environment variable (?P<variable>\w+), which is not set);.*", re.DOTALL
+)
+_TOOL_TALK = re.compile(r"\b(?:re)?connect_server\b|\bcall \w+_\w+|\bget_logs\b|\badd_server\b")
+_INSTALLERS = {
+    "npx": "Install Node.js, which brings npx",
+    "node": "Install Node.js",
+    "npm": "Install Node.js, which brings npm",
+    "uvx": "Install uv, which brings uvx",
+    "uv": "Install uv",
+    "docker": "Install Docker",
+    "bunx": "Install Bun, which brings bunx",
+    "deno": "Install Deno",
+}
+
+
+async def check_backends(
+    servers: Sequence[ServerConfig],
+    settings: Settings,
+    *,
+    environ: Mapping[str, str],
+    shell_path: str,
+    within: float,
+) -> list[Check]:
+    """One check for each server, in their order. `shell_path` is the PATH of the person's shell."""
+    found: dict[str, Check] = {}
+
+    async with visit(settings, environ=environ, within=within) as here:
+
+        async def look(server: ServerConfig) -> None:
+            found[server.name] = await _Patient(
+                here, server, environ=environ, shell_path=shell_path, within=within
+            ).check()
+
+        async with anyio.create_task_group() as tasks:
+            for server in servers:
+                tasks.start_soon(look, server)
+    return [found[server.name] for server in servers]
+
+
+def broken_check(broken: BrokenServer) -> Check:
+    """An entry that is not even tried."""
+    if broken.switched_off:
+        return Check(
+            id=f"backend.{broken.name}",
+            category="backend",
+            status="off",
+            summary="Switched off in the configuration.",
+        )
+    reason = broken.reason.rstrip(".")
+    remedy = "Mend its entry; `emceepee config check` tells when it is right."
+    if unset := _UNSET.fullmatch(reason):
+        reason, variable = unset["fact"], unset["variable"]
+        remedy = (
+            f"Set {variable} where emceepee is started (for a desktop client: in the `env` of its "
+            f"entry for emceepee), or write a default: ${{{variable}:-…}}."
+        )
+    return Check(
+        id=f"backend.{broken.name}",
+        category="backend",
+        status="failed",
+        summary=f"Not used: {reason}.",
+        remediation=remedy,
+    )
+
+
+class _Patient:
+    """One server under examination."""
+
+    def __init__(
+        self,
+        here: Visit,
+        server: ServerConfig,
+        *,
+        environ: Mapping[str, str],
+        shell_path: str,
+        within: float,
+    ) -> None:
+        self._here = here
+        self._runtime = here.runtime
+        self._server = server
+        self._environ = environ
+        self._shell_path = shell_path
+        self._within = within
+        self._details: dict[str, object] = {}
+
+    async def check(self) -> Check:
+        clock = self._runtime.clock
+        begun = clock.now()
+        self._link = await self._here.open(self._server)
+        self._details |= {
+            "transport": self._link.snapshot().transport,
+            "target": self._shown(self._link.snapshot().target),
+        }
+        if program := self._program():
+            self._details["program"] = program
+        failure: ProxyError | None = None
+        try:
+            await self._examine(begun)
+        except ProxyError as error:
+            failure = self._link.snapshot().error or error
+        spent = round((clock.now() - begun) * 1000)
+        if failure is not None:
+            return self._failed(failure, spent)
+        return self._well(spent)
+
+    async def _examine(self, begun: float) -> None:
+        clock = self._runtime.clock
+        # A little longer than the attempt itself, which can say more about why it failed.
+        await self._link.connect(within=self._within + 1.0)
+        self._details["start_ms"] = round((clock.now() - begun) * 1000)
+        for kind in _KINDS:
+            await self._link.list_all(kind, within=self._within)
+        asked = clock.now()
+        await self._link.ping(within=self._within)
+        self._details["round_trip_ms"] = round((clock.now() - asked) * 1000, 1)
+
+    def _well(self, spent: int) -> Check:
+        snapshot = self._link.snapshot()
+        if hello := snapshot.hello:
+            self._details |= {
+                "era": hello.era.value,
+                "protocol_version": hello.protocol_version,
+                "server_info": hello.server_info,
+            }
+        self._details["counts"] = dict(snapshot.counts)
+        noise = self._lines(LogSource.STDOUT)
+        if noise:
+            self._details["stdout_noise"] = noise
+            return self._result(
+                "warning",
+                f"Works, but prints to stdout, where only MCP belongs: {noise[0]!r}.",
+                spent,
+                remedy="Behind emceepee it works; other clients may break. Have it log to stderr.",
+            )
+        return self._result("ok", self._summary(snapshot.counts), spent)
+
+    def _summary(self, counts: Mapping[str, int]) -> str:
+        offered = [
+            f"{count} {kind.replace('_', ' ') if count != 1 else kind.replace('_', ' ')[:-1]}"
+            for kind, count in counts.items()
+            if count
+        ]
+        facts = self._details
+        era = f"{facts.get('era')} {facts.get('protocol_version')}"
+        times = f"start {facts['start_ms']} ms, round trip {facts['round_trip_ms']} ms"
+        return f"{', '.join(offered) or 'nothing offered'}; {era}; {times}."
+
+    def _failed(self, error: ProxyError, spent: int) -> Check:
+        fact, _, tail = error.fact.partition(" Its last words on stderr:\n")
+        lines = [line for line in tail.split("\n") if line] or self._lines(LogSource.STDERR)
+        self._details["code"] = error.code
+        if lines:
+            self._details["stderr"] = [self._shown(line) for line in lines]
+        if noise := self._lines(LogSource.STDOUT):
+            self._details["stdout_noise"] = noise
+        if self._is_missing(error):
+            fact = f"The command {self._server.command!r} was not found."
+            self._details["path"] = self._child_path()
+        auth = isinstance(error, HttpRefused) and error.status in _AUTH
+        return self._result(
+            "auth" if auth else "failed",
+            self._shown(fact),
+            spent,
+            remedy=self._shown(self._remedy(error, "\n".join(lines))),
+        )
+
+    def _result(
+        self, status: Status, summary: str, spent: int, *, remedy: str | None = None
+    ) -> Check:
+        return Check(
+            id=f"backend.{self._server.name}",
+            category="backend",
+            status=status,
+            summary=summary,
+            details=self._details,
+            remediation=remedy,
+            duration_ms=spent,
+        )
+
+    def _remedy(self, error: ProxyError, words: str) -> str:
+        server = self._server
+        if server.url is not None:
+            return self._remedy_of_url(error, server.url)
+        command = server.command or ""
+        if self._is_missing(error):
+            return self._find(command)
+        if _BROKEN_IMPORT.search(words):
+            return self._packages(command)
+        if _NO_PACKAGE.search(words):
+            return "Check the name and the version of the package in its arguments."
+        if "did not answer" in error.fact:
+            return (
+                "A first start may have to download it: emceepee doctor "
+                f"{shlex.quote(server.name)} --timeout 120. Otherwise run it by hand; it must "
+                f"speak MCP on stdin and stdout: {self._by_hand()}"
+            )
+        return self._plain(error, f"Run it by hand to see why: {self._by_hand()}")
+
+    def _remedy_of_url(self, error: ProxyError, url: str) -> str:
+        if isinstance(error, HttpRefused) and error.status in _AUTH:
+            words = ["emceepee", "config", "add", self._server.name, "--replace"]
+            words += ["--url", redact_url(url), "--header", "Authorization: Bearer ${TOKEN}"]
+            return f"Give valid credentials, for example from a variable: {shlex.join(words)}"
+        return self._plain(error, "Check the URL, and whether the server runs.")
+
+    def _plain(self, error: ProxyError, otherwise: str) -> str:
+        """The next step of the error, unless that is for a model to take."""
+        return otherwise if _TOOL_TALK.search(error.next_step) else error.next_step
+
+    def _find(self, command: str) -> str:
+        elsewhere = shutil.which(command, path=self._shell_path)
+        if elsewhere is not None:
+            return (
+                f"Your shell finds it at {elsewhere}: write that path into the configuration, or "
+                "run `emceepee install CLIENT` again, which records the PATH of your shell."
+            )
+        install = _INSTALLERS.get(Path(command).name, "Install it")
+        return f"{install}, or give the absolute path of the command in the configuration."
+
+    def _packages(self, command: str) -> str:
+        runner = Path(command).stem
+        if runner in {"uvx", "uv"}:
+            return (
+                "Its Python packages do not fit together: pin one that does, for example with the "
+                "arguments --with 'mcp<2' before the package, or pin an other version of it."
+            )
+        if runner in {"npx", "node", "bunx"}:
+            return "Its modules are incomplete: install the package again, or pin its version."
+        return (
+            "Its Python packages do not fit together: in its environment, install the missing "
+            f"module or an older `mcp` (pip install 'mcp<2'). By hand: {self._by_hand()}"
+        )
+
+    def _by_hand(self) -> str:
+        variables = [f"{name}=…" for name in self._server.env]
+        argv = redact_argv([self._server.command or "", *self._server.args])
+        place = f"cd {shlex.quote(self._server.cwd)} && " if self._server.cwd else ""
+        return place + " ".join([*variables, shlex.join(argv)])
+
+    def _is_missing(self, error: ProxyError) -> bool:
+        return isinstance(error, CannotConnect) and "was not found" in error.fact
+
+    def _child_path(self) -> str:
+        env = child_environment(
+            self._environ, env=self._server.env, pass_env=self._server.pass_env, owner=""
+        )
+        return env.get("PATH", "")
+
+    def _program(self) -> str | None:
+        """The file that the command resolves to."""
+        if self._server.command is None:
+            return None
+        try:
+            directory = child_directory(self._server.cwd, ours=Path.cwd(), home=Path.home())
+            return resolve_command(
+                self._server.command, path=self._child_path(), directory=directory
+            )
+        except (CannotConnect, OSError, RuntimeError):
+            return None
+
+    def _lines(self, source: LogSource) -> list[str]:
+        ring = self._runtime.session.logs.get(self._server.name)
+        if ring is None:
+            return []
+        last = ring.last(_SHOWN_LINES, lambda logged: logged.line.source is source)
+        return [self._shown(logged.line.text)[:_LINE_CHARS] for logged in last]
+
+    def _shown(self, text: str) -> str:
+        return self._here.shown(text)

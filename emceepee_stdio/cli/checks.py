@@ -1,0 +1,176 @@
+"""What `emceepee doctor` looks at beside the servers: this program, its files, the clients."""
+
+import os
+import platform
+import sys
+from pathlib import Path
+
+from emceepee_stdio import __version__
+from emceepee_stdio.cli.install import locate
+from emceepee_stdio.cli.report import Check, Status
+from emceepee_stdio.config import Config
+from emceepee_stdio.config.clients import CLIENTS, Client, is_ours
+from emceepee_stdio.config.edit import EditRefused, guard, read_file
+from emceepee_stdio.config.fields import is_object
+from emceepee_stdio.journal import default_directory
+from emceepee_stdio.journal.redact import MARKER, redact_env
+
+__all__ = ["config_checks", "environment_checks", "registration_checks"]
+
+_OTHERS = 0o077
+
+
+def environment_checks(config: Config) -> list[Check]:
+    running = Check(
+        id="environment.emceepee",
+        category="environment",
+        status="ok",
+        summary=f"emceepee {__version__}, Python {platform.python_version()}, {sys.platform}.",
+        details={
+            "version": __version__,
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "interpreter": sys.executable,
+        },
+    )
+    return [running, _journal_check(config)]
+
+
+def _journal_check(config: Config) -> Check:
+    chosen = config.settings.logging.directory
+    directory = Path(chosen) if chosen else default_directory(os.environ)
+    existing = next(place for place in (directory, *directory.parents) if place.exists())
+    status: Status = "ok"
+    summary, remedy = f"{directory} can be written.", None
+    if not os.access(existing, os.W_OK | os.X_OK):
+        status = "warning"
+        summary = f"{directory} cannot be written: nothing will be there for tail-logs."
+        remedy = f"Give yourself write access to {existing}, or set emceepee.logging.directory."
+    return Check(
+        id="environment.journal",
+        category="environment",
+        status=status,
+        summary=summary,
+        details={"directory": str(directory)},
+        remediation=remedy,
+    )
+
+
+def config_checks(config: Config, file: Path) -> list[Check]:
+    """The file itself; what its entries are like is the matter of the servers."""
+    count = len(config.servers) + len(config.disabled)
+    details: dict[str, object] = {"path": str(file), "exists": file.exists()}
+    if not file.exists():
+        return [
+            _config("ok", f"{file} does not exist yet: no servers.", details)
+            if not count
+            else _config("ok", f"{count} servers, none of them from {file}.", details)
+        ]
+    if config.warnings:
+        details["warnings"] = list(config.warnings)
+        return [
+            _config(
+                "warning",
+                f"{file}: {config.warnings[0]}",
+                details,
+                "See all of it with `emceepee config check`.",
+            )
+        ]
+    if _shows_secrets(config, file):
+        return [
+            _config(
+                "warning",
+                f"{file} holds secrets, and other users can read it.",
+                details,
+                f"chmod 600 {file}",
+            )
+        ]
+    return [_config("ok", f"{file}: {count} server{'' if count == 1 else 's'}.", details)]
+
+
+def _config(
+    status: Status, summary: str, details: dict[str, object], remedy: str | None = None
+) -> Check:
+    return Check(
+        id="config.file",
+        category="config",
+        status=status,
+        summary=summary,
+        details=details,
+        remediation=remedy,
+    )
+
+
+def _shows_secrets(config: Config, file: Path) -> bool:
+    if os.name != "posix" or not file.stat().st_mode & _OTHERS:
+        return False
+    return any(
+        server.headers or MARKER in redact_env(server.env).values() for server in config.servers
+    )
+
+
+def registration_checks() -> list[Check]:
+    """Where emceepee is registered; a word when that is nowhere."""
+    found = [check for client in CLIENTS.values() if (check := _registration(client))]
+    if any(check.status == "ok" for check in found):
+        return found
+    return [
+        *found,
+        Check(
+            id="registration.none",
+            category="registration",
+            status="warning",
+            summary="emceepee is registered in no client that is known here.",
+            remediation="emceepee install claude-desktop, or another: emceepee install lists them.",
+        ),
+    ]
+
+
+def _registration(client: Client) -> Check | None:
+    path = locate(client)
+    try:
+        with guard(path):
+            servers = client.servers(read_file(path) or "")
+    except EditRefused as error:
+        return _registered(client, "warning", error.fact, {}, "Mend that file by hand.")
+    ours = {name: entry for name, entry in servers.items() if is_ours(entry)}
+    if not ours:
+        return None
+    others = len(servers) - len(ours)
+    details: dict[str, object] = {"path": str(path), "names": list(ours), "other_servers": others}
+    for name, entry in ours.items():
+        command = _command(entry)
+        details["command"] = command
+        if Path(command).is_absolute() and not os.access(command, os.X_OK):
+            return _registered(
+                client,
+                "warning",
+                f"Its entry {name} starts {command}, which is not there.",
+                details,
+                f"emceepee install {client.key} writes it anew.",
+            )
+    note = f", beside {others} other server{'' if others == 1 else 's'}" if others else ""
+    return _registered(client, "ok", f"Registered in {client.title}{note}.", details)
+
+
+def _registered(
+    client: Client,
+    status: Status,
+    summary: str,
+    details: dict[str, object],
+    remedy: str | None = None,
+) -> Check:
+    return Check(
+        id=f"registration.{client.key}",
+        category="registration",
+        status=status,
+        summary=summary,
+        details=details,
+        remediation=remedy,
+    )
+
+
+def _command(entry: object) -> str:
+    line = entry.get("command") if is_object(entry) else None
+    command = line.get("path") if is_object(line) else line
+    return str(command)

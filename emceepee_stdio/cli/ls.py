@@ -1,0 +1,124 @@
+"""`emceepee ls`: what the configured servers offer."""
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from emceepee_stdio.cli.config import ConfigOption, JsonOption
+from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.config import ServerConfig, Settings, load_file
+from emceepee_stdio.config.fields import nearest
+
+__all__ = ["TimeoutOption", "chosen", "ls"]
+
+_BACKEND = 4
+_TIMEOUT = 30.0
+_DESCRIPTION_CHARS = 100
+_KINDS = {
+    "tools": "name",
+    "prompts": "name",
+    "resources": "uri",
+    "resource_templates": "uriTemplate",
+}
+
+TimeoutOption = Annotated[
+    float, typer.Option(metavar="SECONDS", min=0.1, max=86_400, help="How long it may take.")
+]
+
+
+def ls(
+    server: Annotated[
+        str | None, typer.Argument(metavar="[SERVER]", help="Only this server, with descriptions.")
+    ] = None,
+    *,
+    timeout: TimeoutOption = _TIMEOUT,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the tools, prompts and resources of the configured servers.
+
+    Example: emceepee ls github
+    """
+    terminal = Terminal()
+    loaded = load_file(config, environ=os.environ)
+    servers = list(loaded.servers) if server is None else [chosen(server, loaded.servers)]
+    if not servers:
+        terminal.line("No servers yet. Add one: emceepee config add NAME -- COMMAND ARGS")
+        return
+    import anyio  # noqa: PLC0415 - the proxy itself is not loaded for the help
+
+    with terminal.waiting(f"Asking {', '.join(one.name for one in servers)} …"):
+        found = anyio.run(partial(_gather, servers, loaded.settings, timeout))
+    if as_json:
+        terminal.data({"servers": found})
+    else:
+        _show(found, terminal, described=server is not None)
+    for one in found:
+        if "error" in one:
+            terminal.note(f"{one['name']}: {one['error']}")
+    if failed := [one["name"] for one in found if "error" in one]:
+        terminal.note(f"See why: emceepee doctor {' '.join(failed)}")
+        raise typer.Exit(_BACKEND)
+
+
+def chosen(name: str, servers: Sequence[ServerConfig]) -> ServerConfig:
+    """The configured server of that name, or a word on which there are."""
+    names = [server.name for server in servers]
+    if name in names:
+        return servers[names.index(name)]
+    near = nearest(name, names)
+    known = f"There are: {', '.join(names) or 'none'}."
+    raise typer.BadParameter(
+        f"there is no usable server {name!r}. {f'Did you mean {near}?' if near else known}",
+        param_hint="SERVER",
+    )
+
+
+async def _gather(
+    servers: Sequence[ServerConfig], settings: Settings, within: float
+) -> list[dict[str, Any]]:
+    import anyio  # noqa: PLC0415 - see above
+
+    from emceepee_stdio.cli.visit import visit  # noqa: PLC0415 - see above
+    from emceepee_stdio.errors import ProxyError  # noqa: PLC0415 - see above
+
+    found: dict[str, dict[str, Any]] = {}
+    async with visit(settings, environ=os.environ, within=within) as here:
+
+        async def ask(server: ServerConfig) -> None:
+            link = await here.open(server)
+            offers: dict[str, Any] = {"name": server.name}
+            try:
+                await link.connect(within=within + 1.0)
+                for kind in _KINDS:
+                    offers[kind] = await link.list_all(kind, within=within)
+            except ProxyError as error:
+                offers["error"] = here.shown((link.snapshot().error or error).fact)
+            found[server.name] = offers
+
+        async with anyio.create_task_group() as tasks:
+            for server in servers:
+                tasks.start_soon(ask, server)
+    return [found[server.name] for server in servers]
+
+
+def _show(found: Sequence[Mapping[str, Any]], terminal: Terminal, *, described: bool) -> None:
+    rows: list[tuple[str, ...]] = []
+    for offers in found:
+        for kind, key in _KINDS.items():
+            for item in offers.get(kind, ()):
+                what = kind.removesuffix("s").replace("_", " ")
+                row = (str(offers["name"]), what, str(item.get(key, "")))
+                rows.append((*row, _first_line(item)) if described else row)
+    columns = ("SERVER", "WHAT", "NAME", "DESCRIPTION")
+    if rows:
+        terminal.table(columns if described else columns[:3], rows)
+
+
+def _first_line(item: Mapping[str, Any]) -> str:
+    text = str(item.get("description") or item.get("title") or "").strip()
+    line = text.partition("\n")[0]
+    return line if len(line) <= _DESCRIPTION_CHARS else f"{line[: _DESCRIPTION_CHARS - 1]}…"

@@ -1,0 +1,50 @@
+"""Where the configuration of a running proxy comes from: its file, and the command line."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from emceepee_stdio.config.load import default_path, load_file
+from emceepee_stdio.config.model import Config
+from emceepee_stdio.config.server import ServerConfig
+
+__all__ = ["Source"]
+
+
+class Source:
+    """Reads the configuration, and tells cheaply whether the file is still the same."""
+
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        environ: Mapping[str, str],
+        extra: Sequence[ServerConfig] = (),
+    ) -> None:
+        self._path = path
+        self._environ = environ
+        self._extra = tuple(extra)
+
+    def __repr__(self) -> str:
+        return f"<Source {self._path or 'default'} and {len(self._extra)} more>"
+
+    def stamp(self) -> tuple[int, ...] | None:
+        """Changes whenever the file does; None while there is none."""
+        try:
+            path = default_path(self._environ) if self._path is None else self._path
+            found = os.stat(path)  # noqa: PTH116 - one call, every second
+        except (OSError, ValueError):
+            return None
+        return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode)
+
+    def read(self) -> Config:
+        """What the file says, with the servers of the command line in the place of its own."""
+        return self.beside(load_file(self._path, environ=self._environ))
+
+    def beside(self, config: Config) -> Config:
+        given = {server.name for server in self._extra}
+        kept = tuple(server for server in config.servers if server.name not in given)
+        off = tuple(server for server in config.disabled if server.name not in given)
+        return msgspec.structs.replace(config, servers=(*kept, *self._extra), disabled=off)

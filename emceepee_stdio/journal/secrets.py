@@ -1,0 +1,99 @@
+"""Secrets that are known to the letter: what servers are given, wherever they may repeat it.
+
+`redact` finds secrets by their names and shapes; a server that prints the token it was started with
+shows neither. What was handed to a server is therefore remembered, and hidden in all that it says
+of itself.
+"""
+
+import re
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from emceepee_stdio.journal.redact import redact_argv, redact_env, redact_url
+from emceepee_stdio.journal.shapes import MARKER
+
+__all__ = ["Secrets", "given_secrets"]
+
+# Shorter ones stand in ordinary words.
+_SHORTEST = 6
+_MOST = 10_000
+_ARGUMENT_VALUE = re.compile(r"[\w.$-]++(?:=|:[ \t]*+)(.+)", re.DOTALL)
+_OPEN_HEADERS = frozenset(
+    {"accept", "accept-language", "content-type", "host", "origin", "referer", "user-agent"}
+)
+
+
+class Secrets:
+    """Values that are never shown. What was once secret stays so."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, None] = {}
+        self._pattern: re.Pattern[str] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Secrets {len(self._values)} known>"
+
+    def add(self, values: Iterable[str]) -> None:
+        for value in values:
+            if len(value) >= _SHORTEST and len(self._values) < _MOST:
+                self._values[value] = None
+        # The longest first: one may be a part of another.
+        words = sorted(self._values, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, words))) if words else None
+
+    def mask(self, text: str) -> str:
+        return text if self._pattern is None else self._pattern.sub(MARKER, text)
+
+
+def given_secrets(
+    *,
+    argv: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+    url: str | None = None,
+) -> Iterator[str]:
+    """Every secret value in what a server is started or called with, in the ways it may be told."""
+    for value in _given(argv, env or {}, headers or {}, url):
+        yield from dict.fromkeys((value, value.strip(), unquote(value), quote(value, safe="")))
+
+
+def _given(
+    argv: Sequence[str], env: Mapping[str, str], headers: Mapping[str, str], url: str | None
+) -> Iterator[str]:
+    for given, shown in zip(argv, redact_argv(argv), strict=True):
+        if MARKER in shown:
+            value = _ARGUMENT_VALUE.fullmatch(given)
+            yield value[1] if value else given
+            yield from _of_url(given)
+    shown_env = redact_env(env)
+    for name, value in env.items():
+        if MARKER in shown_env[name]:
+            yield value
+            yield from _of_url(value)
+    for name, value in headers.items():
+        if name.lower() not in _OPEN_HEADERS:
+            yield value
+            scheme, _, credentials = value.partition(" ")
+            if scheme.lower() in {"bearer", "basic", "token", "digest"}:
+                yield credentials
+    if url is not None:
+        yield from _of_url(url)
+
+
+def _of_url(url: str) -> Iterator[str]:
+    """User, password and secret parameters; an address that cannot be taken apart has none."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return
+    if not parts.netloc:
+        return
+    user, _, password = parts.netloc.rpartition("@")[0].partition(":")
+    if user:
+        yield user
+        yield password
+        yield b64encode(unquote(f"{user}:{password}").encode()).decode()
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if MARKER in redact_url(f"http://host/?{name}={quote(value, safe='')}"):
+            yield value

@@ -1,0 +1,189 @@
+"""The servers of the configuration: started when the client stays, and kept as the file says.
+
+The file is looked at again and again. A change is applied as its difference: what was not touched
+goes on undisturbed. An edit that cannot be read changes nothing, and is told.
+"""
+
+from functools import partial
+
+import anyio
+import anyio.to_thread
+import msgspec
+from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
+
+from emceepee_stdio.config import BrokenServer, Config, ServerConfig
+from emceepee_stdio.config.source import Source
+from emceepee_stdio.errors import ConfigInvalid, ProxyError
+from emceepee_stdio.journal import Event, Journal
+from emceepee_stdio.session.servers import Origin, Servers
+from emceepee_stdio.session.session import Session
+from emceepee_stdio.state import EventType
+
+__all__ = ["Configured", "Stamp"]
+
+Stamp = tuple[int, ...] | None
+
+
+class Configured:
+    """What the configuration says, and what of it runs. `stamp` is that of the file it is from."""
+
+    def __init__(
+        self,
+        config: Config,
+        source: Source | None,
+        *,
+        stamp: Stamp = None,
+        servers: Servers,
+        session: Session,
+        journal: Journal,
+    ) -> None:
+        self.config = config
+        self._source = source
+        self._stamp = stamp
+        self._doubtful: Stamp = ()
+        self._servers = servers
+        self._session = session
+        self._journal = journal
+        self._known = anyio.Event()
+        servers.broken = {broken.name: broken for broken in config.disabled}
+
+    def __repr__(self) -> str:
+        return f"<Configured {len(self.config.servers)} servers>"
+
+    async def start(self, tasks: TaskGroup) -> None:
+        """Start every server in the background; one that hangs delays nobody."""
+        try:
+            self._warn(self.config)
+            # Those with a URL last: the first of them waits until the HTTP client is loaded.
+            for server in sorted(self.config.servers, key=lambda server: server.url is not None):
+                await self._add(server, tasks)
+            await checkpoint()  # each has begun to connect
+        finally:
+            self._known.set()
+
+    def skip(self, reason: str) -> None:
+        """Start nothing, and say why."""
+        self._source = None
+        self._journal.record(Event.CONFIG_WARNING, warning=reason)
+        self._known.set()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether every server is known by its name, connected or not."""
+        return self._known.is_set()
+
+    async def known(self) -> None:
+        if not self._known.is_set():
+            await self._known.wait()
+
+    async def watch(self, tasks: TaskGroup, *, every: float) -> None:
+        """Look at the file for as long as the session lasts."""
+        while self._source is not None:
+            await anyio.sleep(every)
+            try:
+                await self._look(self._source, tasks)
+            except Exception as error:  # noqa: BLE001 - a bug here must not end the session
+                self._journal.record(Event.UNEXPECTED_ERROR, error=repr(error))
+
+    async def _look(self, source: Source, tasks: TaskGroup) -> None:
+        stamp = await anyio.to_thread.run_sync(source.stamp, abandon_on_cancel=True)
+        if stamp == self._stamp:
+            return
+        try:
+            config = await anyio.to_thread.run_sync(
+                partial(_read, source, stamp), abandon_on_cancel=True
+            )
+        except ConfigInvalid as error:
+            # An editor may be half-way through writing: only what stays so is worth a word.
+            if stamp == self._doubtful:
+                self._stamp = stamp
+                self._reject(error)
+            self._doubtful = stamp
+            return
+        self._stamp = stamp
+        await self.apply(config, tasks)
+
+    async def apply(self, config: Config, tasks: TaskGroup) -> None:
+        """Make the session what the configuration says now, touching only what differs."""
+        before, self.config = self.config, config
+        if config.warnings != before.warnings or config.disabled != before.disabled:
+            self._warn(config)
+        if config.settings != before.settings:
+            self._say_settings(before, config)
+        wanted = {server.name: server for server in config.servers}
+        broken = {broken.name: broken for broken in config.disabled}
+        gone = [
+            name
+            for name in self._servers.names()
+            if self._is_ours(name) and name not in wanted and not _is_mistaken(broken.get(name))
+        ]
+        async with anyio.create_task_group() as removals:
+            for name in gone:
+                removals.start_soon(self._remove, name)
+        self._servers.broken = broken
+        for server in wanted.values():
+            present = self._servers.member(server.name)
+            if present is None or present.config != server:
+                await self._add(server, tasks, tell=True)
+
+    async def _add(self, server: ServerConfig, tasks: TaskGroup, *, tell: bool = False) -> None:
+        """In the place of what the configuration said before; what the client put there stays."""
+        try:
+            await self._servers.add(
+                server, tasks, origin=Origin.CONFIGURATION, replace=self._is_ours(server.name)
+            )
+        except ProxyError as error:
+            self._servers.broken[server.name] = BrokenServer(
+                name=server.name, reason=error.fact.rstrip(".")
+            )
+            self._journal.record(Event.SERVER_NOT_ADDED, server=server.name, error=str(error))
+            return
+        if tell:
+            self._tell(EventType.SERVER_ADDED, server.name)
+
+    async def _remove(self, name: str) -> None:
+        await self._servers.remove(name)
+        self._tell(EventType.SERVER_REMOVED, name)
+
+    def _tell(self, kind: EventType, name: str) -> None:
+        self._session.tell(kind, server=name, data={"by": Origin.CONFIGURATION.value})
+
+    def _is_ours(self, name: str) -> bool:
+        member = self._servers.member(name)
+        return member is not None and member.origin is Origin.CONFIGURATION
+
+    def _warn(self, config: Config) -> None:
+        for warning in config.warnings:
+            self._journal.record(Event.CONFIG_WARNING, warning=warning)
+        for broken in config.disabled:
+            if not broken.switched_off:
+                self._journal.record(Event.CONFIG_BROKEN, server=broken.name, reason=broken.reason)
+
+    def _reject(self, error: ConfigInvalid) -> None:
+        self._journal.record(Event.CONFIG_INVALID, error=str(error))
+        self._session.tell(
+            EventType.CONFIG_REJECTED,
+            data={"error": str(error), "kept": "The configuration of before stays in use."},
+        )
+
+    def _say_settings(self, before: Config, after: Config) -> None:
+        """Limits and times are built into what runs: they count from the next start on."""
+        old, new = (msgspec.to_builtins(config.settings) for config in (before, after))
+        changed = [f"emceepee.{key}" for key in new if new[key] != old[key] and key != "policy"]
+        if changed:
+            warning = f"{', '.join(changed)} changed: that counts from the proxy's next start on."
+            self._journal.record(Event.CONFIG_WARNING, warning=warning)
+
+
+def _is_mistaken(broken: BrokenServer | None) -> bool:
+    """A mistake in an entry does not stop the server that ran before it was made."""
+    return broken is not None and not broken.switched_off
+
+
+def _read(source: Source, stamp: Stamp) -> Config:
+    if stamp is None:
+        raise ConfigInvalid(
+            "The configuration file is gone.", hint="Put it back, or restart the proxy without it."
+        )
+    return source.read()
