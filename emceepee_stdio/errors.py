@@ -3,7 +3,6 @@
 Everything below the front raises these; the front catches them once and renders `str(error)`.
 """
 
-import copy
 from collections.abc import Callable, Iterator
 from typing import ClassVar, Self
 
@@ -58,8 +57,10 @@ class ProxyError(Exception):
 
     def masked(self, mask: Callable[[str], str]) -> Self:
         """The same, with nothing in it that must not be shown."""
-        shown = copy.copy(self)
+        shown = type(self).__new__(type(self))  # each kind is made from something else
+        shown.__dict__ |= self.__dict__
         shown.fact, shown.next_step = mask(self.fact), mask(self.next_step)
+        shown.args = (shown.fact,)
         return shown
 
     def __str__(self) -> str:

@@ -25,6 +25,7 @@ __all__ = [
     "KINDS",
     "Flood",
     "Seen",
+    "endless_line",
     "misreport_episode",
     "replay_child",
     "replay_front",
@@ -34,7 +35,9 @@ __all__ = [
 CALM = "calm"
 BABBLER = "babbler"
 GROWTH = 128 * MEGABYTE
+FLOOD_GROWTH = 16 * MEGABYTE
 IN_FLIGHT = 12
+HANG = 30.0
 
 
 @dataclass
@@ -55,9 +58,9 @@ class Seen:
         self.growth = max(self.growth, other.growth)
 
 
-def _seen(client: Wild, before: int, lines: int) -> Seen:
+def _seen(client: Wild, before: int, lines: int, *, limit: int = GROWTH) -> Seen:
     growth = peak_memory(client) - before
-    assert growth < GROWTH, f"it grew by {growth / MEGABYTE:.0f} MiB"
+    assert growth < limit, f"it grew by {growth / MEGABYTE:.0f} MiB"
     return Seen(client.answered, client.failed, lines, client.foreign, growth)
 
 
@@ -292,7 +295,7 @@ async def front_flood(lines: int, home: Path) -> Flood:
             await client.send(block, client.asking(CALM))
             await client.settle(leave=4)
         await client.settle()
-        seen = _seen(client, before, lines)
+        seen = _seen(client, before, lines, limit=FLOOD_GROWTH)
         return Flood(lines, seen.calls, seen.growth, anyio.current_time() - began)
 
 
@@ -321,8 +324,25 @@ async def child_flood(lines: int, home: Path) -> Flood:
         calls = client.answered
         await client.send(client.asking(BABBLER), client.asking(CALM))
         await client.settle()
-        seen = _seen(client, before, lines)
+        seen = _seen(client, before, lines, limit=FLOOD_GROWTH)
         return Flood(2 * lines, calls, seen.growth, anyio.current_time() - began)
+
+
+async def endless_line(megabytes: int, home: Path, *, greet: bool) -> Seen:
+    """A line longer than any may be, as the first thing that is said or later."""
+    setting = Setting(home=home, servers={CALM: server()})
+    async with running(setting, seed="endless") as client:
+        if greet:
+            await client.greet()
+            await client.send(client.asking(CALM))
+            await client.settle()
+        before = memory(client)
+        with anyio.fail_after(HANG):
+            for _ in range(megabytes):
+                await client.send(b"x" * MEGABYTE)
+            await client.send(b"\n", client.asking(CALM))
+            await client.settle()
+        return _seen(client, before, 1)
 
 
 KINDS = {"front": front_episode, "child": child_episode, "http": http_episode}

@@ -24,7 +24,7 @@ __all__ = ["MEGABYTE", "Wild", "memory", "peak_memory", "running"]
 
 MEGABYTE = 1 << 20
 ROOT = Path(__file__).resolve().parents[2]
-REMEMBERED = 2_000
+REMEMBERED = 200
 COMPLAINT: Message = {
     "jsonrpc": "2.0",
     "error": {"code": -32700, "message": "Invalid message: Parse error"},

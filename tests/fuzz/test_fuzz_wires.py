@@ -10,6 +10,7 @@ import pytest
 from tests.fuzz.episodes import (
     FLOODS,
     KINDS,
+    endless_line,
     misreport_episode,
     replay_child,
     replay_front,
@@ -43,3 +44,8 @@ async def test_what_once_did_harm_does_none(tmp_path: Path, said: Path) -> None:
 async def test_a_flood_drowns_nobody_and_fills_no_memory(tmp_path: Path, side: str) -> None:
     seen = await FLOODS[side](FLOOD, tmp_path / "home")
     assert seen.calls > 0
+
+
+@pytest.mark.parametrize("greet", [False, True], ids=["first", "later"])
+async def test_a_line_without_an_end_is_not_kept(tmp_path: Path, *, greet: bool) -> None:
+    await endless_line(160, tmp_path / "home", greet=greet)
