@@ -7,9 +7,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.filled
 SOURCES := emceepee_stdio tests bench scripts
 WORKERS ?= 2
+MINUTES ?= 30
+SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo peers test check fmt lint types imports deps docs docs-check bench clean
+.PHONY: help demo peers test check fmt lint types imports deps docs docs-check soak bench clean
 
 help: ## Show this list.
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +60,10 @@ docs: $(STAMP) ## Write the generated pages.
 
 docs-check: $(STAMP)
 	$(BIN)/python scripts/generate_docs.py --check
+
+soak: $(STAMP) ## Mix calls and faults for half an hour, and see that every promise holds.
+	@mkdir -p .cache
+	$(BIN)/python -m tests.faults --seed $(SEED) --minutes $(MINUTES) --json .cache/soak.json
 
 bench: $(STAMP) ## Measure what the promises cost.
 	$(BIN)/python -m bench

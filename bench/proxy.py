@@ -119,6 +119,7 @@ def _home() -> Iterator[dict[str, str]]:
             **os.environ,
             "EMCEEPEE_CONFIG": str(config),
             "EMCEEPEE_LOG_DIR": str(Path(directory) / "logs"),
+            "EMCEEPEE_STATE_DIR": str(Path(directory) / "state"),
         }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Config, ServerConfig, Settings
+from emceepee_stdio.config import Config, PolicyMode, ServerConfig, Settings
 from emceepee_stdio.config.source import Source
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.front.hello import Handover
@@ -19,6 +19,7 @@ from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Event, Journal, default_directory
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.servers import Environment
+from emceepee_stdio.trust.store import default_trust_directory
 
 __all__ = ["environment_of", "run"]
 
@@ -30,11 +31,12 @@ def run(
     *,
     config_path: Path | None = None,
     extra: Sequence[ServerConfig] = (),
+    policy: PolicyMode | None = None,
 ) -> int:
     """Serve the greeted client; the exit code."""
     clock = Clock()
     ids = Ids(clock)
-    source = Source(config_path, environ=os.environ, extra=extra)
+    source = Source(config_path, environ=os.environ, extra=extra, policy=policy)
     stamp = source.stamp()
     config, problem = _load(source)
     journal = _journal(config, clock, session=ids())
@@ -96,6 +98,7 @@ def environment_of(settings: Settings, environ: Mapping[str, str]) -> Environmen
         cwd=_cwd(),
         home=_home(),
         uniform=random.uniform,
+        trust=default_trust_directory(environ),
         roots=roots,
     )
 

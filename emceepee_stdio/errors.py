@@ -33,6 +33,7 @@ __all__ = [
     "TimerLimit",
     "TimerNotFound",
     "ToolNotFound",
+    "WrongCredentials",
     "error_types",
 ]
 
@@ -90,6 +91,10 @@ class ServerFailed(ProxyError):
 
 class CannotConnect(ServerFailed):
     """Trying again would fail in the same way."""
+
+
+class WrongCredentials(CannotConnect):
+    """The server is there, and wants others than it was given."""
 
 
 class ToolNotFound(ProxyError):

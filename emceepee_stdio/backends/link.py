@@ -58,6 +58,7 @@ class LinkOptions:
     rounds: int = 10
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
     health: HealthPolicy = field(default_factory=HealthPolicy)
+    on_tools: Callable[[tuple[Item, ...]], None] | None = None
 
 
 class Link:
@@ -97,6 +98,7 @@ class Link:
             lazy=options.lazy,
         )
         self._asking = Asking(name, self._supervisor, self._ear, clock=clock, rounds=options.rounds)
+        self._seen_tools: tuple[Item, ...] | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._over: anyio.Event | None = None
 
@@ -279,12 +281,17 @@ class Link:
         if kind is not Kind.TOOLS and not term.declares(terms.capability):
             return self._lists.nothing(kind)
         errand = Errand(method=terms.method, within=within, deadline=self._clock.now() + within)
-        return await self._lists.get(
+        items = await self._lists.get(
             kind,
             lambda params: self._asking.send(term, errand, params),
             told_of_changes=self._subscriptions.tells_changes(kind),
             within=within,
         )
+        if kind is Kind.TOOLS and items is not self._seen_tools:
+            self._seen_tools = items
+            if self._options.on_tools is not None:
+                self._options.on_tools(items)
+        return items
 
     # What went wrong
 

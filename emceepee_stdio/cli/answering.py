@@ -52,32 +52,56 @@ async def _answer(here: Visit, asked: Asked, terminal: Terminal) -> dict[str, An
     terminal.note(f"{asked.server} asks: {message}")
     if asked.params.get("mode") == "url":
         terminal.note(f"It wants you to open this address yourself: {asked.params.get('url')}")
-        agreed = await anyio.to_thread.run_sync(
-            lambda: typer.confirm("Have you done so?", err=True), abandon_on_cancel=True
-        )
-        return {"action": "accept"} if agreed else None
-    return await anyio.to_thread.run_sync(_fill_in, asked.params, terminal, abandon_on_cancel=True)
+        return {"action": "accept"} if await _agrees("Have you done so?", usual=False) else None
+    return await _fill_in(asked.params, terminal)
 
 
-def _fill_in(params: Mapping[str, object], terminal: Terminal) -> dict[str, Any] | None:
+async def _fill_in(params: Mapping[str, object], terminal: Terminal) -> dict[str, Any] | None:
     """Ask for each field until all of them fit; an empty answer leaves an optional one out."""
     schema = _mapping(params.get("requestedSchema"))
-    properties = _mapping(schema.get("properties"))
     required = schema.get("required")
     wanted = cast("list[object]", required) if isinstance(required, list) else []
-    if not typer.confirm("Answer it?", default=True, err=True):
+    if not await _agrees("Answer it?", usual=True):
         return None
     while True:
         content: dict[str, Any] = {}
-        for name, about in properties.items():
+        for name, about in _mapping(schema.get("properties")).items():
             field = _mapping(about)
-            text = typer.prompt(_label(name, field), default="", show_default=False, err=True)
+            text = await _line(f"{_label(name, field)}:")
+            if text is None:
+                return None
             if text or name in wanted:
                 content[name] = _typed(text, str(field.get("type")))
         problems = form_problems(content, schema)
         if not problems:
             return {"action": "accept", "content": content}
         terminal.note(f"That does not fit: {'; '.join(problems)}.")
+
+
+async def _agrees(question: str, *, usual: bool) -> bool:
+    while True:
+        text = await _line(f"{question} [{'Y/n' if usual else 'y/N'}]:")
+        if text is None:
+            return False
+        if not text:
+            return usual
+        if text.lower() in {"y", "yes", "n", "no"}:
+            return text.lower().startswith("y")
+
+
+async def _line(question: str) -> str | None:
+    """What the person types; None when they close the input."""
+    typer.echo(f"{question} ", nl=False, err=True)
+    if sys.platform == "win32":
+        line = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
+    else:
+        # A terminal has a whole line or none: no thread is left waiting when the command is ended.
+        await anyio.wait_readable(sys.stdin)
+        line = sys.stdin.readline()
+    if not line:
+        typer.echo(err=True)  # ends the line of the question, as an answer would have
+        return None
+    return line.strip()
 
 
 def _label(name: str, field: Mapping[str, object]) -> str:

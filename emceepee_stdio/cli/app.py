@@ -12,6 +12,7 @@ import typer
 
 from emceepee_stdio import __version__
 from emceepee_stdio.cli import config
+from emceepee_stdio.cli.approve import approve
 from emceepee_stdio.cli.call import call
 from emceepee_stdio.cli.demo import demo
 from emceepee_stdio.cli.doctor import doctor
@@ -41,6 +42,7 @@ app.command()(doctor)
 app.command()(tail_logs)
 app.command()(ls)
 app.command()(call)
+app.command()(approve)
 app.command()(demo)
 app.command()(serve)
 

@@ -10,20 +10,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import anyio
+import msgspec
 
 from emceepee_stdio.backends.base import LogSource
-from emceepee_stdio.backends.channels.http_errors import HttpRefused
 from emceepee_stdio.cli.report import Check, Status
 from emceepee_stdio.cli.visit import Visit, visit
 from emceepee_stdio.config import BrokenServer, ServerConfig, Settings
-from emceepee_stdio.errors import CannotConnect, ProxyError
+from emceepee_stdio.errors import CannotConnect, ProxyError, WrongCredentials
 from emceepee_stdio.journal import redact_argv, redact_url
+from emceepee_stdio.trust.pins import Changes
 from emceepee_stdio.wire.environment import child_directory, child_environment, resolve_command
 
 __all__ = ["broken_check", "check_backends"]
 
 _KINDS = ("tools", "resources", "resource_templates", "prompts")
-_AUTH = frozenset({401, 403})
 _SHOWN_LINES = 5
 _LINE_CHARS = 300
 # What a failed import, and a package that is not there, look like on stderr.
@@ -135,7 +135,7 @@ class _Patient:
         spent = round((clock.now() - begun) * 1000)
         if failure is not None:
             return self._failed(failure, spent)
-        return self._well(spent)
+        return await self._well(spent)
 
     async def _examine(self, begun: float) -> None:
         clock = self._runtime.clock
@@ -148,7 +148,7 @@ class _Patient:
         await self._link.ping(within=self._within)
         self._details["round_trip_ms"] = round((clock.now() - asked) * 1000, 1)
 
-    def _well(self, spent: int) -> Check:
+    async def _well(self, spent: int) -> Check:
         snapshot = self._link.snapshot()
         if hello := snapshot.hello:
             self._details |= {
@@ -157,6 +157,15 @@ class _Patient:
                 "server_info": hello.server_info,
             }
         self._details["counts"] = dict(snapshot.counts)
+        changes, pending = await self._runtime.pins.changes(self._server.name)
+        if changes:
+            self._details["tools_changed"] = msgspec.to_builtins(changes)
+            return self._result(
+                "warning",
+                f"Its tools are not what they were: {self._shown(_changed(changes))}.",
+                spent,
+                remedy=f"See the difference, and agree to it or not: emceepee approve {pending}",
+            )
         noise = self._lines(LogSource.STDOUT)
         if noise:
             self._details["stdout_noise"] = noise
@@ -190,12 +199,12 @@ class _Patient:
         if self._is_missing(error):
             fact = f"The command {self._server.command!r} was not found."
             self._details["path"] = self._child_path()
-        auth = isinstance(error, HttpRefused) and error.status in _AUTH
+        auth = isinstance(error, WrongCredentials)
         return self._result(
             "auth" if auth else "failed",
             self._shown(fact),
             spent,
-            remedy=self._shown(self._remedy(error, "\n".join(lines))),
+            remedy=self._remedy(error, "\n".join(lines)),
         )
 
     def _result(
@@ -212,9 +221,15 @@ class _Patient:
         )
 
     def _remedy(self, error: ProxyError, words: str) -> str:
+        url = self._server.url
+        if url is None:
+            return self._shown(self._remedy_of_command(error, words))
+        if isinstance(error, WrongCredentials):
+            return self._credentials(url)
+        return self._shown(self._plain(error, "Check the URL, and whether the server runs."))
+
+    def _remedy_of_command(self, error: ProxyError, words: str) -> str:
         server = self._server
-        if server.url is not None:
-            return self._remedy_of_url(error, server.url)
         command = server.command or ""
         if self._is_missing(error):
             return self._find(command)
@@ -230,12 +245,14 @@ class _Patient:
             )
         return self._plain(error, f"Run it by hand to see why: {self._by_hand()}")
 
-    def _remedy_of_url(self, error: ProxyError, url: str) -> str:
-        if isinstance(error, HttpRefused) and error.status in _AUTH:
-            words = ["emceepee", "config", "add", self._server.name, "--replace"]
-            words += ["--url", redact_url(url), "--header", "Authorization: Bearer ${TOKEN}"]
-            return f"Give valid credentials, for example from a variable: {shlex.join(words)}"
-        return self._plain(error, "Check the URL, and whether the server runs.")
+    def _credentials(self, url: str) -> str:
+        """A line for the shell, where it would lose nothing of the entry."""
+        shown = self._shown(redact_url(url))
+        if self._server.headers or shown != url:
+            return "Give valid credentials in its url or headers: `emceepee config path` has them."
+        words = ["emceepee", "config", "add", self._server.name, "--replace", "--url", url]
+        words += ["--header", "Authorization: Bearer ${TOKEN}"]
+        return f"Give valid credentials, for example from a variable: {shlex.join(words)}"
 
     def _plain(self, error: ProxyError, otherwise: str) -> str:
         """The next step of the error, unless that is for a model to take."""
@@ -301,3 +318,9 @@ class _Patient:
 
     def _shown(self, text: str) -> str:
         return self._here.shown(text)
+
+
+def _changed(changes: Changes) -> str:
+    parts = [("changed", tuple(changes.changed)), ("added", changes.added)]
+    parts.append(("removed", changes.removed))
+    return "; ".join(f"{what} {', '.join(tools)}" for what, tools in parts if tools)

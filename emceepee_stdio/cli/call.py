@@ -19,6 +19,7 @@ from emceepee_stdio.cli.ls import TimeoutOption, chosen
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config import ServerConfig, Settings, load_file
 from emceepee_stdio.config.fields import nearest
+from emceepee_stdio.errors import WrongCredentials
 
 if TYPE_CHECKING:
     from emceepee_stdio.cli.visit import Visit
@@ -53,7 +54,7 @@ def call(
     """
     given = _given(arguments or [])
     loaded = load_file(config, environ=os.environ)
-    target = chosen(server, loaded.servers)
+    target = chosen(server, loaded)
     import anyio  # noqa: PLC0415 - the proxy itself is not loaded for the help
 
     terminal = Terminal()
@@ -169,13 +170,20 @@ def _schema(tools: Sequence[Mapping[str, Any]], server: str, tool: str) -> Mappi
 
 
 def _failed(server: str, outcome: _Outcome, terminal: Terminal) -> int:
-    """Say why there is no answer; the exit code."""
+    """Say why there is no answer, and what to do; the exit code."""
+    from emceepee_stdio import errors  # noqa: PLC0415 - see the caller
+
     failure = outcome.failure
+    lost = (errors.ServerDisconnected, errors.ServerFailed, errors.ServerUnavailable)
+    name = shlex.quote(server)
     terminal.note(f"emceepee: {failure.fact if failure else 'There was no answer.'}")
-    if outcome.reached:
+    if outcome.reached and not isinstance(failure, lost):
+        more = "Give it more time with --timeout SECONDS."
+        terms = f"See what its tools take: emceepee ls {name} --json"
+        terminal.note(more if isinstance(failure, errors.CallTimeout) else terms)
         return _TOOL_FAILED
-    terminal.note(f"See why: emceepee doctor {shlex.quote(server)}")
-    return _AUTH if getattr(failure, "status", None) in {401, 403} else _BACKEND
+    terminal.note(f"See why: emceepee doctor {name}")
+    return _AUTH if isinstance(failure, WrongCredentials) else _BACKEND
 
 
 def _block(block: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from emceepee_stdio.config.edit import EditRefused, guard, read_file
 from emceepee_stdio.config.fields import is_object
 from emceepee_stdio.journal import default_directory
 from emceepee_stdio.journal.redact import MARKER, redact_env
+from emceepee_stdio.wire.stragglers import leftovers
 
 __all__ = ["config_checks", "environment_checks", "registration_checks"]
 
@@ -33,7 +34,25 @@ def environment_checks(config: Config) -> list[Check]:
             "interpreter": sys.executable,
         },
     )
-    return [running, _journal_check(config)]
+    return [running, _journal_check(config), *_leftover_checks()]
+
+
+def _leftover_checks() -> list[Check]:
+    """Servers whose proxy was killed together with its watchdog; there hardly ever are any."""
+    found = leftovers()
+    if not found:
+        return []
+    names = ", ".join(f"{left.name} ({left.pid})" for left in found)
+    return [
+        Check(
+            id="environment.leftovers",
+            category="environment",
+            status="warning",
+            summary=f"Servers of a proxy that was killed still run: {names}.",
+            details={"pids": [left.pid for left in found]},
+            remediation=f"kill {' '.join(str(left.pid) for left in found)}",
+        )
+    ]
 
 
 def _journal_check(config: Config) -> Check:

@@ -157,6 +157,7 @@ def _proxy() -> Generator[subprocess.Popen[bytes]]:
             **os.environ,
             "EMCEEPEE_CONFIG": str(config),
             "EMCEEPEE_LOG_DIR": str(Path(directory) / "logs"),
+            "EMCEEPEE_STATE_DIR": str(Path(directory) / "state"),
         }
         with subprocess.Popen(
             [sys.executable, "-m", "emceepee_stdio", "serve"],

@@ -71,7 +71,7 @@ def doctor(
     environ = _desktop(os.environ) if desktop_env else dict(os.environ)
     file = default_path(os.environ) if config is None else config.expanduser()
     try:
-        loaded, unread = load_file(config, environ=environ), None
+        loaded, unread = load_file(file, environ=environ), None
     except ConfigInvalid as error:
         loaded, unread = Config(), error
     checks = _surroundings(loaded, file, unread) if not names or unread else []

@@ -1,6 +1,7 @@
 """`emceepee ls`: what the configured servers offer."""
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
@@ -9,7 +10,7 @@ import typer
 
 from emceepee_stdio.cli.config import ConfigOption, JsonOption
 from emceepee_stdio.cli.terminal import Terminal
-from emceepee_stdio.config import ServerConfig, Settings, load_file
+from emceepee_stdio.config import Config, ServerConfig, Settings, load_file
 from emceepee_stdio.config.fields import nearest
 
 __all__ = ["TimeoutOption", "chosen", "ls"]
@@ -44,14 +45,16 @@ def ls(
     """
     terminal = Terminal()
     loaded = load_file(config, environ=os.environ)
-    servers = list(loaded.servers) if server is None else [chosen(server, loaded.servers)]
-    if not servers:
+    servers = list(loaded.servers) if server is None else [chosen(server, loaded)]
+    broken = [] if server else [one for one in loaded.disabled if not one.switched_off]
+    if not servers and not broken and not as_json:
         terminal.line("No servers yet. Add one: emceepee config add NAME -- COMMAND ARGS")
         return
     import anyio  # noqa: PLC0415 - the proxy itself is not loaded for the help
 
-    with terminal.waiting(f"Asking {', '.join(one.name for one in servers)} …"):
+    with terminal.waiting(f"Asking {', '.join(one.name for one in servers) or 'nobody'} …"):
         found = anyio.run(partial(_gather, servers, loaded.settings, timeout))
+    found += [{"name": one.name, "error": f"Not used: {one.reason.rstrip('.')}."} for one in broken]
     if as_json:
         terminal.data({"servers": found})
     else:
@@ -60,19 +63,24 @@ def ls(
         if "error" in one:
             terminal.note(f"{one['name']}: {one['error']}")
     if failed := [one["name"] for one in found if "error" in one]:
-        terminal.note(f"See why: emceepee doctor {' '.join(failed)}")
+        terminal.note(f"See why: emceepee doctor {shlex.join(failed)}")
         raise typer.Exit(_BACKEND)
 
 
-def chosen(name: str, servers: Sequence[ServerConfig]) -> ServerConfig:
-    """The configured server of that name, or a word on which there are."""
-    names = [server.name for server in servers]
+def chosen(name: str, config: Config) -> ServerConfig:
+    """The configured server of that name, or a word on why not, or on which there are."""
+    names = [server.name for server in config.servers]
     if name in names:
-        return servers[names.index(name)]
+        return config.servers[names.index(name)]
+    for broken in config.disabled:
+        if broken.name == name:
+            raise typer.BadParameter(
+                f"{name} is not used: {broken.reason.rstrip('.')}.", param_hint="SERVER"
+            )
     near = nearest(name, names)
     known = f"There are: {', '.join(names) or 'none'}."
     raise typer.BadParameter(
-        f"there is no usable server {name!r}. {f'Did you mean {near}?' if near else known}",
+        f"there is no server {name!r}. {f'Did you mean {near}?' if near else known}",
         param_hint="SERVER",
     )
 

@@ -1,6 +1,6 @@
 """What `emceepee doctor` found: its checks, and the report that programs read."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -24,9 +24,9 @@ class Check(Struct, frozen=True, kw_only=True):
         Meta(description="auth: the server wants other credentials; off: switched off by you."),
     ]
     summary: Annotated[str, Meta(description="One sentence for people.")]
-    details: Annotated[
-        dict[str, object], Meta(description="What was measured or seen, by name.")
-    ] = field(default_factory=dict[str, object])
+    details: Annotated[dict[str, Any], Meta(description="What was measured or seen, by name.")] = (
+        field(default_factory=dict[str, Any])
+    )
     remediation: Annotated[
         str | None, Meta(description="What to do about it; null when there is nothing to do.")
     ] = None

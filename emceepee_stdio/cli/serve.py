@@ -5,12 +5,12 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
 from emceepee_stdio.cli.welcome import welcome
-from emceepee_stdio.config import ServerConfig
+from emceepee_stdio.config import PolicyMode, ServerConfig
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.front.hello import Handover
 
@@ -24,6 +24,7 @@ def serve_greeted(arguments: Sequence[str], handover: Handover, wire_in: int, wi
     parser = argparse.ArgumentParser(prog="emceepee serve", add_help=False)
     parser.add_argument("--config", metavar="FILE", type=Path)
     parser.add_argument("--server", metavar="NAME=COMMAND", action="append", default=[])
+    parser.add_argument("--policy", choices=get_args(PolicyMode))
     options = parser.parse_args(arguments)
     try:
         extra = [_server(text) for text in options.server]
@@ -34,7 +35,14 @@ def serve_greeted(arguments: Sequence[str], handover: Handover, wire_in: int, wi
         return 0
     from emceepee_stdio.app import run  # noqa: PLC0415 - other commands need not pay for it
 
-    return run(handover, wire_in, wire_out, config_path=options.config, extra=extra)
+    return run(
+        handover,
+        wire_in,
+        wire_out,
+        config_path=options.config,
+        extra=extra,
+        policy=options.policy,
+    )
 
 
 def serve(
@@ -45,12 +53,16 @@ def serve(
         list[str] | None,
         typer.Option(metavar="NAME=COMMAND", help="A server for this run; may be repeated."),
     ] = None,
+    policy: Annotated[
+        PolicyMode | None,
+        typer.Option(metavar="MODE", help="auto, ask, allow or deny; goes before the file's."),
+    ] = None,
 ) -> None:
     """Serve MCP on stdin and stdout, for a client that starts this command.
 
     Example: emceepee serve --server time='uvx mcp-server-time'
     """
-    del config, server  # only a person comes here: clients are served before this is loaded
+    del config, server, policy  # only a person comes here: clients are served before this is loaded
     welcome()
 
 

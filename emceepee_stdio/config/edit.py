@@ -16,7 +16,15 @@ from pathlib import Path
 from emceepee_stdio.config.jsonc import CannotEdit, Unreadable
 from emceepee_stdio.errors import ConfigInvalid
 
-__all__ = ["Change", "EditRefused", "backup_path", "guard", "read_backup", "read_file"]
+__all__ = [
+    "Change",
+    "EditRefused",
+    "backup_path",
+    "guard",
+    "read_backup",
+    "read_file",
+    "write_whole",
+]
 
 # Entries hold tokens, so what we make is for its owner alone.
 _PRIVATE = stat.S_IRUSR | stat.S_IWUSR
@@ -84,12 +92,12 @@ class Change:
             )
         if self.before is not None and self.backs_up:
             backup = backup_path(self.path)
-            _write(backup, self.before, like=None)
+            write_whole(backup, self.before)
         if self.after is None:
             target.unlink()
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
-            _write(target, self.after, like=None if self.before is None else target.stat())
+            write_whole(target, self.after, like=None if self.before is None else target.stat())
         return backup
 
 
@@ -146,8 +154,8 @@ def _naming(path: Path) -> Generator[None]:
         ) from None
 
 
-def _write(path: Path, text: str, *, like: os.stat_result | None) -> None:
-    """Put a whole file in place of another, or none."""
+def write_whole(path: Path, text: str, *, like: os.stat_result | None = None) -> None:
+    """Put a whole file in place of another, or none; for its owner alone, unless `like` it."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:

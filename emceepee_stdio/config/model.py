@@ -24,6 +24,7 @@ __all__ = [
     "Limits",
     "Logging",
     "Policy",
+    "PolicyMode",
     "RestartConfig",
     "RestartOverrides",
     "RestartSettings",
@@ -49,11 +50,14 @@ def _within(low: float, high: float, description: str) -> Meta:
     return Meta(ge=low, le=high, description=description)
 
 
+PolicyMode = Literal["auto", "ask", "allow", "deny"]
+
+
 class Policy(Struct, frozen=True, kw_only=True):
     """Which servers a model may add by itself, and what to do when a server's tools change."""
 
     mode: Annotated[
-        Literal["auto", "ask", "allow", "deny"],
+        PolicyMode,
         Meta(description="Whether servers that a model adds are connected, or need a person."),
     ] = "auto"
     pin: Annotated[
@@ -139,6 +143,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     notifications: Annotated[int, _within(1, 100_000, "Notifications kept for each server.")] = 100
     log_lines: Annotated[int, _within(1, 100_000, "Log lines kept for each server.")] = 500
     tasks: Annotated[int, _within(1, 10_000, "Calls and tasks at work at the same time.")] = 100
+    server_calls: Annotated[
+        int, _within(1, 10_000, "Calls and tasks of one server at work at the same time.")
+    ] = 50
     finished_tasks: Annotated[int, _within(1, 100_000, "Finished tasks kept.")] = 1_000
     timers: Annotated[int, _within(1, 10_000, "Active timers.")] = 100
     pending_requests: Annotated[
@@ -163,6 +170,10 @@ class Limits(Struct, frozen=True, kw_only=True):
         int, _within(0, _GIB, "Characters over which a result is stored and paged; 0 never does.")
     ] = 40_000
     line_bytes: Annotated[int, _within(_KIB, _GIB, "Bytes of one line from a server.")] = 64 * _MIB
+    output_lines: Annotated[
+        int,
+        _within(1, 1_000_000, "Lines of one server's output written to the journal in a minute."),
+    ] = 3_000
     unread_bytes: Annotated[
         int, _within(_KIB, _GIB, "Bytes that a server may leave unread before it is refused more.")
     ] = 64 * _MIB

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from emceepee_stdio.config.load import default_path, load_file
-from emceepee_stdio.config.model import Config
+from emceepee_stdio.config.model import Config, PolicyMode
 from emceepee_stdio.config.server import ServerConfig
 
 __all__ = ["Source"]
@@ -22,10 +22,12 @@ class Source:
         *,
         environ: Mapping[str, str],
         extra: Sequence[ServerConfig] = (),
+        policy: PolicyMode | None = None,
     ) -> None:
         self._path = path
         self._environ = environ
         self._extra = tuple(extra)
+        self._policy: PolicyMode | None = policy
 
     def __repr__(self) -> str:
         return f"<Source {self._path or 'default'} and {len(self._extra)} more>"
@@ -40,11 +42,17 @@ class Source:
         return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode)
 
     def read(self) -> Config:
-        """What the file says, with the servers of the command line in the place of its own."""
+        """What the file says, with what the command line says in the place of it."""
         return self.beside(load_file(self._path, environ=self._environ))
 
     def beside(self, config: Config) -> Config:
         given = {server.name for server in self._extra}
         kept = tuple(server for server in config.servers if server.name not in given)
         off = tuple(server for server in config.disabled if server.name not in given)
-        return msgspec.structs.replace(config, servers=(*kept, *self._extra), disabled=off)
+        settings = config.settings
+        if self._policy is not None:
+            policy = msgspec.structs.replace(settings.policy, mode=self._policy)
+            settings = msgspec.structs.replace(settings, policy=policy)
+        return msgspec.structs.replace(
+            config, servers=(*kept, *self._extra), disabled=off, settings=settings
+        )

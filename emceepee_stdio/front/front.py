@@ -6,6 +6,7 @@ never the end of the connection.
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import anyio
@@ -15,17 +16,19 @@ from msgspec import UNSET, Raw, UnsetType
 
 from emceepee_stdio.errors import CallFailed, ProxyError
 from emceepee_stdio.front.limits import ceiling_ms
+from emceepee_stdio.front.person import AskedBack, AskedDirectly, Questions, Seals
 from emceepee_stdio.front.protocol import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
     IDENTITY,
     PROTOCOL_VERSION,
+    SERVER_INFO,
     Protocol,
     Refused,
 )
 from emceepee_stdio.front.render import render
 from emceepee_stdio.journal import Event
-from emceepee_stdio.session.calls import Call
+from emceepee_stdio.session.calls import Call, InputRequired, Person
 from emceepee_stdio.session.large import RESULTS, fitted
 from emceepee_stdio.session.own import read_own
 from emceepee_stdio.session.reply import Reply
@@ -60,10 +63,21 @@ class _Meta(msgspec.Struct):
     progress: int | str | UnsetType = msgspec.field(name="progressToken", default=UNSET)
 
 
+class _Told(msgspec.Struct, omit_defaults=True):
+    """The params of a progress notification."""
+
+    token: int | str = msgspec.field(name="progressToken")
+    progress: int | float
+    total: int | float | UnsetType = UNSET
+    message: str | UnsetType = UNSET
+
+
 class _Call(msgspec.Struct):
     name: str
     arguments: Raw | UnsetType = UNSET
     meta: _Meta | None = msgspec.field(name="_meta", default=None)
+    responses: dict[str, Raw] | None = msgspec.field(name="inputResponses", default=None)
+    state: str | None = msgspec.field(name="requestState", default=None)
 
 
 class _Read(msgspec.Struct):
@@ -98,6 +112,13 @@ class Front:
             write=self._write,
             max_line=runtime.settings.limits.line_bytes,
             strict=True,
+        )
+        self._seals = Seals(runtime.clock)
+        self._questions = Questions(
+            self.peer,
+            runtime.clock,
+            tasks,
+            within=runtime.settings.timeouts.client_request_ms / 1000,
         )
 
     def __repr__(self) -> str:
@@ -152,6 +173,11 @@ class Front:
 
     def on_malformed(self, message: Malformed) -> None:
         self.peer.complain(message)
+
+    def on_stray(self, request_id: str) -> None:
+        """An answer to what we asked, late or twice: nobody waits for a word on it."""
+        noise = f"an answer that nobody waits for: id {request_id}"
+        self._runtime.journal.record(Event.CLIENT_NOISE, text=noise)
 
     def on_noise(self, text: str) -> None:
         self._runtime.journal.record(Event.CLIENT_NOISE, text=text)
@@ -238,12 +264,24 @@ class Front:
         call = Call(
             answer=lambda reply: self._answer(request.id, call, reply, modern=modern),
             ceiling=self._ceiling(),
+            person=self._person(asked, modern=modern),
         )
         if token is not UNSET:
             call.on_progress = self._forwarder(call, token)
         self._calls[request.id] = call
         arguments = None if asked.arguments in (UNSET, _NULL) else asked.arguments
         self._tasks.start_soon(self._run, tool, arguments, call)
+
+    def _person(self, asked: _Call, *, modern: bool) -> Person | None:
+        """Whom the client can ask for us, if anybody."""
+        if modern:
+            declared = None if asked.meta is None else asked.meta.capabilities
+            if not isinstance(declared, dict) or "elicitation" not in declared:
+                return None
+            return AskedBack(self._seals, state=asked.state, responses=asked.responses)
+        if "elicitation" not in self._protocol.capabilities:
+            return None
+        return AskedDirectly(self._questions, patience=self._ceiling())
 
     async def _run(self, tool: Tool, arguments: Raw | None, call: Call) -> None:
         """One call, from its arguments to its answer, whatever happens."""
@@ -256,6 +294,8 @@ class Front:
                 self._session.finish(call, fitted(self._session, reply) if call.server else reply)
             except ProxyError as error:
                 self._session.fail(call, error)
+            except InputRequired as question:
+                self._ask_back(call, question)
             except Exception as error:  # noqa: BLE001 - a bug in one call must not end the others
                 self._session.fail(call, self._unexpected(error, tool.name))
         if call.scope.cancelled_caught:
@@ -268,13 +308,32 @@ class Front:
         self._calls.pop(request_id, None)
         self._answered.set()
         identity = self._identity if modern else None
-        body, leases = render(self._session, reply, call, identity=identity)
+        try:
+            body, leases = render(self._session, reply, call, identity=identity)
+        except Exception as error:  # noqa: BLE001 - whatever is in it, the client gets an answer
+            instead = replace(Reply.error(self._unexpected(error)), whole=True)
+            body, leases = render(self._session, instead, call, identity=identity)
         call.lease = None
         if self.peer.answer(request_id, body):
             self._unwritten.append((self._queued, leases))
         else:
             for lease in leases:
                 self._session.events.release(lease)
+
+    def _ask_back(self, call: Call, question: InputRequired) -> None:
+        """Only calls of the modern era come to this: the question is their result."""
+        self._session.abandon(call)
+        body = {
+            "resultType": "input_required",
+            "inputRequests": question.requests,
+            "requestState": question.state,
+            "_meta": {SERVER_INFO: Raw(self._identity)},
+        }
+        for request_id, waiting in list(self._calls.items()):
+            if waiting is call:
+                del self._calls[request_id]
+                self.peer.answer(request_id, to_json(body))
+        self._answered.set()
 
     def _unexpected(self, error: Exception, what: str = "a request") -> ProxyError:
         reference = self._runtime.ids()
@@ -303,9 +362,12 @@ class Front:
         def forward(params: Raw) -> None:
             if call.answered:
                 return
-            fields = msgspec.json.decode(params, type=dict[str, Raw])
-            fields["progressToken"] = Raw(to_json(token))
-            self.peer.notify("notifications/progress", to_json(fields))
+            try:
+                told = msgspec.json.decode(params, type=_Told)
+            except (msgspec.MsgspecError, RecursionError):
+                return  # the client would not understand it either
+            told.token = token
+            self.peer.notify("notifications/progress", to_json(told))
 
         return forward
 

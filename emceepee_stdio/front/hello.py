@@ -15,6 +15,8 @@ from emceepee_stdio.front.protocol import Protocol, Refused
 __all__ = ["Handover", "hello", "take_over"]
 
 _CHUNK = 65_536
+# Nobody greets at such length; the rest of us reads it better.
+_LONGEST = 1 << 20
 _A_MOMENT = 0.02
 _LEAVES_OPEN = frozenset({"initialize", "server/discover", "ping"})
 
@@ -60,6 +62,8 @@ def hello(wire_in: int, wire_out: int) -> Handover:
         if not data:
             return Handover(protocol, unread.strip(), stays, ended=True)
         unread += data
+        if len(unread) > _LONGEST and b"\n" not in unread:
+            return Handover(protocol, unread, stays, ended=False)
         while (end := unread.find(b"\n")) >= 0:
             answer = _answer(protocol, unread[:end])
             if answer is None:
@@ -92,8 +96,10 @@ def _answer(protocol: Protocol, line: bytes) -> tuple[bytes, bool] | None:
 
 def _read(line: bytes) -> dict[str, object] | None:
     """A well-formed request or notification; whatever else is left to those who judge it."""
+    if b"\\ud" in line.lower():  # half a character, perhaps
+        return None
     try:
-        message = json.loads(line)
+        message = json.loads(line, parse_float=_finite)
     except (ValueError, RecursionError):
         return None
     if not isinstance(message, dict):
@@ -103,7 +109,14 @@ def _read(line: bytes) -> dict[str, object] | None:
     if isinstance(request_id, bool) or not isinstance(request_id, int | str):
         return None
     is_ours = fields.get("jsonrpc") == "2.0" and isinstance(fields.get("method"), str)
-    return fields if is_ours else None
+    return fields if is_ours and isinstance(fields.get("params", {}), dict) else None
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number - number != 0:
+        raise ValueError("beyond what a number can be")
+    return number
 
 
 def _framed(request_id: int | str, result: bytes | Refused) -> bytes:

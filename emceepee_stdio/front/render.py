@@ -23,13 +23,20 @@ def render(
     session: Session, reply: Reply, call: Call, *, identity: bytes | None
 ) -> tuple[bytes, list[Lease]]:
     """The result, and the leases that it fulfils. `identity` stamps an answer of the modern era."""
-    leases = [call.lease] if call.lease is not None else []
+    leases: list[Lease] = []
+    context: list[bytes] = []
     if call.own_events:
         leases.append(session.events.take_these(call.own_events))
-    context: list[bytes] = []
     if not reply.whole:
-        lease, context = _context(session)
+        try:
+            lease, context = _context(session)
+        except BaseException:
+            for taken in leases:
+                session.events.release(taken)
+            raise
         leases.append(lease)
+    if call.lease is not None:
+        leases.append(call.lease)
     body = _assemble(reply, [reply.content, *context] if reply.content else context, identity)
     limit = session.settings.limits.client_line_bytes
     if len(body) > limit and reply.content:
@@ -39,9 +46,17 @@ def render(
 
 
 def _context(session: Session) -> tuple[Lease, list[bytes]]:
+    lease = session.events.take(limit=session.settings.limits.response_events)
+    try:
+        lease, events = lease_events(session, lease)
+        return lease, _blocks(session, lease, events)
+    except BaseException:
+        session.events.release(lease)
+        raise
+
+
+def _blocks(session: Session, lease: Lease, events: list[dict[str, object]]) -> list[bytes]:
     blocks: list[bytes] = []
-    taken = session.events.take(limit=session.settings.limits.response_events)
-    lease, events = lease_events(session, taken)
     if events:
         told: dict[str, object] = {"events_since_last_response": events}
         if lease.remaining:
@@ -50,7 +65,7 @@ def _context(session: Session) -> tuple[Lease, list[bytes]]:
     if len(session.requests):
         pending = {"pending_client_action": pending_client(session)}
         blocks.append(text_block(to_json(pending).decode()))
-    return lease, blocks
+    return blocks
 
 
 def _assemble(reply: Reply, blocks: list[bytes], identity: bytes | None) -> bytes:

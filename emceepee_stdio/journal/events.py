@@ -68,8 +68,33 @@ class Event(StrEnum):
     )
     APPROVAL_REQUESTED = "approval_requested", Level.WARNING, "A new server waits for a person."
     APPROVAL_GRANTED = "approval_granted", Level.INFO, "A person allowed a server."
+    APPROVAL_SKIPPED = (
+        "approval_skipped",
+        Level.WARNING,
+        "A server was added without asking, because the client cannot ask.",
+    )
+    APPROVAL_UNWRITABLE = (
+        "approval_unwritable",
+        Level.WARNING,
+        "An agreement counts for this session only: it could not be written down.",
+    )
+    TOOLS_CHANGED = (
+        "tools_changed",
+        Level.WARNING,
+        "Tools of a server are not what they were when they were first seen.",
+    )
+    LEFTOVERS = (
+        "leftovers",
+        Level.WARNING,
+        "Processes of an earlier proxy are still there.",
+    )
     APPROVAL_DENIED = "approval_denied", Level.WARNING, "A server was refused."
     SERVER_OUTPUT = "server_output", Level.INFO, "A line that a backend printed or logged."
+    SERVER_OUTPUT_DROPPED = (
+        "server_output_dropped",
+        Level.WARNING,
+        "A server printed more than is written down; `count` lines are missing before this.",
+    )
     SERVER_NOT_ADDED = "server_not_added", Level.WARNING, "A configured server could not be added."
     CONFIG_WARNING = "config_warning", Level.WARNING, "Something in the configuration looks wrong."
     CONFIG_BROKEN = "config_broken", Level.WARNING, "An entry of the configuration is not used."

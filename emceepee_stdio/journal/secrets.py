@@ -63,9 +63,11 @@ def _given(
 ) -> Iterator[str]:
     for given, shown in zip(argv, redact_argv(argv), strict=True):
         if MARKER in shown:
-            value = _ARGUMENT_VALUE.fullmatch(given)
-            yield value[1] if value else given
+            named = _ARGUMENT_VALUE.fullmatch(given)
+            yield named[1] if named else given
             yield from _of_url(given)
+            if named:
+                yield from _of_url(named[1])
     shown_env = redact_env(env)
     for name, value in env.items():
         if MARKER in shown_env[name]:
@@ -90,7 +92,7 @@ def _of_url(url: str) -> Iterator[str]:
     if not parts.netloc:
         return
     user, _, password = parts.netloc.rpartition("@")[0].partition(":")
-    if user:
+    if user or password:
         yield user
         yield password
         yield b64encode(unquote(f"{user}:{password}").encode()).decode()

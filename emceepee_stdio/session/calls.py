@@ -5,8 +5,10 @@ it is promoted: the client gets a task, the call goes on, and its reply becomes 
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Protocol
 
 import anyio
 from msgspec import Raw
@@ -14,7 +16,40 @@ from msgspec import Raw
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.state import Lease, Slot
 
-__all__ = ["Call", "Calls"]
+__all__ = ["Call", "Calls", "Decision", "InputRequired", "OnLate", "Person"]
+
+
+class Decision(Enum):
+    """What came of asking a person."""
+
+    AGREED = auto()
+    AGREED_ONCE = auto()
+    REFUSED = auto()
+    OPEN = auto()
+    CANNOT_ASK = auto()
+
+
+OnLate = Callable[[bool], Awaitable[None]]
+
+
+class Person(Protocol):
+    """Whoever is behind the client, where the client can ask them for us."""
+
+    async def confirm(self, text: str, digest: str, *, on_late: OnLate) -> Decision:
+        """Show them all of the text. `digest` stands for exactly what is asked about.
+
+        `on_late` is told when they agree after the call has ended; whether to remember it.
+        """
+        ...
+
+
+class InputRequired(Exception):
+    """The answer to this call is a question: the client asks, and makes the call again."""
+
+    def __init__(self, requests: Mapping[str, object], state: str) -> None:
+        super().__init__("input required")
+        self.requests = requests
+        self.state = state
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -24,7 +59,7 @@ class Call:
     `ceiling` is how many seconds this client waits at most; `answer` gives it a reply; at
     `deadline` it becomes a task, and at `promote_at` if its server waits for an answer. `extra`
     are arguments that the tool does not know; `own_events` and `lease` are events that the reply
-    tells by itself.
+    tells by itself; `person` can be asked, where the client offers it.
     """
 
     answer: Callable[[Reply], None]
@@ -43,6 +78,7 @@ class Call:
     extra: Mapping[str, Raw] = field(default_factory=dict[str, Raw])
     own_events: list[str] = field(default_factory=list[str])
     lease: Lease | None = None
+    person: Person | None = None
 
     def __repr__(self) -> str:
         state = self.task or ("answered" if self.answered else "in flight")
@@ -72,6 +108,10 @@ class Calls:
             calls.pop(call, None)
             if not calls:
                 del self._by_server[call.server]
+
+    def count(self, server: str) -> int:
+        """All of them, with those that have become tasks."""
+        return len(self._by_server.get(server, ()))
 
     def waiting_on(self, server: str) -> list[Call]:
         """Those that have not been answered yet."""

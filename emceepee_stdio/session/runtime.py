@@ -1,6 +1,9 @@
 """The session at work: its state, its servers, and the tasks in which they run."""
 
+from collections.abc import Mapping
+
 import anyio
+import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
 from emceepee_stdio.clock import Clock
@@ -9,10 +12,15 @@ from emceepee_stdio.config.source import Source
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Event, Journal
 from emceepee_stdio.session.configured import Configured, Stamp
+from emceepee_stdio.session.gate import Gate
+from emceepee_stdio.session.pins import Pins
 from emceepee_stdio.session.servers import Environment, Servers
 from emceepee_stdio.session.session import Session
+from emceepee_stdio.state import EventType
+from emceepee_stdio.trust.store import TrustStore
 from emceepee_stdio.wire.environment import DEPTH
 from emceepee_stdio.wire.process import StopTimes
+from emceepee_stdio.wire.stragglers import leftovers
 
 __all__ = ["Runtime"]
 
@@ -57,6 +65,23 @@ class Runtime:
             session=self.session,
             journal=journal,
         )
+        self.trust = TrustStore(environment.trust)
+        self.gate = Gate(
+            self.trust,
+            policy=lambda: self.configured.config.settings.policy,
+            configured=lambda: self.configured.config.servers,
+            environment=environment,
+            clock=clock,
+            journal=journal,
+        )
+        self.pins = Pins(
+            self.trust,
+            mode=lambda: self.configured.config.settings.policy.pin,
+            tell=self._tell_tools,
+            clock=clock,
+            journal=journal,
+        )
+        self.servers.on_tools = self.pins.seen
         self.tasks: TaskGroup | None = None
         self._stop = anyio.Event()
         self._ended = anyio.Event()
@@ -69,6 +94,18 @@ class Runtime:
         if self.tasks is None:
             raise RuntimeError("the session does not run")
         return self.tasks
+
+    async def _report_leftovers(self) -> None:
+        """An earlier proxy that was killed together with its watchdog may have left children."""
+        found = await anyio.to_thread.run_sync(leftovers, abandon_on_cancel=True)
+        if found:
+            processes = [f"{left.pid} {left.name}" for left in found]
+            self.journal.record(Event.LEFTOVERS, processes=processes)
+
+    def _tell_tools(self, server: str, data: Mapping[str, object]) -> None:
+        self.session.tell(
+            EventType.TOOLS_CHANGED, server=server, data=data, fold=(server, "tools_changed")
+        )
 
     def _target_of(self, name: str) -> str | None:
         """The command line or address of a server, without its secrets."""
@@ -106,6 +143,7 @@ class Runtime:
             )
             return
         await self.configured.start(self.group())
+        await self._report_leftovers()
         await self.configured.watch(
             self.group(), every=self.settings.timeouts.config_poll_ms / 1000
         )

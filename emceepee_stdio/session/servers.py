@@ -33,10 +33,12 @@ from emceepee_stdio.errors import (
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Secrets, given_secrets
 from emceepee_stdio.state import RestartPolicy
+from emceepee_stdio.trust.addresses import AddressRule
 from emceepee_stdio.wire.process import StopTimes
+from emceepee_stdio.wire.stragglers import owner_mark
 from emceepee_stdio.wire.watchdog import Watchdog
 
-__all__ = ["Environment", "Member", "Origin", "Servers"]
+__all__ = ["Admission", "Environment", "Member", "Origin", "Servers"]
 
 OWN_NAME = "emceepee"
 
@@ -49,7 +51,11 @@ class Environment:
     cwd: Path
     home: Path
     uniform: Callable[[float, float], float]
+    trust: Path
     roots: Sequence[Mapping[str, str]] = field(default_factory=tuple)
+
+
+OnTools = Callable[[ServerConfig, Sequence[Mapping[str, object]], Callable[..., object]], None]
 
 
 class Origin(StrEnum):
@@ -59,6 +65,14 @@ class Origin(StrEnum):
     CLIENT = "client"
 
 
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """That a server may come in: on what grounds, and to which addresses it may lead."""
+
+    grounds: str
+    rule: AddressRule | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """One server: what it was made from, on whose word, and the link to it."""
@@ -66,6 +80,7 @@ class Member:
     config: ServerConfig
     origin: Origin
     link: Link
+    admission: Admission | None = None
 
 
 class Servers:
@@ -88,7 +103,7 @@ class Servers:
         self._environment = environment
         self._secrets = secrets
         self._haste = Haste()
-        owner = ids()
+        owner = owner_mark(ids())
         self._watchdog = Watchdog(owner)
         self._around = Surroundings(
             clock=clock,
@@ -102,6 +117,7 @@ class Servers:
         )
         self._members: dict[str, Member] = {}
         self.broken: dict[str, BrokenServer] = {}
+        self.on_tools: OnTools = lambda _config, _tools, _start: None
 
     def __repr__(self) -> str:
         return f"<Servers {', '.join(self._members) or 'none'}>"
@@ -138,6 +154,7 @@ class Servers:
         tasks: TaskGroup,
         *,
         origin: Origin,
+        admission: Admission | None = None,
         replace: bool = False,
     ) -> Link:
         """Start a backend; the same settings again are the same backend."""
@@ -145,7 +162,8 @@ class Servers:
             raise InvalidArguments(
                 f"The name {OWN_NAME} is the proxy's own.", hint="Choose another."
             )
-        make_channel = await self._channel_maker(config)
+        rule = None if admission is None else admission.rule
+        make_channel = await self._channel_maker(config, rule)
         # In a loop: while one is stopped, somebody else may have added another of the name.
         while present := self._members.get(config.name):
             if present.config == config:
@@ -168,9 +186,11 @@ class Servers:
             clock=self._clock,
             uniform=self._environment.uniform,
             roots=lambda: self._environment.roots,
-            options=self._link_options(config),
+            options=self._link_options(config, tasks),
         )
-        self._members[config.name] = Member(config=config, origin=origin, link=link)
+        self._members[config.name] = Member(
+            config=config, origin=origin, link=link, admission=admission
+        )
         tasks.start_soon(self._run, link)
         return link
 
@@ -209,7 +229,9 @@ class Servers:
         self._members.clear()
         await anyio.to_thread.run_sync(self._watchdog.close)
 
-    async def _channel_maker(self, config: ServerConfig) -> Callable[[Sink], Channel]:
+    async def _channel_maker(
+        self, config: ServerConfig, rule: AddressRule | None
+    ) -> Callable[[Sink], Channel]:
         if config.url is None:
             return lambda sink: self._stdio_channel(config, sink)
         # The HTTP client costs start-up: it is loaded off the loop, with the first URL.
@@ -221,6 +243,7 @@ class Servers:
             sse={"auto": None, "http": False, "sse": True}.get(config.transport),
             connect=times.connect_ms / 1000,
             max_message=limits.line_bytes,
+            rule=rule,
         )
         return lambda sink: http.HttpChannel(
             config.name,
@@ -259,7 +282,7 @@ class Servers:
             ),
         )
 
-    def _link_options(self, config: ServerConfig) -> LinkOptions:
+    def _link_options(self, config: ServerConfig, tasks: TaskGroup) -> LinkOptions:
         times = self._settings.timeouts
         restart = self._settings.restart.for_server(config)
         return LinkOptions(
@@ -279,6 +302,7 @@ class Servers:
                 within=times.health_ms / 1000,
                 misses=self._settings.limits.health_misses,
             ),
+            on_tools=lambda tools: self.on_tools(config, tools, tasks.start_soon),
         )
 
 

@@ -19,12 +19,20 @@ from emceepee_stdio.backends.base import (
 )
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Settings
-from emceepee_stdio.errors import ProxyError
+from emceepee_stdio.errors import ProxyError, TaskLimit
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Event as JournalEvent
 from emceepee_stdio.journal import Journal, Secrets
 from emceepee_stdio.session.calls import Call, Calls
-from emceepee_stdio.session.heard import Logged, Notified, fields_of, fold_of
+from emceepee_stdio.session.heard import (
+    Flow,
+    Logged,
+    Notified,
+    fields_of,
+    fold_of,
+    is_too_deep,
+    ring_of,
+)
 from emceepee_stdio.session.reconcile import Reconciler
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.ticker import Ticker
@@ -90,6 +98,7 @@ class Session:
         self._calls = Calls()
         self._promotions: Deadlines[Call] = Deadlines()
         self._questions: dict[str, Question] = {}
+        self._flows: dict[str, Flow] = {}
         self._news = anyio.Event()
         self.target_of: Callable[[str], str | None] = lambda _server: None
         self.ticker = Ticker(
@@ -150,6 +159,12 @@ class Session:
         Returns how long the server may take: longer than the task that the call may become.
         """
         call.ttl = self.tasks.check_ttl(ttl)
+        if self._calls.count(server) >= self.settings.limits.server_calls:
+            raise TaskLimit(
+                f"{server} has {self._calls.count(server)} calls and tasks at work, as many as one "
+                "server may have.",
+                hint="Wait for one with await_activity, or stop one with cancel_task.",
+            )
         call.slot = self.tasks.admit()
         call.server, call.tool = server, tool
         call.deadline = self.clock.now() + within
@@ -321,9 +336,10 @@ class Session:
         self.wake()
 
     def notification(self, server: str, method: str, params: Raw | None) -> None:
-        ring = self.notifications.get(server)
-        if ring is None:
-            ring = self.notifications[server] = Ring(self.settings.limits.notifications)
+        limits = self.settings.limits
+        ring = ring_of(
+            self.notifications, server, capacity=limits.notifications, servers=limits.servers
+        )
         now = self.clock.now()
         ring.append(Notified(server=server, method=method, params=params, received_at=now))
         fields = fields_of(params)
@@ -336,10 +352,20 @@ class Session:
 
     def log(self, server: str, line: LogLine) -> None:
         line = replace(line, text=self.secrets.mask(line.text))
-        ring = self.logs.get(server)
-        if ring is None:
-            ring = self.logs[server] = Ring(self.settings.limits.log_lines)
-        ring.append(Logged(server=server, line=line, received_at=self.clock.now()))
+        limits, now = self.settings.limits, self.clock.now()
+        ring = ring_of(self.logs, server, capacity=limits.log_lines, servers=limits.servers)
+        ring.append(Logged(server=server, line=line, received_at=now))
+        flow = self._flows.get(server)
+        if flow is None:
+            flow = self._flows[server] = Flow(limits.output_lines)
+            if len(self._flows) > len(self.logs):
+                self._flows = {
+                    name: kept for name, kept in self._flows.items() if name in self.logs
+                }
+        if not flow.takes(now):
+            return
+        if over := flow.take_over():
+            self.journal.record(JournalEvent.SERVER_OUTPUT_DROPPED, server=server, count=over)
         write = self.journal.debug if line.source is LogSource.PROTOCOL else self.journal.info
         write(JournalEvent.SERVER_OUTPUT, server=server, source=line.source.value, text=line.text)
 
@@ -368,6 +394,8 @@ class Session:
         """Every answer shows every question: one server must not fill them all."""
         limits = self.settings.limits
         size = 0 if question.params is None else len(bytes(question.params))
+        if question.params is not None and is_too_deep(question.params):
+            return "A question that is nested so deeply is not passed on."
         if kind is RequestKind.ELICITATION and size > limits.question_bytes:
             return f"A question of {size} bytes is too large; {limits.question_bytes} are allowed."
         if len(self.requests.pending(server=server)) >= limits.server_questions:

@@ -35,6 +35,7 @@ class EventType(StrEnum):
     PROCESS_STARTED = "process_started"
     PROCESS_CRASHED = "process_crashed"
     PROCESS_STOPPED = "process_stopped"
+    TOOLS_CHANGED = "tools_changed"
     CONFIG_REJECTED = "config_rejected"
     EVENTS_DROPPED = "events_dropped"
 

@@ -73,6 +73,9 @@ async def execute_tool(runtime: Runtime, p: ExecuteTool, call: Call) -> Reply:
     needs_schema = depends_on_schema(_given(p), call.extra) and link.known("tools") is None
     args = None if needs_schema else _repaired(runtime, link, p, call)
     limit = runtime.session.begin(call, server=link.name, tool=p.tool, within=within, ttl=ttl)
+    if runtime.pins.enforced:
+        await _learn(link, runtime)
+        await runtime.pins.check(link.name, p.tool)
     if args is None:
         await _learn(link, runtime)
         args = _repaired(runtime, link, p, call)

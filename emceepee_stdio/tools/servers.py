@@ -1,13 +1,14 @@
 """Tools that add, remove, reconnect and list servers."""
 
 import shlex
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import anyio
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from emceepee_stdio.backends.base import Snapshot
+from emceepee_stdio.backends.base import Hello, Snapshot
 from emceepee_stdio.backends.link import Link
 from emceepee_stdio.config import RestartOverrides, ServerConfig
 from emceepee_stdio.config.recursion import starts_emceepee
@@ -19,6 +20,7 @@ from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.servers import Origin
 from emceepee_stdio.state import EventType, Phase
 from emceepee_stdio.tools.registry import Params
+from emceepee_stdio.wire.codec import to_json
 
 __all__ = [
     "AddServer",
@@ -31,6 +33,7 @@ __all__ = [
     "remove_server",
 ]
 
+_SAID_CHARS = 4_000
 _OWN_EVENTS = frozenset(
     {
         EventType.SERVER_ADDED,
@@ -113,8 +116,16 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
     session = runtime.session
     before = session.events.latest
     present = list(runtime.servers)
+    member = runtime.servers.member(config.name)
+    admission = None
+    if member is None or member.config != config:
+        admission = await runtime.gate.admit(config, call)
     link = await runtime.servers.add(
-        config, runtime.group(), origin=Origin.CLIENT, replace=p.replace
+        config,
+        runtime.group(),
+        origin=Origin.CLIENT,
+        admission=admission,
+        replace=p.replace,
     )
     is_new = link not in present
     if is_new:
@@ -185,20 +196,16 @@ def describe(runtime: Runtime, snapshot: Snapshot) -> dict[str, object]:
         "transport": snapshot.transport,
         "target": runtime.session.secrets.mask(snapshot.target),
     }
+    member = runtime.servers.member(snapshot.name)
+    if member is not None and member.admission is not None:
+        shown["admitted"] = member.admission.grounds
     if snapshot.pid is not None:
         shown["pid"] = snapshot.pid
     if snapshot.up_since is not None:
         shown["connected_at"] = clock.iso(snapshot.up_since)
         shown["uptime_ms"] = round((now - snapshot.up_since) * 1000)
-    if hello := snapshot.hello:
-        shown |= {
-            "era": hello.era.value,
-            "protocol_version": hello.protocol_version,
-            "server_info": hello.server_info,
-            "capabilities": hello.capabilities,
-        }
-        if hello.instructions:
-            shown["instructions"] = hello.instructions
+    if snapshot.hello is not None:
+        shown |= _introduction(snapshot.hello)
     if snapshot.session is not None:
         shown["session"] = {
             "proxy_id": snapshot.session.proxy_id,
@@ -214,6 +221,30 @@ def describe(runtime: Runtime, snapshot: Snapshot) -> dict[str, object]:
     if snapshot.degraded:
         shown["health"] = "degraded"
     return shown
+
+
+def _introduction(hello: Hello) -> dict[str, object]:
+    """What a server says of itself, no more of it than fits beside the others."""
+    shown: dict[str, object] = {
+        "era": hello.era.value,
+        "protocol_version": hello.protocol_version,
+        "server_info": _bounded(hello.server_info),
+        "capabilities": _bounded(hello.capabilities),
+    }
+    if hello.instructions:
+        shown["instructions"] = _cut(hello.instructions)
+    return shown
+
+
+def _bounded(said: Mapping[str, object]) -> object:
+    text = to_json(said).decode()
+    return said if len(text) <= _SAID_CHARS else _cut(text)
+
+
+def _cut(text: str) -> str:
+    if len(text) <= _SAID_CHARS:
+        return text
+    return f"{text[:_SAID_CHARS]} … (cut from {len(text)} characters)"
 
 
 def _own(runtime: Runtime, name: str, call: Call, before: int) -> None:

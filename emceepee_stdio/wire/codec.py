@@ -294,7 +294,7 @@ def _is_balanced(line: bytes) -> bool:
 def _read_id(token: bytes) -> RequestId | None:
     try:
         return msgspec.json.decode(token, type=int | str)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
 

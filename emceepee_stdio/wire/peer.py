@@ -85,6 +85,7 @@ class Handler(Protocol):
     def on_cancelled(self, request_id: RequestId) -> None: ...
     def on_malformed(self, message: Malformed) -> None: ...
     def on_noise(self, text: str) -> None: ...
+    def on_stray(self, request_id: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -254,7 +255,14 @@ class Peer:
             return
         for message in decode(line, strict=self._strict):
             if self._closed is None:
-                self._dispatch(message)
+                self._dispatch_safely(message)
+
+    def _dispatch_safely(self, message: Message) -> None:
+        """Whatever is wrong with one message, the ones behind it are still read."""
+        try:
+            self._dispatch(message)
+        except Exception as error:  # noqa: BLE001 - a message of somebody else ends nothing of ours
+            self._handler.on_noise(f"a message that cannot be handled: {type(error).__name__}")
 
     def _dispatch(self, message: Message) -> None:
         match message:
@@ -275,8 +283,7 @@ class Peer:
         if sent is not None:
             sent.on_done(response.outcome)
         elif request_id not in self._given_up:
-            shown = repr(response.id)[:_SHOWN_CHARS]
-            self._handler.on_noise(f"an answer that nobody waits for: id {shown}")
+            self._handler.on_stray(repr(response.id)[:_SHOWN_CHARS])
 
     def _take_request(self, request: Request) -> None:
         if request.id in self._received:
@@ -303,7 +310,7 @@ class Peer:
     def _take_cancelled(self, params: msgspec.Raw) -> None:
         try:
             request_id = _read_cancelled(params).requestId
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             return
         if request_id in self._received:
             self._received.discard(request_id)
@@ -315,7 +322,7 @@ class Peer:
         """True when the progress belongs to a request of ours, past or present."""
         try:
             token = _read_progress(params).progressToken
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             return False
         sent = self._sent.get(token)
         if sent is not None and sent.on_progress is not None:

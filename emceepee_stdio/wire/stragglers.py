@@ -6,18 +6,23 @@ and the process group is all there is.
 """
 
 import os
+import re
 import select
 import signal
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from emceepee_stdio.wire.environment import OWNER
 
-__all__ = ["kill_group", "kill_marked", "marked"]
+__all__ = ["Leftover", "kill_group", "kill_marked", "leftovers", "marked", "owner_mark"]
 
 _PROC = Path("/proc")
+_OWNER_MARK = re.compile(
+    rb"\0" + OWNER.encode() + rb"=[0-9A-Z]+-(?P<pid>\d{1,10})-(?P<started>\d*)[.\0]"
+)
 # A killed process is gone in next to no time, unless the kernel holds it: nobody waits for that.
 _NO_NEWS_MS = 500
 # Half a second in all for those that are just being started, by ones that are being killed or not.
@@ -25,6 +30,39 @@ _ROUNDS = 50
 _PAUSE = 0.01
 _YOUNG = 2.0
 _STARTED, _SIZE = 19, 20  # fields of /proc/PID/stat, counted from behind the name
+
+
+class Leftover(NamedTuple):
+    """A process whose owner is gone."""
+
+    pid: int
+    name: str
+
+
+def owner_mark(unique: str) -> str:
+    """The mark of this very process: tells later whether it is still there."""
+    return f"{unique}-{os.getpid()}-{_started(os.getpid())}"
+
+
+def leftovers() -> list[Leftover]:
+    """Processes that carry the mark of an owner that has gone without them."""
+    found: list[Leftover] = []
+    if sys.platform != "linux":
+        return found
+    for entry in _PROC.iterdir():
+        if not entry.name.isdecimal():
+            continue
+        mark = _OWNER_MARK.search(b"\0" + (_read(entry / "environ") or b""))
+        if mark and _started(int(mark["pid"])) != mark["started"].decode():
+            name = (_read(entry / "comm") or b"").decode(errors="replace").strip()
+            found.append(Leftover(int(entry.name), name))
+    return found
+
+
+def _started(pid: int) -> str:
+    """When a process began, in ticks since the machine did; empty when there is none such."""
+    fields = (_read(_PROC / str(pid) / "stat") or b"").rpartition(b")")[2].split()
+    return fields[_STARTED].decode() if len(fields) > _STARTED else ""
 
 
 def kill_group(pgid: int, *, force: bool) -> bool:

@@ -443,6 +443,7 @@ class Setting:
             "HOME": str(self.home),
             "EMCEEPEE_CONFIG": str(self.config),
             "EMCEEPEE_LOG_DIR": str(self.home / "logs"),
+            "EMCEEPEE_STATE_DIR": str(self.home / "state"),
         }
 
     def journal(self) -> list[Message]:

@@ -6,6 +6,8 @@ import os
 import pty
 import re
 import select
+import shlex
+import shutil
 import signal
 import struct
 import subprocess
@@ -128,6 +130,7 @@ def _environment(tmp_path: Path, more: Mapping[str, str] | None) -> dict[str, st
     where = {
         "EMCEEPEE_CONFIG": str(tmp_path / "config.json"),
         "EMCEEPEE_LOG_DIR": str(tmp_path / "journal"),
+        "EMCEEPEE_STATE_DIR": str(tmp_path / "state"),
     }
     changing = {"COLUMNS", "NO_COLOR", "PYTHONIOENCODING", "PYTHONUNBUFFERED"}
     kept = {key: value for key, value in os.environ.items() if key not in changing}
@@ -468,6 +471,47 @@ def test_a_closed_pipe_ends_it_quietly(tmp_path: Path, arguments: list[str]):
         shown.close_pipe()
         assert shown.process.wait(PATIENCE) == 0
         assert shown.errors() == ""
+
+
+PICK = "import json, sys\nfor line in sys.stdin: print(json.loads(line)['data']['n'], flush=True)"
+
+
+def test_the_lines_to_come_pass_through_a_filter_for_json(tmp_path: Path):
+    """Each of them at once: nothing is held back until there is more."""
+    jq = [shutil.which("jq"), "--unbuffered", ".data.n"]
+    path = journal(tmp_path, record(0))
+    with tail(tmp_path, "--json") as shown:
+        picked = subprocess.Popen(
+            jq if jq[0] else [sys.executable, "-c", PICK],
+            stdin=shown.fd,
+            stdout=subprocess.PIPE,
+        )
+        shown.close_pipe()
+        assert picked.stdout is not None
+        for n in range(4):
+            assert picked.stdout.readline() == f"{n}\n".encode()
+            append(path, record(n + 1))
+        shown.process.send_signal(signal.SIGINT)
+        assert shown.process.wait(PATIENCE) == 0
+        assert picked.stdout.read() in (b"", b"4\n")
+        assert picked.wait(PATIENCE) == 0
+        picked.stdout.close()
+        assert shown.errors() == ""
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("options", ["", "--since 2020-01-01", "--json -n 50000", "--no-follow"])
+def test_the_first_lines_are_enough_for_a_pipeline(tmp_path: Path, options: str):
+    line = f"{shlex.join(PROXY)} tail-logs {options} | head -n 3"
+    done = subprocess.run(
+        ["/bin/sh", "-c", line],
+        capture_output=True,
+        env=_environment(tmp_path, None),
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert done.stdout.count(b"\n") == 3
+    assert done.stderr == b""
 
 
 @pytest.mark.usefixtures("large")

@@ -9,8 +9,6 @@ from tests.faults.figures import figures, table
 from tests.faults.run import Outcome, run
 from tests.faults.steps import Step
 
-_WATCHED = {"auto": None, "yes": True, "no": False}
-
 
 def main() -> None:
     options = _options()
@@ -19,7 +17,6 @@ def main() -> None:
         options.seed,
         steps=steps,
         minutes=options.minutes,
-        watched=_WATCHED[options.watched],
         on_step=_say_step if options.verbose else lambda _: None,
     )
     found = figures(outcome)
@@ -48,12 +45,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, help="how many steps (300)")
     parser.add_argument("--minutes", type=float, help="or for how long")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
-    parser.add_argument(
-        "--watched",
-        choices=_WATCHED,
-        default="auto",
-        help="whether edits of the configuration must take effect; auto: once they were seen to",
-    )
     parser.add_argument("--verbose", action="store_true", help="say every step")
     return parser.parse_args()
 

@@ -143,16 +143,13 @@ class UrlServer:
 class ConfigFile:
     """The configuration of a running proxy, edited under its eyes.
 
-    Only servers `late-…` come and go. `edition` counts the edits. `watched` is whether the proxy
-    takes them over: None until one of them was seen in use.
+    Only servers `late-…` come and go. `edition` counts the edits.
     """
 
     NAMES: Sequence[str] = ("late-1", "late-2", "late-3")
 
-    def __init__(self, setting: Setting, *, watched: bool | None) -> None:
-        self.watched = watched
+    def __init__(self, setting: Setting) -> None:
         self.edition = 0
-        self.broken = False
         self._setting = setting
         self._fixed = dict(setting.servers)
 
@@ -163,24 +160,24 @@ class ConfigFile:
     def set_late(self, names: set[str]) -> None:
         late = {name: server(era="legacy") for name in sorted(names)}
         self._setting.servers = self._fixed | late
-        self._setting.text = None
-        self._write()
+        ours = {"timeouts": _TIMEOUTS, "limits": _LIMITS, "restart": _RESTART}
+        self._write(json.dumps({"mcpServers": self._setting.servers, "emceepee": ours}))
 
-    def break_it(self, text: str) -> None:
-        """Not a configuration any more; the last one that was counts on."""
-        self._setting.text = text
-        self._write()
+    def break_it(self, text: str | None) -> bool:
+        """Not a configuration any more, or no file at all, if that is a change."""
+        if text is None and not self._setting.config.exists():
+            return False
+        self._write(text)
+        return True
 
-    def _write(self) -> None:
+    def _write(self, text: str | None) -> None:
         self.edition += 1
-        self.broken = self._setting.text is not None
-        kept, path = self._setting.config, self._setting.config.with_suffix(".new")
-        whole = self._setting.text
-        if whole is None:
-            ours = {"timeouts": _TIMEOUTS, "limits": _LIMITS, "restart": _RESTART}
-            whole = json.dumps({"mcpServers": self._setting.servers, "emceepee": ours})
-        path.write_text(whole)
-        path.replace(kept)
+        path = self._setting.config
+        if text is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.with_suffix(".new").write_text(text)
+            path.with_suffix(".new").replace(path)
 
 
 def setting(home: Path, random: Random, urls: dict[str, UrlServer]) -> Setting:

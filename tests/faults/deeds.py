@@ -26,7 +26,8 @@ _GARBAGE = (
     b'{"jsonrpc": "2.0", "id": null, "method": "ping"}\n',
     b"[" * 5000 + b"\n",
 )
-_BROKEN_FILES = ("", "{", "[]", '{"mcpServers": 7}', "\x00\x01")
+_NO_FILE = None
+_BROKEN_FILES = ("", "{", "[]", '{"mcpServers": 7}', "\x00\x01", _NO_FILE)
 _LOOKS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("list_servers", {}),
     ("list_tools", {"query": "take long", "limit": 3}),
@@ -53,6 +54,7 @@ class Deeds:
         self.spawned_on: set[str] = set()
 
     async def carry_out(self, step: Step) -> None:
+        self._proxy.doing.set(step.number)
         await getattr(self, f"_{step.kind}")(step, step.random())
 
     # Ordinary calls
@@ -301,35 +303,41 @@ class Deeds:
         await self._proxy.call("reconnect_server", name=step.server)
 
     async def _edit_config(self, step: Step, random: Random) -> None:
-        """Add and remove entries, or break the file; a call to one of them either way."""
+        """Add and remove entries, and call a server that may be one of them."""
         names = {name for name in self._config.NAMES if random.random() < 0.5}
-        broken = random.choice(_BROKEN_FILES) if random.random() < 0.25 else None
         target = random.choice(self._config.NAMES)
-        if broken is None:
-            self._config.set_late(names)
-            await self.until_config_counts()
-        else:
-            self._config.break_it(broken)
+        self._config.set_late(names)
+        await self.until_config_counts()
         await self._follow(await self._execute(target, "echo", message=_word(step)))
 
+    async def _break_config(self, _step: Step, random: Random) -> None:
+        if self._config.break_it(random.choice(_BROKEN_FILES)):
+            await self._until_rejected()
+
     async def until_config_counts(self) -> None:
-        """Where the file is watched: until it holds, or somebody has edited it again."""
+        """Until the servers of the file are those in use, or somebody has edited it again."""
         edition, wanted = self._config.edition, self._config.late
         deadline = anyio.current_time() + PATIENCE
-        while self._config.watched and self._config.edition == edition:
-            if await self.late_servers() == wanted:
+        while self._config.edition == edition:
+            in_use = {server["name"] for server in await self.servers()}
+            if in_use & set(self._config.NAMES) == wanted:
                 return
             if anyio.current_time() > deadline:
                 raise HangError(f"the servers of the file are not in use: {sorted(wanted)}")
             await self._proxy.call("await_activity", timeout_ms=100)
 
-    async def late_servers(self) -> set[str]:
-        """Those of the file that are in use; once there is one, we know that it is watched."""
-        names = {server["name"] for server in await self.servers()}
-        late = names & set(self._config.NAMES)
-        if late and self._config.watched is None:
-            self._config.watched = True
-        return late
+    async def _until_rejected(self) -> None:
+        """Until it is told, may have been dropped, or the file is another; then look around."""
+        edition, model = self._config.edition, self._proxy.model
+        before = (model.events["config_rejected"], model.dropped)
+        deadline = anyio.current_time() + PATIENCE
+        while self._config.edition == edition:
+            if (model.events["config_rejected"], model.dropped) != before:
+                break
+            if anyio.current_time() > deadline:
+                raise HangError("a broken file is not rejected")
+            await self._proxy.call("await_activity", timeout_ms=100)
+        await self.servers()
 
     # A client that talks nonsense
 

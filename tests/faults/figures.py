@@ -34,6 +34,7 @@ def figures(outcome: Outcome) -> dict[str, Any]:
         "resident_kb_at_start": held[0],
         "resident_kb_at_half": held[len(held) // 2],
         "resident_kb_at_end": held[-1],
+        "resident_kb_by_rest": model.resident_kb,
         "violations": [str(violation) for violation in model.violations],
     }
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.e2e.client import Answer
 from tests.faults import promises
+from tests.faults.steps import COMMANDS, LOUD, URLS
 
 __all__ = ["Entry", "Model", "Violation"]
 
@@ -236,6 +237,12 @@ class Model:
     def _on_cancel_task(self, request: _Request, answer: Answer) -> None:
         if not answer.is_error and answer.json["success"]:
             self._status(request.arguments["task_id"], "cancelled")
+
+    def _on_list_servers(self, _request: _Request, answer: Answer) -> None:
+        """Nobody removes the servers that the configuration begins with."""
+        names = {server["name"] for server in answer.json["servers"]}
+        if gone := {*COMMANDS, *URLS, LOUD} - names:
+            self.blame("a configured server is gone", sorted(gone))
 
     def _on_get_task(self, _request: _Request, answer: Answer) -> None:
         if not answer.is_error:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["at_home", "children", "descriptors", "resident_kb", "send_signal"]
+__all__ = ["at_home", "children", "descriptors", "group_of", "resident_kb", "send_signal"]
 
 _PROC = Path("/proc")
 _KIND = re.compile(r"^anon_inode:\[?|:\[\d+\]$|\]$")
@@ -29,6 +29,13 @@ def children(parent: int) -> dict[int, str]:
             if int(stat[1]) == parent:
                 found[pid] = stat[0]
     return found
+
+
+def group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return None
 
 
 def descriptors(pid: int) -> Counter[str]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +67,14 @@ class Proxy:
         self.setting = setting
         self.model = model
         self.step = 0
-        self.stderr = b""
+        self.doing: ContextVar[int] = ContextVar("the step on whose behalf something is sent")
+        self._stderr = b""
         self.entries: list[Entry] | None = None
         self._modern = modern
         self._last_id = 0
         self._pending: dict[int | str, Pending] = {}
         self._is_gone = False
+        self._stalls = 0
         self._may_read = anyio.Event()
         self._may_read.set()
         self._writing = anyio.Lock()
@@ -109,9 +112,10 @@ class Proxy:
 
     def note(self, what: str, body: Any) -> None:
         """Tell the model; what it thinks of it is in its violations."""
+        step = self.doing.get(self.step) if what == "sent" else self.step
         if self.entries is not None:
-            self.entries.append((self.step, what, body))
-        self.model.take(self.step, what, body)
+            self.entries.append((step, what, body))
+        self.model.take(step, what, body)
 
     # What the client says
 
@@ -208,7 +212,7 @@ class Proxy:
 
     async def listen_to_stderr(self) -> None:
         while data := await self._read(self._err.fileno()):
-            self.stderr += data
+            self._stderr += data
 
     async def _read(self, fd: int) -> bytes:
         while True:
@@ -231,14 +235,18 @@ class Proxy:
 
     async def stall(self, messages: list[Pending]) -> None:
         """Send these and read nothing until the pipe is nearly full, or they are all answered."""
-        self._may_read = anyio.Event()
+        self._stalls += 1
+        if self._stalls == 1:
+            self._may_read = anyio.Event()
         try:
             await self.send(*messages)
             with anyio.move_on_after(2):
                 while not self._is_full() and not all(m.done.is_set() for m in messages):
                     await anyio.sleep(0.01)
         finally:
-            self._may_read.set()
+            self._stalls -= 1
+            if self._stalls == 0:
+                self._may_read.set()
 
     def _is_full(self) -> bool:
         waiting = array.array("i", [0])
@@ -263,6 +271,11 @@ class Proxy:
             ]
         return found
 
+    def new_stderr(self) -> str:
+        """What it wrote to stderr since the last look."""
+        said, self._stderr = self._stderr, b""
+        return said.decode(errors="replace")
+
     def holdings(self) -> Message:
         return {
             "descriptors": dict(processes.descriptors(self.pid)),
@@ -280,7 +293,7 @@ class Proxy:
             {
                 "code": code,
                 "survivors": survivors,
-                "stderr": self.stderr.decode(errors="replace"),
+                "stderr": self.new_stderr(),
                 "bugs": self.bugs_in_journal(),
             },
         )

@@ -36,8 +36,9 @@ class Rest:
         await self._let_timers_fire()
         for server in sorted(_CORE):
             await self._see_it_work(server)
-        await self._drain()
-        self._proxy.note("quiet", await self._look())
+        status = await self._drain()
+        await self._proxy.call("list_tasks", include_completed=True)
+        self._proxy.note("quiet", status | await self._look())
 
     async def _end_tasks(self) -> None:
         for task in await self._listed("list_tasks", "tasks"):
@@ -53,9 +54,8 @@ class Rest:
         )
 
     async def _settle_config(self) -> None:
-        """A broken file is mended; whatever is in it then must be in use."""
-        self._config.set_late(self._config.late)
-        await self._deeds.late_servers()
+        """A broken file is mended, and what came late goes."""
+        self._config.set_late(set())
         await self._deeds.until_config_counts()
 
     async def _restore_servers(self) -> None:
@@ -96,18 +96,16 @@ class Rest:
                 raise HangError("a timer does not fire")
             await self._proxy.call("await_activity", timeout_ms=500)
 
-    async def _drain(self) -> None:
-        """Until nothing is left to be told, and what was closed has gone."""
+    async def _drain(self) -> dict[str, int]:
+        """Until nothing is at work or left to be told, and what was closed has gone."""
         deadline = anyio.current_time() + PATIENCE
-        while anyio.current_time() < deadline:
+        while True:
             answer = await self._proxy.call("await_activity", timeout_ms=0)
-            if answer is not None and answer.told:
-                continue
             status = await self._status()
-            if not status["events_waiting"] and not status["working_tasks"] and self._is_tidy():
-                break
+            is_quiet = answer is not None and not answer.told and not any(status.values())
+            if (is_quiet and self._is_tidy()) or anyio.current_time() > deadline:
+                return status
             await self._proxy.call("await_activity", timeout_ms=50)
-        await self._proxy.call("list_tasks", include_completed=True)
 
     def _is_tidy(self) -> bool:
         first = self._proxy.model.first_quiet
@@ -116,26 +114,26 @@ class Rest:
 
     async def _look(self) -> dict[str, Any]:
         return {
-            **await self._status(),
             **self._proxy.holdings(),
             "strays": await self._strays(),
-            "stderr": self._proxy.stderr.decode(errors="replace"),
+            "stderr": self._proxy.new_stderr(),
             "bugs": self._proxy.bugs_in_journal(),
         }
 
     async def _strays(self) -> list[int]:
-        """Processes that belong to no server in use, and children that nobody has buried."""
+        """Processes outside the group of every server in use, and children that nobody buried."""
         deadline = anyio.current_time() + PATIENCE
         while True:
             in_use = {server.get("pid") for server in await self._deeds.servers()}
-            strays = set(processes.at_home(self._proxy.home)) - in_use - {self._proxy.pid}
+            alive = set(processes.at_home(self._proxy.home)) - {self._proxy.pid}
+            strays = {pid for pid in alive if processes.group_of(pid) not in in_use}
             states = processes.children(self._proxy.pid).items()
             strays |= {pid for pid, state in states if state == "Z"}
             if not strays or anyio.current_time() > deadline:
                 return sorted(strays)
             await self._proxy.call("await_activity", timeout_ms=100)
 
-    async def _status(self) -> dict[str, Any]:
+    async def _status(self) -> dict[str, int]:
         answer = await self._proxy.call("read_resource", server="emceepee", uri="emceepee://status")
         assert answer is not None
         status = json.loads(answer.text)

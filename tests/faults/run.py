@@ -1,6 +1,7 @@
 """One run: a proxy, a seed, and its steps, until there were enough or a rule is broken."""
 
 import tempfile
+import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import ExitStack, suppress
@@ -42,7 +43,6 @@ class _Plan:
     seed: int
     steps: int | None
     minutes: float | None
-    watched: bool | None
     story: Iterable[Step]
     on_step: Callable[[Step], None]
 
@@ -52,7 +52,6 @@ def run(
     *,
     steps: int | None = None,
     minutes: float | None = None,
-    watched: bool | None = None,
     story: Iterable[Step] | None = None,
     keep: bool = False,
     on_step: Callable[[Step], None] = lambda _: None,
@@ -65,7 +64,6 @@ def run(
         seed=seed,
         steps=steps,
         minutes=minutes,
-        watched=watched,
         story=made(seed) if story is None else story,
         on_step=on_step,
     )
@@ -92,7 +90,7 @@ class _Run:
     async def perform(self) -> Outcome:
         began = anyio.current_time()
         self._setting.write()
-        config = ConfigFile(self._setting, watched=self._plan.watched)
+        config = ConfigFile(self._setting)
         proxy = Proxy(self._setting, self._model, modern=self._plan.seed % 2 == 1)
         proxy.entries = self._kept
         deeds = Deeds(proxy, self._urls, config)
@@ -152,6 +150,9 @@ class _Run:
             await deed()
         except HangError as hang:
             self._model.blame("something hangs", f"{step}: {hang}")
+        except Exception as error:  # noqa: BLE001 - it too must be told with its seed
+            where = "".join(traceback.format_tb(error.__traceback__, -3))
+            self._model.blame("a step could not be done", f"{step}: {error!r}\n{where}")
 
     async def _until_at_work(self, number: int) -> None:
         while len(self._at_work) > number:

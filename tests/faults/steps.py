@@ -50,6 +50,7 @@ KINDS: dict[str, tuple[int, tuple[str, ...]]] = {
     "remove": (2, _NOBODY),
     "reconnect": (2, _EVERYBODY),
     "edit_config": (3, _NOBODY),
+    "break_config": (1, _NOBODY),
     "garbage": (3, _NOBODY),
     "stall": (1, _WELL_BEHAVED),
 }

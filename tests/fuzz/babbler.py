@@ -155,7 +155,7 @@ class Babbler:
         block = 300
         for _ in range(0, count, block):
             self.write(b"".join(frames) * (block // len(frames)))
-            os.write(2, b"a line on stderr\n" * block)
+            os.write(2, (b"a line on stderr " * 18 + b"\n") * block)
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ __all__ = [
 CALM = "calm"
 BABBLER = "babbler"
 GROWTH = 128 * MEGABYTE
-FLOOD_GROWTH = 16 * MEGABYTE
+FLOOD_GROWTH = 6 * MEGABYTE
 IN_FLIGHT = 12
 HANG = 30.0
 
@@ -80,6 +80,7 @@ async def front_episode(seed: int | str, home: Path, steps: int) -> Seen:
         for step in range(steps):
             burst = [mutator.line() for _ in range(mutator.random.randint(1, 12))]
             lines += sum(data.count(b"\n") for data in burst)
+            client.expect(b"".join(burst))
             for piece in mutator.pieces(b"".join(burst)):
                 await client.send(piece)
             await client.send(client.asking(CALM))
@@ -159,6 +160,7 @@ async def replay_front(said: Path, home: Path, *, calls: int = 4) -> Seen:
     data = said.read_bytes()
     async with running(setting, seed=0) as client:
         before = memory(client)
+        client.expect(data)
         for _ in range(calls):
             await client.send(data, client.asking(CALM))
             await client.settle()

@@ -43,6 +43,7 @@ class Wild(Client):
         self.foreign = 0
         self.answered = 0
         self.failed = 0
+        self._foreign_ids: dict[str, set[type]] = {}
         self._tokens = itertools.count(1)
         self._asked: list[tuple[Pending, str, bool]] = []
 
@@ -51,6 +52,16 @@ class Wild(Client):
         self.sent.extend(lines)
         with anyio.fail_after(PATIENCE):
             await super().send(*lines)
+
+    def expect(self, data: bytes) -> None:
+        """What is sent next may hold requests: their answers must repeat the ids as they are."""
+        for line in data.split(b"\n"):
+            with suppress(ValueError, RecursionError):
+                message = json.loads(line)
+                for part in message if isinstance(message, list) else [message]:
+                    if isinstance(part, dict) and isinstance(part.get("id"), int | str):
+                        known = self._foreign_ids.setdefault(str(part["id"]), set())
+                        known.add(type(part["id"]))
 
     def asking(self, server: str, *, may_fail: bool = False, **more: Any) -> Message:
         """An echo of a word that nobody else says, in either era, to be sent by the caller."""
@@ -92,6 +103,9 @@ class Wild(Client):
             answer = await self.call("get_task_result", task_id=task, timeout_ms=timeout_ms)
             if answer.is_error or not answer.text.startswith("No result yet"):
                 return answer
+            # Garbage may be a question, and the call may have to wait for its answer.
+            for question in answer.json["pending_elicitations_for_server"]:
+                await self.call("respond_to_elicitation", request_id=question, action="decline")
         raise AssertionError(f"the task does not end: {answer}")
 
     def _take(self, message: Message) -> None:
@@ -101,6 +115,7 @@ class Wild(Client):
         # What cannot be read has no id that could be named in the complaint.
         known = message if "method" in message else {"id": 0, **message}
         jsonrpc_message_adapter.validate_python(known)
+        json.dumps(message, ensure_ascii=False).encode()
         super()._take(message)
 
     def _take_response(self, message: Message) -> None:
@@ -111,6 +126,8 @@ class Wild(Client):
             super()._take_response(message)
         else:
             self.foreign += 1
+            known = self._foreign_ids.get(str(message["id"]))
+            assert known is None or type(message["id"]) in known, f"another id: {message}"
 
     def _judge(self, pending: Pending, result: Message) -> None:
         """The blocks of a result are passed on as they came, also by a server that is broken."""

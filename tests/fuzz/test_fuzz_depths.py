@@ -5,15 +5,34 @@ at another. So every depth in a range is tried, not some.
 """
 
 import json
+from bisect import bisect_left
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from tests.e2e.client import Setting, server
+from tests.e2e.client import Pending, Setting, server
 from tests.fuzz.episodes import CALM, replay_child
 from tests.fuzz.rig import running
 
-DEPTHS = range(900, 1_010)
+
+def deepest() -> int:
+    """The deepest nesting that can be read where nobody else is on the stack: in a new thread."""
+
+    def can_read(depth: int) -> bool:
+        try:
+            msgspec.json.decode(b"[" * depth + b"]" * depth)
+        except RecursionError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(max_workers=1) as fresh:
+        return fresh.submit(bisect_left, range(200_000), 1, key=lambda d: not can_read(d)).result()
+
+
+LIMIT = deepest()
+DEPTHS = range(LIMIT - 60, LIMIT + 5)
 
 FROM_SERVER = {
     "notification-of-arrays": b'{"jsonrpc":"2.0","method":"notifications/x%d","params":{"d":%b}}',
@@ -89,7 +108,7 @@ async def test_every_request_is_answered_however_deep_it_is(tmp_path: Path, kind
         await client.greet()
         await client.send(client.asking(CALM))
         await client.settle()
-        waiting = []
+        waiting: list[Pending] = []
         for depth in DEPTHS:
             message = FROM_CLIENT[kind] % (depth, nested(depth, objects=True))
             method = json.loads(message.partition(b',"params"')[0] + b"}")["method"]

@@ -1,6 +1,7 @@
 """The parts that wait for nothing, under the same garbage and without processes: fast and many."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -86,6 +87,9 @@ class Side:
     def on_noise(self, text: str) -> None:
         self.record.append(("noise", text))
 
+    def on_stray(self, request_id: str) -> None:
+        self.record.append(("stray", request_id))
+
 
 def _bytes(params: Raw | None) -> bytes | None:
     return None if params is None else bytes(params)
@@ -148,10 +152,16 @@ def test_a_garbled_stream_of_events_reads_the_same_in_whatever_pieces_it_comes(
     seed: int, cuts: list[int], bound: int
 ) -> None:
     mutator = Mutator(FIELDS + SERVER[:30], seed=seed)
-    lines = [mutator.line() + mutator.random.choice((b"", b"\n", b"\r\r")) for _ in range(12)]
-    data = b"".join(lines) + b"\n\ndata: last\n\n"
+    random = mutator.random
+    lines = [
+        random.choice((b"", b"data: ")) + mutator.line() + random.choice((b"", b"", b"\n", b"\r\r"))
+        for _ in range(12)
+    ]
+    data = b"".join(lines).replace(b"\n", random.choice((b"\n", b"\r\n"))) + b"\n\ndata: last\n\n"
     whole, cut = EventStream(max_bytes=bound), EventStream(max_bytes=bound)
     events = whole.feed(data)
+    # Between the two halves of a line end is where a cut matters most.
+    cuts = cuts + [match.end() for match in re.finditer(b"\r", data)][:20]
     in_pieces = [event for piece in pieces(data, cuts) for event in cut.feed(piece)]
     assert in_pieces == events
     assert (cut.last_id, cut.retry) == (whole.last_id, whole.retry)
@@ -174,7 +184,7 @@ def front(directory: Path) -> Iterator[tuple[Front, list[bytes]]]:
     ids = Ids(clock)
     journal = Journal.open(directory=directory, session=ids(), clock=clock, stderr=None)
     environment = Environment(
-        environ={}, cwd=directory, home=directory, uniform=lambda low, _high: low
+        environ={}, cwd=directory, home=directory, trust=directory, uniform=lambda low, _high: low
     )
     runtime = Runtime(Config(), clock=clock, ids=ids, journal=journal, environment=environment)
     written: list[bytes] = []

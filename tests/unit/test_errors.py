@@ -3,6 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emceepee_stdio import errors
+from emceepee_stdio.backends.base import Loss
+from emceepee_stdio.backends.channels.http_errors import HttpRefused
 from emceepee_stdio.errors import MAX_ERROR_CHARS, ProxyError, TaskLimit, ToolNotFound
 
 CODES = [
@@ -85,3 +87,40 @@ def test_an_error_never_exceeds_its_bound_and_always_holds_its_code(
     text = str(kind("😀" * fact, hint=None if hint is None else "h" * hint))
     assert len(text) <= MAX_ERROR_CHARS
     assert f" [{kind.code}] " in text
+
+
+def hide(text: str) -> str:
+    return text.replace("quiet-river", "[redacted]")
+
+
+def test_a_masked_error_is_of_the_same_kind_and_shows_nothing():
+    error = ToolNotFound("It has quiet-river.", hint="Give quiet-river again.")
+    shown = error.masked(hide)
+    assert type(shown) is ToolNotFound
+    assert str(shown) == "It has [redacted]. [tool_not_found] Give [redacted] again."
+    assert shown.args == ("It has [redacted].",)
+    assert "quiet-river" not in repr(shown)
+    assert "quiet-river" in str(error), "the error itself stays as it was"
+
+
+def test_a_masked_error_keeps_what_its_kind_adds():
+    error = HttpRefused("it", 401, detail="no quiet-river here", wait=2.0)
+    shown = error.masked(hide)
+    assert (type(shown), shown.status) == (HttpRefused, 401)
+    assert shown.fact == "it answered with HTTP status 401 Unauthorized: no [redacted] here"
+    with pytest.raises(HttpRefused, match="redacted"):
+        raise shown
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.code)
+def test_with_nothing_to_hide_an_error_says_the_same(kind: type[ProxyError]):
+    error = kind("It is so.")
+    assert str(error.masked(hide)) == str(error)
+
+
+def test_a_masked_loss_keeps_its_code_and_hides_its_last_words():
+    loss = Loss(fact="it left quiet-river.", tail=("a quiet-river", "b"), exit_code=3)
+    shown = loss.masked(hide)
+    assert (shown.fact, shown.exit_code) == ("it left [redacted].", 3)
+    assert str(shown) == "it left [redacted]. Its last words on stderr:\na [redacted]\nb"
+    assert "quiet-river" in str(loss)

@@ -79,7 +79,11 @@ async def rig(directory: Path) -> AsyncIterator[Rig]:
         ids=ids,
         journal=journal,
         environment=Environment(
-            environ={}, cwd=directory, home=directory, uniform=lambda low, _high: low
+            environ={},
+            cwd=directory,
+            home=directory,
+            trust=directory,
+            uniform=lambda low, _high: low,
         ),
     )
     try:

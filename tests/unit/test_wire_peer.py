@@ -54,6 +54,9 @@ class Heard:
     def on_noise(self, text: str) -> None:
         self._keep(("noise", text))
 
+    def on_stray(self, request_id: str) -> None:
+        self._keep(("noise", f"an answer that nobody waits for: id {request_id}"))
+
     def _keep(self, what: Any) -> None:
         self.everything.append(what)
         self.then(what)

@@ -193,5 +193,8 @@ class Conversation(ABC):
             self._peer.complain(message)
         self.on_noise(f"not a valid message: {message.reason}")
 
+    def on_stray(self, request_id: str) -> None:
+        self.on_noise(f"an answer that nobody waits for: id {request_id}")
+
     def on_noise(self, text: str) -> None:
         self._sink.log(self._name, LogLine(source=LogSource.STDOUT, text=text))

@@ -34,9 +34,10 @@ from emceepee_stdio.backends.eras import (
     refuses_handshake,
 )
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.errors import CannotConnect, ProxyError, ServerFailed
+from emceepee_stdio.errors import CannotConnect, ProxyError, ServerFailed, WrongCredentials
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import redact_url
+from emceepee_stdio.trust.addresses import AddressRule
 from emceepee_stdio.wire.codec import RpcError
 from emceepee_stdio.wire.peer import Outcome, Overdue, TooLarge
 
@@ -63,6 +64,7 @@ class HttpOptions:
     connect: float = 120.0
     max_message: int = 64 << 20
     times: HttpTimes = field(default_factory=HttpTimes)
+    rule: AddressRule | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +119,12 @@ class HttpChannel:
             anyio.create_task_group() as tasks,
         ):
             carrier = Carrier(
-                self._name, self._url, client, clock=self._clock, times=self.options.times
+                self._name,
+                self._url,
+                client,
+                clock=self._clock,
+                times=self.options.times,
+                rule=self.options.rule,
             )
             attempt = _Attempt(carrier=carrier, tasks=tasks)
             try:
@@ -263,7 +270,9 @@ class HttpChannel:
     def _hopeless(self, error: ProxyError) -> ProxyError:
         """As an error that is not tried again, where that would change nothing."""
         forbidden = isinstance(error, HttpRefused) and error.status in _AUTH
-        if forbidden or isinstance(error, NotMcp | Untrusted):
+        if forbidden:
+            return WrongCredentials(error.fact, hint=error.next_step)
+        if isinstance(error, NotMcp | Untrusted):
             return CannotConnect(error.fact, hint=error.next_step)
         return error
 

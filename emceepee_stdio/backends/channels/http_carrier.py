@@ -6,12 +6,13 @@ is sent again only where the server has said that it did not take it.
 """
 
 import ssl
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
 from ipaddress import ip_address
+from typing import Any
 from urllib.parse import urljoin
 
 import anyio
@@ -29,6 +30,7 @@ from emceepee_stdio.backends.channels.http_headers import custom_headers
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CannotConnect
 from emceepee_stdio.journal import redact_url
+from emceepee_stdio.trust.addresses import AddressRule
 
 __all__ = ["EVENTS", "JSON", "Answer", "Carrier", "HttpTimes", "TooMuch", "sockets"]
 
@@ -135,13 +137,21 @@ class Carrier:
     """Posts to one address, and listens to it. `url` follows where the server leads, close by."""
 
     def __init__(
-        self, server: str, url: str, client: httpx2.AsyncClient, *, clock: Clock, times: HttpTimes
+        self,
+        server: str,
+        url: str,
+        client: httpx2.AsyncClient,
+        *,
+        clock: Clock,
+        times: HttpTimes,
+        rule: AddressRule | None = None,
     ) -> None:
         self._server = server
         self.url = url
         self._client = client
         self._clock = clock
         self.times = times
+        self._extensions = {} if rule is None else {"trace": _watch(server, url, rule)}
 
     def __repr__(self) -> str:
         return f"<Carrier {self._server} {redact_url(self.url)}>"
@@ -199,7 +209,12 @@ class Carrier:
         )
         with _in_our_words(self._server):
             async with self._client.stream(
-                method, self.url, content=data, headers=_encoded(headers), timeout=timeout
+                method,
+                self.url,
+                content=data,
+                headers=_encoded(headers),
+                timeout=timeout,
+                extensions=self._extensions,
             ) as response:
                 yield Answer(response, self._server)
 
@@ -249,6 +264,29 @@ async def sockets(
         ) from None
     async with client:
         yield client
+
+
+def _watch(server: str, url: str, rule: AddressRule) -> Callable[[str, Any], Awaitable[None]]:
+    """Looks at the address that was really connected to, before a byte is sent there."""
+    host = httpx2.URL(url).host
+
+    async def look(event: str, info: Any) -> None:
+        nonlocal dialled
+        if event == "connection.connect_tcp.started":
+            dialled = str(info["host"]).strip("[]")
+        if event != "connection.connect_tcp.complete" or dialled != host:
+            return  # a proxy of the environment is dialled, and finds the way by itself
+        stream = info["return_value"]
+        problem = rule(str(stream.get_extra_info("server_addr")[0]))
+        if problem is not None:
+            await stream.aclose()
+            raise CannotConnect(
+                f"{server} was not called: {problem}.",
+                hint="A person can add it with `emceepee config add`.",
+            )
+
+    dialled = ""
+    return look
 
 
 @cache

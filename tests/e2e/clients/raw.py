@@ -54,6 +54,7 @@ def surroundings(
         "PYTHONPATH": str(ROOT),
         "EMCEEPEE_CONFIG": str(config),
         "EMCEEPEE_LOG_DIR": str(tmp_path / "journal"),
+        "EMCEEPEE_STATE_DIR": str(tmp_path / "state"),
     }
 
 

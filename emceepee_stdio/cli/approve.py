@@ -1,0 +1,125 @@
+"""`emceepee approve`: what waits for a person, and their answer to it.
+
+Only a person at a terminal can answer: there is no option that says yes.
+"""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from emceepee_stdio.cli.config import JsonOption
+from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.config.edit import EditRefused
+from emceepee_stdio.trust.store import Approval, Pending, TrustStore, default_trust_directory
+from emceepee_stdio.trust.wishes import shown
+
+__all__ = ["approve"]
+
+_REFUSED = 1
+
+
+def approve(
+    wanted: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="What to answer; none lists what waits.")
+    ] = None,
+    *,
+    granted: Annotated[
+        bool, typer.Option("--granted", help="List what was agreed to instead.")
+    ] = False,
+    revoke: Annotated[
+        str | None, typer.Option(metavar="ID", help="Take an agreement back.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """See what servers and changed tools wait for you, and answer.
+
+    A server that you allow may be added by a model, in this and later sessions, with exactly this
+    command line, directory and environment. Changed tools that you allow become the ones to compare
+    with.
+
+    Example: emceepee approve 3f9c21aa
+    """
+    store = TrustStore(default_trust_directory(os.environ))
+    terminal = Terminal()
+    if revoke is not None:
+        _revoke(store, revoke, terminal)
+    elif granted:
+        _list_granted(store.granted(), terminal, as_json=as_json)
+    elif wanted is None:
+        _list_waiting(store.waiting(), terminal, as_json=as_json)
+    else:
+        _answer(store, wanted, terminal)
+
+
+def _list_waiting(waiting: list[Pending], terminal: Terminal, *, as_json: bool) -> None:
+    if as_json:
+        terminal.data(
+            [
+                {
+                    "id": one.id,
+                    "name": one.name,
+                    "about": _about(one),
+                    "text": one.text,
+                    "at": one.at,
+                }
+                for one in waiting
+            ]
+        )
+    elif not waiting:
+        terminal.line("Nothing waits for you.")
+    else:
+        rows = [(one.id, shown(one.name), _about(one), one.at) for one in waiting]
+        terminal.table(("ID", "SERVER", "ABOUT", "SINCE"), rows)
+        terminal.line("See and answer one: emceepee approve ID")
+
+
+def _list_granted(approvals: list[Approval], terminal: Terminal, *, as_json: bool) -> None:
+    if as_json:
+        terminal.data([{"id": one.id, "name": one.name, "at": one.at} for one in approvals])
+    elif not approvals:
+        terminal.line("You have agreed to nothing so far.")
+    else:
+        terminal.table(("ID", "SERVER", "SINCE"), [(a.id, shown(a.name), a.at) for a in approvals])
+        terminal.line("Take one back: emceepee approve --revoke ID")
+
+
+def _about(pending: Pending) -> str:
+    return "a new server" if pending.tools is None else "changed tools"
+
+
+def _revoke(store: TrustStore, wanted: str, terminal: Terminal) -> None:
+    found = [one for one in store.granted() if one.id == wanted]
+    if not found:
+        raise EditRefused(
+            f"There is no agreement {shown(wanted)}.", hint="See `emceepee approve --granted`."
+        )
+    for one in found:
+        store.revoke(one.digest)
+        terminal.line(f"{shown(one.name)} needs your word again.")
+
+
+def _answer(store: TrustStore, wanted: str, terminal: Terminal) -> None:
+    found = next((one for one in store.waiting() if one.id == wanted), None)
+    if found is None:
+        raise EditRefused(
+            f"Nothing waits under {shown(wanted)}.", hint="See `emceepee approve` for what does."
+        )
+    terminal.line("\n".join(map(shown, found.text.split("\n"))))
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise EditRefused(
+            "This is for a person to answer.", hint="Run the command yourself, at a terminal."
+        )
+    if not typer.confirm("\nDo you allow this?"):
+        store.settle(found.digest)
+        terminal.line("Refused, and forgotten.")
+        raise typer.Exit(_REFUSED)
+    clock = Clock()
+    if found.tools is not None and found.identity is not None:
+        store.pin(found.identity, found.tools)
+        store.settle(found.digest)
+    else:
+        store.approve(found.digest, name=found.name, at=clock.iso(clock.now()))
+    terminal.line("Allowed. The model can try again now.")

@@ -1,0 +1,210 @@
+"""What people have agreed to, and what waits for them: small files for their owner alone.
+
+Several proxies and the command line share them: each change reads, alters and writes the file under
+a lock, whole or not at all. A file that cannot be read counts as empty; one that cannot be written
+is the caller's to tell.
+"""
+
+import os
+import secrets
+import stat
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct, field
+
+from emceepee_stdio.config.edit import write_whole
+from emceepee_stdio.trust.pins import Pinned
+
+try:
+    import fcntl
+except ImportError:  # Windows: the last one to write wins
+    fcntl = None
+
+__all__ = ["Approval", "Pending", "TrustStore", "default_trust_directory"]
+
+_KEY_BYTES = 32
+_OTHERS = 0o077
+_MOST_APPROVALS = 1_000
+_MOST_PENDING = 100
+_MOST_SERVERS = 300
+_PIN_BYTES = 4 << 20
+_ID_CHARS = 8
+
+T = TypeVar("T", bound="Struct")
+
+
+class Approval(Struct, frozen=True, kw_only=True):
+    """That a person agreed: to what, as a keyed hash, and what it was called."""
+
+    digest: str
+    name: str
+    at: str
+
+    @property
+    def id(self) -> str:
+        return self.digest[:_ID_CHARS]
+
+
+class Pending(Struct, frozen=True, kw_only=True):
+    """What waits for a person; with `tools` and `identity`, changed tools of that server."""
+
+    digest: str
+    name: str
+    text: str
+    at: str
+    tools: dict[str, Pinned] | None = None
+    identity: str | None = None
+
+    @property
+    def id(self) -> str:
+        return self.digest[:_ID_CHARS]
+
+
+class _Approvals(Struct, kw_only=True):
+    granted: list[Approval] = field(default_factory=list[Approval])
+
+
+class _Waiting(Struct, kw_only=True):
+    waiting: list[Pending] = field(default_factory=list[Pending])
+
+
+class _Pins(Struct, kw_only=True):
+    servers: dict[str, dict[str, Pinned]] = field(default_factory=dict[str, dict[str, Pinned]])
+
+
+def default_trust_directory(environ: Mapping[str, str]) -> Path:
+    """EMCEEPEE_STATE_DIR, or the platform's own place for what a program remembers."""
+    if chosen := environ.get("EMCEEPEE_STATE_DIR"):
+        return Path(chosen).expanduser()
+    from platformdirs import user_state_path  # noqa: PLC0415 - often not needed
+
+    return user_state_path("emceepee", appauthor=False) / "trust"
+
+
+class TrustStore:
+    """The files in one directory. Blocking: the session calls it in a thread."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._key: bytes | None = None
+
+    def __repr__(self) -> str:
+        return f"<TrustStore {self.directory}>"
+
+    def key(self) -> bytes:
+        """What makes the hashes ours; where it cannot be kept, it lasts as long as we do."""
+        if self._key is None:
+            self._key = self._kept_key()
+        return self._key
+
+    # Approvals
+
+    def is_approved(self, digest: str) -> bool:
+        return any(one.digest == digest for one in self._read("approvals", _Approvals).granted)
+
+    def granted(self) -> list[Approval]:
+        return self._read("approvals", _Approvals).granted
+
+    def approve(self, digest: str, *, name: str, at: str) -> None:
+        with self._changing("approvals", _Approvals) as file:
+            file.granted = [one for one in file.granted if one.digest != digest]
+            file.granted.append(Approval(digest=digest, name=name, at=at))
+            del file.granted[:-_MOST_APPROVALS]
+        self.settle(digest)
+
+    def revoke(self, digest: str) -> None:
+        with self._changing("approvals", _Approvals) as file:
+            file.granted = [one for one in file.granted if one.digest != digest]
+
+    # What waits
+
+    def waiting(self) -> list[Pending]:
+        return self._read("pending", _Waiting).waiting
+
+    def wait_for(self, pending: Pending) -> None:
+        """Put it where `emceepee approve` finds it; the oldest make room."""
+        with self._changing("pending", _Waiting) as file:
+            file.waiting = [one for one in file.waiting if one.digest != pending.digest]
+            file.waiting.append(pending)
+            del file.waiting[:-_MOST_PENDING]
+
+    def settle(self, digest: str) -> None:
+        if any(one.digest == digest for one in self.waiting()):
+            with self._changing("pending", _Waiting) as file:
+                file.waiting = [one for one in file.waiting if one.digest != digest]
+
+    # Pins
+
+    def pinned(self, identity: str) -> dict[str, Pinned] | None:
+        """The tools of a server as they were agreed to; None when it was never seen."""
+        return self._read("pins", _Pins).servers.get(identity)
+
+    def pin(self, identity: str, tools: Mapping[str, Pinned]) -> None:
+        """Remember them; the servers that were seen longest ago make room."""
+        with self._changing("pins", _Pins) as file:
+            file.servers.pop(identity, None)
+            file.servers[identity] = dict(tools)
+            while len(file.servers) > _MOST_SERVERS or (
+                len(file.servers) > 1 and len(msgspec.json.encode(file)) > _PIN_BYTES
+            ):
+                del file.servers[next(iter(file.servers))]
+
+    # Files
+
+    def _kept_key(self) -> bytes:
+        path = self.directory / "key"
+        if key := _private_key(path):
+            return key
+        made = secrets.token_bytes(_KEY_BYTES)
+        with suppress(OSError):
+            self._make_directory()
+            with self._locked():
+                if key := _private_key(path):  # another one was faster
+                    return key
+                path.unlink(missing_ok=True)
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(made)
+        return made
+
+    def _read(self, name: str, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode((self.directory / f"{name}.json").read_bytes(), type=kind)
+        except (OSError, msgspec.MsgspecError, RecursionError):
+            return kind()
+
+    @contextmanager
+    def _changing(self, name: str, kind: type[T]) -> Generator[T]:
+        self._make_directory()
+        with self._locked():
+            file = self._read(name, kind)
+            yield file
+            text = msgspec.json.encode(file).decode()
+            write_whole(self.directory / f"{name}.json", text)
+
+    def _make_directory(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True, mode=stat.S_IRWXU)
+
+    @contextmanager
+    def _locked(self) -> Generator[None]:
+        descriptor = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if fcntl is not None:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _private_key(path: Path) -> bytes | None:
+    """The key, if it is whole and nobody else could have read it."""
+    try:
+        mode, key = path.stat().st_mode, path.read_bytes()
+    except OSError:
+        return None
+    is_private = os.name != "posix" or not mode & _OTHERS
+    return key if is_private and len(key) == _KEY_BYTES else None

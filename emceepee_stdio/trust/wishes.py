@@ -1,0 +1,194 @@
+"""What a model asks to have started or called, as a person is to see it and as it is remembered.
+
+A person sees all of it: the program that will really run, every argument, the directory, the names
+of the variables. Nothing in it can break out of its line. What is remembered is a keyed hash over
+exactly that, with the values of the variables, so that any change asks again.
+"""
+
+import hashlib
+import hmac
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from emceepee_stdio.config.server import ServerConfig
+
+__all__ = ["Wish", "wish_for"]
+
+_SHELLS = frozenset(
+    {"sh", "bash", "dash", "zsh", "fish", "ksh", "csh", "tcsh", "cmd", "powershell"}
+)
+_SHELLS_TOO = frozenset({"pwsh", "busybox"})
+_RAISERS = frozenset({"sudo", "doas", "su", "pkexec", "runas", "gsudo"})
+_WRAPPERS = frozenset({"env", "nohup", "nice", "time", "timeout", "setsid", "stdbuf", "xargs"})
+_CODE_FLAGS = {
+    "python": ("-c",),
+    "node": ("-e", "--eval", "-p", "--print"),
+    "deno": ("eval",),
+    "bun": ("-e", "--eval"),
+    "ruby": ("-e",),
+    "perl": ("-e", "-E"),
+    "php": ("-r",),
+}
+_NPM_RUNNERS = frozenset({"npx", "bunx", "pnpx"})
+_PYTHON_RUNNERS = frozenset({"uvx", "pipx"})
+_WORDS_BEFORE_THE_PACKAGE = frozenset({"run", "tool", "dlx", "exec", "x"})
+# Variables by which a program is made to run what is not in it.
+_LOADING = frozenset(
+    {"LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "PATH", "PYTHONPATH", "PYTHONSTARTUP"}
+    | {"PYTHONHOME", "NODE_OPTIONS", "NODE_PATH", "BASH_ENV", "ENV", "PERL5OPT", "PERL5LIB"}
+    | {"RUBYOPT", "RUBYLIB", "JAVA_TOOL_OPTIONS", "GIT_SSH_COMMAND", "GIT_EXTERNAL_DIFF"}
+)
+_VERSION = re.compile(r"\.?\d+(?:\.\d+)*$")
+_WINDOWS_SUFFIX = re.compile(r"\.(?:exe|cmd|bat|ps1)$", re.IGNORECASE)
+# Options of the runners that are followed by a value.
+_WITH_VALUE = frozenset({"-p", "--package", "--from", "--with", "--python", "--index-url", "-c"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """A server that somebody wants, resolved: `program` is the file that would be started."""
+
+    name: str
+    program: str | None = None
+    argv: Sequence[str] = ()
+    cwd: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    url: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    remarks: Sequence[str] = ()
+
+    def __repr__(self) -> str:
+        return f"<Wish {self.name} {'command' if self.url is None else 'url'}>"
+
+    def digest(self, key: bytes) -> str:
+        """The same for the same program, arguments, variables and directory, and no other."""
+        told = {
+            "program": self.program,
+            "argv": list(self.argv),
+            "cwd": self.cwd,
+            "env": dict(self.env),
+            "url": self.url,
+            "headers": {name.lower(): value for name, value in self.headers.items()},
+        }
+        text = json.dumps(told, sort_keys=True, separators=(",", ":"))
+        return hmac.new(key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+    def identity(self, key: bytes) -> str:
+        """The same for the same command line or address, whatever it is called or given."""
+        text = json.dumps([list(self.argv), self.url], separators=(",", ":"))
+        return hmac.new(key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+    def told(self) -> list[tuple[str, str]]:
+        """What a person is shown, line by line: a label, and what it is."""
+        lines = [("Server", shown(self.name))]
+        if self.url is not None:
+            lines.append(("Address", shown(self.url)))
+            if self.headers:
+                lines.append(("Headers", ", ".join(map(shown, self.headers))))
+        else:
+            lines.append(("Command", " ".join(map(_word, self.argv))))
+            lines.append(("Program", shown(self.program or "")))
+            lines.append(("Directory", shown(self.cwd or "")))
+            lines.append(("Variables", ", ".join(map(shown, self.env)) or "none of its own"))
+        lines += [("Beware", remark) for remark in self.remarks]
+        return lines
+
+    def text(self) -> str:
+        return "\n".join(f"{label}: {what}" for label, what in self.told())
+
+
+def wish_for(
+    config: ServerConfig,
+    *,
+    program: str | None = None,
+    cwd: str | None = None,
+    passed: Mapping[str, str] | None = None,
+    remarks: Sequence[str] = (),
+) -> Wish:
+    """The wish that a server's settings express. `passed` are variables of ours that it gets."""
+    if config.url is not None:
+        return Wish(name=config.name, url=config.url, headers=config.headers, remarks=remarks)
+    argv = [config.command or "", *config.args]
+    return Wish(
+        name=config.name,
+        program=program,
+        argv=argv,
+        cwd=cwd,
+        env={**(passed or {}), **config.env},
+        remarks=[*remarks, *_warnings(argv, program or argv[0]), *_warned_variables(config.env)],
+    )
+
+
+def shown(text: str) -> str:
+    """Text of somebody else on one line of ours: what would break out of it is spelt out."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode()
+        for char in text
+    )
+
+
+def _word(argument: str) -> str:
+    return shown(shlex.quote(argument)) if argument else "''"
+
+
+def _warnings(argv: Sequence[str], program: str) -> Iterator[str]:
+    words = list(argv)
+    while words and _name(words[0]) in _WRAPPERS:
+        yield f"{_name(words[0])} starts another program, the one behind it."
+        words = [word for word in words[1:] if "=" not in word and not word.startswith("-")]
+    names = {_name(word) for word in (words[0] if words else "", program)}
+    if names & _RAISERS:
+        yield "It runs with the rights of another user."
+    if names & _SHELLS:
+        yield "It is a shell: it can do anything that its arguments say."
+    for name, flags in _CODE_FLAGS.items():
+        if name in names and any(word in flags for word in words[1:]):
+            yield f"It runs program text that stands in its arguments, with {name}."
+    if names & (_NPM_RUNNERS | _PYTHON_RUNNERS):
+        package = _package(words[1:])
+        pinned = package is not None and _is_pinned(package, npm=bool(names & _NPM_RUNNERS))
+        if not pinned:
+            yield (
+                f"It downloads and runs {shown(package or 'a package')} in whatever version is "
+                "newest at the time; a version after the name pins it."
+            )
+
+
+def _warned_variables(env: Mapping[str, str]) -> Iterator[str]:
+    found = [name for name in env if name.upper() in _LOADING or name.upper().startswith("DYLD_")]
+    if found:
+        yield f"{', '.join(map(shown, found))} can make it load other code than its own."
+
+
+def _name(word: str) -> str:
+    """`/usr/bin/python3.11` and `Python.EXE` are python."""
+    base = PurePath(re.split(r"[\\/]", word)[-1]).name.lower()
+    return _VERSION.sub("", _WINDOWS_SUFFIX.sub("", base))
+
+
+def _package(words: Sequence[str]) -> str | None:
+    """What a runner is told to run, or the package that it is taken from."""
+    skip = False
+    for position, word in enumerate(words):
+        if skip:
+            skip = False
+            continue
+        option, _, value = word.partition("=")
+        if option in {"--from", "-p", "--package"}:
+            return value or (words[position + 1] if position + 1 < len(words) else None)
+        if word.startswith("-"):
+            skip = word in _WITH_VALUE
+        elif word not in _WORDS_BEFORE_THE_PACKAGE:
+            return word
+    return None
+
+
+def _is_pinned(package: str, *, npm: bool) -> bool:
+    version = package.rpartition("@")[2] if "@" in package[1:] else ""
+    if npm:
+        return bool(re.match(r"\d", version))
+    return "==" in package or bool(re.match(r"\d", version))
