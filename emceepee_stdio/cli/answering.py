@@ -26,6 +26,9 @@ async def answer_questions(here: Visit, terminal: Terminal) -> None:
         await session.until(lambda: bool(session.requests.pending()), within=_FOREVER)
         for asked in session.requests.pending():
             answer = await _answer(here, asked, terminal)
+            if asked.id not in [one.id for one in session.requests.pending()]:
+                terminal.note(f"{asked.server} no longer wants to know.")
+                continue
             status = RequestStatus.ACCEPTED
             if asked.kind is RequestKind.SAMPLING or answer is None:
                 status = RequestStatus.DECLINED

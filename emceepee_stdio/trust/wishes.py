@@ -19,9 +19,9 @@ from emceepee_stdio.config.server import ServerConfig
 __all__ = ["Wish", "wish_for"]
 
 _SHELLS = frozenset(
-    {"sh", "bash", "dash", "zsh", "fish", "ksh", "csh", "tcsh", "cmd", "powershell"}
+    {"sh", "bash", "dash", "zsh", "fish", "ksh", "csh", "tcsh", "busybox"}
+    | {"cmd", "powershell", "pwsh"}
 )
-_SHELLS_TOO = frozenset({"pwsh", "busybox"})
 _RAISERS = frozenset({"sudo", "doas", "su", "pkexec", "runas", "gsudo"})
 _WRAPPERS = frozenset({"env", "nohup", "nice", "time", "timeout", "setsid", "stdbuf", "xargs"})
 _CODE_FLAGS = {

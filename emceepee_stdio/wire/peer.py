@@ -14,6 +14,7 @@ import msgspec
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.state.deadlines import Deadlines
 from emceepee_stdio.wire.codec import (
+    INTERNAL_ERROR,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     Malformed,
@@ -262,6 +263,8 @@ class Peer:
         try:
             self._dispatch(message)
         except Exception as error:  # noqa: BLE001 - a message of somebody else ends nothing of ours
+            if isinstance(message, Request):
+                self.refuse(message.id, RpcError(INTERNAL_ERROR, "This could not be handled."))
             self._handler.on_noise(f"a message that cannot be handled: {type(error).__name__}")
 
     def _dispatch(self, message: Message) -> None:

@@ -19,6 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from emceepee_stdio.backends.base import LogSource
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.state.phases import Phase
 from tests.e2e.harness import PATIENCE
@@ -409,20 +410,27 @@ async def test_a_flood_of_notifications_holds_nobody_up_and_loses_nothing() -> N
         assert heard == list(range(10_000))
 
 
-async def test_a_sink_that_raises_costs_one_call_and_no_more(
+async def test_a_sink_that_raises_costs_one_message_and_no_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with mcp_server(era="legacy", answers="sse") as server, http_backend(server.url) as rig:
-        await rig.text("echo")
+
+        async def tell(call: Call) -> str:
+            call.notify("notifications/fixture", {"n": 1})
+            return "told"
 
         def broken(*_: object) -> None:
             raise LookupError("a bug")
 
-        monkeypatch.setattr(rig.sink, "asked", broken)
+        server.tools["tell"] = tell
+        monkeypatch.setattr(rig.sink, "notification", broken)
         async with long_call(server, rig):
-            with pytest.raises(ProxyError, match="could not be talked to: a bug"):
-                await rig.call("ask", call="one")
+            assert await rig.text("tell") == "told"
             monkeypatch.undo()
+            assert (
+                LogSource.STDOUT,
+                "a message that cannot be handled: LookupError",
+            ) in rig.sink.logs
             assert await rig.text("echo", message="hello") == "hello"
         connection = await rig.connection()
         assert connection._speaking is None
