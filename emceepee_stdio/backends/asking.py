@@ -8,7 +8,7 @@ from functools import partial
 
 from msgspec import Raw
 
-from emceepee_stdio.backends.base import OnProgress, Params, RemoteError
+from emceepee_stdio.backends.base import OnProgress, Params, RemoteError, Settled
 from emceepee_stdio.backends.ear import Ear
 from emceepee_stdio.backends.eras import LOG_LEVEL
 from emceepee_stdio.backends.listening import Ask
@@ -61,17 +61,25 @@ class Asking:
         within: float,
         call: object = None,
         on_progress: OnProgress | None = None,
+        settled: Settled | None = None,
     ) -> Raw:
         """A request that may raise questions; lean where the answer can only be a result."""
         term = self._ear.term
-        if term is None or term.modern:
+        if settled is None and (term is None or term.modern):
             return await self._ask_in_rounds(method, params, within, call, on_progress)
         asked_at = self._clock.now()
         try:
             result = await self._supervisor.request(
-                method, params, within=within, call=call, on_progress=on_progress
+                method,
+                params,
+                within=within,
+                call=call,
+                on_progress=on_progress,
+                settled=settled,
             )
         except RemoteError as error:
+            if term is None:
+                raise
             errand = Errand(
                 method=method,
                 within=within,

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import Raw
 
 from emceepee_stdio.errors import CallFailed, ProxyError
 from emceepee_stdio.state.phases import Phase
 from emceepee_stdio.wire.codec import RpcError
+from emceepee_stdio.wire.peer import Outcome
 
 __all__ = [
     "Backend",
@@ -30,8 +31,10 @@ __all__ = [
     "Question",
     "RemoteError",
     "SessionIds",
+    "Settled",
     "Sink",
     "Snapshot",
+    "Underway",
 ]
 
 Params = Mapping[str, object]
@@ -175,8 +178,37 @@ class SessionIds:
     upstream_id: str | None = None
 
 
+class Underway(Protocol):
+    """A request that was begun without waiting for it. `cancel` gives it up, and tells nobody."""
+
+    def cancel(self) -> None: ...
+
+
+class Settled(NamedTuple):
+    """What came of a request that was begun, and the connection that it was begun on."""
+
+    connection: "Connection"
+    outcome: Outcome
+
+
 class Connection(Exchange, Protocol):
-    """One living connection. `lost()` returns when it is over, and says why."""
+    """One living connection. `lost()` returns when it is over, and says why.
+
+    `begin` is a request without a task to wait in: its outcome is told to `on_done`. None where the
+    channel needs a task for it.
+    """
+
+    def begin(
+        self,
+        method: str,
+        params: Params,
+        *,
+        within: float,
+        on_done: Callable[[Outcome], None],
+        call: object = None,
+        on_progress: OnProgress | None = None,
+    ) -> Underway | None: ...
+    def failure(self, outcome: Outcome, method: str, within: float) -> ProxyError: ...
 
     @property
     def hello(self) -> Hello: ...

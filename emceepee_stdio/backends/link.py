@@ -20,8 +20,10 @@ from emceepee_stdio.backends.base import (
     OnProgress,
     Params,
     RemoteError,
+    Settled,
     Sink,
     Snapshot,
+    Underway,
 )
 from emceepee_stdio.backends.ear import Ear, Roots
 from emceepee_stdio.backends.health import Health, HealthPolicy
@@ -42,6 +44,7 @@ from emceepee_stdio.errors import (
 from emceepee_stdio.state.phases import Phase
 from emceepee_stdio.state.restarts import RestartPolicy, Restarts
 from emceepee_stdio.wire.codec import INVALID_PARAMS, METHOD_NOT_FOUND
+from emceepee_stdio.wire.peer import Outcome
 
 __all__ = ["Link", "LinkOptions"]
 
@@ -89,9 +92,11 @@ class Link:
             on_degraded=lambda n: sink.health_changed(name, degraded=True, misses=n),
             on_restored=lambda n: sink.health_changed(name, degraded=False, misses=n),
         )
+        channel = make_channel(self._ear)
+        self._pipe = channel.transport == "stdio"
         self._supervisor = Supervisor(
             name,
-            make_channel(self._ear),
+            channel,
             sink=self._ear,
             clock=clock,
             restarts=Restarts(options.restarts, uniform=uniform),
@@ -203,10 +208,46 @@ class Link:
         within: float,
         call: object = None,
         on_progress: OnProgress | None = None,
+        settled: Settled | None = None,
     ) -> Raw:
-        params = {"name": tool, "arguments": arguments}
+        """Call it; or, with `settled`, see through what was begun and came to no plain result."""
         return await self._asking.ask(
-            "tools/call", params, within=within, call=call, on_progress=on_progress
+            "tools/call",
+            {"name": tool, "arguments": arguments},
+            within=within,
+            call=call,
+            on_progress=on_progress,
+            settled=settled,
+        )
+
+    @property
+    def is_lean(self) -> bool:
+        """Whether an answer of this server can only be a result, and needs no task to wait in."""
+        return self._ear.term is not None and not self._ear.term.modern and self._pipe
+
+    def begin_tool(
+        self,
+        tool: str,
+        arguments: Raw | Params,
+        *,
+        within: float,
+        on_done: Callable[[Settled], None],
+        call: object = None,
+        on_progress: OnProgress | None = None,
+    ) -> Underway | None:
+        """The common case, without a task to wait in; None when this is not the common case."""
+        connection, term = self._supervisor.current, self._ear.term
+        if connection is None or term is None or term.modern:
+            return None
+
+        def done(outcome: Outcome) -> None:
+            if self._ear.pushed:
+                self._ear.call_ended(call)
+            on_done(Settled(connection, outcome))
+
+        params = {"name": tool, "arguments": arguments}
+        return connection.begin(
+            "tools/call", params, within=within, on_done=done, call=call, on_progress=on_progress
         )
 
     async def list_all(self, kind: str, *, within: float) -> tuple[Item, ...]:

@@ -15,6 +15,7 @@ from emceepee_stdio.backends.base import (
     OnProgress,
     Params,
     PhaseChange,
+    Settled,
     Sink,
     Snapshot,
 )
@@ -74,6 +75,11 @@ class Supervisor:
         return f"<Supervisor {self.name} {phase} starts={self._starts} {self._restarts!r}>"
 
     @property
+    def current(self) -> Connection | None:
+        """The living connection, if there is one now."""
+        return self._connection
+
+    @property
     def phase(self) -> Phase | None:
         return self._phase
 
@@ -106,14 +112,22 @@ class Supervisor:
         within: float,
         call: object = None,
         on_progress: OnProgress | None = None,
+        settled: Settled | None = None,
     ) -> Raw:
-        """Ask the server, connecting first if need be, all within the given time."""
+        """Ask the server, connecting first if need be, all within the given time.
+
+        What was asked and `settled` before is not asked again, only told.
+        """
         connection, connecting = self._connection, 0.0
+        if settled is not None:
+            connection = settled.connection
         if connection is None:
             asked_at = self._clock.now()
             connection = await self.connection(within=within)
             connecting = self._clock.now() - asked_at
         try:
+            if settled is not None:
+                return _told(settled, method, within)
             return await connection.request(
                 method,
                 params,
@@ -342,3 +356,9 @@ class Supervisor:
         return ServerUnavailable(
             f"{self.name} was removed.", hint="Call add_server to add it again."
         )
+
+
+def _told(settled: Settled, method: str, within: float) -> Raw:
+    if isinstance(settled.outcome, Raw):
+        return settled.outcome
+    raise settled.connection.failure(settled.outcome, method, within)

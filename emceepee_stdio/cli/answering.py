@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import anyio
 import anyio.to_thread
-import typer
 
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.cli.visit import Visit
@@ -55,7 +54,8 @@ async def _answer(here: Visit, asked: Asked, terminal: Terminal) -> dict[str, An
     terminal.note(f"{asked.server} asks: {message}")
     if asked.params.get("mode") == "url":
         terminal.note(f"It wants you to open this address yourself: {asked.params.get('url')}")
-        return {"action": "accept"} if await _agrees("Have you done so?", usual=False) else None
+        agrees = await _agrees("Have you done so?", terminal, usual=False)
+        return {"action": "accept"} if agrees else None
     return await _fill_in(asked.params, terminal)
 
 
@@ -64,13 +64,13 @@ async def _fill_in(params: Mapping[str, object], terminal: Terminal) -> dict[str
     schema = _mapping(params.get("requestedSchema"))
     required = schema.get("required")
     wanted = cast("list[object]", required) if isinstance(required, list) else []
-    if not await _agrees("Answer it?", usual=True):
+    if not await _agrees("Answer it?", terminal, usual=True):
         return None
     while True:
         content: dict[str, Any] = {}
         for name, about in _mapping(schema.get("properties")).items():
             field = _mapping(about)
-            text = await _line(f"{_label(name, field)}:")
+            text = await _line(f"{_label(name, field)}:", terminal)
             if text is None:
                 return None
             if text or name in wanted:
@@ -81,9 +81,9 @@ async def _fill_in(params: Mapping[str, object], terminal: Terminal) -> dict[str
         terminal.note(f"That does not fit: {'; '.join(problems)}.")
 
 
-async def _agrees(question: str, *, usual: bool) -> bool:
+async def _agrees(question: str, terminal: Terminal, *, usual: bool) -> bool:
     while True:
-        text = await _line(f"{question} [{'Y/n' if usual else 'y/N'}]:")
+        text = await _line(f"{question} [{'Y/n' if usual else 'y/N'}]:", terminal)
         if text is None:
             return False
         if not text:
@@ -92,9 +92,9 @@ async def _agrees(question: str, *, usual: bool) -> bool:
             return text.lower().startswith("y")
 
 
-async def _line(question: str) -> str | None:
+async def _line(question: str, terminal: Terminal) -> str | None:
     """What the person types; None when they close the input."""
-    typer.echo(f"{question} ", nl=False, err=True)
+    terminal.ask(question)
     if sys.platform == "win32":
         line = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
     else:
@@ -102,7 +102,7 @@ async def _line(question: str) -> str | None:
         await anyio.wait_readable(sys.stdin)
         line = sys.stdin.readline()
     if not line:
-        typer.echo(err=True)  # ends the line of the question, as an answer would have
+        terminal.note("")  # ends the line of the question, as an answer would have
         return None
     return line.strip()
 

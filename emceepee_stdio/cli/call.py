@@ -71,7 +71,7 @@ def _show(result: Mapping[str, Any], terminal: Terminal, *, as_json: bool) -> No
         terminal.data(result)
         return
     for block in result.get("content", ()):
-        terminal.line(_block(block))
+        terminal.said(_block(block))
     if not result.get("content") and "structuredContent" in result:
         terminal.data(result["structuredContent"])
 

@@ -34,9 +34,18 @@ class Terminal:
         """A result for programs: JSON, indented."""
         self.line(json.dumps(value, indent=2, ensure_ascii=False))
 
+    def said(self, text: str) -> None:
+        """What somebody else worded: to the letter in a pipe, harmless on a terminal."""
+        self.line(_harmless(text) if sys.stdout.isatty() else text)
+
     def note(self, text: str) -> None:
         """A word beside the result: a warning, an error, a sign of life."""
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{_harmless(text)}\n")
+
+    def ask(self, question: str) -> None:
+        """A question to the person, who answers on the same line."""
+        sys.stderr.write(f"{_harmless(question)} ")
+        sys.stderr.flush()
 
     def table(
         self,
@@ -67,6 +76,7 @@ class Terminal:
 
     def panel(self, title: str, text: str) -> None:
         """A few lines that belong together; in a pipe, the title and the lines under it."""
+        title, text = _harmless(title), _harmless(text)
         if not sys.stdout.isatty():
             self.line(title)
             for line in text.split("\n"):
@@ -96,7 +106,7 @@ class Terminal:
         if not sys.stderr.isatty():
             yield
             return
-        with _console(sys.stderr).status(text):
+        with _console(sys.stderr).status(_harmless(text)):
             yield
 
 

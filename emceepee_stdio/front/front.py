@@ -168,7 +168,7 @@ class Front:
     def on_cancelled(self, request_id: RequestId) -> None:
         if call := self._calls.pop(request_id, None):
             self._session.abandon(call)
-            call.scope.cancel()
+            call.cancel()
             self._answered.set()
 
     def on_malformed(self, message: Malformed) -> None:
@@ -270,7 +270,34 @@ class Front:
             call.on_progress = self._forwarder(call, token)
         self._calls[request.id] = call
         arguments = None if asked.arguments in (UNSET, _NULL) else asked.arguments
-        self._tasks.start_soon(self._run, tool, arguments, call)
+        if not self._begin_tool(tool, arguments, call):
+            self._tasks.start_soon(self._run, tool, arguments, call)
+
+    def _begin_tool(self, tool: Tool, arguments: Raw | None, call: Call) -> bool:
+        """Without a task, where the tool can; False when it needs one."""
+        if tool.begin is None or not self._runtime.configured.is_known:
+            return False
+        try:
+            return tool.begin(
+                self._runtime,
+                arguments,
+                call,
+                lambda make: self._finish(tool, call, make),
+                lambda: self._tasks.start_soon(self._run, tool, arguments, call),
+            )
+        except ProxyError as error:
+            self._session.fail(call, error)
+        except Exception as error:  # noqa: BLE001 - a bug in one call must not end the others
+            self._session.fail(call, self._unexpected(error, tool.name))
+        return True
+
+    def _finish(self, tool: Tool, call: Call, make: Callable[[], Reply]) -> None:
+        try:
+            self._session.finish(call, fitted(self._session, make()))
+        except ProxyError as error:
+            self._session.fail(call, error)
+        except Exception as error:  # noqa: BLE001 - see above
+            self._session.fail(call, self._unexpected(error, tool.name))
 
     def _person(self, asked: _Call, *, modern: bool) -> Person | None:
         """Whom the client can ask for us, if anybody."""
@@ -285,7 +312,7 @@ class Front:
 
     async def _run(self, tool: Tool, arguments: Raw | None, call: Call) -> None:
         """One call, from its arguments to its answer, whatever happens."""
-        if call.answered:  # cancelled before it began
+        if call.answered and call.task is None:  # cancelled before it began
             return
         with call.scope:
             try:
@@ -315,7 +342,8 @@ class Front:
             body, leases = render(self._session, instead, call, identity=identity)
         call.lease = None
         if self.peer.answer(request_id, body):
-            self._unwritten.append((self._queued, leases))
+            if leases:
+                self._unwritten.append((self._queued, leases))
         else:
             for lease in leases:
                 self._session.events.release(lease)

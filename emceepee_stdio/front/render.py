@@ -27,7 +27,7 @@ def render(
     context: list[bytes] = []
     if call.own_events:
         leases.append(session.events.take_these(call.own_events))
-    if not reply.whole:
+    if not reply.whole and (session.events.waiting or len(session.requests)):
         try:
             lease, context = _context(session)
         except BaseException:

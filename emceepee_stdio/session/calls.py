@@ -13,6 +13,7 @@ from typing import Protocol
 import anyio
 from msgspec import Raw
 
+from emceepee_stdio.backends.base import Settled, Underway
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.state import Lease, Slot
 
@@ -59,13 +60,18 @@ class Call:
     `ceiling` is how many seconds this client waits at most; `answer` gives it a reply; at
     `deadline` it becomes a task, and at `promote_at` if its server waits for an answer. `extra`
     are arguments that the tool does not know; `own_events` and `lease` are events that the reply
-    tells by itself; `person` can be asked, where the client offers it.
+    tells by itself; `person` can be asked, where the client offers it. A call that is `underway`
+    has no task to wait in; `settled` is what came of it, if that needs one after all. `limit` is
+    how long its server may take.
     """
 
     answer: Callable[[Reply], None]
     ceiling: float
     on_progress: Callable[[Raw], None] | None = None
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    own_scope: anyio.CancelScope | None = None
+    underway: Underway | None = None
+    settled: Settled | None = None
+    limit: float = math.inf
     server: str | None = None
     tool: str = ""
     ttl: float | None = None
@@ -83,6 +89,22 @@ class Call:
     def __repr__(self) -> str:
         state = self.task or ("answered" if self.answered else "in flight")
         return f"<Call {self.server or '-'}/{self.tool} {state}>"
+
+    @property
+    def scope(self) -> anyio.CancelScope:
+        """Around the task that works on it; most calls need none."""
+        if self.own_scope is None:
+            self.own_scope = anyio.CancelScope()
+        return self.own_scope
+
+    def cancel(self) -> bool:
+        """Stop the work on it; True when there is no task that will tell of its end."""
+        underway, self.underway = self.underway, None
+        if underway is None:
+            self.scope.cancel()
+            return False
+        underway.cancel()
+        return True
 
     def reply(self, reply: Reply) -> None:
         """Answer the client, once."""

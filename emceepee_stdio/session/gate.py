@@ -134,7 +134,7 @@ class Gate:
             return wish_for(config)
         around = self._environment
         env = child_environment(around.environ, env=config.env, pass_env=config.pass_env, owner="")
-        directory = child_directory(config.cwd, ours=around.cwd, home=around.home)
+        directory = around.cwd / child_directory(config.cwd, ours=around.cwd, home=around.home)
         found = resolve_command(config.command or "", path=env.get("PATH", ""), directory=directory)
         return wish_for(
             config,

@@ -21,6 +21,7 @@ from emceepee_stdio.trust.wishes import wish_for
 __all__ = ["Pins"]
 
 _MOST_SERVERS = 1_000
+_UNNOTED = "Ask a person to see to the directory in which emceepee keeps what they agree to."
 
 Tools = Sequence[Mapping[str, object]]
 
@@ -34,6 +35,7 @@ class _Look:
         self.now: dict[str, Pinned] = {}
         self.changes = Changes()
         self.pending = ""
+        self.begun = False
         self.done = anyio.Event()
 
 
@@ -65,18 +67,18 @@ class Pins:
 
     def seen(self, config: ServerConfig, tools: Tools, start: Callable[..., object]) -> None:
         """A list was read. `start` runs the comparison in the background."""
+        before = self._looks.pop(config.name, None)
+        look = self._looks[config.name] = _Look(config, tools)
+        if len(self._looks) > _MOST_SERVERS:
+            del self._looks[next(iter(self._looks))]
         if self._mode() != "off":
-            before = self._looks.get(config.name)
-            self._looks.pop(config.name, None)
-            look = self._looks[config.name] = _Look(config, tools)
-            if len(self._looks) > _MOST_SERVERS:
-                del self._looks[next(iter(self._looks))]
+            look.begun = True
             start(self._compare, look, before)
 
     async def changes(self, server: str) -> tuple[Changes, str]:
         """What is different about its tools, and the id to approve it with."""
         look = self._looks.get(server)
-        if look is None:
+        if look is None or not look.begun:
             return Changes(), ""
         await look.done.wait()
         return look.changes, look.pending
@@ -84,62 +86,87 @@ class Pins:
     async def check(self, server: str, tool: str) -> None:
         """Raise unless this tool is what a person has seen."""
         look = self._looks.get(server)
-        if look is None:
-            return
-        await look.done.wait()
-        if look.changes:
-            await self._judge(look)  # a person may have agreed meanwhile
-        if tool not in look.now:
+        if look is not None and not look.begun:  # the policy was another when it was read
+            look.begun = True
+            await self._compare(look, None)
+        if look is not None:
+            await look.done.wait()
+        if look is not None and look.changes:
+            await anyio.to_thread.run_sync(self._judge, look)  # a person may have agreed meanwhile
+        if look is None or tool not in look.now:
             raise ToolNotFound(
                 f"{server} does not list a tool {tool[:100]!r}.",
                 hint="By policy only tools that are listed, and so can be compared, are run.",
             )
         if tool in look.changes.changed or tool in look.changes.added:
             what = "has changed since" if tool in look.changes.changed else "was not there when"
+            fact = f"{tool} of {server} {what} a person agreed to this server's tools."
+            if problem := await anyio.to_thread.run_sync(self._put_aside, look):
+                raise NeedsApproval(f"{fact} That cannot be noted: {problem}.", hint=_UNNOTED)
             raise NeedsApproval(
-                f"{tool} of {server} {what} a person agreed to this server's tools.",
+                fact,
                 hint=f"Ask them to run `emceepee approve {look.pending}` in a terminal, then call "
                 "again.",
             )
 
     async def _compare(self, look: _Look, before: _Look | None) -> None:
         try:
-            await self._judge(look)
+            if before is not None and before.begun:
+                await before.done.wait()
+            problem = await anyio.to_thread.run_sync(self._look_at, look)
             told = None if before is None else before.changes
             if look.changes and look.changes != told:
                 self._say(look)
-        except OSError as error:
-            self._journal.record(
-                Event.APPROVAL_UNWRITABLE, server=look.config.name, error=str(error.strerror)
-            )
+            if problem is not None:
+                self._journal.record(
+                    Event.APPROVAL_UNWRITABLE, server=look.config.name, error=problem
+                )
+        except Exception as error:  # noqa: BLE001 - what a server lists must not end the session
+            self._journal.record(Event.UNEXPECTED_ERROR, server=look.config.name, error=repr(error))
         finally:
             look.done.set()
 
-    async def _judge(self, look: _Look) -> None:
-        await anyio.to_thread.run_sync(self._judge_blocking, look)
+    def _look_at(self, look: _Look) -> str | None:
+        """Compare; the problem with writing down what came of it, if there is one."""
+        look.now = pin_all(look.tools)
+        if self._judge(look):
+            return self._put_aside(look) if look.changes else None
+        try:
+            self._store.pin(self._identity(look), look.now)
+        except OSError as error:
+            return str(error.strerror)
+        return None
 
-    def _judge_blocking(self, look: _Look) -> None:
-        identity = wish_for(look.config).identity(self._store.key())
-        look.now = look.now or pin_all(look.tools)
-        agreed = self._store.pinned(identity)
-        if agreed is None:
-            look.changes = Changes()
-            self._store.pin(identity, look.now)
-            return
-        look.changes = compare(agreed, look.now)
-        if look.changes and not look.pending:
-            text = f"Server: {look.config.name}\n{look.changes.text()}"
-            digest = hashlib.sha256(f"{identity}{text}".encode("utf-8", "replace")).hexdigest()
-            pending = Pending(
-                digest=digest,
-                name=look.config.name,
-                text=text,
-                at=self._clock.iso(self._clock.now()),
-                tools=look.now,
-                identity=identity,
-            )
+    def _judge(self, look: _Look) -> bool:
+        """Compare with what was agreed to; False when there is nothing yet."""
+        agreed = self._store.pinned(self._identity(look))
+        look.changes = Changes() if agreed is None else compare(agreed, look.now)
+        return agreed is not None
+
+    def _identity(self, look: _Look) -> str:
+        return wish_for(look.config).identity(self._store.key())
+
+    def _put_aside(self, look: _Look) -> str | None:
+        """Leave the changes for `emceepee approve`, unless they are there; what is in the way."""
+        identity = self._identity(look)
+        text = f"Server: {look.config.name}\n{look.changes.text()}"
+        digest = hashlib.sha256(f"{identity}{text}".encode("utf-8", "replace")).hexdigest()
+        pending = Pending(
+            digest=digest,
+            name=look.config.name,
+            text=text,
+            at=self._clock.iso(self._clock.now()),
+            tools=look.now,
+            identity=identity,
+        )
+        look.pending = pending.id
+        if any(one.digest == digest for one in self._store.waiting()):
+            return None
+        try:
             self._store.wait_for(pending)
-            look.pending = pending.id
+        except OSError as error:
+            return str(error.strerror)
+        return None
 
     def _say(self, look: _Look) -> None:
         changes = look.changes

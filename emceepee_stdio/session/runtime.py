@@ -110,7 +110,7 @@ class Runtime:
     def _target_of(self, name: str) -> str | None:
         """The command line or address of a server, without its secrets."""
         found = [link for link in self.servers if link.name == name]
-        return found[0].snapshot().target if found else None
+        return self.session.secrets.mask(found[0].snapshot().target) if found else None
 
     async def stop(self, times: StopTimes) -> None:
         """End the session, with so much patience for the servers; nothing of them is left."""

@@ -134,6 +134,10 @@ class Servers:
     def member(self, name: str) -> Member | None:
         return self._members.get(name)
 
+    def find(self, name: str) -> Link | None:
+        member = self._members.get(name)
+        return None if member is None else member.link
+
     def get(self, name: str) -> Link:
         """The server of that name; the error names the ones that are close."""
         if member := self._members.get(name):

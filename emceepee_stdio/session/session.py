@@ -153,10 +153,10 @@ class Session:
 
     def begin(
         self, call: Call, *, server: str, tool: str, within: float, ttl: float | None = None
-    ) -> float:
+    ) -> None:
         """The call is about to wait on a server: it counts, and it will be answered in time.
 
-        Returns how long the server may take: longer than the task that the call may become.
+        Its server may take longer than the task that the call may become.
         """
         call.ttl = self.tasks.check_ttl(ttl)
         if self._calls.count(server) >= self.settings.limits.server_calls:
@@ -169,14 +169,13 @@ class Session:
         call.server, call.tool = server, tool
         call.deadline = self.clock.now() + within
         self._calls.add(server, call)
-        limit = max(within, 0.0) + call.ttl + _AFTER_ITS_TASK
+        call.limit = max(within, 0.0) + call.ttl + _AFTER_ITS_TASK
         if within <= 0:
             self.promote(call, "timeout")
-            return limit
+            return
         if self.settings.promote_on_input and self.requests.pending(server=server):
             within = min(within, self.settings.timeouts.question_pending_ms / 1000)
         self._promote_at(call, self.clock.now() + within)
-        return limit
 
     def finish(self, call: Call, reply: Reply) -> None:
         """The tool is done: answer the client, or keep the reply as the result of its task."""
@@ -214,8 +213,7 @@ class Session:
     def cancel_task(self, task_id: str) -> Task:
         """Stop a working task, also at its server."""
         task = self.tasks.cancel(task_id, now=self.clock.now())
-        if call := self._calls.of_task(task_id):
-            call.scope.cancel()
+        self._stop(task_id)
         self._tell_task(EventType.TASK_CANCELLED, task)
         return task
 
@@ -286,6 +284,11 @@ class Session:
         call.promote_at = deadline
         self._promotions.set(call, deadline)
         self.ticker.look(deadline)
+
+    def _stop(self, task_id: str) -> None:
+        call = self._calls.of_task(task_id)
+        if call is not None and call.cancel():
+            self._forget(call)
 
     def _forget(self, call: Call) -> None:
         self._promotions.clear(call)
@@ -458,8 +461,7 @@ class Session:
             else:  # what was asked has been answered or taken back meanwhile
                 self._promote_at(call, call.deadline)
         for task in self.tasks.expire(now=now).expired:
-            if call := self._calls.of_task(task.id):
-                call.scope.cancel()
+            self._stop(task.id)
             self._tell_task(EventType.TASK_EXPIRED, task)
         for asked in self.requests.expire(now=now):
             self.refuse_question(asked, "The client did not answer in time.")

@@ -1,13 +1,14 @@
 """execute_tool: run a tool of a server, forgiving what models get wrong and nothing else."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Annotated, cast
 
+import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from emceepee_stdio.backends.base import RemoteError
+from emceepee_stdio.backends.base import RemoteError, Settled
 from emceepee_stdio.backends.link import Link
 from emceepee_stdio.errors import (
     InvalidArguments,
@@ -24,7 +25,7 @@ from emceepee_stdio.tools.listing import gather
 from emceepee_stdio.tools.registry import Params
 from emceepee_stdio.tools.repair import depends_on_schema, repaired
 
-__all__ = ["ExecuteTool", "execute_tool"]
+__all__ = ["ExecuteTool", "begin_tool", "execute_tool"]
 
 
 class ExecuteTool(Params, forbid_unknown_fields=False):
@@ -66,13 +67,64 @@ class ExecuteTool(Params, forbid_unknown_fields=False):
     ) = UNSET
 
 
+class _Exactly(ExecuteTool, forbid_unknown_fields=True):
+    """The same, without anything to put right."""
+
+
+_read_exactly = msgspec.json.Decoder(_Exactly).decode
+
+
+def begin_tool(
+    runtime: Runtime,
+    arguments: Raw | None,
+    call: Call,
+    finish: Callable[[Callable[[], Reply]], None],
+    go_on: Callable[[], object],
+) -> bool:
+    """The common case without a task: a connected server, a plain result. False for all others.
+
+    `finish` answers with what its argument makes; `go_on` runs `execute_tool` for what came to
+    something else than a plain result.
+    """
+    try:
+        p = _read_exactly(arguments or b"{}")
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    link = None if p.server is UNSET else runtime.servers.find(p.server)
+    if link is None or not link.is_lean or runtime.pins.enforced or p.timeout_ms == 0:
+        return False
+    if link.known("tools") is None and depends_on_schema(_given(p), call.extra):
+        return False
+    args = _repaired(runtime, link, p, call)
+    _begin(runtime, link, p, call)
+
+    is_over = False
+
+    def on_done(settled: Settled) -> None:
+        nonlocal is_over
+        is_over = True
+        call.underway = None
+        outcome = settled.outcome
+        if isinstance(outcome, Raw):
+            finish(lambda: Reply.result(outcome, server=link.name))
+        else:
+            call.settled = settled
+            go_on()
+
+    underway = link.begin_tool(
+        p.tool, args, within=call.limit, on_done=on_done, call=call, on_progress=call.on_progress
+    )
+    if not is_over:
+        call.underway = underway
+    return underway is not None
+
+
 async def execute_tool(runtime: Runtime, p: ExecuteTool, call: Call) -> Reply:
     link = await _resolve(runtime, p, call)
-    within = _patience(runtime, p, call)
-    ttl = None if p.task_ttl_ms is UNSET else p.task_ttl_ms / 1000
     needs_schema = depends_on_schema(_given(p), call.extra) and link.known("tools") is None
     args = None if needs_schema else _repaired(runtime, link, p, call)
-    limit = runtime.session.begin(call, server=link.name, tool=p.tool, within=within, ttl=ttl)
+    if call.slot is None:
+        _begin(runtime, link, p, call)
     if runtime.pins.enforced:
         await _learn(link, runtime)
         await runtime.pins.check(link.name, p.tool)
@@ -81,7 +133,12 @@ async def execute_tool(runtime: Runtime, p: ExecuteTool, call: Call) -> Reply:
         args = _repaired(runtime, link, p, call)
     try:
         result = await link.call_tool(
-            p.tool, args, within=limit, call=call, on_progress=call.on_progress
+            p.tool,
+            args,
+            within=call.limit,
+            call=call,
+            on_progress=call.on_progress,
+            settled=call.settled,
         )
     except ServerDisconnected as error:
         raise ServerDisconnected(
@@ -93,6 +150,16 @@ async def execute_tool(runtime: Runtime, p: ExecuteTool, call: Call) -> Reply:
         return Reply.result(result, server=link.name)
     await _check_tool_exists(link, p.tool, refused)
     raise refused
+
+
+def _begin(runtime: Runtime, link: Link, p: ExecuteTool, call: Call) -> None:
+    runtime.session.begin(
+        call,
+        server=link.name,
+        tool=p.tool,
+        within=_patience(runtime, p, call),
+        ttl=None if p.task_ttl_ms is UNSET else p.task_ttl_ms / 1000,
+    )
 
 
 def _given(p: ExecuteTool) -> Raw | None:

@@ -98,14 +98,14 @@ async def list_prompts(runtime: Runtime, p: ListPrompts, call: Call) -> Reply:
 async def get_prompt(runtime: Runtime, p: GetPrompt, call: Call) -> Reply:
     link = runtime.servers.get(p.server)
     times = runtime.settings.timeouts
-    limit = runtime.session.begin(
+    runtime.session.begin(
         call,
         server=link.name,
         tool=f"get_prompt {p.name}"[:100],
         within=min(times.call_ms / 1000, call.ceiling),
     )
     try:
-        result = await link.get_prompt(p.name, p.arguments, within=limit, call=call)
+        result = await link.get_prompt(p.name, p.arguments, within=call.limit, call=call)
     except (CallFailed, PromptNotFound) as error:
         refused = error
     else:

@@ -33,14 +33,19 @@ class Params(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 Run = Callable[[Runtime, Any, Call], Awaitable[Reply]]
 
 
+Finish = Callable[[Callable[[], Reply]], None]
+Begin = Callable[[Runtime, Raw | None, Call, Finish, Callable[[], object]], bool]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """One row of the table."""
+    """One row of the table. `begin` is tried first where there is one: it needs no task."""
 
     name: str
     params: type[Params]
     run: Run
     description: str
+    begin: Begin | None = None
     annotations: Mapping[str, bool] = field(
         default_factory=lambda: {"destructiveHint": False, "openWorldHint": False}
     )

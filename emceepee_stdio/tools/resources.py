@@ -123,8 +123,8 @@ async def read_resource(runtime: Runtime, p: ReadResource, call: Call) -> Reply:
     link = runtime.servers.get(p.server)
     times = runtime.settings.timeouts
     within = min(times.call_ms / 1000, call.ceiling)
-    limit = runtime.session.begin(call, server=link.name, tool="read_resource", within=within)
-    result = await link.read_resource(p.uri, within=limit, call=call)
+    runtime.session.begin(call, server=link.name, tool="read_resource", within=within)
+    result = await link.read_resource(p.uri, within=call.limit, call=call)
     return Reply.contents(result, server=link.name)
 
 

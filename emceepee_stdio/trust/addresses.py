@@ -15,6 +15,8 @@ AddressRule = Callable[[str], str | None]
 
 _NAT64 = ip_network("64:ff9b::/96")
 _IPV4_BITS = 0xFFFF_FFFF
+# All that is given out; the rest is reserved, or wears an IPv4 address in yet another way.
+_GIVEN_OUT = ip_network("2000::/3")
 
 
 class Area(StrEnum):
@@ -34,7 +36,10 @@ def area_of(address: str) -> Area:
     found = _inner(found)
     if found.is_loopback:
         return Area.LOOPBACK
-    return Area.PUBLIC if found.is_global and not found.is_multicast else Area.NEAR
+    is_public = found.is_global and not found.is_multicast
+    if isinstance(found, IPv6Address) and found not in _GIVEN_OUT:
+        is_public = False
+    return Area.PUBLIC if is_public else Area.NEAR
 
 
 def named_area(url: str) -> Area | None:

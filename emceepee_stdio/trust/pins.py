@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, field
 
+from emceepee_stdio.trust.wishes import shown
+
 __all__ = ["Changes", "Pinned", "compare", "pin", "pin_all"]
 
 _PARTS = ("title", "description", "inputSchema", "outputSchema", "annotations")
@@ -39,11 +41,11 @@ class Changes(Struct, frozen=True, kw_only=True):
 
     def text(self) -> str:
         """All of it for a person to read."""
-        parts = [f"Changed: {tool}\n{diff}" for tool, diff in self.changed.items()]
+        parts = [f"Changed: {shown(tool)}\n{diff}" for tool, diff in self.changed.items()]
         if self.added:
-            parts.append(f"Added: {', '.join(self.added)}")
+            parts.append(f"Added: {', '.join(map(shown, self.added))}")
         if self.removed:
-            parts.append(f"Removed: {', '.join(self.removed)}")
+            parts.append(f"Removed: {', '.join(map(shown, self.removed))}")
         return "\n".join(parts)
 
 

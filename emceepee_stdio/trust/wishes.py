@@ -12,11 +12,12 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import dropwhile
 from pathlib import PurePath
 
 from emceepee_stdio.config.server import ServerConfig
 
-__all__ = ["Wish", "wish_for"]
+__all__ = ["Wish", "shown", "wish_for"]
 
 _SHELLS = frozenset(
     {"sh", "bash", "dash", "zsh", "fish", "ksh", "csh", "tcsh", "busybox"}
@@ -137,10 +138,12 @@ def _word(argument: str) -> str:
 
 def _warnings(argv: Sequence[str], program: str) -> Iterator[str]:
     words = list(argv)
+    first = 1
     while words and _name(words[0]) in _WRAPPERS:
         yield f"{_name(words[0])} starts another program, the one behind it."
-        words = [word for word in words[1:] if "=" not in word and not word.startswith("-")]
-    names = {_name(word) for word in (words[0] if words else "", program)}
+        words = list(dropwhile(_is_option, words[1:]))
+        first = len(words)  # its options may have values: any word may be the program
+    names = {_name(word) for word in (*words[:first], program)}
     if names & _RAISERS:
         yield "It runs with the rights of another user."
     if names & _SHELLS:
@@ -156,6 +159,10 @@ def _warnings(argv: Sequence[str], program: str) -> Iterator[str]:
                 f"It downloads and runs {shown(package or 'a package')} in whatever version is "
                 "newest at the time; a version after the name pins it."
             )
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-") or "=" in word
 
 
 def _warned_variables(env: Mapping[str, str]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.wire.codec import RequestId
-from emceepee_stdio.wire.peer import OnProgress, Outcome, Peer
+from emceepee_stdio.wire.peer import OnDone, OnProgress, Outcome, Peer
 
 __all__ = ["Caller"]
 
@@ -42,18 +42,33 @@ class Caller:
             outcome = what
             done.set()
 
-        deadline = self._clock.now() + within
-        request_id = self.peer.request(
-            method, params, deadline=deadline, on_done=on_done, on_progress=on_progress
+        request_id = self.begin(
+            method, params, within=within, on_done=on_done, on_progress=on_progress
         )
-        if deadline < self._next:
-            self._wake.set()
         try:
             await done.wait()
         except anyio.get_cancelled_exc_class():
             self.peer.cancel(request_id, "cancelled")
             raise
         return outcome
+
+    def begin(
+        self,
+        method: str,
+        params: Callable[[RequestId], bytes | None],
+        *,
+        within: float,
+        on_done: OnDone,
+        on_progress: OnProgress | None = None,
+    ) -> RequestId:
+        """Ask, and be told of the outcome, which may be at once."""
+        deadline = self._clock.now() + within
+        request_id = self.peer.request(
+            method, params, deadline=deadline, on_done=on_done, on_progress=on_progress
+        )
+        if deadline < self._next:
+            self._wake.set()
+        return request_id
 
     async def keep_time(self) -> None:
         """End what is overdue, for as long as the connection lives."""

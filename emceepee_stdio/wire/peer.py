@@ -38,6 +38,7 @@ from emceepee_stdio.wire.lines import Lines, Oversized
 __all__ = [
     "Closed",
     "Handler",
+    "OnDone",
     "Outcome",
     "Overdue",
     "Peer",

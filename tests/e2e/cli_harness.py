@@ -1,17 +1,38 @@
-"""The command line in a home of its own: in this process, where it is quick, or as a real one."""
+"""The command line in a home of its own: in this process, where it is quick, or as a real one.
 
+A `Home` runs real commands only, also at a terminal (`Screen`), and knows what they leave behind.
+"""
+
+import fcntl
+import json
 import os
+import pty
+import re
+import select
+import signal
+import struct
 import subprocess
 import sys
-from dataclasses import dataclass
+import termios
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import anyio
 import pytest
 
 from emceepee_stdio.cli import app
+from tests.e2e.client import Setting
 
-__all__ = ["Cli", "Ran"]
+__all__ = ["ESCAPES", "PATIENCE", "Cli", "Home", "Ran", "Screen"]
+
+PATIENCE = 60.0
+EMCEEPEE = (sys.executable, "-m", "emceepee_stdio")
+# What a terminal obeys: colours, movements, titles.
+ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 
 VARIABLES = (
     "APPDATA",
@@ -89,3 +110,164 @@ class Cli:
         """Every file in the home."""
         found = (path for path in self.home.rglob("*") if path.is_file())
         return {str(path.relative_to(self.home)): path.read_bytes() for path in found}
+
+
+@dataclass
+class Home:
+    """Real commands in a home of their own, with a configuration that the test writes."""
+
+    path: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.json"
+
+    def write(self, servers: Mapping[str, Any], **ours: Any) -> None:
+        """Made anew and put in its place, as an editor does."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        whole = json.dumps({"mcpServers": dict(servers), "emceepee": ours})
+        made = self.path / "config.json.new"
+        made.write_text(whole)
+        made.replace(self.config)
+
+    def environ(self, **more: str) -> dict[str, str]:
+        """What a shell would give; nothing of the machine on which the test runs but its PATH."""
+        return {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.path),
+            "EMCEEPEE_CONFIG": str(self.config),
+            "EMCEEPEE_LOG_DIR": str(self.path / "logs"),
+            **self.env,
+            **more,
+        }
+
+    def start(self, *arguments: str, **more: str) -> "subprocess.Popen[bytes]":
+        self.path.mkdir(parents=True, exist_ok=True)
+        return subprocess.Popen(
+            [*EMCEEPEE, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=self.path,
+            env=self.environ(**more),
+        )
+
+    async def run(self, *arguments: str, stdin: bytes = b"", **more: str) -> Ran:
+        """A command in a pipe, to its end; nothing of it is left."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with anyio.fail_after(PATIENCE):
+            done = await anyio.run_process(
+                [*EMCEEPEE, *arguments],
+                input=stdin,
+                cwd=self.path,
+                env=self.environ(**more),
+                check=False,
+            )
+        assert self.left_over() == []
+        return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def left_over(self) -> list[int]:
+        return Setting(home=self.path).left_over()
+
+    @contextmanager
+    def screen(
+        self, *arguments: str, columns: int = 80, color: bool = True, **more: str
+    ) -> Iterator["Screen"]:
+        """A command at a terminal; nothing of it is left."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        colours = {"TERM": "xterm-256color"} | ({} if color else {"NO_COLOR": "1"})
+        made = Screen(arguments, self.environ(**colours, **more), self.path, columns)
+        try:
+            yield made
+        finally:
+            made.clear_away()
+        assert self.left_over() == []
+
+
+class Screen:
+    """A terminal with one command on it. What it shows is kept, escape codes and all."""
+
+    def __init__(
+        self, arguments: tuple[str, ...], env: Mapping[str, str], cwd: Path, columns: int
+    ) -> None:
+        self.said = b""
+        self.over = False
+        self.columns = columns
+        self._fd, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self.process = subprocess.Popen(
+            [*EMCEEPEE, *arguments],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            cwd=cwd,
+            env=dict(env),
+            start_new_session=True,
+            preexec_fn=_own_the_terminal,  # noqa: PLW1509 - it only calls the kernel
+        )
+        os.close(theirs)
+
+    @property
+    def raw(self) -> str:
+        return self.said.decode(errors="replace").replace("\r\n", "\n")
+
+    @property
+    def text(self) -> str:
+        """What a person reads: without what the terminal obeys."""
+        return ESCAPES.sub("", self.raw)
+
+    @property
+    def words(self) -> str:
+        """The text on one line, wherever the terminal broke it."""
+        return " ".join(re.sub("[│╭╮╰╯─]", " ", self.text).split())
+
+    def fits(self) -> bool:
+        """Whether no table and no box is wider than the terminal; sentences it breaks itself."""
+        drawn = [line for line in self.text.split("\n") if line.startswith((*" ─│╭╰",))]
+        return max(map(len, drawn), default=0) <= self.columns
+
+    def type(self, text: str) -> None:
+        os.write(self._fd, text.encode())
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert not self.over, f"it ended before {what}: {self.text}"
+            left = deadline - time.monotonic()
+            assert left > 0, f"waited in vain for {what}: {self.text}"
+            self._read(min(left, 0.1))
+
+    def until_said(self, words: str) -> None:
+        self.until(lambda: words in self.words, repr(words))
+
+    def until_said_times(self, words: str, count: int) -> None:
+        self.until(lambda: self.words.count(words) >= count, f"{words!r} for the {count}th time")
+
+    def wait(self) -> int:
+        self.until(lambda: self.over, "its end")
+        return self.process.wait(PATIENCE)
+
+    def clear_away(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(5)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        os.close(self._fd)
+
+    def _read(self, seconds: float) -> None:
+        if not select.select([self._fd], [], [], seconds)[0]:
+            return
+        try:
+            data = os.read(self._fd, 1 << 16)
+        except OSError:  # how a terminal says that nobody has it open any more
+            data = b""
+        self.over = not data
+        self.said += data
+
+
+def _own_the_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

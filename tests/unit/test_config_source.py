@@ -94,7 +94,10 @@ def test_the_servers_of_the_command_line_stand_in_the_place_of_the_others(file: 
     given = ServerConfig(name="a", command="given")
     write(file, a=entry("file"), b=entry("file"))
     config = source(file, given).read()
-    assert {server.name: server.command for server in config.servers} == {"a": "given", "b": "file"}
+    assert [(server.name, server.command) for server in config.servers] == [
+        ("b", "file"),
+        ("a", "given"),
+    ]
     write(file, a=entry(disabled=True), b={"command": 7})
     config = source(file, given).read()
     assert [server.command for server in config.servers] == ["given"]

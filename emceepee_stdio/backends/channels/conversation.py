@@ -20,6 +20,7 @@ from emceepee_stdio.backends.base import (
     RemoteError,
     SessionIds,
     Sink,
+    Underway,
 )
 from emceepee_stdio.backends.eras import stamp
 from emceepee_stdio.clock import Clock
@@ -33,7 +34,7 @@ from emceepee_stdio.wire.codec import (
     RpcError,
     to_json,
 )
-from emceepee_stdio.wire.peer import Outcome, Overdue, Peer, TooLarge, method_not_found
+from emceepee_stdio.wire.peer import OnDone, Outcome, Overdue, Peer, TooLarge, method_not_found
 
 __all__ = ["Conversation", "PushedQuestion"]
 
@@ -116,7 +117,21 @@ class Conversation(ABC):
         outcome = await self._ask(method, params, within=within, call=call, on_progress=on_progress)
         if isinstance(outcome, Raw):
             return outcome
-        raise self._failure(outcome, method, within)
+        raise self.failure(outcome, method, within)
+
+    def begin(
+        self,
+        method: str,
+        params: Params,
+        *,
+        within: float,
+        on_done: OnDone,
+        call: object = None,
+        on_progress: OnProgress | None = None,
+    ) -> Underway | None:
+        """Where bytes do not just go out, a request needs a task to wait in."""
+        del method, params, within, on_done, call, on_progress
+        return None
 
     def notify(self, method: str, params: Params | None = None) -> None:
         self._peer.notify(method, to_json(params) if params else None)
@@ -153,7 +168,8 @@ class Conversation(ABC):
             for request_id in asked:
                 del self._calls[request_id]
 
-    def _failure(self, outcome: Outcome, method: str, within: float) -> ProxyError:
+    def failure(self, outcome: Outcome, method: str, within: float) -> ProxyError:
+        """What an outcome that is no result means."""
         if isinstance(outcome, ProxyError):
             return outcome
         if isinstance(outcome, RpcError):

@@ -21,6 +21,7 @@ from emceepee_stdio.backends.base import (
     OnProgress,
     Params,
     Sink,
+    Underway,
 )
 from emceepee_stdio.backends.channels.conversation import Conversation
 from emceepee_stdio.backends.eras import (
@@ -28,14 +29,15 @@ from emceepee_stdio.backends.eras import (
     read_discovery,
     read_handshake,
     refuses_handshake,
+    stamp,
 )
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CannotConnect, ServerFailed, ServerUnavailable
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import redact_argv
-from emceepee_stdio.wire.codec import RpcError
+from emceepee_stdio.wire.codec import RequestId, RpcError
 from emceepee_stdio.wire.environment import child_directory, child_environment, resolve_command
-from emceepee_stdio.wire.peer import Closed, Outcome, Overdue
+from emceepee_stdio.wire.peer import Closed, OnDone, Outcome, Overdue, Peer
 from emceepee_stdio.wire.process import Listener, Process, Spawn, StopTimes
 from emceepee_stdio.wire.watchdog import Watchdog
 
@@ -215,6 +217,24 @@ class StdioChannel:
         return Spawn(argv=[program, *self._command.args], env=env, cwd=directory, owner=owner)
 
 
+class _Underway:
+    """A request on a pipe, which nobody waits for in a task."""
+
+    __slots__ = ("_calls", "_peer", "request_id")
+
+    def __init__(self, peer: Peer, calls: dict[RequestId, object]) -> None:
+        self._peer = peer
+        self._calls = calls
+        self.request_id: RequestId = 0
+
+    def forget(self) -> None:
+        self._calls.pop(self.request_id, None)
+
+    def cancel(self) -> None:
+        self.forget()
+        self._peer.cancel(self.request_id, "cancelled")
+
+
 class StdioConnection(Conversation):
     """The conversation with one process."""
 
@@ -262,6 +282,34 @@ class StdioConnection(Conversation):
             method, params, within=within, call=call, on_progress=on_progress
         )
 
+    def begin(
+        self,
+        method: str,
+        params: Params,
+        *,
+        within: float,
+        on_done: OnDone,
+        call: object = None,
+        on_progress: OnProgress | None = None,
+    ) -> Underway | None:
+        if self.process.pending > self._max_unread:
+            return None
+        underway = _Underway(self._peer, self._calls)
+
+        def stamped(request_id: RequestId) -> bytes | None:
+            underway.request_id = request_id
+            if call is not None:
+                self._calls[request_id] = call
+            token = None if on_progress is None else request_id
+            return stamp(self.era, params, progress_token=token)
+
+        def done(outcome: Outcome) -> None:
+            underway.forget()
+            on_done(outcome)
+
+        self._caller.begin(method, stamped, within=within, on_done=done, on_progress=on_progress)
+        return underway
+
     async def lost(self) -> Loss:
         """Serve until the process ends; then say why it did."""
         async with anyio.create_task_group() as tasks:
@@ -294,7 +342,7 @@ class StdioConnection(Conversation):
                 + (" Its last words on stderr:\n" + "\n".join(tail) if tail else ""),
                 hint="Run the command by hand: it must speak MCP on stdin and stdout.",
             )
-        raise ServerFailed(self._failure(outcome, method, within).fact)
+        raise ServerFailed(self.failure(outcome, method, within).fact)
 
     def listener(self) -> Listener:
         return Listener(on_stdout=self._on_stdout, on_stderr=self._on_stderr, on_end=self._on_end)

@@ -1,0 +1,188 @@
+"""A client that can ask its person for us, in either era, and what is kept between two runs.
+
+Every question that the proxy puts is judged by the types of the SDK.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mcp_types import methods
+
+from tests.e2e.clients.raw import INITIALIZE, MODERN, Message, Proxy
+
+LEGACY = "2025-11-25"
+_P = "io.modelcontextprotocol/"
+
+
+class Said:
+    """The result of a tool call."""
+
+    def __init__(self, result: Message) -> None:
+        self.result = result
+        self.is_error = result.get("isError", False)
+        self.is_question = result.get("resultType") == "input_required"
+        self.text = "\n".join(b["text"] for b in result.get("content", []) if b["type"] == "text")
+
+    def __repr__(self) -> str:
+        return json.dumps(self.result)[:3000]
+
+    @property
+    def json(self) -> Any:
+        assert not self.is_error, self.text
+        return json.loads(self.result["content"][0]["text"])
+
+    @property
+    def message(self) -> str:
+        """What a modern client is to show."""
+        assert self.is_question, self
+        return self.result["inputRequests"]["approval"]["params"]["message"]
+
+
+class Host(Proxy):
+    """A client whose person answers when the test says so."""
+
+    modern = False
+    elicits = True
+
+    @property
+    def capabilities(self) -> Message:
+        return {"elicitation": {}} if self.elicits else {}
+
+    def meet(self, *, elicits: bool = True, modern: bool = False, name: str = "raw") -> "Host":
+        self.elicits, self.modern = elicits, modern
+        if not modern:
+            info = {"name": name, "version": "1"}
+            hello = INITIALIZE | {"capabilities": self.capabilities, "clientInfo": info}
+            self.answer(self.ask("initialize", hello))
+            self.send({"method": "notifications/initialized"})
+        return self
+
+    def answers(self, request_id: int) -> list[Message]:
+        """Our ids and those of the proxy are two counts."""
+        return [m for m in self.said if m.get("id") == request_id and "method" not in m]
+
+    def start(
+        self, tool: str, /, *, replies: Message | None = None, state: str | None = None, **args: Any
+    ) -> int:
+        params: Message = {"name": tool, "arguments": args}
+        if self.modern:
+            params["_meta"] = MODERN | {f"{_P}clientCapabilities": self.capabilities}
+            if replies is not None:
+                params["inputResponses"] = replies
+            if state is not None:
+                params["requestState"] = state
+        return self.ask("tools/call", params)
+
+    def said_to(self, request_id: int) -> Said:
+        result = self.answer(request_id)["result"]
+        version = "2026-07-28" if self.modern else LEGACY
+        methods.validate_server_result("tools/call", version, result)
+        return Said(result)
+
+    def use(self, tool: str, /, **how: Any) -> Said:
+        return self.said_to(self.start(tool, **how))
+
+    def execute(self, server: str, tool: str, /, **args: Any) -> Said:
+        return self.use("execute_tool", server=server, tool=tool, args=args)
+
+    # Questions of the handshake era
+
+    @property
+    def questions(self) -> list[Message]:
+        return [m for m in self.said if m.get("method") == "elicitation/create" and "id" in m]
+
+    def question(self, number: int = 0) -> Message:
+        self.read_until(lambda: len(self.questions) > number, f"question {number}")
+        asked = self.questions[number]
+        methods.parse_server_request("elicitation/create", LEGACY, asked["params"])
+        return asked
+
+    def reply(self, asked: Message, action: str, **content: Any) -> None:
+        result: Message = {"action": action} | ({"content": content} if content else {})
+        self.send({"id": asked["id"], "result": result})
+
+    def asked_for(self, request_id: int, number: int = 0) -> str:
+        """What the person is shown, in whichever way."""
+        if self.modern:
+            return self.said_to(request_id).message
+        return self.question(number)["params"]["message"]
+
+    def decide(self, action: str, tool: str = "add_server", /, **arguments: Any) -> Said:
+        """Make the call, have the person answer, and bring it to its end."""
+        before = len(self.questions)
+        first = self.start(tool, **arguments)
+        if not self.modern:
+            self.reply(self.question(before), action)
+            return self.said_to(first)
+        said = self.said_to(first)
+        assert said.is_question, said
+        return self.use(
+            tool,
+            replies={"approval": {"action": action}},
+            state=said.result["requestState"],
+            **arguments,
+        )
+
+    # What can be seen
+
+    def sync(self) -> None:
+        """All that was said before has been taken in."""
+        self.request("ping") if not self.modern else self.use("list_timers")
+
+    def servers(self) -> dict[str, Message]:
+        found = self.use("list_servers").json["servers"]
+        return {server["name"]: server for server in found}
+
+    def noted(self, event: str) -> list[Message]:
+        """Lines of the journals of all runs."""
+        lines: list[Message] = []
+        for path in sorted((self.tmp_path / "journal").glob("*.jsonl")):
+            whole = path.read_text().rpartition("\n")[0]
+            lines += [json.loads(line) for line in whole.splitlines()]
+        return [line for line in lines if line["event"] == event]
+
+    def until_noted(self, event: str, count: int = 1) -> list[Message]:
+        from tests.e2e.clients.raw import until  # noqa: PLC0415 - a name of its own here
+
+        until(lambda: len(self.noted(event)) >= count, f"{event} in the journal")
+        return self.noted(event)
+
+    def hang_up(self) -> int:
+        self.meet_family()
+        self.close_stdin()
+        return self.wait()
+
+
+@contextmanager
+def host(
+    tmp_path: Path,
+    *,
+    mode: str | None = "auto",
+    pin: str | None = None,
+    arguments: Sequence[str] = (),
+    elicits: bool = True,
+    modern: bool = False,
+    client: str = "raw",
+    settings: Message | None = None,
+    **options: Any,
+) -> Iterator[Host]:
+    """A proxy under this policy, greeted; it ends well and nothing of it is left."""
+    policy = ({} if mode is None else {"mode": mode}) | ({} if pin is None else {"pin": pin})
+    settings = {"policy": policy, "timeouts": {"config_poll_ms": 20}, **(settings or {})}
+    made = Host(
+        tmp_path,
+        settings=settings,
+        arguments=["serve", *arguments] if arguments else (),
+        **options,
+    )
+    try:
+        yield made.meet(elicits=elicits, modern=modern, name=client)
+        if made.process.poll() is None:
+            assert made.hang_up() == 0, made.errors()
+            assert made.left_over() == set()
+        assert "Traceback" not in made.errors()
+    finally:
+        made.clear_away()

@@ -1,0 +1,435 @@
+"""The command line at a real terminal of 80 columns: what fits, what is asked, what is kept off."""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import pytest
+
+from emceepee_stdio.config.clients import CLIENTS
+from tests.e2e.cli_harness import Home, Screen
+from tests.e2e.client import command, heard_by_server
+from tests.e2e.http_harness import mcp_server
+from tests.e2e.servers.http_mcp import McpServer
+from tests.e2e.servers.http_wire import Exchange
+from tests.peers import plain, rude
+
+LONG = "long-" * 15
+SECRET = "tok-0f9e8d7c6b5a4321"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home")
+
+
+def fill(home: Home, url: str = "http://127.0.0.1:9/mcp") -> None:
+    home.write(
+        {
+            "well": command(plain(), env={"API_TOKEN": SECRET}),
+            "exits": command(rude("exit-at-once", "3")),
+            "noisy": command(rude("banner")),
+            "unset": command(plain(), env={"A": "${NOT_SET_HERE}"}),
+            "refused": {"url": url},
+            "a-name-that-is-rather-long-for-a-table": {"command": LONG, "args": [LONG, LONG]},
+        }
+    )
+
+
+TABLES = [
+    (["doctor", "--timeout", "10"], 4, "Not well:"),
+    (["ls"], 4, "SERVER"),
+    (["ls", "well"], 0, "DESCRIPTION"),
+    (["config", "show"], 0, "well"),
+    (["config", "check"], 1, "unset"),
+    (["install"], 0, "claude-desktop"),
+]
+tables = pytest.mark.parametrize(
+    ("arguments", "code", "words"), TABLES, ids=[" ".join(row[0]) for row in TABLES]
+)
+
+
+@tables
+def test_tables_fit_the_terminal_and_have_colours(
+    home: Home, arguments: list[str], code: int, words: str
+):
+    fill(home)
+    with home.screen(*arguments) as screen:
+        assert screen.wait() == code
+        assert words in screen.words
+        assert screen.fits(), screen.text
+        assert "\x1b[" in screen.raw or arguments == ["config", "check"]
+        assert "Traceback" not in screen.text
+        assert SECRET not in screen.text
+
+
+@tables
+def test_without_colours_there_are_no_colour_codes(
+    home: Home, arguments: list[str], code: int, words: str
+):
+    fill(home)
+    with home.screen(*arguments, color=False) as screen:
+        assert screen.wait() == code
+        assert words in screen.words
+        assert screen.fits(), screen.text
+        styles = re.findall(r"\x1b\[([\d;]*)m", screen.raw)
+        coloured = [s for style in styles for s in style.split(";") if re.fullmatch("[349]\\d", s)]
+        assert coloured == []
+
+
+@tables
+async def test_a_pipe_gets_no_escape_codes_and_the_same_every_time(
+    home: Home, arguments: list[str], code: int, words: str
+):
+    fill(home)
+    first, second = [await home.run(*arguments, TERM="xterm-256color") for _ in range(2)]
+    assert first.code == code
+    assert words in " ".join(first.out.split())
+    assert "\x1b" not in first.out + first.err
+    assert _timeless(first.out) == _timeless(second.out)
+    wide = await home.run(*arguments, TERM="dumb", COLUMNS="30")
+    assert _timeless(wide.out) == _timeless(first.out)
+
+
+def _timeless(text: str) -> str:
+    return re.sub(r"[\d.]+ ms", "… ms", text)
+
+
+def test_a_very_narrow_terminal_is_no_failure(home: Home):
+    fill(home)
+    with home.screen("config", "show", columns=24) as screen:
+        assert screen.wait() == 0
+        assert screen.fits(), screen.text
+
+
+# Instead of waiting for a client
+
+
+@pytest.mark.parametrize("arguments", [[], ["serve"], ["serve", "--server", "x=y"]], ids=str)
+def test_a_person_is_told_what_it_is_and_how_to_register(home: Home, arguments: list[str]):
+    home.write({})
+    with home.screen(*arguments) as screen:
+        assert screen.wait() == 0
+        assert "emceepee is an MCP proxy" in screen.words
+        assert "emceepee install claude-desktop register it in your client" in screen.words
+        assert "Registered in: none yet." in screen.words
+        for key in CLIENTS:
+            assert key in screen.words
+        assert screen.fits(), screen.text
+    with home.screen("install", "cursor", "--force") as screen:
+        assert screen.wait() == 0
+    with home.screen(*arguments) as screen:
+        assert screen.wait() == 0
+        assert "Registered in: Cursor." in screen.words
+
+
+def test_every_command_of_the_welcome_is_there(home: Home):
+    home.write({})
+    with home.screen() as screen:
+        assert screen.wait() == 0
+        named = re.findall(r"^  emceepee (\w+(?: import| add)?)", screen.text, re.MULTILINE)
+    assert named == ["install", "config import", "config add", "doctor", "demo"]
+    for words in named:
+        with home.screen(*words.split(), "--help") as screen:
+            assert screen.wait() == 0
+            assert screen.fits(), screen.text
+
+
+# Questions
+
+
+def fixture(home: Home, *options: str) -> dict[str, Any]:
+    return command(plain(*options), env={"FIXTURE_LOG": str(home.path / "heard.jsonl")})
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_the_person_answers_what_a_server_asks(home: Home, era: str):
+    home.write({"it": fixture(home, "--era", era)})
+    with home.screen("call", "it", "ask") as screen:
+        screen.until_said("it asks: Who are you?")
+        screen.until_said("Answer it? [Y/n]:")
+        screen.type("\n")
+        screen.until_said("name (string)")
+        screen.type("Ada\n")
+        screen.until_said("age (integer)")
+        screen.type("old\n")
+        screen.until_said("That does not fit: age must be a whole number.")
+        screen.until_said_times("name (string):", 2)
+        screen.type("Ada\n")
+        screen.until_said_times("age (integer):", 2)
+        screen.type("36\n")
+        assert screen.wait() == 0
+        assert _answer(screen) == {"action": "accept", "content": {"name": "Ada", "age": 36}}
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_what_is_optional_may_be_left_out(home: Home, era: str):
+    home.write({"it": fixture(home, "--era", era)})
+    with home.screen("call", "it", "ask_twice") as screen:
+        for count, (order, name) in enumerate((("First", "Ada"), ("Second", "Bob")), start=1):
+            screen.until_said(f"it asks: {order}: who")
+            screen.until_said_times("Answer it? [Y/n]:", count)
+            screen.type("y\n")
+            screen.until_said_times("name (string):", count)
+            screen.type(f"{name}\n")
+            screen.until_said_times("age (integer):", count)
+            screen.type("\n")
+        assert screen.wait() == 0
+        assert [answer["content"] for answer in _answer(screen)] == [
+            {"name": "Ada"},
+            {"name": "Bob"},
+        ]
+
+
+def test_the_person_declines(home: Home):
+    home.write({"it": fixture(home, "--era", "legacy")})
+    with home.screen("call", "it", "ask") as screen:
+        screen.until_said("Answer it? [Y/n]:")
+        screen.type("n\n")
+        assert screen.wait() == 0
+        assert _answer(screen) == {"action": "decline"}
+
+
+@pytest.mark.parametrize(("word", "action"), [("y", "accept"), ("n", "decline")])
+def test_a_page_to_visit_is_shown_and_not_opened(home: Home, word: str, action: str):
+    home.write({"it": fixture(home, "--era", "legacy")})
+    with home.screen("call", "it", "ask", "mode=url") as screen:
+        screen.until_said("open this address yourself: https://example.com/sign-in")
+        screen.until_said("Have you done so? [y/N]:")
+        screen.type(f"{word}\n")
+        assert screen.wait() == 0
+        assert _answer(screen)["action"] == action
+
+
+WITHDRAWS = """
+import json, pathlib, sys, time
+asked_file, heard_file = map(pathlib.Path, sys.argv[1:])
+def say(**message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+for line in sys.stdin:
+    message = json.loads(line)
+    asked, method = message.get("id"), message.get("method")
+    if method == "initialize":
+        say(id=asked, result={"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+                              "serverInfo": {"name": "w", "version": "1"}})
+    elif method == "tools/list":
+        say(id=asked, result={"tools": [{"name": "ask", "inputSchema": {"type": "object"}}]})
+    elif method == "tools/call":
+        call = asked
+        params = {"message": "Who?", "requestedSchema": {"type": "object", "properties": {}}}
+        say(id="q", method="elicitation/create", params=params)
+        while not asked_file.exists():
+            time.sleep(0.01)
+        say(method="notifications/cancelled", params={"requestId": "q"})
+        say(id="p", method="ping")
+    elif asked == "p" and method is None:
+        heard_file.touch()
+        say(id="r", method="elicitation/create", params={**params, "message": "And now?"})
+    elif asked == "r" and method is None:
+        text = json.dumps(message["result"])
+        say(id=call, result={"content": [{"type": "text", "text": text}]})
+    elif asked is not None and method is not None:
+        say(id=asked, error={"code": -32601, "message": "Method not found"})
+"""
+
+
+def test_an_answer_to_a_question_that_was_taken_back_is_no_failure(home: Home):
+    asked, heard = home.path / "asked", home.path / "heard"
+    argv = [plain()[0], "-c", WITHDRAWS, str(asked), str(heard)]
+    home.write({"it": command(argv, era="legacy")})
+    with home.screen("call", "it", "ask") as screen:
+        screen.until_said("it asks: Who? Answer it? [Y/n]:")
+        asked.touch()
+        screen.until(heard.exists, "that the question was taken back")
+        screen.type("y\n")
+        screen.until_said("it no longer wants to know. it asks: And now? Answer it? [Y/n]:")
+        screen.type("y\n")
+        assert screen.wait() == 0
+        assert _answer(screen) == {"action": "accept", "content": {}}
+
+
+def test_an_interrupt_while_a_question_waits_ends_everything(home: Home):
+    home.write({"it": fixture(home, "--era", "legacy")})
+    with home.screen("call", "it", "ask") as screen:
+        screen.until_said("Answer it? [Y/n]:")
+        screen.type("\x03")
+        assert screen.wait() == 130
+        assert "Traceback" not in screen.text
+        assert home.left_over() == []
+
+
+def test_the_end_of_input_declines_and_does_not_hang(home: Home):
+    home.write({"it": fixture(home, "--era", "legacy")})
+    with home.screen("call", "it", "ask") as screen:
+        screen.until_said("Answer it? [Y/n]:")
+        screen.type("\x04")
+        assert screen.wait() == 0
+        assert _answer(screen) == {"action": "decline"}
+
+
+def _answer(screen: Screen) -> Any:
+    """The tool's result is the last that is shown: the answer as the server got it."""
+    line = [line for line in screen.text.splitlines() if line.startswith(("{", "["))][-1]
+    return json.loads(line)
+
+
+# Interrupted
+
+
+@pytest.mark.parametrize("arguments", [["doctor"], ["ls"], ["call", "it", "echo"]], ids=str)
+def test_ctrl_c_at_a_terminal_ends_it_quietly(home: Home, arguments: list[str]):
+    log = home.path / "heard.jsonl"
+    home.write({"it": command(rude("silent"), env={"FIXTURE_LOG": str(log)})})
+    with home.screen(*arguments) as screen:
+        screen.until(lambda: heard_by_server(log), "the server to be asked")
+        screen.type("\x03")
+        assert screen.wait() == 130
+        assert "Traceback" not in screen.text
+        assert home.left_over() == []
+
+
+# What servers say of themselves
+
+EVIL = "\x1b[31mred\x1b[0m\x1b]0;title\x07\x1b[2J\x9b5m\u202ebye"
+
+SERVER = f"""
+import json, sys
+EVIL = {EVIL!r}
+sys.stderr.write("stderr " + EVIL + "\\n")
+sys.stderr.flush()
+mode = sys.argv[1]
+if mode == "exit":
+    sys.exit(1)
+if mode == "noise":
+    print("noise " + EVIL, flush=True)
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" not in message or "method" not in message:
+        if message.get("id") == "q":
+            answer = json.dumps(message.get("result"))
+            content = [{{"type": "text", "text": "answered " + answer}}]
+            print(json.dumps({{"jsonrpc": "2.0", "id": asked, "result": {{"content": content}}}}),
+                  flush=True)
+        continue
+    method, result, error = message["method"], None, None
+    if method == "initialize" and mode == "refuse":
+        error = {{"code": -32603, "message": "refused " + EVIL}}
+    elif method == "initialize":
+        result = {{"protocolVersion": "2025-11-25", "capabilities": {{"tools": {{}}}},
+                  "serverInfo": {{"name": EVIL, "version": EVIL}}}}
+    elif method == "tools/list":
+        names = ["say", "fail", "ask", "tool " + EVIL]
+        result = {{"tools": [{{"name": name, "description": "does " + EVIL,
+                             "inputSchema": {{"type": "object"}}}} for name in names]}}
+    elif method == "ping":
+        result = {{}}
+    elif method == "tools/call" and message["params"]["name"] == "ask":
+        asked = message["id"]
+        schema = {{"type": "object", "properties": {{
+            "colour" + EVIL: {{"type": "string", "description": "of " + EVIL, "enum": [EVIL]}}}}}}
+        params = {{"message": "which " + EVIL, "requestedSchema": schema}}
+        print(json.dumps({{"jsonrpc": "2.0", "id": "q", "method": "elicitation/create",
+                          "params": params}}), flush=True)
+        continue
+    elif method == "tools/call" and message["params"]["name"] == "say":
+        result = {{"content": [{{"type": "text", "text": "says " + EVIL}}]}}
+    else:
+        error = {{"code": -32601, "message": "error " + EVIL}}
+    answer = {{"result": result}} if error is None else {{"error": error}}
+    print(json.dumps({{"jsonrpc": "2.0", "id": message["id"], **answer}}), flush=True)
+"""
+
+
+def evil(home: Home, mode: str) -> dict[str, Any]:
+    home.path.mkdir(parents=True, exist_ok=True)
+    script = home.path / "evil.py"
+    script.write_text(SERVER)
+    return command([plain()[0], str(script), mode])
+
+
+def obeys_nothing(screen: Screen) -> bool:
+    """Whether of all that a server said, nothing would steer the terminal."""
+    steering = ("\x1b[31mred", "\x1b]0;title", "\x1b[2J", "\x9b", "\u202e")
+    return not any(code in screen.raw for code in steering)
+
+
+@pytest.mark.parametrize(
+    ("mode", "arguments", "words"),
+    [
+        ("serve", ["ls", "it"], "does"),
+        ("noise", ["doctor", "it"], "noise"),
+        ("exit", ["doctor", "it"], "stderr"),
+        ("refuse", ["doctor", "it"], "refused"),
+        ("refuse", ["ls"], "refused"),
+        ("refuse", ["call", "it", "say"], "refused"),
+        ("exit", ["call", "it", "say"], "stderr"),
+        ("serve", ["call", "it", "fail"], "error"),
+        ("serve", ["call", "it", "say"], "says"),
+        ("serve", ["call", "it", "nothing"], "It has: say"),
+        ("serve", ["call", "it", EVIL], "has no tool"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value).replace(EVIL, "evil"),
+)
+def test_what_a_server_says_does_not_steer_the_terminal(
+    home: Home, mode: str, arguments: list[str], words: str
+):
+    home.write({"it": evil(home, mode)})
+    with home.screen(*arguments) as screen:
+        screen.wait()
+        assert words in screen.words
+        assert obeys_nothing(screen), repr(screen.raw)
+
+
+def test_what_a_server_asks_does_not_steer_the_terminal(home: Home):
+    home.write({"it": evil(home, "serve")})
+    with home.screen("call", "it", "ask") as screen:
+        screen.until_said("Answer it? [Y/n]:")
+        screen.type("\n")
+        screen.until_said("):")
+        screen.type("\n")
+        assert screen.wait() == 0
+        assert "it asks: which" in screen.words
+        assert obeys_nothing(screen), repr(screen.raw)
+
+
+async def test_a_refusal_behind_a_url_does_not_steer_the_terminal(home: Home):
+    async with refusing() as server:
+        home.write({"it": {"url": server.url}})
+        for arguments in (["doctor", "it"], ["ls"], ["call", "it", "say"]):
+            screen = await anyio.to_thread.run_sync(_shown, home, arguments)
+            assert "no, no" in screen.words
+            assert obeys_nothing(screen), repr(screen.raw)
+
+
+@asynccontextmanager
+async def refusing() -> AsyncIterator[McpServer]:
+    async def refuse(exchange: Exchange) -> bool:
+        await exchange.reply(403, {"error": f"no, no {EVIL}"})
+        return True
+
+    async with mcp_server() as server:
+        server.before = refuse
+        yield server
+
+
+def _shown(home: Home, arguments: list[str]) -> Screen:
+    with home.screen(*arguments) as screen:
+        screen.wait()
+    return screen
+
+
+async def test_a_name_in_the_file_does_not_steer_the_terminal(home: Home):
+    home.write({f"n{EVIL}": evil(home, "exit"), f"m{EVIL}": {"command": f"x{EVIL}"}})
+    for arguments in (["config", "show"], ["config", "check"], ["doctor"], ["ls"]):
+        screen = await anyio.to_thread.run_sync(_shown, home, arguments)
+        assert obeys_nothing(screen), (arguments, screen.raw)
+
+
+async def test_a_result_in_a_pipe_is_passed_on_to_the_letter(home: Home):
+    home.write({"it": evil(home, "serve")})
+    ran = (await home.run("call", "it", "say")).well()
+    assert ran.out == f"says {EVIL}\n"
