@@ -1,5 +1,6 @@
 """The composition root: configuration, journal, session and front, put together and run."""
 
+import gc
 import os
 import random
 import sys
@@ -51,6 +52,8 @@ def run(
         source=source,
         stamp=stamp,
     )
+    # What is there by now stays to the end: nobody has to look through it again and again.
+    gc.freeze()
     try:
         anyio.run(
             serve,

@@ -106,6 +106,7 @@ class Front:
         self._unwritten: deque[tuple[int, list[Lease]]] = deque()
         self._calls: dict[RequestId, Call] = {}
         self._started = False
+        self._patience: tuple[str, float] | None = None
         self._answered = anyio.Event()
         self.peer = Peer(
             handler=self,
@@ -374,15 +375,17 @@ class Front:
         )
 
     def _ceiling(self) -> float:
-        settings = self._runtime.settings
-        return (
-            ceiling_ms(
-                self._protocol.client_name,
+        """How long this client waits, by the name that it gave last."""
+        name = self._protocol.client_name
+        if self._patience is None or self._patience[0] != name:
+            settings = self._runtime.settings
+            ceiling = ceiling_ms(
+                name,
                 default=settings.timeouts.client_ceiling_ms,
                 configured=settings.client_ceilings_ms,
             )
-            / 1000
-        )
+            self._patience = (name, ceiling / 1000)
+        return self._patience[1]
 
     def _forwarder(self, call: Call, token: int | str) -> Callable[[Raw], None]:
         """The backend's progress under the client's own token, until the client has its answer."""

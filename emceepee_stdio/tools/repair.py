@@ -3,6 +3,7 @@
 Only what cannot be meant otherwise is put right, and what was is told.
 """
 
+import re
 from collections.abc import Mapping
 from typing import cast
 
@@ -16,6 +17,7 @@ __all__ = ["depends_on_schema", "repaired"]
 
 Schema = Mapping[str, object]
 
+_HOLDS_A_STRING = re.compile(rb':\s*+"|^"')
 _KINDS: Mapping[str, type] = {"integer": int, "number": float, "boolean": bool}
 
 
@@ -48,10 +50,12 @@ def depends_on_schema(args: Raw | None, extra: Mapping[str, Raw]) -> bool:
     """Whether the tool's schema may change how these arguments are read."""
     if extra:
         return True
+    if args is None or not _HOLDS_A_STRING.search(args):
+        return False
     try:
-        if args is not None and bytes(memoryview(args)[:1]) == b'"':
+        if bytes(memoryview(args)[:1]) == b'"':
             args = Raw(msgspec.json.decode(args, type=str).encode())
-        fields = msgspec.json.decode(args or b"{}", type=dict[str, Raw])
+        fields = msgspec.json.decode(args, type=dict[str, Raw])
     except (msgspec.MsgspecError, RecursionError):
         return False
     return any(_unquoted(value, kind) for value in fields.values() for kind in _KINDS)

@@ -1,4 +1,4 @@
-"""Bytes on file descriptors: pushed in as they come, written out once per turn of the loop.
+"""Bytes on file descriptors: pushed in as they come, written out once per turn.
 
 Pipes, sockets and terminals are watched by the event loop, without a thread. What it cannot watch
 (files, /dev/null, anything on Windows) gets a thread behind the same interface.
@@ -18,7 +18,8 @@ import anyio
 
 __all__ = ["Reader", "Writer", "open_reader", "open_writer"]
 
-_CHUNK = 1 << 18
+# What a pipe holds; a larger buffer is only more to clear away.
+_CHUNK = 1 << 16
 _JOIN_BELOW = 1 << 16
 
 
@@ -70,6 +71,34 @@ def open_writer(
     return _ThreadWriter(fd, on_broken, on_written)
 
 
+class _Turn:
+    """While bytes are being taken in, what is written waits, and then goes out at once, together.
+
+    Outside of that the loop is asked to come back for it, which costs it one more round.
+    """
+
+    def __init__(self) -> None:
+        self._open = False
+        self._flushes: list[Callable[[], None]] = []
+
+    def takes(self, flush: Callable[[], None]) -> bool:
+        if self._open:
+            self._flushes.append(flush)
+        return self._open
+
+    def __enter__(self) -> None:
+        self._open = True
+
+    def __exit__(self, *_: object) -> None:
+        self._open = False
+        flushes, self._flushes = self._flushes, []
+        for flush in flushes:
+            flush()
+
+
+_turn = _Turn()
+
+
 class _LoopReader:
     def __init__(
         self, fd: int, on_data: Callable[[bytes], None], on_end: Callable[[], None]
@@ -92,7 +121,8 @@ class _LoopReader:
         except OSError:
             data = b""
         if data:
-            self._on_data(data)
+            with _turn:
+                self._on_data(data)
         else:
             self.close()
             self._on_end()
@@ -141,7 +171,8 @@ class _LoopWriter:
         self.pending += len(data)
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._flush)
+            if not _turn.takes(self._flush):
+                self._loop.call_soon(self._flush)
 
     async def drained(self) -> None:
         while self.pending and self._fd is not None:
