@@ -59,6 +59,7 @@ class LinkOptions:
     lazy: bool = False
     request: float = 60.0
     rounds: int = 10
+    post_mortem: float = 0.2
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
     health: HealthPolicy = field(default_factory=HealthPolicy)
     on_tools: Callable[[tuple[Item, ...]], None] | None = None
@@ -101,6 +102,7 @@ class Link:
             clock=clock,
             restarts=Restarts(options.restarts, uniform=uniform),
             lazy=options.lazy,
+            verdict=options.post_mortem,
         )
         self._asking = Asking(name, self._supervisor, self._ear, clock=clock, rounds=options.rounds)
         self._seen_tools: tuple[Item, ...] | None = None

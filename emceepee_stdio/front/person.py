@@ -29,6 +29,8 @@ _KEY = "approval"
 _LIFETIME = 600.0
 _TITLE = "emceepee: the model asks to add this server. May it?"
 _MOST_SPENT = 10_000
+# More than this at a time would only be clicked away.
+_MOST_OPEN = 10
 
 
 def _elicitation(text: str) -> dict[str, object]:
@@ -83,6 +85,8 @@ class Questions:
     async def ask(self, text: str, digest: str, *, patience: float, on_late: OnLate) -> Decision:
         """Ask, or wait for the answer to what was asked before."""
         found = self._open.get(digest)
+        if found is None and len(self._open) >= _MOST_OPEN:
+            return Decision.CANNOT_ASK
         if found is None:
             found = self._open[digest] = _Open()
             self._tasks.start_soon(self._send, found, text, digest, on_late)

@@ -33,6 +33,11 @@ class _Contents(msgspec.Struct):
     contents: list[Raw]
 
 
+class _Block(msgspec.Struct):
+    type: str
+
+
+_read_blocks = msgspec.json.Decoder(list[_Block]).decode
 _read_result = msgspec.json.Decoder(_Result).decode
 
 
@@ -95,6 +100,8 @@ class Reply:
             shown = bytes(memoryview(result)[:500]).decode(errors="replace")
             raise CallFailed(f"{server} gave a result that is no tool result: {shown}") from None
         content = _inside(parts.content, server=server)
+        if content and not _are_blocks(parts.content):
+            content = _mended(parts.content)
         if parts.structured_content is not msgspec.UNSET:
             content = _with_structured(content, parts.structured_content)
         return cls(
@@ -109,6 +116,26 @@ def _object(meta: Raw | msgspec.UnsetType) -> Raw | None:
     if meta is msgspec.UNSET or bytes(memoryview(meta)[:1]) != b"{":
         return None
     return meta
+
+
+def _are_blocks(content: Raw) -> bool:
+    try:
+        _read_blocks(content)
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    return True
+
+
+def _mended(content: Raw) -> bytes:
+    """Clients refuse a result of which one block is none: that becomes a text that shows it."""
+    return b",".join(
+        bytes(block) if _are_blocks(Raw(b"[%b]" % bytes(block))) else text_block(_shown(block))
+        for block in msgspec.json.decode(content, type=list[Raw])
+    )
+
+
+def _shown(block: Raw) -> str:
+    return bytes(block).decode(errors="replace")
 
 
 def _embedded(resource: bytes) -> bytes:

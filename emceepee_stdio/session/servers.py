@@ -247,6 +247,7 @@ class Servers:
             sse={"auto": None, "http": False, "sse": True}.get(config.transport),
             connect=times.connect_ms / 1000,
             max_message=limits.line_bytes,
+            times=http.HttpTimes(probe=times.probe_ms / 1000),
             rule=rule,
         )
         return lambda sink: http.HttpChannel(
@@ -293,12 +294,14 @@ class Servers:
             lazy=config.lazy,
             request=times.request_ms / 1000,
             rounds=self._settings.limits.rounds,
+            post_mortem=times.post_mortem_ms / 1000,
             restarts=RestartPolicy(
                 base=restart.base_ms / 1000,
                 factor=restart.factor,
                 cap=restart.cap_ms / 1000,
                 jitter=restart.jitter,
-                limit=restart.attempts if config.url is None else None,
+                # A URL is tried for ever, unless its own entry says otherwise.
+                limit=restart.attempts if config.url is None else config.restart.attempts,
                 stable_after=restart.stable_ms / 1000,
             ),
             health=HealthPolicy(

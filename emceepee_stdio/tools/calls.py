@@ -207,6 +207,7 @@ def _patience(runtime: Runtime, p: ExecuteTool, call: Call) -> float:
     """How long this client may be kept waiting; a word is noted when it asked for more."""
     times = runtime.settings.timeouts
     wanted = (times.call_ms if p.timeout_ms is UNSET else p.timeout_ms) / 1000
+    wanted = min(wanted, times.call_max_ms / 1000)
     if p.timeout_ms is not UNSET and wanted > call.ceiling:
         lowered = round(call.ceiling * 1000)
         call.note = f"timeout_ms was lowered to {lowered}, because this client waits no longer."

@@ -19,8 +19,17 @@ def text(words: str) -> dict[str, str]:
 
 
 def test_blocks_keep_their_bytes() -> None:
-    _, reply = passed('{"content": [ {"b":1.50,"a" :"\\u00e9"} , {"type":"x"} ], "other": 1}')
-    assert reply.content == b'{"b":1.50,"a" :"\\u00e9"} , {"type":"x"}'
+    given = '{"b":1.50,"a" :"\\u00e9","type":"y"} , {"type":"x"}'
+    _, reply = passed(f'{{"content": [ {given} ], "other": 1}}')
+    assert reply.content == given.encode()
+
+
+@pytest.mark.parametrize("bad", ["7", "null", '"x"', "[]", "{}", '{"type":7}', '{"text":"y"}'])
+def test_what_is_no_block_is_shown_as_text_and_the_others_stay_as_they_are(bad: str) -> None:
+    good = '{"type":"text" , "text":"a"}'
+    blocks, reply = passed(f'{{"content":[{good}, {bad} ,{good}]}}')
+    assert blocks == [text("a"), text(bad), text("a")]
+    assert reply.content.startswith(good.encode())
 
 
 @pytest.mark.parametrize("content", ["[]", "[ ]", "null"])
@@ -60,7 +69,6 @@ def test_meta_is_kept() -> None:
         ([text('"x"')], "x", False),
         ([text("x")], "x", True),
         ([], None, False),
-        ([7, None, "x"], {"n": 1}, True),
     ],
 )
 def test_structured_content_becomes_a_text_block_where_it_is_news(
