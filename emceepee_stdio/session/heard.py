@@ -12,7 +12,7 @@ from msgspec import Raw
 from emceepee_stdio.backends.base import LogLine
 from emceepee_stdio.state import Ring, fold_key
 
-__all__ = ["Flow", "Logged", "Notified", "fields_of", "fold_of", "is_too_deep", "ring_of"]
+__all__ = ["Flow", "Flows", "Logged", "Notified", "fields_of", "fold_of", "is_too_deep", "ring_of"]
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ _DEEPEST = 64
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _BRACKETS = re.compile(rb"[\[\]{}]")
 # Beside those of the servers there are: what a server that is gone has said is still of interest.
-_RINGS_OF_THE_GONE = 50
+_OF_THE_GONE = 50
 
 
 class Flow:
@@ -52,13 +52,33 @@ class Flow:
         return over
 
 
+class Flows:
+    """The flow of each server; those that were silent for long are forgotten."""
+
+    def __init__(self, limit: int, *, servers: int) -> None:
+        self._limit = limit
+        self._most = servers + _OF_THE_GONE
+        self._flows: dict[str, Flow] = {}
+
+    def __repr__(self) -> str:
+        return f"<Flows of {len(self._flows)} servers>"
+
+    def takes(self, server: str, now: float) -> tuple[bool, int]:
+        """Whether one more passes, and if so how many did not since the last that did."""
+        flow = self._flows.pop(server, None) or Flow(self._limit)
+        self._flows[server] = flow
+        if len(self._flows) > self._most:
+            del self._flows[next(iter(self._flows))]
+        return (True, flow.take_over()) if flow.takes(now) else (False, 0)
+
+
 def ring_of(rings: dict[str, Ring[T]], server: str, *, capacity: int, servers: int) -> Ring[T]:
     """The ring of a server, made if need be; those that nothing was added to for long make room."""
     ring = rings.pop(server, None)
     if ring is None:
         ring = Ring[T](capacity)
     rings[server] = ring
-    if len(rings) > servers + _RINGS_OF_THE_GONE:
+    if len(rings) > servers + _OF_THE_GONE:
         del rings[next(iter(rings))]
     return ring
 

@@ -25,7 +25,7 @@ from emceepee_stdio.journal import Event as JournalEvent
 from emceepee_stdio.journal import Journal, Secrets
 from emceepee_stdio.session.calls import Call, Calls
 from emceepee_stdio.session.heard import (
-    Flow,
+    Flows,
     Logged,
     Notified,
     fields_of,
@@ -33,6 +33,7 @@ from emceepee_stdio.session.heard import (
     is_too_deep,
     ring_of,
 )
+from emceepee_stdio.session.promotion import promoted
 from emceepee_stdio.session.reconcile import Reconciler
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.ticker import Ticker
@@ -98,7 +99,7 @@ class Session:
         self._calls = Calls()
         self._promotions: Deadlines[Call] = Deadlines()
         self._questions: dict[str, Question] = {}
-        self._flows: dict[str, Flow] = {}
+        self._flows = Flows(limits.output_lines, servers=limits.servers)
         self._news = anyio.Event()
         self.target_of: Callable[[str], str | None] = lambda _server: None
         self.ticker = Ticker(
@@ -243,41 +244,15 @@ class Session:
             task_id=task.id,
             reason=reason,
         )
-        call.reply(self._promotion(task, reason, call.note))
-
-    def describe(self, task: Task) -> dict[str, object]:
-        """A task as the client sees it."""
-        shown: dict[str, object] = {
-            "task_id": task.id,
-            "status": task.status.value,
-            "created_at": self.clock.iso(task.created_at),
-            "last_updated_at": self.clock.iso(task.updated_at),
-            "expires_at": self.clock.iso(task.expires_at),
-            "server": task.server,
-            "tool": task.tool,
-        }
-        if task.error is not None:
-            shown["error"] = task.error
-        return shown
-
-    def _promotion(self, task: Task, reason: str, note: str | None) -> Reply:
-        why = (
-            f"{task.server} asks a question before it goes on with {task.tool}: answer it, "
-            if reason == "input_required"
-            else f"{task.tool} on {task.server} is still running: go on with other things, "
-        )
-        asked = [asked.id for asked in self.requests.pending(server=task.server)]
-        return Reply.sentence(
-            f"{why}then call await_activity or get_task_result with task_id {task.id}."
-            + (f" {note}" if note else ""),
-            {
-                "proxy_task": self.describe(task),
-                "reason": reason,
-                "pending_on_server": {
-                    "tasks": [self.describe(t) for t in self.tasks.working(server=task.server)],
-                    "elicitations_for_server": asked,
-                },
-            },
+        call.reply(
+            promoted(
+                task,
+                reason,
+                note=call.note,
+                working=self.tasks.working(server=task.server),
+                asked=[asked.id for asked in self.requests.pending(server=task.server)],
+                clock=self.clock,
+            )
         )
 
     def _promote_at(self, call: Call, deadline: float) -> None:
@@ -358,16 +333,10 @@ class Session:
         limits, now = self.settings.limits, self.clock.now()
         ring = ring_of(self.logs, server, capacity=limits.log_lines, servers=limits.servers)
         ring.append(Logged(server=server, line=line, received_at=now))
-        flow = self._flows.get(server)
-        if flow is None:
-            flow = self._flows[server] = Flow(limits.output_lines)
-            if len(self._flows) > len(self.logs):
-                self._flows = {
-                    name: kept for name, kept in self._flows.items() if name in self.logs
-                }
-        if not flow.takes(now):
+        passed, over = self._flows.takes(server, now)
+        if not passed:
             return
-        if over := flow.take_over():
+        if over:
             self.journal.record(JournalEvent.SERVER_OUTPUT_DROPPED, server=server, count=over)
         write = self.journal.debug if line.source is LogSource.PROTOCOL else self.journal.info
         write(JournalEvent.SERVER_OUTPUT, server=server, source=line.source.value, text=line.text)

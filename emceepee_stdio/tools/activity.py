@@ -7,6 +7,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from emceepee_stdio.session.calls import Call
 from emceepee_stdio.session.context import lease_events, pending_client
+from emceepee_stdio.session.promotion import shown_task
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.state import Event, EventType, Lease
@@ -88,5 +89,5 @@ def _by_server(events: list[dict[str, object]]) -> list[dict[str, object]]:
 def _working(runtime: Runtime) -> list[dict[str, object]]:
     groups: dict[str, list[dict[str, object]]] = {}
     for task in runtime.session.tasks.working():
-        groups.setdefault(task.server, []).append(runtime.session.describe(task))
+        groups.setdefault(task.server, []).append(shown_task(task, runtime.clock))
     return [{"server": server, "working_tasks": tasks} for server, tasks in groups.items()]

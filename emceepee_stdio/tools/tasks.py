@@ -7,6 +7,7 @@ from msgspec import UNSET, Meta, UnsetType
 from emceepee_stdio.errors import CallFailed
 from emceepee_stdio.session.calls import Call
 from emceepee_stdio.session.context import shown_elicitation
+from emceepee_stdio.session.promotion import shown_task
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.state import IllegalMove, RequestKind, TaskStatus
@@ -66,7 +67,7 @@ async def list_tasks(runtime: Runtime, p: ListTasks, call: Call) -> Reply:  # no
     session = runtime.session
     with_ended = p.include_completed or p.status not in (UNSET, TaskStatus.WORKING)
     tasks = [
-        session.describe(task)
+        shown_task(task, runtime.clock)
         for task in session.tasks.all()
         if (with_ended or task.status is TaskStatus.WORKING)
         and p.server in (UNSET, task.server)
@@ -81,7 +82,7 @@ async def get_task(runtime: Runtime, p: GetTask, call: Call) -> Reply:  # noqa: 
     pending = session.requests.pending(kind=RequestKind.ELICITATION, server=task.server)
     return Reply.json(
         {
-            "task": session.describe(task),
+            "task": shown_task(task, runtime.clock),
             "pending_elicitations_for_server": [
                 shown_elicitation(session, asked) for asked in pending
             ],
@@ -110,7 +111,7 @@ async def get_task_result(runtime: Runtime, p: GetTaskResult, call: Call) -> Rep
         return Reply.sentence(
             f"No result yet: {reason}.",
             {
-                "task": session.describe(task),
+                "task": shown_task(task, runtime.clock),
                 "pending_elicitations_for_server": [w.id for w in waits],
             },
         )
