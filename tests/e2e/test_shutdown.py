@@ -16,7 +16,7 @@ import pytest
 from emceepee_stdio.wire.stragglers import kill_marked
 from tests.e2e.clients.raw import PATIENCE, PROXY, ROOT, Message, Proxy, entry, proxy, until
 from tests.e2e.clients.raw import surroundings as proxy_environment
-from tests.peers import plain, rude
+from tests.peers import node_modules, plain, rude
 
 NEVER = {"restart": {"base_ms": 3_600_000, "cap_ms": 3_600_000}}
 BY_SIGNAL = {"SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT, "SIGHUP": signal.SIGHUP}
@@ -197,6 +197,18 @@ def test_no_kind_of_child_survives(tmp_path: Path, way: str) -> None:
         expected = WAYS[way](client)
         check_end(client, expected)
         assert starts(client, *servers) == begun
+
+
+@pytest.mark.parametrize("way", ["stdin ends", "SIGTERM", "is killed"])
+def test_a_server_behind_npx_is_gone_with_all_that_stands_between(tmp_path: Path, way: str) -> None:
+    argv = ["npx", "--no", "--offline", "mcp-server-everything", "stdio"]
+    where = {"cwd": str(node_modules().parent)}
+    with proxy(tmp_path, servers={"server": entry(argv, tmp_path, "server", **where)}) as client:
+        connect(client, "server")
+        client.meet_family()
+        assert len(client.family) >= 3  # npx, a shell or npm, and the server itself
+        expected = WAYS[way](client)
+        check_end(client, expected)
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
