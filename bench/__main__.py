@@ -1,48 +1,167 @@
-"""`make bench`: print the figures as tables and write them down as JSON.
+"""`make bench`: print the figures as tables beside their targets, and write them down as JSON.
 
 Only the ratios within one run mean something: machines are noisy.
 """
 
+import argparse
+import datetime as dt
+import importlib.util
 import json
-from collections.abc import Mapping
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from bench import proxy, wire
+from bench import wire
+from bench.burst import burst
+from bench.calls import calls, large, load
+from bench.client import Failed
+from bench.figures import Check, Section, Table
+from bench.growth import growth
+from bench.memory import memory
+from bench.startup import startup
+from bench.surface import surface
+from bench.ways import OURS, Direct, Proxy, Relay, Way
 
 RESULTS = Path(__file__).with_name("results")
-
-Rows = Mapping[str, Mapping[str, float]]
-
-
-def table(title: str, rows: Rows, floor: str) -> None:
-    """One line per figure, one column per way, and how each compares with the first."""
-    names = list(rows)
-    print(f"\n{title}")
-    print(f"  {'':22}" + "".join(f"{name:>24}" for name in names))
-    figures = list(dict.fromkeys(key for row in rows.values() for key in row))
-    for figure in figures:
-        cells = [_cell(rows[name].get(figure), rows[floor].get(figure)) for name in names]
-        print(f"  {figure:22}" + "".join(f"{cell:>24}" for cell in cells))
+ROOT = Path(__file__).resolve().parent.parent
 
 
-def _cell(value: float | None, floor: float | None) -> str:
-    if value is None:
-        return ""
-    shown = f"{value:,.0f}" if value >= 1000 else f"{value:.3f}"
-    return f"{shown} ({value / floor:.2f}×)" if floor else shown
+def of_wire(_ways: Sequence[Way], *, quick: bool) -> Section:
+    del quick
+    columns = wire.run()
+    table = Table(title="The wire against a bare pipe", columns=columns, floor="bare pipe")
+    return Section(tables=[table], data=columns)
 
 
-def main() -> None:
-    of_wire = wire.run()
-    of_proxy = proxy.run()
-    table("The wire against a bare pipe", of_wire, "bare pipe")
-    table("The proxy against its backend", of_proxy, "direct")
-    RESULTS.mkdir(exist_ok=True)
-    figures = {"wire": of_wire, "proxy": of_proxy}
-    path = RESULTS / "figures.json"
-    path.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    print(f"\nWritten to {path.name} in bench/results.")
+SECTIONS: dict[str, Callable[..., Section]] = {
+    "calls": calls,
+    "load": load,
+    "large": large,
+    "burst": burst,
+    "startup": startup,
+    "memory": memory,
+    "surface": surface,
+    "growth": growth,
+    "wire": of_wire,
+}
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on."""
+    return {
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "uvloop": importlib.util.find_spec("uvloop") is not None,
+        "commit": _commit(),
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+    }
+
+
+def _commit() -> str:
+    git = shutil.which("git")
+    if git is None:
+        return "unknown"
+
+    def said(*arguments: str) -> str:
+        done = subprocess.run(
+            [git, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        return done.stdout.strip()
+
+    changed = said("status", "--porcelain", "--", "emceepee_stdio")
+    return (said("rev-parse", "--short", "HEAD") or "unknown") + (" changed" if changed else "")
+
+
+def load_now() -> float:
+    return round(os.getloadavg()[0], 2)
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: a rough look")
+    parser.add_argument(
+        "--only", action="append", choices=SECTIONS, metavar="NAME", help=", ".join(SECTIONS)
+    )
+    parser.add_argument("--json", type=Path, default=RESULTS / "figures.json", metavar="FILE")
+    parser.add_argument(
+        "--compare",
+        action="append",
+        default=[],
+        metavar="COMMAND",
+        help="another stdio proxy, measured beside ours; needs --profile",
+    )
+    parser.add_argument(
+        "--profile",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="how that proxy is configured and called, see bench/profiles",
+    )
+    given = parser.parse_args()
+    if len(given.compare) != len(given.profile):
+        parser.error("every --compare needs a --profile")
+    return given
+
+
+def main() -> int:
+    given = options()
+    try:
+        others = [Proxy.read(*pair) for pair in zip(given.compare, given.profile, strict=True)]
+        return _measure(given, others)
+    except Failed as failed:
+        print(f"bench: {failed}", file=sys.stderr)
+        return 1
+
+
+def _measure(given: argparse.Namespace, others: Sequence[Way]) -> int:
+    about = machine()
+    relays = [Relay("blocking"), *([Relay("uvloop")] if about["uvloop"] else [])]
+    ways: list[Way] = [Direct(), *relays, OURS, *others]
+    checks: list[Check] = []
+    found: dict[str, Any] = {}
+    for name in given.only or SECTIONS:
+        before = load_now()
+        section = SECTIONS[name](ways, quick=given.quick)
+        for table in section.tables:
+            print(f"\n{table.title}", *table.lines(), sep="\n", flush=True)
+        checks += section.checks
+        found[name] = {**section.data, "load_average": [before, load_now()]}
+    _print_checks(checks)
+    written = {
+        "machine": about,
+        "quick": given.quick,
+        "sections": found,
+        "checks": [
+            {"what": check.what, "target": check.target, "figure": check.figure, "met": check.met}
+            for check in checks
+        ],
+    }
+    given.json.parent.mkdir(parents=True, exist_ok=True)
+    given.json.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+    loads = [load for section in found.values() for load in section["load_average"]]
+    print(f"\n{', '.join(f'{key} {value}' for key, value in about.items())}")
+    print(f"load average {min(loads)} to {max(loads)}; written to {given.json.name}")
+    return 0
+
+
+def _print_checks(checks: Sequence[Check]) -> None:
+    if not checks:
+        return
+    rows = [("target", "", "measured", "")]
+    rows += [(c.what, c.target, c.figure, "met" if c.met else "NOT MET") for c in checks]
+    widths = [max(len(row[place]) for row in rows) for place in range(4)]
+    print()
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print(f"  {'  '.join(cells)}".rstrip())
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

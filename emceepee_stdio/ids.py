@@ -12,7 +12,9 @@ from emceepee_stdio.clock import Clock
 __all__ = ["Ids"]
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_LENGTH = 26
+# Two letters at a time.
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
+_SHIFTS = range(120, -1, -10)
 _RANDOM_BITS = 80
 
 
@@ -28,10 +30,12 @@ class Ids:
 
     def __call__(self) -> str:
         milliseconds = int(self._clock.epoch(self._clock.now()) * 1000)
-        fresh = milliseconds << _RANDOM_BITS | self._random_bits(_RANDOM_BITS)
-        self._last = max(fresh, self._last + 1)
+        if milliseconds > self._last >> _RANDOM_BITS:
+            self._last = milliseconds << _RANDOM_BITS | self._random_bits(_RANDOM_BITS)
+        else:
+            self._last += 1
         return _encode(self._last)
 
 
 def _encode(value: int) -> str:
-    return "".join(_ALPHABET[value >> shift & 31] for shift in range((_LENGTH - 1) * 5, -1, -5))
+    return "".join([_PAIRS[value >> shift & 1023] for shift in _SHIFTS])

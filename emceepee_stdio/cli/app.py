@@ -4,6 +4,7 @@ A failure is one sentence with the next step on stderr and a non-zero exit code;
 only for those who ask for it with `--debug`.
 """
 
+import os
 import sys
 from itertools import takewhile
 from typing import Annotated
@@ -27,6 +28,7 @@ from emceepee_stdio.errors import ProxyError
 __all__ = ["app", "run"]
 
 _FAILURE = 1
+_STDOUT = 1
 
 app = typer.Typer(
     name="emceepee",
@@ -82,6 +84,18 @@ def run() -> int:
             raise
         Terminal().note(f"emceepee: {error}")
         return _FAILURE
+    except BrokenPipeError:
+        _abandon_stdout()
+        return 0
+    except OSError as error:
+        if _debugging():
+            raise
+        where = f" ({error.filename})" if isinstance(error.filename, str) else ""
+        Terminal().note(
+            f"emceepee: The system refused something: {error.strerror or type(error).__name__}"
+            f"{where}. See to the permissions there, and run the command again."
+        )
+        return _FAILURE
     except Exception as error:
         if _debugging():
             raise
@@ -92,6 +106,13 @@ def run() -> int:
         )
         return _FAILURE
     return 0
+
+
+def _abandon_stdout() -> None:
+    """Whoever read it has enough: what is left in the buffer goes nowhere, quietly."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, _STDOUT)
+    os.close(nowhere)
 
 
 def _debugging() -> bool:

@@ -13,6 +13,7 @@ from emceepee_stdio.cli.config import JsonOption
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.edit import EditRefused
+from emceepee_stdio.journal import redact_text
 from emceepee_stdio.trust.store import Approval, Pending, TrustStore, default_trust_directory
 from emceepee_stdio.trust.wishes import shown
 
@@ -78,16 +79,24 @@ def _list_waiting(waiting: list[Pending], terminal: Terminal, *, as_json: bool) 
 
 def _list_granted(approvals: list[Approval], terminal: Terminal, *, as_json: bool) -> None:
     if as_json:
-        terminal.data([{"id": one.id, "name": one.name, "at": one.at} for one in approvals])
+        terminal.data([{"id": a.id, "name": a.name, "what": a.what, "at": a.at} for a in approvals])
     elif not approvals:
         terminal.line("You have agreed to nothing so far.")
     else:
-        terminal.table(("ID", "SERVER", "SINCE"), [(a.id, shown(a.name), a.at) for a in approvals])
+        rows = [(a.id, shown(a.name), shown(a.what), a.at) for a in approvals]
+        terminal.table(("ID", "SERVER", "WHAT", "SINCE"), rows)
         terminal.line("Take one back: emceepee approve --revoke ID")
 
 
 def _about(pending: Pending) -> str:
     return "a new server" if pending.tools is None else "changed tools"
+
+
+def _line(text: str, label: str) -> str:
+    """What stands under a label in the text that a person reads."""
+    start = f"{label}: "
+    lines = (line for line in text.split("\n") if line.startswith(start))
+    return next(lines, "").removeprefix(start)
 
 
 def _revoke(store: TrustStore, wanted: str, terminal: Terminal) -> None:
@@ -121,5 +130,6 @@ def _answer(store: TrustStore, wanted: str, terminal: Terminal) -> None:
         store.pin(found.identity, found.tools)
         store.settle(found.digest)
     else:
-        store.approve(found.digest, name=found.name, at=clock.iso(clock.now()))
+        what = redact_text(_line(found.text, "Command") or _line(found.text, "Address"))
+        store.approve(found.digest, name=found.name, at=clock.iso(clock.now()), what=what)
     terminal.line("Allowed. The model can try again now.")

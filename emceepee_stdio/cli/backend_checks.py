@@ -266,7 +266,10 @@ class _Patient:
                 "run `emceepee install CLIENT` again, which records the PATH of your shell."
             )
         install = _INSTALLERS.get(Path(command).name, "Install it")
-        return f"{install}, or give the absolute path of the command in the configuration."
+        return (
+            f"{install}, or write its absolute path as `command` of {self._server.name} in the "
+            "file that `emceepee config path` names."
+        )
 
     def _packages(self, command: str) -> str:
         runner = Path(command).stem

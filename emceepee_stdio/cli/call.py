@@ -47,8 +47,8 @@ def call(
 ) -> None:
     """Call one tool of a configured server, and print its answer.
 
-    Exit code 1: the tool says that it failed; 3: the server wants other credentials; 4: the
-    server failed.
+    Exit code 1: the tool says that it failed, or does not answer in time; 3: the server wants
+    other credentials; 4: the server failed.
 
     Example: emceepee call time get_current_time timezone=Europe/Berlin
     """
@@ -150,7 +150,8 @@ async def _call(
             schema = _schema(await link.list_all("tools", within=within), server.name, tool)
         # Words of a shell are strings: what the tool wants as a number becomes one.
         args, _ = repaired(msgspec.Raw(json.dumps(given).encode()), {}, schema, tool=tool)
-        result = await link.call_tool(tool, args, within=within)
+        with terminal.waiting(f"Calling {tool} …"):
+            result = await link.call_tool(tool, args, within=within)
     except ProxyError as error:
         failure = error if reached else link.snapshot().error or error
         return _Outcome(None, failure.masked(here.shown), reached)

@@ -82,6 +82,11 @@ def show(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
                 terminal.note(f"{row['name']}: {row['reason']}")
     else:
         terminal.line("No servers yet. Add one: emceepee config add NAME -- COMMAND ARGS")
+    document = jsonc.read(text or "")
+    settings = document.get("emceepee") if is_object(document) else None
+    if settings:
+        terminal.line("Settings:")
+        terminal.data(redact(settings))
 
 
 @app.command()

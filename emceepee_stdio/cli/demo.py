@@ -98,6 +98,8 @@ def demo() -> None:
         with _proxy() as process:
             _lead(_Client(process, terminal, clock), terminal)
             code = _leave(process)
+    except BrokenPipeError:
+        raise
     except (_Broken, OSError, KeyError, ValueError) as error:
         terminal.note(f"emceepee demo: this should not have happened: {error}")
         raise typer.Exit(_FAILED) from None
@@ -135,9 +137,9 @@ def _lead(client: _Client, terminal: Terminal) -> None:
     texts = client.call("execute_tool", server="bar", tool="order", args={"drink": "flat white"})
     task = _fact(texts, "proxy_task", "task_id")
     asked = _fact(texts, "pending_client_action", "elicitations", 0, "request_id")
-    answer = {"milk": True, "sugar": 1}
+    answer = {"milk": True, "sugar": 2}
     client.call("respond_to_elicitation", request_id=asked, action="accept", content=answer)
-    _expect(client.call("get_task_result", task_id=task), "with milk, 1 lumps")
+    _expect(client.call("get_task_result", task_id=task), "with milk, 2 lumps")
 
     terminal.line(
         "\n6. The server crashes. The error says what happened; the next call just works.",

@@ -12,6 +12,7 @@ import typer
 
 from emceepee_stdio.cli.checks import config_checks, environment_checks, registration_checks
 from emceepee_stdio.cli.config import ConfigOption, JsonOption
+from emceepee_stdio.cli.install import registered_environments
 from emceepee_stdio.cli.report import Check, Report, report_schema
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config import Config, default_path, load_file
@@ -90,7 +91,10 @@ def _desktop(environ: Mapping[str, str]) -> dict[str, str]:
     if sys.platform == "win32":  # there every program is given the same
         return dict(environ)
     bare = {name: value for name, value in environ.items() if name in _DESKTOP_NAMES}
-    return {**bare, "PATH": _DESKTOP_PATHS.get(sys.platform, _DESKTOP_PATHS["linux"])}
+    bare["PATH"] = _DESKTOP_PATHS.get(sys.platform, _DESKTOP_PATHS["linux"])
+    # What a client's entry for us names, it is given.
+    given = next(registered_environments(), None)
+    return {**bare, **(given or {})}
 
 
 def _surroundings(config: Config, file: Path, unread: ConfigInvalid | None) -> list[Check]:
@@ -158,11 +162,14 @@ def _show(report: Report, terminal: Terminal) -> None:
     terminal.table(("WHAT", "STATE", "FOUND"), rows, styles=_STYLES)
     for check in report.checks:
         lines = [str(line) for line in _list(check.details.get("stderr"))]
+        noise = [str(line) for line in _list(check.details.get("stdout_noise"))]
         if check.status not in {"warning", "auth", "failed"}:
             continue
         words = [check.summary] if lines else []
         if lines:
             words += ["Its last words on stderr:", *(f"  {line}" for line in lines)]
+        if noise and check.status == "failed":
+            words += ["On stdout, where only MCP belongs:", *(f"  {line}" for line in noise)]
         if check.remediation:
             words.append(f"→ {check.remediation}")
         terminal.panel(f"{check.subject}: {check.status}", "\n".join(words))

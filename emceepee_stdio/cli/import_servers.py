@@ -121,6 +121,11 @@ def _report(
         )
     taken = sum(one.result == "taken" for one in outcomes)
     terminal.line(f"{taken} taken over into {changes[0].path}.")
+    if taken and not changes[1:]:
+        terminal.note(
+            f"{client.title} has them as well; `emceepee config import {client.key} --replace` "
+            "leaves only emceepee there."
+        )
     for change in changes[1:]:
         kept = [one.name for one in outcomes if one.result == "skipped"]
         more = f" and {', '.join(kept)}" if kept else ""

@@ -1,7 +1,9 @@
 """`emceepee install` and `emceepee uninstall`: the entry in a client's configuration."""
 
 import os
+import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +12,7 @@ import typer
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config.clients import CLIENTS, Client, ClientKey, is_ours
 from emceepee_stdio.config.edit import Change, EditRefused, guard, read_backup, read_file
+from emceepee_stdio.config.fields import is_object
 from emceepee_stdio.config.jsonc import strict_problem
 from emceepee_stdio.config.load import PATH_VARIABLE, default_path
 from emceepee_stdio.config.registration import register, unregister
@@ -22,6 +25,7 @@ __all__ = [
     "install",
     "locate",
     "our_entry",
+    "registered_environments",
     "registered_in",
     "uninstall",
 ]
@@ -29,6 +33,13 @@ __all__ = [
 _NAME = "emceepee"
 # Directories of runners that clear what they made.
 _PASSING = ("archive-v0", "builds-v0", ".cache")
+
+_STATE_STYLES = {
+    "registered": "green",
+    "broken": "red",
+    "program gone": "red",
+    "not installed": "dim",
+}
 
 ClientArgument = Annotated[
     ClientKey, typer.Argument(metavar="CLIENT", help=f"One of {', '.join(CLIENTS)}.")
@@ -79,19 +90,43 @@ def install(
     with guard(path):
         text = read_file(path)
         known = row.servers(text or "")
+        entry = _with_kept_variables(entry, known.get(name))
         edited = register(row, text, read_backup(path), name=name, entry=entry)
     change = Change(path=path, before=text, after=edited.text, backs_up=edited.backs_up)
     if dry_run:
         terminal.diff(change.diff())
         return
     backup = change.apply()
-    _tell(row, change, backup, renewed=name in known, terminal=terminal)
+    _tell(row, change, backup, name=name, renewed=name in known, terminal=terminal)
     others = sum(not is_ours(other) for other in known.values())
     if others:
         terminal.note(
             f"{row.title} has {others} other server{'' if others == 1 else 's'}; to move them "
             f"behind emceepee: emceepee config import {client} --replace"
         )
+
+
+def _with_kept_variables(entry: dict[str, object], present: object) -> dict[str, object]:
+    """Variables that somebody gave our entry stay when it is written anew."""
+    ours, theirs = entry.get("env"), present.get("env") if is_object(present) else None
+    if not is_ours(present) or not is_object(ours) or not is_object(theirs):
+        return entry
+    return {**entry, "env": {**theirs, **ours}}
+
+
+def registered_environments() -> Iterator[dict[str, str]]:
+    """The variables with which each client starts us."""
+    for client in CLIENTS.values():
+        path = locate(client)
+        try:
+            with guard(path):
+                servers = client.servers(read_file(path) or "")
+        except EditRefused:
+            continue
+        for entry in servers.values():
+            env = entry.get("env") if is_object(entry) and is_ours(entry) else None
+            if is_object(env):
+                yield {name: value for name, value in env.items() if isinstance(value, str)}
 
 
 def uninstall(
@@ -128,6 +163,14 @@ def locate(client: Client) -> Path:
     """The client's file, or where it would be."""
     places = client.places(sys.platform, os.environ, _home())
     return next((place for place in places if place.parent.is_dir()), places[-1])
+
+
+def program_is_gone(entry: object) -> bool:
+    """Whether an entry of ours names a program that is not there any more."""
+    command = entry.get("command") if is_object(entry) else None
+    path = command.get("path") if is_object(command) else command
+    is_path = isinstance(path, str) and Path(path).is_absolute()
+    return is_path and not os.access(str(path), os.X_OK)
 
 
 def registered_in() -> list[str]:
@@ -192,7 +235,13 @@ def _require(client: Client, path: Path, *, force: bool, terminal: Terminal) -> 
 
 
 def _tell(
-    client: Client, change: Change, backup: Path | None, *, renewed: bool, terminal: Terminal
+    client: Client,
+    change: Change,
+    backup: Path | None,
+    *,
+    name: str,
+    renewed: bool,
+    terminal: Terminal,
 ) -> None:
     if change.kind == "unchanged":
         terminal.line(f"emceepee is registered in {client.title} already: {change.path}")
@@ -201,7 +250,9 @@ def _tell(
     terminal.line(f"{verb} emceepee in {client.title}: {change.path}")
     if backup is not None:
         terminal.line(f"The file as it was: {backup}")
-    terminal.line(f"Restart {client.title} to see it; `emceepee uninstall {client.key}` undoes it.")
+    named = "" if name == _NAME else f" --name {shlex.quote(name)}"
+    undo = f"emceepee uninstall {client.key}{named}"
+    terminal.line(f"Restart {client.title} to see it; `{undo}` undoes it.")
     if client.strict and (problem := strict_problem(change.after or "")):
         terminal.note(f"{client.title} may refuse this file: it has {problem}.")
 
@@ -211,7 +262,7 @@ def _tell_absent(client: Client, known: dict[str, object], path: Path, terminal:
     if ours:
         raise EditRefused(
             f"{client.title} has emceepee under another name: {', '.join(ours)}.",
-            hint=f"Run: emceepee uninstall {client.key} --name {ours[0]}",
+            hint=f"Run: emceepee uninstall {client.key} --name {shlex.quote(ours[0])}",
         )
     terminal.line(f"emceepee is not registered in {client.title}: {path}")
 
@@ -225,7 +276,7 @@ def _list(*, as_json: bool) -> None:
     terminal.table(
         ("CLIENT", "STATE", "FILE"),
         [(str(row["client"]), str(row["state"]), str(row["path"])) for row in rows],
-        styles={"registered": "green", "broken": "red", "not installed": "dim"},
+        styles=_STATE_STYLES,
     )
 
 
@@ -235,9 +286,12 @@ def _state(client: Client) -> dict[str, object]:
     try:
         with guard(path):
             text = read_file(path)
-            names = [name for name, entry in client.servers(text or "").items() if is_ours(entry)]
+            ours = {n: e for n, e in client.servers(text or "").items() if is_ours(e)}
+            names = list(ours)
         there = text is not None or client.home(path, os.environ, _home()).is_dir()
         state = "registered" if names else "not registered" if there else "not installed"
+        if any(program_is_gone(entry) for entry in ours.values()):
+            state = "program gone"
     except EditRefused:
         state = "broken"
     return {

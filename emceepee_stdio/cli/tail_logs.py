@@ -25,6 +25,7 @@ import typer
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import load_file
+from emceepee_stdio.config.fields import nearest
 from emceepee_stdio.errors import InvalidPattern, ProxyError
 from emceepee_stdio.journal import Event, Level, default_directory
 from emceepee_stdio.journal.lines import Record
@@ -44,6 +45,7 @@ _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 _RANKS = {level.value: rank for rank, level in enumerate(Level)}
+_EVENTS = frozenset(str(event) for event in Event)
 _OUTPUT = str(Event.SERVER_OUTPUT)
 _PLAIN_WORD = re.compile(r"[^\s\"'=\\]+")
 
@@ -112,6 +114,9 @@ def tail_logs(  # noqa: PLR0913 - one for each option
     as_json: Annotated[
         bool, typer.Option("--json", help="The lines as they are, one JSON object each.")
     ] = False,
+    wrap: Annotated[
+        bool, typer.Option("--wrap", help="Show long lines whole, instead of cut to the terminal.")
+    ] = False,
     log_dir: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Another directory than the configured one."),
@@ -124,6 +129,11 @@ def tail_logs(  # noqa: PLR0913 - one for each option
     Example: emceepee tail-logs --json --event task_failed | jq .data
     """
     clock = Clock()
+    for name in event or ():
+        if name not in _EVENTS:
+            near = nearest(name, list(_EVENTS))
+            hint = f"did you mean {near}?" if near else "docs/journal.md has the names."
+            Terminal().note(f"There is no event {name}; {hint}")
     wanted = _Wanted(
         servers=frozenset(server or ()),
         events=frozenset(event or ()),
@@ -136,7 +146,7 @@ def tail_logs(  # noqa: PLR0913 - one for each option
     start = -inf if since is None else _instant(since, clock)
     count = _LINES if lines is None and since is None else lines
     directory = log_dir or _directory(os.environ)
-    view = None if as_json else _View(clock, os.environ)
+    view = None if as_json else _View(clock, os.environ, wraps=wrap)
     try:
         _tail(directory, count, wanted, view, since=start, follow=follow)
     except (KeyboardInterrupt, BrokenPipeError):
@@ -210,16 +220,17 @@ class _View:
     The time is local; a line of another day has its date before it.
     """
 
-    def __init__(self, clock: Clock, environ: Mapping[str, str]) -> None:
+    def __init__(self, clock: Clock, environ: Mapping[str, str], *, wraps: bool) -> None:
         self._clock = clock
         self._on_terminal = os.isatty(_STDOUT)
+        self._wraps = wraps
         self._coloured = (
             self._on_terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
         )
 
     def show(self, line: Line) -> str:
         spans = [(_printable(text), style) for text, style in self._spans(line)]
-        if self._on_terminal:
+        if self._on_terminal and not self._wraps:
             spans = list(_cut(spans, shutil.get_terminal_size().columns))
         if not self._coloured:
             return "".join(text for text, _ in spans)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.status import Status
 
 __all__ = ["Terminal"]
 
@@ -20,6 +21,9 @@ _DIFF_STYLES = {"+++": "bold", "---": "bold", "@@": "cyan", "+": "green", "-": "
 
 class Terminal:
     """The two streams of a command."""
+
+    def __init__(self) -> None:
+        self._status: Status | None = None
 
     def line(self, text: str = "", *, style: str = "") -> None:
         """One line of the result; a style is for a terminal only."""
@@ -40,10 +44,12 @@ class Terminal:
 
     def note(self, text: str) -> None:
         """A word beside the result: a warning, an error, a sign of life."""
+        self._settle()
         sys.stderr.write(f"{_harmless(text)}\n")
 
     def ask(self, question: str) -> None:
         """A question to the person, who answers on the same line."""
+        self._settle()
         sys.stderr.write(f"{_harmless(question)} ")
         sys.stderr.flush()
 
@@ -100,14 +106,23 @@ class Terminal:
             style = next((s for mark, s in _DIFF_STYLES.items() if line.startswith(mark)), "")
             console.print(Text(line, style), soft_wrap=True)
 
+    def _settle(self) -> None:
+        """A spinner would write over it."""
+        if self._status is not None:
+            self._status.stop()
+
     @contextmanager
     def waiting(self, text: str) -> Generator[None]:
         """A spinner while something takes its time; in a pipe, silence."""
         if not sys.stderr.isatty():
             yield
             return
-        with _console(sys.stderr).status(_harmless(text)):
-            yield
+        with _console(sys.stderr).status(_harmless(text)) as status:
+            self._status = status
+            try:
+                yield
+            finally:
+                self._status = None
 
 
 def _console(stream: TextIO) -> "Console":

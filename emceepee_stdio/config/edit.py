@@ -1,7 +1,8 @@
 """Changes to files that belong to people: seen before, written whole, never without a way back.
 
 A file is either as it was or as it was meant to be, whatever happens in between; what it was is
-kept beside it in one backup. A file that cannot be understood is not touched.
+kept beside it, and what it was before that a few times more. A file that cannot be understood is
+not touched.
 """
 
 import os
@@ -11,6 +12,7 @@ import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from emceepee_stdio.config.jsonc import CannotEdit, Unreadable
@@ -28,6 +30,7 @@ __all__ = [
 
 # Entries hold tokens, so what we make is for its owner alone.
 _PRIVATE = stat.S_IRUSR | stat.S_IWUSR
+_OLDER = 5
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 
@@ -92,6 +95,7 @@ class Change:
             )
         if self.before is not None and self.backs_up:
             backup = backup_path(self.path)
+            _keep_older(backup, self.before)
             write_whole(backup, self.before)
         if self.after is None:
             target.unlink()
@@ -103,6 +107,23 @@ class Change:
 
 def backup_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.bak")
+
+
+def _keep_older(backup: Path, text: str) -> None:
+    """What a backup held before moves on to .1, .2 and so on, unless it says the same."""
+    if not backup.is_file() or _text_of(backup) == text:
+        return
+    names = [backup, *(backup.with_name(f"{backup.name}.{n}") for n in range(1, _OLDER + 1))]
+    for newer, older in reversed(list(pairwise(names))):
+        if newer.is_file():
+            newer.replace(older)
+
+
+def _text_of(backup: Path) -> str | None:
+    try:
+        return read_file(backup)
+    except EditRefused:
+        return None
 
 
 def read_file(path: Path) -> str | None:
@@ -118,10 +139,7 @@ def read_file(path: Path) -> str | None:
 
 def read_backup(path: Path) -> str | None:
     """What the backup beside a file holds, if there is one to be read."""
-    try:
-        return read_file(backup_path(path))
-    except EditRefused:
-        return None
+    return _text_of(backup_path(path))
 
 
 @contextmanager

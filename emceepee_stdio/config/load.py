@@ -65,7 +65,10 @@ def load_file(path: Path | None = None, *, environ: Mapping[str, str]) -> Config
         raise ConfigInvalid(f"{path} is not UTF-8 text at byte {error.start}.") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "its name is not valid"
-        raise ConfigInvalid(f"{path} cannot be read: {reason}.") from None
+        raise ConfigInvalid(
+            f"{path} cannot be read: {reason}.",
+            hint="See to the permissions of the file and of the directories that it is in.",
+        ) from None
     return load_text(text, environ=environ, source=str(path))
 
 
@@ -85,14 +88,17 @@ def _platform_path() -> Path:
 
 def _parse(text: str, source: str) -> object:
     if not text.strip():
-        raise ConfigInvalid(f"{source} is empty; expected a JSON object.")
+        raise ConfigInvalid(
+            f"{source} is empty; expected a JSON object.", hint="Write {} into it, or remove it."
+        )
     try:
         return json.loads(text.removeprefix("\ufeff"), object_pairs_hook=_Members)
     except json.JSONDecodeError as error:
         reason = error.msg[:1].lower() + error.msg[1:]
         raise ConfigInvalid(
             f"{source} is not valid JSON at line {error.lineno}, column {error.colno} "
-            f"({reason}): {_excerpt(error.doc, error.lineno, error.colno)}"
+            f"({reason}): {_excerpt(error.doc, error.lineno, error.colno)}",
+            hint="Mend it there; JSON has no comments, and no comma after the last of a list.",
         ) from None
     except ValueError:
         raise ConfigInvalid(f"{source} holds a number with too many digits.") from None

@@ -144,7 +144,7 @@ def _obstacle(
     if name in present:
         if present[name] == entry:
             return "there", "the configuration has the same server."
-        return "skipped", "the configuration has another server of this name."
+        return "skipped", "the configuration has another server of this name; rename one."
     if variable := _editor_variable(entry):
         return "skipped", f"only the client can fill in {variable}."
     return None

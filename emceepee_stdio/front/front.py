@@ -5,9 +5,9 @@ never the end of the connection.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import anyio
 import msgspec
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from emceepee_stdio.state import Lease
 
 __all__ = ["Front"]
+
+Fields = Mapping[str, object]
 
 _NULL = Raw(b"null")
 _LEAVES_OPEN = frozenset({"initialize", "server/discover", "ping"})
@@ -304,10 +306,10 @@ class Front:
         """Whom the client can ask for us, if anybody."""
         if modern:
             declared = None if asked.meta is None else asked.meta.capabilities
-            if not isinstance(declared, dict) or "elicitation" not in declared:
+            if not isinstance(declared, dict) or not _fills_forms(cast("Fields", declared)):
                 return None
             return AskedBack(self._seals, state=asked.state, responses=asked.responses)
-        if "elicitation" not in self._protocol.capabilities:
+        if not _fills_forms(self._protocol.capabilities):
             return None
         return AskedDirectly(self._questions, patience=self._ceiling())
 
@@ -405,3 +407,9 @@ class Front:
     def _write(self, data: bytes) -> None:
         self._queued += len(data)
         self._write_out(data)
+
+
+def _fills_forms(capabilities: "Fields") -> bool:
+    """Whether a client lets its person fill in forms; one that names only URLs does not."""
+    declared = capabilities.get("elicitation")
+    return isinstance(declared, dict) and (not declared or "form" in declared)

@@ -4,6 +4,7 @@ By the policy it is let in, turned away, or put to a person: through the client 
 else by `emceepee approve`. What the model says never counts as consent.
 """
 
+import shlex
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ _HEADLESS = (
 )
 # A person has to read it; nobody reads more than this.
 _READABLE_CHARS = 20_000
+_MOST_REFUSED = 10_000
 
 
 class Gate:
@@ -53,6 +55,7 @@ class Gate:
         self._clock = clock
         self._journal = journal
         self._agreed: set[str] = set()
+        self._refused: set[str] = set()
 
     def __repr__(self) -> str:
         return f"<Gate {self._policy().mode}>"
@@ -71,16 +74,28 @@ class Gate:
             return Admission("policy auto", rule)
         digest = await anyio.to_thread.run_sync(self._known, wish)
         if digest is None:
-            return Admission("known to a person")
+            return Admission("known to a person", rule)
         if call.person is None and mode == "auto" and config.url is None:
             # Hosts that cannot ask for us ask the person themselves before every call.
             self._record(Event.APPROVAL_SKIPPED, config)
             return Admission("not asked: this client cannot ask for us")
         if obstacle is not None:
             wish = _with_remark(wish, obstacle)
-        return await self._ask(config, wish, digest, call)
+        return await self._ask(config, wish, digest, call, rule)
 
-    async def _ask(self, config: ServerConfig, wish: Wish, digest: str, call: Call) -> Admission:
+    async def _ask(
+        self,
+        config: ServerConfig,
+        wish: Wish,
+        digest: str,
+        call: Call,
+        rule: AddressRule | None,
+    ) -> Admission:
+        if digest in self._refused:
+            raise PolicyDenied(
+                f"{config.name} was not added: the same was refused before in this session.",
+                hint=_HEADLESS,
+            )
         text = wish.text()
         if len(text) > _READABLE_CHARS:
             raise PolicyDenied(
@@ -96,9 +111,11 @@ class Gate:
         match decision:
             case Decision.AGREED | Decision.AGREED_ONCE:
                 await self._remember(config, digest, kept=decision is Decision.AGREED)
-                return Admission("a person agreed")
+                return Admission("a person agreed", rule)
             case Decision.REFUSED:
                 self._record(Event.APPROVAL_DENIED, config, reason="the person refused")
+                if len(self._refused) < _MOST_REFUSED:
+                    self._refused.add(digest)
                 raise PolicyDenied(
                     f"{config.name} was not added: the person, or the client for them, refused.",
                     hint=_HEADLESS,
@@ -163,18 +180,26 @@ class Gate:
         if kept:
             try:
                 await anyio.to_thread.run_sync(
-                    lambda: self._store.approve(digest, name=config.name, at=self._now())
+                    lambda: self._store.approve(
+                        digest, name=config.name, at=self._now(), what=_in_short(config)
+                    )
                 )
             except OSError as error:
                 self._record(Event.APPROVAL_UNWRITABLE, config, error=str(error.strerror))
 
     def _record(self, event: Event, config: ServerConfig, **data: object) -> None:
-        argv = [config.command or "", *config.args]
-        data["target"] = redact_url(config.url) if config.url else redact_argv(argv)
+        data["target"] = _in_short(config)
         self._journal.write(event.level, event, server=config.name, request_id=None, **data)
 
     def _now(self) -> str:
         return self._clock.iso(self._clock.now())
+
+
+def _in_short(config: ServerConfig) -> str:
+    """What it starts or calls, without secrets."""
+    if config.url is not None:
+        return redact_url(config.url)
+    return shlex.join(redact_argv([config.command or "", *config.args]))
 
 
 def _way(config: ServerConfig) -> tuple[AddressRule | None, str | None]:

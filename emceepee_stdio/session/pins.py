@@ -83,9 +83,24 @@ class Pins:
         await look.done.wait()
         return look.changes, look.pending
 
-    async def check(self, server: str, tool: str) -> None:
+    async def veiled(self, server: str, tools: Tools) -> Tools:
+        """The list without what a person has not seen: it is meant to be read by a model."""
+        changes, pending = await self.changes(server)
+        unseen = {*changes.changed, *changes.added}
+        instead = f"Not shown: a person has to see it first, with `emceepee approve {pending}`."
+        return [
+            {"name": tool.get("name"), "description": instead, "inputSchema": {"type": "object"}}
+            if str(tool.get("name")) in unseen
+            else tool
+            for tool in tools
+        ]
+
+    async def check(self, config: ServerConfig, tool: str) -> None:
         """Raise unless this tool is what a person has seen."""
+        server = config.name
         look = self._looks.get(server)
+        if look is not None and look.config != config:  # of another that had this name
+            look = None
         if look is not None and not look.begun:  # the policy was another when it was read
             look.begun = True
             await self._compare(look, None)
@@ -100,7 +115,7 @@ class Pins:
             )
         if tool in look.changes.changed or tool in look.changes.added:
             what = "has changed since" if tool in look.changes.changed else "was not there when"
-            fact = f"{tool} of {server} {what} a person agreed to this server's tools."
+            fact = f"{tool} of {server} {what} its tools were first seen, or agreed to by a person."
             if problem := await anyio.to_thread.run_sync(self._put_aside, look):
                 raise NeedsApproval(f"{fact} That cannot be noted: {problem}.", hint=_UNNOTED)
             raise NeedsApproval(

@@ -169,6 +169,7 @@ class Session:
         call.slot = self.tasks.admit()
         call.server, call.tool = server, tool
         call.deadline = self.clock.now() + within
+        self.journal.debug(JournalEvent.TOOL_EXECUTION_START, server=server, tool=tool)
         self._calls.add(server, call)
         call.limit = max(within, 0.0) + call.ttl + _AFTER_ITS_TASK
         if within <= 0:
@@ -181,6 +182,14 @@ class Session:
     def finish(self, call: Call, reply: Reply) -> None:
         """The tool is done: answer the client, or keep the reply as the result of its task."""
         self._forget(call)
+        if call.server is not None:
+            self.journal.debug(
+                JournalEvent.TOOL_EXECUTION_COMPLETE,
+                server=call.server,
+                tool=call.tool,
+                bytes=reply.size,
+                is_error=reply.is_error,
+            )
         if call.task is None:
             call.reply(reply)
             return

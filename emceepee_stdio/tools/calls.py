@@ -127,7 +127,9 @@ async def execute_tool(runtime: Runtime, p: ExecuteTool, call: Call) -> Reply:
         _begin(runtime, link, p, call)
     if runtime.pins.enforced:
         await _learn(link, runtime)
-        await runtime.pins.check(link.name, p.tool)
+        member = runtime.servers.member(link.name)
+        if member is not None:
+            await runtime.pins.check(member.config, p.tool)
     if args is None:
         await _learn(link, runtime)
         args = _repaired(runtime, link, p, call)

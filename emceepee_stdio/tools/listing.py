@@ -125,7 +125,10 @@ async def gather(runtime: Runtime, kind: str, servers: str, call: Call) -> Found
             found.fail(link.name, mask(given_up))
             return
         try:
-            answers[link.name] = await _list(link, kind, within)
+            items = await _list(link, kind, within)
+            if kind == "tools" and runtime.pins.enforced:
+                items = await runtime.pins.veiled(link.name, items)
+            answers[link.name] = items
         except ProxyError as error:
             found.fail(link.name, mask(str(error)))
             answers[link.name] = link.known(kind) or ()

@@ -12,7 +12,13 @@ from emceepee_stdio.backends.base import Hello, Snapshot
 from emceepee_stdio.backends.link import Link
 from emceepee_stdio.config import RestartOverrides, ServerConfig
 from emceepee_stdio.config.recursion import starts_emceepee
-from emceepee_stdio.errors import ConfigInvalid, InvalidArguments, ProxyError, ServerFailed
+from emceepee_stdio.errors import (
+    ConfigInvalid,
+    InvalidArguments,
+    ProxyError,
+    ServerExists,
+    ServerFailed,
+)
 from emceepee_stdio.journal import redact_argv, redact_url
 from emceepee_stdio.session.calls import Call
 from emceepee_stdio.session.reply import Reply
@@ -118,6 +124,8 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
     present = list(runtime.servers)
     member = runtime.servers.member(config.name)
     admission = None
+    if member is not None and member.config != config and not p.replace:
+        raise ServerExists(f"{config.name} exists already, with other settings.")
     if member is None or member.config != config:
         admission = await runtime.gate.admit(config, call)
     link = await runtime.servers.add(
@@ -167,7 +175,11 @@ async def reconnect_server(runtime: Runtime, p: ReconnectServer, call: Call) -> 
         if member is not None and p.era not in (UNSET, member.config.era):
             changed = msgspec.structs.replace(member.config, era=p.era)
             link = await runtime.servers.add(
-                changed, runtime.group(), origin=member.origin, replace=True
+                changed,
+                runtime.group(),
+                origin=member.origin,
+                admission=member.admission,
+                replace=True,
             )
             await link.connect(within=call.ceiling)
         else:

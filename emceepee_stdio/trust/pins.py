@@ -18,7 +18,6 @@ __all__ = ["Changes", "Pinned", "compare", "pin", "pin_all"]
 _PARTS = ("title", "description", "inputSchema", "outputSchema", "annotations")
 # Of a larger tool only the hash is kept: that it changed can be told, but not how.
 _KEPT_CHARS = 8_000
-_DIFF_CHARS = 2_000
 _MOST_TOOLS = 2_000
 
 
@@ -30,11 +29,12 @@ class Pinned(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Changes(Struct, frozen=True, kw_only=True):
-    """What is different now: of each changed tool a readable diff."""
+    """What is different now: of each changed tool a readable diff, of each added one its text."""
 
     changed: dict[str, str] = field(default_factory=dict[str, str])
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
+    texts: dict[str, str] = field(default_factory=dict[str, str])
 
     def __bool__(self) -> bool:
         return bool(self.changed or self.added or self.removed)
@@ -42,8 +42,9 @@ class Changes(Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """All of it for a person to read."""
         parts = [f"Changed: {shown(tool)}\n{diff}" for tool, diff in self.changed.items()]
-        if self.added:
-            parts.append(f"Added: {', '.join(map(shown, self.added))}")
+        for tool in self.added:
+            text = self.texts.get(tool) or "(too large to be shown)"
+            parts.append(f"Added: {shown(tool)}\n+{text.replace(chr(10), chr(10) + '+')}")
         if self.removed:
             parts.append(f"Removed: {', '.join(map(shown, self.removed))}")
         return "\n".join(parts)
@@ -76,6 +77,7 @@ def compare(before: Mapping[str, Pinned], now: Mapping[str, Pinned]) -> Changes:
         },
         added=tuple(tool for tool in now if tool not in before),
         removed=tuple(tool for tool in before if tool not in now),
+        texts={tool: pinned.text for tool, pinned in now.items() if tool not in before},
     )
 
 
@@ -83,8 +85,7 @@ def _diff(before: str, now: str) -> str:
     if not before or not now:
         return "(too large to be kept, so that the change cannot be shown)"
     lines = difflib.unified_diff(before.splitlines(), now.splitlines(), n=1, lineterm="")
-    text = "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
-    return text if len(text) <= _DIFF_CHARS else f"{text[:_DIFF_CHARS]}\n… (cut)"
+    return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
 
 
 def _readable(parts: Mapping[str, object]) -> str:

@@ -38,11 +38,12 @@ T = TypeVar("T", bound="Struct")
 
 
 class Approval(Struct, frozen=True, kw_only=True):
-    """That a person agreed: to what, as a keyed hash, and what it was called."""
+    """That a person agreed: to what, as a keyed hash, and in words that hold no secret."""
 
     digest: str
     name: str
     at: str
+    what: str = ""
 
     @property
     def id(self) -> str:
@@ -109,10 +110,10 @@ class TrustStore:
     def granted(self) -> list[Approval]:
         return self._read("approvals", _Approvals).granted
 
-    def approve(self, digest: str, *, name: str, at: str) -> None:
+    def approve(self, digest: str, *, name: str, at: str, what: str = "") -> None:
         with self._changing("approvals", _Approvals) as file:
             file.granted = [one for one in file.granted if one.digest != digest]
-            file.granted.append(Approval(digest=digest, name=name, at=at))
+            file.granted.append(Approval(digest=digest, name=name, at=at, what=what))
             del file.granted[:-_MOST_APPROVALS]
         self.settle(digest)
 

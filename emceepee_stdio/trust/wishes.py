@@ -36,6 +36,10 @@ _CODE_FLAGS = {
 }
 _NPM_RUNNERS = frozenset({"npx", "bunx", "pnpx"})
 _PYTHON_RUNNERS = frozenset({"uvx", "pipx"})
+_RUNNING_VERBS = (
+    *(("npm", "exec"), ("npm", "x"), ("pnpm", "dlx"), ("yarn", "dlx"), ("bun", "x")),
+    ("uv", "tool"),
+)
 _WORDS_BEFORE_THE_PACKAGE = frozenset({"run", "tool", "dlx", "exec", "x"})
 # Variables by which a program is made to run what is not in it.
 _LOADING = frozenset(
@@ -149,11 +153,13 @@ def _warnings(argv: Sequence[str], program: str) -> Iterator[str]:
     if names & _SHELLS:
         yield "It is a shell: it can do anything that its arguments say."
     for name, flags in _CODE_FLAGS.items():
-        if name in names and any(word in flags for word in words[1:]):
+        if name in names and any(_is_flag(word, flags) for word in words[1:]):
             yield f"It runs program text that stands in its arguments, with {name}."
-    if names & (_NPM_RUNNERS | _PYTHON_RUNNERS):
+    if names & (_NPM_RUNNERS | _PYTHON_RUNNERS) or _runs_a_package(names, words):
         package = _package(words[1:])
-        pinned = package is not None and _is_pinned(package, npm=bool(names & _NPM_RUNNERS))
+        pinned = package is not None and _is_pinned(
+            package, npm=not names & (_PYTHON_RUNNERS | {"uv"})
+        )
         if not pinned:
             yield (
                 f"It downloads and runs {shown(package or 'a package')} in whatever version is "
@@ -169,6 +175,19 @@ def _warned_variables(env: Mapping[str, str]) -> Iterator[str]:
     found = [name for name in env if name.upper() in _LOADING or name.upper().startswith("DYLD_")]
     if found:
         yield f"{', '.join(map(shown, found))} can make it load other code than its own."
+
+
+def _runs_a_package(names: set[str], words: Sequence[str]) -> bool:
+    """`npm exec`, `pnpm dlx`, `uv tool run` and the like."""
+    return any(name in names and words[1:2] == [verb] for name, verb in _RUNNING_VERBS)
+
+
+def _is_flag(word: str, flags: Sequence[str]) -> bool:
+    """Also in `--eval=…`, and behind other letters as in `-Ic`."""
+    if word.partition("=")[0] in flags:
+        return True
+    letters = re.fullmatch(r"-[A-Za-z]+", word)
+    return letters is not None and f"-{word[-1]}" in flags
 
 
 def _name(word: str) -> str:

@@ -20,6 +20,8 @@ __all__ = ["Reader", "Writer", "open_reader", "open_writer"]
 
 # What a pipe holds; a larger buffer is only more to clear away.
 _CHUNK = 1 << 16
+_SMALL_CHUNK = 1 << 13
+_MANY_LINES = 100
 _JOIN_BELOW = 1 << 16
 
 
@@ -110,17 +112,20 @@ class _LoopReader:
         self._fd: int | None = fd
         self._on_data = on_data
         self._on_end = on_end
+        self._chunk = _CHUNK
 
     def _readable(self) -> None:
         if self._fd is None:
             return
         try:
-            data = os.read(self._fd, _CHUNK)
+            data = os.read(self._fd, self._chunk)
         except BlockingIOError:
             return
         except OSError:
             data = b""
         if data:
+            # Of many small lines fewer are taken at a time, so that others get their turn.
+            self._chunk = _CHUNK if data.count(b"\n") < _MANY_LINES else _SMALL_CHUNK
             with _turn:
                 self._on_data(data)
         else:

@@ -11,7 +11,7 @@ from typing import Any
 
 from mcp_types import methods
 
-from tests.e2e.clients.raw import INITIALIZE, MODERN, Message, Proxy
+from tests.e2e.clients.raw import INITIALIZE, MODERN, Message, Proxy, until
 
 LEGACY = "2025-11-25"
 _P = "io.modelcontextprotocol/"
@@ -46,6 +46,7 @@ class Host(Proxy):
 
     modern = False
     elicits = True
+    _marks = 0
 
     @property
     def capabilities(self) -> Message:
@@ -137,18 +138,25 @@ class Host(Proxy):
         return {server["name"]: server for server in found}
 
     def noted(self, event: str) -> list[Message]:
-        """Lines of the journals of all runs."""
-        lines: list[Message] = []
-        for path in sorted((self.tmp_path / "journal").glob("*.jsonl")):
-            whole = path.read_text().rpartition("\n")[0]
-            lines += [json.loads(line) for line in whole.splitlines()]
-        return [line for line in lines if line["event"] == event]
+        """Lines of the journals of all runs, with all that this one has to write by now."""
+        if self.process.poll() is None:
+            self._marks += 1
+            mark = f"mark-{self._marks}."
+            self.send({"id": mark, "result": {}})
+            until(lambda: mark in self._journals(), "the journal to be written")
+        lines = [json.loads(line) for line in self._journals().splitlines()]
+        return [
+            line for line in lines if line["event"] == event and "mark-" not in str(line["data"])
+        ]
 
     def until_noted(self, event: str, count: int = 1) -> list[Message]:
-        from tests.e2e.clients.raw import until  # noqa: PLC0415 - a name of its own here
-
         until(lambda: len(self.noted(event)) >= count, f"{event} in the journal")
         return self.noted(event)
+
+    def _journals(self) -> str:
+        """Whole lines only."""
+        paths = sorted((self.tmp_path / "journal").glob("*.jsonl"))
+        return "".join("".join(path.read_text().rpartition("\n")[:2]) for path in paths)
 
     def hang_up(self) -> int:
         self.meet_family()

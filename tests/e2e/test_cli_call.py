@@ -162,7 +162,7 @@ async def test_a_configuration_that_cannot_be_read_is_code_1(home: Home):
     home.write({})
     home.config.write_text("{")
     for words in (["call", "it", "echo"], ["ls"]):
-        ran = (await home.run(*words)).said("not valid JSON", "emceepee config check")
+        ran = (await home.run(*words)).said("not valid JSON", "Mend it there")
         assert ran.code == 1
 
 

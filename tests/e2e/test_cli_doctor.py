@@ -221,7 +221,8 @@ async def test_every_server_is_tried_while_others_hang(home: Home):
 async def test_a_command_that_is_missing_is_installed(home: Home):
     ill = await one(home, {"command": "my-server"}, code=4)
     assert ill["remediation"] == (
-        "Install it, or give the absolute path of the command in the configuration."
+        "Install it, or write its absolute path as `command` of it in the file that "
+        "`emceepee config path` names."
     )
     made = script(home.path / "tools" / "my-server", f"exec {shlex.join(plain())}")
     assert (await one(home, {"command": str(made)}, code=0))["status"] == "ok"
@@ -232,7 +233,7 @@ async def test_a_command_that_is_missing_is_installed(home: Home):
 async def test_a_runner_that_is_missing_is_named_with_what_brings_it(home: Home):
     empty = home.path / "nothing"
     ill = await one(home, {"command": "npx", "args": ["-y", "x"]}, code=4, PATH=str(empty))
-    assert ill["remediation"].startswith("Install Node.js, which brings npx, or give")
+    assert ill["remediation"].startswith("Install Node.js, which brings npx, or write")
     assert ill["details"]["path"] == str(empty)
 
 
@@ -407,7 +408,7 @@ async def test_a_configuration_that_cannot_be_read_is_code_1(home: Home):
     ran = await home.run("doctor")
     assert ran.code == 1
     assert "is not valid JSON at line 1" in ran.out
-    assert "→ Run `emceepee config check`" in ran.out
+    assert "→ Mend it there" in ran.out
     found = (await checks(home, "it", code=1))["config.file"]
     assert found["status"] == "failed"
     home.config.unlink()

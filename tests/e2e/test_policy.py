@@ -188,7 +188,7 @@ def test_a_policy_that_is_changed_in_the_file_counts_from_then_on(tmp_path: Path
         assert "[policy_denied]" in client.use("add_server", **wish()).text
         for mode in ("allow", "deny"):
             rewrite(tmp_path, mode=mode)
-            client.read_until(lambda m=mode: f"mark-{m}" in client.servers(), "the edit")
+            until(lambda m=mode: f"mark-{m}" in client.servers(), "the edit")
             said = client.use("add_server", **wish(name=f"under-{mode}"))
             assert said.is_error == (mode == "deny")
         assert started(client, "under-allow"), "what was let in stays"
@@ -197,7 +197,7 @@ def test_a_policy_that_is_changed_in_the_file_counts_from_then_on(tmp_path: Path
 def test_a_policy_of_the_command_line_stays_when_the_file_changes(tmp_path: Path) -> None:
     with host(tmp_path, mode="auto", arguments=["--policy", "deny"]) as client:
         rewrite(tmp_path, mode="allow")
-        client.read_until(lambda: "mark-allow" in client.servers(), "the edit")
+        until(lambda: "mark-allow" in client.servers(), "the edit")
         assert "[policy_denied]" in client.use("add_server", **wish()).text
 
 
@@ -482,7 +482,20 @@ def test_a_state_that_was_used_to_refuse_is_spent(tmp_path: Path) -> None:
         state = first_answer(client, **wish())
         no = {"approval": {"action": "decline"}}
         assert client.use("add_server", replies=no, state=state, **wish()).is_error
-        assert client.use("add_server", replies=YES, state=state, **wish()).is_question
+        again = client.use("add_server", replies=YES, state=state, **wish())
+        assert again.is_error
+        assert "refused before in this session" in again.text
+
+
+@both_eras
+def test_what_was_refused_is_not_asked_again_in_the_session(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    with host(tmp_path, modern=modern) as client:
+        assert client.decide("decline", **wish()).is_error
+        again = client.use("add_server", **wish())
+        assert again.is_error
+        assert "refused before in this session" in again.text
 
 
 @pytest.mark.parametrize("state", ["", "x", "1e400:a:b", "\x00", "é" * 100, "9" * 5000])

@@ -1,10 +1,19 @@
+import json
+from pathlib import Path
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from emceepee_stdio.backends.base import LogLine, LogSource
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.config import Settings
+from emceepee_stdio.ids import Ids
+from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.heard import Flow, fields_of, is_too_deep, ring_of
+from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import Ring
 
 
@@ -43,6 +52,31 @@ def test_nothing_is_lost_between_what_passed_and_what_was_counted(gaps: list[flo
             passed += 1
             counted += flow.take_over()
     assert passed + counted + flow.take_over() == len(gaps)
+
+
+def test_lines_over_the_bound_are_kept_for_reading_and_counted_in_the_journal(tmp_path: Path):
+    now = 1_000.0
+    clock = Clock(monotonic=lambda: now, wall=lambda: now)
+    journal = Journal.open(directory=tmp_path, session="s", clock=clock, stderr=None)
+    settings = msgspec.convert({"limits": {"output_lines": 3}}, Settings)
+    session = Session(settings, clock=clock, ids=Ids(clock), journal=journal)
+    line = LogLine(source=LogSource.STDERR, text="x", level="info")
+    for _ in range(10):
+        session.log("loud", line)
+    session.log("quiet", line)
+    now += 60.0
+    session.log("loud", line)
+    journal.close()
+    (path,) = tmp_path.glob("*.jsonl")
+    lines = [json.loads(text) for text in path.read_text().splitlines()]
+    written = [(one["event"], one["server"], one["data"].get("count")) for one in lines]
+    assert written == [
+        *[("server_output", "loud", None)] * 3,
+        ("server_output", "quiet", None),
+        ("server_output_dropped", "loud", 7),
+        ("server_output", "loud", None),
+    ]
+    assert len(list(session.logs["loud"].last(100))) == 11
 
 
 def test_a_ring_is_made_once_for_each_server():

@@ -76,7 +76,10 @@ def runtime(*servers: Server, now: Any = None, broken: Sequence[BrokenServer] = 
     known.broken = {entry.name: entry for entry in broken}
     clock = Clock(monotonic=now or (lambda: 0.0), wall=lambda: 0.0)
     session = SimpleNamespace(secrets=Secrets())
-    return SimpleNamespace(servers=known, settings=Settings(), clock=clock, session=session)
+    pins = SimpleNamespace(enforced=False)
+    return SimpleNamespace(
+        servers=known, settings=Settings(), clock=clock, session=session, pins=pins
+    )
 
 
 def call(ceiling: float = 45.0) -> Call:

@@ -251,6 +251,24 @@ def test_a_question_that_nobody_ever_answers_ends_and_is_taken_back():
     virtually(main)
 
 
+def test_so_many_questions_are_open_at_a_time_and_no_more():
+    async def main(wire: Wire, tasks: anyio.abc.TaskGroup) -> None:
+        for i in range(10):
+            tasks.start_soon(wire.confirm, f"d{i}")
+        await settle()
+        assert await wire.confirm("one more") is Decision.CANNOT_ASK
+        tasks.start_soon(wire.confirm, "d0")
+        await settle()
+        assert len(wire.asked()) == 10
+        wire.answer(action="decline")
+        await settle()
+        tasks.start_soon(wire.confirm, "one more")
+        await settle()
+        assert len(wire.asked()) == 11
+
+    virtually(main)
+
+
 # The modern era
 
 

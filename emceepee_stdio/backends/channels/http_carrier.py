@@ -268,7 +268,7 @@ async def sockets(
 
 def _watch(server: str, url: str, rule: AddressRule) -> Callable[[str, Any], Awaitable[None]]:
     """Looks at the address that was really connected to, before a byte is sent there."""
-    host = httpx2.URL(url).host
+    host = httpx2.URL(url).raw_host.decode("ascii")  # as it is dialled
 
     async def look(event: str, info: Any) -> None:
         nonlocal dialled
