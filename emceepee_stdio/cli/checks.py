@@ -39,7 +39,7 @@ def environment_checks(config: Config) -> list[Check]:
 
 def _leftover_checks() -> list[Check]:
     """Servers whose proxy was killed together with its watchdog; there hardly ever are any."""
-    found = leftovers()
+    found = leftovers(os.environ.get("HOME"))
     if not found:
         return []
     names = ", ".join(f"{left.name} ({left.pid})" for left in found)

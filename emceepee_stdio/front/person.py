@@ -29,6 +29,7 @@ _KEY = "approval"
 _LIFETIME = 600.0
 _TITLE = "emceepee: the model asks to add this server. May it?"
 _MOST_SPENT = 10_000
+_AGREEMENTS = (Decision.AGREED, Decision.AGREED_ONCE)
 # More than this at a time would only be clicked away.
 _MOST_OPEN = 10
 
@@ -56,8 +57,10 @@ def _decision(answer: object) -> Decision:
     if fields.get("action") != "accept":
         return Decision.REFUSED
     content = fields.get("content")
-    given = cast("dict[str, object]", content) if isinstance(content, dict) else {}
-    return Decision.AGREED_ONCE if given.get("remember") is False else Decision.AGREED
+    if content is None:
+        return Decision.AGREED
+    given = cast("dict[str, object]", content) if isinstance(content, dict) else {"remember": None}
+    return Decision.AGREED if given.get("remember", True) is True else Decision.AGREED_ONCE
 
 
 class _Open:
@@ -77,6 +80,7 @@ class Questions:
         self._tasks = tasks
         self._within = within
         self._open: dict[str, _Open] = {}
+        self._agreed: dict[str, Decision] = {}
         self._keeps_time = False
 
     def __repr__(self) -> str:
@@ -84,6 +88,8 @@ class Questions:
 
     async def ask(self, text: str, digest: str, *, patience: float, on_late: OnLate) -> Decision:
         """Ask, or wait for the answer to what was asked before."""
+        if known := self._agreed.get(digest):  # answered in the very moment before
+            return known
         found = self._open.get(digest)
         if found is None and len(self._open) >= _MOST_OPEN:
             return Decision.CANNOT_ASK
@@ -107,10 +113,12 @@ class Questions:
                 "elicitation/create", lambda _: to_json(_elicitation(text)), within=self._within
             )
             question.decision = _read(outcome)
+            if question.decision in _AGREEMENTS and len(self._agreed) < _MOST_SPENT:
+                self._agreed[digest] = question.decision
         finally:
             del self._open[digest]
             question.answered.set()
-        if not question.waiting and question.decision in (Decision.AGREED, Decision.AGREED_ONCE):
+        if not question.waiting and question.decision in _AGREEMENTS:
             await on_late(question.decision is Decision.AGREED)
 
 
@@ -187,8 +195,10 @@ class AskedBack:
         *,
         on_late: OnLate,  # noqa: ARG002 - there is no late here
     ) -> Decision:
+        # Bound to what the person reads as well: the name of a server is no part of the wish.
+        asked = f"{digest}:{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()}"
         answer = self._responses.get(_KEY)
-        if answer is not None and self._state and self._seals.opens(self._state, digest):
+        if answer is not None and self._state and self._seals.opens(self._state, asked):
             return _read(answer)
         question = {"method": "elicitation/create", "params": _elicitation(text)}
-        raise InputRequired({_KEY: question}, self._seals.seal(digest))
+        raise InputRequired({_KEY: question}, self._seals.seal(asked))

@@ -19,6 +19,8 @@ __all__ = ["Secrets", "given_secrets"]
 _SHORTEST = 6
 _MOST = 10_000
 _ARGUMENT_VALUE = re.compile(r"[\w.$-]++(?:=|:[ \t]*+)(.+)", re.DOTALL)
+# Whatever its variable is called: letters and digits, long, and no path.
+_TOKEN_LIKE = re.compile(r"(?=.*[A-Za-z])(?=.*\d)[^\s/\\]{10,}")
 _OPEN_HEADERS = frozenset(
     {"accept", "accept-language", "content-type", "host", "origin", "referer", "user-agent"}
 )
@@ -70,7 +72,7 @@ def _given(
                 yield from _of_url(named[1])
     shown_env = redact_env(env)
     for name, value in env.items():
-        if MARKER in shown_env[name]:
+        if MARKER in shown_env[name] or _TOKEN_LIKE.fullmatch(value):
             yield value
             yield from _of_url(value)
     for name, value in headers.items():

@@ -68,7 +68,7 @@ def pending_client(session: Session) -> dict[str, list[dict[str, object]]]:
 def shown_elicitation(session: Session, asked: Asked) -> dict[str, object]:
     """A question to the user: the message cut, schema and URL whole."""
     params = asked.params
-    message = str(params.get("message", ""))
+    message = session.secrets.mask(str(params.get("message", "")))
     limit = session.settings.limits.question_chars
     shown = _head(session, asked)
     shown["message"] = message[:limit] + (" …" if len(message) > limit else "")

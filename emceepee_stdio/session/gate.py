@@ -18,10 +18,10 @@ from emceepee_stdio.config import Policy, ServerConfig
 from emceepee_stdio.errors import InvalidArguments, NeedsApproval, PolicyDenied
 from emceepee_stdio.journal import Event, Journal, redact_argv, redact_url
 from emceepee_stdio.session.calls import Call, Decision
-from emceepee_stdio.session.servers import Admission, Environment
+from emceepee_stdio.session.servers import Admission, Environment, Member, Origin
 from emceepee_stdio.trust.addresses import AddressRule, Area, area_of, named_area, only
 from emceepee_stdio.trust.store import Pending, TrustStore
-from emceepee_stdio.trust.wishes import Wish, wish_for
+from emceepee_stdio.trust.wishes import Wish, shown, wish_for
 from emceepee_stdio.wire.environment import child_directory, child_environment, resolve_command
 
 __all__ = ["Gate"]
@@ -33,6 +33,7 @@ _HEADLESS = (
 # A person has to read it; nobody reads more than this.
 _READABLE_CHARS = 20_000
 _MOST_REFUSED = 10_000
+_MOST_IN_VAIN = 50
 
 
 class Gate:
@@ -56,11 +57,14 @@ class Gate:
         self._journal = journal
         self._agreed: set[str] = set()
         self._refused: set[str] = set()
+        self._in_vain = 0
 
     def __repr__(self) -> str:
         return f"<Gate {self._policy().mode}>"
 
-    async def admit(self, config: ServerConfig, call: Call) -> Admission:
+    async def admit(
+        self, config: ServerConfig, call: Call, *, replaced: Member | None = None
+    ) -> Admission:
         """Let it in, or raise; may wait for a person as long as the client waits for us."""
         mode = self._policy().mode
         if mode == "allow":
@@ -70,12 +74,14 @@ class Gate:
             raise PolicyDenied(f"{config.name} was not added: by policy no model adds servers.")
         wish = await anyio.to_thread.run_sync(self._wish, config)
         rule, obstacle = await anyio.to_thread.run_sync(_way, config)
+        if replaced is not None and replaced.origin is Origin.CONFIGURATION:
+            obstacle = f"It takes the place of {shown(config.name)}, which you configured."
         if mode == "auto" and config.url is not None and obstacle is None:
             return Admission("policy auto", rule)
         digest = await anyio.to_thread.run_sync(self._known, wish)
         if digest is None:
             return Admission("known to a person", rule)
-        if call.person is None and mode == "auto" and config.url is None:
+        if call.person is None and mode == "auto" and config.url is None and obstacle is None:
             # Hosts that cannot ask for us ask the person themselves before every call.
             self._record(Event.APPROVAL_SKIPPED, config)
             return Admission("not asked: this client cannot ask for us")
@@ -96,6 +102,12 @@ class Gate:
                 f"{config.name} was not added: the same was refused before in this session.",
                 hint=_HEADLESS,
             )
+        if self._in_vain >= _MOST_IN_VAIN:
+            raise PolicyDenied(
+                f"{config.name} was not added: the person was asked {_MOST_IN_VAIN} times without "
+                "agreeing, and is left in peace.",
+                hint=_HEADLESS,
+            )
         text = wish.text()
         if len(text) > _READABLE_CHARS:
             raise PolicyDenied(
@@ -105,6 +117,7 @@ class Gate:
         decision = Decision.CANNOT_ASK
         if call.person is not None:
             self._record(Event.APPROVAL_REQUESTED, config)
+            self._in_vain += 1
             decision = await call.person.confirm(
                 text, digest, on_late=lambda kept: self._remember(config, digest, kept=kept)
             )
@@ -176,6 +189,7 @@ class Gate:
 
     async def _remember(self, config: ServerConfig, digest: str, *, kept: bool) -> None:
         self._agreed.add(digest)
+        self._in_vain = 0
         self._record(Event.APPROVAL_GRANTED, config, remembered=kept)
         if kept:
             try:

@@ -97,7 +97,8 @@ class Runtime:
 
     async def _report_leftovers(self) -> None:
         """An earlier proxy that was killed together with its watchdog may have left children."""
-        found = await anyio.to_thread.run_sync(leftovers, abandon_on_cancel=True)
+        home = self._environment.environ.get("HOME")
+        found = await anyio.to_thread.run_sync(leftovers, home, abandon_on_cancel=True)
         if found:
             processes = [f"{left.pid} {left.name}" for left in found]
             self.journal.record(Event.LEFTOVERS, processes=processes)

@@ -38,7 +38,7 @@ from emceepee_stdio.wire.process import StopTimes
 from emceepee_stdio.wire.stragglers import owner_mark
 from emceepee_stdio.wire.watchdog import Watchdog
 
-__all__ = ["Admission", "Environment", "Member", "Origin", "Servers"]
+__all__ = ["OWN_NAME", "Admission", "Environment", "Member", "Origin", "Servers"]
 
 OWN_NAME = "emceepee"
 

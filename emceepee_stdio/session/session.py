@@ -338,7 +338,8 @@ class Session:
         )
 
     def log(self, server: str, line: LogLine) -> None:
-        line = replace(line, text=self.secrets.mask(line.text))
+        logger = line.logger and self.secrets.mask(line.logger)
+        line = replace(line, text=self.secrets.mask(line.text), logger=logger)
         limits, now = self.settings.limits, self.clock.now()
         ring = ring_of(self.logs, server, capacity=limits.log_lines, servers=limits.servers)
         ring.append(Logged(server=server, line=line, received_at=now))

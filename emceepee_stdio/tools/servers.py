@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping
 from typing import Annotated, Literal
+from unicodedata import category
 
 import anyio
 import msgspec
@@ -23,7 +24,7 @@ from emceepee_stdio.journal import redact_argv, redact_url
 from emceepee_stdio.session.calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.session.servers import Origin
+from emceepee_stdio.session.servers import OWN_NAME, Origin
 from emceepee_stdio.state import EventType, Phase
 from emceepee_stdio.tools.registry import Params
 from emceepee_stdio.wire.codec import to_json
@@ -40,6 +41,8 @@ __all__ = [
 ]
 
 _SAID_CHARS = 4_000
+_UNSEEN = frozenset({"Cf", "Co", "Cs", "Zl", "Zp", "Mn", "Me"})
+_FILLERS = "\u115f\u1160\u2800\u3164\uffa0"
 _OWN_EVENTS = frozenset(
     {
         EventType.SERVER_ADDED,
@@ -127,7 +130,7 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
     if member is not None and member.config != config and not p.replace:
         raise ServerExists(f"{config.name} exists already, with other settings.")
     if member is None or member.config != config:
-        admission = await runtime.gate.admit(config, call)
+        admission = await runtime.gate.admit(config, call, replaced=member)
     link = await runtime.servers.add(
         config,
         runtime.group(),
@@ -304,7 +307,20 @@ async def _counts(runtime: Runtime, link: Link) -> dict[str, int]:
     return dict(link.snapshot().counts)
 
 
+def _name_problem(name: str) -> str | None:
+    """A model names a server as a person would read it, and not like another, or like us."""
+    if name != name.strip() or "  " in name:
+        return "A name has no spaces around it, and no two in a row."
+    if any(category(char) in _UNSEEN or char in _FILLERS for char in name):
+        return "A name has no characters that cannot be seen."
+    if name.lower() == OWN_NAME:
+        return f"The name {OWN_NAME} is the proxy's own."
+    return None
+
+
 def _config(p: AddServer) -> ServerConfig:
+    if problem := _name_problem(p.name):
+        raise InvalidArguments(problem, hint="Choose another.")
     if p.command is not UNSET and starts_emceepee(p.command, p.args):
         raise InvalidArguments(
             "This command starts emceepee inside emceepee.",

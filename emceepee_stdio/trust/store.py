@@ -129,9 +129,16 @@ class TrustStore:
     def wait_for(self, pending: Pending) -> None:
         """Put it where `emceepee approve` finds it; the oldest make room."""
         with self._changing("pending", _Waiting) as file:
-            file.waiting = [one for one in file.waiting if one.digest != pending.digest]
+            file.waiting = [
+                one
+                for one in file.waiting
+                if one.digest != pending.digest
+                and (pending.identity is None or one.identity != pending.identity)
+            ]
             file.waiting.append(pending)
             del file.waiting[:-_MOST_PENDING]
+            while len(file.waiting) > 1 and len(msgspec.json.encode(file)) > _PIN_BYTES:
+                del file.waiting[0]
 
     def settle(self, digest: str) -> None:
         if any(one.digest == digest for one in self.waiting()):

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import dropwhile
 from pathlib import PurePath
+from urllib.parse import urldefrag
 
 from emceepee_stdio.config.server import ServerConfig
 
@@ -84,7 +85,9 @@ class Wish:
 
     def identity(self, key: bytes) -> str:
         """The same for the same command line or address, whatever it is called or given."""
-        text = json.dumps([list(self.argv), self.url], separators=(",", ":"))
+        text = json.dumps(
+            [list(self.argv), self.url and urldefrag(self.url).url], separators=(",", ":")
+        )
         return hmac.new(key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
     def told(self) -> list[tuple[str, str]]:

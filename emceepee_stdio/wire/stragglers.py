@@ -44,15 +44,18 @@ def owner_mark(unique: str) -> str:
     return f"{unique}-{os.getpid()}-{_started(os.getpid())}"
 
 
-def leftovers() -> list[Leftover]:
-    """Processes that carry the mark of an owner that has gone without them."""
+def leftovers(home: str | None) -> list[Leftover]:
+    """Processes of this home that carry the mark of an owner that has gone without them."""
     found: list[Leftover] = []
     if sys.platform != "linux":
         return found
     for entry in _PROC.iterdir():
         if not entry.name.isdecimal():
             continue
-        mark = _OWNER_MARK.search(b"\0" + (_read(entry / "environ") or b""))
+        environment = b"\0" + (_read(entry / "environ") or b"")
+        if home is not None and b"\0HOME=" + os.fsencode(home) + b"\0" not in environment:
+            continue
+        mark = _OWNER_MARK.search(environment)
         if mark and _started(int(mark["pid"])) != mark["started"].decode():
             name = (_read(entry / "comm") or b"").decode(errors="replace").strip()
             found.append(Leftover(int(entry.name), name))
