@@ -687,3 +687,47 @@ def test_a_question_that_is_never_answered_expires_and_is_taken_back(tmp_path: P
         assert "emceepee approve " in client.said_to(first).text
         taken_back = [m for m in client.said if m.get("method") == "notifications/cancelled"]
         assert [m["params"]["requestId"] for m in taken_back] == [asked["id"]]
+
+
+# What an attacker would try
+
+
+@pytest.mark.parametrize(
+    "name", [" x", "x ", "a  b", "Emceepee", "EMCEEPEE", "bank\u3164", "ba\u200bnk", "bank\ufe0f"]
+)
+def test_a_name_that_passes_for_another_is_refused(tmp_path: Path, name: str) -> None:
+    with host(tmp_path, mode="allow") as client:
+        said = client.use("add_server", **wish(name=name))
+        assert "[invalid_arguments]" in said.text
+        assert client.servers() == {}
+
+
+@both_eras
+def test_taking_the_place_of_a_configured_server_is_put_to_the_person(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    servers = {"mine": entry(wish())}
+    with host(tmp_path, servers=servers, modern=modern, elicits=False) as client:
+        said = client.use("add_server", **wish("--paged", name="mine", replace=True))
+        assert "[needs_approval]" in said.text
+        waiting = (tmp_path / "state" / "pending.json").read_text()
+        assert "It takes the place of mine, which you configured." in waiting
+
+
+def test_a_person_who_is_asked_again_and_again_is_left_in_peace(tmp_path: Path) -> None:
+    with host(tmp_path, modern=True) as client:
+        for n in range(50):
+            assert client.use("add_server", **wish(env={"N": str(n)})).is_question
+        said = client.use("add_server", **wish(env={"N": "50"}))
+        assert said.is_error
+        assert "left in peace" in said.text
+
+
+@pytest.mark.parametrize("content", [{"remember": "no"}, {"remember": None}, 5, "yes"])
+def test_an_odd_answer_counts_for_this_time_only(tmp_path: Path, content: Any) -> None:
+    with host(tmp_path, modern=True) as client:
+        state = first_answer(client, **wish())
+        replies = {"approval": {"action": "accept", "content": content}}
+        said = client.use("add_server", replies=replies, state=state, **wish())
+        assert said.json["phase"] == "connected"
+        assert not (tmp_path / "state" / "approvals.json").exists()

@@ -147,3 +147,12 @@ def test_anything_can_be_given(argv: list[str], text: str):
     values = found(argv=argv, env={text[:8]: text}, headers={text[:8]: text}, url=text)
     assert all(isinstance(value, str) for value in values)
     secrets(*values).mask(text)
+
+
+def test_what_looks_like_a_token_is_one_whatever_its_variable_is_called():
+    env = {"PW": "hunter2-and-more", "LICENSE": "abcd1234efgh", "LEVEL": "verbose-mode"}
+    secrets = Secrets()
+    secrets.add(given_secrets(env={**env, "DIR": "/srv/data2026/x", "N": "1234567890123"}))
+    assert secrets.mask("hunter2-and-more abcd1234efgh") == "[redacted] [redacted]"
+    plain = "verbose-mode /srv/data2026/x 1234567890123"
+    assert secrets.mask(plain) == plain

@@ -293,3 +293,20 @@ def test_the_directory_is_the_one_that_was_chosen_or_the_platforms_own():
     chosen = default_trust_directory({"EMCEEPEE_STATE_DIR": "/some/where"})
     assert chosen == Path("/some/where")
     assert default_trust_directory({}).parts[-2:] == ("emceepee", "trust")
+
+
+def test_the_newest_change_of_a_servers_tools_is_the_one_that_waits(directory: Path):
+    store = TrustStore(directory)
+    for n in range(5):
+        change = Pending(digest=f"d{n}", name="s", text="", at=AT, tools={}, identity="one")
+        store.wait_for(change)
+    store.wait_for(pending("wish"))
+    assert [one.digest for one in store.waiting()] == ["d4", "wish"]
+
+
+def test_what_waits_does_not_grow_beyond_its_size(directory: Path):
+    store = TrustStore(directory)
+    for n in range(12):
+        store.wait_for(Pending(digest=f"d{n}", name="s", text="x" * (1 << 19), at=AT))
+    assert len((directory / "pending.json").read_bytes()) <= 4 << 20
+    assert store.waiting()[-1].digest == "d11"
