@@ -16,7 +16,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -243,6 +243,16 @@ class Screen:
 
     def until_said_times(self, words: str, count: int) -> None:
         self.until(lambda: self.words.count(words) >= count, f"{words!r} for the {count}th time")
+
+    def insist(self, key: str) -> None:
+        """Press a key until it ends: one that comes just before a prompt listens is not heard."""
+
+        def is_over() -> bool:
+            with suppress(OSError):
+                self.type("" if self.over else key)
+            return self.over
+
+        self.until(is_over, "its end")
 
     def wait(self) -> int:
         self.until(lambda: self.over, "its end")
