@@ -245,7 +245,7 @@ class Screen:
         self.until(lambda: self.words.count(words) >= count, f"{words!r} for the {count}th time")
 
     def insist(self, key: str) -> None:
-        """Press a key until it ends: one that comes just before a prompt listens is not heard."""
+        """Press a key until it ends: once, a single press was not heard, and why is not known."""
 
         def is_over() -> bool:
             with suppress(OSError):
