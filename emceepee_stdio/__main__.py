@@ -7,6 +7,7 @@ loaded, and the command line is read right after.
 import os
 import signal
 import sys
+from types import TracebackType
 
 __all__ = ["main"]
 
@@ -16,9 +17,22 @@ def main() -> None:
     arguments = sys.argv[1:]
     if _is_to_serve(arguments):
         sys.exit(_serve(arguments))
-    from emceepee_stdio.cli.app import run  # noqa: PLC0415 - nothing is loaded before it is needed
+    # Nothing is loaded before it is needed.
+    from emceepee_stdio.cli.interrupts import interrupts  # noqa: PLC0415 - see above
+
+    sys.excepthook = _without_interrupts
+    interrupts.listen()
+    from emceepee_stdio.cli.app import run  # noqa: PLC0415 - see above
 
     sys.exit(run())
+
+
+def _without_interrupts(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Whoever presses Ctrl-C knows why the command ended."""
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
 
 
 def _is_to_serve(arguments: list[str]) -> bool:

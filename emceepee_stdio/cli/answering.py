@@ -4,9 +4,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, cast
 
-import anyio
-import anyio.to_thread
-
+from emceepee_stdio.cli.prompt import ask, ask_whether
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.cli.visit import Visit
 from emceepee_stdio.state import Asked, RequestKind, RequestStatus
@@ -54,7 +52,7 @@ async def _answer(here: Visit, asked: Asked, terminal: Terminal) -> dict[str, An
     terminal.note(f"{asked.server} asks: {message}")
     if asked.params.get("mode") == "url":
         terminal.note(f"It wants you to open this address yourself: {asked.params.get('url')}")
-        agrees = await _agrees("Have you done so?", terminal, usual=False)
+        agrees = await ask_whether("Have you done so?", terminal, usual=False)
         return {"action": "accept"} if agrees else None
     return await _fill_in(asked.params, terminal)
 
@@ -64,13 +62,13 @@ async def _fill_in(params: Mapping[str, object], terminal: Terminal) -> dict[str
     schema = _mapping(params.get("requestedSchema"))
     required = schema.get("required")
     wanted = cast("list[object]", required) if isinstance(required, list) else []
-    if not await _agrees("Answer it?", terminal, usual=True):
+    if not await ask_whether("Answer it?", terminal, usual=True):
         return None
     while True:
         content: dict[str, Any] = {}
         for name, about in _mapping(schema.get("properties")).items():
             field = _mapping(about)
-            text = await _line(f"{_label(name, field)}:", terminal)
+            text = await ask(f"{_label(name, field)}:", terminal)
             if text is None:
                 return None
             if text or name in wanted:
@@ -79,32 +77,6 @@ async def _fill_in(params: Mapping[str, object], terminal: Terminal) -> dict[str
         if not problems:
             return {"action": "accept", "content": content}
         terminal.note(f"That does not fit: {'; '.join(problems)}.")
-
-
-async def _agrees(question: str, terminal: Terminal, *, usual: bool) -> bool:
-    while True:
-        text = await _line(f"{question} [{'Y/n' if usual else 'y/N'}]:", terminal)
-        if text is None:
-            return False
-        if not text:
-            return usual
-        if text.lower() in {"y", "yes", "n", "no"}:
-            return text.lower().startswith("y")
-
-
-async def _line(question: str, terminal: Terminal) -> str | None:
-    """What the person types; None when they close the input."""
-    terminal.ask(question)
-    if sys.platform == "win32":
-        line = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
-    else:
-        # A terminal has a whole line or none: no thread is left waiting when the command is ended.
-        await anyio.wait_readable(sys.stdin)
-        line = sys.stdin.readline()
-    if not line:
-        terminal.note("")  # ends the line of the question, as an answer would have
-        return None
-    return line.strip()
 
 
 def _label(name: str, field: Mapping[str, object]) -> str:

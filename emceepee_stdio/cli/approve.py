@@ -5,11 +5,13 @@ Only a person at a terminal can answer: there is no option that says yes.
 
 import os
 import sys
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from emceepee_stdio.cli.config import JsonOption
+from emceepee_stdio.cli.interrupts import interrupts
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.edit import EditRefused
@@ -121,7 +123,11 @@ def _answer(store: TrustStore, wanted: str, terminal: Terminal) -> None:
         raise EditRefused(
             "This is for a person to answer.", hint="Run the command yourself, at a terminal."
         )
-    if not typer.confirm("\nDo you allow this?"):
+    allowed = _asked(terminal)
+    if allowed is None:
+        terminal.note("Not answered: it goes on waiting.")
+        raise typer.Exit(_REFUSED)
+    if not allowed:
         store.settle(found.digest)
         terminal.line("Refused, and forgotten.")
         raise typer.Exit(_REFUSED)
@@ -133,3 +139,10 @@ def _answer(store: TrustStore, wanted: str, terminal: Terminal) -> None:
         what = redact_text(_line(found.text, "Command") or _line(found.text, "Address"))
         store.approve(found.digest, name=found.name, at=clock.iso(clock.now()), what=what)
     terminal.line("Allowed. The model can try again now.")
+
+
+def _asked(terminal: Terminal) -> bool | None:
+    # The event loop: not for those who only list.
+    from emceepee_stdio.cli.prompt import ask_whether  # noqa: PLC0415 - see above
+
+    return interrupts.run(partial(ask_whether, "\nDo you allow this?", terminal, usual=False))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 import typer
 
 from emceepee_stdio.cli.config import ConfigOption, JsonOption
+from emceepee_stdio.cli.interrupts import interrupts
 from emceepee_stdio.cli.ls import TimeoutOption, chosen
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config import ServerConfig, Settings, load_file
@@ -55,10 +56,8 @@ def call(
     given = _given(arguments or [])
     loaded = load_file(config, environ=os.environ)
     target = chosen(server, loaded)
-    import anyio  # noqa: PLC0415 - the proxy itself is not loaded for the help
-
     terminal = Terminal()
-    outcome = anyio.run(partial(_run, target, tool, given, loaded.settings, timeout, terminal))
+    outcome = interrupts.run(partial(_run, target, tool, given, loaded.settings, timeout, terminal))
     if outcome.result is None:
         raise typer.Exit(_failed(server, outcome, terminal))
     _show(outcome.result, terminal, as_json=as_json)
@@ -110,10 +109,11 @@ async def _run(
     within: float,
     terminal: Terminal,
 ) -> _Outcome:
-    import anyio  # noqa: PLC0415 - see the caller
+    # The proxy itself: not for those who only want to see the help.
+    import anyio  # noqa: PLC0415 - see above
 
-    from emceepee_stdio.cli.answering import answer_questions  # noqa: PLC0415 - see the caller
-    from emceepee_stdio.cli.visit import visit  # noqa: PLC0415 - see the caller
+    from emceepee_stdio.cli.answering import answer_questions  # noqa: PLC0415 - see above
+    from emceepee_stdio.cli.visit import visit  # noqa: PLC0415 - see above
 
     outcome = _Outcome(None, None, reached=False)
     async with (

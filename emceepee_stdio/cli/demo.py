@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ __all__ = ["demo"]
 
 _FAILED = 1
 _WIDTH = 78
+_PATIENCE = 30.0
 _SERVER = Path(__file__).with_name("demo_server.py")
 
 
@@ -97,13 +98,13 @@ def demo() -> None:
     try:
         with _proxy() as process:
             _lead(_Client(process, terminal, clock), terminal)
-            code = _leave(process)
     except BrokenPipeError:
         raise
     except (_Broken, OSError, KeyError, ValueError) as error:
         terminal.note(f"emceepee demo: this should not have happened: {error}")
         raise typer.Exit(_FAILED) from None
-    if code != 0:
+    if process.returncode != 0:
+        code = process.returncode
         terminal.note(f"emceepee demo: the proxy ended with code {code} instead of 0.")
         raise typer.Exit(_FAILED)
     terminal.line(f"\nEverything came true, in {clock.now() - start:.1f} s.", style="bold green")
@@ -171,13 +172,18 @@ def _proxy() -> Generator[subprocess.Popen[bytes]]:
             try:
                 yield process
             finally:
-                process.kill()
+                _leave(process)
 
 
-def _leave(process: subprocess.Popen[bytes]) -> int:
+def _leave(process: subprocess.Popen[bytes]) -> None:
+    """Let it stop its servers, as a client that goes away does."""
     if process.stdin is not None:
-        process.stdin.close()
-    return process.wait(timeout=30)
+        with suppress(OSError):
+            process.stdin.close()
+    try:
+        process.wait(timeout=_PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def _expect(texts: list[str], word: str) -> None:

@@ -13,6 +13,7 @@ import typer
 from emceepee_stdio.cli.checks import config_checks, environment_checks, registration_checks
 from emceepee_stdio.cli.config import ConfigOption, JsonOption
 from emceepee_stdio.cli.install import registered_environments
+from emceepee_stdio.cli.interrupts import interrupts
 from emceepee_stdio.cli.report import Check, Report, report_schema
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config import Config, default_path, load_file
@@ -133,8 +134,6 @@ def _backends(
                 param_hint="NAME",
             )
     # The HTTP client and the proxy itself: not for those who only want to see the help.
-    import anyio  # noqa: PLC0415 - see above
-
     from emceepee_stdio.cli.backend_checks import broken_check, check_backends  # noqa: PLC0415
 
     servers = [server for server in config.servers if not names or server.name in names]
@@ -143,7 +142,7 @@ def _backends(
     if servers:
         waiting = f"Trying {len(servers)} server{'' if len(servers) == 1 else 's'}"
         with terminal.waiting(f"{waiting}, {timeout:g} s at most …"):
-            checks += anyio.run(
+            checks += interrupts.run(
                 partial(
                     check_backends,
                     servers,

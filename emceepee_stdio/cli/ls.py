@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from emceepee_stdio.cli.config import ConfigOption, JsonOption
+from emceepee_stdio.cli.interrupts import interrupts
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config import Config, ServerConfig, Settings, load_file
 from emceepee_stdio.config.fields import nearest
@@ -50,10 +51,8 @@ def ls(
     if not servers and not broken and not as_json:
         terminal.line("No servers yet. Add one: emceepee config add NAME -- COMMAND ARGS")
         return
-    import anyio  # noqa: PLC0415 - the proxy itself is not loaded for the help
-
     with terminal.waiting(f"Asking {', '.join(one.name for one in servers) or 'nobody'} …"):
-        found = anyio.run(partial(_gather, servers, loaded.settings, timeout))
+        found = interrupts.run(partial(_gather, servers, loaded.settings, timeout))
     found += [{"name": one.name, "error": f"Not used: {one.reason.rstrip('.')}."} for one in broken]
     if as_json:
         terminal.data({"servers": found})

@@ -244,8 +244,8 @@ class Screen:
     def until_said_times(self, words: str, count: int) -> None:
         self.until(lambda: self.words.count(words) >= count, f"{words!r} for the {count}th time")
 
-    def insist(self, key: str) -> None:
-        """Press a key until it ends: once, a single press was not heard, and why is not known."""
+    def hammer(self, key: str) -> int:
+        """Press a key again and again until it ends, as the impatient do; its exit code."""
 
         def is_over() -> bool:
             with suppress(OSError):
@@ -253,6 +253,7 @@ class Screen:
             return self.over
 
         self.until(is_over, "its end")
+        return self.process.wait(PATIENCE)
 
     def wait(self) -> int:
         self.until(lambda: self.over, "its end")

@@ -47,10 +47,7 @@ def ask(client: Host, **wished: Any) -> str:
 def at_terminal(tmp_path: Path, *arguments: str, answer: str) -> tuple[int, str]:
     with person(tmp_path).screen("approve", *arguments, color=False) as screen:
         screen.until_said("Do you allow this? [y/N]:")
-        if answer == "\x03":
-            screen.insist(answer)
-        else:
-            screen.type(answer)
+        screen.type(answer)
         return screen.wait(), screen.words
 
 
@@ -94,6 +91,15 @@ def test_walking_away_answers_nothing(tmp_path: Path, key: str) -> None:
     assert "Traceback" not in words
     assert [one.id for one in store(tmp_path).waiting()] == [waiting]
     assert store(tmp_path).granted() == []
+
+
+def test_walking_away_in_a_hurry_answers_nothing(tmp_path: Path) -> None:
+    waiting = put(tmp_path)
+    with person(tmp_path).screen("approve", waiting, color=False) as screen:
+        screen.until_said("Do you allow this? [y/N]:")
+        assert screen.hammer("\x03") != 0
+        assert "Traceback" not in screen.text
+    assert [one.id for one in store(tmp_path).waiting()] == [waiting]
 
 
 @pytest.mark.parametrize("arguments", [(), ("--yes",), ("-y",), ("--force",)], ids=" ".join)

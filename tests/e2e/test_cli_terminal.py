@@ -292,6 +292,24 @@ def test_ctrl_c_at_a_terminal_ends_it_quietly(home: Home, arguments: list[str]):
         assert home.left_over() == []
 
 
+@pytest.mark.parametrize(
+    "arguments", [["doctor"], ["ls"], ["call", "it", "echo"], ["tail-logs"], ["demo"]], ids=" ".join
+)
+def test_the_impatient_read_no_traceback_either(home: Home, arguments: list[str]):
+    """Ctrl-C again and again: also while the first one is being seen to."""
+    log = home.path / "heard.jsonl"
+    home.write({"it": command(rude("silent"), env={"FIXTURE_LOG": str(log)})})
+    begun = {
+        "tail-logs": lambda: "No journal" in screen.words,
+        "demo": lambda: "A slow call becomes a task" in screen.words,
+    }
+    with home.screen(*arguments) as screen:
+        screen.until(begun.get(arguments[0], lambda: heard_by_server(log)), "it to have begun")
+        screen.hammer("\x03")
+        assert "Traceback" not in screen.text
+        assert "Exception ignored" not in screen.text
+
+
 # What servers say of themselves
 
 EVIL = "\x1b[31mred\x1b[0m\x1b]0;title\x07\x1b[2J\x9b5m\u202ebye"

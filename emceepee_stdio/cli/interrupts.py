@@ -1,0 +1,87 @@
+"""Ctrl-C: the first ends a command and lets it clear away, those right behind it change nothing.
+
+People press it twice, or hold it down. A second one in the middle of clearing away would leave a
+traceback, a hidden cursor or a process behind.
+"""
+
+import signal
+from collections.abc import Awaitable, Callable
+from types import FrameType
+from typing import TYPE_CHECKING, TypeVar
+
+from emceepee_stdio.clock import Clock
+
+if TYPE_CHECKING:
+    import anyio
+
+__all__ = ["Interrupts", "interrupts"]
+
+T = TypeVar("T")
+
+# Clearing away takes less; who presses after that has waited in vain, and is let go at once.
+_PATIENCE = 5.0
+_TICK = 0.1
+
+
+class Interrupts:
+    """What Ctrl-C does while a command runs."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._first: float | None = None
+        self._on_loop = False
+
+    def __repr__(self) -> str:
+        return f"<Interrupts first={self._first}>"
+
+    def listen(self) -> None:
+        """From now on; a process that was started deaf to Ctrl-C stays so."""
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._heard)
+
+    def run(self, main: Callable[[], Awaitable[T]]) -> T:
+        """Run it on the event loop, where Ctrl-C cancels it instead of tearing it apart."""
+        import anyio  # noqa: PLC0415 - only for commands that talk to servers or to the person
+
+        self._on_loop = True
+        try:
+            return anyio.run(self._watched, main)
+        finally:
+            self._on_loop = False
+
+    async def _watched(self, main: Callable[[], Awaitable[T]]) -> T:
+        import anyio  # noqa: PLC0415 - see the caller
+
+        failure: Exception | None = None
+        async with anyio.create_task_group() as watching:
+            watching.start_soon(self._watch, watching.cancel_scope)
+            try:
+                return await main()
+            except Exception as error:  # noqa: BLE001 - raised below, where no group wraps it
+                failure = error
+            finally:
+                watching.cancel_scope.cancel()
+        if failure is None or self._first is not None:
+            raise KeyboardInterrupt from failure
+        raise failure
+
+    async def _watch(self, running: "anyio.CancelScope") -> None:
+        """A signal does not wake a loop that was just falling asleep: look again and again."""
+        import anyio  # noqa: PLC0415 - see the caller
+
+        while self._first is None:  # noqa: ASYNC110 - it is a signal that sets it
+            await anyio.sleep(_TICK)
+        running.cancel()
+
+    def _heard(self, _number: int, _frame: FrameType | None) -> None:
+        now = self._clock.now()
+        if self._first is None:
+            self._first = now
+            if not self._on_loop:
+                raise KeyboardInterrupt
+        elif now - self._first > _PATIENCE:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGINT)
+
+
+interrupts = Interrupts(Clock())
