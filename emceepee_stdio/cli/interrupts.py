@@ -53,14 +53,17 @@ class Interrupts:
         import anyio  # noqa: PLC0415 - see the caller
 
         failure: Exception | None = None
+        results: list[T] = []
         async with anyio.create_task_group() as watching:
             watching.start_soon(self._watch, watching.cancel_scope)
             try:
-                return await main()
+                results.append(await main())
             except Exception as error:  # noqa: BLE001 - raised below, where no group wraps it
                 failure = error
             finally:
                 watching.cancel_scope.cancel()
+        if results:
+            return results[0]
         if failure is None or self._first is not None:
             raise KeyboardInterrupt from failure
         raise failure
