@@ -31,11 +31,11 @@ async def answer_questions(here: Visit, terminal: Terminal) -> None:
                 status = RequestStatus.DECLINED
             session.requests.respond(asked.id, status, kind=asked.kind, now=session.clock.now())
             if asked.kind is RequestKind.SAMPLING:
-                session.refuse_question(asked, "There is no model here: a person calls this tool.")
+                session.questions.refuse(asked, "There is no model here: a person calls this tool.")
             elif answer is None:
-                session.answer_question(asked, to_json({"action": "decline"}))
+                session.questions.answer(asked, to_json({"action": "decline"}))
             else:
-                session.answer_question(asked, to_json(answer))
+                session.questions.answer(asked, to_json(answer))
 
 
 async def _answer(here: Visit, asked: Asked, terminal: Terminal) -> dict[str, Any] | None:

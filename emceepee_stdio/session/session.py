@@ -30,15 +30,14 @@ from emceepee_stdio.session.heard import (
     Notified,
     fields_of,
     fold_of,
-    is_too_deep,
     ring_of,
 )
 from emceepee_stdio.session.promotion import promoted
+from emceepee_stdio.session.questions import Questions
 from emceepee_stdio.session.reconcile import Reconciler
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.ticker import Ticker
 from emceepee_stdio.state import (
-    Asked,
     EventLog,
     EventType,
     Phase,
@@ -52,15 +51,13 @@ from emceepee_stdio.state import (
     fold_key,
 )
 from emceepee_stdio.state.deadlines import Deadlines
-from emceepee_stdio.state.requests import TooManyRequests
-from emceepee_stdio.wire.codec import INVALID_REQUEST, RpcError
 
 __all__ = ["Session"]
 
 _AFTER_ITS_TASK = 5.0
-_KINDS = {
-    "elicitation/create": (RequestKind.ELICITATION, EventType.ELICITATION_REQUEST),
-    "sampling/createMessage": (RequestKind.SAMPLING, EventType.SAMPLING_REQUEST),
+_ASKED = {
+    RequestKind.ELICITATION: EventType.ELICITATION_REQUEST,
+    RequestKind.SAMPLING: EventType.SAMPLING_REQUEST,
 }
 
 
@@ -89,6 +86,7 @@ class Session:
             timeout=times.client_request_ms / 1000,
             limit=limits.pending_requests,
         )
+        self.questions = Questions(self.requests, limits)
         self.timers = Timers(new_id=ids, limit=limits.timers)
         self.results = Results(new_id=ids, max_bytes=limits.stored_bytes)
         self.notifications: dict[str, Ring[Notified]] = {}
@@ -98,7 +96,6 @@ class Session:
         )
         self._calls = Calls()
         self._promotions: Deadlines[Call] = Deadlines()
-        self._questions: dict[str, Question] = {}
         self._flows = Flows(limits.output_lines, servers=limits.servers)
         self._news = anyio.Event()
         self.target_of: Callable[[str], str | None] = lambda _server: None
@@ -286,24 +283,12 @@ class Session:
             data["error"] = task.error
         return self.tell(kind, server=task.server, data=data)
 
-    # Questions
-
-    def answer_question(self, asked: Asked, result: bytes) -> bool:
-        """Hand the client's answer to the server; False when that no longer listens."""
-        question = self._questions.pop(asked.id, None)
-        return question is not None and question.answer(result)
-
-    def refuse_question(self, asked: Asked, reason: str) -> bool:
-        question = self._questions.pop(asked.id, None)
-        return question is not None and question.refuse(RpcError(INVALID_REQUEST, reason))
-
     # What the servers tell
 
     def phase_changed(self, server: str, change: PhaseChange) -> None:
         change = change.masked(self.secrets.mask)
         gone = self._reconciler.phase_changed(server, change)
-        for request_id in gone.requests:
-            self._questions.pop(request_id, None)
+        self.questions.forget(gone.requests)
         self._journal_phase(server, change)
         self.wake()
 
@@ -352,46 +337,24 @@ class Session:
         write(JournalEvent.SERVER_OUTPUT, server=server, source=line.source.value, text=line.text)
 
     def asked(self, server: str, question: Question) -> None:
-        kind, event = _KINDS[question.method]
-        if refusal := self._too_much(server, kind, question):
-            question.refuse(RpcError(INVALID_REQUEST, refusal))
+        asked = self.questions.admit(server, question, now=self.clock.now())
+        if asked is None:
             return
-        try:
-            asked = self.requests.add(
-                kind, server=server, params=fields_of(question.params), now=self.clock.now()
-            )
-        except TooManyRequests as full:
-            question.refuse(RpcError(INVALID_REQUEST, str(full)))
-            return
-        self._questions[asked.id] = question
         self.ticker.look(asked.expires_at)
         self.journal.record(
-            JournalEvent.ELICITATION_RECEIVED, server=server, request_id=asked.id, kind=kind.value
+            JournalEvent.ELICITATION_RECEIVED,
+            server=server,
+            request_id=asked.id,
+            kind=asked.kind.value,
         )
-        self.tell(event, server=server, data={"request_id": asked.id})
+        self.tell(_ASKED[asked.kind], server=server, data={"request_id": asked.id})
         if self.settings.promote_on_input:
             self._make_way(server, question.call)
 
-    def _too_much(self, server: str, kind: RequestKind, question: Question) -> str | None:
-        """Every answer shows every question: one server must not fill them all."""
-        limits = self.settings.limits
-        size = 0 if question.params is None else len(bytes(question.params))
-        if question.params is not None and is_too_deep(question.params):
-            return "A question that is nested so deeply is not passed on."
-        if kind is RequestKind.ELICITATION and size > limits.question_bytes:
-            return f"A question of {size} bytes is too large; {limits.question_bytes} are allowed."
-        if len(self.requests.pending(server=server)) >= limits.server_questions:
-            return f"{limits.server_questions} questions of this server wait already."
-        return None
-
     def withdrawn(self, server: str, question: Question) -> None:  # noqa: ARG002 - the sink's way
-        for request_id, kept in list(self._questions.items()):
-            if kept is question:
-                del self._questions[request_id]
-                closed = self.requests.withdraw(request_id, now=self.clock.now())
-                if closed is not None:
-                    self._reconciler.asked_expired(closed)
-                    self.wake()
+        if closed := self.questions.withdraw(question, now=self.clock.now()):
+            self._reconciler.asked_expired(closed)
+            self.wake()
 
     def lists_differ(self, server: str, kinds: Sequence[str]) -> None:
         for kind in kinds:
@@ -443,7 +406,7 @@ class Session:
             self._stop(task.id)
             self._tell_task(EventType.TASK_EXPIRED, task)
         for asked in self.requests.expire(now=now):
-            self.refuse_question(asked, "The client did not answer in time.")
+            self.questions.refuse(asked, "The client did not answer in time.")
             self._reconciler.asked_expired(asked)
             self.wake()
             self.journal.record(

@@ -109,7 +109,7 @@ async def respond_to_elicitation(runtime: Runtime, p: RespondToElicitation, call
     if p.action == "accept" and asked.params.get("mode", "form") == "form":
         answer["content"] = _checked_form(asked, p)
     _close(runtime, asked, _ELICITED[p.action])
-    if not session.answer_question(asked, to_json(answer)):
+    if not session.questions.answer(asked, to_json(answer)):
         raise _gone(asked)
     return Reply.json({"answered": asked.id, "server": asked.server, "action": p.action})
 
@@ -119,7 +119,7 @@ async def respond_to_sampling(runtime: Runtime, p: RespondToSampling, call: Call
     asked = session.requests.get(p.request_id, kind=RequestKind.SAMPLING, now=now)
     if p.action == "decline":
         _close(runtime, asked, RequestStatus.DECLINED)
-        session.refuse_question(asked, "The user declined the sampling request.")
+        session.questions.refuse(asked, "The user declined the sampling request.")
         return Reply.json({"answered": asked.id, "server": asked.server, "action": "decline"})
     result = {
         "role": p.role,
@@ -128,7 +128,7 @@ async def respond_to_sampling(runtime: Runtime, p: RespondToSampling, call: Call
         "stopReason": p.stop_reason,
     }
     _close(runtime, asked, RequestStatus.COMPLETED)
-    if not session.answer_question(asked, to_json(result)):
+    if not session.questions.answer(asked, to_json(result)):
         raise _gone(asked)
     return Reply.json({"answered": asked.id, "server": asked.server, "action": "accept"})
 
