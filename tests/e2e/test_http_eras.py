@@ -338,6 +338,22 @@ async def test_the_headers_of_the_configuration_go_with_every_request(path: str)
         assert {e.headers["x-team"] for e in heard} == {"blue"}
 
 
+@pytest.mark.parametrize("path", ["/mcp", "/sse"])
+@pytest.mark.parametrize(
+    ("headers", "sent"),
+    [({}, "Basic bWU6a2V5"), ({"authorization": "Bearer abc"}, "Bearer abc")],
+    ids=["alone", "beside a header"],
+)
+async def test_the_user_in_the_url_is_sent_unless_a_header_says_otherwise(
+    path: str, headers: dict[str, str], sent: str
+) -> None:
+    async with mcp_server(era="legacy") as server:
+        url = server.url.replace("/mcp", path).replace("://", "://me:key@")
+        async with http_backend(url, headers=headers) as rig:
+            await rig.text("echo")
+        assert {e.headers["authorization"] for e in server.http.heard} == {sent}
+
+
 async def test_what_the_modern_era_wants_mirrored_is_mirrored() -> None:
     async with mcp_server() as server:
         region = {"type": "string", "x-mcp-header": "Region"}

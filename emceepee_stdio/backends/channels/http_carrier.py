@@ -250,9 +250,12 @@ async def sockets(
         )
     plain = loopback and url.startswith("http:")
     trust = _no_trust() if plain else await anyio.to_thread.run_sync(_trust)
+    # What was given as a header is meant; without one, the user in the URL is made into it.
+    given = "authorization" in map(str.lower, headers)
     try:
         client = httpx2.AsyncClient(
             headers=headers,
+            auth=httpx2.Auth() if given else None,
             verify=trust,
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
             mounts={f"all://{httpx2.URL(url).netloc.decode()}": None} if loopback else None,
