@@ -18,6 +18,7 @@ from emceepee_stdio.cli.visit import Visit, visit
 from emceepee_stdio.config import BrokenServer, ServerConfig, Settings
 from emceepee_stdio.errors import CannotConnect, ProxyError, WrongCredentials
 from emceepee_stdio.journal import redact_argv, redact_url
+from emceepee_stdio.journal.redact import MARKER
 from emceepee_stdio.trust.pins import Changes
 from emceepee_stdio.wire.environment import child_directory, child_environment, resolve_command
 
@@ -85,8 +86,9 @@ def broken_check(broken: BrokenServer) -> Check:
     if unset := _UNSET.fullmatch(reason):
         reason, variable = unset["fact"], unset["variable"]
         remedy = (
-            f"Set {variable} where emceepee is started (for a desktop client: in the `env` of its "
-            f"entry for emceepee), or write a default: ${{{variable}:-…}}."
+            f"Set {variable} where emceepee is started, or write a default: ${{{variable}:-…}}. "
+            "For a desktop client set it in the `env` of its entry for emceepee; "
+            "`emceepee doctor --desktop-env` looks there."
         )
     return Check(
         id=f"backend.{broken.name}",
@@ -240,10 +242,10 @@ class _Patient:
         if "did not answer" in error.fact:
             return (
                 "A first start may have to download it: emceepee doctor "
-                f"{shlex.quote(server.name)} --timeout 120. Otherwise run it by hand; it must "
-                f"speak MCP on stdin and stdout: {self._by_hand()}"
+                f"{shlex.quote(server.name)} --timeout 120. Otherwise "
+                + self._by_hand("run it by hand; it must speak MCP on stdin and stdout")
             )
-        return self._plain(error, f"Run it by hand to see why: {self._by_hand()}")
+        return self._plain(error, self._by_hand("Run it by hand to see why"))
 
     def _credentials(self, url: str) -> str:
         """A line for the shell, where it would lose nothing of the entry."""
@@ -282,14 +284,16 @@ class _Patient:
             return "Its modules are incomplete: install the package again, or pin its version."
         return (
             "Its Python packages do not fit together: in its environment, install the missing "
-            f"module or an older `mcp` (pip install 'mcp<2'). By hand: {self._by_hand()}"
+            "module or an older `mcp` (pip install 'mcp<2'). " + self._by_hand("By hand")
         )
 
-    def _by_hand(self) -> str:
+    def _by_hand(self, why: str) -> str:
         variables = [f"{name}=…" for name in self._server.env]
         argv = redact_argv([self._server.command or "", *self._server.args])
         place = f"cd {shlex.quote(self._server.cwd)} && " if self._server.cwd else ""
-        return place + " ".join([*variables, shlex.join(argv)])
+        line = place + " ".join([*variables, shlex.join(argv)])
+        hidden = ", with what is not shown here put in" if variables or MARKER in line else ""
+        return f"{why}{hidden}: {line}"
 
     def _is_missing(self, error: ProxyError) -> bool:
         return isinstance(error, CannotConnect) and "was not found" in error.fact

@@ -126,7 +126,10 @@ def add(  # noqa: PLR0913 - one for each option
     entry = _entry(command or [], url, env=env or [], headers=header or [], cwd=cwd)
     if lazy:
         entry["lazy"] = True
-    word = judge(name, entry, environ=os.environ)
+    try:
+        word = judge(name, entry, environ=os.environ)
+    except ConfigInvalid as error:
+        raise typer.BadParameter(error.fact) from None
     file = _file(config)
     text = read_file(file)
     with guard(file):

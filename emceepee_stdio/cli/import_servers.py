@@ -120,7 +120,9 @@ def _report(
             styles=_STYLES,
         )
     taken = sum(one.result == "taken" for one in outcomes)
-    terminal.line(f"{taken} taken over into {changes[0].path}.")
+    terminal.line(
+        f"{taken} taken over into {changes[0].path}." if taken else "Nothing was taken over."
+    )
     if taken and not changes[1:]:
         terminal.note(
             f"{client.title} has them as well; `emceepee config import {client.key} --replace` "

@@ -15,9 +15,10 @@ from emceepee_stdio.config.edit import Change, EditRefused, guard, read_backup, 
 from emceepee_stdio.config.fields import is_object
 from emceepee_stdio.config.jsonc import strict_problem
 from emceepee_stdio.config.load import PATH_VARIABLE, default_path
+from emceepee_stdio.config.own_file import places
 from emceepee_stdio.config.registration import register, unregister
 from emceepee_stdio.config.server import name_problem
-from emceepee_stdio.errors import ConfigInvalid
+from emceepee_stdio.errors import ConfigInvalid, ProxyError
 
 __all__ = [
     "ClientArgument",
@@ -132,7 +133,7 @@ def registered_environments() -> Iterator[dict[str, str]]:
 def uninstall(
     client: ClientArgument, *, name: NameOption = _NAME, dry_run: DryRunOption = False
 ) -> None:
-    """Take emceepee out of an MCP client again; its file is then as it was before.
+    """Take emceepee out of an MCP client again; everything else in its file stays.
 
     Example: emceepee uninstall claude-desktop
     """
@@ -157,6 +158,22 @@ def uninstall(
         terminal.line(f"Removed emceepee from {row.title}: {path}")
     if backup is not None:
         terminal.line(f"The file as it was: {backup}")
+    if not row.servers(edited.text or ""):
+        _tell_moved(row, path, terminal)
+
+
+def _tell_moved(client: Client, path: Path, terminal: Terminal) -> None:
+    """Servers that were moved behind emceepee do not come back by themselves."""
+    ours = default_path(os.environ)
+    try:
+        behind = [one.name for one in places(read_file(ours))]
+    except ProxyError:
+        return
+    if behind:
+        terminal.note(
+            f"{client.title} has no servers now. Behind emceepee there are {', '.join(behind)}, in "
+            f"{ours}; what {client.title} had before is in the .bak files beside {path}."
+        )
 
 
 def locate(client: Client) -> Path:
@@ -192,7 +209,8 @@ def our_entry(client: Client, config: Path | None, *, terminal: Terminal) -> dic
     if config is not None:
         config = config.expanduser().absolute()
         if not config.exists():
-            terminal.note(f"{config} does not exist yet; `emceepee config add` makes it.")
+            add = f"emceepee config add --config {shlex.quote(str(config))} NAME -- COMMAND"
+            terminal.note(f"{config} does not exist yet; `{add}` makes it.")
         args += ["--config", str(config)]
     return client.entry(command, args, {"PATH": _search_path()})
 

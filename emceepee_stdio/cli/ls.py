@@ -16,6 +16,7 @@ from emceepee_stdio.config.fields import nearest
 
 __all__ = ["TimeoutOption", "chosen", "ls"]
 
+_AUTH = 3
 _BACKEND = 4
 _TIMEOUT = 30.0
 _DESCRIPTION_CHARS = 100
@@ -42,6 +43,8 @@ def ls(
 ) -> None:
     """List the tools, prompts and resources of the configured servers.
 
+    The exit code is 0 if all of them answered, 3 if one wants other credentials, 4 if one failed.
+
     Example: emceepee ls github
     """
     terminal = Terminal()
@@ -51,8 +54,9 @@ def ls(
     if not servers and not broken and not as_json:
         terminal.line("No servers yet. Add one: emceepee config add NAME -- COMMAND ARGS")
         return
+    refused: set[str] = set()
     with terminal.waiting(f"Asking {', '.join(one.name for one in servers) or 'nobody'} …"):
-        found = interrupts.run(partial(_gather, servers, loaded.settings, timeout))
+        found = interrupts.run(partial(_gather, servers, loaded.settings, timeout, refused))
     found += [{"name": one.name, "error": f"Not used: {one.reason.rstrip('.')}."} for one in broken]
     if as_json:
         terminal.data({"servers": found})
@@ -63,7 +67,7 @@ def ls(
             terminal.note(f"{one['name']}: {one['error']}")
     if failed := [one["name"] for one in found if "error" in one]:
         terminal.note(f"See why: emceepee doctor {shlex.join(failed)}")
-        raise typer.Exit(_BACKEND)
+        raise typer.Exit(_AUTH if refused.issuperset(failed) else _BACKEND)
 
 
 def chosen(name: str, config: Config) -> ServerConfig:
@@ -85,12 +89,12 @@ def chosen(name: str, config: Config) -> ServerConfig:
 
 
 async def _gather(
-    servers: Sequence[ServerConfig], settings: Settings, within: float
+    servers: Sequence[ServerConfig], settings: Settings, within: float, refused: set[str]
 ) -> list[dict[str, Any]]:
     import anyio  # noqa: PLC0415 - see above
 
     from emceepee_stdio.cli.visit import visit  # noqa: PLC0415 - see above
-    from emceepee_stdio.errors import ProxyError  # noqa: PLC0415 - see above
+    from emceepee_stdio.errors import ProxyError, WrongCredentials  # noqa: PLC0415 - see above
 
     found: dict[str, dict[str, Any]] = {}
     async with visit(settings, environ=os.environ, within=within) as here:
@@ -103,7 +107,10 @@ async def _gather(
                 for kind in _KINDS:
                     offers[kind] = await link.list_all(kind, within=within)
             except ProxyError as error:
-                offers["error"] = here.shown((link.snapshot().error or error).fact)
+                cause = link.snapshot().error or error
+                offers["error"] = here.shown(cause.fact)
+                if isinstance(cause, WrongCredentials):
+                    refused.add(server.name)
             found[server.name] = offers
 
         async with anyio.create_task_group() as tasks:

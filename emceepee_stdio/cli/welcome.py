@@ -18,7 +18,7 @@ def welcome() -> None:
     terminal.line("  emceepee config import claude-desktop take over the servers you have there")
     terminal.line("  emceepee config add NAME -- COMMAND   add another server")
     terminal.line("  emceepee doctor                       see whether all of it works")
-    terminal.line("  emceepee demo                         watch it at work for a minute")
+    terminal.line("  emceepee demo                         watch it at work, in seconds")
     terminal.line()
     terminal.line(f"Other clients: {others}.")
     titles = registered_in()

@@ -26,7 +26,7 @@ class UnsetVariable(ConfigInvalid):
     def __init__(self, variable: str, path: str) -> None:
         super().__init__(
             f"{path} needs the environment variable {variable}, which is not set; "
-            f"set it, or give a default with ${{{variable}:-…}}."
+            "set it, or write a default behind its name: ${NAME:-default}."
         )
         self.variable = variable
         self.path = path

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from emceepee_stdio.config.entries import KNOWN_KEYS, Entries
 from emceepee_stdio.config.fields import is_list, is_object, nearest
-from emceepee_stdio.config.model import Config
+from emceepee_stdio.config.model import Config, Settings
 from emceepee_stdio.config.server import label
 from emceepee_stdio.config.settings import read_settings
 from emceepee_stdio.errors import ConfigInvalid
@@ -153,7 +153,9 @@ def _read_section(value: object, entries: Entries, *, section: str, source: str)
 def _typos(document: Mapping[str, object]) -> Iterator[str]:
     known = (*_SECTIONS, _SETTINGS)
     for key in document:
-        if key not in known:
+        if key in Settings.__struct_fields__:
+            yield f"{label(key)} is ignored where it stands: it belongs inside '{_SETTINGS}'."
+        elif key not in known:
             near = nearest(key, known, cutoff=_TYPO_CUTOFF)
             if near:
                 yield f"{label(key)} is not a known key and is ignored; did you mean '{near}'?"

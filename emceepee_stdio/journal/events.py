@@ -36,6 +36,11 @@ class Event(StrEnum):
         Level.INFO,
         "A lost backend will be tried again after a delay.",
     )
+    SERVER_FAILED = (
+        "server_failed",
+        Level.WARNING,
+        "A backend cannot be reached, and is not tried again by itself.",
+    )
     SERVER_RECONNECT_FAILED = (
         "server_reconnect_failed",
         Level.WARNING,

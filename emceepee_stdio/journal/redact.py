@@ -48,6 +48,8 @@ _NAMED_ARGUMENT = re.compile(r"([\w.$-]++)(?:=|:[ \t]*+)")
 # What a shell or a session manager sets, and what looks secret only by its name.
 _HARMLESS_VARIABLES = frozenset({"OLDPWD", "PWD", "XDG_SESSION_ID"})
 
+_SHORT_NAMES = frozenset({"key", "pass"})
+
 _WEB = ("http://", "https://", "ws://", "wss://")
 _LONG_SEGMENT = re.compile(r"(?<=[^:/]/)[^/?#\s]{16,}+")
 _RANDOM_LOOKING = re.compile(
@@ -90,7 +92,7 @@ def redact_env(env: Mapping[str, str]) -> dict[str, str]:
     """An environment with all its names, and those values that are no secret."""
     return {
         name: MARKER
-        if value and is_secret_name(name) and name not in _HARMLESS_VARIABLES
+        if value and _names_a_secret(name) and name not in _HARMLESS_VARIABLES
         else redact_text(value)
         for name, value in env.items()
     }
@@ -223,8 +225,15 @@ def _is_secret_word(value: object) -> bool:
     return isinstance(value, str) and bool(_NAME.fullmatch(value)) and is_secret_name(value)
 
 
+def _names_a_secret(name: str) -> bool:
+    """In a command line or an environment, a key is nothing but a key."""
+    return is_secret_name(name) or name.lstrip("-").lower() in _SHORT_NAMES
+
+
 def _follows_a_flag(previous: str, argument: str) -> bool:
-    return previous.startswith("-") and not argument.startswith("--") and _is_secret_word(previous)
+    if not previous.startswith("-") or argument.startswith("--"):
+        return False
+    return bool(_NAME.fullmatch(previous)) and _names_a_secret(previous)
 
 
 def _argument(argument: str) -> str:
@@ -236,7 +245,7 @@ def _argument(argument: str) -> str:
             break
         start = named.end()
         value = argument[start:]
-        if value and is_secret_name(named[1]) and not is_plain_value(named[1], value):
+        if value and _names_a_secret(named[1]) and not is_plain_value(named[1], value):
             return argument[:start] + MARKER
     return redact_text(argument)
 

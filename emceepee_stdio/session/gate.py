@@ -4,6 +4,7 @@ By the policy it is let in, turned away, or put to a person: through the client 
 else by `emceepee approve`. What the model says never counts as consent.
 """
 
+import os
 import shlex
 import socket
 from collections.abc import Callable, Sequence
@@ -166,9 +167,11 @@ class Gate:
         env = child_environment(around.environ, env=config.env, pass_env=config.pass_env, owner="")
         directory = around.cwd / child_directory(config.cwd, ours=around.cwd, home=around.home)
         found = resolve_command(config.command or "", path=env.get("PATH", ""), directory=directory)
+        program = os.path.abspath(directory / found)  # noqa: PTH100 - its links must stay
         return wish_for(
             config,
-            program=str((directory / found).resolve()),
+            program=program,
+            file=os.path.realpath(program),
             cwd=str(directory),
             passed={name: around.environ.get(name, "") for name in config.pass_env},
         )

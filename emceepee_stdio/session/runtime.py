@@ -18,6 +18,7 @@ from emceepee_stdio.session.servers import Environment, Servers
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import EventType
 from emceepee_stdio.trust.store import TrustStore
+from emceepee_stdio.wire.ancestors import proxies_above
 from emceepee_stdio.wire.environment import DEPTH
 from emceepee_stdio.wire.process import StopTimes
 from emceepee_stdio.wire.stragglers import leftovers
@@ -137,8 +138,9 @@ class Runtime:
 
     async def connect_configured(self) -> None:
         """Start what the configuration names, and keep it as the file says from then on."""
-        depth = self._environment.environ.get(DEPTH, "0")
-        if depth.isdecimal() and int(depth[:9]) >= _DEEPEST:
+        told = self._environment.environ.get(DEPTH, "0")
+        depth = max(int(told[:9]) if told.isdecimal() else 0, proxies_above())
+        if depth >= _DEEPEST:
             self.configured.skip(
                 f"This is an emceepee inside {depth} others: nothing configured is connected."
             )

@@ -386,7 +386,9 @@ class Session:
                 attempt=change.attempt,
                 error=str(change.error),
             )
-        elif change.previous is Phase.CONNECTED or change.phase is Phase.FAILED:
+        elif change.phase is Phase.FAILED:
+            self.journal.record(JournalEvent.SERVER_FAILED, server=server, error=str(change.error))
+        elif change.previous is Phase.CONNECTED:
             self.journal.record(
                 JournalEvent.SERVER_DISCONNECTED,
                 server=server,

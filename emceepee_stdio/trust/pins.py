@@ -1,7 +1,7 @@
 """Tools as they were when they were first seen, and how they differ from that now.
 
-A server that was trusted for what it said may say something else later. Name, description, schemas
-and annotations of each tool are compared; what a person has not seen is not what they agreed to.
+A server that was trusted for what it said may say something else later. All that it says of each
+tool is compared; what a person has not seen is not what they agreed to.
 """
 
 import difflib
@@ -15,7 +15,8 @@ from emceepee_stdio.trust.wishes import shown
 
 __all__ = ["Changes", "Pinned", "compare", "pin", "pin_all"]
 
-_PARTS = ("title", "description", "inputSchema", "outputSchema", "annotations")
+# What a person reads first; whatever else a server says of a tool comes after it.
+_FIRST = ("title", "description", "inputSchema", "outputSchema", "annotations")
 # Of a larger tool only the hash is kept: that it changed can be told, but not how.
 _KEPT_CHARS = 8_000
 _MOST_TOOLS = 2_000
@@ -51,7 +52,8 @@ class Changes(Struct, frozen=True, kw_only=True):
 
 
 def pin(tool: Mapping[str, object]) -> Pinned:
-    parts = {part: tool[part] for part in _PARTS if tool.get(part) is not None}
+    others = sorted(key for key in tool if key not in {"name", *_FIRST})
+    parts = {part: tool[part] for part in (*_FIRST, *others) if tool.get(part) is not None}
     exact = json.dumps([tool.get("name"), parts], sort_keys=True, separators=(",", ":"))
     text = _readable(parts)
     return Pinned(

@@ -27,6 +27,12 @@ _SHELLS = frozenset(
 _RAISERS = frozenset({"sudo", "doas", "su", "pkexec", "runas", "gsudo"})
 _WRAPPERS = frozenset({"env", "nohup", "nice", "time", "timeout", "setsid", "stdbuf", "xargs"})
 _CODE_FLAGS = {
+    "awk": ("",),
+    "sed": ("",),
+    "find": ("-exec", "-execdir", "-ok", "-okdir"),
+    "git": ("-c",),
+    "npx": ("-c", "--call"),
+    "npm": ("-c", "--call"),
     "python": ("-c",),
     "node": ("-e", "--eval", "-p", "--print"),
     "deno": ("eval",),
@@ -34,7 +40,11 @@ _CODE_FLAGS = {
     "ruby": ("-e",),
     "perl": ("-e", "-E"),
     "php": ("-r",),
+    "lua": ("-e",),
+    "osascript": ("-e",),
 }
+# Other names of the same programs.
+_ALIASES = {"gawk": "awk", "mawk": "awk", "nawk": "awk", "gsed": "sed", "pypy": "python"}
 _NPM_RUNNERS = frozenset({"npx", "bunx", "pnpx"})
 _PYTHON_RUNNERS = frozenset({"uvx", "pipx"})
 _RUNNING_VERBS = (
@@ -47,7 +57,9 @@ _LOADING = frozenset(
     {"LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "PATH", "PYTHONPATH", "PYTHONSTARTUP"}
     | {"PYTHONHOME", "NODE_OPTIONS", "NODE_PATH", "BASH_ENV", "ENV", "PERL5OPT", "PERL5LIB"}
     | {"RUBYOPT", "RUBYLIB", "JAVA_TOOL_OPTIONS", "GIT_SSH_COMMAND", "GIT_EXTERNAL_DIFF"}
+    | {"PYTHONUSERBASE", "GCONV_PATH", "HOME", "USERPROFILE", "XDG_CONFIG_HOME"}
 )
+_LOADING_FAMILIES = ("DYLD_", "NPM_CONFIG_", "PIP_", "UV_")
 _VERSION = re.compile(r"\.?\d+(?:\.\d+)*$")
 _WINDOWS_SUFFIX = re.compile(r"\.(?:exe|cmd|bat|ps1)$", re.IGNORECASE)
 # Options of the runners that are followed by a value.
@@ -56,10 +68,15 @@ _WITH_VALUE = frozenset({"-p", "--package", "--from", "--with", "--python", "--i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """A server that somebody wants, resolved: `program` is the file that would be started."""
+    """A server that somebody wants, resolved: `program` is what would be started.
+
+    `file` is where its links lead. Both count: a Python of a virtual environment is a link to that
+    of the system, and loads other code.
+    """
 
     name: str
     program: str | None = None
+    file: str | None = None
     argv: Sequence[str] = ()
     cwd: str | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -74,6 +91,7 @@ class Wish:
         """The same for the same program, arguments, variables and directory, and no other."""
         told = {
             "program": self.program,
+            "file": self.file,
             "argv": list(self.argv),
             "cwd": self.cwd,
             "env": dict(self.env),
@@ -99,7 +117,9 @@ class Wish:
                 lines.append(("Headers", ", ".join(map(shown, self.headers))))
         else:
             lines.append(("Command", " ".join(map(_word, self.argv))))
-            lines.append(("Program", shown(self.program or "")))
+            leads = self.file if self.file and self.file != self.program else None
+            link = f", a link to {shown(leads)}" if leads else ""
+            lines.append(("Program", f"{shown(self.program or '')}{link}"))
             lines.append(("Directory", shown(self.cwd or "")))
             lines.append(("Variables", ", ".join(map(shown, self.env)) or "none of its own"))
         lines += [("Beware", remark) for remark in self.remarks]
@@ -113,6 +133,7 @@ def wish_for(
     config: ServerConfig,
     *,
     program: str | None = None,
+    file: str | None = None,
     cwd: str | None = None,
     passed: Mapping[str, str] | None = None,
     remarks: Sequence[str] = (),
@@ -124,10 +145,11 @@ def wish_for(
     return Wish(
         name=config.name,
         program=program,
+        file=file,
         argv=argv,
         cwd=cwd,
         env={**(passed or {}), **config.env},
-        remarks=[*remarks, *_warnings(argv, program or argv[0]), *_warned_variables(config.env)],
+        remarks=[*remarks, *_warnings(argv, program, file), *_warned_variables(config.env)],
     )
 
 
@@ -143,14 +165,14 @@ def _word(argument: str) -> str:
     return shown(shlex.quote(argument)) if argument else "''"
 
 
-def _warnings(argv: Sequence[str], program: str) -> Iterator[str]:
+def _warnings(argv: Sequence[str], *programs: str | None) -> Iterator[str]:
     words = list(argv)
     first = 1
     while words and _name(words[0]) in _WRAPPERS:
         yield f"{_name(words[0])} starts another program, the one behind it."
         words = list(dropwhile(_is_option, words[1:]))
         first = len(words)  # its options may have values: any word may be the program
-    names = {_name(word) for word in (*words[:first], program)}
+    names = {_name(word) for word in (*words[:first], *filter(None, programs))}
     if names & _RAISERS:
         yield "It runs with the rights of another user."
     if names & _SHELLS:
@@ -175,7 +197,11 @@ def _is_option(word: str) -> bool:
 
 
 def _warned_variables(env: Mapping[str, str]) -> Iterator[str]:
-    found = [name for name in env if name.upper() in _LOADING or name.upper().startswith("DYLD_")]
+    found = [
+        name
+        for name in env
+        if name.upper() in _LOADING or name.upper().startswith(_LOADING_FAMILIES)
+    ]
     if found:
         yield f"{', '.join(map(shown, found))} can make it load other code than its own."
 
@@ -186,8 +212,8 @@ def _runs_a_package(names: set[str], words: Sequence[str]) -> bool:
 
 
 def _is_flag(word: str, flags: Sequence[str]) -> bool:
-    """Also in `--eval=…`, and behind other letters as in `-Ic`."""
-    if word.partition("=")[0] in flags:
+    """Also in `--eval=…`, and behind other letters as in `-Ic`; with no flag, in any word."""
+    if flags == ("",) or word.partition("=")[0] in flags:
         return True
     letters = re.fullmatch(r"-[A-Za-z]+", word)
     return letters is not None and f"-{word[-1]}" in flags
@@ -196,7 +222,8 @@ def _is_flag(word: str, flags: Sequence[str]) -> bool:
 def _name(word: str) -> str:
     """`/usr/bin/python3.11` and `Python.EXE` are python."""
     base = PurePath(re.split(r"[\\/]", word)[-1]).name.lower()
-    return _VERSION.sub("", _WINDOWS_SUFFIX.sub("", base))
+    plain = _VERSION.sub("", _WINDOWS_SUFFIX.sub("", base))
+    return _ALIASES.get(plain, plain)
 
 
 def _package(words: Sequence[str]) -> str | None:

@@ -137,6 +137,9 @@ async def test_refused_credentials_are_code_3(home: Home, status: int):
         home.write({"it": {"url": server.url}})
         ran = (await home.run("call", "it", "echo")).said("a token is wanted", "emceepee doctor it")
         assert ran.code == 3
+        assert (await home.run("ls")).said("a token is wanted", "emceepee doctor it").code == 3
+        home.write({"it": {"url": server.url}, "gone": {"command": "no-such-command"}})
+        assert (await home.run("ls")).code == 4
 
 
 @pytest.mark.parametrize(

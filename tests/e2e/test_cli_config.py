@@ -174,15 +174,15 @@ def test_a_variable_that_is_not_set_is_a_word_and_no_failure(cli: Cli):
     [
         (["a"], 2, "either a command"),
         (["a", "--url", "https://x", "--", "y"], 2, "either a command"),
-        (["a", "--url", "ftp://x"], 1, "must begin with http"),
+        (["a", "--url", "ftp://x"], 2, "must begin with http"),
         (["a", "--url", "https://x", "--env", "A=b"], 2, "are for a command"),
         (["a", "--url", "https://x", "--header", "odd"], 2, "'NAME: VALUE'"),
         (["a", "--header", "A: b", "--", "x"], 2, "--header is for --url"),
         (["a", "--env", "=b", "--", "x"], 2, "NAME=VALUE"),
         (["a" * 65, "--", "x"], 2, "printable characters"),
-        (["emceepee", "--", "x"], 1, "reserved"),
-        (["a", "--", "emceepee"], 1, "behind itself"),
-        (["a", "--", "${"], 1, "neither ${NAME}"),
+        (["emceepee", "--", "x"], 2, "reserved"),
+        (["a", "--", "emceepee"], 2, "would start emceepee"),
+        (["a", "--", "${"], 2, "neither ${NAME}"),
     ],
 )
 def test_what_makes_no_sense_is_refused(cli: Cli, arguments: list[str], code: int, words: str):
@@ -324,6 +324,13 @@ def test_replacing_leaves_only_us_when_all_was_taken(cli: Cli):
     cli.run("config", "import", "cursor", "--replace").well()
     assert list(json.loads(path.read_text())["mcpServers"]) == ["emceepee"]
     assert sorted(entries(cli)) == ["a", "b"]
+    gone = cli.run("uninstall", "cursor").well()
+    said = f"Behind emceepee there are a, b, in {cli.config}; what Cursor had before is in the .bak"
+    assert said in gone.err
+    cli.run("install", "cursor").well()
+    cli.run("config", "remove", "a").well()
+    cli.run("config", "remove", "b").well()
+    assert cli.run("uninstall", "cursor").well().err == ""
 
 
 def test_an_import_says_when_there_is_nothing(cli: Cli):
@@ -331,7 +338,9 @@ def test_an_import_says_when_there_is_nothing(cli: Cli):
     path = cli.home / ".cursor" / "mcp.json"
     path.parent.mkdir()
     path.write_text("{}")
-    assert "has no servers" in cli.run("config", "import", "cursor").well().out
+    ran = cli.run("config", "import", "cursor").well()
+    assert "has no servers" in ran.out
+    assert "Nothing was taken over." in ran.out
     assert not cli.config.exists()
     path.write_text("{")
     cli.run("config", "import", "cursor").said("is broken at line 1")

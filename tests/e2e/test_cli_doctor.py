@@ -239,7 +239,9 @@ async def test_a_runner_that_is_missing_is_named_with_what_brings_it(home: Home)
 
 async def test_a_server_that_exits_says_why_when_run_by_hand(home: Home):
     ill = await one(home, command(rude("exit-at-once", "3"), env={"SOME": "thing"}), code=4)
-    line = ill["remediation"].partition("Run it by hand to see why: ")[2]
+    line = ill["remediation"].partition(
+        "Run it by hand to see why, with what is not shown here put in: "
+    )[2]
     assert line.startswith("SOME=… ")
     by_hand = shell(home, line)
     assert by_hand.code == 3

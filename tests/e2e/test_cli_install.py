@@ -178,7 +178,8 @@ def test_another_name_and_another_configuration(cli: Cli):
     path = file_of(CLIENTS["cursor"], cli)
     own = cli.home / "my config.json"
     ran = cli.run("install", "cursor", "--name", "hub", "--config", str(own)).well()
-    assert "does not exist yet" in ran.err
+    add = f"emceepee config add --config '{own}' NAME -- COMMAND"
+    assert f"{own} does not exist yet; `{add}` makes it." in ran.err
     entry = servers(CLIENTS["cursor"], path.read_text())["hub"]
     assert entry["args"][-3:] == ["serve", "--config", str(own)]
     cli.run("uninstall", "cursor").said("another name: hub", "--name hub")

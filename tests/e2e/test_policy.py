@@ -340,6 +340,22 @@ def test_another_program_of_the_same_name_is_asked_again(tmp_path: Path) -> None
         assert f"Program: {tmp_path}/two/serverlet" in client.question()["params"]["message"]
 
 
+def test_a_link_of_the_same_name_elsewhere_is_asked_again(tmp_path: Path) -> None:
+    """As with virtual environments: the same Python behind both, but not the same code."""
+    interpreter = Path(sys.executable).resolve()
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "interpreter").symlink_to(interpreter)
+    path = os.environ["PATH"]
+    wished = wish() | {"command": "interpreter", "env": {"PYTHONPATH": os.pathsep.join(sys.path)}}
+    with host(tmp_path, env={"PATH": f"{tmp_path}/one:{path}"}) as client:
+        assert client.decide("accept", **wished).json["phase"] == "connected"
+    with host(tmp_path, env={"PATH": f"{tmp_path}/two:{path}"}) as client:
+        client.start("add_server", **wished)
+        where = f"Program: {tmp_path}/two/interpreter, a link to {interpreter}"
+        assert where in client.question()["params"]["message"]
+
+
 def test_an_agreement_for_once_counts_for_this_run_alone(tmp_path: Path) -> None:
     with host(tmp_path) as client:
         first = client.start("add_server", **wish())

@@ -65,14 +65,16 @@ async def test_importing_a_clients_servers_leaves_us_out(tmp_path: Path) -> None
 # A copy under another name is not recognised; the depth that children inherit stops it.
 
 
-def chain(tmp_path: Path) -> dict[str, Any]:
+INHERITS = (
+    f"PYTHONPATH={ROOT} exec {sys.executable} -c 'import emceepee_stdio.__main__ as m; m.main()'"
+)
+FORGETS = f"exec env -i HOME=$HOME PATH=$PATH PYTHONPATH={ROOT} {sys.executable} -m emceepee_stdio"
+
+
+def chain(tmp_path: Path, how: str = INHERITS) -> dict[str, Any]:
     """A program of another name that is emceepee, and whose configuration starts it again."""
     script = tmp_path / "othername"
-    script.write_text(
-        f"#!/bin/sh\necho x >> {tmp_path}/starts\n"
-        f"PYTHONPATH={ROOT} exec {sys.executable} -c "
-        "'from emceepee_stdio.__main__ import main; main()'\n"
-    )
+    script.write_text(f"#!/bin/sh\necho x >> {tmp_path}/starts\n{how}\n")
     script.chmod(0o755)
     entry = {"command": str(script)}
     place = tmp_path / ".config" / "emceepee"
@@ -93,6 +95,20 @@ def inner(client: Host) -> list[dict[str, Any]]:
         if path.parent.name != "journal":
             found += [json.loads(line) for line in path.read_text().splitlines()]
     return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ancestors are not looked at")
+def test_a_copy_that_forgets_how_deep_it_is_ends_there_too(tmp_path: Path) -> None:
+    with host(tmp_path, mode="allow", servers={"again": chain(tmp_path, FORGETS)}) as client:
+        until(lambda: client.servers()["again"]["phase"] == "connected", "the copy")
+
+        def words() -> list[str]:
+            return [line["data"].get("warning", "") for line in inner(client)]
+
+        until(lambda: any("inside 2 others" in word for word in words()), "the word")
+        assert '"again"' in client.execute("again", "list_servers").text
+        assert starts(tmp_path) == 2
+    assert starts(tmp_path) == 2
 
 
 @pytest.mark.parametrize("added", [False, True], ids=["configured", "added"])

@@ -19,6 +19,7 @@ import pytest
 
 from tests.e2e.cli_harness import Home
 from tests.e2e.client import PATIENCE, Client, Setting, command, proxy, until
+from tests.e2e.hosts import host
 from tests.e2e.http_harness import mcp_server
 from tests.e2e.servers.http_mcp import Call, McpServer
 from tests.e2e.servers.http_wire import Exchange
@@ -377,6 +378,17 @@ async def test_a_mistake_in_the_file_quotes_nothing_of_it(tmp_path: Path):
         ran = await home.run(*arguments)
         assert ran.code == 1
         assert leaks([ran.out, ran.err]) == []
+
+
+def test_what_cannot_be_used_or_reached_is_a_warning_in_readable_words(tmp_path: Path):
+    servers = {"gone": {"command": "no-such-command"}, "unset": {"command": "x${NO_TOKEN}"}}
+    with host(tmp_path, servers=servers) as client:
+        (failed,) = client.until_noted("server_failed")
+        (broken,) = client.until_noted("config_broken")
+        assert (failed["level"], broken["level"]) == ("warning", "warning")
+        assert "The command 'no-such-command' was not found" in failed["data"]["error"]
+        assert "NO_TOKEN, which is not set; set it, or" in broken["data"]["reason"]
+        assert broken["data"]["reason"].rstrip(".").endswith("${NAME:-default}")
 
 
 def test_the_variables_are_not_those_of_this_machine():

@@ -191,6 +191,13 @@ def test_a_slip_of_the_pen_at_the_top_is_noticed(written: str, meant: str):
     )
 
 
+@pytest.mark.parametrize("key", ["policy", "logging", "timeouts", "limits", "restart", "roots"])
+def test_a_setting_beside_its_section_is_noticed(key: str):
+    assert load(json.dumps({key: {}, "mcpServers": {}})).warnings == (
+        f"{key} is ignored where it stands: it belongs inside 'emceepee'.",
+    )
+
+
 def test_a_file_is_read(tmp_path: Path):
     path = tmp_path / "config.json"
     path.write_text('{"mcpServers": {"a": {"command": "${X}"}}}', encoding="utf-8-sig")

@@ -270,6 +270,18 @@ def test_arguments_keep_their_names_and_lose_their_secrets():
     ]
 
 
+def test_a_key_is_a_secret_in_a_command_line_and_an_environment_alone():
+    assert redact_argv(["x", "--key", "abc", "--key=abc", "KEY=abc", "-key", "abc"]) == [
+        *("x", "--key", MARKER, f"--key={MARKER}", f"KEY={MARKER}", "-key", MARKER)
+    ]
+    assert redact_env({"KEY": "abc", "PASS": "abc", "KEYBOARD": "us"}) == {
+        "KEY": MARKER,
+        "PASS": MARKER,
+        "KEYBOARD": "us",
+    }
+    assert redact_text("press the key: enter") == "press the key: enter"
+
+
 def test_an_environment_keeps_its_names_and_its_harmless_values():
     env = {"PATH": "/bin", "LANG": "C", "PWD": "/home/x", "GITHUB_TOKEN": "abc", "EMPTY_TOKEN": ""}
     env |= {"DATABASE_URL": "postgres://u:p@h/d", "HEADERS": '{"Authorization": "Bearer x"}'}

@@ -70,8 +70,12 @@ def test_a_part_that_is_gone_is_a_change(part: str):
     assert compare(pin_all([TOOL]), pin_all([without])).changed.keys() == {"send"}
 
 
-def test_parts_that_no_person_reads_do_not_count():
-    assert not compare(pin_all([TOOL]), pin_all([changed(_meta={"x": 1}, icons=[])]))
+@pytest.mark.parametrize("more", [{"_meta": {"x": 1}}, {"icons": []}, {"instructions": "Obey."}])
+def test_whatever_else_a_server_says_of_a_tool_counts(more: dict[str, object]):
+    changes = compare(pin_all([TOOL]), pin_all([changed(**more)]))
+    assert list(changes.changed) == ["send"]
+    assert all(f"+{key}: " in changes.changed["send"] for key in more)
+    assert not compare(pin_all([changed(**more)]), pin_all([changed(**more)]))
 
 
 def test_added_and_removed_tools_are_named():

@@ -45,6 +45,15 @@ def test_a_person_sees_the_whole_command_the_program_the_directory_and_the_names
     ]
 
 
+def test_a_link_is_shown_with_where_it_leads_and_both_count():
+    linked = wish(program="/venv/bin/python", file="/usr/bin/python3.11")
+    assert "Program: /venv/bin/python, a link to /usr/bin/python3.11" in linked.text().split("\n")
+    other = wish(program="/other/bin/python", file="/usr/bin/python3.11")
+    assert linked.digest(KEY) != other.digest(KEY)
+    assert linked.digest(KEY) != wish(program="/venv/bin/python", file="/x").digest(KEY)
+    assert "Program: /usr/bin/node" in wish(file="/usr/bin/node").text().split("\n")
+
+
 def test_the_values_of_variables_and_headers_are_not_shown():
     assert "hunter2" not in wish().text()
     assert "hunter2" not in repr(wish())
@@ -83,6 +92,7 @@ def test_nothing_in_a_wish_breaks_out_of_its_line(text: str):
     forged = Wish(
         name=f"n{text}",
         program=f"p{text}",
+        file=f"f{text}",
         argv=[f"c{text}", f"a{text}"],
         cwd=f"d{text}",
         env={f"e{text}": "x"},
@@ -207,6 +217,11 @@ def test_the_rights_of_another_user_are_warned_of(argv: list[str]):
         ["ruby", "-e", "x"],
         ["perl", "-E", "x"],
         ["php", "-r", "x"],
+        ["awk", 'BEGIN{system("id")}'],
+        ["/usr/bin/gawk", "x"],
+        ["find", ".", "-exec", "id", ";"],
+        ["git", "-c", "core.pager=id", "log"],
+        ["npx", "-y", "--package=foo@1.0.0", "-c", "id"],
     ],
     ids=shlex.join,
 )
@@ -257,7 +272,20 @@ def test_what_is_plain_or_pinned_is_not_warned_of(argv: list[str]):
 
 @pytest.mark.parametrize(
     "name",
-    ["LD_PRELOAD", "ld_preload", "PATH", "PYTHONPATH", "NODE_OPTIONS", "BASH_ENV", "DYLD_X"],
+    [
+        "LD_PRELOAD",
+        "ld_preload",
+        "PATH",
+        "PYTHONPATH",
+        "NODE_OPTIONS",
+        "BASH_ENV",
+        "DYLD_X",
+        "PYTHONUSERBASE",
+        "npm_config_registry",
+        "UV_INDEX_URL",
+        "PIP_INDEX_URL",
+        "HOME",
+    ],
 )
 def test_variables_that_make_a_program_load_other_code_are_warned_of(name: str):
     assert f"{name} can make it load other code" in warnings("x", env={name: "y", "OK": "z"})
