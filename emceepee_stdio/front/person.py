@@ -9,7 +9,7 @@ import base64
 import hashlib
 import hmac
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import cast
 
 import anyio
@@ -86,7 +86,15 @@ class Questions:
     def __repr__(self) -> str:
         return f"<Questions {len(self._open)} open>"
 
-    async def ask(self, text: str, digest: str, *, patience: float, on_late: OnLate) -> Decision:
+    async def ask(
+        self,
+        text: str,
+        digest: str,
+        *,
+        patience: float,
+        on_ask: Callable[[], None],
+        on_late: OnLate,
+    ) -> Decision:
         """Ask, or wait for the answer to what was asked before."""
         if known := self._agreed.get(digest):  # answered in the very moment before
             return known
@@ -94,6 +102,7 @@ class Questions:
         if found is None and len(self._open) >= _MOST_OPEN:
             return Decision.CANNOT_ASK
         if found is None:
+            on_ask()
             found = self._open[digest] = _Open()
             self._tasks.start_soon(self._send, found, text, digest, on_late)
             if not self._keeps_time:
@@ -138,8 +147,12 @@ class AskedDirectly:
         self._questions = questions
         self._patience = patience
 
-    async def confirm(self, text: str, digest: str, *, on_late: OnLate) -> Decision:
-        return await self._questions.ask(text, digest, patience=self._patience, on_late=on_late)
+    async def confirm(
+        self, text: str, digest: str, *, on_ask: Callable[[], None], on_late: OnLate
+    ) -> Decision:
+        return await self._questions.ask(
+            text, digest, patience=self._patience, on_ask=on_ask, on_late=on_late
+        )
 
 
 class Seals:
@@ -193,6 +206,7 @@ class AskedBack:
         text: str,
         digest: str,
         *,
+        on_ask: Callable[[], None],
         on_late: OnLate,  # noqa: ARG002 - there is no late here
     ) -> Decision:
         # Bound to what the person reads as well: the name of a server is no part of the wish.
@@ -200,5 +214,6 @@ class AskedBack:
         answer = self._responses.get(_KEY)
         if answer is not None and self._state and self._seals.opens(self._state, asked):
             return _read(answer)
+        on_ask()
         question = {"method": "elicitation/create", "params": _elicitation(text)}
         raise InputRequired({_KEY: question}, self._seals.seal(asked))

@@ -36,10 +36,14 @@ OnLate = Callable[[bool], Awaitable[None]]
 class Person(Protocol):
     """Whoever is behind the client, where the client can ask them for us."""
 
-    async def confirm(self, text: str, digest: str, *, on_late: OnLate) -> Decision:
+    async def confirm(
+        self, text: str, digest: str, *, on_ask: Callable[[], None], on_late: OnLate
+    ) -> Decision:
         """Show them all of the text. `digest` stands for exactly what is asked about.
 
-        `on_late` is told when they agree after the call has ended; whether to remember it.
+        `on_ask` is called before they are troubled, and may refuse it: not for an answer that is
+        there already, nor for one that is waited for. `on_late` is told when they agree after the
+        call has ended; whether to remember it.
         """
         ...
 

@@ -103,12 +103,6 @@ class Gate:
                 f"{config.name} was not added: the same was refused before in this session.",
                 hint=_HEADLESS,
             )
-        if self._in_vain >= _MOST_IN_VAIN:
-            raise PolicyDenied(
-                f"{config.name} was not added: the person was asked {_MOST_IN_VAIN} times without "
-                "agreeing, and is left in peace.",
-                hint=_HEADLESS,
-            )
         text = wish.text()
         if len(text) > _READABLE_CHARS:
             raise PolicyDenied(
@@ -117,10 +111,11 @@ class Gate:
             )
         decision = Decision.CANNOT_ASK
         if call.person is not None:
-            self._record(Event.APPROVAL_REQUESTED, config)
-            self._in_vain += 1
             decision = await call.person.confirm(
-                text, digest, on_late=lambda kept: self._remember(config, digest, kept=kept)
+                text,
+                digest,
+                on_ask=lambda: self._trouble(config),
+                on_late=lambda kept: self._remember(config, digest, kept=kept),
             )
         match decision:
             case Decision.AGREED | Decision.AGREED_ONCE:
@@ -141,6 +136,17 @@ class Gate:
                 )
             case Decision.CANNOT_ASK:
                 raise await self._put_aside(config, text, digest)
+
+    def _trouble(self, config: ServerConfig) -> None:
+        """A person is about to be asked; there is an end to that."""
+        if self._in_vain >= _MOST_IN_VAIN:
+            raise PolicyDenied(
+                f"{config.name} was not added: the person was asked {_MOST_IN_VAIN} times without "
+                "agreeing, and is left in peace.",
+                hint=_HEADLESS,
+            )
+        self._in_vain += 1
+        self._record(Event.APPROVAL_REQUESTED, config)
 
     async def _put_aside(self, config: ServerConfig, text: str, digest: str) -> NeedsApproval:
         """Leave it for `emceepee approve`."""

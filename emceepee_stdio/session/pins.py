@@ -185,8 +185,9 @@ class Pins:
 
     def _say(self, look: _Look) -> None:
         changes = look.changes
+        unseen = "Not shown: a person has to see it first."
         data: dict[str, object] = {
-            "changed": changes.changed,
+            "changed": dict.fromkeys(changes.changed, unseen) if self.enforced else changes.changed,
             "added": changes.added,
             "removed": changes.removed,
             "enforced": self.enforced,

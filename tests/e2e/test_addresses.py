@@ -5,7 +5,7 @@ Names are looked up by a resolver of the test; the sockets are real.
 
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,10 @@ class Agreeing:
     def __init__(self) -> None:
         self.shown: list[str] = []
 
-    async def confirm(self, text: str, digest: str, *, on_late: OnLate) -> Decision:
+    async def confirm(
+        self, text: str, digest: str, *, on_ask: Callable[[], None], on_late: OnLate
+    ) -> Decision:
+        on_ask()
         self.shown.append(text)
         return Decision.AGREED
 

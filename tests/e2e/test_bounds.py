@@ -4,9 +4,9 @@ Bounds whose tests stand elsewhere are not tried again here; docs/security.md na
 """
 
 import json
+import select
 import socket
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -191,9 +191,7 @@ def asked(client: Host) -> dict[str, Any]:
 def test_a_url_to_visit_is_shown_whole_with_its_server_and_never_fetched_by_us(
     tmp_path: Path, size: int
 ) -> None:
-    came: list[object] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=_note, args=(listener, came), daemon=True).start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/sign-in?x={'y' * size}"
         question = {"mode": "url", "message": "Sign in", "url": url, "elicitationId": "e"}
         with host(tmp_path, servers={"s": odd(tmp_path, question=question)}) as client:
@@ -205,14 +203,8 @@ def test_a_url_to_visit_is_shown_whole_with_its_server_and_never_fetched_by_us(
             )
             assert not answered.is_error
             client.sync()
-        assert came == []
-
-
-def _note(listener: socket.socket, came: list[object]) -> None:
-    try:
-        came.append(listener.accept())
-    except OSError:
-        return
+        # Whoever came while the proxy lived would be waiting here.
+        assert select.select([listener], [], [], 0)[0] == []
 
 
 def test_every_question_names_its_server_whatever_it_says(tmp_path: Path) -> None:

@@ -93,3 +93,42 @@ def test_a_failure_on_the_loop_is_not_wrapped():
     )
     assert done.stderr.endswith("\nLookupError: as it is\n")
     assert "ExceptionGroup" not in done.stderr
+
+
+def test_a_failure_of_clearing_away_does_not_hide_that_it_was_interrupted():
+    script = (
+        "import signal, anyio\n"
+        "from emceepee_stdio.cli.interrupts import interrupts\n"
+        "interrupts.listen()\n"
+        "async def serve():\n"
+        "    signal.raise_signal(signal.SIGINT)\n"
+        "    try:\n"
+        "        await anyio.sleep(60)\n"
+        "    finally:\n"
+        "        raise OSError('while clearing away')\n"
+        "try:\n"
+        "    interrupts.run(serve)\n"
+        "except KeyboardInterrupt as interrupted:\n"
+        "    print(repr(interrupted.__cause__))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "OSError('while clearing away')\n")
+
+
+def test_after_the_loop_it_interrupts_at_once_again():
+    script = (
+        "import signal, anyio.lowlevel\n"
+        "from emceepee_stdio.cli.interrupts import interrupts\n"
+        "interrupts.listen()\n"
+        "interrupts.run(anyio.lowlevel.checkpoint)\n"
+        "try:\n"
+        "    signal.raise_signal(signal.SIGINT)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "interrupted\n")

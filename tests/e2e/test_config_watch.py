@@ -106,6 +106,8 @@ async def test_a_server_that_is_taken_out_of_the_file_is_gone_with_its_process(t
         answer = await client.execute("echo", "goes", args={"message": "hi"})
         assert answer.is_error
         assert "server_not_found" in answer.text
+        await settled(client, made, stays=server())
+        assert [event["server"] for event in told(client, "server_removed")] == ["goes"]
 
 
 async def test_a_server_that_is_changed_is_started_anew_with_what_it_says_now(tmp_path: Path):
@@ -248,11 +250,12 @@ async def test_a_broken_entry_keeps_the_server_that_ran_before_it(
         after = await pids(client)
         assert {name: after[name] for name in before} == before
         assert (await client.execute("echo", "it", args={"message": "hi"})).text == "hi"
+        await settled(client, made, it=broken, other=server())
         await settled(client, made, it=server(), other=server())
         assert (await pids(client))["it"] == before["it"]
         assert told(client, "config_rejected") == []
     said = [line for line in made.journal() if line["event"] == "config_broken"]
-    assert {line["server"] for line in said} == {"it"}
+    assert [line["server"] for line in said] == ["it"], "once, however often the rest is edited"
 
 
 async def test_a_file_that_is_deleted_keeps_everything_and_is_told(tmp_path: Path):
@@ -341,6 +344,48 @@ async def test_the_servers_of_the_command_line_are_not_touched(tmp_path: Path):
         assert not log.exists()
 
 
+async def test_what_an_edit_adds_past_the_bound_is_shown_with_the_reason(tmp_path: Path):
+    made = setting(tmp_path, it=server(), other=server())
+    made.limits["servers"] = 2
+    async with proxy(made) as client:
+        await client.connected("it", "other")
+        before = await pids(client)
+        edit(made, it=server(), other=server(), many=server(), more=server())
+        with anyio.fail_after(PATIENCE):
+            while "more" not in await listed(client):
+                await client.call("await_activity", timeout_ms=100)
+        for name in ("many", "more"):
+            found = (await listed(client))[name]
+            assert found["phase"] == "disabled"
+            assert "2 servers" in found["last_error"]
+            answer = await client.execute("echo", name, args={"message": "hi"})
+            assert found["last_error"] in answer.text
+        assert await pids(client) == before
+        edit(made, it=server(), many=server())
+        await client.until_event("server_added", by="configuration")
+        await client.connected("it", "many")
+        assert (await pids(client))["it"] == before["it"]
+        assert [event["server"] for event in told(client, "server_added")] == ["many"]
+
+
+async def test_what_a_person_wrote_into_the_file_counts_as_agreed_to_as_long_as_it_is_there(
+    tmp_path: Path,
+):
+    made = setting(tmp_path, it=server())
+    made.more["policy"] = {"mode": "ask"}
+    argv = plain("--era", "legacy", "--ttl", "7")
+    wish: dict[str, Any] = {"command": argv[0], "args": argv[1:]}
+    async with proxy(made) as client:
+        await client.connected("it")
+        answer = await client.call("add_server", name="before", **wish)
+        assert "[needs_approval]" in answer.text
+        await settled(client, made, it=server(), written=server("--ttl", "7"))
+        assert not (await client.call("add_server", name="while", **wish)).is_error
+        await settled(client, made, it=server())
+        answer = await client.call("add_server", name="after", **wish)
+        assert "[needs_approval]" in answer.text
+
+
 async def test_an_edit_while_the_proxy_ends_starts_nothing(tmp_path: Path):
     made = setting(tmp_path, stubborn=command(rude("stubborn")), turns=server())
     made.timeouts |= {"eof_term_ms": 100, "eof_kill_ms": 2_000}
@@ -372,6 +417,7 @@ async def test_changed_limits_and_times_count_from_the_next_start_on(tmp_path: P
         before = await pids(client)
         made.timeouts["call_ms"] = 77_000
         made.limits["servers"] = 3
+        made.more["policy"] = {"mode": "deny"}
         await settled(client, made, it=server())
         assert (await pids(client))["it"] == before["it"]
     (warning,) = _recorded(made, "config_warning")

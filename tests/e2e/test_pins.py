@@ -295,6 +295,41 @@ def test_a_server_that_does_not_list_its_tools_runs_none(tmp_path: Path, server:
         assert "ran send" in client.execute("s", "send").text
 
 
+def test_a_model_does_not_read_what_a_person_has_not_seen(tmp_path: Path, server: Turncoat) -> None:
+    first_run(tmp_path, server)
+    server.offer(NOW_HELPFUL, TURN, NOW_HELPFUL | {"name": "new"})
+
+    def read(client: Host) -> str:
+        said = client.use("list_tools", server="s", detail="full")
+        return said.result["content"][0]["text"]
+
+    with host(tmp_path, pin="enforce", servers=server.servers()) as client:
+        shown = read(client)
+        assert shown.count("Not shown: a person has to see it first") == 2
+        (event,) = until_told(client)
+        assert list(event["data"]["changed"]) == ["send"]
+        assert "And a copy to us." not in json.dumps(client.said), "nor in what comes with it"
+        approve(tmp_path, client.execute("s", "send"))
+    with host(tmp_path, pin="enforce", servers=server.servers()) as client:
+        assert "And a copy to us." in read(client)
+
+
+def test_what_is_known_of_one_server_says_nothing_of_another_that_takes_its_name(
+    tmp_path: Path, server: Turncoat
+) -> None:
+    with host(tmp_path, pin="enforce", servers=server.servers()) as client:
+        assert "ran send" in client.execute("s", "send").text
+        before = client.servers()["s"]["pid"]
+        server.offer_nothing_but_an_error()
+        config = json.loads((tmp_path / "config.json").read_text())
+        config["mcpServers"]["s"] = server.entry("another")
+        new = tmp_path / "config.new"
+        new.write_text(json.dumps(config))
+        new.replace(tmp_path / "config.json")
+        until(lambda: client.servers().get("s", {}).get("pid") not in (None, before), "the edit")
+        assert "[tool_not_found]" in client.execute("s", "send").text
+
+
 def test_a_refusal_can_be_thought_over(tmp_path: Path, server: Turncoat) -> None:
     first_run(tmp_path, server)
     server.offer(NOW_HELPFUL, TURN)

@@ -220,10 +220,11 @@ def test_the_person_sees_the_whole_resolved_command_with_variables_and_directory
         assert lines[0].startswith("emceepee: ")
         assert lines[2] == "Server: new"
         assert lines[3] == f"Command: python3 -u {plain()[1]} --toolbox {long} '' 'two words'"
-        label, _, program = lines[4].partition(": ")
+        label, _, found = lines[4].partition(": ")
+        program, _, file = found.partition(", a link to ")
         assert label == "Program"
         assert Path(program).is_absolute()
-        assert Path(program) == Path(program).resolve()
+        assert Path(program).resolve() == Path(file or program)
         assert os.access(program, os.X_OK)
         assert lines[5] == f"Directory: {place}"
         assert lines[6] == "Variables: TOKEN, LD_PRELOAD"
@@ -737,6 +738,31 @@ def test_a_person_who_is_asked_again_and_again_is_left_in_peace(tmp_path: Path) 
         said = client.use("add_server", **wish(env={"N": "50"}))
         assert said.is_error
         assert "left in peace" in said.text
+
+
+def test_the_last_question_that_may_be_put_can_be_answered(tmp_path: Path) -> None:
+    with host(tmp_path, modern=True) as client:
+        for n in range(49):
+            assert client.use("add_server", **wish(env={"N": str(n)})).is_question
+        assert not client.decide("accept", **wish(env={"N": "49"})).is_error
+
+
+@both_eras
+def test_each_refusal_counts_once(tmp_path: Path, *, modern: bool) -> None:
+    with host(tmp_path, modern=modern) as client:
+        for n in range(50):
+            said = client.decide("decline", **wish(env={"N": str(n)}))
+            assert "left in peace" not in said.text, n
+        assert "left in peace" in client.use("add_server", **wish(env={"N": "50"})).text
+
+
+def test_a_person_who_agrees_once_can_be_asked_as_often_again(tmp_path: Path) -> None:
+    with host(tmp_path) as client:
+        for n in range(49):
+            assert client.decide("decline", **wish(env={"N": str(n)})).is_error
+        assert not client.decide("accept", **wish(env={"N": "49"})).is_error
+        said = client.decide("decline", **wish(name="next", env={"N": "50"}))
+        assert "refused" in said.text
 
 
 @pytest.mark.parametrize("content", [{"remember": "no"}, {"remember": None}, 5, "yes"])

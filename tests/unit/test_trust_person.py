@@ -41,6 +41,7 @@ class Wire:
         clock = Clock(monotonic=trio.current_time, wall=lambda: 1e9 + trio.current_time())
         self.lines: list[bytes] = []
         self.late: list[bool] = []
+        self.troubled = 0
         self.deaf = Deaf()
         self.peer = Peer(handler=self.deaf, write=self.lines.append)
         questions = Questions(self.peer, clock, tasks, within=WITHIN)
@@ -51,7 +52,10 @@ class Wire:
         async def on_late(kept: bool) -> None:  # noqa: FBT001 - the way of a callback
             self.late.append(kept)
 
-        decision = await self.person.confirm(text, digest, on_late=on_late)
+        def on_ask() -> None:
+            self.troubled += 1
+
+        decision = await self.person.confirm(text, digest, on_ask=on_ask, on_late=on_late)
         self.decisions.append(decision)
         return decision
 
@@ -147,7 +151,7 @@ def test_the_same_wish_at_the_same_time_is_asked_once_and_answers_both():
         tasks.start_soon(wire.confirm)
         tasks.start_soon(wire.confirm)
         await settle()
-        assert len(wire.asked()) == 1
+        assert len(wire.asked()) == wire.troubled == 1
         wire.answer(action="accept")
         await settle()
         assert wire.decisions == [Decision.AGREED] * 2
@@ -160,7 +164,7 @@ def test_other_wishes_are_asked_each_for_itself():
         tasks.start_soon(wire.confirm, "one")
         tasks.start_soon(wire.confirm, "two")
         await settle()
-        assert len(wire.asked()) == 2
+        assert len(wire.asked()) == wire.troubled == 2
         wire.answer(1, action="accept")
         await settle()
         assert wire.decisions == [Decision.AGREED]
@@ -259,7 +263,7 @@ def test_so_many_questions_are_open_at_a_time_and_no_more():
         assert await wire.confirm("one more") is Decision.CANNOT_ASK
         tasks.start_soon(wire.confirm, "d0")
         await settle()
-        assert len(wire.asked()) == 10
+        assert len(wire.asked()) == wire.troubled == 10
         wire.answer(action="decline")
         await settle()
         tasks.start_soon(wire.confirm, "one more")
@@ -289,7 +293,7 @@ async def confirm(
     responses = None if answer is None else {"approval": Raw(json.dumps(answer).encode())}
     person = AskedBack(seals, state=state, responses=responses)
     try:
-        return await person.confirm("Server: s", digest, on_late=never)
+        return await person.confirm("Server: s", digest, on_ask=lambda: None, on_late=never)
     except InputRequired as question:
         return question
 

@@ -52,6 +52,16 @@ def test_every_file_is_for_its_owner_alone(directory: Path):
     assert mode(directory) == 0o700
 
 
+def test_an_agreement_is_to_the_whole_digest_not_to_its_short_id(directory: Path):
+    store = TrustStore(directory)
+    agreed, alike = "a" * 63 + "1", "a" * 63 + "2"
+    store.approve(agreed, name="s", at=AT)
+    assert store.is_approved(agreed)
+    assert not store.is_approved(alike)
+    store.revoke(alike)
+    assert store.is_approved(agreed)
+
+
 def test_nothing_is_made_by_reading(directory: Path):
     store = TrustStore(directory)
     assert not store.is_approved("a")
