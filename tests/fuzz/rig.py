@@ -7,6 +7,7 @@ was sent beside them must be valid messages, whatever they say.
 import itertools
 import json
 import random
+import re
 import subprocess
 import sys
 from collections import deque
@@ -25,6 +26,7 @@ __all__ = ["MEGABYTE", "Wild", "memory", "peak_memory", "running"]
 MEGABYTE = 1 << 20
 ROOT = Path(__file__).resolve().parents[2]
 REMEMBERED = 200
+_ID = re.compile(rb'"id":\s*("(?:[^"\\]|\\.)*"|-?\d+)')
 COMPLAINT: Message = {
     "jsonrpc": "2.0",
     "error": {"code": -32700, "message": "Invalid message: Parse error"},
@@ -56,12 +58,21 @@ class Wild(Client):
     def expect(self, data: bytes) -> None:
         """What is sent next may hold requests: their answers must repeat the ids as they are."""
         for line in data.split(b"\n"):
-            with suppress(ValueError, RecursionError):
+            try:
                 message = json.loads(line)
+            except (ValueError, RecursionError):
+                # A complaint may name the id of a line that is broken elsewhere.
+                for token in _ID.findall(line):
+                    with suppress(ValueError):
+                        self._expect_id(json.loads(token))
+            else:
                 for part in message if isinstance(message, list) else [message]:
-                    if isinstance(part, dict) and isinstance(part.get("id"), int | str):
-                        known = self._foreign_ids.setdefault(str(part["id"]), set())
-                        known.add(type(part["id"]))
+                    if isinstance(part, dict):
+                        self._expect_id(part.get("id"))
+
+    def _expect_id(self, request_id: object) -> None:
+        if isinstance(request_id, int | str):
+            self._foreign_ids.setdefault(str(request_id), set()).add(type(request_id))
 
     def asking(self, server: str, *, may_fail: bool = False, **more: Any) -> Message:
         """An echo of a word that nobody else says, in either era, to be sent by the caller."""
