@@ -82,15 +82,18 @@ def test_what_was_started_deaf_to_it_stays_so(where: str):
     assert (done.returncode, done.stdout) == (0, "begun\nclearing away\ncleared away\n")
 
 
+def python(script: str) -> "subprocess.CompletedProcess[str]":
+    argv = [sys.executable, "-c", script]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+
+
 def test_a_failure_on_the_loop_is_not_wrapped():
     script = (
         "from emceepee_stdio.cli.interrupts import interrupts\n"
         "async def fail(): raise LookupError('as it is')\n"
         "interrupts.run(fail)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, check=False, timeout=60
-    )
+    done = python(script)
     assert done.stderr.endswith("\nLookupError: as it is\n")
     assert "ExceptionGroup" not in done.stderr
 
@@ -111,9 +114,7 @@ def test_a_failure_of_clearing_away_does_not_hide_that_it_was_interrupted():
         "except KeyboardInterrupt as interrupted:\n"
         "    print(repr(interrupted.__cause__))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=False, timeout=60
-    )
+    done = python(script)
     assert (done.returncode, done.stdout) == (0, "OSError('while clearing away')\n")
 
 
@@ -128,7 +129,5 @@ def test_after_the_loop_it_interrupts_at_once_again():
         "except KeyboardInterrupt:\n"
         "    print('interrupted')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=False, timeout=60
-    )
+    done = python(script)
     assert (done.returncode, done.stdout) == (0, "interrupted\n")
