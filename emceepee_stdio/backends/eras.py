@@ -13,13 +13,20 @@ from msgspec import Raw
 from emceepee_stdio import __version__
 from emceepee_stdio.backends.base import Era, Hello
 from emceepee_stdio.errors import CannotConnect
+from emceepee_stdio.json_values import mapping
+from emceepee_stdio.versions import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    LEGACY_VERSIONS,
+    LOG_LEVEL,
+    MODERN_VERSION,
+    PROTOCOL_VERSION,
+    SERVER_INFO,
+    UNSUPPORTED_VERSION,
+)
 from emceepee_stdio.wire.codec import METHOD_NOT_FOUND, RequestId, RpcError, to_json
 
 __all__ = [
-    "LEGACY_VERSIONS",
-    "LOG_LEVEL",
-    "MODERN_VERSION",
-    "UNSUPPORTED_VERSION",
     "initialize_params",
     "read_discovery",
     "read_handshake",
@@ -27,12 +34,6 @@ __all__ = [
     "stamp",
 ]
 
-LEGACY_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-MODERN_VERSION = "2026-07-28"
-UNSUPPORTED_VERSION = -32022
-
-_P = "io.modelcontextprotocol/"
-LOG_LEVEL = f"{_P}logLevel"
 _US = {"name": "emceepee", "version": __version__}
 _CAPABILITIES: dict[str, object] = {
     "elicitation": {"form": {}, "url": {}},
@@ -40,9 +41,9 @@ _CAPABILITIES: dict[str, object] = {
     "roots": {},
 }
 _ENVELOPE: dict[str, object] = {
-    f"{_P}protocolVersion": MODERN_VERSION,
-    f"{_P}clientInfo": _US,
-    f"{_P}clientCapabilities": _CAPABILITIES,
+    PROTOCOL_VERSION: MODERN_VERSION,
+    CLIENT_INFO: _US,
+    CLIENT_CAPABILITIES: _CAPABILITIES,
 }
 
 
@@ -55,19 +56,22 @@ def initialize_params() -> dict[str, object]:
 
 
 def stamp(
-    era: Era, params: Mapping[str, object] | None, *, progress_token: RequestId | None
+    era: Era,
+    params: Mapping[str, object] | None,
+    *,
+    progress_token: RequestId | None,
+    log_level: str | None = None,
 ) -> bytes | None:
     """The params of a request as they go out; None where the era allows to leave them out."""
+    if era is Era.LEGACY and progress_token is None:
+        return to_json(params) if params else None
     meta: dict[str, object] = dict(_ENVELOPE) if era is Era.MODERN else {}
     if progress_token is not None:
         meta["progressToken"] = progress_token
-    if not meta:
-        return to_json(params) if params else None
+    if era is Era.MODERN and log_level is not None:
+        meta[LOG_LEVEL] = log_level
     params = params or {}
-    given = params.get("_meta")
-    if isinstance(given, Mapping):
-        meta = {**cast("Mapping[str, object]", given), **meta}
-    return to_json({**params, "_meta": meta})
+    return to_json({**params, "_meta": {**mapping(params.get("_meta")), **meta}})
 
 
 def read_handshake(result: Raw, *, server: str) -> Hello:
@@ -83,7 +87,7 @@ def read_handshake(result: Raw, *, server: str) -> Hello:
     return Hello(
         era=Era.LEGACY,
         protocol_version=str(version),
-        server_info=_mapping(fields.get("serverInfo")),
+        server_info=mapping(fields.get("serverInfo")),
         capabilities=_capabilities(fields, server=server, method="initialize"),
         instructions=_text(fields.get("instructions")),
     )
@@ -101,7 +105,7 @@ def read_discovery(result: Raw, *, server: str) -> Hello:
     return Hello(
         era=Era.MODERN,
         protocol_version=MODERN_VERSION,
-        server_info=_mapping(_mapping(fields.get("_meta")).get(f"{_P}serverInfo")),
+        server_info=mapping(mapping(fields.get("_meta")).get(SERVER_INFO)),
         capabilities=_capabilities(fields, server=server, method="server/discover"),
         instructions=_text(fields.get("instructions")),
     )
@@ -117,7 +121,7 @@ def refuses_handshake(error: RpcError) -> bool:
         data: object = msgspec.json.decode(error.data)
     except (msgspec.MsgspecError, RecursionError):
         return False
-    return _lists_modern(_mapping(data).get("supported"))
+    return _lists_modern(mapping(data).get("supported"))
 
 
 def _lists_modern(versions: object) -> bool:
@@ -143,10 +147,6 @@ def _capabilities(fields: Mapping[str, object], *, server: str, method: str) -> 
             hint="This is not an MCP server, or a broken one: check the command.",
         )
     return cast("dict[str, object]", capabilities)
-
-
-def _mapping(value: object) -> dict[str, object]:
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
 
 
 def _text(value: object) -> str | None:

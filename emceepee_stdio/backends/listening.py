@@ -5,7 +5,7 @@ one ends only when the new one is open; when the server ends it, it is opened ag
 """
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -13,13 +13,14 @@ import anyio
 from anyio.abc import TaskGroup
 from msgspec import Raw
 
-from emceepee_stdio.backends.base import Params, RemoteError
-from emceepee_stdio.backends.notices import Mark, decoded, mapping, without_stream
-from emceepee_stdio.backends.term import Term
+from emceepee_stdio.backends.base import RemoteError
+from emceepee_stdio.backends.connection import Connection
+from emceepee_stdio.backends.notifications import Mark, decoded, without_stream
 from emceepee_stdio.errors import ProxyError
+from emceepee_stdio.json_values import mapping
 from emceepee_stdio.wire.codec import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 
-__all__ = ["ACKNOWLEDGED", "Ask", "Listening"]
+__all__ = ["ACKNOWLEDGED", "Listening"]
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
@@ -30,7 +31,6 @@ _PAUSE = 1.0
 _LONGEST_PAUSE = 60.0
 
 Wanted = dict[str, object]
-Ask = Callable[[str, Params | None, float], Awaitable[Raw]]
 
 
 @dataclass(eq=False, slots=True)
@@ -55,12 +55,12 @@ class Listening:
 
     def __init__(
         self,
-        term: Term,
+        connection: Connection,
         *,
         wanted: Callable[[], Wanted],
         on_gap: Callable[[], None],
     ) -> None:
-        self._term = term
+        self._connection = connection
         self._wanted = wanted
         self._on_gap = on_gap
         self._stream: _Stream | None = None
@@ -86,13 +86,16 @@ class Listening:
 
     def wish(self) -> None:
         self._wishes += 1
-        self._term.bell.ring()
+        self._connection.wakeup.wake()
 
     async def settled(self) -> None:
         """Until the server has answered what is wished for now."""
         wishes = self._wishes
-        await self._term.bell.until(lambda: self._term.over or self._settled >= wishes)
-        self._term.check()
+        await self._connection.wakeup.wait_for(
+            lambda: self._connection.loss or self._settled >= wishes
+        )
+        if self._connection.loss is not None:
+            raise self._connection.lost_error()
 
     def acknowledged(self, params: Raw | None) -> None:
         """The server says which of our wishes it honours; only then may the old stream go."""
@@ -102,22 +105,22 @@ class Listening:
             return
         stream.granted = mapping(mapping(decoded(rest)).get("notifications"))
         stream.mark = mark
-        self._term.bell.ring()
+        self._connection.wakeup.wake()
 
     def hears(self, mark: Mark) -> bool:
         """False for a stream that has ended, whose last words may come late."""
         return mark not in self._ended_marks
 
-    async def run(self, ask: Ask) -> None:
+    async def run(self) -> None:
         """Keep the stream as wanted, for as long as the connection lives."""
         pause = _PAUSE
         async with anyio.create_task_group() as tasks:
             while True:
                 wishes, wanted = self._wishes, self._wanted()
                 if self._stream is None or self._is_broken() or self._stream.wanted != wanted:
-                    await self._open(wanted, ask, tasks)
+                    await self._open(wanted, tasks)
                 self._settled = wishes
-                self._term.bell.ring()
+                self._connection.wakeup.wake()
                 await self._news(wishes)
                 if self._stream is not None and self._is_broken():
                     self._on_gap()
@@ -126,14 +129,16 @@ class Listening:
                         await self._news(wishes, broken=False)
                     pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def _open(self, wanted: Wanted, ask: Ask, tasks: TaskGroup) -> None:
+    async def _open(self, wanted: Wanted, tasks: TaskGroup) -> None:
         """Put a new stream in the place of the one there is, unless the server refuses it."""
         previous, stream = self._stream, _Stream(wanted)
         if wanted:
             self._opening = stream
-            tasks.start_soon(self._hold, stream, ask)
+            tasks.start_soon(self._hold, stream)
             with anyio.move_on_after(_ACKNOWLEDGE):
-                await self._term.bell.until(lambda: stream.granted is not None or stream.over)
+                await self._connection.wakeup.wait_for(
+                    lambda: stream.granted is not None or stream.over
+                )
             self._opening = None
         self.failure = stream.failure
         if previous is not None:
@@ -145,17 +150,19 @@ class Listening:
             previous.scope.cancel()
         self._stream = stream
 
-    async def _hold(self, stream: _Stream, ask: Ask) -> None:
+    async def _hold(self, stream: _Stream) -> None:
         with stream.scope:
             try:
-                await ask("subscriptions/listen", {"notifications": stream.wanted}, math.inf)
+                await self._connection.ask(
+                    "subscriptions/listen", {"notifications": stream.wanted}, math.inf
+                )
             except ProxyError as error:
                 stream.failure = error
         stream.over = True
-        self._term.bell.ring()
+        self._connection.wakeup.wake()
 
     async def _news(self, wishes: int, *, broken: bool = True) -> None:
-        await self._term.bell.until(
+        await self._connection.wakeup.wait_for(
             lambda: self._wishes != wishes or (broken and self._is_broken())
         )
 

@@ -78,7 +78,7 @@ class Lists:
         self._kept: dict[Kind, _Kept] = {}
         self._known: dict[Kind, tuple[Item, ...]] = {}
         self._known_at = dict.fromkeys(Kind, 0)
-        self._tools: dict[object, Item] = {}
+        self.tools: dict[str, Item] | None = None  # by name, as seen last; None before the first
         self._changes = dict.fromkeys(Kind, 0)
         self._fetching: dict[Kind, _Fetching] = {}
 
@@ -94,7 +94,7 @@ class Lists:
 
     def tool(self, name: str) -> Item | None:
         """The tool of that name as it was seen last, whatever the number of tools."""
-        return self._tools.get(name)
+        return None if self.tools is None else self.tools.get(name)
 
     def all_known(self) -> dict[Kind, tuple[Item, ...]]:
         return dict(self._known)
@@ -160,7 +160,7 @@ class Lists:
             self._known_at[kind] = changes
             self._known[kind] = items
             if kind is Kind.TOOLS:
-                self._tools = {
+                self.tools = {
                     name: item for item in items if isinstance(name := item.get("name"), str)
                 }
 

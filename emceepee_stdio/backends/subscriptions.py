@@ -11,10 +11,10 @@ import anyio
 from msgspec import Raw
 
 from emceepee_stdio.backends.base import RemoteError
-from emceepee_stdio.backends.listening import Ask, Listening
+from emceepee_stdio.backends.connection import Connection
+from emceepee_stdio.backends.listening import Listening
 from emceepee_stdio.backends.lists import KINDS, Kind
-from emceepee_stdio.backends.notices import Mark
-from emceepee_stdio.backends.term import Term
+from emceepee_stdio.backends.notifications import Mark
 from emceepee_stdio.errors import CallTimeout, NotSupported, ProxyError
 from emceepee_stdio.wire.codec import METHOD_NOT_FOUND
 
@@ -51,15 +51,15 @@ class Subscriptions:
     def uris(self) -> tuple[str, ...]:
         return tuple(self._uris)
 
-    def begin(self, term: Term) -> None:
+    def begin(self, connection: Connection) -> None:
         """A new connection, on which nothing is told yet."""
         self._listening = (
             Listening(
-                term,
-                wanted=lambda: self._wanted(term),
+                connection,
+                wanted=lambda: self._wanted(connection),
                 on_gap=self._on_gap,
             )
-            if term.modern
+            if connection.is_modern
             else None
         )
 
@@ -74,11 +74,11 @@ class Subscriptions:
         if self._listening is not None:
             self._listening.acknowledged(params)
 
-    async def add(self, uri: str, term: Term, ask: Ask, *, within: float) -> None:
-        if not term.declares("resources", "subscribe"):
+    async def add(self, uri: str, connection: Connection, *, within: float) -> None:
+        if not connection.declares("resources", "subscribe"):
             raise self._unsupported()
         if self._listening is None:
-            await self._ask("resources/subscribe", uri, ask, within)
+            await self._ask(connection, "resources/subscribe", uri, within)
             self._uris[uri] = None
             return
         new = uri not in self._uris
@@ -98,14 +98,14 @@ class Subscriptions:
         """Wanted no more, not even on a connection that is still to be made."""
         self._uris.pop(uri, None)
 
-    async def remove(self, uri: str, ask: Ask, *, within: float) -> None:
+    async def remove(self, uri: str, connection: Connection, *, within: float) -> None:
         self.forget(uri)
         if self._listening is None:
-            await self._ask("resources/unsubscribe", uri, ask, within)
+            await self._ask(connection, "resources/unsubscribe", uri, within)
         else:
             await self._settle(self._listening, within)
 
-    async def restore(self, ask: Ask, *, within: float) -> None:
+    async def restore(self, connection: Connection, *, within: float) -> None:
         """A new connection: everything that was wanted before is wanted again."""
         if self._listening is not None:
             with anyio.move_on_after(within):
@@ -116,18 +116,18 @@ class Subscriptions:
             return
         for uri in self.uris:
             try:
-                await ask("resources/subscribe", {"uri": uri}, within)
+                await connection.ask("resources/subscribe", {"uri": uri}, within)
             except RemoteError as error:
                 self._note(f"the subscription to {uri} was not restored: {error.fact}")
 
-    async def listen(self, ask: Ask) -> None:
+    async def listen(self) -> None:
         """Hold the stream of a modern connection; a handshake connection has none."""
         if self._listening is not None:
-            await self._listening.run(ask)
+            await self._listening.run()
 
-    async def _ask(self, method: str, uri: str, ask: Ask, within: float) -> None:
+    async def _ask(self, connection: Connection, method: str, uri: str, within: float) -> None:
         try:
-            await ask(method, {"uri": uri}, within)
+            await connection.ask(method, {"uri": uri}, within)
         except RemoteError as error:
             if error.error.code == METHOD_NOT_FOUND:
                 raise self._unsupported() from None
@@ -150,11 +150,11 @@ class Subscriptions:
     def _unsupported(self) -> NotSupported:
         return NotSupported(f"{self._server} does not support subscriptions to resources.")
 
-    def _wanted(self, term: Term) -> dict[str, object]:
+    def _wanted(self, connection: Connection) -> dict[str, object]:
         wanted: dict[str, object] = {
             name: True
             for name, kind in _WANTS.items()
-            if term.declares(KINDS[kind].capability, "listChanged")
+            if connection.declares(KINDS[kind].capability, "listChanged")
         }
         if self._uris:
             wanted["resourceSubscriptions"] = list(self._uris)

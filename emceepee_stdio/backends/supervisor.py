@@ -1,24 +1,26 @@
 """The owner of one backend: connects, serves, notices the end, backs off, reconnects, gives up.
 
 One task, `run`, enters and leaves every connection; nobody else does. Cancelling it is the only way
-to stop a backend. Others wait for a connection, make requests on it, or ask for a new one.
+to stop a backend. Others send requests, wait for a connection, or ask for a new one.
+
+The phase tells all that is going on, and moves by the table in `state/phases`. A loss is decided on
+in the moment in which the connection notices it (`_lose`), before anybody else hears of it; the
+owner task only finds out afterwards, leaves the connection, and goes on from the phase it finds.
+Whatever an attempt to connect raises is a failed attempt, and is tried again like any other.
 """
 
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar, cast
+
 import anyio
+from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import Raw
 
-from emceepee_stdio.backends.base import (
-    Channel,
-    Connection,
-    Loss,
-    OnProgress,
-    Params,
-    PhaseChange,
-    Settled,
-    Sink,
-    Snapshot,
-)
+from emceepee_stdio.backends.backend_events import AttemptFailed, Emit, PhaseChange
+from emceepee_stdio.backends.base import Cancel, Loss, OnResult, Sender, Snapshot
+from emceepee_stdio.backends.connection import Channel, Connection
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import (
     CallTimeout,
@@ -30,33 +32,41 @@ from emceepee_stdio.errors import (
 )
 from emceepee_stdio.state.phases import PHASES, Phase
 from emceepee_stdio.state.restarts import Restarts
+from emceepee_stdio.wire.peer import OutgoingRequest
+from emceepee_stdio.wire.wakeup import Wakeup
 
 __all__ = ["Supervisor"]
 
 
-class Supervisor:
-    """A backend and its life. Make it, start `run` in a task group, and use it from anywhere."""
+T = TypeVar("T")
+
+
+class Supervisor(Sender):
+    """A backend and its life. Make it, start `run`, and use it from anywhere.
+
+    Requests that have to wait do so in `tasks`.
+    """
 
     def __init__(
         self,
         name: str,
         channel: Channel,
         *,
-        sink: Sink,
+        emit: Emit,
         clock: Clock,
         restarts: Restarts,
+        tasks: TaskGroup,
         lazy: bool = False,
-        verdict: float = 0.2,
     ) -> None:
         self.name = name
         self._channel = channel
-        self._sink = sink
+        self._emit = emit
         self._clock = clock
         self._restarts = restarts
         self._lazy = lazy
-        self._verdict_time = verdict
-        self._phase: Phase | None = None
-        self._connection: Connection | None = None
+        self._tasks = tasks
+        self.phase: Phase | None = None
+        self.current: Connection | None = None  # the living connection, if there is one now
         self._hello_before = False
         self._up_since: float | None = None
         self._starts = 0
@@ -64,30 +74,21 @@ class Supervisor:
         self._next_retry_at: float | None = None
         self._last_error: ProxyError | None = None
         self._wanted = anyio.Event()
-        self._changed = anyio.Event()
+        self._changed = Wakeup()
         self._renew = False
         self._attempt_scope: anyio.CancelScope | None = None
         self._run_scope = anyio.CancelScope()
         self._stopped = anyio.Event()
 
     def __repr__(self) -> str:
-        phase = self._phase.value if self._phase else "new"
+        phase = self.phase.value if self.phase else "new"
         return f"<Supervisor {self.name} {phase} starts={self._starts} {self._restarts!r}>"
 
-    @property
-    def current(self) -> Connection | None:
-        """The living connection, if there is one now."""
-        return self._connection
-
-    @property
-    def phase(self) -> Phase | None:
-        return self._phase
-
     def snapshot(self) -> Snapshot:
-        connection = self._connection
+        connection = self.current
         return Snapshot(
             name=self.name,
-            phase=self._phase or Phase.IDLE,
+            phase=self.phase or Phase.IDLE,
             transport=self._channel.transport,
             target=self._channel.target,
             pid=connection.pid if connection else None,
@@ -104,45 +105,46 @@ class Supervisor:
 
     # For everybody
 
-    async def request(
-        self,
-        method: str,
-        params: Params | None = None,
-        *,
-        within: float,
-        call: object = None,
-        on_progress: OnProgress | None = None,
-        settled: Settled | None = None,
-    ) -> Raw:
-        """Ask the server, connecting first if need be, all within the given time.
+    def send(self, request: OutgoingRequest, on_done: OnResult) -> Cancel:
+        """On the living connection; where there is none, it is made first, within the time."""
+        if self.current is not None:
+            return self.current.send(request, on_done)
+        began = self._clock.now()
+        sent: Cancel | None = None
 
-        What was asked and `settled` before is not asked again, only told.
-        """
-        connection, connecting = self._connection, 0.0
-        if settled is not None:
-            connection = settled.connection
-        if connection is None:
-            asked_at = self._clock.now()
-            connection = await self.connection(within=within)
-            connecting = self._clock.now() - asked_at
-        try:
-            if settled is not None:
-                return _told(settled, method, within)
-            return await connection.request(
-                method,
-                params,
-                within=max(within - connecting, 0.0),
-                call=call,
-                on_progress=on_progress,
-            )
-        except CallTimeout:
-            spent = f", {connecting:.1f} s of them to connect" if connecting else ""
-            fact = f"{self.name} did not answer {method} within {within:g} s{spent}."
-            raise CallTimeout(fact) from None
-        except ServerDisconnected as error:
-            lost = error
-        await self._verdict(connection)
-        raise ServerDisconnected(lost.fact, hint=self._prospects())
+        def connected(outcome: Connection | ProxyError) -> None:
+            nonlocal sent
+            if isinstance(outcome, ProxyError):
+                on_done(outcome)
+            else:
+                spent = self._clock.now() - began
+                sent = outcome.send(request, partial(_told_late, on_done, spent))
+
+        within = max(request.deadline - began, 0.0)
+        waiting = self.in_task(partial(self.connection, within=within), connected)
+        return lambda: waiting() if sent is None else sent()
+
+    def in_task(
+        self, work: Callable[[], Awaitable[T]], on_done: Callable[[T | ProxyError], None]
+    ) -> Cancel:
+        """Do what has to wait; `on_done` is told once, also when the backend ends meanwhile."""
+        scope = anyio.CancelScope()
+
+        async def run() -> None:
+            with scope:
+                try:
+                    outcome = await work()
+                except anyio.get_cancelled_exc_class():
+                    if not scope.cancel_called:
+                        on_done(self._gone())
+                    raise
+                except Exception as error:  # noqa: BLE001 - it would end the backend for everybody
+                    outcome = self._in_our_words(error)
+                if not scope.cancel_called:
+                    on_done(outcome)
+
+        self._tasks.start_soon(run)
+        return scope.cancel
 
     async def connection(self, *, within: float) -> Connection:
         """The living connection. A backend in backoff is tried now; callers share the attempt."""
@@ -159,7 +161,8 @@ class Supervisor:
             raise self._gone()
         self._restarts.refill()
         self._renew = True
-        self._connection = None
+        if self.current is not None:
+            self._leave(self.current)
         self._wanted.set()
         if self._attempt_scope is not None:
             self._attempt_scope.cancel()
@@ -168,10 +171,10 @@ class Supervisor:
     async def stop(self) -> None:
         """End the owner task; returns when nothing of the backend is left."""
         self._run_scope.cancel()
-        if self._phase is None:  # `run` has not begun: nobody was told of it, nor need be now
-            self._phase = Phase.DISCONNECTED
+        if self.phase is None:  # `run` has not begun: nobody was told of it, nor need be now
+            self.phase = Phase.DISCONNECTED
             self._stopped.set()
-            self._changed.set()
+            self._changed.wake()
         with anyio.CancelScope(shield=True):
             await self._stopped.wait()
 
@@ -184,14 +187,14 @@ class Supervisor:
             try:
                 await self._live()
             finally:
-                self._drop()
                 self._enter(Phase.DISCONNECTED)
                 self._stopped.set()
+                self._changed.wake()
 
     async def _live(self) -> None:
         self._enter(Phase.IDLE if self._lazy else Phase.CONNECTING)
         while True:
-            if self._phase in (Phase.IDLE, Phase.FAILED):
+            if self.phase in (Phase.IDLE, Phase.FAILED):
                 await self._wanted.wait()
                 self._enter(Phase.CONNECTING)
             self._renew = False
@@ -200,7 +203,7 @@ class Supervisor:
             self._attempt_scope = None
             if self._renew:
                 self._enter(Phase.CONNECTING)
-            elif self._phase is Phase.RECONNECTING:
+            elif self.phase is Phase.RECONNECTING:
                 await self._back_off()
 
     async def _attempt(self) -> None:
@@ -208,41 +211,71 @@ class Supervisor:
         await checkpoint_if_cancelled()
         self._starts += 1
         self._next_retry_at = None
-        over = False
+        gained: Connection | None = None
         try:
             async with self._channel.connect() as connection:
                 # It may have opened in the very moment in which it was no longer wanted.
                 await checkpoint_if_cancelled()
+                gained = connection
                 self._gain(connection)
-                try:
-                    self._lose(await connection.lost())
-                except anyio.get_cancelled_exc_class():
-                    self._leave()
-                    raise
-                finally:
-                    over = self._phase is not Phase.CONNECTED
-        except (ProxyError, OSError) as error:
-            if not over and not self._renew:
-                self._fail(error)
+                await self._serve(connection)
+        except Exception as error:  # noqa: BLE001 - whatever a start raises is a failed start
+            failure = self._in_our_words(error)
+            if gained is not None:
+                gained.lose(Loss(fact=failure.fact))
+            elif not self._renew:
+                self._fail(failure)
+
+    async def _serve(self, connection: Connection) -> None:
+        try:
+            await connection.serve()
+        except anyio.get_cancelled_exc_class():
+            # Unless it is we who leave, something in the channel has failed, and comes next.
+            if self._renew or self._run_scope.cancel_called:
+                self._leave(connection)
+            raise
+        except Exception as error:
+            connection.lose(Loss(fact=self._in_our_words(error).fact))
+            raise
+
+    def _in_our_words(self, error: BaseException) -> ProxyError:
+        """The boundary: whatever was raised on the way to the server, as an error of ours."""
+        while isinstance(error, BaseExceptionGroup):
+            error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+        if isinstance(error, ProxyError):
+            return error
+        shown = str(error).rstrip(".") or type(error).__name__
+        return ServerFailed(f"{self.name} could not be connected: {shown}.")
 
     def _gain(self, connection: Connection) -> None:
         now = self._clock.now()
-        self._connection = connection
+        self.current = connection
         self._up_since = now
         self._last_error = None
         self._restarts.connected(now=now)
+        connection.on_lost = lambda loss: self._lose(connection, loss)
         self._enter(Phase.CONNECTED)
         self._hello_before = True
+        if connection.loss is not None:
+            self._lose(connection, connection.loss)
 
-    def _lose(self, loss: Loss) -> None:
-        self._drop()
-        self._last_error = ServerDisconnected(str(loss))
-        self._retry_or_give_up(self._last_error, loss=loss)
+    def _lose(self, connection: Connection, loss: Loss) -> str:
+        """The connection is lost; what happens next, for whoever lost a call with it."""
+        if self.current is connection:
+            self._drop()
+            self._last_error = ServerDisconnected(str(loss))
+            self._retry_or_give_up(self._last_error, loss=loss)
+        return self._prospects()
 
-    def _fail(self, error: ProxyError | OSError) -> None:
-        self._drop()
-        if isinstance(error, OSError):
-            error = ServerFailed(f"{self.name} could not be connected: {error}.")
+    def _leave(self, connection: Connection) -> None:
+        """It is we who leave, which is told at once; stopping the server may take a while."""
+        if self.current is connection:
+            self._drop()
+            stays = self._renew and not self._run_scope.cancel_called
+            self._enter(Phase.CONNECTING if stays else Phase.DISCONNECTED)
+        connection.close()
+
+    def _fail(self, error: ProxyError) -> None:
         self._last_error = error
         hopeless = isinstance(error, CannotConnect) and not self._hello_before
         self._retry_or_give_up(error, hopeless=hopeless)
@@ -255,22 +288,16 @@ class Supervisor:
         if not self._renew:  # what somebody has replaced by a new attempt fails for nobody
             self._failures += 1
         self._wanted = anyio.Event()
-        if self._phase is Phase.RECONNECTING:
-            self._sink.attempt_failed(self.name, error)
+        if self.phase is Phase.RECONNECTING:
+            self._emit(AttemptFailed(error))
         if delay is None:
             self._enter(Phase.FAILED, loss=loss, error=error)
         else:
             self._next_retry_at = now + delay
             self._enter(Phase.RECONNECTING, loss=loss, error=error, retry_in=delay)
 
-    def _leave(self) -> None:
-        """Told at once when it is we who leave; stopping the server may take a while."""
-        self._drop()
-        stays = self._renew and not self._run_scope.cancel_called
-        self._enter(Phase.CONNECTING if stays else Phase.DISCONNECTED)
-
     def _drop(self) -> None:
-        self._connection = None
+        self.current = None
         self._up_since = None
 
     async def _back_off(self) -> None:
@@ -289,50 +316,48 @@ class Supervisor:
         error: ProxyError | None = None,
         retry_in: float | None = None,
     ) -> None:
-        """Move by the table, wake whoever waits, and tell the session, once per change."""
-        previous = self._phase
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()
-        if previous is phase:
-            return
-        if previous is not None:
+        """Move by the table, tell the session, and wake whoever waits, once per change."""
+        previous = self.phase
+        if previous is not None and previous is not phase:
             PHASES.check(previous, phase)
-        self._phase = phase
-        change = PhaseChange(
-            previous=previous,
-            phase=phase,
-            hello=self._connection.hello if self._connection else None,
-            loss=loss,
-            error=error,
-            attempt=self._restarts.attempts,
-            attempts=self._restarts.policy.limit,
-            retry_in=retry_in,
-            was_connected_before=self._hello_before,
-        )
-        self._sink.phase_changed(self.name, change)
+        self.phase = phase
+        if previous is not phase:
+            self._emit(
+                PhaseChange(
+                    previous=previous,
+                    phase=phase,
+                    hello=self.current.hello if self.current else None,
+                    loss=loss,
+                    error=error,
+                    attempt=self._restarts.attempts,
+                    attempts=self._restarts.policy.limit,
+                    retry_in=retry_in,
+                    was_connected_before=self._hello_before,
+                )
+            )
+        self._changed.wake()
 
     # Waiting
 
     async def _await_connection(self) -> Connection:
         failures = self._failures
-        while self._connection is None:
-            if self._stopped.is_set():
-                raise self._gone()
-            if self._failures != failures and self._last_error is not None:
-                raise self._unavailable(self._last_error)
-            self._wanted.set()
-            await self._changed.wait()
-        return self._connection
 
-    async def _verdict(self, connection: Connection) -> None:
-        """The owner learns of a loss a moment after the callers: wait until it has decided."""
-        with anyio.move_on_after(self._verdict_time):
-            while self._connection is connection:
-                await self._changed.wait()
+        def is_decided() -> bool:
+            if self.current or self._failures != failures or self._stopped.is_set():
+                return True
+            self._wanted.set()
+            return False
+
+        await self._changed.wait_for(is_decided)
+        if self.current is not None:
+            return self.current
+        if self._stopped.is_set() or self._last_error is None:
+            raise self._gone()
+        raise self._unavailable(self._last_error)
 
     def _unavailable(self, error: ProxyError) -> ProxyError:
         """The error of the shared attempt, for each of its callers."""
-        if self._phase is Phase.FAILED:
+        if self.phase is Phase.FAILED:
             hint = error.next_step
             if "reconnect_server" not in hint:
                 hint = f"{hint} Then call reconnect_server."
@@ -342,15 +367,15 @@ class Supervisor:
     def _prospects(self) -> str:
         """What happens next, for whoever just lost a call."""
         tries = f"{self._restarts.attempts} of {self._restarts.policy.limit or 'any number'}"
-        if self._phase is Phase.RECONNECTING and self._next_retry_at is not None:
+        if self.phase is Phase.RECONNECTING and self._next_retry_at is not None:
             wait = max(self._next_retry_at - self._clock.now(), 0.0)
             return f"Restart {tries} follows in {wait:.1f} s; calling again tries at once."
-        if self._phase is Phase.FAILED:
+        if self.phase is Phase.FAILED:
             return "It was given up. Mend what the error names, then call reconnect_server."
         return f"It is {self._phase_name()}; call list_servers to see its state."
 
     def _phase_name(self) -> str:
-        return self._phase.value if self._phase else "not started"
+        return self.phase.value if self.phase else "not started"
 
     def _gone(self) -> ServerUnavailable:
         return ServerUnavailable(
@@ -358,7 +383,9 @@ class Supervisor:
         )
 
 
-def _told(settled: Settled, method: str, within: float) -> Raw:
-    if isinstance(settled.outcome, Raw):
-        return settled.outcome
-    raise settled.connection.failure(settled.outcome, method, within)
+def _told_late(on_done: OnResult, spent: float, outcome: Raw | ProxyError) -> None:
+    """A call that ran out of time is told how much of it went into connecting."""
+    if isinstance(outcome, CallTimeout):
+        fact = f"{outcome.fact.removesuffix('.')}, {spent:.1f} s of them to connect."
+        outcome = CallTimeout(fact)
+    on_done(outcome)

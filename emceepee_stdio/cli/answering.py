@@ -7,6 +7,7 @@ from typing import Any, cast
 from emceepee_stdio.cli.prompt import ask, ask_whether
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.cli.visit import Visit
+from emceepee_stdio.json_values import mapping
 from emceepee_stdio.state import Asked, RequestKind, RequestStatus
 from emceepee_stdio.tools.forms import form_problems
 from emceepee_stdio.wire.codec import to_json
@@ -59,15 +60,15 @@ async def _answer(here: Visit, asked: Asked, terminal: Terminal) -> dict[str, An
 
 async def _fill_in(params: Mapping[str, object], terminal: Terminal) -> dict[str, Any] | None:
     """Ask for each field until all of them fit; an empty answer leaves an optional one out."""
-    schema = _mapping(params.get("requestedSchema"))
+    schema = mapping(params.get("requestedSchema"))
     required = schema.get("required")
     wanted = cast("list[object]", required) if isinstance(required, list) else []
     if not await ask_whether("Answer it?", terminal, usual=True):
         return None
     while True:
         content: dict[str, Any] = {}
-        for name, about in _mapping(schema.get("properties")).items():
-            field = _mapping(about)
+        for name, about in mapping(schema.get("properties")).items():
+            field = mapping(about)
             text = await ask(f"{_label(name, field)}:", terminal)
             if text is None:
                 return None
@@ -104,7 +105,3 @@ def _typed(text: str, kind: str) -> object:
                 return text
     except ValueError:
         return text
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}

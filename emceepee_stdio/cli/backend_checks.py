@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from emceepee_stdio.backends.base import LogSource
+from emceepee_stdio.backends.backend_events import LogSource
 from emceepee_stdio.cli.report import Check, Status
 from emceepee_stdio.cli.visit import Visit, visit
 from emceepee_stdio.config import BrokenServer, ServerConfig, Settings

@@ -122,9 +122,6 @@ class Timeouts(Struct, frozen=True, kw_only=True):
     exit_drain_ms: Annotated[
         int, _within(0, _MINUTE, "Reading the last output of a server that exited.")
     ] = 100
-    post_mortem_ms: Annotated[
-        int, _within(0, _MINUTE, "Waiting for the exit code of a server that was lost.")
-    ] = 200
     config_poll_ms: Annotated[
         int, _within(1, _HOUR, "From one look at the configuration file to the next.")
     ] = 1_000

@@ -10,7 +10,7 @@ import select
 import sys
 from typing import NamedTuple, cast
 
-from emceepee_stdio.front.protocol import Protocol, Refused
+from emceepee_stdio.front.protocol import LEAVES_OPEN, Protocol, Refused
 
 __all__ = ["Handover", "hello", "take_over"]
 
@@ -18,7 +18,6 @@ _CHUNK = 65_536
 # Nobody greets at such length; the rest of us reads it better.
 _LONGEST = 1 << 20
 _A_MOMENT = 0.02
-_LEAVES_OPEN = frozenset({"initialize", "server/discover", "ping"})
 
 
 class Handover(NamedTuple):
@@ -91,7 +90,7 @@ def _answer(protocol: Protocol, line: bytes) -> tuple[bytes, bool] | None:
     result = protocol.answer(str(method), known)
     if result is None:
         return None
-    return _framed(cast("int | str", request_id), result), method not in _LEAVES_OPEN
+    return _framed(cast("int | str", request_id), result), method not in LEAVES_OPEN
 
 
 def _read(line: bytes) -> dict[str, object] | None:

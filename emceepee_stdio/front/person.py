@@ -18,10 +18,10 @@ from anyio.abc import TaskGroup
 from msgspec import Raw
 
 from emceepee_stdio.clock import Clock
+from emceepee_stdio.errors import ProxyError
+from emceepee_stdio.front.client_requests import ClientRequests
 from emceepee_stdio.session.calls import Decision, InputRequired, OnLate
-from emceepee_stdio.wire.caller import Caller
-from emceepee_stdio.wire.codec import to_json
-from emceepee_stdio.wire.peer import Outcome, Peer
+from emceepee_stdio.wire.peer import OutgoingRequest
 
 __all__ = ["AskedBack", "AskedDirectly", "Questions", "Seals"]
 
@@ -75,8 +75,11 @@ class _Open:
 class Questions:
     """The questions that are open at a client of the handshake era, by what they are about."""
 
-    def __init__(self, peer: Peer, clock: Clock, tasks: TaskGroup, *, within: float) -> None:
-        self._caller = Caller(peer, clock)
+    def __init__(
+        self, client: ClientRequests, clock: Clock, tasks: TaskGroup, *, within: float
+    ) -> None:
+        self._client = client
+        self._clock = clock
         self._tasks = tasks
         self._within = within
         self._open: dict[str, _Open] = {}
@@ -107,7 +110,7 @@ class Questions:
             self._tasks.start_soon(self._send, found, text, digest, on_late)
             if not self._keeps_time:
                 self._keeps_time = True
-                self._tasks.start_soon(self._caller.keep_time)
+                self._tasks.start_soon(self._client.keep_time)
         found.waiting += 1
         try:
             with anyio.move_on_after(patience):
@@ -117,11 +120,14 @@ class Questions:
         return found.decision
 
     async def _send(self, question: _Open, text: str, digest: str, on_late: OnLate) -> None:
+        request = OutgoingRequest(
+            method="elicitation/create",
+            params=_elicitation(text),
+            deadline=self._clock.now() + self._within,
+            within=self._within,
+        )
         try:
-            outcome = await self._caller.request(
-                "elicitation/create", lambda _: to_json(_elicitation(text)), within=self._within
-            )
-            question.decision = _read(outcome)
+            question.decision = await self._decision(request)
             if question.decision in _AGREEMENTS and len(self._agreed) < _MOST_SPENT:
                 self._agreed[digest] = question.decision
         finally:
@@ -130,10 +136,14 @@ class Questions:
         if not question.waiting and question.decision in _AGREEMENTS:
             await on_late(question.decision is Decision.AGREED)
 
+    async def _decision(self, request: OutgoingRequest) -> Decision:
+        try:
+            return _read(await self._client.request(request))
+        except ProxyError:
+            return Decision.CANNOT_ASK
 
-def _read(outcome: Outcome) -> Decision:
-    if not isinstance(outcome, Raw):
-        return Decision.CANNOT_ASK
+
+def _read(outcome: Raw) -> Decision:
     try:
         return _decision(msgspec.json.decode(outcome))
     except (msgspec.MsgspecError, RecursionError):

@@ -8,33 +8,34 @@ is not answered here. Only the standard library is used: this is loaded before a
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from emceepee_stdio import __version__
+from emceepee_stdio.json_values import mapping
+from emceepee_stdio.versions import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    LEGACY_VERSIONS,
+    MODERN_VERSION,
+    PROTOCOL_VERSION,
+    SERVER_INFO,
+    UNSUPPORTED_VERSION,
+)
 
 __all__ = [
-    "CLIENT_CAPABILITIES",
-    "CLIENT_INFO",
     "IDENTITY",
     "INSTRUCTIONS",
-    "MODERN_VERSION",
-    "PROTOCOL_VERSION",
-    "SERVER_INFO",
+    "LEAVES_OPEN",
     "Protocol",
     "Refused",
+    "fills_forms",
 ]
 
-LEGACY_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-MODERN_VERSION = "2026-07-28"
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
-UNSUPPORTED_VERSION = -32022
 
-_P = "io.modelcontextprotocol/"
-PROTOCOL_VERSION = f"{_P}protocolVersion"
-CLIENT_CAPABILITIES = f"{_P}clientCapabilities"
-CLIENT_INFO = f"{_P}clientInfo"
-SERVER_INFO = f"{_P}serverInfo"
+# What a client may ask that only looks whether we are there.
+LEAVES_OPEN = frozenset({"initialize", "server/discover", "ping"})
 
 IDENTITY = {"name": "emceepee", "version": __version__}
 _CAPABILITIES: dict[str, object] = {"tools": {}, "resources": {}}
@@ -100,7 +101,7 @@ class Protocol:
     def __init__(self) -> None:
         self.version: str | None = None
         self.client_name = ""
-        self.capabilities: Mapping[str, object] = {}
+        self.fills_forms = False
 
     def __repr__(self) -> str:
         return f"<Protocol {self.version or 'no handshake'} {self.client_name!r}>"
@@ -109,7 +110,7 @@ class Protocol:
         """The result of a request as JSON, or why not; None when the session has to answer."""
         if method == "initialize":
             return _json(self._initialize(params))
-        meta = _mapping(params.get("_meta"))
+        meta = mapping(params.get("_meta"))
         modern = PROTOCOL_VERSION in meta
         if modern and (refused := self.check(meta)):
             return refused
@@ -137,7 +138,7 @@ class Protocol:
         """Their version if we know it, else our newest of this era."""
         wanted = params.get("protocolVersion")
         self.version = str(wanted) if wanted in LEGACY_VERSIONS else LEGACY_VERSIONS[0]
-        self.capabilities = _mapping(params.get("capabilities"))
+        self.fills_forms = fills_forms(mapping(params.get("capabilities")))
         self._meet(params.get("clientInfo"))
         return {
             "protocolVersion": self.version,
@@ -147,7 +148,7 @@ class Protocol:
         }
 
     def _meet(self, info: object) -> None:
-        name = _mapping(info).get("name")
+        name = mapping(info).get("name")
         if isinstance(name, str):
             self.client_name = name
 
@@ -185,6 +186,12 @@ class Protocol:
                 return Refused(METHOD_NOT_FOUND, f"Method not found: {method}")
 
 
+def fills_forms(capabilities: Mapping[str, object]) -> bool:
+    """Whether a client lets its person fill in forms; one that names only URLs does not."""
+    declared = capabilities.get("elicitation")
+    return isinstance(declared, dict) and (not declared or "form" in declared)
+
+
 def _cacheable(body: bytes) -> bytes:
     """A modern result that may be kept, because it never changes."""
     stamp = {"ttlMs": _AN_HOUR_MS, "cacheScope": "private", "_meta": {SERVER_INFO: IDENTITY}}
@@ -198,7 +205,3 @@ def _tools() -> bytes:
 
 def _json(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}

@@ -7,13 +7,13 @@ The events are leased: told for good only once the answer has been written.
 import msgspec
 from msgspec import Raw
 
-from emceepee_stdio.front.protocol import SERVER_INFO
 from emceepee_stdio.session.calls import Call
 from emceepee_stdio.session.context import lease_events, pending_client
 from emceepee_stdio.session.large import stored_whole
 from emceepee_stdio.session.reply import Reply, text_block
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import Lease
+from emceepee_stdio.versions import SERVER_INFO
 from emceepee_stdio.wire.codec import to_json
 
 __all__ = ["render"]
@@ -27,7 +27,7 @@ def render(
     context: list[bytes] = []
     if call.own_events:
         leases.append(session.events.take_these(call.own_events))
-    if not reply.whole and (session.events.waiting or len(session.requests)):
+    if not reply.whole and (session.events.undelivered or session.requests.open):
         try:
             lease, context = _context(session)
         except BaseException:
@@ -62,7 +62,7 @@ def _blocks(session: Session, lease: Lease, events: list[dict[str, object]]) -> 
         if lease.remaining:
             told["events_remaining"] = lease.remaining
         blocks.append(text_block(to_json(told).decode()))
-    if len(session.requests):
+    if session.requests.open:
         pending = {"pending_client_action": pending_client(session)}
         blocks.append(text_block(to_json(pending).decode()))
     return blocks

@@ -29,7 +29,10 @@ class _Wire:
     def __init__(self, runtime: Runtime, protocol: Protocol, tasks: TaskGroup) -> None:
         self.over = anyio.Event()
         self.signalled = False
-        self.front = Front(runtime, protocol, tasks=tasks, write=self._write)
+        self._queued = 0
+        self.front = Front(
+            runtime, protocol, tasks=tasks, write=self._write, queued=lambda: self._queued
+        )
         self._reader: Reader | None = None
         self._writer: Writer | None = None
         self._paused = False
@@ -64,7 +67,7 @@ class _Wire:
     async def let_finish(self, within: float) -> None:
         """A client that only closed its end still reads: what is nearly done may be answered."""
         with self._finishing, anyio.move_on_after(within):
-            await self.front.idle()
+            await self.front.calls.idle()
             if self._writer is not None:
                 await self._writer.drained()
 
@@ -77,13 +80,14 @@ class _Wire:
         """Write, and stop reading from a client that does not read."""
         if self._writer is None:
             return
+        self._queued += len(data)
         self._writer.write(data)
         if self._writer.pending > _PAUSE_READING and self._reader and not self._paused:
             self._paused = True
             self._reader.pause()
 
     def _written(self, total: int) -> None:
-        self.front.written(total)
+        self.front.calls.written(total)
         if self._paused and self._writer and self._writer.pending < _PAUSE_READING:
             self._paused = False
             if self._reader is not None:

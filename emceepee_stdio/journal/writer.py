@@ -68,6 +68,7 @@ class Journal:
         self._session = redact_text(session)
         self._clock = clock
         self._threshold = _RANKS[level]
+        self.debugs = level is Level.DEBUG  # so that nobody gathers what is not written
         self._stderr = stderr
         self._failing = False
         self._lost = 0

@@ -5,7 +5,7 @@ it is promoted: the client gets a task, the call goes on, and its reply becomes 
 """
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
@@ -13,11 +13,11 @@ from typing import Protocol
 import anyio
 from msgspec import Raw
 
-from emceepee_stdio.backends.base import Settled, Underway
+from emceepee_stdio.backends.base import Cancel
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.state import Lease, Slot
 
-__all__ = ["Call", "Calls", "Decision", "InputRequired", "OnLate", "Person"]
+__all__ = ["Call", "Calls", "Decision", "InputRequired", "OnLate", "Person", "Work"]
 
 
 class Decision(Enum):
@@ -57,25 +57,27 @@ class InputRequired(Exception):
         self.state = state
 
 
+# What is to be answered: a reply, the wait for one, or nothing yet because a request is under way.
+Work = Callable[[], "Reply | Coroutine[object, object, Reply | None] | None"]
+
+
 @dataclass(eq=False, slots=True, kw_only=True)
 class Call:
     """One request of the client, as the session sees it.
 
-    `ceiling` is how many seconds this client waits at most; `answer` gives it a reply; at
-    `deadline` it becomes a task, and at `promote_at` if its server waits for an answer. `extra`
-    are arguments that the tool does not know; `own_events` and `lease` are events that the reply
-    tells by itself; `person` can be asked, where the client offers it. A call that is `underway`
-    has no task to wait in; `settled` is what came of it, if that needs one after all. `limit` is
-    how long its server may take.
+    `ceiling` is how many seconds this client waits at most; `answer` gives it a reply, `proceed`
+    one that still has to be made. At `deadline` it becomes a task, and at `promote_at` if its
+    server waits for an answer. `extra` are arguments that the tool does not know; `own_events` and
+    `lease` are events that the reply tells by itself; `person` can be asked, where the client
+    offers it. `cancel_request` gives up the request that it waits for.
     """
 
-    answer: Callable[[Reply], None]
     ceiling: float
+    answer: Callable[[Reply], None] = field(default=lambda _reply: None)
+    proceed: Callable[[Work], None] = field(default=lambda _work: None)
     on_progress: Callable[[Raw], None] | None = None
     own_scope: anyio.CancelScope | None = None
-    underway: Underway | None = None
-    settled: Settled | None = None
-    limit: float = math.inf
+    cancel_request: Cancel | None = None
     server: str | None = None
     tool: str = ""
     ttl: float | None = None
@@ -101,14 +103,11 @@ class Call:
             self.own_scope = anyio.CancelScope()
         return self.own_scope
 
-    def cancel(self) -> bool:
-        """Stop the work on it; True when there is no task that will tell of its end."""
-        underway, self.underway = self.underway, None
-        if underway is None:
-            self.scope.cancel()
-            return False
-        underway.cancel()
-        return True
+    def cancel(self) -> None:
+        """Stop the work on it."""
+        if self.cancel_request is not None:
+            self.cancel_request()
+        self.scope.cancel()
 
     def reply(self, reply: Reply) -> None:
         """Answer the client, once."""
@@ -126,18 +125,18 @@ class Calls:
     def __repr__(self) -> str:
         return f"<Calls {sum(map(len, self._by_server.values()))} in flight>"
 
-    def add(self, server: str, call: Call) -> None:
-        self._by_server.setdefault(server, {})[call] = None
+    def add(self, server: str, call: Call, *, limit: int) -> bool:
+        """Count one more, with those that have become tasks; False when that would be too many."""
+        calls = self._by_server.setdefault(server, {})
+        if len(calls) < limit:
+            calls[call] = None
+        return call in calls
 
     def remove(self, call: Call) -> None:
         if call.server is not None and (calls := self._by_server.get(call.server)):
             calls.pop(call, None)
             if not calls:
                 del self._by_server[call.server]
-
-    def count(self, server: str) -> int:
-        """All of them, with those that have become tasks."""
-        return len(self._by_server.get(server, ()))
 
     def waiting_on(self, server: str) -> list[Call]:
         """Those that have not been answered yet."""

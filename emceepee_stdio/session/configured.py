@@ -46,6 +46,7 @@ class Configured:
         self._session = session
         self._journal = journal
         self._known = anyio.Event()
+        self.is_known = False  # whether every server is known by its name, connected or not
         servers.broken = {broken.name: broken for broken in config.disabled}
 
     def __repr__(self) -> str:
@@ -60,18 +61,17 @@ class Configured:
                 await self._add(server, tasks)
             await checkpoint()  # each has begun to connect
         finally:
-            self._known.set()
+            self._become_known()
 
     def skip(self, reason: str) -> None:
         """Start nothing, and say why."""
         self._source = None
         self._journal.record(Event.CONFIG_WARNING, warning=reason)
-        self._known.set()
+        self._become_known()
 
-    @property
-    def is_known(self) -> bool:
-        """Whether every server is known by its name, connected or not."""
-        return self._known.is_set()
+    def _become_known(self) -> None:
+        self.is_known = True
+        self._known.set()
 
     async def known(self) -> None:
         if not self._known.is_set():
@@ -123,7 +123,7 @@ class Configured:
                 removals.start_soon(self._remove, name)
         self._servers.broken = broken
         for server in wanted.values():
-            present = self._servers.member(server.name)
+            present = self._servers.members.get(server.name)
             if present is None or present.config != server:
                 await self._add(server, tasks, tell=True)
 
@@ -150,7 +150,7 @@ class Configured:
         self._session.tell(kind, server=name, data={"by": Origin.CONFIGURATION.value})
 
     def _is_ours(self, name: str) -> bool:
-        member = self._servers.member(name)
+        member = self._servers.members.get(name)
         return member is not None and member.origin is Origin.CONFIGURATION
 
     def _warn(self, config: Config) -> None:

@@ -6,6 +6,7 @@ Events are cut to fit; questions are never left out, because a server is blocked
 from collections.abc import Mapping
 from typing import cast
 
+from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import Asked, Event, Lease, RequestKind
 from emceepee_stdio.wire.codec import to_json
@@ -108,10 +109,6 @@ def _last_text(params: Mapping[str, object]) -> str:
     messages = params.get("messages")
     if not isinstance(messages, list) or not messages:
         return ""
-    content = _mapping(cast("list[object]", messages)[-1]).get("content")
+    content = mapping(cast("list[object]", messages)[-1]).get("content")
     blocks = cast("list[object]", content) if isinstance(content, list) else [content]
-    return " ".join(str(_mapping(block).get("text", "")) for block in blocks).strip()
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+    return " ".join(str(mapping(block).get("text", "")) for block in blocks).strip()

@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw
 
-from emceepee_stdio.backends.base import LogLine
+from emceepee_stdio.backends.backend_events import LogLine
 from emceepee_stdio.state import Ring, fold_key
 
 __all__ = ["Flow", "Flows", "Logged", "Notified", "fields_of", "fold_of", "is_too_deep", "ring_of"]

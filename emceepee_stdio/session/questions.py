@@ -1,15 +1,19 @@
-"""What servers ask the client: let in within bounds, and kept until somebody answers."""
+"""What servers ask the client: let in within bounds, and answered once.
 
-from collections.abc import Iterable
+A pending question lives in `state/requests`, and nowhere else; what is kept with it is the question
+of the backend, through which the answer goes back.
+"""
 
-from emceepee_stdio.backends.base import Question
+from typing import cast
+
+from emceepee_stdio.backends.backend_events import Question
 from emceepee_stdio.config import Limits
 from emceepee_stdio.session.heard import fields_of, is_too_deep
 from emceepee_stdio.state import Asked, RequestKind, Requests
 from emceepee_stdio.state.requests import TooManyRequests
 from emceepee_stdio.wire.codec import INVALID_REQUEST, RpcError
 
-__all__ = ["Questions"]
+__all__ = ["Questions", "question_of"]
 
 _KINDS = {
     "elicitation/create": RequestKind.ELICITATION,
@@ -17,65 +21,70 @@ _KINDS = {
 }
 
 
+def question_of(asked: Asked) -> Question:
+    return cast("Question", asked.source)
+
+
 class Questions:
-    """Joins each question that the client is shown with the server that waits for its answer."""
+    """Lets questions in and sees them out."""
 
     def __init__(self, requests: Requests, limits: Limits) -> None:
         self._requests = requests
         self._limits = limits
-        self._open: dict[str, Question] = {}
 
     def __repr__(self) -> str:
-        return f"<Questions open={len(self._open)}>"
+        return f"<Questions of {self._requests!r}>"
 
     def admit(self, server: str, question: Question, *, now: float) -> Asked | None:
         """The question as the client sees it; None when the server was told no."""
         kind = _KINDS[question.method]
         refusal = self._too_much(server, kind, question)
         if refusal is None:
+            params = fields_of(question.params)
             try:
-                asked = self._requests.add(
-                    kind, server=server, params=fields_of(question.params), now=now
+                return self._requests.add(
+                    kind, server=server, params=params, now=now, source=question
                 )
             except TooManyRequests as full:
                 refusal = str(full)
-            else:
-                self._open[asked.id] = question
-                return asked
-        question.refuse(RpcError(INVALID_REQUEST, refusal))
+        question.respond(RpcError(INVALID_REQUEST, refusal))
         return None
 
     def answer(self, asked: Asked, result: bytes) -> bool:
         """Hand the client's answer to the server; False when that no longer listens."""
-        question = self._open.pop(asked.id, None)
-        return question is not None and question.answer(result)
+        return question_of(asked).respond(result)
 
     def refuse(self, asked: Asked, reason: str) -> bool:
         """There will be no answer; False when the server no longer listens."""
-        question = self._open.pop(asked.id, None)
-        return question is not None and question.refuse(RpcError(INVALID_REQUEST, reason))
+        return question_of(asked).respond(RpcError(INVALID_REQUEST, reason))
 
-    def withdraw(self, question: Question, *, now: float) -> Asked | None:
+    def withdraw(self, key: object, *, now: float) -> Asked | None:
         """The server takes it back; None when it was closed before."""
-        for request_id, kept in self._open.items():
-            if kept is question:
-                del self._open[request_id]
-                return self._requests.withdraw(request_id, now=now)
+        for asked in self._requests.open.values():
+            if question_of(asked).key == key:
+                return self._requests.withdraw(asked.id, now=now)
         return None
 
-    def forget(self, request_ids: Iterable[str]) -> None:
-        """Nobody is left to hear their answers."""
-        for request_id in request_ids:
-            self._open.pop(request_id, None)
+    def end_call(self, call: object, *, now: float) -> list[Asked]:
+        """What a call has asked and nobody has answered is asked no more."""
+        ended = [a for a in self._requests.open.values() if question_of(a).call is call]
+        for asked in ended:
+            self.refuse(asked, "The call that asked this has ended.")
+        return [
+            closed for a in ended if (closed := self._requests.withdraw(a.id, now=now)) is not None
+        ]
 
     def _too_much(self, server: str, kind: RequestKind, question: Question) -> str | None:
         """Every answer shows every question: one server must not fill them all."""
         limits = self._limits
+        pending = self._requests.pending(server=server)
         size = 0 if question.params is None else len(bytes(question.params))
+        if any(question_of(asked).key == question.key for asked in pending):
+            return "The id of this question is already in use."
         if question.params is not None and is_too_deep(question.params):
             return "A question that is nested so deeply is not passed on."
         if kind is RequestKind.ELICITATION and size > limits.question_bytes:
             return f"A question of {size} bytes is too large; {limits.question_bytes} are allowed."
-        if len(self._requests.pending(server=server)) >= limits.server_questions:
+        if len(pending) >= limits.server_questions:
             return f"{limits.server_questions} questions of this server wait already."
         return None

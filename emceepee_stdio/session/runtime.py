@@ -11,6 +11,7 @@ from emceepee_stdio.config import Config
 from emceepee_stdio.config.source import Source
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Event, Journal
+from emceepee_stdio.session.backend_handler import BackendHandler
 from emceepee_stdio.session.configured import Configured, Stamp
 from emceepee_stdio.session.gate import Gate
 from emceepee_stdio.session.pins import Pins
@@ -49,15 +50,15 @@ class Runtime:
         self._environment = environment
         self.started_at = clock.now()
         self.session = Session(config.settings, clock=clock, ids=ids, journal=journal)
+        handler = BackendHandler(self.session, target_of=self._target_of)
         self.servers = Servers(
             config.settings,
-            sink=self.session,
+            emit=handler.take,
             clock=clock,
             ids=ids,
             environment=environment,
             secrets=self.session.secrets,
         )
-        self.session.target_of = self._target_of
         self.configured = Configured(
             config,
             source,

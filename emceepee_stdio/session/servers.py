@@ -4,13 +4,15 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from emceepee_stdio.backends.base import Channel, Era, LogLine, LogSource, Sink
+from emceepee_stdio.backends.backend_events import BackendEvent, Emit, LogLine, LogSource
+from emceepee_stdio.backends.base import Era
 from emceepee_stdio.backends.channels.stdio import (
     Command,
     Haste,
@@ -18,6 +20,7 @@ from emceepee_stdio.backends.channels.stdio import (
     StdioOptions,
     Surroundings,
 )
+from emceepee_stdio.backends.connection import Channel
 from emceepee_stdio.backends.health import HealthPolicy
 from emceepee_stdio.backends.link import Link, LinkOptions
 from emceepee_stdio.clock import Clock
@@ -90,14 +93,14 @@ class Servers:
         self,
         settings: Settings,
         *,
-        sink: Sink,
+        emit: Callable[[str, BackendEvent], None],
         clock: Clock,
         ids: Ids,
         environment: Environment,
         secrets: Secrets,
     ) -> None:
         self._settings = settings
-        self._sink = sink
+        self._emit = emit
         self._clock = clock
         self._ids = ids
         self._environment = environment
@@ -115,40 +118,33 @@ class Servers:
             watchdog=self._watchdog,
             haste=self._haste,
         )
-        self._members: dict[str, Member] = {}
+        self.members: dict[str, Member] = {}
         self.broken: dict[str, BrokenServer] = {}
         self.on_tools: OnTools = lambda _config, _tools, _start: None
 
     def __repr__(self) -> str:
-        return f"<Servers {', '.join(self._members) or 'none'}>"
+        return f"<Servers {', '.join(self.members) or 'none'}>"
 
     def __iter__(self) -> Iterator[Link]:
-        return iter([member.link for member in self._members.values()])
+        return iter([member.link for member in self.members.values()])
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self.members)
 
     def names(self) -> list[str]:
-        return list(self._members)
-
-    def member(self, name: str) -> Member | None:
-        return self._members.get(name)
-
-    def find(self, name: str) -> Link | None:
-        member = self._members.get(name)
-        return None if member is None else member.link
+        return list(self.members)
 
     def get(self, name: str) -> Link:
         """The server of that name; the error names the ones that are close."""
-        if member := self._members.get(name):
+        if member := self.members.get(name):
             return member.link
         if broken := self.broken.get(name):
             raise ServerFailed(
                 f"{name} is not in use: {broken.reason}.",
                 hint="Mend its entry in the configuration; `emceepee config check` shows it.",
             )
-        close = difflib.get_close_matches(name[:100], self._members, n=3, cutoff=0.5)
-        known = close or sorted(self._members)[:20]
+        close = difflib.get_close_matches(name[:100], self.members, n=3, cutoff=0.5)
+        known = close or sorted(self.members)[:20]
         suffix = f" {'Close' if close else 'There'} are: {', '.join(known)}." if known else ""
         raise ServerNotFound(f"There is no server {name[:100]!r}.{suffix}")
 
@@ -169,15 +165,15 @@ class Servers:
         rule = None if admission is None else admission.rule
         make_channel = await self._channel_maker(config, rule)
         # In a loop: while one is stopped, somebody else may have added another of the name.
-        while present := self._members.get(config.name):
+        while present := self.members.get(config.name):
             if present.config == config:
                 return present.link
             if not replace:
                 raise ServerExists(f"{config.name} exists already, with other settings.")
             await self.remove(config.name)
-        if len(self._members) >= self._settings.limits.servers:
+        if len(self.members) >= self._settings.limits.servers:
             raise InvalidArguments(
-                f"There are {len(self._members)} servers, which is the limit.",
+                f"There are {len(self.members)} servers, which is the limit.",
                 hint="Remove one with remove_server first.",
             )
         if self._haste.times is not None:
@@ -186,13 +182,14 @@ class Servers:
         link = Link(
             config.name,
             make_channel,
-            sink=self._sink,
+            emit=partial(self._emit, config.name),
             clock=self._clock,
             uniform=self._environment.uniform,
+            tasks=tasks,
             roots=lambda: self._environment.roots,
             options=self._link_options(config, tasks),
         )
-        self._members[config.name] = Member(
+        self.members[config.name] = Member(
             config=config, origin=origin, link=link, admission=admission
         )
         tasks.start_soon(self._run, link)
@@ -217,11 +214,11 @@ class Servers:
             await link.run()
         except Exception as error:  # noqa: BLE001 - nothing of one backend may end the others
             line = f"{link.name} was given up because of an unexpected error: {error!r}"
-            self._sink.log(link.name, LogLine(source=LogSource.PROTOCOL, text=line, level="error"))
+            self._emit(link.name, LogLine(source=LogSource.PROTOCOL, text=line, level="error"))
 
     async def remove(self, name: str) -> None:
         link = self.get(name)
-        del self._members[name]
+        del self.members[name]
         await link.stop()
 
     async def stop_all(self, times: StopTimes) -> None:
@@ -230,14 +227,14 @@ class Servers:
         async with anyio.create_task_group() as tasks:
             for link in self:
                 tasks.start_soon(link.stop)
-        self._members.clear()
+        self.members.clear()
         await anyio.to_thread.run_sync(self._watchdog.close)
 
     async def _channel_maker(
         self, config: ServerConfig, rule: AddressRule | None
-    ) -> Callable[[Sink], Channel]:
+    ) -> Callable[[Emit], Channel]:
         if config.url is None:
-            return lambda sink: self._stdio_channel(config, sink)
+            return lambda emit: self._stdio_channel(config, emit)
         # The HTTP client costs start-up: it is loaded off the loop, with the first URL.
         http = await anyio.to_thread.run_sync(_load_http)
         url, era = config.url, _era(config)
@@ -250,17 +247,17 @@ class Servers:
             times=http.HttpTimes(probe=times.probe_ms / 1000),
             rule=rule,
         )
-        return lambda sink: http.HttpChannel(
+        return lambda emit: http.HttpChannel(
             config.name,
             url,
-            sink=sink,
+            emit=emit,
             clock=self._clock,
             ids=self._ids,
             headers=config.headers,
             options=options,
         )
 
-    def _stdio_channel(self, config: ServerConfig, sink: Sink) -> StdioChannel:
+    def _stdio_channel(self, config: ServerConfig, emit: Emit) -> StdioChannel:
         if config.command is None:
             raise ConfigInvalid(f"{config.name} has neither a command nor a url.")
         times, limits = self._settings.timeouts, self._settings.limits
@@ -273,7 +270,7 @@ class Servers:
                 pass_env=config.pass_env,
                 cwd=config.cwd,
             ),
-            sink=sink,
+            emit=emit,
             surroundings=self._around,
             options=StdioOptions(
                 era=_era(config),
@@ -294,7 +291,6 @@ class Servers:
             lazy=config.lazy,
             request=times.request_ms / 1000,
             rounds=self._settings.limits.rounds,
-            post_mortem=times.post_mortem_ms / 1000,
             restarts=RestartPolicy(
                 base=restart.base_ms / 1000,
                 factor=restart.factor,

@@ -1,22 +1,14 @@
 """The one session: all state, and what joins the client's calls, the servers and the events.
 
-Whatever happens to a server comes in through the sink methods and becomes state and events. What
-the client does comes in through the tools. Everything here is synchronous but waiting.
+What the client does comes in through the tools, what happens to a server through `backend_handler`.
+Everything here is synchronous but waiting.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING
 
 import anyio
-from msgspec import Raw
 
-from emceepee_stdio.backends.base import (
-    LogLine,
-    LogSource,
-    Loss,
-    PhaseChange,
-    Question,
-)
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Settings
 from emceepee_stdio.errors import ProxyError, TaskLimit
@@ -24,23 +16,13 @@ from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Event as JournalEvent
 from emceepee_stdio.journal import Journal, Secrets
 from emceepee_stdio.session.calls import Call, Calls
-from emceepee_stdio.session.heard import (
-    Flows,
-    Logged,
-    Notified,
-    fields_of,
-    fold_of,
-    ring_of,
-)
 from emceepee_stdio.session.promotion import promoted
 from emceepee_stdio.session.questions import Questions
-from emceepee_stdio.session.reconcile import Reconciler
 from emceepee_stdio.session.reply import Reply
-from emceepee_stdio.session.ticker import Ticker
 from emceepee_stdio.state import (
+    Asked,
     EventLog,
     EventType,
-    Phase,
     RequestKind,
     Requests,
     Results,
@@ -48,16 +30,19 @@ from emceepee_stdio.state import (
     Task,
     Tasks,
     Timers,
-    fold_key,
 )
 from emceepee_stdio.state.deadlines import Deadlines
+from emceepee_stdio.wire.ticker import Ticker
+from emceepee_stdio.wire.wakeup import Wakeup
+
+if TYPE_CHECKING:
+    from emceepee_stdio.session.heard import Logged, Notified
 
 __all__ = ["Session"]
 
-_AFTER_ITS_TASK = 5.0
-_ASKED = {
-    RequestKind.ELICITATION: EventType.ELICITATION_REQUEST,
-    RequestKind.SAMPLING: EventType.SAMPLING_REQUEST,
+_CLOSED = {
+    RequestKind.ELICITATION: EventType.ELICITATION_EXPIRED,
+    RequestKind.SAMPLING: EventType.SAMPLING_EXPIRED,
 }
 
 
@@ -91,14 +76,10 @@ class Session:
         self.results = Results(new_id=ids, max_bytes=limits.stored_bytes)
         self.notifications: dict[str, Ring[Notified]] = {}
         self.logs: dict[str, Ring[Logged]] = {}
-        self._reconciler = Reconciler(
-            events=self.events, tasks=self.tasks, requests=self.requests, clock=clock
-        )
         self._calls = Calls()
         self._promotions: Deadlines[Call] = Deadlines()
-        self._flows = Flows(limits.output_lines, servers=limits.servers)
-        self._news = anyio.Event()
-        self.target_of: Callable[[str], str | None] = lambda _server: None
+        self._news = Wakeup()
+        self.wake = self._news.wake
         self.ticker = Ticker(
             clock,
             [
@@ -125,6 +106,19 @@ class Session:
         fold: Hashable = None,
     ) -> str:
         """Something happened: keep it for the client and wake whoever waits. Its id."""
+        event_id = self.add(kind, server=server, data=data, fold=fold)
+        self.wake()
+        return event_id
+
+    def add(
+        self,
+        kind: EventType,
+        *,
+        server: str | None = None,
+        data: Mapping[str, object] | None = None,
+        fold: Hashable = None,
+    ) -> str:
+        """Keep it for the client; who adds more before anybody is woken wakes them himself."""
         added = self.events.add(kind, now=self.clock.now(), server=server, data=data, fold=fold)
         if added.nearly_full or added.dropped:
             self.journal.record(
@@ -133,18 +127,12 @@ class Session:
                 evicted=added.evicted,
                 dropped=added.dropped,
             )
-        self.wake()
         return added.event.id
-
-    def wake(self) -> None:
-        news, self._news = self._news, anyio.Event()
-        news.set()
 
     async def until(self, condition: Callable[[], bool], *, within: float) -> bool:
         """Wait until something that happens makes the condition true; False when time is up."""
         with anyio.move_on_after(within):
-            while not condition():
-                await self._news.wait()
+            await self._news.wait_for(condition)
         return condition()
 
     # Calls
@@ -154,32 +142,35 @@ class Session:
     ) -> None:
         """The call is about to wait on a server: it counts, and it will be answered in time.
 
-        Its server may take longer than the task that the call may become.
+        Its requests need no deadline of their own: it becomes a task, and that expires.
         """
-        call.ttl = self.tasks.check_ttl(ttl)
-        if self._calls.count(server) >= self.settings.limits.server_calls:
-            raise TaskLimit(
-                f"{server} has {self._calls.count(server)} calls and tasks at work, as many as one "
-                "server may have.",
-                hint="Wait for one with await_activity, or stop one with cancel_task.",
-            )
+        if ttl is not None:
+            call.ttl = self.tasks.check_ttl(ttl)
         call.slot = self.tasks.admit()
         call.server, call.tool = server, tool
-        call.deadline = self.clock.now() + within
-        self.journal.debug(JournalEvent.TOOL_EXECUTION_START, server=server, tool=tool)
-        self._calls.add(server, call)
-        call.limit = max(within, 0.0) + call.ttl + _AFTER_ITS_TASK
+        limit = self.settings.limits.server_calls
+        if not self._calls.add(server, call, limit=limit):
+            self.tasks.leave(call.slot)
+            raise TaskLimit(
+                f"{server} has {limit} calls and tasks at work, as many as one server may have.",
+                hint="Wait for one with await_activity, or stop one with cancel_task.",
+            )
+        now = self.clock.now()
+        call.deadline = now + within
+        if self.journal.debugs:
+            self.journal.debug(JournalEvent.TOOL_EXECUTION_START, server=server, tool=tool)
         if within <= 0:
             self.promote(call, "timeout")
             return
-        if self.settings.promote_on_input and self.requests.pending(server=server):
+        waits = self.requests.open and self.requests.pending(server=server)
+        if waits and self.settings.promote_on_input:
             within = min(within, self.settings.timeouts.question_pending_ms / 1000)
-        self._promote_at(call, self.clock.now() + within)
+        self._promote_at(call, now + within)
 
     def finish(self, call: Call, reply: Reply) -> None:
         """The tool is done: answer the client, or keep the reply as the result of its task."""
         self._forget(call)
-        if call.server is not None:
+        if call.server is not None and self.journal.debugs:
             self.journal.debug(
                 JournalEvent.TOOL_EXECUTION_COMPLETE,
                 server=call.server,
@@ -264,18 +255,23 @@ class Session:
     def _promote_at(self, call: Call, deadline: float) -> None:
         call.promote_at = deadline
         self._promotions.set(call, deadline)
-        self.ticker.look(deadline)
+        if deadline < self.ticker.next:
+            self.ticker.look(deadline)
 
     def _stop(self, task_id: str) -> None:
-        call = self._calls.of_task(task_id)
-        if call is not None and call.cancel():
+        if call := self._calls.of_task(task_id):
+            call.cancel()
             self._forget(call)
 
     def _forget(self, call: Call) -> None:
+        if call.slot is None:
+            return
         self._promotions.clear(call)
         self._calls.remove(call)
-        if call.slot is not None:
-            self.tasks.leave(call.slot)
+        self.tasks.leave(call.slot)
+        if self.requests.open:
+            for asked in self.questions.end_call(call, now=self.clock.now()):
+                self.tell_closed(asked)
 
     def _tell_task(self, kind: EventType, task: Task, **more: object) -> str:
         data: dict[str, object] = {"task_id": task.id, "tool": task.tool, **more}
@@ -283,117 +279,20 @@ class Session:
             data["error"] = task.error
         return self.tell(kind, server=task.server, data=data)
 
-    # What the servers tell
+    # Questions
 
-    def phase_changed(self, server: str, change: PhaseChange) -> None:
-        change = change.masked(self.secrets.mask)
-        gone = self._reconciler.phase_changed(server, change)
-        self.questions.forget(gone.requests)
-        self._journal_phase(server, change)
-        self.wake()
+    def tell_closed(self, asked: Asked) -> None:
+        """A question ended without an answer: tell it with its reason."""
+        reason = asked.closed_by.value if asked.closed_by else asked.status.value
+        data = {"request_id": asked.id, "reason": reason}
+        self.tell(_CLOSED[asked.kind], server=asked.server, data=data)
 
-    def attempt_failed(self, server: str, error: ProxyError) -> None:
-        error = error.masked(self.secrets.mask)
-        self.journal.record(JournalEvent.SERVER_RECONNECT_FAILED, server=server, error=str(error))
-
-    def process_started(self, server: str, pid: int) -> None:
-        self._reconciler.process_started(server, pid)
-        self.journal.record(
-            JournalEvent.SERVER_SPAWNED, server=server, pid=pid, command=self.target_of(server)
-        )
-        self.wake()
-
-    def process_ended(self, server: str, loss: Loss, *, expected: bool) -> None:
-        self._reconciler.process_ended(server, loss.masked(self.secrets.mask), expected=expected)
-        self.wake()
-
-    def notification(self, server: str, method: str, params: Raw | None) -> None:
-        limits = self.settings.limits
-        ring = ring_of(
-            self.notifications, server, capacity=limits.notifications, servers=limits.servers
-        )
-        now = self.clock.now()
-        ring.append(Notified(server=server, method=method, params=params, received_at=now))
-        fields = fields_of(params)
-        self.tell(
-            EventType.NOTIFICATION,
-            server=server,
-            data={"method": method, "params": fields} if fields else {"method": method},
-            fold=fold_of(server, method, fields),
-        )
-
-    def log(self, server: str, line: LogLine) -> None:
-        logger = line.logger and self.secrets.mask(line.logger)
-        line = replace(line, text=self.secrets.mask(line.text), logger=logger)
-        limits, now = self.settings.limits, self.clock.now()
-        ring = ring_of(self.logs, server, capacity=limits.log_lines, servers=limits.servers)
-        ring.append(Logged(server=server, line=line, received_at=now))
-        passed, over = self._flows.takes(server, now)
-        if not passed:
-            return
-        if over:
-            self.journal.record(JournalEvent.SERVER_OUTPUT_DROPPED, server=server, count=over)
-        write = self.journal.debug if line.source is LogSource.PROTOCOL else self.journal.info
-        write(JournalEvent.SERVER_OUTPUT, server=server, source=line.source.value, text=line.text)
-
-    def asked(self, server: str, question: Question) -> None:
-        asked = self.questions.admit(server, question, now=self.clock.now())
-        if asked is None:
-            return
-        self.ticker.look(asked.expires_at)
-        self.journal.record(
-            JournalEvent.ELICITATION_RECEIVED,
-            server=server,
-            request_id=asked.id,
-            kind=asked.kind.value,
-        )
-        self.tell(_ASKED[asked.kind], server=server, data={"request_id": asked.id})
-        if self.settings.promote_on_input:
-            self._make_way(server, question.call)
-
-    def withdrawn(self, server: str, question: Question) -> None:  # noqa: ARG002 - the sink's way
-        if closed := self.questions.withdraw(question, now=self.clock.now()):
-            self._reconciler.asked_expired(closed)
-            self.wake()
-
-    def lists_differ(self, server: str, kinds: Sequence[str]) -> None:
-        for kind in kinds:
-            self.tell(
-                EventType.NOTIFICATION,
-                server=server,
-                data={"method": f"notifications/{kind}/list_changed", "since_reconnect": True},
-                fold=fold_key(server, f"notifications/{kind}/list_changed", {}),
-            )
-
-    def health_changed(self, server: str, *, degraded: bool, misses: int) -> None:
-        kind = EventType.SERVER_HEALTH_DEGRADED if degraded else EventType.SERVER_HEALTH_RESTORED
-        self.tell(kind, server=server, data={"missed": misses})
-
-    def _make_way(self, server: str, asking: object) -> None:
+    def make_way(self, server: str, asking: object) -> None:
         """A client that calls one tool at a time could not answer: let its calls go, soon."""
         grace = self.clock.now() + self.settings.timeouts.promotion_grace_ms / 1000
         for call in self._calls.waiting_on(server):
             if asking is None or asking is call:
                 self._promote_at(call, min(grace, call.promote_at))
-
-    def _journal_phase(self, server: str, change: PhaseChange) -> None:
-        if change.phase is Phase.CONNECTED:
-            self.journal.record(JournalEvent.SERVER_CONNECTED, server=server)
-        elif change.phase is Phase.RECONNECTING:
-            self.journal.record(
-                JournalEvent.SERVER_RECONNECTING,
-                server=server,
-                attempt=change.attempt,
-                error=str(change.error),
-            )
-        elif change.phase is Phase.FAILED:
-            self.journal.record(JournalEvent.SERVER_FAILED, server=server, error=str(change.error))
-        elif change.previous is Phase.CONNECTED:
-            self.journal.record(
-                JournalEvent.SERVER_DISCONNECTED,
-                server=server,
-                error=str(change.error) if change.error else None,
-            )
 
     # Time
 
@@ -409,8 +308,7 @@ class Session:
             self._tell_task(EventType.TASK_EXPIRED, task)
         for asked in self.requests.expire(now=now):
             self.questions.refuse(asked, "The client did not answer in time.")
-            self._reconciler.asked_expired(asked)
-            self.wake()
+            self.tell_closed(asked)
             self.journal.record(
                 JournalEvent.ELICITATION_TIMEOUT, server=asked.server, request_id=asked.id
             )

@@ -83,7 +83,7 @@ class EventLog:
         self._new_id = new_id
         self._capacity = capacity
         self._kept: dict[int, _Entry] = {}
-        self._waiting: dict[int, _Entry] = {}
+        self.undelivered: dict[int, _Entry] = {}  # what waits, by its place in the order
         self._folds: dict[Hashable, int] = {}
         self._leases: dict[int, tuple[_Entry, ...]] = {}
         self._leased = 0
@@ -98,14 +98,14 @@ class EventLog:
     def statistics(self) -> LogStatistics:
         return LogStatistics(
             kept=len(self._kept),
-            waiting=len(self._waiting),
+            waiting=len(self.undelivered),
             leased=self._leased,
             capacity=self._capacity,
         )
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return len(self.undelivered)
 
     @property
     def latest(self) -> int:
@@ -148,8 +148,8 @@ class EventLog:
 
     def take(self, *, limit: int | None = None) -> Lease:
         """Lease the oldest waiting events."""
-        entries = list(islice(self._waiting.values(), limit))
-        return self._lease(entries, remaining=len(self._waiting) - len(entries))
+        entries = list(islice(self.undelivered.values(), limit))
+        return self._lease(entries, remaining=len(self.undelivered) - len(entries))
 
     def take_after(self, event_id: str, *, limit: int | None = None) -> Lease:
         """Lease what came after this event, told before or not; all that is kept if it is gone.
@@ -168,8 +168,8 @@ class EventLog:
 
     def take_these(self, event_ids: Collection[str]) -> Lease:
         """Lease exactly these, where they wait: an answer tells what its own tool caused."""
-        entries = [entry for entry in self._waiting.values() if entry.event.id in event_ids]
-        return self._lease(entries, remaining=len(self._waiting) - len(entries))
+        entries = [entry for entry in self.undelivered.values() if entry.event.id in event_ids]
+        return self._lease(entries, remaining=len(self.undelivered) - len(entries))
 
     def keep_first(self, lease: Lease, count: int) -> Lease:
         """Shrink a lease to its first events; the others wait again."""
@@ -201,7 +201,7 @@ class EventLog:
 
     def _keep(self, entry: _Entry) -> None:
         self._kept[entry.event.seq] = entry
-        self._waiting[entry.event.seq] = entry
+        self.undelivered[entry.event.seq] = entry
         if entry.fold is not None:
             self._folds[entry.fold] = entry.event.seq
 
@@ -215,7 +215,7 @@ class EventLog:
 
     def _forget(self, seq: int) -> _Entry:
         entry = self._kept.pop(seq)
-        self._waiting.pop(seq, None)
+        self.undelivered.pop(seq, None)
         self._unfold(entry)
         return entry
 
@@ -230,7 +230,7 @@ class EventLog:
             if entry.delivery is Delivery.WAITING:
                 self._move(entry, Delivery.LEASED)
                 self._leased += 1
-                del self._waiting[entry.event.seq]
+                del self.undelivered[entry.event.seq]
                 self._unfold(entry)
         self._leases[number] = tuple(entries)
         return Lease(
@@ -254,7 +254,7 @@ class EventLog:
         for entry in returned:
             self._move(entry, Delivery.WAITING)
             self._leased -= 1
-            self._waiting[entry.event.seq] = entry
+            self.undelivered[entry.event.seq] = entry
             if entry.fold is not None:
                 self._fold_again(entry)
         if returned:
@@ -275,7 +275,7 @@ class EventLog:
         entry.delivery = target
 
     def _just_became_nearly_full(self) -> bool:
-        nearly_full = len(self._waiting) + self._leased >= self._capacity * _NEARLY_FULL
+        nearly_full = len(self.undelivered) + self._leased >= self._capacity * _NEARLY_FULL
         just_now = nearly_full and not self._warned
         self._warned = nearly_full
         return just_now
@@ -287,7 +287,7 @@ class EventLog:
         beyond = len(self._kept) - self._capacity
         quota = beyond + max(1, self._capacity // _EVICTED_SHARE)
         delivered = [e for e in self._kept.values() if e.delivery is Delivery.DELIVERED][:quota]
-        waiting = [e for e in self._waiting.values() if not _is_notice(e)]
+        waiting = [e for e in self.undelivered.values() if not _is_notice(e)]
         lost = waiting[: quota - len(delivered)]
         for entry in (*delivered, *lost):
             self._forget(entry.event.seq)
@@ -313,13 +313,13 @@ class EventLog:
 
     def _arrange_waiting(self) -> None:
         """Put what waits back in order; notices that wait together become one."""
-        self._waiting = dict(sorted(self._waiting.items()))
-        notices = [entry for entry in self._waiting.values() if _is_notice(entry)]
+        self.undelivered = dict(sorted(self.undelivered.items()))
+        notices = [entry for entry in self.undelivered.values() if _is_notice(entry)]
         if len(notices) > 1:
             for entry in notices:
                 self._forget(entry.event.seq)
             self._keep(_merged(notices))
-            self._waiting = dict(sorted(self._waiting.items()))
+            self.undelivered = dict(sorted(self.undelivered.items()))
 
 
 def _is_notice(entry: _Entry) -> bool:

@@ -99,7 +99,7 @@ class TooManyRequests(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A view of one question. `call` names the call that is known to have raised it."""
+    """A view of one question. `source` is where its answer goes, in the words of who asked."""
 
     id: str
     kind: RequestKind
@@ -108,7 +108,7 @@ class Asked:
     status: RequestStatus
     created_at: float
     expires_at: float
-    call: str | None = None
+    source: object = None
     closed_at: float | None = None
     closed_by: ClosedBy | None = None
 
@@ -125,15 +125,15 @@ class Requests:
         self._new_id = new_id
         self._timeout = timeout
         self._limit = limit
-        self._pending: dict[str, Asked] = {}
+        self.open: dict[str, Asked] = {}  # the one home of what is pending, by id
         self._graves = Graves()
         self._deadlines: Deadlines[str] = Deadlines()
 
     def __repr__(self) -> str:
-        return f"<Requests pending={len(self._pending)} limit={self._limit}>"
+        return f"<Requests pending={len(self.open)} limit={self._limit}>"
 
     def __len__(self) -> int:
-        return len(self._pending)
+        return len(self.open)
 
     def add(
         self,
@@ -142,9 +142,9 @@ class Requests:
         server: str,
         params: Mapping[str, object],
         now: float,
-        call: str | None = None,
+        source: object = None,
     ) -> Asked:
-        if len(self._pending) >= self._limit:
+        if len(self.open) >= self._limit:
             raise TooManyRequests(f"{self._limit} questions are already waiting for the client")
         asked = Asked(
             id=self._new_id(),
@@ -154,15 +154,15 @@ class Requests:
             status=RequestStatus.PENDING,
             created_at=now,
             expires_at=now + self._timeout,
-            call=call,
+            source=source,
         )
-        self._pending[asked.id] = asked
+        self.open[asked.id] = asked
         self._deadlines.set(asked.id, asked.expires_at)
         return asked
 
     def get(self, request_id: str, *, kind: RequestKind, now: float) -> Asked:
         """The pending question of that kind; otherwise the error says what became of it."""
-        asked = self._pending.get(request_id)
+        asked = self.open.get(request_id)
         if asked is not None and asked.kind is kind:
             return asked
         if asked is not None:
@@ -176,7 +176,7 @@ class Requests:
     def pending(self, *, kind: RequestKind | None = None, server: str | None = None) -> list[Asked]:
         return [
             asked
-            for asked in self._pending.values()
+            for asked in self.open.values()
             if kind in (None, asked.kind) and server in (None, asked.server)
         ]
 
@@ -191,7 +191,7 @@ class Requests:
 
     def withdraw(self, request_id: str, *, now: float) -> Asked | None:
         """The server takes its question back; None when it was closed before."""
-        asked = self._pending.get(request_id)
+        asked = self.open.get(request_id)
         return asked and self._reject(asked, ClosedBy.WITHDRAWN, now=now)
 
     def reject_server(self, server: str, reason: ClosedBy, *, now: float) -> list[Asked]:
@@ -204,9 +204,7 @@ class Requests:
     def expire(self, *, now: float) -> list[Asked]:
         """Close what nobody answered in time."""
         return [
-            self._close(
-                self._pending[request_id], RequestStatus.EXPIRED, now=now, by=ClosedBy.TIMEOUT
-            )
+            self._close(self.open[request_id], RequestStatus.EXPIRED, now=now, by=ClosedBy.TIMEOUT)
             for request_id in self._deadlines.pop_due(now=now)
         ]
 
@@ -217,7 +215,7 @@ class Requests:
         self, asked: Asked, status: RequestStatus, *, now: float, by: ClosedBy | None = None
     ) -> Asked:
         _STATES[asked.kind].check(asked.status, status)
-        del self._pending[asked.id]
+        del self.open[asked.id]
         self._deadlines.clear(asked.id)
         self._graves.bury(asked.id, f"{status.value} ({by.value})" if by else status.value, now=now)
         return replace(asked, status=status, closed_at=now, closed_by=by)

@@ -75,10 +75,7 @@ class Expiry:
 class Slot:
     """The place of one call within the limit: given up when the call ends or becomes a task."""
 
-    __slots__ = ("held",)
-
-    def __init__(self) -> None:
-        self.held = True
+    held = True
 
 
 class Tasks:

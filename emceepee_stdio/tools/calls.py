@@ -1,14 +1,21 @@
-"""execute_tool: run a tool of a server, forgiving what models get wrong and nothing else."""
+"""execute_tool: run a tool of a server, forgiving what models get wrong and nothing else.
+
+One road for every call: it is prepared, sent, and answered when its outcome is there. Most need no
+task to wait in: with a named server and plain arguments the request is sent at once, and the
+outcome comes back by itself. Whatever has to be seen to before that is seen to in a task, which
+then sends the same request in the same way.
+"""
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
-from typing import Annotated, cast
+from functools import partial
+from typing import Annotated
 
-import msgspec
+from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from emceepee_stdio.backends.base import RemoteError, Settled
+from emceepee_stdio.backends.base import RemoteError
 from emceepee_stdio.backends.link import Link
 from emceepee_stdio.errors import (
     InvalidArguments,
@@ -18,17 +25,22 @@ from emceepee_stdio.errors import (
     ToolNotFound,
 )
 from emceepee_stdio.journal import Event
+from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.tools.listing import gather
-from emceepee_stdio.tools.registry import Params
-from emceepee_stdio.tools.repair import depends_on_schema, repaired
+from emceepee_stdio.tools.registry import Params, Result
+from emceepee_stdio.tools.repair import depends_on_schema, is_plain, repaired
+from emceepee_stdio.wire.peer import OutgoingRequest
 
-__all__ = ["ExecuteTool", "begin_tool", "execute_tool"]
+__all__ = ["ExecuteTool", "execute_tool"]
+
+_NO_ARGUMENTS = Raw(b"{}")
+_LOOK_S = 5.0  # to tell a tool that does not exist from one that failed; the error itself is there
 
 
-class ExecuteTool(Params, forbid_unknown_fields=False):
+class ExecuteTool(Params):
     """Which tool, with what."""
 
     tool: Annotated[str, Meta(description="The tool's name on that server.")]
@@ -67,99 +79,81 @@ class ExecuteTool(Params, forbid_unknown_fields=False):
     ) = UNSET
 
 
-class _Exactly(ExecuteTool, forbid_unknown_fields=True):
-    """The same, without anything to put right."""
+def execute_tool(
+    runtime: Runtime, p: ExecuteTool, call: Call
+) -> Coroutine[object, object, None] | None:
+    member = None if p.server is UNSET else runtime.servers.members.get(p.server)
+    enforced = runtime.configured.config.settings.policy.pin == "enforce"
+    args = None if p.args is UNSET else p.args
+    if member is None or enforced or not is_plain(args, call.extra):
+        return _prepare(runtime, p, call)
+    _send(runtime, member.link, p, call, args or _NO_ARGUMENTS)
+    return None
 
 
-_read_exactly = msgspec.json.Decoder(_Exactly).decode
-
-
-def begin_tool(
-    runtime: Runtime,
-    arguments: Raw | None,
-    call: Call,
-    finish: Callable[[Callable[[], Reply]], None],
-    go_on: Callable[[], object],
-) -> bool:
-    """The common case without a task: a connected server, a plain result. False for all others.
-
-    `finish` answers with what its argument makes; `go_on` runs `execute_tool` for what came to
-    something else than a plain result.
-    """
-    try:
-        p = _read_exactly(arguments or b"{}")
-    except (msgspec.MsgspecError, RecursionError):
-        return False
-    link = None if p.server is UNSET else runtime.servers.find(p.server)
-    if link is None or not link.is_lean or runtime.pins.enforced or p.timeout_ms == 0:
-        return False
-    if link.known("tools") is None and depends_on_schema(_given(p), call.extra):
-        return False
-    args = _repaired(runtime, link, p, call)
-    _begin(runtime, link, p, call)
-
-    is_over = False
-
-    def on_done(settled: Settled) -> None:
-        nonlocal is_over
-        is_over = True
-        call.underway = None
-        outcome = settled.outcome
-        if isinstance(outcome, Raw):
-            finish(lambda: Reply.result(outcome, server=link.name))
-        else:
-            call.settled = settled
-            go_on()
-
-    underway = link.begin_tool(
-        p.tool, args, within=call.limit, on_done=on_done, call=call, on_progress=call.on_progress
-    )
-    if not is_over:
-        call.underway = underway
-    return underway is not None
-
-
-async def execute_tool(runtime: Runtime, p: ExecuteTool, call: Call) -> Reply:
+async def _prepare(runtime: Runtime, p: ExecuteTool, call: Call) -> None:
+    """Find the server, learn its tools, see that a person has seen them; then send."""
     link = await _resolve(runtime, p, call)
-    needs_schema = depends_on_schema(_given(p), call.extra) and link.known("tools") is None
-    args = None if needs_schema else _repaired(runtime, link, p, call)
-    if call.slot is None:
-        _begin(runtime, link, p, call)
+    await checkpoint_if_cancelled()  # it may have been cancelled in the same moment
+    args = None if _needs_schema(link, p, call) else _repaired(runtime, link, p, call)
+    _begin(runtime, link, p, call)
     if runtime.pins.enforced:
         await _learn(link, runtime)
-        member = runtime.servers.member(link.name)
+        member = runtime.servers.members.get(link.name)
         if member is not None:
             await runtime.pins.check(member.config, p.tool)
     if args is None:
         await _learn(link, runtime)
         args = _repaired(runtime, link, p, call)
-    try:
-        result = await link.call_tool(
-            p.tool,
-            args,
-            within=call.limit,
-            call=call,
-            on_progress=call.on_progress,
-            settled=call.settled,
-        )
-    except ServerDisconnected as error:
-        raise ServerDisconnected(
-            f"{error.fact}\n{_repeatable(link, p.tool)}", hint=error.next_step
-        ) from None
-    except RemoteError as error:
-        refused = error
-    else:
-        return Reply.result(result, server=link.name)
-    await _check_tool_exists(link, p.tool, refused)
-    raise refused
+    await checkpoint_if_cancelled()
+    _send(runtime, link, p, call, args)
+
+
+def _send(runtime: Runtime, link: Link, p: ExecuteTool, call: Call, args: Raw) -> None:
+    if call.slot is None:
+        _begin(runtime, link, p, call)
+    request = OutgoingRequest(
+        method="tools/call",
+        params={"name": p.tool, "arguments": args},
+        call=call,
+        on_progress=call.on_progress,
+    )
+
+    def on_done(outcome: Raw | ProxyError) -> None:
+        call.proceed(partial(_answered, link, p.tool, outcome))
+
+    call.cancel_request = link.send(request, on_done)
+
+
+def _answered(link: Link, tool: str, outcome: Raw | ProxyError) -> Result:
+    if isinstance(outcome, Raw):
+        return Reply.result(outcome, server=link.name)
+    if isinstance(outcome, RemoteError):
+        return _refused(link, tool, outcome)
+    if isinstance(outcome, ServerDisconnected):
+        fact = f"{outcome.fact}\n{_repeatable(link, tool)}"
+        raise ServerDisconnected(fact, hint=outcome.next_step)
+    raise outcome
+
+
+def _needs_schema(link: Link, p: ExecuteTool, call: Call) -> bool:
+    """Whether the arguments cannot be read before the server has listed its tools."""
+    return link.lists.tools is None and depends_on_schema(_given(p), call.extra)
 
 
 def _begin(runtime: Runtime, link: Link, p: ExecuteTool, call: Call) -> None:
+    """How long this client may be kept waiting; a word is noted when it asked for more."""
+    times = runtime.settings.timeouts
+    wanted = (times.call_ms if p.timeout_ms is UNSET else p.timeout_ms) / 1000
+    wanted = min(wanted, times.call_max_ms / 1000)
+    if p.timeout_ms is not UNSET and wanted > call.ceiling:
+        lowered = round(call.ceiling * 1000)
+        call.note = f"timeout_ms was lowered to {lowered}, because this client waits no longer."
     runtime.session.begin(
         call,
         server=link.name,
         tool=p.tool,
-        within=_patience(runtime, p, call),
+        within=min(wanted, call.ceiling),
         ttl=None if p.task_ttl_ms is UNSET else p.task_ttl_ms / 1000,
     )
 
@@ -187,10 +181,10 @@ async def _resolve(runtime: Runtime, p: ExecuteTool, call: Call) -> Link:
     """The named server, or the only one that has the tool."""
     if p.server is not UNSET:
         return runtime.servers.get(p.server)
-    having = [link for link in runtime.servers if link.tool(p.tool) is not None]
+    having = _having(runtime, p.tool)
     if not having:
         await gather(runtime, "tools", ".*", call)
-        having = [link for link in runtime.servers if link.tool(p.tool) is not None]
+        having = _having(runtime, p.tool)
     if len(having) == 1:
         return having[0]
     if having:
@@ -205,40 +199,33 @@ async def _resolve(runtime: Runtime, p: ExecuteTool, call: Call) -> Link:
     )
 
 
-def _patience(runtime: Runtime, p: ExecuteTool, call: Call) -> float:
-    """How long this client may be kept waiting; a word is noted when it asked for more."""
-    times = runtime.settings.timeouts
-    wanted = (times.call_ms if p.timeout_ms is UNSET else p.timeout_ms) / 1000
-    wanted = min(wanted, times.call_max_ms / 1000)
-    if p.timeout_ms is not UNSET and wanted > call.ceiling:
-        lowered = round(call.ceiling * 1000)
-        call.note = f"timeout_ms was lowered to {lowered}, because this client waits no longer."
-    return min(wanted, call.ceiling)
+def _having(runtime: Runtime, tool: str) -> list[Link]:
+    return [link for link in runtime.servers if link.lists.tool(tool) is not None]
 
 
 def _schema(link: Link, tool: str) -> Mapping[str, object]:
-    schema = (link.tool(tool) or {}).get("inputSchema")
-    return cast("Mapping[str, object]", schema) if isinstance(schema, dict) else {}
+    return mapping((link.lists.tool(tool) or {}).get("inputSchema"))
 
 
 def _repeatable(link: Link, tool: str) -> str:
     """Whether the call may be made again without doing something twice."""
-    hints = (link.tool(tool) or {}).get("annotations")
-    known = cast("dict[str, object]", hints) if isinstance(hints, dict) else dict[str, object]()
-    if known.get("readOnlyHint") is True or known.get("idempotentHint") is True:
+    hints = mapping((link.lists.tool(tool) or {}).get("annotations"))
+    if hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True:
         return "The call may be repeated safely: the tool says so."
     return "The call may or may not have been carried out: check before repeating it."
 
 
-async def _check_tool_exists(link: Link, tool: str, error: RemoteError) -> None:
+async def _refused(link: Link, tool: str, error: RemoteError) -> Reply:
     """A failed call of a tool that the server does not list is better told as that."""
     try:
-        tools = await link.list_all("tools", within=5.0)
+        tools = await link.list_all("tools", within=_LOOK_S)
     except ProxyError:
-        return
+        raise error from None
     names = [str(item.get("name")) for item in tools]
-    if tool in names:
-        return
+    raise error if tool in names else _missing(link, tool, names)
+
+
+def _missing(link: Link, tool: str, names: list[str]) -> ToolNotFound:
     close = difflib.get_close_matches(tool[:100], names, n=3, cutoff=0.5)
     shown = f" Close are: {', '.join(close)}." if close else f" Tools that it has: {len(names)}."
-    raise ToolNotFound(f"{link.name} has no tool {tool[:100]!r}.{shown}") from error
+    return ToolNotFound(f"{link.name} has no tool {tool[:100]!r}.{shown}")

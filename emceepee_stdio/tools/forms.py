@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import cast
 
+from emceepee_stdio.json_values import mapping
+
 __all__ = ["form_problems"]
 
 Schema = Mapping[str, object]
@@ -24,12 +26,12 @@ _FORMATS = {
 
 def form_problems(content: Mapping[str, object], schema: Schema) -> list[str]:
     """What is wrong with an answer, one sentence each; nothing when it fits."""
-    properties = _mapping(schema.get("properties"))
+    properties = mapping(schema.get("properties"))
     required = _list(schema.get("required"))
     problems = [f"{name} is missing" for name in required if name not in content]
     for name, value in content.items():
         if name in properties:
-            problems += [f"{name} {what}" for what in _field(value, _mapping(properties[name]))]
+            problems += [f"{name} {what}" for what in _field(value, mapping(properties[name]))]
         elif properties:
             problems.append(f"{name} was not asked for; known are {', '.join(properties)}")
     return problems
@@ -92,7 +94,7 @@ def _array(value: object, schema: Schema) -> Iterator[str]:
         yield f"must have at least {fewest} items"
     if isinstance(most, int) and len(items) > most:
         yield f"must have at most {most} items"
-    choices = _choices(_mapping(schema.get("items")))
+    choices = _choices(mapping(schema.get("items")))
     for item in items:
         if choices and item not in choices:
             yield f"holds {item!r}, which is not one of {', '.join(map(repr, choices))}"
@@ -100,11 +102,7 @@ def _array(value: object, schema: Schema) -> Iterator[str]:
 
 def _choices(schema: Schema) -> list[object]:
     titled = _list(schema.get("oneOf")) or _list(schema.get("anyOf"))
-    return _list(schema.get("enum")) or [_mapping(choice).get("const") for choice in titled]
-
-
-def _mapping(value: object) -> Schema:
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+    return _list(schema.get("enum")) or [mapping(choice).get("const") for choice in titled]
 
 
 def _list(value: object) -> list[object]:

@@ -15,6 +15,7 @@ import anyio.lowlevel
 from msgspec import UNSET, Meta, UnsetType
 
 from emceepee_stdio.backends.link import Link
+from emceepee_stdio.backends.lists import Kind
 from emceepee_stdio.errors import (
     InvalidArguments,
     InvalidPattern,
@@ -131,7 +132,7 @@ async def gather(runtime: Runtime, kind: str, servers: str, call: Call) -> Found
             answers[link.name] = items
         except ProxyError as error:
             found.fail(link.name, mask(str(error)))
-            answers[link.name] = link.known(kind) or ()
+            answers[link.name] = link.lists.known(Kind(kind)) or ()
 
     async with anyio.create_task_group() as tasks:
         for link in links:

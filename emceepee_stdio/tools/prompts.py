@@ -1,5 +1,6 @@
 """Tools for prompts and for completing their arguments."""
 
+import math
 from typing import Annotated
 
 import msgspec
@@ -105,7 +106,7 @@ async def get_prompt(runtime: Runtime, p: GetPrompt, call: Call) -> Reply:
         within=min(times.call_ms / 1000, call.ceiling),
     )
     try:
-        result = await link.get_prompt(p.name, p.arguments, within=call.limit, call=call)
+        result = await link.get_prompt(p.name, p.arguments, within=math.inf, call=call)
     except (CallFailed, PromptNotFound) as error:
         refused = error
     else:

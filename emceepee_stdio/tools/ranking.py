@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import cast
+
+from emceepee_stdio.json_values import mapping
 
 __all__ = ["Ranked", "rank", "words"]
 
@@ -133,8 +134,8 @@ def _weights(server: str, tool: Mapping[str, object]) -> dict[str, float]:
 
     In a text that says much, each word says less.
     """
-    properties = _mapping(_mapping(tool.get("inputSchema")).get("properties"))
-    about = " ".join(str(_mapping(value).get("description", "")) for value in properties.values())
+    properties = mapping(mapping(tool.get("inputSchema")).get("properties"))
+    about = " ".join(str(mapping(value).get("description", "")) for value in properties.values())
     texts = {
         "name": str(tool.get("name", "")),
         "title": str(tool.get("title", "") or ""),
@@ -198,7 +199,3 @@ def _score(meanings: Sequence[Mapping[str, float]], having: Mapping[str, float])
 def _brevity(tool: Mapping[str, object]) -> float:
     """Of two tools that fit alike, the one that is less special."""
     return 1 / (1 + _LENGTH_COSTS * len(words(str(tool.get("name", "")))))
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}

@@ -4,7 +4,7 @@ A mistake in the arguments is told by field, what was given and what is expected
 """
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -15,8 +15,9 @@ from emceepee_stdio.errors import InvalidArguments
 from emceepee_stdio.session.calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.wire.codec import to_json
 
-__all__ = ["Params", "Tool", "open_world", "read_only"]
+__all__ = ["Params", "Result", "Tool", "open_world", "read_only"]
 
 _WHERE = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]*)`")
@@ -30,22 +31,19 @@ class Params(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The arguments of a tool; the base of each of them."""
 
 
-Run = Callable[[Runtime, Any, Call], Awaitable[Reply]]
-
-
-Finish = Callable[[Callable[[], Reply]], None]
-Begin = Callable[[Runtime, Raw | None, Call, Finish, Callable[[], object]], bool]
+Result = Reply | Coroutine[object, object, Reply | None] | None
+Run = Callable[[Runtime, Any, Call], Result]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """One row of the table. `begin` is tried first where there is one: it needs no task."""
+    """One row of the table. A `forgiving` tool is also given arguments that it does not know."""
 
     name: str
     params: type[Params]
     run: Run
     description: str
-    begin: Begin | None = None
+    forgiving: bool = False
     annotations: Mapping[str, bool] = field(
         default_factory=lambda: {"destructiveHint": False, "openWorldHint": False}
     )
@@ -62,16 +60,26 @@ class Tool:
         except (msgspec.MsgspecError, RecursionError):
             raise InvalidArguments(f"{self.name}: the arguments must be a JSON object.") from None
 
-    async def call(self, runtime: Runtime, arguments: Raw | None, call: Call) -> Reply:
-        """Read the arguments and run; unknown ones are noted for the tool that forgives them."""
-        params = self.decode(arguments)
-        if not self.params.__struct_config__.forbid_unknown_fields and arguments is not None:
+    def call(self, runtime: Runtime, arguments: Raw | None, call: Call) -> Result:
+        """Read the arguments and run."""
+        try:
+            params = msgspec.json.decode(arguments or b"{}", type=self.params)
+        except (msgspec.MsgspecError, RecursionError):
+            if self.forgiving and arguments is not None:
+                params = self._decode_known(arguments, call)
+            else:
+                params = self.decode(arguments)
+        return self.run(runtime, params, call)
+
+    def _decode_known(self, arguments: Raw, call: Call) -> Params:
+        """Put the arguments that this tool does not know aside, for it to make sense of."""
+        try:
             given = msgspec.json.decode(arguments, type=dict[str, Raw])
-            if len(given) > len(known := self.params.__struct_encode_fields__) or (
-                given.keys() - set(known)
-            ):
-                call.extra = {k: v for k, v in given.items() if k not in known}
-        return await self.run(runtime, params, call)
+        except (msgspec.MsgspecError, RecursionError):
+            return self.decode(arguments)
+        known = self.params.__struct_encode_fields__
+        call.extra = {key: value for key, value in given.items() if key not in known}
+        return self.decode(Raw(to_json({key: given[key] for key in known if key in given})))
 
     def listed(self) -> dict[str, object]:
         """The tool as tools/list shows it."""
@@ -87,6 +95,8 @@ class Tool:
         (_, definitions) = msgspec.json.schema_components([self.params])
         schema = cast("dict[str, object]", definitions[self.params.__name__])
         flat = _flattened(schema, cast("dict[str, object]", definitions))
+        if self.forgiving:
+            cast("dict[str, object]", flat).pop("additionalProperties", None)
         return cast("dict[str, object]", flat)
 
     def _explain(self, message: str) -> str:

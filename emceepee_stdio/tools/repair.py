@@ -5,19 +5,23 @@ Only what cannot be meant otherwise is put right, and what was is told.
 
 import re
 from collections.abc import Mapping
-from typing import cast
 
 import msgspec
 from msgspec import Raw
 
 from emceepee_stdio.errors import InvalidArguments
+from emceepee_stdio.json_values import mapping
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = ["depends_on_schema", "repaired"]
+__all__ = ["depends_on_schema", "is_plain", "repaired"]
 
 Schema = Mapping[str, object]
 
+_BRACE = ord("{")
+
 _HOLDS_A_STRING = re.compile(rb':\s*+"|^"')
+# A string that may stand for a number or a boolean; an escape may hide one.
+_CONVERTIBLE = re.compile(rb':\s*+"\s*+(?:[-\d\\\x80-\xff]|true|false)')
 _KINDS: Mapping[str, type] = {"integer": int, "number": float, "boolean": bool}
 
 
@@ -44,6 +48,13 @@ def repaired(
     if bytes(memoryview(args)[:1]) != b"{":
         raise InvalidArguments(f"The args of {tool} must be an object.")
     return _converted(args, properties, repairs), repairs
+
+
+def is_plain(args: Raw | None, extra: Mapping[str, Raw]) -> bool:
+    """Whether nothing about these arguments could be put right, whatever the schema."""
+    if extra or args is None:
+        return not extra
+    return memoryview(args)[0] == _BRACE and not _CONVERTIBLE.search(args)
 
 
 def depends_on_schema(args: Raw | None, extra: Mapping[str, Raw]) -> bool:
@@ -84,7 +95,7 @@ def _converted(args: Raw, properties: Schema, repairs: list[str]) -> Raw:
     wanting = {
         name: kind
         for name, schema in properties.items()
-        if (kind := _mapping(schema).get("type")) in list(_KINDS)
+        if (kind := mapping(schema).get("type")) in list(_KINDS)
     }
     if not wanting or b'"' not in bytes(args):
         return args
@@ -111,8 +122,4 @@ def _unquoted(value: Raw, kind: str) -> Raw | None:
 
 
 def _properties(schema: Schema) -> Schema:
-    return _mapping(schema.get("properties"))
-
-
-def _mapping(value: object) -> Schema:
-    return cast("Schema", value) if isinstance(value, dict) else {}
+    return mapping(schema.get("properties"))

@@ -1,5 +1,6 @@
 """Tools for resources: find, read, and be told when they change."""
 
+import math
 from typing import Annotated
 
 import anyio.lowlevel
@@ -124,7 +125,7 @@ async def read_resource(runtime: Runtime, p: ReadResource, call: Call) -> Reply:
     times = runtime.settings.timeouts
     within = min(times.call_ms / 1000, call.ceiling)
     runtime.session.begin(call, server=link.name, tool="read_resource", within=within)
-    result = await link.read_resource(p.uri, within=call.limit, call=call)
+    result = await link.read_resource(p.uri, within=math.inf, call=call)
     return Reply.contents(result, server=link.name)
 
 

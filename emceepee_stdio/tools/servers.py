@@ -125,7 +125,7 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
     session = runtime.session
     before = session.events.latest
     present = list(runtime.servers)
-    member = runtime.servers.member(config.name)
+    member = runtime.servers.members.get(config.name)
     admission = None
     if member is not None and member.config != config and not p.replace:
         raise ServerExists(f"{config.name} exists already, with other settings.")
@@ -173,7 +173,7 @@ async def remove_server(runtime: Runtime, p: RemoveServer, call: Call) -> Reply:
 async def reconnect_server(runtime: Runtime, p: ReconnectServer, call: Call) -> Reply:
     link = runtime.servers.get(p.name)
     before = runtime.session.events.latest
-    member = runtime.servers.member(p.name)
+    member = runtime.servers.members.get(p.name)
     try:
         if member is not None and p.era not in (UNSET, member.config.era):
             changed = msgspec.structs.replace(member.config, era=p.era)
@@ -211,7 +211,7 @@ def describe(runtime: Runtime, snapshot: Snapshot) -> dict[str, object]:
         "transport": snapshot.transport,
         "target": runtime.session.secrets.mask(snapshot.target),
     }
-    member = runtime.servers.member(snapshot.name)
+    member = runtime.servers.members.get(snapshot.name)
     if member is not None and member.admission is not None:
         shown["admitted"] = member.admission.grounds
     if snapshot.pid is not None:

@@ -63,7 +63,7 @@ TOOLS = (
         name="execute_tool",
         params=calls.ExecuteTool,
         run=calls.execute_tool,
-        begin=calls.begin_tool,
+        forgiving=True,
         annotations=open_world,
         description=(
             "Run a tool of a server. Answers with its result; with a task_id when it takes long or"

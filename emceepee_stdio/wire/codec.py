@@ -322,7 +322,7 @@ def _without_surrogates(value: object) -> object:
 
 
 def encode_request(message_id: RequestId, method: str, params: bytes | Raw | None) -> bytes:
-    head = b'{"jsonrpc":"2.0","id":%b,"method":%b' % (_id(message_id), to_json(method))
+    head = b'{"jsonrpc":"2.0","id":%b,"method":%b' % (to_json(message_id), to_json(method))
     return b"%b}\n" % head if params is None else b'%b,"params":%b}\n' % (head, bytes(params))
 
 
@@ -332,7 +332,7 @@ def encode_notification(method: str, params: bytes | Raw | None) -> bytes:
 
 
 def encode_result(message_id: RequestId, result: bytes | Raw) -> bytes:
-    return b'{"jsonrpc":"2.0","id":%b,"result":%b}\n' % (_id(message_id), bytes(result))
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}\n' % (to_json(message_id), bytes(result))
 
 
 def encode_error(message_id: RequestId | None, error: RpcError) -> bytes:
@@ -342,8 +342,4 @@ def encode_error(message_id: RequestId | None, error: RpcError) -> bytes:
     body = to_json(fields)
     if message_id is None:
         return b'{"jsonrpc":"2.0","error":%b}\n' % body
-    return b'{"jsonrpc":"2.0","id":%b,"error":%b}\n' % (_id(message_id), body)
-
-
-def _id(message_id: RequestId) -> bytes:
-    return b"%d" % message_id if isinstance(message_id, int) else to_json(message_id)
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}\n' % (to_json(message_id), body)

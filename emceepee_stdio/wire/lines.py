@@ -27,18 +27,16 @@ class Lines:
     def __init__(self, max_bytes: int = 64 << 20) -> None:
         self._max_bytes = max_bytes
         self._unfinished = bytearray()
-        self._size = 0
         self._tail = b""
+        self.unfinished = 0  # bytes of the line that has not ended yet, kept or not
 
     def __repr__(self) -> str:
-        return f"<Lines waiting={self._size}/{self._max_bytes}>"
-
-    @property
-    def unfinished(self) -> int:
-        """Bytes of the line that has not ended yet, kept or not."""
-        return self._size
+        return f"<Lines waiting={self.unfinished}/{self._max_bytes}>"
 
     def feed(self, data: bytes) -> list[bytes | Oversized]:
+        # Most reads bring one whole line.
+        if not self.unfinished and 0 <= data.find(b"\n") == len(data) - 1 < self._max_bytes:
+            return [data[:-1]]
         *ended, rest = data.split(b"\n")
         lines = [self._end(piece) for piece in ended]
         if rest:
@@ -47,19 +45,19 @@ class Lines:
 
     def end(self) -> list[bytes | Oversized]:
         """The stream is over: what stands without a newline is a line, too."""
-        return [self._end(b"")] if self._size else []
+        return [self._end(b"")] if self.unfinished else []
 
     def _end(self, piece: bytes) -> bytes | Oversized:
-        if not self._size and len(piece) <= self._max_bytes:
+        if not self.unfinished and len(piece) <= self._max_bytes:
             return piece
         self._keep(piece)
-        line, size, tail = bytes(self._unfinished), self._size, self._tail
-        self._unfinished, self._size, self._tail = bytearray(), 0, b""
+        line, size, tail = bytes(self._unfinished), self.unfinished, self._tail
+        self._unfinished, self.unfinished, self._tail = bytearray(), 0, b""
         return line if size <= self._max_bytes else Oversized(line, size, tail)
 
     def _keep(self, piece: bytes) -> None:
-        self._size += len(piece)
-        if self._size <= self._max_bytes:
+        self.unfinished += len(piece)
+        if self.unfinished <= self._max_bytes:
             self._unfinished += piece
             return
         before = self._tail or bytes(self._unfinished[-_TAIL:])

@@ -1,11 +1,15 @@
-"""One side of a JSON-RPC conversation, synchronous: bytes in, bytes and callbacks out.
+"""One side of a JSON-RPC conversation, synchronous: bytes in, callbacks out.
 
-The peer knows which answer belongs to which request, which request was cancelled, and when each is
-overdue. Every request that it accepts ends exactly once: with its answer, an error, its deadline,
-its cancellation, or the end of the channel. It waits for nothing and reads no clock.
+The peer knows which answer belongs to which request of ours, and when each is overdue. Every
+request that it expects an answer to ends exactly once: with its answer, an error, its deadline, its
+cancellation, or the end of the channel. It waits for nothing and reads no clock.
+
+How a request is put into bytes and sent is its owner's affair: `expect` only numbers it. Requests
+of the other side are handed to the handler, which alone knows which of them are still open.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,12 +18,10 @@ import msgspec
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.state.deadlines import Deadlines
 from emceepee_stdio.wire.codec import (
-    INTERNAL_ERROR,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     Malformed,
     Message,
-    Noise,
     Notification,
     Request,
     RequestId,
@@ -28,10 +30,8 @@ from emceepee_stdio.wire.codec import (
     decode,
     encode_error,
     encode_notification,
-    encode_request,
     encode_result,
     salvage_id,
-    to_json,
 )
 from emceepee_stdio.wire.lines import Lines, Oversized
 
@@ -39,7 +39,9 @@ __all__ = [
     "Closed",
     "Handler",
     "OnDone",
+    "OnProgress",
     "Outcome",
+    "OutgoingRequest",
     "Overdue",
     "Peer",
     "PeerStatistics",
@@ -47,12 +49,32 @@ __all__ = [
     "method_not_found",
 ]
 
-_NOT_CANCELLABLE = frozenset({"initialize", "server/discover"})
-_REMEMBERED_IDS = 1_000
+_REMEMBERED_IDS = 1_000  # answers to what was given up may come late; older ones are told as stray
 # The only request of ours that the other side may end by name; elsewhere the id would be its own.
 _STREAM = "subscriptions/listen"
-_ID_DIGITS = 18
+_ID_DIGITS = 18  # more digits than this are no id of ours
 _SHOWN_CHARS = 200
+
+OnProgress = Callable[[msgspec.Raw], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutgoingRequest:
+    """A request on its way to the other side: made once, and handed down whole.
+
+    `deadline` is an instant, `within` the seconds that it was given; infinite where somebody else
+    watches over the time. `call` is the client's call on whose behalf it is made, if any.
+    """
+
+    method: str
+    params: Mapping[str, object] | None = None
+    deadline: float = math.inf
+    within: float = math.inf
+    call: object = None
+    on_progress: OnProgress | None = None
+
+    def __repr__(self) -> str:
+        return f"<OutgoingRequest {self.method} within={self.within:g}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,25 +98,28 @@ class TooLarge:
 
 Outcome = msgspec.Raw | RpcError | Overdue | Closed | TooLarge | ProxyError
 OnDone = Callable[[Outcome], None]
-OnProgress = Callable[[msgspec.Raw], None]
 
 
 class Handler(Protocol):
-    """Who listens to a peer. Called in wire order; must not block."""
+    """Who listens to a peer. Called in wire order; must not block.
 
-    def on_request(self, request: Request) -> None: ...
+    `origin` is the request of ours on whose stream a request came, where the channel can tell.
+    """
+
+    def on_request(self, request: Request, origin: RequestId | None) -> None: ...
+    def on_failed(self, request: Request, error: Exception) -> None: ...
     def on_notification(self, notification: Notification) -> None: ...
     def on_cancelled(self, request_id: RequestId) -> None: ...
     def on_malformed(self, message: Malformed) -> None: ...
     def on_noise(self, text: str) -> None: ...
     def on_stray(self, request_id: str) -> None: ...
+    def on_given_up(self, request_id: RequestId, method: str, reason: str) -> None: ...
 
 
 @dataclass(slots=True)
 class _Sent:
-    method: str
+    request: OutgoingRequest
     on_done: OnDone
-    on_progress: OnProgress | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +127,6 @@ class PeerStatistics:
     """What is under way."""
 
     sent: int
-    received: int
     closed: bool
 
 
@@ -119,7 +143,7 @@ _read_progress = msgspec.json.Decoder(_Progress).decode
 
 
 class Peer:
-    """Correlates, cancels, times; `write` takes whole lines and must not block."""
+    """Correlates and times; `write` takes whole lines and must not block."""
 
     def __init__(
         self,
@@ -127,29 +151,23 @@ class Peer:
         handler: Handler,
         write: Callable[[bytes], None],
         max_line: int = 64 << 20,
-        max_received: int = 1_000,
         strict: bool = False,
     ) -> None:
         self._handler = handler
-        self._write = write
+        self.write = write
         self._lines = Lines(max_line)
-        self._max_received = max_received
         self._strict = strict
         self._sent: dict[RequestId, _Sent] = {}
-        self._received: set[RequestId] = set()
         self._given_up: dict[RequestId, None] = {}
         self._deadlines: Deadlines[RequestId] = Deadlines()
-        self._next_id = 1
         self._closed: Closed | None = None
+        self.next_id = 1
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "open"
-        return f"<Peer {state} sent={len(self._sent)} received={len(self._received)}>"
+        return f"<Peer {'closed' if self._closed else 'open'} sent={len(self._sent)}>"
 
     def statistics(self) -> PeerStatistics:
-        return PeerStatistics(
-            sent=len(self._sent), received=len(self._received), closed=self._closed is not None
-        )
+        return PeerStatistics(sent=len(self._sent), closed=self._closed is not None)
 
     @property
     def unfinished(self) -> int:
@@ -158,28 +176,19 @@ class Peer:
 
     # What we say
 
-    def request(
-        self,
-        method: str,
-        params: Callable[[RequestId], bytes | None],
-        *,
-        deadline: float,
-        on_done: OnDone,
-        on_progress: OnProgress | None = None,
-    ) -> RequestId:
-        """Ask; `params` is told the id, which serves as the progress token as well."""
-        request_id = self._next_id
-        self._next_id += 1
+    def expect(self, request: OutgoingRequest, on_done: OnDone) -> RequestId | None:
+        """The answer to the request that goes out as `next_id`; None when nothing can go out."""
         if self._closed is not None:
             on_done(self._closed)
-            return request_id
-        line = encode_request(request_id, method, params(request_id))
-        self._sent[request_id] = _Sent(method, on_done, on_progress)
-        self._deadlines.set(request_id, deadline)
-        self._write(line)
+            return None
+        request_id = self.next_id
+        self.next_id += 1
+        self._sent[request_id] = _Sent(request, on_done)
+        if request.deadline != math.inf:
+            self._deadlines.set(request_id, request.deadline)
         return request_id
 
-    def cancel(self, request_id: RequestId, reason: str) -> bool:
+    def cancel(self, request_id: RequestId, reason: str = "cancelled") -> bool:
         """Give up on a request and tell the other side; False when it had ended already."""
         sent = self._settle(request_id)
         if sent is not None:
@@ -188,20 +197,23 @@ class Peer:
 
     def notify(self, method: str, params: bytes | None = None) -> None:
         if self._closed is None:
-            self._write(encode_notification(method, params))
+            self.write(encode_notification(method, params))
 
-    def answer(self, request_id: RequestId, result: bytes | msgspec.Raw) -> bool:
-        """Answer a request; False when it was cancelled, answered or the channel is gone."""
-        return self._answer(request_id, lambda: encode_result(request_id, result))
-
-    def refuse(self, request_id: RequestId, error: RpcError) -> bool:
-        return self._answer(request_id, lambda: encode_error(request_id, error))
+    def answer(self, request_id: RequestId, outcome: bytes | msgspec.Raw | RpcError) -> bool:
+        """Answer a request of the other side, or refuse it; False when the channel is gone."""
+        if self._closed is not None:
+            return False
+        if isinstance(outcome, RpcError):
+            self.write(encode_error(request_id, outcome))
+        else:
+            self.write(encode_result(request_id, outcome))
+        return True
 
     def complain(self, message: Malformed) -> None:
         """Say what is wrong with a message that could not be taken as a request."""
         if self._closed is None:
             error = RpcError(message.code, f"Invalid message: {message.reason}")
-            self._write(encode_error(message.id, error))
+            self.write(encode_error(message.id, error))
 
     def close(self, reason: str) -> None:
         """The channel ended: everything in flight ends with it, now."""
@@ -209,13 +221,17 @@ class Peer:
             return
         self._closed = Closed(reason)
         sent, self._sent = self._sent, {}
-        self._received.clear()
         self._deadlines = Deadlines()
         for waiting in sent.values():
             waiting.on_done(self._closed)
 
     def waits_for(self, request_id: RequestId) -> bool:
         return request_id in self._sent
+
+    def call_of(self, request_id: RequestId | None) -> object:
+        """The client's call behind a request of ours that is still open."""
+        sent = None if request_id is None else self._sent.get(request_id)
+        return None if sent is None else sent.request.call
 
     def give_up(self, request_id: RequestId, outcome: Outcome) -> None:
         """No answer can come any more, and the channel knows why: end the request with that."""
@@ -227,7 +243,7 @@ class Peer:
     def next_deadline(self) -> float | None:
         return self._deadlines.next()
 
-    def expire(self, *, now: float) -> None:
+    def expire(self, now: float) -> None:
         """End what is overdue, and tell the other side to stop."""
         for request_id in self._deadlines.pop_due(now=now):
             if sent := self._settle(request_id):
@@ -238,18 +254,15 @@ class Peer:
 
     def feed(self, data: bytes) -> None:
         for line in self._lines.feed(data):
-            self._take(line)
-
-    def take(self, message: bytes) -> None:
-        """One message that the channel has framed already."""
-        self._take(message)
+            self.take(line)
 
     def end(self) -> None:
         """No more bytes will come: read the last line, even without its newline."""
         for line in self._lines.end():
-            self._take(line)
+            self.take(line)
 
-    def _take(self, line: bytes | Oversized) -> None:
+    def take(self, line: bytes | Oversized, origin: RequestId | None = None) -> None:
+        """One line, or one message that the channel has framed already."""
         if self._closed is not None:
             return
         if isinstance(line, Oversized):
@@ -257,29 +270,27 @@ class Peer:
             return
         for message in decode(line, strict=self._strict):
             if self._closed is None:
-                self._dispatch_safely(message)
+                self.dispatch(message, origin)
 
-    def _dispatch_safely(self, message: Message) -> None:
+    def dispatch(self, message: Message, origin: RequestId | None = None) -> None:
         """Whatever is wrong with one message, the ones behind it are still read."""
         try:
-            self._dispatch(message)
+            match message:
+                case Response():
+                    self._take_response(message)
+                case Request():
+                    self._handler.on_request(message, origin)
+                case Notification():
+                    self._take_notification(message)
+                case Malformed():
+                    self._handler.on_malformed(message)
+                case _:
+                    self._handler.on_noise(message.text)
         except Exception as error:  # noqa: BLE001 - a message of somebody else ends nothing of ours
             if isinstance(message, Request):
-                self.refuse(message.id, RpcError(INTERNAL_ERROR, "This could not be handled."))
-            self._handler.on_noise(f"a message that cannot be handled: {type(error).__name__}")
-
-    def _dispatch(self, message: Message) -> None:
-        match message:
-            case Response():
-                self._take_response(message)
-            case Notification():
-                self._take_notification(message)
-            case Request():
-                self._take_request(message)
-            case Malformed():
-                self._handler.on_malformed(message)
-            case Noise():
-                self._handler.on_noise(message.text)
+                self._handler.on_failed(message, error)
+            else:
+                self._handler.on_noise(f"a message that cannot be handled: {type(error).__name__}")
 
     def _take_response(self, response: Response) -> None:
         request_id = _ours(response.id)
@@ -288,17 +299,6 @@ class Peer:
             sent.on_done(response.outcome)
         elif request_id not in self._given_up:
             self._handler.on_stray(repr(response.id)[:_SHOWN_CHARS])
-
-    def _take_request(self, request: Request) -> None:
-        if request.id in self._received:
-            error = RpcError(INVALID_REQUEST, f"The id {request.id!r} is already in use.")
-            self._write(encode_error(request.id, error))
-        elif len(self._received) >= self._max_received:
-            error = RpcError(INVALID_REQUEST, f"{self._max_received} requests are open already.")
-            self._write(encode_error(request.id, error))
-        else:
-            self._received.add(request.id)
-            self._handler.on_request(request)
 
     def _take_notification(self, notification: Notification) -> None:
         params = notification.params
@@ -316,11 +316,11 @@ class Peer:
             request_id = _read_cancelled(params).requestId
         except (msgspec.MsgspecError, RecursionError):
             return
-        if request_id in self._received:
-            self._received.discard(request_id)
-            self._handler.on_cancelled(request_id)
-        elif (sent := self._sent.get(request_id)) and sent.method == _STREAM:
+        sent = self._sent.get(request_id)
+        if sent is not None and sent.request.method == _STREAM:
             self.give_up(request_id, RpcError(INVALID_REQUEST, "The other side ended the stream."))
+        else:
+            self._handler.on_cancelled(request_id)
 
     def _take_progress(self, params: msgspec.Raw) -> bool:
         """True when the progress belongs to a request of ours, past or present."""
@@ -329,9 +329,9 @@ class Peer:
         except (msgspec.MsgspecError, RecursionError):
             return False
         sent = self._sent.get(token)
-        if sent is not None and sent.on_progress is not None:
-            sent.on_progress(params)
-        return isinstance(token, int) and 0 < token < self._next_id
+        if sent is not None and sent.request.on_progress is not None:
+            sent.request.on_progress(params)
+        return isinstance(token, int) and 0 < token < self.next_id
 
     def _take_oversized(self, line: Oversized) -> None:
         request_id, asks = salvage_id(line.head, line.tail)
@@ -341,29 +341,22 @@ class Peer:
             return
         if asks and request_id is not None:
             error = RpcError(INVALID_REQUEST, f"A message of {line.size} bytes is too large.")
-            self._write(encode_error(request_id, error))
+            self.answer(request_id, error)
         self._handler.on_noise(f"a line of {line.size} bytes was dropped")
-
-    def _answer(self, request_id: RequestId, line: Callable[[], bytes]) -> bool:
-        if request_id not in self._received:
-            return False
-        self._received.discard(request_id)
-        self._write(line())
-        return True
 
     def _settle(self, request_id: RequestId) -> _Sent | None:
         """Take a request out of flight."""
-        self._deadlines.clear(request_id)
-        return self._sent.pop(request_id, None)
+        sent = self._sent.pop(request_id, None)
+        if sent is not None and sent.request.deadline != math.inf:
+            self._deadlines.clear(request_id)
+        return sent
 
     def _give_up(self, request_id: RequestId, sent: _Sent, reason: str) -> None:
-        """Tell the other side to stop, and remember the id: an answer may be under way."""
+        """Have the other side told to stop, and remember the id: an answer may be under way."""
         self._given_up[request_id] = None
         if len(self._given_up) > _REMEMBERED_IDS:
             del self._given_up[next(iter(self._given_up))]
-        if sent.method not in _NOT_CANCELLABLE:
-            params = to_json({"requestId": request_id, "reason": reason})
-            self.notify("notifications/cancelled", params)
+        self._handler.on_given_up(request_id, sent.request.method, reason)
 
 
 def _ours(request_id: RequestId) -> RequestId:

@@ -53,15 +53,11 @@ def open_reader(fd: int, *, on_data: Callable[[bytes], None], on_end: Callable[[
     return _ThreadReader(fd, on_data, on_end)
 
 
-def _nobody_asks(_count: int) -> None:
-    return None
-
-
 def open_writer(
     fd: int,
     *,
     on_broken: Callable[[], None],
-    on_written: Callable[[int], None] = _nobody_asks,
+    on_written: Callable[[int], None] | None = None,
 ) -> Writer:
     """Start writing; the writer owns the descriptor from now on.
 
@@ -149,7 +145,7 @@ class _LoopReader:
 
 class _LoopWriter:
     def __init__(
-        self, fd: int, on_broken: Callable[[], None], on_written: Callable[[int], None]
+        self, fd: int, on_broken: Callable[[], None], on_written: Callable[[int], None] | None
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop.add_writer(fd, self._writable)  # refused here for what cannot be watched
@@ -230,7 +226,8 @@ class _LoopWriter:
         written = os.write(fd, piece)
         self.pending -= written
         self._written += written
-        self._on_written(self._written)
+        if self._on_written is not None:
+            self._on_written(self._written)
         if written == len(piece):
             self._queue.popleft()
         else:
@@ -294,7 +291,7 @@ class _ThreadReader:
 
 class _ThreadWriter:
     def __init__(
-        self, fd: int, on_broken: Callable[[], None], on_written: Callable[[int], None]
+        self, fd: int, on_broken: Callable[[], None], on_written: Callable[[int], None] | None
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._fd = fd
@@ -345,7 +342,8 @@ class _ThreadWriter:
     def _written(self, count: int) -> None:
         self.pending -= count
         self._total += count
-        self._on_written(self._total)
+        if self._on_written is not None:
+            self._on_written(self._total)
         if not self.pending:
             self._empty.set()
 

@@ -94,9 +94,9 @@ class Process:
         self.ended = anyio.Event()
         self._output_over = False
         self._job = contain(popen.pid)
-        self._stdin = open_writer(_take_fd(popen.stdin), on_broken=lambda: None)
+        self.stdin = open_writer(_take_fd(popen.stdin), on_broken=lambda: None)
         self._stdout = open_reader(
-            _take_fd(popen.stdout), on_data=self._on_stdout, on_end=self._output_ended
+            _take_fd(popen.stdout), on_data=listener.on_stdout, on_end=self._output_ended
         )
         self._stderr = open_reader(
             _take_fd(popen.stderr), on_data=self._on_stderr, on_end=self._stderr_ended
@@ -112,18 +112,10 @@ class Process:
         popen = await anyio.to_thread.run_sync(_popen, spawn)
         return cls(popen, spawn, listener, drain)
 
-    @property
-    def pending(self) -> int:
-        """Bytes that the child has not read yet."""
-        return self._stdin.pending
-
-    def write(self, data: bytes) -> None:
-        self._stdin.write(data)
-
     async def stop(self, times: StopTimes) -> None:
         """End it and all that it started: end of input, SIGTERM, SIGKILL, each with a limit."""
         with anyio.CancelScope(shield=True):
-            self._stdin.close()
+            self.stdin.close()
             await self._wait_exit(times.term)
             if self.exit is None:
                 self._signal(force=False)
@@ -176,10 +168,6 @@ class Process:
         else:
             self._loop.call_later(self._drain, self._finish)
 
-    def _on_stdout(self, data: bytes) -> None:
-        if not self.ended.is_set():
-            self._listener.on_stdout(data)
-
     def _output_ended(self) -> None:
         """Its output is over: it is leaving, or of no more use. Its exit code gets a moment."""
         self._output_over = True
@@ -206,7 +194,7 @@ class Process:
         if self.ended.is_set():
             return
         self._stderr_ended()
-        for end in (self._stdin, self._stdout, self._stderr):
+        for end in (self.stdin, self._stdout, self._stderr):
             end.close()
         if self._job is not None:
             self._job.close()

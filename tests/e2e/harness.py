@@ -7,12 +7,25 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
 
-from emceepee_stdio.backends.base import LogLine, LogSource, Loss, PhaseChange, Question
+from emceepee_stdio.backends.backend_events import (
+    AttemptFailed,
+    BackendEvent,
+    HealthChange,
+    ListsDiffer,
+    LogLine,
+    LogSource,
+    PhaseChange,
+    ProcessEnded,
+    ProcessStarted,
+    Question,
+    ServerNotification,
+    Withdrawn,
+)
 from emceepee_stdio.backends.channels.stdio import (
     Command,
     StdioChannel,
@@ -21,18 +34,22 @@ from emceepee_stdio.backends.channels.stdio import (
 )
 from emceepee_stdio.backends.supervisor import Supervisor
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.state.restarts import RestartPolicy, Restarts
+from emceepee_stdio.wire.peer import OutgoingRequest
 from emceepee_stdio.wire.process import StopTimes
 from emceepee_stdio.wire.stragglers import marked
 from emceepee_stdio.wire.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from emceepee_stdio.backends.base import Loss
+    from emceepee_stdio.errors import ProxyError
 
 PATIENCE = 60.0
 
 
 class Recorder:
-    """A sink that writes everything down and lets a test wait for it."""
+    """Takes what a backend tells, writes everything down and lets a test wait for it."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -48,46 +65,56 @@ class Recorder:
         self.failed_attempts: list[ProxyError] = []
         self._news = anyio.Event()
 
-    def phase_changed(self, server: str, change: PhaseChange) -> None:
-        self.changes.append(change)
-        self._hear(change.phase.value)
+    def take(self, event: BackendEvent) -> None:
+        match event:
+            case ServerNotification():
+                self.take_notification(event)
+            case LogLine():
+                self.logs.append((event.source, event.text))
+                self.lines.append(event)
+                self._wake()
+            case Question():
+                self.questions.append(event)
+                self._hear(f"asked {event.method}")
+            case Withdrawn():
+                self._withdraw(event.key)
+            case _:
+                self._take_life(event)
 
-    def attempt_failed(self, server: str, error: ProxyError) -> None:
-        self.failed_attempts.append(error)
-        self._hear("attempt failed")
+    def _take_life(self, event: BackendEvent) -> None:
+        match event:
+            case PhaseChange():
+                self.changes.append(event)
+                self._hear(event.phase.value)
+            case AttemptFailed():
+                self.failed_attempts.append(event.error)
+                self._hear("attempt failed")
+            case ProcessStarted():
+                self.pids.append(event.pid)
+                self._hear("process started")
+            case ProcessEnded():
+                self.losses.append(event.loss)
+                self._hear("process stopped" if event.expected else "process crashed")
+            case ListsDiffer():
+                self.differing.append(event.kinds)
+                self._hear(f"lists differ {','.join(event.kinds)}")
+            case HealthChange():
+                self._hear("health degraded" if event.degraded else "health restored")
+            case _:
+                raise AssertionError(event)
 
-    def process_started(self, server: str, pid: int) -> None:
-        self.pids.append(pid)
-        self._hear("process started")
-
-    def process_ended(self, server: str, loss: Loss, *, expected: bool) -> None:
-        self.losses.append(loss)
-        self._hear("process stopped" if expected else "process crashed")
-
-    def notification(self, server: str, method: str, params: msgspec.Raw | None) -> None:
-        decoded = None if params is None else msgspec.json.decode(params)
-        self.notifications.append((method, decoded))
+    def take_notification(self, event: ServerNotification) -> None:
+        decoded = None if event.params is None else msgspec.json.decode(event.params)
+        self.notifications.append((event.method, decoded))
         self._wake()
 
-    def log(self, server: str, line: LogLine) -> None:
-        self.logs.append((line.source, line.text))
-        self.lines.append(line)
-        self._wake()
-
-    def asked(self, server: str, question: Question) -> None:
-        self.questions.append(question)
-        self._hear(f"asked {question.method}")
-
-    def withdrawn(self, server: str, question: Question) -> None:
-        self.withdrawn_questions.append(question)
-        self._hear(f"withdrawn {question.method}")
-
-    def lists_differ(self, server: str, kinds: Sequence[str]) -> None:
-        self.differing.append(kinds)
-        self._hear(f"lists differ {','.join(kinds)}")
-
-    def health_changed(self, server: str, *, degraded: bool, misses: int) -> None:
-        self._hear("health degraded" if degraded else "health restored")
+    def _withdraw(self, key: object) -> None:
+        """As the session does: nobody answers it any more."""
+        for question in self.questions:
+            if question.key == key:
+                question.is_open = False
+                self.withdrawn_questions.append(question)
+                self._hear(f"withdrawn {question.method}")
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait until something that was heard makes the condition true."""
@@ -104,6 +131,17 @@ class Recorder:
         news.set()
 
 
+def outgoing(
+    method: str,
+    params: Mapping[str, object] | None = None,
+    within: float = PATIENCE,
+    **more: Any,
+) -> OutgoingRequest:
+    """A request that is answered within so many seconds from now."""
+    deadline = Clock().now() + within
+    return OutgoingRequest(method=method, params=params, within=within, deadline=deadline, **more)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rig:
     """One backend under test."""
@@ -115,9 +153,13 @@ class Rig:
     notes: dict[str, Any] = field(default_factory=dict)
 
     async def call(self, tool: str, within: float = PATIENCE, **arguments: object) -> Any:
-        params = {"name": tool, "arguments": arguments}
-        result = await self.supervisor.request("tools/call", params, within=within)
+        result = await self.request("tools/call", {"name": tool, "arguments": arguments}, within)
         return msgspec.json.decode(result)
+
+    async def request(
+        self, method: str, params: Mapping[str, object] | None = None, within: float = PATIENCE
+    ) -> msgspec.Raw:
+        return await self.supervisor.request(outgoing(method, params, within))
 
     async def text(self, tool: str, within: float = PATIENCE, **arguments: object) -> str:
         return (await self.call(tool, within, **arguments))["content"][0]["text"]
@@ -162,7 +204,7 @@ async def backend(
     channel = StdioChannel(
         "server",
         Command(command=argv[0], args=argv[1:], env={"FIXTURE_LOG": str(log), **(env or {})}),
-        sink=sink,
+        emit=sink.take,
         surroundings=Surroundings(
             clock=clock,
             ids=ids,
@@ -174,16 +216,17 @@ async def backend(
         ),
         options=options,
     )
-    supervisor = Supervisor(
-        "server",
-        channel,
-        sink=sink,
-        clock=clock,
-        restarts=Restarts(restarts, uniform=random.uniform),
-        lazy=lazy,
-    )
-    rig = Rig(supervisor=supervisor, sink=sink, owner=owner, log=log)
     async with anyio.create_task_group() as tasks:
+        supervisor = Supervisor(
+            "server",
+            channel,
+            emit=sink.take,
+            clock=clock,
+            restarts=Restarts(restarts, uniform=random.uniform),
+            tasks=tasks,
+            lazy=lazy,
+        )
+        rig = Rig(supervisor=supervisor, sink=sink, owner=owner, log=log)
         tasks.start_soon(supervisor.run)
         try:
             yield rig

@@ -19,7 +19,7 @@ from emceepee_stdio.backends.supervisor import Supervisor
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.state.restarts import RestartPolicy, Restarts
-from tests.e2e.harness import PATIENCE, Recorder
+from tests.e2e.harness import PATIENCE, Recorder, outgoing
 from tests.e2e.servers.http_mcp import McpServer
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -41,7 +41,7 @@ class HttpRig:
         self, tool: str, within: float = PATIENCE, *, call: object = None, **arguments: object
     ) -> Any:
         params = {"name": tool, "arguments": arguments}
-        result = await self.supervisor.request("tools/call", params, within=within, call=call)
+        result = await self.supervisor.request(outgoing("tools/call", params, within, call=call))
         return msgspec.json.decode(result)
 
     async def text(self, tool: str, within: float = PATIENCE, **arguments: object) -> str:
@@ -50,17 +50,21 @@ class HttpRig:
     async def progress(self, tool: str, **arguments: object) -> tuple[str, list[Any]]:
         """The text of a call, and the steps that it reported."""
         heard: list[Any] = []
-        result = await self.supervisor.request(
+        request = outgoing(
             "tools/call",
             {"name": tool, "arguments": arguments},
-            within=PATIENCE,
             on_progress=lambda raw: heard.append(msgspec.json.decode(raw)["progress"]),
         )
+        result = await self.supervisor.request(request)
         return msgspec.json.decode(result)["content"][0]["text"], heard
 
     async def tools(self) -> list[dict[str, Any]]:
-        result = await self.supervisor.request("tools/list", within=PATIENCE)
-        return msgspec.json.decode(result)["tools"]
+        """What the server lists, which its connection learns from as behind a link."""
+        connection = await self.connection()
+        result = await connection.request(outgoing("tools/list"))
+        tools = msgspec.json.decode(result)["tools"]
+        connection.tools_listed(tools)
+        return tools
 
     def hello(self) -> tuple[str, str]:
         hello = self.supervisor.snapshot().hello
@@ -86,17 +90,18 @@ async def http_backend(
     clock = Clock()
     sink = Recorder()
     channel = HttpChannel(
-        "server", url, sink=sink, clock=clock, ids=Ids(clock), headers=headers, options=options
-    )
-    supervisor = Supervisor(
-        "server",
-        channel,
-        sink=sink,
-        clock=clock,
-        restarts=Restarts(restarts, uniform=random.uniform),
-        lazy=lazy,
+        "server", url, emit=sink.take, clock=clock, ids=Ids(clock), headers=headers, options=options
     )
     async with anyio.create_task_group() as tasks:
+        supervisor = Supervisor(
+            "server",
+            channel,
+            emit=sink.take,
+            clock=clock,
+            restarts=Restarts(restarts, uniform=random.uniform),
+            tasks=tasks,
+            lazy=lazy,
+        )
         tasks.start_soon(supervisor.run)
         try:
             yield HttpRig(supervisor=supervisor, channel=channel, sink=sink)

@@ -20,7 +20,8 @@ import anyio.to_thread
 import msgspec
 from mcp_types import methods
 
-from emceepee_stdio.backends.base import Channel, Era, Question, Sink
+from emceepee_stdio.backends.backend_events import Emit, Question
+from emceepee_stdio.backends.base import Era
 from emceepee_stdio.backends.channels.http import HttpChannel, HttpOptions, HttpTimes
 from emceepee_stdio.backends.channels.stdio import (
     Command,
@@ -28,6 +29,7 @@ from emceepee_stdio.backends.channels.stdio import (
     StdioOptions,
     Surroundings,
 )
+from emceepee_stdio.backends.connection import Channel
 from emceepee_stdio.backends.health import HealthPolicy
 from emceepee_stdio.backends.link import Link, LinkOptions
 from emceepee_stdio.clock import Clock
@@ -130,7 +132,7 @@ class LinkRig:
     async def settle(self) -> None:
         """Until the connection has what it needs to be told of changes."""
         await self.link.connect(within=PATIENCE)
-        listening = self.link._subscriptions._listening
+        listening = self.link.subscriptions._listening
         if listening is not None:
             await listening.settled()
 
@@ -175,8 +177,8 @@ class Reply:
         for n, answer in enumerate(self._answers):
             await self._rig.sink.until(lambda n=n: len(self._rig.sink.questions) > n)
             question = self._rig.sink.questions[n]
-            assert question.answer(msgspec.json.encode(answer))
-            assert not question.answer(b'{"action":"cancel"}')
+            assert question.respond(msgspec.json.encode(answer))
+            assert not question.respond(b'{"action":"cancel"}')
 
 
 @dataclass(kw_only=True)
@@ -254,13 +256,13 @@ async def link(
         watchdog=watchdog,
     )
 
-    def make_channel(told: Sink) -> Channel:
+    def make_channel(emit: Emit) -> Channel:
         if server is not None:
             times = HttpTimes(probe=10.0, reopen=0.05, reopen_cap=0.2)
             return HttpChannel(
                 "server",
                 server.url,
-                sink=told,
+                emit=emit,
                 clock=clock,
                 ids=ids,
                 options=HttpOptions(era=Era(era), sse=False, connect=30.0, times=times),
@@ -269,7 +271,7 @@ async def link(
         return StdioChannel(
             "server",
             Command(command=command[0], args=command[1:], env=env),
-            sink=told,
+            emit=emit,
             surroundings=around,
             options=StdioOptions(
                 era=Era(era), connect=30.0, probe=30.0, stop=StopTimes(term=1.0, kill=2.0)
@@ -278,32 +280,33 @@ async def link(
 
     if server is not None:
         await server.start()
-    made = Link(
-        "server",
-        make_channel,
-        sink=sink,
-        clock=clock,
-        uniform=random.uniform,
-        roots=lambda: roots,
-        options=LinkOptions(
-            request=request,
-            rounds=rounds,
-            restarts=RestartPolicy(base=0.05, cap=0.2, limit=None),
-            health=health,
-        ),
-    )
-    rig = LinkRig(
-        link=made,
-        sink=sink,
-        combination=combination,
-        era=Era(era),
-        log=log,
-        owner=owner,
-        server=server,
-        roots=roots,
-    )
     try:
         async with anyio.create_task_group() as tasks:
+            made = Link(
+                "server",
+                make_channel,
+                emit=sink.take,
+                clock=clock,
+                uniform=random.uniform,
+                tasks=tasks,
+                roots=lambda: roots,
+                options=LinkOptions(
+                    request=request,
+                    rounds=rounds,
+                    restarts=RestartPolicy(base=0.05, cap=0.2, limit=None),
+                    health=health,
+                ),
+            )
+            rig = LinkRig(
+                link=made,
+                sink=sink,
+                combination=combination,
+                era=Era(era),
+                log=log,
+                owner=owner,
+                server=server,
+                roots=roots,
+            )
             tasks.start_soon(made.run)
             try:
                 yield rig

@@ -1,13 +1,13 @@
 import os
 import signal
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from tests.e2e.client import (
-    PATIENCE,
     Client,
     Setting,
     both_backends,
@@ -18,6 +18,7 @@ from tests.e2e.client import (
     server,
     until,
 )
+from tests.e2e.link_harness import HttpServer
 from tests.peers import rude
 
 
@@ -103,19 +104,90 @@ def _heard(log: Path, tool: str) -> bool:
     )
 
 
-async def test_a_wait_is_told_which_server_was_lost(tmp_path: Path) -> None:
-    async with proxy(setting(tmp_path)) as client:
+LOST = {"type": "server_disconnected", "server": "s"}
+
+
+async def the_state_after_the_loss(client: Client, kill: Callable[[], None]) -> None:
+    """A wait that the loss of a server ends shows the state after it, never the one before."""
+    task = (await client.execute("slow", args={"seconds": 60}, timeout_ms=0)).task
+    asking = (await client.execute("ask")).task
+    await client.drain()
+    waits = await client.begin_call("await_activity", timeout_ms=40_000)
+    flying = await client.begin_execute("slow", args={"seconds": 60})
+    await client.call("list_tasks")  # both have been taken up
+    kill()
+    answer = (await waits.answer()).json
+    assert LOST in answer["triggers"]
+    assert answer["pending_server"] == []
+    assert answer["pending_client"] == {"elicitations": [], "sampling_requests": []}
+    assert "[server_disconnected]" in (await flying.answer()).text
+    await client.drain()
+    failed = [e["data"]["task_id"] for e in client.events if e["type"] == "task_failed"]
+    assert {task, asking} <= set(failed)
+
+
+async def test_a_wait_that_a_crash_ends_sees_the_state_after_it(tmp_path: Path) -> None:
+    async with proxy(setting(tmp_path, restart={"base_ms": 1, "attempts": 100})) as client:
+        for _ in range(3):
+            await client.connected()
+            number = await pid(client)
+            await the_state_after_the_loss(client, partial(os.kill, number, signal.SIGKILL))
+            assert (await client.execute("echo", args={"message": "back"})).text == "back"
+
+
+async def test_a_wait_that_the_loss_of_an_http_server_ends_sees_the_state_after_it(
+    tmp_path: Path,
+) -> None:
+    behind = HttpServer(["--era", "legacy"], {})
+    await behind.start()
+    made = setting(tmp_path)
+    made.servers = {"s": {"url": behind.url}}
+    try:
+        async with proxy(made) as client:
+            await client.connected()
+            await the_state_after_the_loss(client, behind.kill)
+    finally:
+        behind.kill()
+
+
+async def _removed(client: Client, made: Setting) -> None:
+    del made
+    await client.call("remove_server", name="s")
+
+
+async def _replaced(client: Client, made: Setting) -> None:
+    entry = dict(made.servers["s"], env={"OTHER": "1"})
+    await client.call("add_server", name="s", replace=True, **entry)
+
+
+async def _taken_from_the_file(client: Client, made: Setting) -> None:
+    made.servers = {}
+    made.write()
+    await client.until_event("server_removed")
+
+
+@both_backends
+@pytest.mark.parametrize("leave", [_removed, _replaced, _taken_from_the_file])
+async def test_a_call_whose_server_goes_is_told_that_it_may_have_been_carried_out(
+    tmp_path: Path, era: str, leave: Callable[[Client, Setting], Awaitable[None]]
+) -> None:
+    made = setting(tmp_path, era, policy={"mode": "allow"})
+    made.timeouts = {"config_poll_ms": 20}
+    async with proxy(made) as client:
         await client.connected()
-        await client.drain()
-        waits = await client.begin_call("await_activity", timeout_ms=40_000)
-        os.kill(await pid(client), signal.SIGKILL)
-        triggers = (await waits.answer()).json["triggers"]
-        with anyio.fail_after(PATIENCE):
-            while {"type": "server_disconnected", "server": "s"} not in triggers:
-                if "server_disconnected" in [e["type"] for e in client.events]:
-                    break
-                triggers = (await client.call("await_activity")).json["triggers"]
-        await client.until_event("server_reconnected")
+        plain = await client.begin_execute("slow", args={"seconds": 60})
+        quoted = await client.begin_execute("slow", args={"seconds": "60"})
+        await until(lambda: sum(map(_is_slow, heard_by_server(tmp_path / "log"))) == 2)
+        await leave(client, made)
+        for call in (plain, quoted):
+            answer = await call.answer()
+            assert answer.is_error
+            assert "[server_disconnected]" in answer.text
+            assert "check before repeating it" in answer.text
+
+
+def _is_slow(line: dict[str, Any]) -> bool:
+    return line["message"].get("params", {}).get("name") == "slow"
 
 
 @both_eras

@@ -10,7 +10,7 @@ import pytest
 from emceepee_stdio.backends.base import Era
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.state.phases import Phase
-from tests.e2e.harness import PATIENCE
+from tests.e2e.harness import PATIENCE, outgoing
 from tests.e2e.http_harness import (
     ONCE,
     QUICK,
@@ -131,7 +131,7 @@ async def test_a_question_on_the_stream_of_a_call_belongs_to_that_call() -> None
             await rig.sink.until(lambda: rig.sink.questions)
             (question,) = rig.sink.questions
             assert question.call == "the call"
-            assert question.answer(b'{"action":"accept","content":{"name":"Ada"}}')
+            assert question.respond(b'{"action":"accept","content":{"name":"Ada"}}')
             await until(lambda: outcome)
             assert "Ada" in str(outcome)
         judge_client(server.messages()[1:], "2025-11-25")
@@ -146,7 +146,7 @@ async def test_a_question_on_the_listening_stream_belongs_to_no_call() -> None:
         await rig.sink.until(lambda: rig.sink.questions)
         (question,) = rig.sink.questions
         assert question.call is None
-        assert question.answer(b'{"action":"decline"}')
+        assert question.respond(b'{"action":"decline"}')
         await until(lambda: outcome)
         assert "decline" in str(outcome)
 
@@ -194,7 +194,7 @@ async def test_a_call_taken_back_at_once_is_never_sent() -> None:
         connection = await rig.connection()
         with anyio.CancelScope() as scope:
             scope.cancel()
-            await connection.request("tools/call", {"name": "hang"}, within=PATIENCE)
+            await connection.request(outgoing("tools/call", {"name": "hang"}))
         await rig.text("echo")
         assert len(server.messages("tools/call")) == 1
         assert connection.statistics() == {"posts": 0, "waiting": 0}
@@ -210,7 +210,7 @@ async def test_the_older_transport_works_chosen_or_found(chosen: bool) -> None: 
             async with started(rig, "ask") as outcome:
                 await rig.sink.until(lambda: rig.sink.questions)
                 assert rig.sink.questions[0].call is None
-                rig.sink.questions[0].answer(b'{"action":"cancel"}')
+                rig.sink.questions[0].respond(b'{"action":"cancel"}')
                 await until(lambda: outcome)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(rig.call, "hang")

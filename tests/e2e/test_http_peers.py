@@ -13,7 +13,7 @@ import pytest
 from emceepee_stdio.backends.base import Era, RemoteError
 from emceepee_stdio.errors import ProxyError
 from tests import peers
-from tests.e2e.harness import PATIENCE
+from tests.e2e.harness import PATIENCE, outgoing
 from tests.e2e.http_harness import (
     QUICK,
     TIMES,
@@ -84,7 +84,7 @@ async def answer_elicitations(rig: HttpRig, answer: bytes) -> None:
     await rig.sink.until(lambda: any(q.method == "elicitation/create" for q in rig.sink.questions))
     for question in rig.sink.questions:
         if question.method == "elicitation/create":
-            question.answer(answer)
+            question.respond(answer)
 
 
 @pytest.mark.parametrize("transport", ["streamable-http", "sse"])
@@ -150,7 +150,7 @@ async def test_server_everything_asks_and_hears_the_answer(mode: str) -> None:
         await until(lambda: rig.sink.questions)
         for question in rig.sink.questions:
             if question.method == "roots/list":
-                question.answer(b'{"roots":[]}')
+                question.respond(b'{"roots":[]}')
         names = {tool["name"] for tool in await rig.tools()}
         assert "trigger-elicitation-request" in names
         results: list[object] = []
@@ -168,7 +168,7 @@ async def test_server_everything_asks_and_hears_the_answer(mode: str) -> None:
 async def test_server_everything_tells_of_changed_resources(mode: str) -> None:
     async with everything(mode) as (rig, _):
         uri = "demo://resource/dynamic/text/1"
-        await rig.supervisor.request("resources/subscribe", {"uri": uri}, within=PATIENCE)
+        await rig.supervisor.request(outgoing("resources/subscribe", {"uri": uri}))
         await rig.call("toggle-subscriber-updates")
         await rig.sink.until(
             lambda: ("notifications/resources/updated", {"uri": uri}) in rig.sink.notifications

@@ -199,17 +199,18 @@ async def test_a_bad_request_in_a_living_session_is_only_that() -> None:
 async def test_after_a_new_session_the_lists_are_read_again() -> None:
     async with mcp_server(era="legacy") as server:
         clock, sink = Clock(), Recorder()
-        link = Link(
-            "server",
-            lambda told: HttpChannel(
-                "server", server.url, sink=told, clock=clock, ids=Ids(clock), options=QUICK
-            ),
-            sink=sink,
-            clock=clock,
-            uniform=random.uniform,
-            options=LinkOptions(restarts=FOR_EVER),
-        )
         async with anyio.create_task_group() as tasks:
+            link = Link(
+                "server",
+                lambda emit: HttpChannel(
+                    "server", server.url, emit=emit, clock=clock, ids=Ids(clock), options=QUICK
+                ),
+                emit=sink.take,
+                clock=clock,
+                uniform=random.uniform,
+                tasks=tasks,
+                options=LinkOptions(restarts=FOR_EVER),
+            )
             tasks.start_soon(link.run)
             await link.list_all("tools", within=PATIENCE)
             server.sessions.clear()
@@ -455,6 +456,6 @@ async def test_an_answer_of_ours_that_is_refused_for_now_is_delivered_later() ->
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(calls.make, "ask")
                 await rig.sink.until(lambda: rig.sink.questions)
-                rig.sink.questions[0].answer(b'{"action":"decline"}')
+                rig.sink.questions[0].respond(b'{"action":"decline"}')
             assert "decline" in str(calls.ended)
             assert refused == [503]

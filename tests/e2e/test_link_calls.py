@@ -15,7 +15,7 @@ from emceepee_stdio.errors import (
     PromptNotFound,
     ResourceNotFound,
 )
-from tests.e2e.harness import PATIENCE
+from tests.e2e.harness import PATIENCE, outgoing
 from tests.e2e.link_harness import COMBINATIONS, link
 
 pytestmark = pytest.mark.parametrize("combination", COMBINATIONS)
@@ -88,12 +88,8 @@ async def test_progress_arrives_in_order_and_only_while_it_is_wanted(
 ) -> None:
     async with link(combination, tmp_path) as rig:
         heard: list[msgspec.Raw] = []
-        await rig.link.call_tool(
-            "progress",
-            {"steps": 50, "interval": 0.0},
-            within=PATIENCE,
-            on_progress=heard.append,
-        )
+        params = {"name": "progress", "arguments": {"steps": 50, "interval": 0.0}}
+        await rig.link.request(outgoing("tools/call", params, on_progress=heard.append))
         steps = [msgspec.json.decode(raw)["progress"] for raw in heard]
         assert steps == list(range(1, 51))
         await rig.call("progress", steps=3, interval=0.0)

@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from emceepee_stdio.backends.base import LogLine, LogSource
+from emceepee_stdio.backends.backend_events import LogLine, LogSource
 from emceepee_stdio.errors import InvalidArguments, NotSupported
 from tests.e2e.harness import PATIENCE
 from tests.e2e.link_harness import COMBINATIONS, LinkRig, link
@@ -39,7 +39,7 @@ async def test_a_subscription_tells_until_it_is_taken_back(
         await rig.call("touch", uri=ONE)
         await touch(rig, TWO)
         assert rig.sink.notifications == [updated(u) for u in (ONE, ONE, TWO, TWO)]
-        assert rig.link._subscriptions.uris == (TWO,)
+        assert rig.link.subscriptions.uris == (TWO,)
 
 
 async def test_subscriptions_and_the_log_level_outlive_a_crash(
@@ -75,7 +75,7 @@ async def test_a_subscription_that_the_server_does_not_grant(
     async with link(combination, tmp_path, *options) as rig:
         with pytest.raises(NotSupported, match="subscription"):
             await rig.link.subscribe(ONE, within=PATIENCE)
-        assert rig.link._subscriptions.uris == ()
+        assert rig.link.subscriptions.uris == ()
 
 
 async def test_a_modern_server_that_knows_no_streams_says_so_at_once(

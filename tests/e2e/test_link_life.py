@@ -18,11 +18,10 @@ OFTEN = HealthPolicy(interval=0.05, within=0.2, misses=3)
 
 async def refreshed(rig: LinkRig) -> None:
     """Until the lists that were known are fetched anew."""
-    known = rig.link._ear.term
-    assert known is not None
+    known = rig.link.lists.all_known()
     await rig.until_server(lambda: len(rig.messages("tools/list")) == 2)
     with anyio.fail_after(PATIENCE):
-        while set(rig.link._lists._kept) < set(known.known_before):
+        while set(rig.link.lists._kept) < set(known):
             await anyio.sleep(0.01)
 
 
@@ -126,7 +125,7 @@ async def test_a_stop_while_a_question_is_open(combination: str, tmp_path: Path)
 
         outcome = await beside(rig, "ask", stop)
         assert isinstance(outcome.error, ProxyError)
-        assert not rig.sink.questions[0].answer(b'{"action":"decline"}')
+        assert not rig.sink.questions[0].respond(b'{"action":"decline"}')
 
 
 async def test_a_stop_while_things_are_being_restored(combination: str, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from emceepee_stdio.backends.lists import Kind
 from emceepee_stdio.errors import CallFailed, CallTimeout
 from tests.e2e.harness import PATIENCE
 from tests.e2e.link_harness import COMBINATIONS, link
@@ -42,14 +43,14 @@ async def test_a_list_is_fetched_once_and_again_when_the_server_says_that_it_cha
 ) -> None:
     async with link(combination, tmp_path) as rig:
         await rig.settle()
-        assert rig.link.known("tools") is None
+        assert rig.link.lists.known(Kind.TOOLS) is None
         names = await rig.names("tools")
         assert names == await rig.names("tools")
         assert len(rig.messages("tools/list")) == 1
         grown = await rig.text("grow")
         changed = ("notifications/tools/list_changed", None)
         await rig.sink.until(lambda: changed in rig.sink.notifications)
-        assert [item["name"] for item in rig.link.known("tools") or ()] == names
+        assert [item["name"] for item in rig.link.lists.known(Kind.TOOLS) or ()] == names
         assert await rig.names("tools") == [*names, grown]
         assert await rig.names("tools") == [*names, grown]
         assert len(rig.messages("tools/list")) == 2
@@ -93,7 +94,7 @@ async def test_what_a_server_does_not_declare_is_not_asked_for(
     async with link(combination, tmp_path, *options) as rig:
         for kind in ("resources", "resource_templates", "prompts"):
             assert await rig.names(kind) == []
-            assert rig.link.known(kind) == ()
+            assert rig.link.lists.known(Kind(kind)) == ()
         asked = {m["method"] for m in rig.messages()}
         assert not asked & {"resources/list", "resources/templates/list", "prompts/list"}
 
@@ -103,7 +104,7 @@ async def test_a_list_that_the_server_does_not_know_is_empty(
 ) -> None:
     async with link(combination, tmp_path, "--refuse", "resources/templates/list") as rig:
         assert await rig.names("resource_templates") == []
-        assert rig.link.known("resource_templates") == ()
+        assert rig.link.lists.known(Kind.TEMPLATES) == ()
         assert await rig.names("resources") == ["one", "two"]
 
 

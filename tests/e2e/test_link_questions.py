@@ -112,13 +112,13 @@ async def test_what_nobody_wants_to_answer_ends_in_words_that_say_so(
 
         async def refuse() -> None:
             await rig.sink.until(lambda: len(rig.sink.questions) == 2)
-            assert rig.sink.questions[0].refuse(REFUSAL)
-            assert not rig.sink.questions[0].refuse(REFUSAL)
+            assert rig.sink.questions[0].respond(REFUSAL)
+            assert not rig.sink.questions[0].respond(REFUSAL)
 
         outcome = await beside(rig, "ask_many", refuse)
         await rig.sink.until(lambda: rig.sink.withdrawn_questions)
         assert rig.sink.withdrawn_questions == rig.sink.questions[1:]
-        assert not rig.sink.questions[1].answer(b"{}")
+        assert not rig.sink.questions[1].respond(b"{}")
         if rig.is_modern:
             assert isinstance(outcome.error, CallFailed)
             assert REFUSAL.message in str(outcome.error)
@@ -138,7 +138,7 @@ async def test_a_caller_who_gives_up_takes_the_question_along(
         await rig.sink.until(lambda: rig.sink.withdrawn_questions)
         (question,) = rig.sink.questions
         assert rig.sink.withdrawn_questions == [question]
-        assert not question.answer(b'{"action":"decline"}')
+        assert not question.respond(b'{"action":"decline"}')
         assert await rig.text("echo", message="still there") == "still there"
         assert rig.sink.withdrawn_questions == [question]
 
@@ -152,7 +152,7 @@ async def test_a_deadline_that_passes_takes_the_question_along(
         assert isinstance(outcome.error, CallTimeout)
         await rig.sink.until(lambda: rig.sink.withdrawn_questions)
         assert rig.sink.withdrawn_questions == rig.sink.questions
-        assert not rig.sink.questions[0].answer(b'{"action":"decline"}')
+        assert not rig.sink.questions[0].respond(b'{"action":"decline"}')
 
 
 async def test_a_server_that_asks_for_ever_is_stopped(combination: str, tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ async def test_a_question_that_the_server_takes_back(combination: str, tmp_path:
         assert await rig.text("ask_and_withdraw") == "withdrawn"
         await rig.sink.until(lambda: rig.sink.withdrawn_questions)
         assert rig.sink.withdrawn_questions == rig.sink.questions
-        assert not rig.sink.questions[0].answer(b'{"action":"decline"}')
+        assert not rig.sink.questions[0].respond(b'{"action":"decline"}')
 
 
 async def test_a_connection_lost_while_a_question_is_open_ends_the_call_for_good(
@@ -236,7 +236,7 @@ async def test_a_connection_lost_while_a_question_is_open_ends_the_call_for_good
         assert isinstance(outcome.error, ServerDisconnected | CallFailed)
         if rig.is_modern or not rig.is_http:
             assert isinstance(outcome.error, ServerDisconnected)
-        assert not rig.sink.questions[0].answer(b'{"action":"decline"}')
+            assert not rig.sink.questions[0].respond(b'{"action":"decline"}')
         await rig.come_back()
         assert await rig.text("echo", message="again") == "again"
         asked = [m for m in rig.messages("tools/call") if m["params"]["name"] == "ask"]

@@ -13,7 +13,7 @@ from emceepee_stdio.backends.base import Era
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.state.restarts import RestartPolicy
 from tests import peers
-from tests.e2e.harness import FAST, PATIENCE, Rig, backend
+from tests.e2e.harness import FAST, PATIENCE, Rig, backend, outgoing
 from tests.e2e.judge import judge_client
 
 LEGACY_VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
@@ -33,12 +33,9 @@ async def test_every_older_version_is_accepted_and_what_we_send_is_valid_in_it(
     async with backend(argv, tmp_path) as rig:
         assert await rig.text("echo", message="hello") == "hello"
         progress: list[msgspec.Raw] = []
-        await rig.supervisor.request(
-            "tools/call",
-            {"name": "progress", "arguments": {"steps": 3}},
-            within=PATIENCE,
-            on_progress=progress.append,
-        )
+        params = {"name": "progress", "arguments": {"steps": 3}}
+        request = outgoing("tools/call", params, on_progress=progress.append)
+        await rig.supervisor.request(request)
         assert hello_of(rig) == ("legacy", version)
         assert len(progress) == 3
     seen = judge_client(rig.messages(), version)
@@ -121,8 +118,8 @@ async def test_a_question_reaches_the_sink_and_its_answer_the_server(tmp_path: P
             await rig.sink.until(lambda: rig.sink.questions)
             (question,) = rig.sink.questions
             assert question.method == "elicitation/create"
-            assert question.answer(b'{"action":"accept","content":{"name":"Ada"}}')
-            assert not question.answer(b'{"action":"decline"}')
+            assert question.respond(b'{"action":"accept","content":{"name":"Ada"}}')
+            assert not question.respond(b'{"action":"decline"}')
         assert "Ada" in results[0]
     judge_client(rig.messages(), "2025-11-25")
 
@@ -169,7 +166,7 @@ async def test_the_sdk_in_its_modern_era(tmp_path: Path) -> None:
 async def test_server_everything_from_npm(tmp_path: Path) -> None:
     async with backend(peers.everything(), tmp_path) as rig:
         assert "hello" in await rig.text("echo", message="hello")
-        tools = msgspec.json.decode(await rig.supervisor.request("tools/list", within=PATIENCE))
+        tools = msgspec.json.decode(await rig.request("tools/list"))
         assert len(tools["tools"]) > 5
         asked = [question.method for question in rig.sink.questions]
         assert asked in ([], ["roots/list"])

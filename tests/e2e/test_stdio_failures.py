@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from emceepee_stdio.backends.base import LogSource, RemoteError
+from emceepee_stdio.backends.backend_events import LogSource
+from emceepee_stdio.backends.base import RemoteError
 from emceepee_stdio.errors import (
     CallTimeout,
     ProxyError,
@@ -183,7 +184,7 @@ async def test_a_null_result_is_handed_on_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["lone-surrogate", "nan"])
 async def test_what_no_client_could_read_is_repaired(tmp_path: Path, mode: str) -> None:
     async with backend(rude(mode), tmp_path) as rig:
-        result = await rig.supervisor.request("tools/call", {"name": "misbehave"}, within=PATIENCE)
+        result = await rig.request("tools/call", {"name": "misbehave"})
         assert b"NaN" not in bytes(result)
         assert b"\\ud8" not in bytes(result).lower()
         assert await rig.text("echo", message="on") == "on"
@@ -243,7 +244,7 @@ async def test_a_question_that_the_server_takes_back_is_withdrawn(tmp_path: Path
             "asked elicitation/create",
             "withdrawn elicitation/create",
         ]
-        assert not rig.sink.questions[0].answer(b'{"action":"decline"}')
+        assert not rig.sink.questions[0].respond(b'{"action":"decline"}')
 
 
 async def test_ten_thousand_notifications_arrive_in_order_and_delay_no_answer(

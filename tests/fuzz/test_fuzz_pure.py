@@ -24,7 +24,7 @@ from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.servers import Environment
 from emceepee_stdio.wire.codec import Malformed, Notification, Request, RequestId
-from emceepee_stdio.wire.peer import Outcome, Peer, method_not_found
+from emceepee_stdio.wire.peer import Outcome, OutgoingRequest, Peer, method_not_found
 from tests.fuzz.mutate import Mutator, load, names_a_number_between
 
 SEEDS = st.integers(0, 2**32)
@@ -54,9 +54,9 @@ class Side:
 
     def ask(self) -> RequestId:
         ends: list[Outcome] = []
-        request_id = self.peer.request(
-            "tools/call", lambda _: b"{}", deadline=1e9, on_done=ends.append
-        )
+        request = OutgoingRequest(method="tools/call", deadline=1e9)
+        request_id = self.peer.expect(request, ends.append)
+        assert request_id is not None
         self.ends[request_id] = ends
         return request_id
 
@@ -67,12 +67,16 @@ class Side:
         json.dumps(message, ensure_ascii=False).encode()
         self.record.append(("wrote", data))
 
-    def on_request(self, request: Request) -> None:
+    def on_request(self, request: Request, origin: RequestId | None) -> None:
+        assert origin is None
         self.record.append(("request", request.id, request.method, _bytes(request.params)))
-        assert self.peer.refuse(request.id, method_not_found(request.method))
+        assert self.peer.answer(request.id, method_not_found(request.method))
         answer = json.loads(self.record[-1][1])
         assert answer["id"] == request.id
         assert type(answer["id"]) is type(request.id)
+
+    def on_failed(self, request: Request, error: Exception) -> None:
+        raise AssertionError(f"{request} could not be handled") from error
 
     def on_notification(self, notification: Notification) -> None:
         self.record.append(("notification", notification.method, _bytes(notification.params)))
@@ -89,6 +93,9 @@ class Side:
 
     def on_stray(self, request_id: str) -> None:
         self.record.append(("stray", request_id))
+
+    def on_given_up(self, request_id: RequestId, method: str, reason: str) -> None:
+        raise AssertionError(f"nobody gave up {request_id}: {method}, {reason}")
 
 
 def _bytes(params: Raw | None) -> bytes | None:
@@ -189,10 +196,9 @@ def front(directory: Path) -> Iterator[tuple[Front, list[bytes]]]:
     runtime = Runtime(Config(), clock=clock, ids=ids, journal=journal, environment=environment)
     written: list[bytes] = []
     try:
-        yield (
-            Front(runtime, Protocol(), tasks=cast("Any", _NoTasks()), write=written.append),
-            written,
-        )
+        tasks = cast("Any", _NoTasks())
+        made = Front(runtime, Protocol(), tasks=tasks, write=written.append, queued=lambda: 0)
+        yield made, written
     finally:
         journal.close()
 

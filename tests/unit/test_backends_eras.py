@@ -10,9 +10,6 @@ from msgspec import Raw
 from emceepee_stdio import __version__
 from emceepee_stdio.backends.base import Era, Hello
 from emceepee_stdio.backends.eras import (
-    LEGACY_VERSIONS,
-    MODERN_VERSION,
-    UNSUPPORTED_VERSION,
     initialize_params,
     read_discovery,
     read_handshake,
@@ -20,6 +17,7 @@ from emceepee_stdio.backends.eras import (
     stamp,
 )
 from emceepee_stdio.errors import CannotConnect
+from emceepee_stdio.versions import LEGACY_VERSIONS, MODERN_VERSION, UNSUPPORTED_VERSION
 from emceepee_stdio.wire.codec import RpcError
 
 PREFIX = "io.modelcontextprotocol/"
@@ -114,6 +112,22 @@ def test_what_is_given_as_meta_is_kept_but_the_stamp_wins(era: Era):
 def test_without_a_token_of_ours_the_one_that_was_given_stays():
     got = stamped(Era.MODERN, {"_meta": {"progressToken": "theirs"}})
     assert got["_meta"]["progressToken"] == "theirs"
+
+
+@pytest.mark.parametrize("token", [None, 0, 3])
+def test_only_a_modern_request_asks_for_a_log_level(token: int | None):
+    def meta(era: Era) -> dict[str, Any]:
+        raw = stamp(era, {"a": 1}, progress_token=token, log_level="info")
+        assert raw is not None
+        return json.loads(raw).get("_meta", {})
+
+    expected = {f"{PREFIX}logLevel", *ENVELOPE} | (
+        {"progressToken"} if token is not None else set()
+    )
+    assert set(meta(Era.MODERN)) == expected
+    assert meta(Era.MODERN)[f"{PREFIX}logLevel"] == "info"
+    assert f"{PREFIX}logLevel" not in meta(Era.LEGACY)
+    assert f"{PREFIX}logLevel" not in stamped(Era.MODERN, {"a": 1}, token)["_meta"]
 
 
 def test_stamping_changes_neither_what_was_given_nor_the_next_stamp():

@@ -1,31 +1,34 @@
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 import trio
 import trio.testing
+from anyio.abc import TaskGroup
 from msgspec import Raw
 
-from emceepee_stdio.backends.base import (
-    Era,
-    Hello,
+from emceepee_stdio.backends.backend_events import (
+    BackendEvent,
+    Emit,
+    HealthChange,
+    ListsDiffer,
     LogLine,
     LogSource,
-    Loss,
-    OnProgress,
-    Params,
     PhaseChange,
     Question,
-    RemoteError,
-    SessionIds,
-    Sink,
+    ServerNotification,
+    Withdrawn,
 )
+from emceepee_stdio.backends.base import Era, Hello, Loss, Params, RemoteError
+from emceepee_stdio.backends.connection import Connection
 from emceepee_stdio.backends.health import HealthPolicy
 from emceepee_stdio.backends.link import Link, LinkOptions
-from emceepee_stdio.backends.notices import log_line
+from emceepee_stdio.backends.lists import Kind
+from emceepee_stdio.backends.notifications import log_line
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import (
     CallFailed,
@@ -37,7 +40,16 @@ from emceepee_stdio.errors import (
 )
 from emceepee_stdio.state.phases import Phase
 from emceepee_stdio.state.restarts import RestartPolicy
-from emceepee_stdio.wire.codec import RpcError, to_json
+from emceepee_stdio.wire.codec import (
+    RequestId,
+    RpcError,
+    encode_error,
+    encode_notification,
+    encode_request,
+    encode_result,
+    to_json,
+)
+from emceepee_stdio.wire.peer import OutgoingRequest
 
 CAPABILITIES = {
     "tools": {"listChanged": True},
@@ -45,6 +57,11 @@ CAPABILITIES = {
     "prompts": {},
 }
 MARK = "io.modelcontextprotocol/subscriptionId"
+LOG_LEVEL = "io.modelcontextprotocol/logLevel"
+FORM = {"method": "elicitation/create", "params": {}}
+ASKS = {"resultType": "input_required", "inputRequests": {"who": FORM}}
+POLLS = {"resultType": "input_required", "requestState": "s"}
+YES = b'{"action":"accept"}'
 
 
 @pytest.fixture
@@ -53,115 +70,107 @@ def anyio_backend() -> tuple[str, dict[str, object]]:
 
 
 class Told:
-    """A sink that writes down what it is told."""
+    """Writes down what it is told."""
 
     def __init__(self) -> None:
         self.words: list[str] = []
         self.notifications: list[tuple[str, bytes | None]] = []
         self.lines: list[LogLine] = []
         self.questions: list[Question] = []
-        self.withdrawn_questions: list[Question] = []
+        self.withdrawn: list[object] = []
         self.differing: list[Sequence[str]] = []
         self.health: list[bool] = []
 
-    def phase_changed(self, server: str, change: PhaseChange) -> None:
-        self.words.append(change.phase.value)
-
-    def attempt_failed(self, server: str, error: ProxyError) -> None: ...
-    def process_started(self, server: str, pid: int) -> None: ...
-    def process_ended(self, server: str, loss: Loss, *, expected: bool) -> None: ...
-
-    def notification(self, server: str, method: str, params: Raw | None) -> None:
-        self.notifications.append((method, None if params is None else bytes(params)))
-
-    def log(self, server: str, line: LogLine) -> None:
-        self.lines.append(line)
-
-    def asked(self, server: str, question: Question) -> None:
-        self.questions.append(question)
-
-    def withdrawn(self, server: str, question: Question) -> None:
-        self.withdrawn_questions.append(question)
-
-    def lists_differ(self, server: str, kinds: Sequence[str]) -> None:
-        self.differing.append(kinds)
-
-    def health_changed(self, server: str, *, degraded: bool, misses: int) -> None:
-        self.health.append(degraded)
-        self.words.append("degraded" if degraded else "restored")
-
-
-class Pushed:
-    """A question that a server pushed on the stream of a call."""
-
-    method = "elicitation/create"
-    params = None
-
-    def __init__(self, call: object) -> None:
-        self.call = call
-        self.outcome: object = None
-
-    def answer(self, result: bytes) -> bool:
-        return self._settle(result)
-
-    def refuse(self, error: RpcError) -> bool:
-        return self._settle(error)
-
-    def _settle(self, outcome: object) -> bool:
-        is_open = self.outcome is None
-        self.outcome = outcome if is_open else self.outcome
-        return is_open
+    def __call__(self, event: BackendEvent) -> None:
+        match event:
+            case PhaseChange(phase=phase):
+                self.words.append(phase.value)
+            case ServerNotification(method, params):
+                self.notifications.append((method, None if params is None else bytes(params)))
+            case LogLine():
+                self.lines.append(event)
+            case Question():
+                self.questions.append(event)
+            case Withdrawn(key):
+                self.withdrawn.append(key)
+            case ListsDiffer(kinds):
+                self.differing.append(kinds)
+            case HealthChange(degraded=degraded):
+                self.health.append(degraded)
+                self.words.append("degraded" if degraded else "restored")
+            case _:
+                pass
 
 
 Answer = Callable[["FakeConnection", Any], Awaitable[object]]
 
 
-class FakeConnection:
-    def __init__(self, server: "FakeServer", hello: Hello) -> None:
+class FakeConnection(Connection):
+    """A connection without a wire: its server answers by functions.
+
+    `then` is called right after an answer, before whoever waits for it runs.
+    """
+
+    def __init__(self, server: "FakeServer", tasks: TaskGroup) -> None:
+        clock = Clock(monotonic=trio.current_time, wall=lambda: 0.0)
+        super().__init__("server", emit=server.emit, clock=clock, proxy_id="c", max_line=1000)
         self.server = server
-        self.hello = hello
-        self.pid = None
-        self.session = SessionIds(proxy_id="c")
-        self.over = anyio.Event()
+        self.hello = server.hello
+        self.era = server.hello.era
+        self.tasks = tasks
+        self.then: Callable[[], None] = lambda: None
+        self.last_id: dict[str, RequestId] = {}
+        self.listed: list[Sequence[Params]] = []
+        self.written: list[dict[str, Any]] = []
+        self._answering: dict[RequestId, anyio.CancelScope] = {}
 
-    async def lost(self) -> Loss:
-        await self.over.wait()
-        return Loss(fact="server exited with code 9.")
+    @property
+    def cancelled(self) -> list[RequestId]:
+        """The requests of ours that the server was told to stop."""
+        return [
+            message["params"]["requestId"]
+            for message in self.written
+            if message.get("method") == "notifications/cancelled"
+        ]
 
-    async def request(
-        self,
-        method: str,
-        params: Params | None = None,
-        *,
-        within: float,
-        call: object = None,
-        on_progress: OnProgress | None = None,
-    ) -> Raw:
-        self.server.requests.append((method, params))
+    def break_off(self, fact: str = "server exited with code 9.") -> None:
+        self.lose(Loss(fact=fact))
+
+    def push(self, request_id: RequestId, method: str, origin: RequestId | None = None) -> None:
+        """The server asks; where the channel can tell, on the stream of a request of ours."""
+        self._peer.take(encode_request(request_id, method, None), origin)
+
+    def tell(self, method: str, params: object) -> None:
+        self._peer.take(encode_notification(method, to_json(params)))
+
+    def tools_listed(self, tools: Sequence[Params]) -> None:
+        self.listed.append(tools)
+
+    def _transmit(self, line: bytes, request_id: RequestId, request: OutgoingRequest) -> None:
+        params = msgspec.json.decode(line).get("params")
+        self.server.requests.append((request.method, params))
         self.server.times.append(trio.current_time())
-        outcome: list[object] = []
+        self.last_id[request.method] = request_id
+        scope = self._answering[request_id] = anyio.CancelScope()
+        self.tasks.start_soon(self._answer, request_id, request.method, params, scope)
 
-        async def answer() -> None:
+    async def _answer(
+        self, request_id: RequestId, method: str, params: Any, scope: anyio.CancelScope
+    ) -> None:
+        with scope:
             try:
-                outcome.append(await self.server.answers[method](self, params))
-            except ProxyError as error:
-                outcome.append(error)
-            tasks.cancel_scope.cancel()
+                outcome = await self.server.answers[method](self, params)
+            except RemoteError as error:
+                self._peer.take(encode_error(request_id, error.error))
+            else:
+                self._peer.take(encode_result(request_id, to_json(outcome)))
+            self.then()
 
-        with anyio.move_on_after(within) as limit:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(answer)
-                await self.over.wait()
-                tasks.cancel_scope.cancel()
-        if limit.cancelled_caught:
-            raise CallTimeout("too long")
-        if not outcome:
-            raise ServerDisconnected("server exited with code 9.")
-        if isinstance(outcome[0], Exception):
-            raise outcome[0]
-        return outcome[0] if isinstance(outcome[0], Raw) else Raw(to_json(outcome[0]))
-
-    def notify(self, method: str, params: Params | None = None) -> None: ...
+    def _write(self, data: bytes) -> None:
+        message = msgspec.json.decode(data)
+        self.written.append(message)
+        if message.get("method") == "notifications/cancelled":
+            self._answering[message["params"]["requestId"]].cancel()
 
 
 async def answered(_: FakeConnection, __: Any) -> object:
@@ -175,9 +184,7 @@ async def never(_: FakeConnection, __: Any) -> object:
 async def listening(connection: FakeConnection, params: Any) -> object:
     mark = len(connection.server.requests)
     said = {"notifications": params["notifications"], "_meta": {MARK: mark}}
-    connection.server.sink.notification(
-        "server", "notifications/subscriptions/acknowledged", Raw(to_json(said))
-    )
+    connection.tell("notifications/subscriptions/acknowledged", said)
     return await never(connection, params)
 
 
@@ -186,7 +193,7 @@ class FakeServer:
 
     transport = "fake"
     target = "fake"
-    sink: Sink
+    emit: Emit
 
     def __init__(self, era: Era) -> None:
         version = "2026-07-28" if era is Era.MODERN else "2025-11-25"
@@ -196,6 +203,7 @@ class FakeServer:
         self.times: list[float] = []
         self.tools: list[object] = [{"name": "a"}]
         self.before_hello: Callable[[], None] = lambda: None
+        self.opening = 0.0
         self.answers: dict[str, Answer] = {
             "ping": answered,
             "server/discover": answered,
@@ -211,21 +219,31 @@ class FakeServer:
     async def _tools(self, _: FakeConnection, __: Any) -> object:
         return {"tools": self.tools}
 
+    @property
+    def current(self) -> FakeConnection:
+        return self.connections[-1]
+
     def methods(self) -> list[str]:
         return [method for method, _ in self.requests]
+
+    def calls(self) -> list[Any]:
+        return [params for method, params in self.requests if method == "tools/call"]
 
     @asynccontextmanager
     async def connect(self) -> AsyncGenerator[FakeConnection]:
         self.before_hello()
-        connection = FakeConnection(self, self.hello)
-        self.connections.append(connection)
-        try:
-            yield connection
-        finally:
-            connection.over.set()
+        await anyio.sleep(self.opening)
+        async with anyio.create_task_group() as tasks:
+            connection = FakeConnection(self, tasks)
+            self.connections.append(connection)
+            try:
+                yield connection
+            finally:
+                connection.close()
+                tasks.cancel_scope.cancel()
 
     def crash(self) -> None:
-        self.connections[-1].over.set()
+        self.current.break_off()
 
 
 async def _value(value: object) -> object:
@@ -240,12 +258,12 @@ def refusal(code: int, message: str = "no", data: bytes | None = None) -> Answer
 
 
 class Rig:
-    def __init__(self, era: Era, **options: Any) -> None:
+    def __init__(self, tasks: TaskGroup, era: Era, **options: Any) -> None:
         self.told = Told()
         self.server = FakeServer(era)
 
-        def make_channel(sink: Sink) -> FakeServer:
-            self.server.sink = sink
+        def make_channel(emit: Emit) -> FakeServer:
+            self.server.emit = emit
             return self.server
 
         options.setdefault("health", HealthPolicy(interval=math.inf))
@@ -253,12 +271,14 @@ class Rig:
         self.link = Link(
             "server",
             make_channel,
-            sink=self.told,
+            emit=self.told,
             clock=Clock(monotonic=trio.current_time, wall=lambda: 0.0),
             uniform=lambda _low, _high: 1.0,
+            tasks=tasks,
             roots=lambda: [{"uri": "file:///r"}],
             options=LinkOptions(**options),
         )
+        self.outcomes: list[Raw | ProxyError] = []
 
     async def crash(self) -> None:
         """Lose the connection, and have the next one settled."""
@@ -267,11 +287,22 @@ class Rig:
         await self.link.connect(within=60)
         await anyio.wait_all_tasks_blocked()
 
+    def send(self, within: float = 60.0, call: object = "c") -> Callable[[], object]:
+        """Call a tool; what comes of it is in `outcomes`."""
+        request = OutgoingRequest(
+            method="tools/call",
+            params={"name": "t", "arguments": {}},
+            within=within,
+            deadline=trio.current_time() + within,
+            call=call,
+        )
+        return self.link.send(request, self.outcomes.append)
+
 
 @asynccontextmanager
 async def running(era: Era = Era.LEGACY, **options: Any) -> AsyncGenerator[Rig]:
-    rig = Rig(era, **options)
     async with anyio.create_task_group() as tasks:
+        rig = Rig(tasks, era, **options)
         tasks.start_soon(rig.link.run)
         await anyio.wait_all_tasks_blocked()
         yield rig
@@ -284,12 +315,12 @@ both = pytest.mark.parametrize("era", list(Era))
 
 @both
 async def test_a_subscription_in_the_very_moment_of_the_connection(era: Era) -> None:
-    rig = Rig(era, lazy=True)
     async with anyio.create_task_group() as tasks:
+        rig = Rig(tasks, era, lazy=True)
         tasks.start_soon(rig.link.run)
         await rig.link.subscribe("u://1", within=60)
         await rig.link.stop()
-    assert rig.link._subscriptions.uris == ("u://1",)
+    assert rig.link.subscriptions.uris == ("u://1",)
 
 
 @both
@@ -316,7 +347,7 @@ async def test_a_connection_that_flickers_is_looked_after_in_the_end(era: Era) -
                 await rig.link.connect(within=60)
         await anyio.wait_all_tasks_blocked()
         assert rig.told.differing[-1] == ["tools"]
-        known = rig.link.known("tools")
+        known = rig.link.lists.known(Kind.TOOLS)
         assert known is not None
         assert known[0]["name"] == "4"
 
@@ -388,53 +419,56 @@ async def test_a_server_that_no_longer_has_a_list_has_lost_its_items() -> None:
         await rig.crash()
         await rig.crash()
         assert rig.told.differing == [["resources"]]
-        assert rig.link.known("resources") == ()
+        assert rig.link.lists.known(Kind.RESOURCES) == ()
 
 
 async def test_a_round_is_not_carried_over_to_the_next_connection() -> None:
-    form = {"method": "elicitation/create", "params": {}}
-    asks = {"resultType": "input_required", "inputRequests": {"who": form}}
     async with running(Era.MODERN) as rig:
-        rig.server.answers["tools/call"] = lambda _c, _p: _value(asks)
+        rig.server.answers["tools/call"] = lambda _c, _p: _value(ASKS)
 
         async def lose() -> None:
             while not rig.told.questions:
                 await trio.lowlevel.checkpoint()
             await rig.crash()
-            assert not rig.told.questions[0].answer(b'{"action":"accept"}')
+            assert not rig.told.questions[0].respond(YES)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lose)
             with pytest.raises(ServerDisconnected, match="exited with code 9"):
                 await rig.link.call_tool("t", {}, within=60, call="c")
         assert rig.server.methods().count("tools/call") == 1
-        assert rig.told.withdrawn_questions == []
+        assert rig.told.withdrawn == []
 
 
 async def test_a_state_only_round_ends_with_the_connection_too() -> None:
     async with running(Era.MODERN) as rig:
 
-        async def poll(_: FakeConnection, __: Any) -> object:
-            if rig.server.methods().count("tools/call") == 3:
-                await trio.lowlevel.checkpoint()
-                rig.link._ear.leave("it was replaced.")
-            return {"resultType": "input_required", "requestState": "s"}
+        async def lose(connection: FakeConnection) -> None:
+            await anyio.sleep(0.01)
+            connection.break_off("it was replaced.")
+
+        async def poll(connection: FakeConnection, _: Any) -> object:
+            if len(rig.server.calls()) == 3:
+                connection.tasks.start_soon(lose, connection)
+            return POLLS
 
         rig.server.answers["tools/call"] = poll
         with pytest.raises(ServerDisconnected, match="replaced"):
             await rig.link.call_tool("t", {}, within=60)
+        assert len(rig.server.calls()) == 3
 
 
 async def test_the_pages_of_a_list_come_from_one_connection() -> None:
     async with running() as rig:
 
-        async def page(_: FakeConnection, __: Any) -> object:
-            rig.link._ear.leave("it was replaced.")
+        async def page(connection: FakeConnection, _: Any) -> object:
+            connection.then = lambda: connection.break_off("it was replaced.")
             return {"tools": [], "nextCursor": "2"}
 
         rig.server.answers["tools/list"] = page
         with pytest.raises(ServerDisconnected, match="replaced"):
             await rig.link.list_all("tools", within=60)
+        assert rig.server.methods().count("tools/list") == 1
 
 
 @both
@@ -444,7 +478,7 @@ async def test_the_time_of_a_call_is_one_time_however_many_rounds(era: Era) -> N
         async def slow(_: FakeConnection, __: Any) -> object:
             await anyio.sleep(4)
             if era is Era.MODERN:
-                return {"resultType": "input_required", "requestState": "s"}
+                return POLLS
             return await never(_, __)
 
         rig.server.answers["tools/call"] = slow
@@ -456,8 +490,7 @@ async def test_the_time_of_a_call_is_one_time_however_many_rounds(era: Era) -> N
 
 async def test_nothing_is_sent_once_the_time_of_a_call_is_up() -> None:
     async with running(Era.MODERN) as rig:
-        polls = {"resultType": "input_required", "requestState": "s"}
-        rig.server.answers["tools/call"] = lambda _c, _p: _value(polls)
+        rig.server.answers["tools/call"] = lambda _c, _p: _value(POLLS)
         began = trio.current_time()
         with pytest.raises(CallTimeout, match="no result until the call's time was up"):
             await rig.link.call_tool("t", {}, within=10)
@@ -472,9 +505,7 @@ async def test_the_late_words_of_a_replaced_stream_do_not_reach_the_session() ->
         await rig.link.subscribe("u://1", within=60)
         for mark in (1, 2):
             said = {"uri": "u://1", "_meta": {MARK: mark}}
-            rig.server.sink.notification(
-                "server", "notifications/resources/updated", Raw(to_json(said))
-            )
+            rig.server.current.tell("notifications/resources/updated", said)
         assert rig.told.notifications == [("notifications/resources/updated", b'{"uri":"u://1"}')]
 
 
@@ -494,32 +525,55 @@ async def test_all_pages_of_a_list_have_one_time() -> None:
 
 
 async def test_a_modern_request_carries_the_log_level_and_a_handshake_one_does_not() -> None:
-    level = {"io.modelcontextprotocol/logLevel": "info"}
     for era in Era:
         async with running(era) as rig:
             await rig.link.set_log_level("info", within=60)
             await rig.link.call_tool("t", {"x": 1}, within=60)
-            params: Mapping[str, object] = rig.server.requests[-1][1]
-            assert params.get("_meta") == (level if era is Era.MODERN else None)
+            await rig.crash()
+            await rig.link.call_tool("t", {"x": 1}, within=60)
+            for params in rig.server.calls():
+                if era is Era.MODERN:
+                    assert params["_meta"][LOG_LEVEL] == "info"
+                else:
+                    assert "_meta" not in params
             with pytest.raises(InvalidArguments, match="no log level"):
                 await rig.link.set_log_level("shout", within=60)
 
 
-async def test_a_question_of_a_call_that_has_ended_is_taken_back() -> None:
+async def test_a_pushed_question_names_its_call_and_is_left_to_the_session_when_that_ends() -> None:
     async with running() as rig:
-        pushed = [Pushed("c"), Pushed("c"), Pushed(None)]
 
-        async def push(_: FakeConnection, __: Any) -> object:
-            for question in pushed:
-                rig.server.sink.asked("server", question)
-            pushed[0].answer(b"{}")
+        async def push(connection: FakeConnection, _: Any) -> object:
+            origin = connection.last_id["tools/call"]
+            for request_id in ("q1", "q2"):
+                connection.push(request_id, "elicitation/create", origin)
+            connection.push("q3", "sampling/createMessage")
+            assert rig.told.questions[0].respond(b"{}")
             return {}
 
         rig.server.answers["tools/call"] = push
         await rig.link.call_tool("t", {}, within=60, call="c")
-        assert rig.told.withdrawn_questions == [pushed[1]]
-        assert isinstance(pushed[1].outcome, RpcError)
-        assert pushed[2].outcome is None
+        assert [question.call for question in rig.told.questions] == ["c", "c", None]
+        assert [question.is_open for question in rig.told.questions] == [False, True, True]
+        assert rig.told.withdrawn == []
+        assert rig.told.questions[1].respond(RpcError(-32600, "The call has ended."))
+        said = [(message["id"], "error" in message) for message in rig.server.current.written]
+        assert said == [("q1", False), ("q2", True)]
+
+
+async def test_a_pushed_question_is_withdrawn_by_its_key() -> None:
+    async with running() as rig:
+        rig.server.current.push("q1", "elicitation/create")
+        rig.server.current.tell("notifications/cancelled", {"requestId": "q1"})
+        assert rig.told.withdrawn == [question.key for question in rig.told.questions]
+
+
+async def test_the_roots_are_told_without_asking_anybody() -> None:
+    async with running() as rig:
+        rig.server.current.push("q1", "roots/list")
+        (message,) = rig.server.current.written
+        assert message["result"] == {"roots": [{"uri": "file:///r"}]}
+        assert rig.told.questions == []
 
 
 @pytest.mark.parametrize("said", [b"null", b"[]", b'"x"', b"7"])
@@ -542,7 +596,6 @@ async def test_wrong_params_are_not_a_missing_resource(data: bytes | None) -> No
 
 @both
 async def test_odd_notices_are_heard_before_and_after_the_hello(era: Era) -> None:
-    rig = Rig(era)
     odd = [None, Raw(b"7"), Raw(b"[1]"), Raw(b'{"_meta":7}'), Raw(b'{"_meta":{"%b":{}}}')]
     methods = [
         "notifications/message",
@@ -554,10 +607,11 @@ async def test_odd_notices_are_heard_before_and_after_the_hello(era: Era) -> Non
     def say() -> None:
         for method in methods:
             for params in odd:
-                rig.server.sink.notification("server", method, params)
+                rig.server.emit(ServerNotification(method, params))
 
-    rig.server.before_hello = say
     async with anyio.create_task_group() as tasks:
+        rig = Rig(tasks, era)
+        rig.server.before_hello = say
         tasks.start_soon(rig.link.run)
         await rig.link.list_all("tools", within=60)
         say()
@@ -604,45 +658,288 @@ async def test_a_call_during_a_reconnect_goes_to_the_new_connection_in_its_own_w
         rig.link._supervisor.reconnect = call_and_reconnect
         async with anyio.create_task_group() as tasks:
             await rig.link.reconnect(within=60)
-        calls = [params for method, params in rig.server.requests if method == "tools/call"]
-        assert ("_meta" in calls[0]) is (other is Era.MODERN)
+        (call,) = rig.server.calls()
+        assert ("_meta" in call) is (other is Era.MODERN)
         assert len(rig.server.connections) == 2
 
 
+# One request, from its sending to its result
+
+
+def urls_required() -> Answer:
+    data = {"elicitations": [{"mode": "url", "url": "https://a"}]}
+    return refusal(-32042, "URL elicitation required", to_json(data))
+
+
+@both
+async def test_a_request_is_answered_once_and_cannot_be_given_up_after_that(era: Era) -> None:
+    async with running(era) as rig:
+        cancel = rig.send()
+        await anyio.wait_all_tasks_blocked()
+        cancel()
+        await anyio.wait_all_tasks_blocked()
+        assert rig.outcomes == [Raw(b"{}")]
+        assert rig.server.current.cancelled == []
+
+
+@pytest.mark.parametrize("is_seen", [False, True])
+@both
+async def test_a_request_given_up_while_it_waits_for_a_connection_is_never_sent(
+    era: Era,
+    is_seen: bool,  # noqa: FBT001
+) -> None:
+    async with running(era, lazy=True) as rig:
+        rig.server.opening = 5.0
+        cancel = rig.send()
+        if is_seen:
+            await anyio.sleep(1)
+        cancel()
+        await rig.link.connect(within=60)
+        await anyio.wait_all_tasks_blocked()
+        assert rig.outcomes == []
+        assert len(rig.server.connections) == 1
+        assert rig.server.calls() == []
+        assert rig.server.current.cancelled == []
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@both
+async def test_a_request_given_up_after_it_was_sent_is_cancelled_at_the_server(
+    era: Era,
+    lazy: bool,  # noqa: FBT001
+) -> None:
+    async with running(era, lazy=lazy) as rig:
+        rig.server.answers["tools/call"] = never
+        cancel = rig.send()
+        await anyio.wait_all_tasks_blocked()
+        assert len(rig.server.calls()) == 1
+        cancel()
+        await anyio.wait_all_tasks_blocked()
+        call_id = rig.server.current.last_id["tools/call"]
+        assert rig.server.current.cancelled == [call_id]
+        rig.server.current._peer.take(encode_result(call_id, b"{}"))
+        await anyio.wait_all_tasks_blocked()
+        assert rig.outcomes == []
+        assert rig.told.lines == []
+
+
+@both
+async def test_a_request_given_up_during_a_question_withdraws_it_and_is_not_sent_again(
+    era: Era,
+) -> None:
+    async with running(era) as rig:
+        modern = era is Era.MODERN
+        rig.server.answers["tools/call"] = (
+            (lambda _c, _p: _value(ASKS)) if modern else urls_required()
+        )
+        cancel = rig.send()
+        await anyio.wait_all_tasks_blocked()
+        (question,) = rig.told.questions
+        assert question.call == "c"
+        cancel()
+        await anyio.wait_all_tasks_blocked()
+        assert rig.told.withdrawn == [question.key]
+        assert not question.respond(YES)
+        await anyio.wait_all_tasks_blocked()
+        assert rig.outcomes == []
+        assert len(rig.server.calls()) == 1
+        assert rig.server.current.cancelled == []
+
+
+async def test_a_request_given_up_in_a_pause_between_two_rounds_is_not_sent_again() -> None:
+    async with running(Era.MODERN) as rig:
+        rig.server.answers["tools/call"] = lambda _c, _p: _value(POLLS)
+        cancel = rig.send()
+        await anyio.sleep(0.1)
+        cancel()
+        sent = len(rig.server.calls())
+        await anyio.sleep(60)
+        assert len(rig.server.calls()) == sent == 2
+        assert rig.outcomes == []
+
+
+@both
+async def test_a_request_given_up_in_a_later_round_is_cancelled_at_the_server(era: Era) -> None:
+    async with running(era) as rig:
+        modern = era is Era.MODERN
+        first = (lambda _c, _p: _value(ASKS)) if modern else urls_required()
+        rig.server.answers["tools/call"] = first
+        cancel = rig.send()
+        await anyio.wait_all_tasks_blocked()
+        rig.server.answers["tools/call"] = never
+        assert rig.told.questions[0].respond(YES)
+        await anyio.wait_all_tasks_blocked()
+        assert len(rig.server.calls()) == 2
+        cancel()
+        await anyio.wait_all_tasks_blocked()
+        assert rig.server.current.cancelled == [rig.server.current.last_id["tools/call"]]
+        assert rig.outcomes == []
+        assert rig.told.withdrawn == []
+
+
+@both
+async def test_a_request_that_is_seen_through_its_questions_is_answered_once(era: Era) -> None:
+    async with running(era) as rig:
+        modern = era is Era.MODERN
+        rig.server.answers["tools/call"] = (
+            (lambda _c, _p: _value(ASKS)) if modern else urls_required()
+        )
+        cancel = rig.send()
+        await anyio.wait_all_tasks_blocked()
+        rig.server.answers["tools/call"] = answered
+        assert rig.told.questions[0].respond(YES)
+        await anyio.wait_all_tasks_blocked()
+        cancel()
+        rig.server.crash()
+        await anyio.wait_all_tasks_blocked()
+        assert rig.outcomes == [Raw(b"{}")]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+async def test_questions_that_come_in_the_very_moment_of_the_loss_are_no_result(
+    lazy: bool,  # noqa: FBT001
+) -> None:
+    async with running(Era.MODERN, lazy=lazy) as rig:
+
+        async def ask_and_die(connection: FakeConnection, _: Any) -> object:
+            connection.then = connection.break_off
+            return ASKS
+
+        rig.server.answers["tools/call"] = ask_and_die
+        rig.send()
+        await anyio.wait_all_tasks_blocked()
+        (error,) = rig.outcomes
+        assert isinstance(error, ServerDisconnected)
+        assert "exited with code 9" in error.fact
+        assert rig.told.questions == []
+
+
+async def test_a_result_in_the_very_moment_of_the_loss_is_a_result() -> None:
+    for lazy in (False, True):
+        async with running(lazy=lazy) as rig:
+
+            async def answer_and_die(connection: FakeConnection, _: Any) -> object:
+                connection.then = connection.break_off
+                return {"content": []}
+
+            rig.server.answers["tools/call"] = answer_and_die
+            rig.send()
+            await anyio.wait_all_tasks_blocked()
+            assert rig.outcomes == [Raw(b'{"content":[]}')]
+
+
+@both
+async def test_a_request_that_waits_when_the_backend_is_removed_is_told_so(era: Era) -> None:
+    async with running(era, lazy=True) as rig:
+        rig.server.opening = 5.0
+        rig.send()
+        await anyio.sleep(1)
+        await rig.link.stop()
+        await anyio.wait_all_tasks_blocked()
+        (error,) = rig.outcomes
+        assert isinstance(error, ServerUnavailable)
+        assert (error.code, error.fact) == ("server_unavailable", "server was removed.")
+
+
+@pytest.mark.parametrize("state", ["sent", "question", "pause"])
+async def test_a_request_under_way_when_the_backend_is_removed_hears_of_it(state: str) -> None:
+    says: dict[str, Answer] = {
+        "sent": never,
+        "question": lambda _c, _p: _value(ASKS),
+        "pause": lambda _c, _p: _value(POLLS),
+    }
+    async with running(Era.MODERN) as rig:
+        rig.server.answers["tools/call"] = says[state]
+        rig.send()
+        await anyio.sleep(0.01)
+        await rig.link.stop()
+        await anyio.sleep(1)
+        (error,) = rig.outcomes
+        assert isinstance(error, ServerDisconnected)
+        assert error.fact == "The connection to server was closed."
+        assert rig.told.withdrawn == []
+
+
+@pytest.mark.parametrize(
+    ("era", "said", "other"),
+    [
+        (Era.MODERN, "no back-channel to the client", Era.LEGACY),
+        (Era.LEGACY, "the tool returned an invalid result", Era.MODERN),
+        (Era.MODERN, "the tool returned an invalid result", None),
+        (Era.LEGACY, "no back-channel to the client", None),
+    ],
+)
+async def test_a_tool_that_asks_in_the_way_of_the_other_era_is_told_how_to_switch(
+    era: Era, said: str, other: Era | None
+) -> None:
+    async with running(era) as rig:
+        rig.server.answers["tools/call"] = refusal(-32603, said)
+        with pytest.raises(RemoteError) as caught:
+            await rig.link.call_tool("t", {}, within=60)
+        assert ("reconnect_server for server" in caught.value.next_step) is (other is not None)
+        if other is not None:
+            assert f"with era {other.value}" in caught.value.next_step
+
+
+async def test_the_connection_and_the_session_see_each_new_list_of_tools_once() -> None:
+    seen: list[tuple[object, ...]] = []
+    async with running(on_tools=seen.append) as rig:
+        for _ in range(2):
+            await rig.link.list_all("tools", within=60)
+        await rig.link.list_all("resources", within=60)
+        assert rig.server.current.listed == seen == [({"name": "a"},)]
+        await rig.crash()
+        assert rig.server.current.listed == [({"name": "a"},)]
+        assert seen == [({"name": "a"},)] * 2
+
+
+# Its end
+
+
 async def test_a_stop_before_the_run_and_a_run_after_the_stop() -> None:
-    rig = Rig(Era.LEGACY)
-    await rig.link.stop()
-    await rig.link.run()
-    with pytest.raises(ServerUnavailable, match="removed"):
-        await rig.link.call_tool("t", {}, within=60)
+    async with anyio.create_task_group() as tasks:
+        rig = Rig(tasks, Era.LEGACY)
+        await rig.link.stop()
+        await rig.link.run()
+        with pytest.raises(ServerUnavailable, match="removed"):
+            await rig.link.call_tool("t", {}, within=60)
     assert rig.told.words == []
     assert "Link" in repr(rig.link)
 
 
-async def test_a_stop_returns_when_the_last_task_has_ended() -> None:
-    ended: list[float] = []
+def own_tasks() -> list[str | None]:
+    return [
+        task.name for task in anyio.get_running_tasks() if "emceepee_stdio" in (task.name or "")
+    ]
 
-    async def lingering(_: FakeConnection, __: Any) -> object:
-        try:
-            await anyio.sleep_forever()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.sleep(5)
-            ended.append(trio.current_time())
 
-    rig = Rig(Era.MODERN)
-    rig.server.answers["subscriptions/listen"] = lingering
+@both
+async def test_a_stop_returns_when_the_last_task_has_ended(era: Era) -> None:
     async with anyio.create_task_group() as tasks:
+        rig = Rig(tasks, era)
         tasks.start_soon(rig.link.run)
-        await anyio.wait_all_tasks_blocked()
+        await rig.link.subscribe("u://1", within=60)
+        assert own_tasks()
         await rig.link.stop()
-        assert ended == [trio.current_time()]
+        assert own_tasks() == []
+
+
+async def test_nothing_is_told_of_a_backend_once_its_stop_has_returned() -> None:
+    async with running() as rig:
+        await rig.link.list_all("tools", within=60)
+        await rig.link.list_all("resources", within=60)
+        rig.server.tools = []
+        rig.server.answers["resources/list"] = never
+        await rig.crash()
+        assert rig.told.differing == []
+        await rig.link.stop()
+        told = list(rig.told.differing)
+        await anyio.wait_all_tasks_blocked()
+        assert rig.told.differing == told
 
 
 @both
 async def test_cancelling_the_run_ends_everything(era: Era) -> None:
-    rig = Rig(era)
-    rig.server.answers["tools/call"] = never
     ends: list[ProxyError] = []
 
     async def call() -> None:
@@ -652,11 +949,14 @@ async def test_cancelling_the_run_ends_everything(era: Era) -> None:
             ends.append(error)
 
     async with anyio.create_task_group() as callers, anyio.create_task_group() as tasks:
+        rig = Rig(tasks, era)
+        rig.server.answers["tools/call"] = never
         tasks.start_soon(rig.link.run)
         await rig.link.subscribe("u://1", within=60)
         callers.start_soon(call)
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
     assert isinstance(ends[0], ServerDisconnected)
-    assert rig.link._ear.term is None
+    assert rig.link._supervisor.current is None
+    assert own_tasks() == []
     await rig.link.stop()

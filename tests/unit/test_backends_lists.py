@@ -133,11 +133,47 @@ async def test_a_method_that_is_not_there_is_an_empty_list_but_not_in_the_middle
         await read()
 
 
-@pytest.mark.parametrize("answer", [{}, {"tools": {}}, [], "text", None])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *({}, {"tools": {}}, {"tools": None}, [], "text", None),
+        *(Raw(b"garbage"), Raw(b"[" * 5_000), Raw(b'{"tools":' + b"[" * 5_000)),
+    ],
+)
 async def test_an_answer_without_the_list_is_an_error(answer: object) -> None:
     read = reader(answer)
     with pytest.raises(CallFailed, match="answered tools/list without tools"):
         await read()
+    assert read.lists.known(TOOLS) is None
+    assert read.lists.tools is None
+
+
+async def test_what_is_no_object_is_no_item() -> None:
+    read = reader({"tools": [1, None, "text", [{"name": "a"}], {"name": "b"}]})
+    assert await read() == ["b"]
+
+
+async def test_tools_are_found_by_name_as_they_were_seen_last() -> None:
+    tools = [{"name": "a", "n": 1}, {"name": 7}, {"n": 2}, {"name": ["x"]}, {"name": "b"}]
+    read = reader({"tools": tools}, page("c"))
+    assert read.lists.tools is None
+    assert read.lists.tool("a") is None
+    await read.lists.get(TOOLS, read.server.fetch, told_of_changes=True, within=60.0)
+    assert list(read.lists.tools or ()) == ["a", "b"]
+    assert read.lists.tool("a") == {"name": "a", "n": 1}
+    assert read.lists.tool("c") is None
+    read.lists.drop(TOOLS)
+    assert list(read.lists.tools or ()) == ["a", "b"]
+    await read()
+    assert list(read.lists.tools or ()) == ["c"]
+    read.lists.nothing(TOOLS)
+    assert read.lists.tools == {}
+
+
+async def test_the_lists_of_other_kinds_are_not_tools() -> None:
+    read = reader({"prompts": [{"name": "p"}]})
+    await read.lists.get(Kind.PROMPTS, read.server.fetch, told_of_changes=True, within=60.0)
+    assert read.lists.tools is None
 
 
 async def test_callers_at_the_same_time_share_one_fetch_even_of_what_is_not_kept() -> None:

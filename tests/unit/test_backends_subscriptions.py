@@ -3,19 +3,37 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 import trio
 import trio.testing
+from anyio.abc import TaskGroup
 from msgspec import Raw
 
-from emceepee_stdio.backends.base import Era, Hello, Params, RemoteError
-from emceepee_stdio.backends.listening import Listening
+from emceepee_stdio.backends.backend_events import BackendEvent, ServerNotification
+from emceepee_stdio.backends.base import Era, Hello, Loss, Params, RemoteError
+from emceepee_stdio.backends.connection import Connection
+from emceepee_stdio.backends.listening import ACKNOWLEDGED, Listening
 from emceepee_stdio.backends.lists import Kind
-from emceepee_stdio.backends.notices import without_stream
+from emceepee_stdio.backends.notifications import without_stream
 from emceepee_stdio.backends.subscriptions import Subscriptions
-from emceepee_stdio.backends.term import Term
-from emceepee_stdio.errors import CallTimeout, NotSupported, ServerDisconnected, ServerUnavailable
-from emceepee_stdio.wire.codec import RpcError, to_json
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.errors import (
+    CallTimeout,
+    NotSupported,
+    ProxyError,
+    ServerDisconnected,
+    ServerUnavailable,
+)
+from emceepee_stdio.wire.codec import (
+    RequestId,
+    RpcError,
+    encode_error,
+    encode_notification,
+    encode_result,
+    to_json,
+)
+from emceepee_stdio.wire.peer import OutgoingRequest
 
 ALL = {"tools": {"listChanged": True}, "resources": {"subscribe": True}}
 MARK = "io.modelcontextprotocol/subscriptionId"
@@ -27,54 +45,92 @@ def anyio_backend() -> tuple[str, dict[str, object]]:
 
 
 class Server:
-    """The other side of the streams: grants, refuses, keeps silent, ends them."""
+    """The other side of the streams: grants, refuses, keeps silent, ends them, dies."""
 
-    def __init__(self, subscriptions: Subscriptions) -> None:
-        self._subscriptions = subscriptions
+    def __init__(self) -> None:
         self.requests: list[tuple[str, Any]] = []
-        self.open: dict[int, anyio.Event] = {}
+        self.open: dict[int, tuple[FakeConnection, RequestId]] = {}
         self.overlapping = 0
         self.mode = "grants"
-        self.failures: list[Exception] = []
+        self.failures: list[ProxyError] = []
         self.began: list[float] = []
 
     @property
     def listens(self) -> list[Any]:
         return [p["notifications"] for m, p in self.requests if m == "subscriptions/listen"]
 
-    async def ask(self, method: str, params: Params | None, within: float) -> Raw:
-        self.requests.append((method, params))
+    async def take(
+        self, connection: "FakeConnection", request_id: RequestId, request: OutgoingRequest
+    ) -> None:
+        self.requests.append((request.method, request.params))
         self.began.append(trio.current_time())
         mark = len(self.requests)
-        if self.failures:
-            raise self.failures.pop(0)
-        if method != "subscriptions/listen":
-            return Raw(b"{}")
-        assert params is not None
-        ended = self.open[mark] = anyio.Event()
-        try:
-            await trio.lowlevel.checkpoint()
+        if self.mode == "dies":
+            connection.break_off("it exited.")
+        elif self.failures:
+            connection.refuse(request_id, self.failures.pop(0))
+        elif request.method != "subscriptions/listen":
+            connection.answer(request_id)
+        else:
+            assert request.params is not None
+            self.open[mark] = connection, request_id
             self.overlapping = max(self.overlapping, len(self.open))
+            await trio.lowlevel.checkpoint()
             if self.mode != "silent":
-                self.acknowledge(mark, params["notifications"])
-            if self.mode != "ends":
-                await ended.wait()
-        finally:
-            del self.open[mark]
-        return Raw(b"{}")
+                self.acknowledge(connection, mark, request.params["notifications"])
+            if self.mode == "ends":
+                self.end_all()
 
-    def acknowledge(self, mark: int, wanted: Any) -> None:
+    def acknowledge(self, connection: "FakeConnection", mark: int, wanted: Any) -> None:
         honoured = dict(wanted)
         if self.mode == "deaf":
             honoured.pop("resourceSubscriptions", None)
         if self.mode == "ends":
             honoured = {}
-        said = {"notifications": honoured, "_meta": {MARK: mark}}
-        self._subscriptions.acknowledged(Raw(to_json(said)))
+        connection.tell(ACKNOWLEDGED, {"notifications": honoured, "_meta": {MARK: mark}})
 
     def end_all(self) -> None:
-        for ended in self.open.values():
-            ended.set()
+        streams, self.open = self.open, {}
+        for connection, request_id in streams.values():
+            connection.answer(request_id)
+
+    def cancelled(self, connection: "FakeConnection", request_id: RequestId) -> None:
+        self.open = {m: of for m, of in self.open.items() if of != (connection, request_id)}
+
+
+class FakeConnection(Connection):
+    """A connection whose requests go to the server of the test."""
+
+    def __init__(self, desk: "Desk", hello: Hello, tasks: TaskGroup) -> None:
+        clock = Clock(monotonic=trio.current_time, wall=lambda: 0.0)
+        super().__init__("server", emit=desk.take, clock=clock, proxy_id="c", max_line=1000)
+        self.era = hello.era
+        self.hello = hello
+        self._server = desk.server
+        self._tasks = tasks
+
+    def break_off(self, fact: str) -> None:
+        self.lose(Loss(fact=fact))
+
+    def answer(self, request_id: RequestId) -> None:
+        self._peer.take(encode_result(request_id, b"{}"))
+
+    def refuse(self, request_id: RequestId, error: ProxyError) -> None:
+        if isinstance(error, RemoteError):
+            self._peer.take(encode_error(request_id, error.error))
+        else:
+            self._peer.give_up(request_id, error)
+
+    def tell(self, method: str, params: object) -> None:
+        self._peer.take(encode_notification(method, to_json(params)))
+
+    def _transmit(self, line: bytes, request_id: RequestId, request: OutgoingRequest) -> None:
+        self._tasks.start_soon(self._server.take, self, request_id, request)
+
+    def _write(self, data: bytes) -> None:
+        message = msgspec.json.decode(data)
+        assert message["method"] == "notifications/cancelled"
+        self._server.cancelled(self, message["params"]["requestId"])
 
 
 class Desk:
@@ -84,38 +140,41 @@ class Desk:
         self.gaps = 0
         self.notes: list[str] = []
         self.subscriptions = Subscriptions("server", on_gap=self.gap, note=self.notes.append)
-        self.server = Server(self.subscriptions)
+        self.server = Server()
 
     def gap(self) -> None:
         self.gaps += 1
 
-    def term(self, era: Era, capabilities: Params = ALL) -> Term:
-        term = Term("server", Hello(era=era, protocol_version="x", capabilities=capabilities))
-        self.subscriptions.begin(term)
-        return term
+    def take(self, event: BackendEvent) -> None:
+        assert isinstance(event, ServerNotification)
+        assert event.method == ACKNOWLEDGED
+        self.subscriptions.acknowledged(event.params)
+
+    def connection(self, tasks: TaskGroup, era: Era, capabilities: Params = ALL) -> FakeConnection:
+        hello = Hello(era=era, protocol_version="x", capabilities=capabilities)
+        connection = FakeConnection(self, hello, tasks)
+        self.subscriptions.begin(connection)
+        return connection
 
     @asynccontextmanager
     async def connected(
         self, era: Era = Era.MODERN, capabilities: Params = ALL
-    ) -> AsyncGenerator[Term]:
-        term = self.term(era, capabilities)
-
-        async def serve() -> None:
-            with term.scope:
-                await self.subscriptions.listen(self.server.ask)
-
+    ) -> AsyncGenerator[FakeConnection]:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(serve)
+            connection = self.connection(tasks, era, capabilities)
+            connection.services.append(self.subscriptions.listen)
+            tasks.start_soon(connection.serve)
             try:
-                yield term
+                yield connection
             finally:
-                term.end("lost")
+                connection.break_off("lost")
+                self.server.open.clear()
 
-    async def add(self, uri: str, term: Term, within: float = 60.0) -> None:
-        await self.subscriptions.add(uri, term, self.server.ask, within=within)
+    async def add(self, uri: str, connection: Connection, within: float = 60.0) -> None:
+        await self.subscriptions.add(uri, connection, within=within)
 
-    async def remove(self, uri: str) -> None:
-        await self.subscriptions.remove(uri, self.server.ask, within=60.0)
+    async def remove(self, uri: str, connection: Connection) -> None:
+        await self.subscriptions.remove(uri, connection, within=60.0)
 
     @property
     def listening(self) -> Listening:
@@ -153,11 +212,11 @@ async def test_a_handshake_server_tells_of_itself() -> None:
 
 async def test_the_new_stream_is_open_before_the_old_one_ends() -> None:
     desk = Desk()
-    async with desk.connected() as term:
-        await desk.add("a", term)
-        await desk.add("b", term)
+    async with desk.connected() as connection:
+        await desk.add("a", connection)
+        await desk.add("b", connection)
         assert desk.server.overlapping == 2
-        await desk.remove("a")
+        await desk.remove("a", connection)
         await anyio.wait_all_tasks_blocked()
         assert len(desk.server.open) == 1
         uris = [wanted.get("resourceSubscriptions") for wanted in desk.server.listens]
@@ -167,35 +226,35 @@ async def test_the_new_stream_is_open_before_the_old_one_ends() -> None:
 
 async def test_the_late_words_of_a_stream_that_has_ended_are_not_heard() -> None:
     desk = Desk()
-    async with desk.connected() as term:
+    async with desk.connected() as connection:
         await desk.listening.settled()
-        await desk.add("a", term)
+        await desk.add("a", connection)
         assert [desk.subscriptions.hears(mark) for mark in (1, 2)] == [False, True]
 
 
 async def test_wishes_at_the_same_time_are_all_granted() -> None:
     desk = Desk()
-    async with desk.connected() as term, anyio.create_task_group() as tasks:
+    async with desk.connected() as connection, anyio.create_task_group() as tasks:
         for n in range(10):
-            tasks.start_soon(desk.add, str(n), term)
+            tasks.start_soon(desk.add, str(n), connection)
     assert sorted(desk.subscriptions.uris) == [str(n) for n in range(10)]
 
 
 async def test_what_is_granted_already_is_not_asked_for_again() -> None:
     desk = Desk()
-    async with desk.connected() as term:
-        await desk.add("a", term)
+    async with desk.connected() as connection:
+        await desk.add("a", connection)
         listens = len(desk.server.listens)
-        await desk.add("a", term)
+        await desk.add("a", connection)
         assert len(desk.server.listens) == listens
 
 
 async def test_what_is_not_granted_is_not_wanted_any_more() -> None:
     desk = Desk()
     desk.server.mode = "deaf"
-    async with desk.connected() as term:
+    async with desk.connected() as connection:
         with pytest.raises(NotSupported, match="did not accept a subscription to a"):
-            await desk.add("a", term)
+            await desk.add("a", connection)
         assert desk.subscriptions.uris == ()
         await desk.listening.settled()
         assert desk.subscriptions.tells_changes(Kind.TOOLS)
@@ -204,31 +263,31 @@ async def test_what_is_not_granted_is_not_wanted_any_more() -> None:
 @pytest.mark.parametrize("era", list(Era))
 async def test_what_is_not_declared_is_not_asked_for(era: Era) -> None:
     desk = Desk()
-    async with desk.connected(era, {"resources": {}}) as term:
+    async with desk.connected(era, {"resources": {}}) as connection:
         with pytest.raises(NotSupported, match="does not support subscriptions"):
-            await desk.add("a", term)
+            await desk.add("a", connection)
         assert desk.server.requests == []
 
 
 async def test_a_server_that_knows_no_streams_is_asked_once_per_wish() -> None:
     desk = Desk()
     desk.server.failures = [refused(), refused(), refused()]
-    async with desk.connected() as term:
+    async with desk.connected() as connection:
         await desk.listening.settled()
         await anyio.sleep(1000)
         assert len(desk.server.listens) == 1
         with pytest.raises(NotSupported, match="no such thing"):
-            await desk.add("a", term)
+            await desk.add("a", connection)
         assert desk.gaps == 0
 
 
 async def test_a_refused_wish_leaves_the_stream_as_it_was() -> None:
     desk = Desk()
-    async with desk.connected() as term:
+    async with desk.connected() as connection:
         await desk.listening.settled()
         desk.server.failures = [refused(-32602)]
         with pytest.raises(NotSupported):
-            await desk.add("a", term)
+            await desk.add("a", connection)
         await desk.listening.settled()
         assert list(desk.server.open) == [1]
         assert desk.subscriptions.tells_changes(Kind.TOOLS)
@@ -237,17 +296,17 @@ async def test_a_refused_wish_leaves_the_stream_as_it_was() -> None:
 
 async def test_a_failure_on_the_way_is_told_as_it_was() -> None:
     desk = Desk()
-    async with desk.connected() as term:
+    async with desk.connected() as connection:
         await desk.listening.settled()
         desk.server.failures = [ServerUnavailable("the network is gone")]
         with pytest.raises(ServerUnavailable, match="network"):
-            await desk.add("a", term)
+            await desk.add("a", connection)
 
 
 async def test_a_stream_that_ends_is_opened_again_and_the_gap_is_told() -> None:
     desk = Desk()
-    async with desk.connected() as term:
-        await desk.add("a", term)
+    async with desk.connected() as connection:
+        await desk.add("a", connection)
         listens = len(desk.server.listens)
         desk.server.end_all()
         await anyio.wait_all_tasks_blocked()
@@ -280,10 +339,10 @@ async def test_a_stream_with_nothing_to_tell_may_end_at_once() -> None:
 async def test_a_server_that_never_acknowledges_does_not_hold_up_for_ever() -> None:
     desk = Desk()
     desk.server.mode = "silent"
-    async with desk.connected() as term:
+    async with desk.connected() as connection:
         began = trio.current_time()
         with pytest.raises(CallTimeout, match="did not open its stream"):
-            await desk.add("a", term, within=5.0)
+            await desk.add("a", connection, within=5.0)
         assert trio.current_time() - began == pytest.approx(5.0)
         assert desk.subscriptions.uris == ()
         await anyio.sleep(100)
@@ -293,29 +352,29 @@ async def test_a_server_that_never_acknowledges_does_not_hold_up_for_ever() -> N
 async def test_who_waits_for_a_stream_learns_of_the_loss() -> None:
     desk = Desk()
     desk.server.mode = "silent"
-    async with desk.connected() as term:
+    async with desk.connected() as connection:
 
         async def lose() -> None:
             await anyio.sleep(1)
-            term.end("it exited.")
+            connection.break_off("it exited.")
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lose)
             with pytest.raises(ServerDisconnected, match="it exited"):
-                await desk.add("a", term)
+                await desk.add("a", connection)
     assert desk.subscriptions.uris == ()
 
 
 @pytest.mark.parametrize("era", list(Era))
 async def test_everything_is_wanted_again_on_the_next_connection(era: Era) -> None:
     desk = Desk()
-    async with desk.connected(era) as term:
-        await desk.add("a", term)
-        await desk.add("b", term)
-        await desk.remove("a")
+    async with desk.connected(era) as connection:
+        await desk.add("a", connection)
+        await desk.add("b", connection)
+        await desk.remove("a", connection)
     desk.server.requests.clear()
-    async with desk.connected(era):
-        await desk.subscriptions.restore(desk.server.ask, within=60.0)
+    async with desk.connected(era) as connection:
+        await desk.subscriptions.restore(connection, within=60.0)
         if era is Era.LEGACY:
             assert desk.server.requests == [("resources/subscribe", {"uri": "b"})]
         else:
@@ -326,12 +385,12 @@ async def test_everything_is_wanted_again_on_the_next_connection(era: Era) -> No
 @pytest.mark.parametrize("era", list(Era))
 async def test_what_is_not_granted_again_is_noted_and_still_wanted(era: Era) -> None:
     desk = Desk()
-    async with desk.connected(era) as term:
-        await desk.add("a", term)
+    async with desk.connected(era) as connection:
+        await desk.add("a", connection)
     desk.server.mode = "deaf"
     desk.server.failures = [refused()] if era is Era.LEGACY else []
-    async with desk.connected(era):
-        await desk.subscriptions.restore(desk.server.ask, within=60.0)
+    async with desk.connected(era) as connection:
+        await desk.subscriptions.restore(connection, within=60.0)
     assert len(desk.notes) == 1
     assert "the subscription to a was not restored" in desk.notes[0]
     assert desk.subscriptions.uris == ("a",)
@@ -339,25 +398,25 @@ async def test_what_is_not_granted_again_is_noted_and_still_wanted(era: Era) -> 
 
 async def test_a_connection_that_is_lost_while_it_is_restored_forgets_nothing() -> None:
     desk = Desk()
-    async with desk.connected(Era.LEGACY) as term:
-        await desk.add("a", term)
-    desk.server.failures = [ServerDisconnected("gone")]
-    async with desk.connected(Era.LEGACY):
-        with pytest.raises(ServerDisconnected):
-            await desk.subscriptions.restore(desk.server.ask, within=60.0)
+    async with desk.connected(Era.LEGACY) as connection:
+        await desk.add("a", connection)
+    desk.server.mode = "dies"
+    async with desk.connected(Era.LEGACY) as connection:
+        with pytest.raises(ServerDisconnected, match="it exited"):
+            await desk.subscriptions.restore(connection, within=60.0)
     assert desk.subscriptions.uris == ("a",)
 
 
 async def test_a_handshake_server_that_has_never_heard_of_it() -> None:
     desk = Desk()
     desk.server.failures = [refused(), refused(), refused(-32000)]
-    async with desk.connected(Era.LEGACY) as term:
+    async with desk.connected(Era.LEGACY) as connection:
         with pytest.raises(NotSupported):
-            await desk.add("a", term)
+            await desk.add("a", connection)
         with pytest.raises(NotSupported):
-            await desk.remove("a")
+            await desk.remove("a", connection)
         with pytest.raises(RemoteError):
-            await desk.add("a", term)
+            await desk.add("a", connection)
         assert desk.subscriptions.uris == ()
 
 
@@ -376,7 +435,8 @@ async def test_an_odd_acknowledgement_grants_nothing(said: bytes | None) -> None
 async def test_an_acknowledgement_that_nobody_waits_for_changes_nothing() -> None:
     desk = Desk()
     desk.subscriptions.acknowledged(Raw(b"{}"))
-    desk.term(Era.MODERN)
+    async with anyio.create_task_group() as tasks:
+        desk.connection(tasks, Era.MODERN)
     desk.subscriptions.acknowledged(Raw(b"{}"))
     assert desk.listening.granted == {}
     assert repr(desk.subscriptions) == "<Subscriptions server 0 resources>"

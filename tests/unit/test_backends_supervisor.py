@@ -1,10 +1,11 @@
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 import anyio.lowlevel
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -14,18 +15,9 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from trio._core import _run as trio_run
 
-from emceepee_stdio.backends.base import (
-    Connection,
-    Era,
-    Hello,
-    LogLine,
-    Loss,
-    OnProgress,
-    Params,
-    PhaseChange,
-    Question,
-    SessionIds,
-)
+from emceepee_stdio.backends.backend_events import AttemptFailed, BackendEvent, PhaseChange
+from emceepee_stdio.backends.base import Era, Hello, Loss
+from emceepee_stdio.backends.connection import Connection
 from emceepee_stdio.backends.supervisor import Supervisor
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import (
@@ -38,57 +30,53 @@ from emceepee_stdio.errors import (
 )
 from emceepee_stdio.state.phases import PHASES, Phase
 from emceepee_stdio.state.restarts import RestartPolicy, Restarts
+from emceepee_stdio.wire.codec import RequestId, encode_notification, encode_result
+from emceepee_stdio.wire.peer import OnProgress, OutgoingRequest
 
 OK = "ok"
 HANG = "hang"
 Step = str | Exception
 
 
-class FakeConnection:
-    """A connection whose end is in our hands."""
+class FakeConnection(Connection):
+    """A connection without a wire, whose end is in our hands.
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    "echo" is answered at once, after a word of progress; anything else never is.
+    """
+
+    def __init__(self, number: int, clock: Clock) -> None:
+        super().__init__(
+            "b", emit=lambda _event: None, clock=clock, proxy_id=f"c{number}", max_line=1000
+        )
         self.pid = 1000 + number
         self.hello = Hello(era=Era.LEGACY, protocol_version="2025-11-25")
-        self.session = SessionIds(proxy_id=f"c{number}")
-        self.loss: Loss | Exception | None = None
-        self.over = anyio.Event()
         self.within: list[float] = []
+        self.written: list[dict[str, Any]] = []
+        self._error: Exception | None = None
 
-    def end(self, loss: Loss | Exception | None = None) -> None:
-        if not self.over.is_set():
-            self.loss = loss or Loss(fact="b exited with code 1.", tail=["oops"], exit_code=1)
-            self.over.set()
+    def end(self, loss: Loss | None = None) -> None:
+        self.lose(loss or Loss(fact="b exited with code 1.", tail=["oops"], exit_code=1))
 
-    async def lost(self) -> Loss:
-        await self.over.wait()
-        if isinstance(self.loss, Exception):
-            raise self.loss
-        assert self.loss is not None
-        return self.loss
+    def fail(self, error: Exception) -> None:
+        """Serving it ends in an error, before anybody knows of a loss."""
+        self._error = error
+        self._ended.set()
 
-    async def request(
-        self,
-        method: str,
-        params: Params | None = None,
-        *,
-        within: float,
-        call: object = None,
-        on_progress: OnProgress | None = None,
-    ) -> Raw:
-        """Answers "echo" at once; anything else waits for its time, or for the end."""
-        self.within.append(within)
-        if method == "echo":
-            if on_progress is not None:
-                on_progress(Raw(b"1"))
-            return Raw(b"%d" % len(params or {}))
-        with anyio.move_on_after(within):
-            await self.over.wait()
-            raise ServerDisconnected(str(self.loss))
-        raise CallTimeout("too long")
+    async def serve(self) -> None:
+        await super().serve()
+        if self._error is not None:
+            raise self._error
 
-    def notify(self, method: str, params: Params | None = None) -> None: ...
+    def _transmit(self, line: bytes, request_id: RequestId, request: OutgoingRequest) -> None:
+        self._write(line)
+        self.within.append(request.deadline - self._clock.now())
+        if request.method == "echo":
+            progress = b'{"progressToken":%d,"progress":1}' % int(request_id)
+            self._peer.take(encode_notification("notifications/progress", progress))
+            self._peer.take(encode_result(request_id, b"%d" % len(request.params or {})))
+
+    def _write(self, data: bytes) -> None:
+        self.written.append(msgspec.json.decode(data))
 
 
 class FakeChannel:
@@ -97,7 +85,8 @@ class FakeChannel:
     transport = "fake"
     target = "fake --server"
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self.plan: deque[Step] = deque()
         self.otherwise: Step = OK
         self.takes = 0.0
@@ -121,12 +110,12 @@ class FakeChannel:
         self.attempts.append(anyio.current_time())
         try:
             await self._open()
-            connection = FakeConnection(len(self.connections))
+            connection = FakeConnection(len(self.connections), self._clock)
             self.connections.append(connection)
             try:
                 yield connection
             finally:
-                connection.end(Loss(fact="The connection to b was closed."))
+                connection.close()
                 with anyio.CancelScope(shield=True):
                     await anyio.sleep(self.leaving_takes)
             if self.leaving_error is not None:
@@ -149,32 +138,26 @@ class FakeChannel:
 
 
 class Told:
-    """A sink that writes down what it is told, and checks that the table allows it."""
+    """Writes down what it is told, and checks that the table allows it."""
 
     def __init__(self) -> None:
         self.changes: list[PhaseChange] = []
         self.said: list[str] = []
+        self.on_change: Callable[[PhaseChange], None] = lambda _change: None
 
-    def phase_changed(self, server: str, change: PhaseChange) -> None:
-        assert server == "b"
-        last = self.changes[-1].phase if self.changes else None
-        assert change.previous is last
-        assert PHASES.allows(change.previous, change.phase)
-        self.changes.append(change)
-        self.said.append(change.phase.value)
-
-    def attempt_failed(self, server: str, error: ProxyError) -> None:
-        assert server == "b"
-        self.said.append(f"attempt failed: {error.fact}")
-
-    def process_started(self, server: str, pid: int) -> None: ...
-    def process_ended(self, server: str, loss: Loss, *, expected: bool) -> None: ...
-    def notification(self, server: str, method: str, params: Raw | None) -> None: ...
-    def log(self, server: str, line: LogLine) -> None: ...
-    def asked(self, server: str, question: Question) -> None: ...
-    def withdrawn(self, server: str, question: Question) -> None: ...
-    def lists_differ(self, server: str, kinds: Sequence[str]) -> None: ...
-    def health_changed(self, server: str, *, degraded: bool, misses: int) -> None: ...
+    def __call__(self, event: BackendEvent) -> None:
+        match event:
+            case PhaseChange():
+                last = self.changes[-1].phase if self.changes else None
+                assert event.previous is last
+                assert PHASES.allows(event.previous, event.phase)
+                self.changes.append(event)
+                self.said.append(event.phase.value)
+                self.on_change(event)
+            case AttemptFailed():
+                self.said.append(f"attempt failed: {event.error.fact}")
+            case _:
+                raise AssertionError(event)
 
 
 def middle(low: float, high: float) -> float:
@@ -184,16 +167,20 @@ def middle(low: float, high: float) -> float:
 class World:
     """One backend with everything around it."""
 
-    def __init__(self, *, lazy: bool = False, policy: RestartPolicy | None = None) -> None:
+    def __init__(
+        self, tasks: TaskGroup, *, lazy: bool = False, policy: RestartPolicy | None = None
+    ) -> None:
         self.start = anyio.current_time()
-        self.channel = FakeChannel()
-        self.sink = Told()
+        self.clock = Clock(monotonic=anyio.current_time, wall=anyio.current_time)
+        self.channel = FakeChannel(self.clock)
+        self.told = Told()
         self.backend = Supervisor(
             "b",
             self.channel,
-            sink=self.sink,
-            clock=Clock(monotonic=anyio.current_time, wall=anyio.current_time),
+            emit=self.told,
+            clock=self.clock,
             restarts=Restarts(policy or RestartPolicy(), uniform=middle),
+            tasks=tasks,
             lazy=lazy,
         )
         self.outcomes: list[Connection | Raw | ProxyError] = []
@@ -221,7 +208,23 @@ class World:
         await self._keep(self.backend.reconnect(within=within))
 
     async def request(self, method: str, within: float = 1000.0) -> None:
-        await self._keep(self.backend.request(method, within=within))
+        await self._keep(self.backend.request(self.outgoing(method, within=within)))
+
+    def outgoing(
+        self,
+        method: str,
+        params: dict[str, object] | None = None,
+        *,
+        within: float = 1000.0,
+        on_progress: OnProgress | None = None,
+    ) -> OutgoingRequest:
+        return OutgoingRequest(
+            method=method,
+            params=params,
+            within=within,
+            deadline=self.clock.now() + within,
+            on_progress=on_progress,
+        )
 
     async def _keep(self, what: Awaitable[Connection | Raw]) -> None:
         try:
@@ -235,7 +238,7 @@ class World:
         self.channel.is_forbidden = True
         assert self.channel.open == 0
         assert self.phase is Phase.DISCONNECTED
-        assert not self.sink.said or self.sink.said[-1] == "disconnected"
+        assert not self.told.said or self.told.said[-1] == "disconnected"
 
 
 async def settle() -> None:
@@ -245,14 +248,14 @@ async def settle() -> None:
 
 async def alive(main: Callable[[World], Awaitable[None]], options: dict[str, Any]) -> None:
     """Let a backend live while `main` runs; then stop it, and let nothing be left."""
-    world = World(**options)
     async with anyio.create_task_group() as tasks:
+        world = World(tasks, **options)
         tasks.start_soon(world.backend.run)
         await main(world)
         await world.stop()
         with anyio.fail_after(1):
             await settle()
-    assert world.sink.said[-1] == "disconnected"
+    assert world.told.said[-1] == "disconnected"
 
 
 def virtually(main: Callable[[World], Awaitable[None]], **options: Any) -> None:
@@ -280,12 +283,12 @@ def test_it_connects_by_itself_and_serves_requests():
         await world.until(Phase.CONNECTED)
         seen: list[Raw] = []
         result = await world.backend.request(
-            "echo", {"a": 1, "b": 2}, within=5.0, on_progress=seen.append
+            world.outgoing("echo", {"a": 1, "b": 2}, within=5.0, on_progress=seen.append)
         )
-        assert (result, seen) == (Raw(b"2"), [Raw(b"1")])
+        assert (result, seen) == (Raw(b"2"), [Raw(b'{"progressToken":1,"progress":1}')])
         assert await world.backend.connection(within=1.0) is world.channel.current
-        assert world.sink.said == ["connecting", "connected"]
-        connected = world.sink.changes[1]
+        assert world.told.said == ["connecting", "connected"]
+        connected = world.told.changes[1]
         assert connected.hello is world.channel.current.hello
         assert not connected.was_connected_before
         assert repr(world.backend) == "<Supervisor b connected starts=1 <Restarts 0/5>>"
@@ -296,9 +299,9 @@ def test_it_connects_by_itself_and_serves_requests():
 def test_a_lazy_one_waits_for_its_first_use():
     async def main(world: World) -> None:
         await anyio.sleep(3600)
-        assert (world.sink.said, world.attempts) == (["idle"], [])
-        assert await world.backend.request("echo", within=5.0) == Raw(b"0")
-        assert world.sink.said == ["idle", "connecting", "connected"]
+        assert (world.told.said, world.attempts) == (["idle"], [])
+        assert await world.backend.request(world.outgoing("echo", within=5.0)) == Raw(b"0")
+        assert world.told.said == ["idle", "connecting", "connected"]
         assert world.attempts == [3600]
 
     virtually(main, lazy=True)
@@ -306,8 +309,8 @@ def test_a_lazy_one_waits_for_its_first_use():
 
 def test_a_use_before_it_was_started_is_not_forgotten():
     async def main() -> None:
-        world = World(lazy=True)
         async with anyio.create_task_group() as tasks:
+            world = World(tasks, lazy=True)
             tasks.start_soon(world.call)
             await settle()
             tasks.start_soon(world.backend.run)
@@ -326,9 +329,23 @@ def test_a_use_before_it_was_started_is_not_forgotten():
 def test_connecting_counts_towards_the_time_of_a_request():
     async def main(world: World) -> None:
         world.channel.takes = 3.0
-        await world.backend.request("echo", within=10.0)
-        await world.backend.request("echo", within=10.0)
+        await world.backend.request(world.outgoing("echo", within=10.0))
+        await world.backend.request(world.outgoing("echo", within=10.0))
         assert world.channel.current.within == [7.0, 10.0]
+
+    virtually(main, lazy=True)
+
+
+def test_an_answer_that_is_late_says_how_long_the_connecting_took():
+    async def main(world: World) -> None:
+        world.channel.takes = 3.0
+        for _ in range(2):
+            await world.request("slow", within=10.0)
+        assert [outcome.fact for outcome in world.outcomes if isinstance(outcome, CallTimeout)] == [
+            "b did not answer slow within 10 s, 3.0 s of them to connect.",
+            "b did not answer slow within 10 s.",
+        ]
+        assert world.elapsed == pytest.approx(20.0)
 
     virtually(main, lazy=True)
 
@@ -342,8 +359,8 @@ def test_a_crash_is_told_and_recovered_from_in_this_order():
         world.channel.current.end()
         await world.until(Phase.RECONNECTING)
         await world.until(Phase.CONNECTED)
-        assert world.sink.said == ["connecting", "connected", "reconnecting", "connected"]
-        _, first, lost, again = world.sink.changes
+        assert world.told.said == ["connecting", "connected", "reconnecting", "connected"]
+        _, first, lost, again = world.told.changes
         assert lost.loss == Loss(fact="b exited with code 1.", tail=["oops"], exit_code=1)
         assert (lost.attempt, lost.attempts, lost.retry_in) == (1, 5, 1.0)
         assert lost.error is not None
@@ -363,8 +380,8 @@ def test_a_crash_loop_is_given_up_even_though_every_start_succeeds():
             await settle()
         await anyio.sleep(10_000)
         lives = ["connected", "reconnecting"] * 5
-        assert world.sink.said == ["connecting", *lives, "connected", "failed"]
-        assert [change.attempt for change in world.sink.changes[2::2]] == [1, 2, 3, 4, 5, 5]
+        assert world.told.said == ["connecting", *lives, "connected", "failed"]
+        assert [change.attempt for change in world.told.changes[2::2]] == [1, 2, 3, 4, 5, 5]
         assert len(world.attempts) == 6
         assert world.phase is Phase.FAILED
 
@@ -376,14 +393,14 @@ def test_a_server_that_never_starts_is_given_up_and_told_as_one_outage():
         world.channel.otherwise = ServerFailed("no luck")
         await world.until(Phase.FAILED)
         await anyio.sleep(10_000)
-        assert world.sink.said == [
+        assert world.told.said == [
             "connecting",
             "reconnecting",
             *["attempt failed: no luck"] * 5,
             "failed",
         ]
         assert world.attempts == pytest.approx([0, 1, 3, 7, 15, 31])
-        failed = world.sink.changes[-1]
+        failed = world.told.changes[-1]
         assert failed.error is not None
         assert (failed.error.fact, failed.attempt, failed.attempts) == ("no luck", 5, 5)
 
@@ -439,7 +456,7 @@ def test_what_goes_wrong_while_leaving_a_lost_connection_counts_once():
             await world.until(Phase.RECONNECTING)
             await world.until(Phase.CONNECTED)
         world.channel.leaving_error = None
-        assert world.sink.said == ["connecting", "connected", *["reconnecting", "connected"] * 2]
+        assert world.told.said == ["connecting", "connected", *["reconnecting", "connected"] * 2]
         assert world.backend.snapshot().attempt == 2
 
     virtually(main)
@@ -449,7 +466,7 @@ def test_what_goes_wrong_while_leaving_a_lost_connection_counts_once():
 def test_a_connection_that_ends_in_an_error_is_lost_all_the_same(error: Exception):
     async def main(world: World) -> None:
         await world.until(Phase.CONNECTED)
-        world.channel.current.end(error)  # type: ignore[arg-type]
+        world.channel.current.fail(error)
         await world.until(Phase.RECONNECTING)
         snapshot = world.backend.snapshot()
         assert (snapshot.pid, snapshot.up_since) == (None, None)
@@ -468,6 +485,198 @@ def test_an_error_of_the_system_is_a_failed_attempt_and_no_crash():
         assert "Too many open files" in error.fact
         assert world.phase is Phase.RECONNECTING
         await world.until(Phase.CONNECTED)
+
+    virtually(main)
+
+
+@pytest.mark.parametrize(
+    ("error", "fact"),
+    [
+        (RuntimeError("the loop is closed."), "b could not be connected: the loop is closed."),
+        (RuntimeError(), "b could not be connected: RuntimeError."),
+        (ExceptionGroup("several", [OSError("no room")]), "b could not be connected: no room."),
+        (
+            ExceptionGroup("outer", [ExceptionGroup("inner", [ServerFailed("no luck.")])]),
+            "no luck.",
+        ),
+    ],
+)
+def test_whatever_a_start_raises_is_a_failed_start_with_its_cause_and_is_tried_again(
+    error: Exception, fact: str
+):
+    async def main(world: World) -> None:
+        world.channel.plan.append(error)
+        await world.call()
+        (failure,) = world.outcomes
+        assert isinstance(failure, ServerUnavailable)
+        assert failure.fact == fact
+        assert failure.next_step == "Restart 1 of 5 follows in 1.0 s; calling again tries at once."
+        assert fact in (world.backend.snapshot().last_error or "")
+        await world.until(Phase.CONNECTED)
+        assert world.told.said == ["connecting", "reconnecting", "connected"]
+        assert world.attempts == pytest.approx([0, 1])
+
+    virtually(main)
+
+
+def test_a_start_that_raises_whatever_for_ever_is_given_up_with_its_cause():
+    async def main(world: World) -> None:
+        world.channel.otherwise = RuntimeError("the loop is closed")
+        await world.until(Phase.FAILED)
+        assert world.attempts == pytest.approx([0, 1, 3, 7, 15, 31])
+        failed = world.told.changes[-1]
+        assert failed.error is not None
+        assert failed.error.fact == "b could not be connected: the loop is closed."
+
+    virtually(main)
+
+
+def test_a_group_of_hopeless_errors_is_hopeless():
+    async def main(world: World) -> None:
+        world.channel.otherwise = ExceptionGroup("group", [CannotConnect("no such command")])
+        await world.until(Phase.FAILED)
+        assert world.told.said == ["connecting", "failed"]
+
+    virtually(main)
+
+
+def test_a_task_of_the_channel_that_fails_while_connected_is_a_loss_like_any_other():
+    async def main(world: World) -> None:
+        fail = anyio.Event()
+        connect = world.channel.connect
+
+        async def work(is_first: bool) -> None:  # noqa: FBT001
+            await fail.wait()
+            if is_first:
+                raise RuntimeError("the reader broke")
+
+        @asynccontextmanager
+        async def connect_with_a_task() -> AsyncGenerator[Connection]:
+            if len(world.attempts) > 5:  # a loop without a pause would never let the clock move
+                await anyio.sleep_forever()
+            async with anyio.create_task_group() as tasks, connect() as connection:
+                tasks.start_soon(work, len(world.attempts) == 1)
+                yield connection
+                tasks.cancel_scope.cancel()
+
+        world.channel.connect = connect_with_a_task  # type: ignore[method-assign]
+        await world.until(Phase.CONNECTED)
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(world.request, "slow")
+            await settle()
+            fail.set()
+        assert isinstance(world.outcomes[0], ServerDisconnected)
+        await anyio.sleep(10)
+        assert world.told.said == ["connecting", "connected", "reconnecting", "connected"]
+        assert world.attempts == pytest.approx([0, 1], abs=0.1)
+
+    virtually(main)
+
+
+# A loss, step by step
+
+
+@pytest.mark.parametrize(
+    ("limit", "phase", "next_step"),
+    [
+        (5, Phase.RECONNECTING, "Restart 1 of 5 follows in 1.0 s; calling again tries at once."),
+        (
+            0,
+            Phase.FAILED,
+            "It was given up. Mend what the error names, then call reconnect_server.",
+        ),
+    ],
+)
+def test_a_loss_is_decided_before_whoever_lost_a_request_is_told(
+    limit: int, phase: Phase, next_step: str
+):
+    async def main(world: World) -> None:
+        await world.until(Phase.CONNECTED)
+        lost = world.channel.current
+        seen: list[object] = []
+
+        def on_done(outcome: Raw | ProxyError) -> None:
+            assert isinstance(outcome, ServerDisconnected)
+            assert outcome.fact == str(lost.loss)
+            assert outcome.next_step == next_step
+            seen.append((world.phase, world.backend.current, world.told.said[-1]))
+
+        for _ in range(2):
+            world.backend.send(world.outgoing("slow"), on_done)
+        lost.end()
+        assert seen == [(phase, None, phase.value)] * 2
+        assert str(lost.lost_error()) == str(ServerDisconnected(str(lost.loss), hint=next_step))
+
+    on_both(main, policy=RestartPolicy(limit=limit))
+
+
+def test_a_loss_is_decided_before_anybody_who_waits_on_the_connection_runs():
+    async def main(world: World) -> None:
+        await world.until(Phase.CONNECTED)
+        lost = world.channel.current
+        seen: dict[str, object] = {}
+
+        async def wait_for_an_answer() -> None:
+            await world.request("slow")
+            seen["answer"] = (world.phase, world.backend.current)
+
+        async def wait_for_the_loss() -> None:
+            await lost.wakeup.wait_for(lambda: lost.loss)
+            seen["wakeup"] = (world.phase, world.backend.current)
+
+        async with anyio.create_task_group() as tasks:
+            for waiter in (wait_for_an_answer, wait_for_the_loss):
+                tasks.start_soon(waiter)
+            await settle()
+            lost.end()
+            assert world.phase is Phase.RECONNECTING
+        assert seen == dict.fromkeys(["answer", "wakeup"], (Phase.RECONNECTING, None))
+
+    on_both(main)
+
+
+def test_whoever_calls_again_in_the_moment_of_being_told_of_a_loss_gets_the_next_connection():
+    async def main(world: World) -> None:
+        await world.until(Phase.CONNECTED)
+        before = world.elapsed
+        outcomes: list[Raw | ProxyError] = []
+
+        def call_again(outcome: Raw | ProxyError) -> None:
+            assert isinstance(outcome, ServerDisconnected)
+            world.backend.send(world.outgoing("echo"), outcomes.append)
+
+        world.backend.send(world.outgoing("slow"), call_again)
+        world.channel.current.end()
+        assert outcomes == []
+        await world.until(Phase.CONNECTED)
+        await settle()
+        assert outcomes == [Raw(b"0")]
+        assert len(world.attempts) == 2
+        assert world.elapsed < before + 0.1
+
+    on_both(main)
+
+
+def test_a_connection_that_was_lost_before_it_was_gained_is_a_loss_like_any_other():
+    async def main(world: World) -> None:
+        connect = world.channel.connect
+
+        @asynccontextmanager
+        async def connect_to_the_dead() -> AsyncGenerator[Connection]:
+            world.channel.connect = connect  # type: ignore[method-assign]
+            async with connect() as connection:
+                world.channel.current.end()
+                yield connection
+
+        world.channel.connect = connect_to_the_dead  # type: ignore[method-assign]
+        await world.call()
+        (error,) = world.outcomes
+        assert isinstance(error, ServerUnavailable)
+        assert error.fact == str(world.channel.current.loss)
+        await world.until(Phase.CONNECTED)
+        assert world.told.said == ["connecting", "connected", "reconnecting", "connected"]
+        assert world.told.changes[2].loss is world.channel.connections[0].loss
+        assert world.backend.snapshot().attempt == 1
 
     virtually(main)
 
@@ -535,14 +744,14 @@ def test_fifty_callers_share_one_attempt_and_all_get_its_error():
 def test_a_connect_that_hangs_says_so_and_delays_nobody_else():
     async def main(world: World) -> None:
         world.channel.plan.append(HANG)
-        other = World()
         async with anyio.create_task_group() as tasks:
+            other = World(tasks)
             tasks.start_soon(other.backend.run)
             await other.until(Phase.CONNECTED)
             before = world.elapsed
             await world.call(within=5.0)
             assert world.elapsed == before + 5.0
-            assert await other.backend.request("echo", within=1.0) == Raw(b"0")
+            assert await other.backend.request(other.outgoing("echo", within=1.0)) == Raw(b"0")
             await other.stop()
         (error,) = world.outcomes
         assert isinstance(error, ServerUnavailable)
@@ -592,7 +801,7 @@ def test_what_cannot_succeed_is_given_up_at_once():
         world.channel.otherwise = CannotConnect("no such command", hint="Install it.")
         await world.until(Phase.FAILED)
         await anyio.sleep(1000)
-        assert world.sink.said == ["connecting", "failed"]
+        assert world.told.said == ["connecting", "failed"]
         assert len(world.attempts) == 1
         await world.call()
         (error,) = world.outcomes
@@ -612,7 +821,7 @@ def test_what_once_succeeded_is_tried_again_whatever_the_error():
         world.channel.current.end()
         await world.until(Phase.RECONNECTING)
         await world.until(Phase.CONNECTED)
-        assert world.sink.said[2:] == [
+        assert world.told.said[2:] == [
             "reconnecting",
             "attempt failed: gone for a moment",
             "connected",
@@ -654,6 +863,115 @@ def test_a_request_in_flight_at_the_last_loss_hears_that_it_was_given_up():
     virtually(main, policy=RestartPolicy(limit=0))
 
 
+def test_a_request_that_is_given_up_is_told_to_nobody_and_taken_back_at_the_server():
+    async def main(world: World) -> None:
+        await world.until(Phase.CONNECTED)
+        outcomes: list[Raw | ProxyError] = []
+        cancel = world.backend.send(world.outgoing("slow"), outcomes.append)
+        cancel()
+        cancel()
+        world.channel.current.end()
+        await settle()
+        assert outcomes == []
+        methods = [message["method"] for message in world.channel.connections[0].written]
+        assert methods == ["slow", "notifications/cancelled"]
+
+    on_both(main)
+
+
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_a_request_that_is_given_up_while_it_waits_leaves_the_attempt_to_the_others(
+    is_seen: bool,  # noqa: FBT001
+):
+    async def main(world: World) -> None:
+        world.channel.plan.append(HANG)
+        outcomes: list[Raw | ProxyError] = []
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(world.call)
+            cancel = world.backend.send(world.outgoing("slow"), outcomes.append)
+            if is_seen:
+                await settle()
+            cancel()
+            await settle()
+            world.channel.release.set()
+        await settle()
+        assert world.outcomes == [world.channel.current]
+        assert len(world.attempts) == 1
+        assert (outcomes, world.channel.current.written) == ([], [])
+
+    on_both(main, lazy=True)
+
+
+def test_a_request_that_waited_and_was_sent_is_taken_back_at_the_server():
+    async def main(world: World) -> None:
+        outcomes: list[Raw | ProxyError] = []
+        cancel = world.backend.send(world.outgoing("slow"), outcomes.append)
+        await world.until(Phase.CONNECTED)
+        await settle()
+        cancel()
+        await settle()
+        methods = [message["method"] for message in world.channel.current.written]
+        assert methods == ["slow", "notifications/cancelled"]
+        assert outcomes == []
+
+    on_both(main, lazy=True)
+
+
+def test_nobody_is_told_after_a_request_was_given_up_even_in_the_very_moment_of_its_answer():
+    async def main(world: World) -> None:
+        outcomes: list[Raw | ProxyError] = []
+        cancel = world.backend.send(world.outgoing("slow"), outcomes.append)
+        await world.until(Phase.CONNECTED)
+        await settle()
+        world.channel.current._peer.take(encode_result(1, b"{}"))
+        told = list(outcomes)
+        cancel()
+        await settle()
+        assert outcomes == told
+
+    on_both(main, lazy=True)
+
+
+@pytest.mark.parametrize("error", [None, ServerFailed("no luck"), RuntimeError("a bug")])
+def test_work_that_is_given_up_in_the_very_moment_of_its_end_is_told_to_nobody(
+    error: Exception | None,
+):
+    async def main(world: World) -> None:
+        is_done = anyio.Event()
+
+        async def work() -> Raw:
+            await is_done.wait()
+            if error is not None:
+                raise error
+            return Raw(b"{}")
+
+        outcomes: list[Raw | ProxyError] = []
+        cancel = world.backend.in_task(work, outcomes.append)
+        await settle()
+        is_done.set()
+        cancel()
+        await settle()
+        assert outcomes == []
+
+    on_both(main)
+
+
+def test_a_bug_while_a_request_waits_is_the_error_of_that_request_and_ends_nothing():
+    async def main(world: World) -> None:
+        async def work() -> Raw:
+            raise RuntimeError("a bug")
+
+        outcomes: list[Raw | ProxyError] = []
+        world.backend.in_task(work, outcomes.append)
+        await settle()
+        (error,) = outcomes
+        assert isinstance(error, ProxyError)
+        assert "a bug" in error.fact
+        assert world.phase is Phase.CONNECTED
+
+    on_both(main)
+
+
 def test_without_a_limit_the_prospects_name_none():
     async def main(world: World) -> None:
         await world.until(Phase.CONNECTED)
@@ -676,7 +994,7 @@ def test_reconnecting_an_idle_one_connects_it():
         await settle()
         await world.renew()
         assert world.outcomes == [world.channel.current]
-        assert world.sink.said == ["idle", "connecting", "connected"]
+        assert world.told.said == ["idle", "connecting", "connected"]
 
     virtually(main, lazy=True)
 
@@ -696,8 +1014,8 @@ def test_reconnecting_a_connected_one_leaves_the_old_connection_first():
         error, new = world.outcomes
         assert isinstance(error, ServerDisconnected)
         assert new is world.channel.current is not old
-        assert world.sink.said == ["connecting", "connected", "connecting", "connected"]
-        assert world.sink.changes[-1].was_connected_before
+        assert world.told.said == ["connecting", "connected", "connecting", "connected"]
+        assert world.told.changes[-1].was_connected_before
         assert world.backend.snapshot().attempt == 0
 
     virtually(main)
@@ -713,7 +1031,7 @@ def test_reconnecting_one_that_connects_starts_anew():
             await world.renew()
         assert world.outcomes == [world.channel.current] * 2
         assert len(world.attempts) == 2
-        assert world.sink.said == ["connecting", "connected"]
+        assert world.told.said == ["connecting", "connected"]
 
     virtually(main)
 
@@ -727,7 +1045,7 @@ def test_reconnecting_within_the_pause_connects_at_once_with_a_full_budget():
         await world.renew()
         assert world.elapsed == 3.5
         assert world.backend.snapshot().attempt == 0
-        assert world.sink.said[-2:] == ["connecting", "connected"]
+        assert world.told.said[-2:] == ["connecting", "connected"]
 
     virtually(main)
 
@@ -741,7 +1059,7 @@ def test_reconnecting_in_the_middle_of_a_retry_starts_anew():
         assert (world.phase, len(world.attempts)) == (Phase.RECONNECTING, 2)
         await world.renew()
         assert world.outcomes == [world.channel.current]
-        assert world.sink.said[2:] == ["reconnecting", "connecting", "connected"]
+        assert world.told.said[2:] == ["reconnecting", "connecting", "connected"]
 
     virtually(main)
 
@@ -781,7 +1099,7 @@ def test_reconnecting_in_the_very_moment_of_opening_does_not_give_the_old_connec
             await world.renew()
             await settle()
             assert world.outcomes[-1] is world.channel.current
-            assert not world.channel.current.over.is_set()
+            assert world.channel.current.loss is None
             assert world.phase is Phase.CONNECTED
 
     on_both(main)
@@ -813,7 +1131,7 @@ def test_reconnecting_in_the_very_moment_of_a_failure_is_not_told_of_it():
         world.channel._open = opened  # type: ignore[method-assign]
         await world.renew()
         assert world.outcomes == [world.channel.current]
-        assert world.sink.said == ["connecting", "connected"]
+        assert world.told.said == ["connecting", "connected"]
 
     on_both(main)
 
@@ -827,7 +1145,7 @@ def test_an_error_while_leaving_for_a_new_connection_is_nobodys():
             await settle()
             world.channel.leaving_error = None
         assert world.outcomes == [world.channel.current]
-        assert world.sink.said == ["connecting", "connected", "connecting", "connected"]
+        assert world.told.said == ["connecting", "connected", "connecting", "connected"]
 
     virtually(main)
 
@@ -838,8 +1156,8 @@ def test_an_error_while_leaving_for_a_new_connection_is_nobodys():
 @pytest.mark.parametrize("lazy", [False, True])
 def test_stopping_before_it_was_started_leaves_nothing_to_start(lazy: bool):  # noqa: FBT001
     async def main() -> None:
-        world = World(lazy=lazy)
         async with anyio.create_task_group() as tasks:
+            world = World(tasks, lazy=lazy)
             tasks.start_soon(world.call)
             await settle()
             await world.stop()
@@ -847,7 +1165,7 @@ def test_stopping_before_it_was_started_leaves_nothing_to_start(lazy: bool):  # 
         (error,) = world.outcomes
         assert isinstance(error, ServerUnavailable)
         assert error.fact == "b was removed."
-        assert (world.sink.said, world.attempts) == ([], [])
+        assert (world.told.said, world.attempts) == ([], [])
         assert world.backend.snapshot().phase is Phase.DISCONNECTED
         await world.renew()
         assert str(world.outcomes[1]) == str(error)
@@ -865,7 +1183,7 @@ def test_stopping_a_connected_one_is_told_before_its_remains_are_gone():
             await settle()
             callers.start_soon(world.backend.stop)
             await settle()
-            assert world.sink.said == ["connecting", "connected", "disconnected"]
+            assert world.told.said == ["connecting", "connected", "disconnected"]
             assert world.channel.open == 1
             await world.renew()
         assert world.elapsed >= 4.0
@@ -902,6 +1220,70 @@ def test_stopping_in_any_other_phase_is_immediate(phase: str):
     virtually(main, lazy=phase == "idle")
 
 
+@pytest.mark.parametrize("phase", ["idle", "connecting", "retry", "failed"])
+def test_a_request_that_waits_for_a_connection_when_it_is_stopped_hears_that_it_was_removed(
+    phase: str,
+):
+    async def main(world: World) -> None:
+        if phase == "retry":
+            world.channel.plan.append(ServerFailed("no"))
+        elif phase == "failed":
+            world.channel.plan.append(CannotConnect("no"))
+        world.channel.otherwise = HANG
+        await anyio.sleep(1.5)
+        outcomes: list[Raw | ProxyError] = []
+        for _ in range(2):
+            world.backend.send(world.outgoing("echo"), outcomes.append)
+        async with anyio.create_task_group() as callers:
+            callers.start_soon(world.request, "echo")
+            if phase != "idle":
+                await settle()
+            before = world.elapsed
+            await world.stop()
+        await settle()
+        assert world.elapsed == before
+        assert len(outcomes) == 2
+        for error in (*outcomes, *world.outcomes):
+            assert isinstance(error, ServerUnavailable)
+            assert (error.code, error.fact) == ("server_unavailable", "b was removed.")
+            assert "add_server" in error.next_step
+
+    virtually(main, lazy=phase == "idle")
+
+
+def test_a_request_after_the_stop_hears_that_it_was_removed():
+    async def main(world: World) -> None:
+        await world.until(Phase.CONNECTED)
+        await world.stop()
+        await world.request("echo")
+        assert "b was removed." in str(world.outcomes[0])
+
+    on_both(main)
+
+
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_a_request_that_waits_when_everything_ends_is_told_all_the_same(
+    is_seen: bool,  # noqa: FBT001
+):
+    async def main() -> None:
+        outcomes: list[Raw | ProxyError] = []
+        async with anyio.create_task_group() as tasks:
+            world = World(tasks)
+            world.channel.plan.append(HANG)
+            tasks.start_soon(world.backend.run)
+            await settle()
+            world.backend.send(world.outgoing("echo"), outcomes.append)
+            if is_seen:
+                await settle()
+            tasks.cancel_scope.cancel()
+        (error,) = outcomes
+        assert isinstance(error, ServerUnavailable)
+        assert error.fact == "b was removed."
+
+    for backend in ("asyncio", "trio"):
+        anyio.run(main, backend=backend)
+
+
 def test_stopping_twice_and_by_many_is_harmless():
     async def main(world: World) -> None:
         await world.until(Phase.CONNECTED)
@@ -909,7 +1291,7 @@ def test_stopping_twice_and_by_many_is_harmless():
             for _ in range(5):
                 tasks.start_soon(world.backend.stop)
         await world.stop()
-        assert world.sink.said == ["connecting", "connected", "disconnected"]
+        assert world.told.said == ["connecting", "connected", "disconnected"]
 
     on_both(main)
 
@@ -931,7 +1313,7 @@ def test_stopping_in_the_very_moment_of_opening_is_never_told_as_connected():
         await settle()
         world.channel.release.set()
         await world.stop()
-        assert world.sink.said == ["connecting", "disconnected"]
+        assert world.told.said == ["connecting", "disconnected"]
 
     on_both(main)
 
@@ -953,10 +1335,10 @@ def test_stopping_right_after_a_reconnect_is_a_removal():
         scope = world.backend._attempt_scope
         assert scope is not None
         world.backend._renew = True
-        world.backend._connection = None
+        world.backend._leave(world.channel.current)
         scope.cancel()
         await world.stop()
-        assert world.sink.said == ["connecting", "connected", "disconnected"]
+        assert world.told.said == ["connecting", "connected", "connecting", "disconnected"]
 
     on_both(main)
 
@@ -966,7 +1348,7 @@ def test_an_error_while_leaving_for_good_is_nobodys():
         await world.until(Phase.CONNECTED)
         world.channel.leaving_error = ServerFailed("a last complaint")
         await world.stop()
-        assert world.sink.said == ["connecting", "connected", "disconnected"]
+        assert world.told.said == ["connecting", "connected", "disconnected"]
         assert len(world.attempts) == 1
 
     on_both(main)
@@ -975,13 +1357,13 @@ def test_an_error_while_leaving_for_good_is_nobodys():
 @pytest.mark.parametrize("step", [OK, HANG])
 def test_the_end_of_the_surrounding_task_group_is_an_end_like_any_other(step: Step):
     async def main() -> None:
-        world = World()
-        world.channel.plan.append(step)
         async with anyio.create_task_group() as tasks:
+            world = World(tasks)
+            world.channel.plan.append(step)
             tasks.start_soon(world.backend.run)
             await settle()
             tasks.cancel_scope.cancel()
-        assert world.sink.said[-1] == "disconnected"
+        assert world.told.said[-1] == "disconnected"
         assert world.channel.open == 0
         await world.stop()
         await world.call()
@@ -1010,7 +1392,7 @@ def test_the_snapshot_tells_each_phase():
         assert (connected.phase, connected.pid) == (Phase.CONNECTED, 1000)
         assert connected.up_since == world.start + 2.0
         assert connected.hello is world.channel.current.hello
-        assert connected.session is world.channel.current.session
+        assert connected.session == world.channel.current.session
         assert (connected.last_error, connected.next_retry_at) == (None, None)
         world.channel.current.end()
         await settle()
@@ -1049,14 +1431,12 @@ def test_within_the_telling_of_a_loss_the_snapshot_is_already_true():
     async def main(world: World) -> None:
         await world.until(Phase.CONNECTED)
         seen: list[tuple[Any, Any, Any]] = []
-        tell = world.sink.phase_changed
 
-        def look(server: str, change: PhaseChange) -> None:
-            tell(server, change)
+        def look(_change: PhaseChange) -> None:
             snapshot = world.backend.snapshot()
             seen.append((snapshot.phase, snapshot.pid, snapshot.up_since))
 
-        world.sink.phase_changed = look  # type: ignore[method-assign]
+        world.told.on_change = look
         world.channel.current.end()
         await settle()
         assert seen == [(Phase.RECONNECTING, None, None)]
@@ -1067,7 +1447,11 @@ def test_within_the_telling_of_a_loss_the_snapshot_is_already_true():
 # Any life whatever
 
 steps = st.sampled_from(
-    [OK, OK, HANG, ServerFailed("no luck"), CannotConnect("never"), OSError(24, "none left")]
+    [
+        *(OK, OK, HANG),
+        *(ServerFailed("no luck"), CannotConnect("never")),
+        *(OSError(24, "none left"), RuntimeError("a bug"), ExceptionGroup("g", [OSError("no")])),
+    ]
 )
 actions = st.one_of(
     st.tuples(st.just("crash"), st.none()),
@@ -1157,7 +1541,7 @@ async def prove_alive(world: World) -> None:
         except ProxyError:
             continue
         await settle()
-        if connection is world.channel.current and not world.channel.current.over.is_set():
+        if connection is world.channel.current and world.channel.current.loss is None:
             break
     assert world.phase is Phase.CONNECTED
     assert world.backend.snapshot().pid == world.channel.current.pid

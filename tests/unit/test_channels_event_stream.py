@@ -66,6 +66,7 @@ def pieces(document: bytes, cuts: list[int]) -> list[bytes]:
 @given(DOCUMENTS, st.lists(st.integers(0, 10_000)))
 @example(b"data: a\r\n\r\n", [8, 9, 10])
 @example(b"data: a\r\ndata: b\r\n\r\n", [8])
+@example(b"data: a\r\ndata: b\r\n\r\n", [8, 9])
 @example(b"\xef\xbb\xbfdata: a\n\n", [1, 2])
 def test_any_stream_in_any_pieces_reads_as_the_specification_has_it(
     document: bytes, cuts: list[int]

@@ -15,7 +15,8 @@ from emceepee_stdio.backends.channels.http_headers import (
     header_map,
     modern_headers,
 )
-from emceepee_stdio.wire.codec import Request, to_json
+from emceepee_stdio.wire.codec import to_json
+from emceepee_stdio.wire.peer import OutgoingRequest
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)))
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), TEXTS)
@@ -39,14 +40,15 @@ def marked(children: Any) -> Any:
     )
 
 
+MARKED = {"properties": {"a": {"type": "string", "x-mcp-header": "A"}}}
 SCHEMAS = st.recursive(st.one_of(st.none(), marked(st.none())), marked, max_leaves=8)
 ARGUMENTS = st.recursive(
     SCALARS, lambda inner: st.dictionaries(st.sampled_from(["a", "b", "c"]), inner), max_leaves=8
 )
 
 
-def request(method: str, params: object) -> Request:
-    return Request(1, method, Raw(to_json(params)))
+def request(method: str, params: dict[str, object]) -> OutgoingRequest:
+    return OutgoingRequest(method=method, params=params)
 
 
 def sent(headers: dict[str, str]) -> dict[str, str]:
@@ -68,40 +70,63 @@ def test_what_is_mirrored_is_what_the_sdk_would_mirror(schema: object) -> None:
     assert header_map(schema) == (inbound.x_mcp_header_map(schema) if valid else {})
 
 
-@given(SCHEMAS, st.dictionaries(st.sampled_from(["a", "b", "c"]), ARGUMENTS))
+@given(SCHEMAS, st.dictionaries(st.sampled_from(["a", "b", "c"]), ARGUMENTS), st.booleans())
 def test_the_sdk_accepts_every_call_that_we_mirror(
-    schema: object, arguments: dict[str, object]
+    schema: object,
+    arguments: dict[str, object],
+    are_raw: bool,  # noqa: FBT001
 ) -> None:
     maps = HeaderMaps()
-    tools = {"tools": [{"name": "t", "inputSchema": schema}]}
-    maps.learn(Raw(json.dumps(tools).encode()))
-    call = request("tools/call", {"name": "t", "arguments": arguments})
-    headers = sent(maps.headers(call))
-    seen = json.loads(bytes(call.params or b""))["arguments"]
+    maps.learn([{"name": "t", "inputSchema": schema}])
+    params = {"name": "t", "arguments": Raw(to_json(arguments)) if are_raw else arguments}
+    headers = sent(maps.headers(request("tools/call", params)))
+    seen = json.loads(to_json(params))["arguments"]
     assert inbound.validate_mcp_param_headers(schema, seen, headers) is None
 
 
 @pytest.mark.parametrize(
-    "result",
+    "tools",
     [
-        *(b"{}", b"[]", b"null", b"garbage", b"[" * 5_000, b'{"tools":null}', b'{"tools":[1]}'),
-        *(b'{"tools":[{"name":7}]}', b'{"tools":[{"name":"t","inputSchema":7}]}'),
+        *([], [{}], [{"name": "t"}], [{"name": None, "inputSchema": MARKED}]),
+        *([{"name": 7, "inputSchema": MARKED}], [{"name": ["t"], "inputSchema": MARKED}]),
+        *([{"name": "t", "inputSchema": 7}], [{"name": "t", "inputSchema": [MARKED]}]),
+        *([{"name": "t", "inputSchema": None}], [{"name": "t", "inputSchema": {}}]),
     ],
 )
-def test_a_list_that_cannot_be_read_teaches_nothing(result: bytes) -> None:
+def test_a_list_that_cannot_be_read_teaches_nothing(tools: list[dict[str, object]]) -> None:
     maps = HeaderMaps()
-    maps.learn(Raw(result))
-    assert maps._maps == {}
+    maps.learn(tools)
+    assert repr(maps) == "<HeaderMaps []>"
+    call = request("tools/call", {"name": "t", "arguments": {"a": "x"}})
+    assert maps.headers(call) == {"mcp-method": "tools/call", "mcp-name": "t"}
+
+
+def test_one_tool_that_cannot_be_read_hides_no_other() -> None:
+    maps = HeaderMaps()
+    maps.learn([{"name": 7}, {"name": "t", "inputSchema": MARKED}, {"inputSchema": MARKED}])
+    assert repr(maps) == "<HeaderMaps ['t']>"
 
 
 def test_a_newer_list_replaces_what_an_older_one_taught() -> None:
     maps = HeaderMaps()
-    schema = {"properties": {"a": {"type": "string", "x-mcp-header": "A"}}}
-    maps.learn(Raw(json.dumps({"tools": [{"name": "t", "inputSchema": schema}]}).encode()))
+    maps.learn([{"name": "t", "inputSchema": MARKED}])
     call = request("tools/call", {"name": "t", "arguments": {"a": "x"}})
     assert maps.headers(call)["mcp-param-A"] == "x"
-    maps.learn(Raw(json.dumps({"tools": [{"name": "t", "inputSchema": {}}]}).encode()))
+    maps.learn([{"name": "t", "inputSchema": {}}])
     assert "mcp-param-A" not in maps.headers(call)
+
+
+@pytest.mark.parametrize("arguments", [None, 7, "x", [], Raw(b"null"), Raw(b'[{"a":"x"}]')])
+def test_arguments_that_are_no_object_mirror_nothing(arguments: object) -> None:
+    maps = {"t": {("a",): "A"}}
+    call = request("tools/call", {"name": "t", "arguments": arguments})
+    assert modern_headers(call, maps) == {"mcp-method": "tools/call", "mcp-name": "t"}
+
+
+@pytest.mark.parametrize("params", [None, {}, {"name": None}, {"name": 7}, {"uri": "u://1"}])
+def test_a_request_without_a_name_has_none_in_its_headers(params: dict[str, object] | None) -> None:
+    call = OutgoingRequest(method="tools/call", params=params)
+    assert modern_headers(call, {}) == {"mcp-method": "tools/call"}
 
 
 def test_only_calls_of_tools_mirror_arguments() -> None:

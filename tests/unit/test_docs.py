@@ -1,5 +1,6 @@
 """What the pages point to is there: tests that they name, files and headings that they link to."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 
 _TEST = re.compile(r"`(test_[a-z0-9_]+)(?:\[[^\]]*\])?`")
+_FUNCTION = re.compile(r"`([a-z_/]+):([A-Za-z_.]+)`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
@@ -44,3 +46,27 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
         assert target.exists(), link
         if anchor:
             assert anchor in anchors(target), link
+
+
+def functions(module: Path) -> set[str]:
+    """What is defined in a module, as `name` and `Class.name`."""
+    found: set[str] = set()
+    for node in ast.parse(module.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            found |= {
+                f"{node.name}.{inner.name}"
+                for inner in node.body
+                if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef)
+            }
+    return found
+
+
+def test_every_function_of_the_walks_exists() -> None:
+    named = _FUNCTION.findall((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
+    assert len(named) > 30
+    for module, function in named:
+        path = ROOT / "emceepee_stdio" / f"{module}.py"
+        assert path.exists(), module
+        assert function in functions(path), (module, function)

@@ -4,17 +4,15 @@ from typing import Any
 import pytest
 from mcp_types import methods
 
-from emceepee_stdio.front.protocol import (
+from emceepee_stdio.front.protocol import INSTRUCTIONS, Protocol, Refused, fills_forms
+from emceepee_stdio.tools.table import TOOLS
+from emceepee_stdio.versions import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
-    INSTRUCTIONS,
     LEGACY_VERSIONS,
     MODERN_VERSION,
     PROTOCOL_VERSION,
-    Protocol,
-    Refused,
 )
-from emceepee_stdio.tools.table import TOOLS
 
 ENVELOPE = {
     PROTOCOL_VERSION: MODERN_VERSION,
@@ -118,10 +116,33 @@ def test_an_odd_envelope_is_as_good_as_none(params: dict[str, Any]) -> None:
 
 def test_whoever_speaks_is_known_by_name() -> None:
     protocol = Protocol()
-    protocol.answer("initialize", {"clientInfo": {"name": "codex"}, "capabilities": {"x": {}}})
-    assert (protocol.client_name, protocol.capabilities) == ("codex", {"x": {}})
+    declared = {"x": {}, "elicitation": {}}
+    protocol.answer("initialize", {"clientInfo": {"name": "codex"}, "capabilities": declared})
+    assert (protocol.client_name, protocol.fills_forms) == ("codex", True)
     protocol.answer("tools/list", {"_meta": {**ENVELOPE, CLIENT_INFO: {"name": "gemini"}}})
     assert protocol.client_name == "gemini"
     protocol.answer("initialize", {"clientInfo": 7, "capabilities": None})
-    assert protocol.capabilities == {}
+    assert (protocol.client_name, protocol.fills_forms) == ("gemini", False)
     assert "2025-11-25" in repr(protocol)
+
+
+@pytest.mark.parametrize(
+    ("declared", "fills"),
+    [
+        ({}, False),
+        ({"x": {}}, False),
+        ({"elicitation": {}}, True),
+        ({"elicitation": {"form": {}}}, True),
+        ({"elicitation": {"form": {}, "url": {}}}, True),
+        ({"elicitation": {"url": {}}}, False),
+        ({"elicitation": None}, False),
+        ({"elicitation": True}, False),
+    ],
+    ids=str,
+)
+def test_a_client_fills_in_forms_where_it_says_so(declared: dict[str, Any], *, fills: bool) -> None:
+    assert fills_forms(declared) is fills
+    protocol = Protocol()
+    assert protocol.fills_forms is False
+    protocol.answer("initialize", {"capabilities": declared})
+    assert protocol.fills_forms is fills

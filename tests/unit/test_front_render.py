@@ -9,7 +9,6 @@ from msgspec import Raw
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Settings
 from emceepee_stdio.front.limits import ceiling_ms
-from emceepee_stdio.front.protocol import SERVER_INFO
 from emceepee_stdio.front.render import render
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
@@ -17,6 +16,7 @@ from emceepee_stdio.session.calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import EventType, RequestKind
+from emceepee_stdio.versions import SERVER_INFO
 
 IDENTITY = b'{"name":"emceepee","version":"1"}'
 

@@ -148,7 +148,7 @@ def test_a_line_that_cannot_be_made_is_counted_and_nobody_hears_of_it(
         raise RuntimeError("no clock")
 
     journal = Journal.open(directory=tmp_path, session="s", clock=fixed_clock(), stderr=stderr)
-    journal._clock._monotonic = broken
+    journal._clock.now = broken
     journal.error("x")
     journal.close()
     assert journal.statistics().lines_dropped == 1

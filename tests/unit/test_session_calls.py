@@ -1,6 +1,7 @@
 """Promotion, on a clock of our own: who becomes a task, when, and why."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,34 +9,35 @@ import msgspec
 import pytest
 from msgspec import Raw
 
+from emceepee_stdio.backends.backend_events import Question, Withdrawn
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Settings
 from emceepee_stdio.errors import CallFailed, InvalidArguments, TaskLimit
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
+from emceepee_stdio.session.backend_handler import BackendHandler
 from emceepee_stdio.session.calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.session import Session
-from emceepee_stdio.state import TaskStatus
+from emceepee_stdio.state import EventType, RequestKind, RequestStatus, TaskStatus
 from emceepee_stdio.wire.codec import RpcError
 
 
-class Question:
+class Asking:
     """A question of a server, and what became of it."""
 
-    method = "elicitation/create"
-    params = Raw(b'{"message":"who?"}')
-
-    def __init__(self, call: object = None) -> None:
-        self.call = call
+    def __init__(self, call: object = None, *, params: bytes = b'{"message":"who?"}') -> None:
         self.outcomes: list[bytes | RpcError] = []
+        self.question = Question(
+            method="elicitation/create",
+            params=Raw(params),
+            key=self,
+            deliver=self._deliver,
+            call=call,
+        )
 
-    def answer(self, result: bytes) -> bool:
-        self.outcomes.append(result)
-        return True
-
-    def refuse(self, error: RpcError) -> bool:
-        self.outcomes.append(error)
+    def _deliver(self, outcome: bytes | RpcError) -> bool:
+        self.outcomes.append(outcome)
         return True
 
 
@@ -51,7 +53,18 @@ class World:
             ids=Ids(clock),
             journal=Journal.open(directory=tmp_path, session="s", clock=clock, stderr=None),
         )
+        self._handler = BackendHandler(self.session, target_of=lambda _: None)
         self.answers: dict[int, list[Reply]] = {}
+
+    def asked(self, server: str, asking: Asking) -> None:
+        self._handler.take(server, asking.question)
+
+    def withdrawn(self, server: str, asking: Asking) -> None:
+        self._handler.take(server, Withdrawn(asking))
+
+    def told(self) -> list[str]:
+        """The kinds of all events so far."""
+        return [event.type.value for event in self.session.events.since(0)]
 
     def call(self, server: str = "s", *, within: float = 40.0, ttl: float | None = None) -> Call:
         replies: list[Reply] = []
@@ -111,7 +124,7 @@ async def test_a_call_that_ends_in_time_never_is_one(world: World) -> None:
 
 async def test_a_question_promotes_every_call_of_its_server_after_the_grace(world: World) -> None:
     first, second, other = world.call(), world.call(), world.call("other")
-    world.session.asked("s", Question())
+    world.asked("s", Asking())
     assert world.said(first) is None
     world.after(0.05)
     world.session.finish(second, Reply.text("{}"))
@@ -125,11 +138,11 @@ async def test_a_question_promotes_every_call_of_its_server_after_the_grace(worl
 
 async def test_where_the_asking_call_is_known_it_alone_makes_way(world: World) -> None:
     first, second = world.call(), world.call()
-    world.session.asked("s", Question(second))
+    world.asked("s", Asking(second))
     world.after(1)
     assert world.said(first) is None
     assert world.said(second) is not None
-    world.session.asked("s", Question(second))
+    world.asked("s", Asking(second))
     world.after(1)
     assert world.said(first) is None
 
@@ -137,7 +150,7 @@ async def test_where_the_asking_call_is_known_it_alone_makes_way(world: World) -
 async def test_question_after_question_cannot_put_the_promotion_off(world: World) -> None:
     call = world.call(within=0.5)
     for _ in range(20):
-        world.session.asked("s", Question())
+        world.asked("s", Asking())
         world.after(0.05)
     assert world.said(call) is not None
     assert world.session.tasks.get(call.task or "", now=0).created_at <= 1_000.11
@@ -146,15 +159,15 @@ async def test_question_after_question_cannot_put_the_promotion_off(world: World
 async def test_the_grace_never_lengthens_the_wait(tmp_path: Path) -> None:
     world = World(tmp_path, timeouts={"promotion_grace_ms": 10_000})
     call = world.call(within=1)
-    world.session.asked("s", Question())
+    world.asked("s", Asking())
     world.after(1.01)
     assert world.said(call) is not None
 
 
 async def test_a_question_that_is_gone_within_the_grace_promotes_nobody(world: World) -> None:
-    call, question = world.call(within=5), Question()
-    world.session.asked("s", question)
-    world.session.withdrawn("s", question)
+    call, question = world.call(within=5), Asking()
+    world.asked("s", question)
+    world.withdrawn("s", question)
     world.after(4.9)
     assert world.said(call) is None
     world.after(0.2)
@@ -164,8 +177,8 @@ async def test_a_question_that_is_gone_within_the_grace_promotes_nobody(world: W
 
 
 async def test_a_call_made_while_a_question_waits_gets_a_second(world: World) -> None:
-    question = Question()
-    world.session.asked("s", question)
+    question = Asking()
+    world.asked("s", question)
     call, other = world.call(within=30), world.call("other", within=30)
     world.after(0.9)
     assert world.said(call) is None
@@ -175,7 +188,7 @@ async def test_a_call_made_while_a_question_waits_gets_a_second(world: World) ->
     assert said["reason"] == "input_required"
     assert world.said(other) is None
     late = world.call(within=30)
-    world.session.withdrawn("s", question)
+    world.withdrawn("s", question)
     world.after(5)
     assert world.said(late) is None
 
@@ -183,20 +196,20 @@ async def test_a_call_made_while_a_question_waits_gets_a_second(world: World) ->
 async def test_the_plain_timeout_can_be_had_back(tmp_path: Path) -> None:
     world = World(tmp_path, promote_on_input=False)
     call = world.call(within=5)
-    world.session.asked("s", Question())
+    world.asked("s", Asking())
     late = world.call(within=5)
     world.after(4.9)
     assert (world.said(call), world.said(late)) == (None, None)
 
 
 async def test_a_question_that_nobody_answers_is_refused_once(world: World) -> None:
-    question = Question()
-    world.session.asked("s", question)
+    question = Asking()
+    world.asked("s", question)
     world.after(601)
     [refusal] = question.outcomes
     assert isinstance(refusal, RpcError)
     assert len(world.session.requests) == 0
-    world.session.withdrawn("s", question)
+    world.withdrawn("s", question)
     kinds = [event.type.value for event in world.session.events.take().events]
     assert kinds == ["elicitation_request", "elicitation_expired"]
 
@@ -205,22 +218,20 @@ async def test_a_task_whose_time_is_over_cancels_its_call_and_late_ends_count_fo
     world: World,
 ) -> None:
     call = world.call(within=1, ttl=10)
+    given_up: list[Call] = []
+    call.cancel_request = lambda: given_up.append(call)
     world.after(10.9)
     assert not call.scope.cancel_called
+    assert given_up == []
     world.after(0.2)
     assert call.scope.cancel_called
+    assert given_up == [call]
     world.session.finish(call, Reply.text("late"))
     world.session.fail(call, CallFailed("late"))
     task = world.session.tasks.get(call.task or "", now=0)
     assert task.status is TaskStatus.EXPIRED
     kinds = [event.type.value for event in world.session.events.take().events]
     assert kinds == ["task_created", "task_expired"]
-
-
-async def test_the_server_may_take_longer_than_the_task_lives(world: World) -> None:
-    call = Call(answer=lambda _: None, ceiling=45.0)
-    world.session.begin(call, server="s", tool="t", within=40.0, ttl=100.0)
-    assert call.limit > 140.0
 
 
 async def test_a_lifetime_is_judged_before_the_call_is_made(tmp_path: Path) -> None:
@@ -257,9 +268,8 @@ async def test_what_was_fetched_is_forgotten_in_time_whatever_else_is_due(world:
 
 def test_a_question_that_would_fill_every_answer_is_refused(tmp_path: Path) -> None:
     world = World(tmp_path, limits={"question_bytes": 1024})
-    large = Question()
-    large.params = Raw(b'{"message":"%b"}' % (b"x" * 2_000))
-    world.session.asked("s", large)
+    large = Asking(params=b'{"message":"%b"}' % (b"x" * 2_000))
+    world.asked("s", large)
     (refusal,) = large.outcomes
     assert isinstance(refusal, RpcError)
     assert "too large" in refusal.message
@@ -269,10 +279,93 @@ def test_a_question_that_would_fill_every_answer_is_refused(tmp_path: Path) -> N
 
 def test_one_server_cannot_ask_more_than_its_share(tmp_path: Path) -> None:
     world = World(tmp_path, limits={"server_questions": 2})
-    questions = [Question() for _ in range(3)]
+    questions = [Asking() for _ in range(3)]
     for question in questions:
-        world.session.asked("s", question)
-    other = Question()
-    world.session.asked("another", other)
+        world.asked("s", question)
+    other = Asking()
+    world.asked("another", other)
     assert [len(question.outcomes) for question in (*questions, other)] == [0, 0, 1, 0]
     assert len(world.session.requests) == 3
+
+
+def test_a_call_is_answered_once(world: World) -> None:
+    call = world.call()
+    call.reply(Reply.text("first"))
+    call.reply(Reply.text("second"))
+    world.session.finish(call, Reply.text("third"))
+    world.session.fail(call, CallFailed("fourth"))
+    assert len(world.answers[id(call)]) == 1
+    assert repr(call) == "<Call s/t answered>"
+
+
+# The end of a call and what it has asked
+
+
+def finish(world: World, call: Call) -> None:
+    world.session.finish(call, Reply.text("done"))
+
+
+def fail(world: World, call: Call) -> None:
+    world.session.fail(call, CallFailed("It broke."))
+
+
+def abandon(world: World, call: Call) -> None:
+    world.session.abandon(call)
+
+
+def cancel_its_task(world: World, call: Call) -> None:
+    world.after(1)
+    world.session.cancel_task(call.task or "")
+
+
+def let_its_task_expire(world: World, _call: Call) -> None:
+    world.after(100)
+
+
+@pytest.mark.parametrize("end", [finish, fail, abandon, cancel_its_task, let_its_task_expire])
+async def test_a_call_that_ends_withdraws_and_refuses_what_it_has_asked(
+    world: World, end: Callable[[World, Call], None]
+) -> None:
+    call, other = world.call(ttl=50), world.call(ttl=5_000)
+    mine, also_mine, of_other, of_nobody = Asking(call), Asking(call), Asking(other), Asking()
+    for asking in (mine, also_mine, of_other, of_nobody):
+        world.asked("s", asking)
+    answered = Asking(call)
+    world.asked("s", answered)
+    *_, last = world.session.requests.pending()
+    world.session.requests.respond(
+        last.id, RequestStatus.ACCEPTED, kind=RequestKind.ELICITATION, now=world.now
+    )
+    assert world.session.questions.answer(last, b"{}")
+    assert world.told().count("elicitation_expired") == 0
+    ids = [asked.id for asked in world.session.requests.pending()]
+    end(world, call)
+    for asking in (mine, also_mine):
+        (refusal,) = asking.outcomes
+        assert isinstance(refusal, RpcError)
+        assert "has ended" in refusal.message
+        assert not asking.question.respond(b"{}"), "it is closed"
+    assert answered.outcomes == [b"{}"]
+    assert (of_other.outcomes, of_nobody.outcomes) == ([], [])
+    assert [asked.id for asked in world.session.requests.pending()] == ids[2:]
+    expired = [
+        dict(event.data)
+        for event in world.session.events.since(0)
+        if event.type is EventType.ELICITATION_EXPIRED
+    ]
+    assert expired == [{"request_id": asked, "reason": "withdrawn"} for asked in ids[:2]]
+    told = world.told()
+    world.withdrawn("s", mine)
+    world.session.abandon(call)
+    assert world.told() == told, "it ends once"
+
+
+async def test_a_promoted_call_goes_on_and_so_do_its_questions(world: World) -> None:
+    call = world.call()
+    asking = Asking(call)
+    world.asked("s", asking)
+    world.after(1)
+    assert world.said(call) is not None
+    assert (asking.outcomes, len(world.session.requests)) == ([], 1)
+    world.session.finish(call, Reply.text("done"))
+    assert (len(asking.outcomes), len(world.session.requests)) == (1, 0)

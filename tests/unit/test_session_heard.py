@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from emceepee_stdio.backends.base import LogLine, LogSource
+from emceepee_stdio.backends.backend_events import LogLine, LogSource
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Settings
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
+from emceepee_stdio.session.backend_handler import BackendHandler
 from emceepee_stdio.session.heard import Flow, fields_of, is_too_deep, ring_of
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import Ring
@@ -61,11 +62,12 @@ def test_lines_over_the_bound_are_kept_for_reading_and_counted_in_the_journal(tm
     settings = msgspec.convert({"limits": {"output_lines": 3}}, Settings)
     session = Session(settings, clock=clock, ids=Ids(clock), journal=journal)
     line = LogLine(source=LogSource.STDERR, text="x", level="info")
+    handler = BackendHandler(session, target_of=lambda _: None)
     for _ in range(10):
-        session.log("loud", line)
-    session.log("quiet", line)
+        handler.take("loud", line)
+    handler.take("quiet", line)
     now += 60.0
-    session.log("loud", line)
+    handler.take("loud", line)
     journal.close()
     (path,) = tmp_path.glob("*.jsonl")
     lines = [json.loads(text) for text in path.read_text().splitlines()]

@@ -52,13 +52,14 @@ def test_a_question_moves_from_pending_to_one_of_its_ends(
 def test_a_question_is_pending_until_its_timeout():
     requests = make_requests()
     asked = requests.add(
-        SAMPLING, server="s", params={"messages": []}, now=3.0, call="execute_tool 7"
+        SAMPLING, server="s", params={"messages": []}, now=3.0, source="a question"
     )
     assert (asked.status, asked.kind, asked.server) == (PENDING, SAMPLING, "s")
     assert (asked.created_at, asked.expires_at) == (3.0, 603.0)
-    assert (asked.params, asked.call) == ({"messages": []}, "execute_tool 7")
+    assert (asked.params, asked.source) == ({"messages": []}, "a question")
     assert (asked.closed_at, asked.closed_by) == (None, None)
     assert requests.get(asked.id, kind=SAMPLING, now=3.0) == asked
+    assert requests.open == {asked.id: asked}
     assert len(requests) == 1
 
 

@@ -8,6 +8,7 @@ import pytest
 from msgspec import UNSET
 from trio.testing import MockClock
 
+from emceepee_stdio.backends.lists import Kind
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import BrokenServer, Settings
 from emceepee_stdio.errors import (
@@ -42,12 +43,10 @@ class Server:
         known: Sequence[Item] | None = None,
         last_error: str | None = None,
     ) -> None:
-        self.name, self.answer, self.phase, self._known = name, answer, phase, known
+        self.name, self.answer, self.phase = name, answer, phase
+        self.lists = SimpleNamespace(known={Kind.TOOLS: known}.__getitem__)
         self._last_error = last_error
         self.asked = 0
-
-    def known(self, _kind: str) -> Sequence[Item] | None:
-        return self._known
 
     def snapshot(self) -> Any:
         return SimpleNamespace(last_error=self._last_error)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from emceepee_stdio.backends.base import LogLine, LogSource
+from emceepee_stdio.backends.backend_events import LogLine, LogSource
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Settings
 from emceepee_stdio.errors import ServerNotFound

@@ -5,7 +5,9 @@ import pytest
 from msgspec import Raw
 
 from emceepee_stdio.errors import InvalidArguments
-from emceepee_stdio.tools.registry import Tool
+from emceepee_stdio.session.calls import Call
+from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.tools.registry import Params, Tool
 from emceepee_stdio.tools.table import TABLE, TOOLS
 
 
@@ -69,3 +71,87 @@ def test_names_are_used_once() -> None:
     assert {"add_server", "execute_tool"} <= {
         tool.name for tool in TOOLS if tool.annotations.get("openWorldHint")
     }
+
+
+class Some(Params):
+    """Two arguments."""
+
+    a: int
+    b: str = ""
+
+
+class Recorded:
+    """A tool that keeps what it is given."""
+
+    def __init__(self, *, forgiving: bool) -> None:
+        self.given: list[Params] = []
+        self.tool = Tool(name="t", params=Some, run=self._run, description="", forgiving=forgiving)
+
+    def _run(self, _runtime: object, params: Params, _call: Call) -> Reply:
+        self.given.append(params)
+        return Reply.text("ran")
+
+    def call(self, arguments: bytes | None) -> dict[str, bytes]:
+        """The arguments that were put aside."""
+        runtime: Any = None
+        call = Call(ceiling=1.0)
+        result = self.tool.call(runtime, None if arguments is None else Raw(arguments), call)
+        assert isinstance(result, Reply)
+        return {name: bytes(value) for name, value in call.extra.items()}
+
+
+@pytest.mark.parametrize("forgiving", [True, False])
+def test_what_a_tool_knows_it_is_given(forgiving: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    recorded = Recorded(forgiving=forgiving)
+    assert recorded.call(b'{"a":1,"b":"x"}') == {}
+    assert recorded.given == [Some(a=1, b="x")]
+
+
+def test_a_forgiving_tool_is_given_what_it_does_not_know_byte_by_byte() -> None:
+    recorded = Recorded(forgiving=True)
+    assert recorded.call(b'{"c": {"d" : 1.50},"a":1,"e":null}') == {
+        "c": b'{"d" : 1.50}',
+        "e": b"null",
+    }
+    assert recorded.given == [Some(a=1)]
+
+
+def test_any_other_tool_refuses_what_it_does_not_know() -> None:
+    recorded = Recorded(forgiving=False)
+    with pytest.raises(InvalidArguments, match="no argument 'c'"):
+        recorded.call(b'{"a":1,"c":2}')
+    assert recorded.given == []
+
+
+@pytest.mark.parametrize("forgiving", [True, False])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (None, "'a' is missing"),
+        (b"{}", "'a' is missing"),
+        (b'{"a":"x"}', "a: expected `int`"),
+        (b"[1]", "Expected `object`"),
+        (b"{", "must be a JSON object"),
+        (b"[" * 20_000 + b"]" * 20_000, "t: "),
+    ],
+    ids=["none", "empty", "another type", "a list", "half", "too deep"],
+)
+def test_forgiving_or_not_a_mistake_in_what_is_known_is_told(
+    forgiving: bool,  # noqa: FBT001 - a parameter of the test
+    arguments: bytes | None,
+    said: str,
+) -> None:
+    with pytest.raises(InvalidArguments) as raised:
+        Recorded(forgiving=forgiving).call(arguments)
+    assert said in raised.value.fact
+
+
+def test_beside_what_is_unknown_a_mistake_in_what_is_known_is_told() -> None:
+    with pytest.raises(InvalidArguments, match="a: expected `int`"):
+        Recorded(forgiving=True).call(b'{"c":1,"a":"x"}')
+
+
+@pytest.mark.parametrize("forgiving", [True, False])
+def test_only_a_forgiving_schema_is_open(forgiving: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    schema: Any = Recorded(forgiving=forgiving).tool.listed()["inputSchema"]
+    assert schema.get("additionalProperties", True) is forgiving

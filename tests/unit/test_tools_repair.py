@@ -2,12 +2,12 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 
 from emceepee_stdio.errors import InvalidArguments
-from emceepee_stdio.tools.repair import depends_on_schema, repaired
+from emceepee_stdio.tools.repair import depends_on_schema, is_plain, repaired
 
 SCHEMA = {
     "properties": {
@@ -114,3 +114,39 @@ def test_without_a_schema_the_same_comes_out_unless_it_depends_on_one(args: dict
     sent, _ = repaired(raw(args), {}, {}, tool="t")
     if not depends_on_schema(raw(args), {}):
         assert json.loads(bytes(sent)) == with_schema
+
+
+NUMBERS = st.sampled_from(["1", "-1.5", "true", "false", "2e3", "x"])
+# What `str.strip` takes away, in the bytes of JSON as a client may write them.
+BLANKS = st.text(" \t\n\x0b\x1c\x85\xa0\u2003\u3000", max_size=3)
+VALUES = st.builds("{}{}{}".format, BLANKS, NUMBERS, BLANKS) | JSON
+
+
+@example(args={"n": " \t5"}, escaped=True, indent=None)
+@example(args={"n": "\u3000 5"}, escaped=True, indent=None)
+@example(args={"n": "\u3000 5"}, escaped=False, indent=None)
+@given(
+    args=st.dictionaries(st.sampled_from(["n", "x", "b", "s", "o"]), VALUES),
+    escaped=st.booleans(),
+    indent=st.sampled_from([None, 1]),
+)
+def test_what_is_plain_is_sent_as_it_is_whatever_the_schema(
+    args: dict[str, Any],
+    escaped: bool,  # noqa: FBT001 - hypothesis names it
+    indent: int | None,
+) -> None:
+    given_args = Raw(
+        json.dumps(args, ensure_ascii=escaped, indent=indent).encode("utf-8", "replace")
+    )
+    if is_plain(given_args, {}):
+        assert repaired(given_args, {}, SCHEMA, tool="t") == (given_args, [])
+
+
+def test_only_an_object_without_anything_to_put_right_is_plain() -> None:
+    assert is_plain(None, {})
+    assert is_plain(raw({}), {})
+    assert is_plain(raw({"n": 1, "s": "one", "l": ["1"]}), {})
+    assert not is_plain(None, {"n": raw(1)})
+    assert not is_plain(raw({}), {"n": raw(1)})
+    for odd in (Raw(b"null"), raw("{}"), raw([1]), raw({"n": "1"}), raw({"b": "true"})):
+        assert not is_plain(odd, {})

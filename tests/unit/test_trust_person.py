@@ -12,6 +12,7 @@ import trio.testing
 from msgspec import Raw
 
 from emceepee_stdio.clock import Clock
+from emceepee_stdio.front.client_requests import ClientRequests
 from emceepee_stdio.front.person import AskedBack, AskedDirectly, Questions, Seals
 from emceepee_stdio.session.calls import Decision, InputRequired
 from emceepee_stdio.wire.codec import Malformed, Notification, Request, RequestId
@@ -22,16 +23,23 @@ PATIENCE = 45.0
 
 
 class Deaf:
+    """Hears only what becomes of our own questions."""
+
     def __init__(self) -> None:
         self.strays: list[str] = []
+        self.given_up: list[tuple[RequestId, str, str]] = []
 
-    def on_request(self, request: Request) -> None: ...
+    def on_request(self, request: Request, origin: RequestId | None) -> None: ...
+    def on_failed(self, request: Request, error: Exception) -> None: ...
     def on_notification(self, notification: Notification) -> None: ...
     def on_cancelled(self, request_id: RequestId) -> None: ...
     def on_malformed(self, message: Malformed) -> None: ...
     def on_noise(self, text: str) -> None: ...
     def on_stray(self, request_id: str) -> None:
         self.strays.append(request_id)
+
+    def on_given_up(self, request_id: RequestId, method: str, reason: str) -> None:
+        self.given_up.append((request_id, method, reason))
 
 
 class Wire:
@@ -44,7 +52,7 @@ class Wire:
         self.troubled = 0
         self.deaf = Deaf()
         self.peer = Peer(handler=self.deaf, write=self.lines.append)
-        questions = Questions(self.peer, clock, tasks, within=WITHIN)
+        questions = Questions(ClientRequests(self.peer, clock), clock, tasks, within=WITHIN)
         self.person = AskedDirectly(questions, patience=PATIENCE)
         self.decisions: list[Decision] = []
 
@@ -246,11 +254,16 @@ def test_a_second_answer_counts_for_nothing():
 def test_a_question_that_nobody_ever_answers_ends_and_is_taken_back():
     async def main(wire: Wire, _: anyio.abc.TaskGroup) -> None:
         assert await wire.confirm() is Decision.OPEN
-        await anyio.sleep(WITHIN)
-        assert any(b"notifications/cancelled" in line for line in wire.lines)
+        await anyio.sleep(WITHIN - PATIENCE - 1)
+        assert wire.deaf.given_up == []
+        await anyio.sleep(1)
+        await settle()
+        (question,) = wire.asked()
+        assert wire.deaf.given_up == [(question["id"], "elicitation/create", "timeout")]
         wire.answer(action="accept")
         await settle()
         assert wire.late == [], "it came after the question was taken back"
+        assert wire.deaf.strays == [], "and its answer is no surprise"
 
     virtually(main)
 

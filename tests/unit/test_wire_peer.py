@@ -1,4 +1,5 @@
 import json
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,10 +20,14 @@ from emceepee_stdio.wire.codec import (
     Request,
     RequestId,
     RpcError,
+    encode_request,
+    to_json,
 )
 from emceepee_stdio.wire.peer import (
     Closed,
+    OnProgress,
     Outcome,
+    OutgoingRequest,
     Overdue,
     Peer,
     TooLarge,
@@ -34,13 +39,21 @@ NEVER = 1e9
 
 @dataclass
 class Heard:
-    """A handler that keeps everything, in order."""
+    """A handler that keeps everything, in order; `given_up` apart, because nobody said it."""
 
     everything: list[Any] = field(default_factory=list[Any])
+    given_up: list[tuple[RequestId, str, str]] = field(
+        default_factory=list[tuple[RequestId, str, str]]
+    )
+    origins: list[RequestId | None] = field(default_factory=list["RequestId | None"])
     then: Callable[[Any], None] = lambda _: None
 
-    def on_request(self, request: Request) -> None:
+    def on_request(self, request: Request, origin: RequestId | None) -> None:
+        self.origins.append(origin)
         self._keep(request)
+
+    def on_failed(self, request: Request, error: Exception) -> None:
+        self.everything.append(("failed", request.id, type(error)))
 
     def on_notification(self, notification: Notification) -> None:
         self._keep(notification)
@@ -55,7 +68,10 @@ class Heard:
         self._keep(("noise", text))
 
     def on_stray(self, request_id: str) -> None:
-        self._keep(("noise", f"an answer that nobody waits for: id {request_id}"))
+        self._keep(("stray", request_id))
+
+    def on_given_up(self, request_id: RequestId, method: str, reason: str) -> None:
+        self.given_up.append((request_id, method, reason))
 
     def _keep(self, what: Any) -> None:
         self.everything.append(what)
@@ -70,11 +86,23 @@ class Side:
         self.lines: list[bytes] = []
         self.peer = Peer(handler=self.heard, write=self.lines.append, **options)
 
-    def ask(self, method: str = "m", *, deadline: float = NEVER, **options: Any) -> list[Outcome]:
-        done: list[Outcome] = []
-        self.peer.request(
-            method, lambda _: b"{}", deadline=deadline, on_done=done.append, **options
+    def expect(
+        self,
+        on_done: Callable[[Outcome], None],
+        method: str = "m",
+        *,
+        deadline: float = NEVER,
+        on_progress: OnProgress | None = None,
+        call: object = None,
+    ) -> RequestId | None:
+        request = OutgoingRequest(
+            method=method, deadline=deadline, on_progress=on_progress, call=call
         )
+        return self.peer.expect(request, on_done)
+
+    def ask(self, method: str = "m", **options: Any) -> list[Outcome]:
+        done: list[Outcome] = []
+        self.expect(done.append, method, **options)
         return done
 
     def hear(self, *messages: Any) -> None:
@@ -91,6 +119,10 @@ class Side:
     def told(self) -> list[Any]:
         told, self.heard.everything = self.heard.everything, []
         return told
+
+    def given_up(self) -> list[tuple[RequestId, str, str]]:
+        given_up, self.heard.given_up = self.heard.given_up, []
+        return given_up
 
 
 @pytest.fixture
@@ -117,13 +149,13 @@ def cancelled(message_id: Any) -> dict[str, Any]:
 # Asking
 
 
-def test_a_request_carries_a_number_that_its_params_are_told(side: Side):
-    side.peer.request("a", lambda i: b'{"n":%d}' % i, deadline=NEVER, on_done=lambda _: None)
-    side.peer.request("b", lambda _: None, deadline=NEVER, on_done=lambda _: None)
-    assert side.written() == [
-        {"jsonrpc": "2.0", "id": 1, "method": "a", "params": {"n": 1}},
-        {"jsonrpc": "2.0", "id": 2, "method": "b"},
-    ]
+def test_a_request_gets_the_number_that_could_be_read_before(side: Side):
+    for number in (1, 2, 3):
+        assert side.peer.next_id == number
+        assert side.expect(lambda _: None) == number
+        assert side.peer.waits_for(number)
+    assert side.peer.statistics().sent == 3
+    assert side.written() == [], "who asks writes it"
 
 
 def test_answers_find_their_requests_in_any_order(side: Side):
@@ -150,20 +182,20 @@ def test_results_arrive_as_the_bytes_that_they_were(side: Side):
 @pytest.mark.parametrize(
     "message_id", [2, 0, -1, "x", "", "01x", "9" * 5000, "²", 10**40, "9" * 18]
 )
-def test_an_answer_that_nobody_waits_for_is_noise(side: Side, message_id: Any):
+def test_an_answer_that_nobody_waits_for_is_a_stray(side: Side, message_id: Any):
     done = side.ask()
     side.hear(answered(message_id))
-    ((kind, text),) = side.told()
-    assert (kind, done) == ("noise", [])
-    assert "nobody waits for" in text
-    assert len(text) < 300
+    ((kind, shown),) = side.told()
+    assert (kind, done) == ("stray", [])
+    assert len(shown) <= 200
+    assert repr(message_id).startswith(shown)
 
 
-def test_a_second_answer_is_noise_and_changes_nothing(side: Side):
+def test_a_second_answer_is_a_stray_and_changes_nothing(side: Side):
     done = side.ask()
     side.hear(answered(1, "first"), answered(1, "second"))
     assert done == [Raw(b'"first"')]
-    assert [kind for kind, _ in side.told()] == ["noise"]
+    assert side.told() == [("stray", "1")]
 
 
 def test_a_broken_answer_ends_its_call(side: Side):
@@ -182,34 +214,13 @@ def test_a_batch_of_answers_ends_each_call(side: Side):
     assert len(side.told()) == 1
 
 
-def test_params_that_cannot_be_made_leave_nothing_behind(side: Side):
-    def fail(_: RequestId) -> bytes:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        side.peer.request("m", fail, deadline=1.0, on_done=pytest.fail)
-    assert side.peer.next_deadline() is None
-    side.peer.expire(now=NEVER)
-    side.peer.close("over")
-    assert side.written() == []
-
-
-def test_an_answer_that_comes_within_the_write_is_taken():
-    heard = Heard()
-    peer = Peer(handler=heard, write=lambda _: peer.feed(b'{"id":1,"result":7}\n'))
-    done: list[Outcome] = []
-    peer.request("m", lambda _: None, deadline=NEVER, on_done=done.append)
-    assert done == [Raw(b"7")]
-    assert heard.everything == []
-
-
 def test_a_callback_may_ask_again(side: Side):
     second: list[Outcome] = []
 
     def ask_again(_: Outcome) -> None:
-        side.peer.request("b", lambda _: None, deadline=NEVER, on_done=second.append)
+        side.expect(second.append)
 
-    side.peer.request("a", lambda _: None, deadline=NEVER, on_done=ask_again)
+    side.expect(ask_again)
     side.hear(answered(1), answered(2, "x"))
     assert second == [Raw(b'"x"')]
 
@@ -217,57 +228,37 @@ def test_a_callback_may_ask_again(side: Side):
 # Giving up
 
 
-def test_a_cancelled_request_is_told_and_its_late_answer_is_quiet(side: Side):
-    done = side.ask()
-    side.written()
+def test_a_cancelled_request_is_given_up_and_its_late_answer_is_quiet(side: Side):
+    done = side.ask("a")
     assert side.peer.cancel(1, "no longer needed")
-    assert side.written() == [
-        told("notifications/cancelled", {"requestId": 1, "reason": "no longer needed"})
-    ]
+    assert side.given_up() == [(1, "a", "no longer needed")]
+    assert not side.peer.waits_for(1)
     side.hear(answered(1), answered("1"), {"id": 1, "error": {"code": 1, "message": "x"}})
-    assert (done, side.told()) == ([], [])
+    assert (done, side.told(), side.given_up()) == ([], [], [])
     assert side.peer.next_deadline() is None
 
 
 def test_cancelling_what_has_ended_says_so_and_tells_nobody(side: Side):
     side.ask()
     side.hear(answered(1))
-    side.written()
     assert not side.peer.cancel(1, "late")
     assert not side.peer.cancel(99, "never was")
-    assert side.written() == []
+    assert side.given_up() == []
     side.ask()
-    side.written()
-    assert side.peer.cancel(2, "once")
+    assert side.peer.cancel(2)
     assert not side.peer.cancel(2, "twice")
-    assert len(side.written()) == 1
+    assert side.given_up() == [(2, "m", "cancelled")]
 
 
-@pytest.mark.parametrize("method", ["initialize", "server/discover"])
-def test_the_opening_is_never_cancelled_on_the_wire(side: Side, method: str):
-    side.ask(method)
-    done = side.ask(method, deadline=5.0)
-    side.written()
-    assert side.peer.cancel(1, "r")
-    side.peer.expire(now=5.0)
-    assert done == [Overdue()]
-    assert side.written() == []
-    side.hear(answered(1), answered(2))
-    assert side.told() == []
-
-
-def test_an_overdue_request_ends_once_and_the_other_side_is_told(side: Side):
-    late, patient = side.ask(deadline=10.0), side.ask(deadline=20.0)
-    side.written()
+def test_an_overdue_request_ends_once_and_is_given_up(side: Side):
+    late, patient = side.ask("a", deadline=10.0), side.ask("b", deadline=20.0)
     assert side.peer.next_deadline() == 10.0
-    side.peer.expire(now=9.999)
-    assert late == []
-    side.peer.expire(now=10.0)
-    side.peer.expire(now=10.0)
+    side.peer.expire(9.999)
+    assert (late, side.given_up()) == ([], [])
+    side.peer.expire(10.0)
+    side.peer.expire(10.0)
     assert (late, patient) == ([Overdue()], [])
-    assert side.written() == [
-        told("notifications/cancelled", {"requestId": 1, "reason": "timeout"})
-    ]
+    assert side.given_up() == [(1, "a", "timeout")]
     side.hear(answered(1, "late"), answered(2, "in time"))
     assert (late, patient, side.told()) == ([Overdue()], [Raw(b'"in time"')], [])
     assert side.peer.next_deadline() is None
@@ -276,11 +267,30 @@ def test_an_overdue_request_ends_once_and_the_other_side_is_told(side: Side):
 def test_overdue_requests_end_in_the_order_of_their_deadlines(side: Side):
     order: list[int] = []
     for number, deadline in enumerate([3.0, 1.0, 2.0, 1.0]):
-        side.peer.request(
-            "m", lambda _: None, deadline=deadline, on_done=lambda _, n=number: order.append(n)
-        )
-    side.peer.expire(now=3.0)
+        side.expect(lambda _, n=number: order.append(n), deadline=deadline)
+    side.peer.expire(3.0)
     assert order == [1, 3, 2, 0]
+    assert [request_id for request_id, _, _ in side.given_up()] == [2, 4, 3, 1]
+
+
+def test_a_request_without_a_deadline_is_never_due(side: Side):
+    done = side.ask(deadline=math.inf)
+    assert side.peer.next_deadline() is None
+    side.peer.expire(NEVER)
+    assert (done, side.given_up()) == ([], [])
+    assert side.peer.cancel(1, "enough")
+    side.ask(deadline=math.inf)
+    side.hear(answered(2))
+    assert side.peer.statistics().sent == 0
+
+
+def test_what_the_channel_gives_up_ends_with_its_reason_and_is_told_to_nobody(side: Side):
+    done, other = side.ask(), side.ask(deadline=5.0)
+    side.peer.give_up(2, TooLarge(7))
+    side.peer.give_up(2, TooLarge(8))
+    side.peer.give_up(99, TooLarge(9))
+    assert (done, other, side.given_up()) == ([], [TooLarge(7)], [])
+    assert side.peer.next_deadline() == NEVER
 
 
 def test_a_callback_that_closes_in_the_middle_of_expiry_ends_everything_once(side: Side):
@@ -291,17 +301,17 @@ def test_a_callback_that_closes_in_the_middle_of_expiry_ends_everything_once(sid
         side.peer.close("enough")
 
     for number in range(3):
-        side.peer.request("m", lambda _: None, deadline=1.0, on_done=lambda _, n=number: on_done(n))
-    side.peer.expire(now=1.0)
+        side.expect(lambda _, n=number: on_done(n), deadline=1.0)
+    side.peer.expire(1.0)
     assert ends == {0: 1, 1: 1, 2: 1}
 
 
 def test_no_more_than_a_thousand_given_up_ids_are_remembered(side: Side):
     for _ in range(1_500):
         side.ask(deadline=1.0)
-    side.peer.expire(now=1.0)
+    side.peer.expire(1.0)
     side.hear(answered(1_500), answered(501), answered(500))
-    assert [kind for kind, _ in side.told()] == ["noise"]
+    assert side.told() == [("stray", "500")]
 
 
 # Being asked
@@ -319,12 +329,10 @@ def test_questions_and_notices_are_dispatched_in_the_order_of_the_wire(side: Sid
     ]
 
 
-def test_a_request_is_answered_once_with_its_own_id(side: Side):
+def test_an_answer_carries_the_id_of_its_request(side: Side):
     side.hear(asked("q"), asked(0), asked(""))
     assert side.peer.answer("q", b'{"a":1}')
-    assert not side.peer.answer("q", b"{}")
-    assert not side.peer.refuse("q", RpcError(1, "x"))
-    assert side.peer.refuse(0, RpcError(-5, "no"))
+    assert side.peer.answer(0, RpcError(-5, "no"))
     assert side.peer.answer("", Raw(b"[]"))
     assert side.written() == [
         answered("q", {"a": 1}),
@@ -333,32 +341,43 @@ def test_a_request_is_answered_once_with_its_own_id(side: Side):
     ]
 
 
-def test_what_nobody_asked_is_not_answered(side: Side):
-    assert not side.peer.answer(1, b"{}")
-    side.hear(asked(1))
-    assert not side.peer.answer("1", b"{}")
-    assert side.written() == []
-
-
-def test_an_id_that_is_open_is_refused_and_an_answered_one_may_return(side: Side):
+def test_every_request_is_handed_on_also_one_whose_id_is_open(side: Side):
     side.hear(asked(1, "a"), asked(1, "b"))
-    assert side.told() == [Request(1, "a")]
-    ((refusal),) = side.written()
-    assert (refusal["id"], refusal["error"]["code"]) == (1, INVALID_REQUEST)
-    side.peer.answer(1, b"{}")
-    side.hear(asked(1, "c"))
-    assert side.told() == [Request(1, "c")]
+    assert side.told() == [Request(1, "a"), Request(1, "b")]
+    assert side.written() == [], "whoever knows what is open refuses it"
 
 
-def test_more_open_requests_than_the_limit_are_refused():
-    side = Side(max_received=2)
-    side.hear(asked(1), asked(2), asked(3))
-    assert [request.id for request in side.told()] == [1, 2]
-    ((refusal),) = side.written()
-    assert (refusal["id"], refusal["error"]["code"]) == (3, INVALID_REQUEST)
-    side.peer.answer(1, b"{}")
-    side.hear(asked(3))
-    assert side.told() == [Request(3, "m")]
+def test_a_request_comes_with_the_request_of_ours_that_it_belongs_to(side: Side):
+    call = object()
+    side.ask(call=call)
+    side.ask()
+    for origin in (None, 1, 2, 99):
+        side.peer.take(json.dumps(asked("q")).encode(), origin)
+    assert side.heard.origins == [None, 1, 2, 99]
+    assert [side.peer.call_of(origin) for origin in side.heard.origins] == [None, call, None, None]
+    side.hear(answered(1))
+    assert side.peer.call_of(1) is None
+
+
+def test_what_comes_in_bytes_belongs_to_no_request(side: Side):
+    side.ask()
+    side.hear(asked("q"))
+    assert side.heard.origins == [None]
+
+
+def test_a_request_that_cannot_be_handled_is_told_and_the_next_are_read(side: Side):
+    def fail(what: Any) -> None:
+        if what in (Request(1, "m"), Notification("n")):
+            raise ZeroDivisionError
+
+    side.heard.then = fail
+    side.peer.feed(
+        b"".join(json.dumps(m).encode() + b"\n" for m in (asked(1), told("n"), asked(2)))
+    )
+    first, failed, second, noise, third = side.told()
+    assert (first, second, third) == (Request(1, "m"), Notification("n"), Request(2, "m"))
+    assert failed == ("failed", 1, ZeroDivisionError)
+    assert noise == ("noise", "a message that cannot be handled: ZeroDivisionError")
 
 
 def test_the_ids_of_both_directions_are_apart(side: Side):
@@ -370,19 +389,15 @@ def test_the_ids_of_both_directions_are_apart(side: Side):
     assert done == [Raw(b'"theirs"')]
 
 
-def test_a_request_that_is_taken_back_is_not_answered(side: Side):
-    side.hear(asked(1), asked("x"), cancelled(1), cancelled(1), cancelled("nobody"))
-    assert side.told() == [Request(1, "m"), Request("x", "m"), ("cancelled", 1)]
-    assert not side.peer.answer(1, b"{}")
-    assert side.peer.answer("x", b"{}")
-    assert [message["id"] for message in side.written()] == ["x"]
-
-
-def test_taking_back_what_was_answered_is_nothing(side: Side):
-    side.hear(asked(1))
-    side.peer.answer(1, b"{}")
-    side.hear(cancelled(1))
-    assert side.told() == [Request(1, "m")]
+def test_a_request_that_is_taken_back_is_told_by_its_id(side: Side):
+    side.hear(asked(1), asked("x"), cancelled(1), cancelled("1"))
+    assert side.told() == [
+        Request(1, "m"),
+        Request("x", "m"),
+        ("cancelled", 1),
+        ("cancelled", "1"),
+    ]
+    assert side.written() == []
 
 
 @pytest.mark.parametrize("params", [{}, [], 5, {"requestId": None}, {"requestId": {"a": 1}}])
@@ -465,24 +480,26 @@ def test_closing_ends_everything_once_and_for_all(side: Side):
     side.peer.close("again")
     assert (first, second) == ([Closed("gone")], [Closed("gone")])
     assert side.peer.next_deadline() is None
-    side.peer.expire(now=NEVER)
+    side.peer.expire(NEVER)
     side.hear(answered(1), answered(2), asked(3), told("n"), b"noise", cancelled("q"))
     side.peer.end()
     assert not side.peer.answer("q", b"{}")
-    assert not side.peer.refuse("q", RpcError(1, "x"))
+    assert not side.peer.answer("q", RpcError(1, "x"))
     assert not side.peer.cancel(1, "late")
     side.peer.notify("n")
     side.peer.complain(Malformed(1, INVALID_REQUEST, "x"))
     assert (first, second) == ([Closed("gone")], [Closed("gone")])
-    assert (side.told(), side.written()) == ([], [])
+    assert (side.told(), side.written(), side.given_up()) == ([], [], [])
     assert side.peer.statistics().closed
 
 
 def test_a_request_after_the_end_ends_at_once(side: Side):
     side.peer.close("gone")
-    assert side.ask() == [Closed("gone")]
+    done: list[Outcome] = []
+    assert side.expect(done.append) is None
+    assert done == [Closed("gone")]
     assert side.peer.next_deadline() is None
-    assert side.written() == []
+    assert side.peer.statistics().sent == 0
 
 
 def test_a_callback_of_the_end_may_ask_again_and_is_told_at_once(side: Side):
@@ -491,9 +508,9 @@ def test_a_callback_of_the_end_may_ask_again_and_is_told_at_once(side: Side):
     def ask_again(outcome: Outcome) -> None:
         outcomes.append(outcome)
         if len(outcomes) < 3:
-            side.peer.request("m", lambda _: None, deadline=NEVER, on_done=ask_again)
+            side.expect(ask_again)
 
-    side.peer.request("m", lambda _: None, deadline=NEVER, on_done=ask_again)
+    side.expect(ask_again)
     side.peer.close("gone")
     assert outcomes == [Closed("gone")] * 3
 
@@ -521,9 +538,14 @@ def test_the_last_line_counts_even_without_its_newline(side: Side):
 def test_the_repr_shows_what_is_under_way(side: Side):
     side.ask()
     side.hear(asked(1))
-    assert repr(side.peer) == "<Peer open sent=1 received=1>"
+    assert repr(side.peer) == "<Peer open sent=1>"
     side.peer.close("x")
-    assert repr(side.peer) == "<Peer closed sent=0 received=0>"
+    assert repr(side.peer) == "<Peer closed sent=0>"
+
+
+def test_the_repr_of_a_request_shows_its_method_and_its_time():
+    request = OutgoingRequest(method="tools/call", within=1.5)
+    assert repr(request) == "<OutgoingRequest tools/call within=1.5>"
 
 
 # Lines over the bound
@@ -560,7 +582,6 @@ def test_a_question_over_the_bound_is_refused_and_told():
 def test_a_line_over_the_bound_that_says_nothing_is_noise():
     side = Side(max_line=1_000)
     done = side.ask()
-    side.written()
     side.hear(b"x" * 2_000, b'{"id":9,"result":"%b"}' % (b"x" * 2_000))
     assert (done, side.written()) == ([], [])
     assert [kind for kind, _ in side.told()] == ["noise", "noise"]
@@ -576,20 +597,26 @@ def test_after_the_end_a_line_over_the_bound_is_nothing():
 # Two peers and a wire between them
 
 
+MOST_OPEN = 5
+
+
 class End(Side):
-    """A peer at one end: what it writes waits on the wire until it is carried over."""
+    """A peer and its owner at one end: what they write waits on the wire until it is carried over.
+
+    The owner does what every owner must: it knows which requests are open, refuses those that are
+    too many or come twice, and tells the other side what it gave up.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        super().__init__(max_line=2_000, max_received=5)
-        self.peer = Peer(
-            handler=self.heard, write=self._put, max_line=2_000, max_received=5, strict=True
-        )
+        super().__init__()
+        self.peer = Peer(handler=self.heard, write=self._put, max_line=2_000, strict=True)
         self.heard.then = self._on_heard
         self.wire = bytearray()
         self.clock = clock
         self.ends: dict[RequestId, list[Outcome]] = {}
+        self.methods: dict[RequestId, str] = {}
         self.deadlines: dict[RequestId, float] = {}
-        self.given_up: set[RequestId] = set()
+        self.cancelled: set[RequestId] = set()
         self.open: list[RequestId] = []
         self.answers: dict[RequestId, Any] = {}
         self.was_damaged = False
@@ -599,17 +626,34 @@ class End(Side):
 
     def _on_heard(self, what: Any) -> None:
         if isinstance(what, Request):
-            self.open.append(what.id)
-        elif isinstance(what, tuple) and what[0] == "cancelled":
+            if what.id in self.open or len(self.open) >= MOST_OPEN:
+                self.peer.answer(what.id, RpcError(INVALID_REQUEST, "in use, or too many"))
+            else:
+                self.open.append(what.id)
+        elif isinstance(what, tuple) and what[0] == "cancelled" and what[1] in self.open:
             self.open.remove(what[1])
 
     def start(self, method: str, deadline: float) -> None:
         done: list[Outcome] = []
-        request_id = self.peer.request(
-            method, lambda i: b'{"n":%d}' % i, deadline=deadline, on_done=done.append
-        )
+        line = encode_request(self.peer.next_id, method, b'{"n":%d}' % self.peer.next_id)
+        request_id = self.expect(done.append, method, deadline=deadline)
+        if request_id is None:
+            assert done == [Closed("over")]
+            return
         self.ends[request_id] = done
+        self.methods[request_id] = method
         self.deadlines[request_id] = deadline
+        self.peer.write(line)
+
+    def tell_given_up(self) -> None:
+        """As Connection does: the opening is not cancelled on the wire."""
+        for request_id, method, reason in self.given_up():
+            assert self.methods[request_id] == method
+            ended = self.ends[request_id]
+            assert ended == ([Overdue()] if reason == "timeout" else [])
+            if method != "initialize":
+                params = to_json({"requestId": request_id, "reason": reason})
+                self.peer.notify("notifications/cancelled", params)
 
 
 ends = st.sampled_from([0, 1])
@@ -649,7 +693,7 @@ class TwoPeers(RuleBasedStateMachine):
             return
         request_id = end.open.pop(pick % len(end.open))
         if how == "error":
-            ok = end.peer.refuse(request_id, RpcError(-1, "no"))
+            ok = end.peer.answer(request_id, RpcError(-1, "no"))
         else:
             filler = "x" * 3_000 if how == "large" else "{é}" if how == "odd" else ""
             ok = end.peer.answer(
@@ -664,16 +708,19 @@ class TwoPeers(RuleBasedStateMachine):
         if not end.ends:
             return
         request_id = list(end.ends)[pick % len(end.ends)]
-        waiting = not end.ends[request_id] and request_id not in end.given_up
+        waiting = not end.ends[request_id] and request_id not in end.cancelled
         assert end.peer.cancel(request_id, "r") == waiting
+        assert len(end.heard.given_up) == waiting
+        end.tell_given_up()
         if waiting:
-            end.given_up.add(request_id)
+            end.cancelled.add(request_id)
 
     @rule(seconds=st.floats(0.1, 30.0))
     def let_time_pass(self, seconds: float) -> None:
         self.now += seconds
         for end in self.ends:
-            end.peer.expire(now=self.now)
+            end.peer.expire(self.now)
+            end.tell_given_up()
             deadline = end.peer.next_deadline()
             assert deadline is None or deadline > self.now
 
@@ -699,7 +746,7 @@ class TwoPeers(RuleBasedStateMachine):
         for end, other in zip(self.ends, reversed(self.ends), strict=True):
             for request_id, done in end.ends.items():
                 assert len(done) <= 1
-                assert not (done and request_id in end.given_up)
+                assert not (done and request_id in end.cancelled)
                 for outcome in done:
                     self.check(end, other, request_id, outcome)
 
@@ -726,9 +773,9 @@ class TwoPeers(RuleBasedStateMachine):
             end.was_damaged = end.was_damaged or bool(end.wire)
         for end in self.ends:
             end.peer.end()
-            end.peer.expire(now=self.now + 1_000)
+            end.peer.expire(self.now + 1_000)
             for request_id, done in end.ends.items():
-                assert len(done) == (request_id not in end.given_up)
+                assert len(done) == (request_id not in end.cancelled)
             assert end.peer.next_deadline() is None
             assert not end.peer.statistics().sent
         self.now += 1_000

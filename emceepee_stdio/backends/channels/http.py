@@ -15,7 +15,8 @@ import anyio
 from anyio.abc import TaskGroup
 from msgspec import Raw
 
-from emceepee_stdio.backends.base import Era, Sink
+from emceepee_stdio.backends.backend_events import Emit
+from emceepee_stdio.backends.base import Era, RemoteError
 from emceepee_stdio.backends.channels.http_carrier import Carrier, HttpTimes, sockets
 from emceepee_stdio.backends.channels.http_connection import HttpConnection
 from emceepee_stdio.backends.channels.http_conversation import HttpConversation
@@ -34,12 +35,16 @@ from emceepee_stdio.backends.eras import (
     refuses_handshake,
 )
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.errors import CannotConnect, ProxyError, ServerFailed, WrongCredentials
+from emceepee_stdio.errors import (
+    CallTimeout,
+    CannotConnect,
+    ProxyError,
+    ServerFailed,
+    WrongCredentials,
+)
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import redact_url
 from emceepee_stdio.trust.addresses import AddressRule
-from emceepee_stdio.wire.codec import RpcError
-from emceepee_stdio.wire.peer import Outcome, Overdue, TooLarge
 
 __all__ = ["HttpChannel", "HttpOptions", "HttpTimes"]
 
@@ -86,7 +91,7 @@ class HttpChannel:
         name: str,
         url: str,
         *,
-        sink: Sink,
+        emit: Emit,
         clock: Clock,
         ids: Ids,
         headers: Mapping[str, str] | None = None,
@@ -94,7 +99,7 @@ class HttpChannel:
     ) -> None:
         self._name = name
         self._url = url
-        self._sink = sink
+        self._emit = emit
         self._clock = clock
         self._ids = ids
         self._headers = dict(headers or {})
@@ -163,7 +168,7 @@ class HttpChannel:
         if asks and await self._discovered(connection):
             return self._learn(connection, Era.MODERN, sse=False)
         refusal = await self._shake_hands(connection)
-        if isinstance(refusal, RpcError):
+        if isinstance(refusal, RemoteError):
             if asks or not await self._discovered(connection):
                 raise self._refused(refusal)
             return self._learn(connection, Era.MODERN, sse=False)
@@ -188,7 +193,7 @@ class HttpChannel:
         except ProxyError as error:
             raise self._hopeless(error) from None
         refusal = await self._shake_hands(connection)
-        if isinstance(refusal, RpcError):
+        if isinstance(refusal, RemoteError):
             raise self._refused(refusal)
         if refusal is not None:
             raise refusal
@@ -199,7 +204,7 @@ class HttpChannel:
             self._name,
             attempt.carrier,
             attempt.tasks,
-            sink=self._sink,
+            emit=self._emit,
             clock=self._clock,
             proxy_id=self._ids(),
             max_message=self.options.max_message,
@@ -217,7 +222,7 @@ class HttpChannel:
     async def _discovered(self, connection: HttpConversation) -> bool:
         """Whether the server speaks the modern era; an error where asking on makes no sense."""
         connection.era = Era.MODERN
-        outcome = await connection.ask("server/discover", {}, self.options.times.probe)
+        outcome = await connection.greet("server/discover", {}, self.options.times.probe)
         try:
             if isinstance(outcome, Raw):
                 connection.hello = read_discovery(outcome, server=self._name)
@@ -229,37 +234,34 @@ class HttpChannel:
             raise self._hopeless(outcome)
         if self.options.era is Era.MODERN:
             raise CannotConnect(
-                f"{self._name} does not speak the modern era: {self._told(outcome)}",
+                f"{self._name} does not speak the modern era: {_told(outcome)}",
                 hint="Remove era: modern from this server's settings.",
             )
         connection.era = Era.LEGACY
         return False
 
-    async def _shake_hands(self, connection: HttpConversation) -> HttpRefused | RpcError | None:
+    async def _shake_hands(self, connection: HttpConversation) -> HttpRefused | RemoteError | None:
         """The handshake; what may mean another transport or era is handed back."""
-        outcome = await connection.ask("initialize", initialize_params(), self.options.connect)
+        outcome = await connection.greet("initialize", initialize_params(), self.options.connect)
         if isinstance(outcome, Raw):
             connection.hello = read_handshake(outcome, server=self._name)
             await connection.initialized()
             return None
-        if isinstance(outcome, RpcError) and refuses_handshake(outcome):
+        if isinstance(outcome, RemoteError) and refuses_handshake(outcome.error):
             if self.options.era is Era.LEGACY:
                 raise CannotConnect(
-                    f"{self._name} speaks only the modern era: {outcome.message}",
+                    f"{self._name} speaks only the modern era: {outcome.error.message}",
                     hint="Remove era: legacy from this server's settings.",
                 )
             return outcome
-        if isinstance(outcome, ProxyError):
-            error = self._hopeless(outcome)
-            if isinstance(error, HttpRefused):
-                return error
-            raise error
-        if isinstance(outcome, Overdue):
-            raise ServerFailed(
-                f"{self._name} did not answer initialize within {self.options.connect:g} s.",
-                hint="Check that the URL is that of an MCP server.",
-            )
-        raise ServerFailed(f"{self._name} refused initialize: {self._told(outcome)}")
+        if isinstance(outcome, RemoteError):
+            raise self._refused(outcome)
+        if isinstance(outcome, CallTimeout):
+            raise ServerFailed(outcome.fact, hint="Check that the URL is that of an MCP server.")
+        error = self._hopeless(outcome)
+        if isinstance(error, HttpRefused):
+            return error
+        raise error
 
     def _ends_opening(self, error: ProxyError) -> bool:
         """Whether another way of opening would fail as well."""
@@ -276,16 +278,11 @@ class HttpChannel:
             return CannotConnect(error.fact, hint=error.next_step)
         return error
 
-    def _refused(self, error: RpcError) -> ServerFailed:
-        return ServerFailed(f"{self._name} refused initialize: {self._told(error)}")
+    def _refused(self, error: RemoteError) -> ServerFailed:
+        return ServerFailed(f"{self._name} refused initialize: {_told(error)}")
 
-    def _told(self, outcome: Outcome) -> str:
-        if isinstance(outcome, ProxyError):
-            return outcome.fact
-        if isinstance(outcome, RpcError):
-            return f"error {outcome.code}: {outcome.message}"
-        if isinstance(outcome, Overdue):
-            return "no answer in time."
-        return (
-            f"{outcome.size} bytes." if isinstance(outcome, TooLarge) else "the connection ended."
-        )
+
+def _told(outcome: Raw | ProxyError) -> str:
+    if isinstance(outcome, RemoteError):
+        return f"error {outcome.error.code}: {outcome.error.message}"
+    return outcome.fact if isinstance(outcome, ProxyError) else "an answer that is none."

@@ -7,7 +7,6 @@ from functools import partial
 from http import HTTPStatus
 
 import anyio
-from msgspec import Raw
 
 from emceepee_stdio.backends.base import Era
 from emceepee_stdio.backends.channels.event_stream import EventStream
@@ -22,8 +21,8 @@ from emceepee_stdio.backends.channels.http_conversation import REFUSAL_BYTES, Ht
 from emceepee_stdio.backends.channels.http_errors import BrokenOff, NotMcp, Unreachable
 from emceepee_stdio.backends.eras import stamp
 from emceepee_stdio.errors import CallFailed, ProxyError
-from emceepee_stdio.wire.codec import Request, RequestId, Response, decode, encode_request
-from emceepee_stdio.wire.peer import TooLarge
+from emceepee_stdio.wire.codec import RequestId, Response, decode, encode_request
+from emceepee_stdio.wire.peer import OutgoingRequest, TooLarge
 
 __all__ = ["HttpConnection", "pause_before_reopening"]
 
@@ -44,7 +43,7 @@ _NO_SESSION = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND)
 class HttpConnection(HttpConversation):
     """A conversation by Streamable HTTP, in either era."""
 
-    _probing = False
+    _probing: anyio.Event | None = None
 
     def opened(self) -> None:
         super().opened()
@@ -54,18 +53,18 @@ class HttpConnection(HttpConversation):
     async def leave(self) -> None:
         """End what is in flight, and tell the server that its session is over."""
         await super().leave()
-        if self._session_id is not None and not self._ended.is_set():
-            await self._safely(partial(self._carrier.delete, self._headers(None)), lambda _: None)
+        if self._session_id is not None and self.is_left:
+            await self._failure_in(partial(self._carrier.delete, self._headers(None)))
 
     def _failed(self, error: ProxyError) -> None:
         self.end(f"{self._name} was lost: {error.fact}")
 
     # Answers
 
-    async def _post(self, data: bytes, request: Request) -> None:
-        async with self._carrier.post(data, self._headers(request)) as answer:
+    async def _post(self, line: bytes, request_id: RequestId, request: OutgoingRequest) -> None:
+        async with self._carrier.post(line, self._headers(request)) as answer:
             if answer.status >= HTTPStatus.BAD_REQUEST:
-                await self._refused(answer, request)
+                await self._refused(answer, request_id)
             elif answer.status in (HTTPStatus.ACCEPTED, HTTPStatus.NO_CONTENT):
                 raise CallFailed(
                     f"{self._name} took the request (HTTP status {answer.status}), "
@@ -73,15 +72,15 @@ class HttpConnection(HttpConversation):
                 )
             elif answer.kind == EVENTS:
                 self._take_session(answer, request)
-                await self._take_stream(answer, request.id)
+                await self._take_stream(answer, request_id)
             elif answer.kind == JSON:
                 self._take_session(answer, request)
-                await self._take_body(answer, request.id)
+                await self._take_body(answer, request_id)
             else:
                 shown = answer.kind or f"HTTP status {answer.status} and no content type"
                 raise NotMcp(f"{self._name} answered with {shown}, which is not MCP.")
 
-    def _take_session(self, answer: Answer, request: Request) -> None:
+    def _take_session(self, answer: Answer, request: OutgoingRequest) -> None:
         if request.method == "initialize":
             self._session_id = answer.header("mcp-session-id") or None
 
@@ -91,16 +90,16 @@ class HttpConnection(HttpConversation):
         except TooMuch as much:
             self._peer.give_up(request_id, TooLarge(much.size))
             return
-        self._take_message(body, request_id)
+        self._peer.take(body, request_id)
         if self._peer.waits_for(request_id):
             raise CallFailed(f"{self._name} sent something else than an answer to this request.")
 
-    async def _refused(self, answer: Answer, request: Request) -> None:
+    async def _refused(self, answer: Answer, request_id: RequestId) -> None:
         if answer.status == HTTPStatus.BAD_REQUEST and self._session_id is not None:
             # It may mean that the session is over: only then is it everybody's affair.
-            await self._safely(self._probe, self._gone)
-        if not self._ended.is_set():
-            await super()._refused(answer, request)
+            await self._probe_or_end()
+        if self.loss is None:
+            await super()._refused(answer, request_id)
 
     # Streams
 
@@ -138,7 +137,7 @@ class HttpConnection(HttpConversation):
         try:
             await answer.read(take)
         except BrokenOff as error:
-            self._note(f"a stream broke off: {error.fact}")
+            self.note(f"a stream broke off: {error.fact}")
 
     async def _listen(self) -> None:
         """Hold the listening stream open for as long as the connection lives."""
@@ -171,30 +170,37 @@ class HttpConnection(HttpConversation):
 
     # Doubt
 
-    def _suspect(self, error: ProxyError | None = None) -> None:
-        """Something failed on the way: see whether the server is still there, once at a time."""
-        on_the_way = error is None or isinstance(error, Unreachable | BrokenOff)
-        if on_the_way and self._is_open and not self._probing and not self._ended.is_set():
-            self._probing = True
-            self._start(self._probe, self._gone)
+    async def _see_if_alive(self, error: ProxyError) -> None:
+        if _is_on_the_way(error):
+            await self._probe_or_end()
 
-    def _gone(self, error: ProxyError) -> None:
-        self.end(f"{self._name} cannot be reached any more. {error.fact}")
+    def _suspect(self, error: ProxyError | None = None) -> None:
+        """Something failed on the way: see whether the server is still there."""
+        if error is None or _is_on_the_way(error):
+            self._start(self._probe_or_end, self._failed)
+
+    async def _probe_or_end(self) -> None:
+        """One probe at a time; who comes later waits for its outcome."""
+        if self._probing is not None:
+            await self._probing.wait()
+        elif self._is_open and self.loss is None:
+            self._probing = anyio.Event()
+            try:
+                if error := await self._failure_in(self._probe):
+                    self.end(f"{self._name} cannot be reached any more. {error.fact}")
+            finally:
+                self._probing.set()
+                self._probing = None
 
     async def _probe(self) -> None:
         """Any answer at all will do; silence is not a loss, an unreachable server is."""
         method = "ping" if self.era is Era.LEGACY else "server/discover"
-        params = stamp(self.era, None, progress_token=None)
-        request = Request(_PROBE, method, None if params is None else Raw(params))
-        data = encode_request(_PROBE, method, params)
+        data = encode_request(_PROBE, method, stamp(self.era, None, progress_token=None))
         within = self._carrier.times.probe
-        try:
-            with anyio.move_on_after(within):
-                headers = self._headers(request)
-                async with self._carrier.post(data, headers, connect=within) as answer:
-                    await self._judge_probe(answer)
-        finally:
-            self._probing = False
+        with anyio.move_on_after(within):
+            headers = self._headers(OutgoingRequest(method=method))
+            async with self._carrier.post(data, headers, connect=within) as answer:
+                await self._judge_probe(answer)
 
     async def _judge_probe(self, answer: Answer) -> None:
         """Many servers say 400 instead of 404 when they do not know a session."""
@@ -217,3 +223,7 @@ def pause_before_reopening(stream: EventStream, misses: int = 0, *, times: HttpT
 def _is_final(answer: Answer) -> bool:
     """Whether asking for the stream again would bring the same refusal."""
     return answer.status < _SERVER_TROUBLE and answer.status != HTTPStatus.TOO_MANY_REQUESTS
+
+
+def _is_on_the_way(error: ProxyError) -> bool:
+    return isinstance(error, Unreachable | BrokenOff)

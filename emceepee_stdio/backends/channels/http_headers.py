@@ -6,13 +6,14 @@ body into headers; a server refuses a request whose two copies differ.
 
 import base64
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 import msgspec
-from msgspec import Raw
 
-from emceepee_stdio.wire.codec import Request
+from emceepee_stdio.json_values import mapping
+from emceepee_stdio.wire.codec import to_json
+from emceepee_stdio.wire.peer import OutgoingRequest
 
 __all__ = ["HeaderMap", "HeaderMaps", "custom_headers", "header_map", "modern_headers"]
 
@@ -32,15 +33,6 @@ _INNER_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _INNER_MAPS = ("patternProperties", "dependentSchemas", "$defs", "definitions")
 
 
-class _Tool(msgspec.Struct, rename="camel"):
-    name: object = None
-    input_schema: object = None
-
-
-class _Tools(msgspec.Struct):
-    tools: list[_Tool] = []
-
-
 class HeaderMaps:
     """Which arguments of which tools are mirrored, as the lists of one server tell it."""
 
@@ -50,19 +42,16 @@ class HeaderMaps:
     def __repr__(self) -> str:
         return f"<HeaderMaps {sorted(self._maps)}>"
 
-    def learn(self, result: Raw) -> None:
-        """Take in a page of tools/list; one that cannot be read teaches nothing."""
-        try:
-            tools = msgspec.json.decode(result, type=_Tools).tools
-        except (msgspec.MsgspecError, RecursionError):
-            return
-        for tool in tools:
-            if isinstance(tool.name, str):
-                self._maps.pop(tool.name, None)
-                if found := header_map(tool.input_schema):
-                    self._maps[tool.name] = found
+    def learn(self, tools: Sequence[Mapping[str, object]]) -> None:
+        """Take in what the server has listed."""
+        self._maps = {
+            name: found
+            for tool in tools
+            if isinstance(name := tool.get("name"), str)
+            and (found := header_map(tool.get("inputSchema")))
+        }
 
-    def headers(self, request: Request) -> dict[str, str]:
+    def headers(self, request: OutgoingRequest) -> dict[str, str]:
         return modern_headers(request, self._maps)
 
 
@@ -75,22 +64,21 @@ def custom_headers(given: Mapping[str, str]) -> tuple[dict[str, str], str | None
     return headers, None
 
 
-def modern_headers(request: Request, maps: Mapping[str, HeaderMap]) -> dict[str, str]:
+def modern_headers(request: OutgoingRequest, maps: Mapping[str, HeaderMap]) -> dict[str, str]:
     """The mirrored headers of one request; `maps` holds the marked arguments by tool."""
     headers = {"mcp-method": _encoded(request.method)}
-    key = _NAMED_BY.get(request.method)
-    if key is None or request.params is None:
-        return headers
-    params = msgspec.json.decode(request.params, type=dict[str, object])
-    name = params.get(key)
+    params = request.params or {}
+    name = params.get(_NAMED_BY.get(request.method, ""))
     if not isinstance(name, str):
         return headers
     headers["mcp-name"] = _encoded(name)
     marked = maps.get(name) if request.method == "tools/call" else None
-    for path, token in (marked or {}).items():
-        value = _rendered(_value_at(params.get("arguments"), path))
-        if value is not None:
-            headers[f"mcp-param-{token}"] = _encoded(value)
+    if marked:
+        arguments = msgspec.json.decode(to_json(params.get("arguments")))
+        for path, token in marked.items():
+            value = _rendered(_value_at(arguments, path))
+            if value is not None:
+                headers[f"mcp-param-{token}"] = _encoded(value)
     return headers
 
 
@@ -112,28 +100,28 @@ def header_map(schema: object) -> dict[tuple[str, ...], str]:
     return found
 
 
-def _schemas(root: object) -> Iterator[tuple[tuple[str, ...] | None, dict[str, object]]]:
+def _schemas(root: object) -> Iterator[tuple[tuple[str, ...] | None, Mapping[str, object]]]:
     """Every schema inside a schema, with its path where only properties lead to it."""
     waiting: list[tuple[tuple[str, ...] | None, object]] = [((), root)]
     while waiting:
         path, schema = waiting.pop()
-        fields = _mapping(schema)
+        fields = mapping(schema)
         yield path, fields
         for key, inner in fields.items():
             if key == "properties":
-                for name, property_ in _mapping(inner).items():
+                for name, property_ in mapping(inner).items():
                     waiting.append((None if path is None else (*path, name), property_))
             elif key in _INNER:
                 waiting.append((None, inner))
             elif key in _INNER_LISTS and isinstance(inner, list):
                 waiting += [(None, each) for each in cast("list[object]", inner)]
             elif key in _INNER_MAPS:
-                waiting += [(None, each) for each in _mapping(inner).values()]
+                waiting += [(None, each) for each in mapping(inner).values()]
 
 
 def _value_at(value: object, path: tuple[str, ...]) -> object:
     for key in path:
-        value = _mapping(value).get(key)
+        value = mapping(value).get(key)
     return value
 
 
@@ -151,7 +139,3 @@ def _encoded(value: str) -> str:
     if _PLAIN.fullmatch(value) and not _WRAPPED.fullmatch(value):
         return value
     return f"=?base64?{base64.b64encode(value.encode()).decode()}?="
-
-
-def _mapping(value: object) -> dict[str, object]:
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}

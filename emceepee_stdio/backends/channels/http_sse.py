@@ -20,7 +20,8 @@ from emceepee_stdio.backends.channels.http_errors import (
 )
 from emceepee_stdio.errors import ProxyError, ServerFailed
 from emceepee_stdio.journal import redact_url
-from emceepee_stdio.wire.codec import Request
+from emceepee_stdio.wire.codec import RequestId
+from emceepee_stdio.wire.peer import OutgoingRequest
 
 __all__ = ["SseConnection"]
 
@@ -85,11 +86,11 @@ class SseConnection(HttpConversation):
         self._carrier.url = urljoin(self._carrier.url, path)
         self._told.set()
 
-    async def _post(self, data: bytes, request: Request) -> None:
+    async def _post(self, line: bytes, request_id: RequestId, request: OutgoingRequest) -> None:
         """The answer comes on the stream; here only a refusal does."""
-        async with self._carrier.post(data, self._headers(request)) as answer:
+        async with self._carrier.post(line, self._headers(request)) as answer:
             if answer.status >= HTTPStatus.BAD_REQUEST:
-                await self._refused(answer, request)
+                await self._refused(answer, request_id)
             else:
                 await answer.drain(self._carrier.times.probe)
 

@@ -7,43 +7,47 @@ that, and gone with all that it started when the connection is left.
 import shlex
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
 from msgspec import Raw
 
-from emceepee_stdio.backends.base import (
-    Era,
+from emceepee_stdio.backends.backend_events import (
+    Emit,
     LogLine,
     LogSource,
-    Loss,
-    OnProgress,
-    Params,
-    Sink,
-    Underway,
+    ProcessEnded,
+    ProcessStarted,
 )
-from emceepee_stdio.backends.channels.conversation import Conversation
+from emceepee_stdio.backends.base import Era, Loss, RemoteError
+from emceepee_stdio.backends.connection import Connection
 from emceepee_stdio.backends.eras import (
     initialize_params,
     read_discovery,
     read_handshake,
     refuses_handshake,
-    stamp,
 )
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.errors import CannotConnect, ServerFailed, ServerUnavailable
+from emceepee_stdio.errors import (
+    CallTimeout,
+    CannotConnect,
+    ProxyError,
+    ServerDisconnected,
+    ServerFailed,
+    ServerUnavailable,
+)
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import redact_argv
-from emceepee_stdio.wire.codec import RequestId, RpcError
+from emceepee_stdio.wire.codec import RequestId
 from emceepee_stdio.wire.environment import child_directory, child_environment, resolve_command
-from emceepee_stdio.wire.peer import Closed, OnDone, Outcome, Overdue, Peer
+from emceepee_stdio.wire.peer import OutgoingRequest
 from emceepee_stdio.wire.process import Listener, Process, Spawn, StopTimes
 from emceepee_stdio.wire.watchdog import Watchdog
 
 __all__ = ["Command", "Haste", "StdioChannel", "StdioOptions", "Surroundings"]
 
-_ENDLESS = 4
+_ENDLESS = 4  # times the bound: whoever writes on after that will not stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +106,13 @@ class StdioChannel:
         name: str,
         command: Command,
         *,
-        sink: Sink,
+        emit: Emit,
         surroundings: Surroundings,
         options: StdioOptions | None = None,
     ) -> None:
         self._name = name
         self._command = command
-        self._sink = sink
+        self._emit = emit
         self._around = surroundings
         self.options = options or StdioOptions()
         self._learned: Era | None = None
@@ -146,30 +150,32 @@ class StdioChannel:
         """Say hello; False when this server wants the other era and another process."""
         if era is Era.MODERN:
             return await self._discover(connection)
-        outcome = await connection.ask("initialize", initialize_params(), self.options.connect)
-        if isinstance(outcome, RpcError) and refuses_handshake(outcome):
+        outcome = await connection.greet("initialize", initialize_params(), self.options.connect)
+        if isinstance(outcome, RemoteError) and refuses_handshake(outcome.error):
             if self.options.era is Era.LEGACY:
                 raise CannotConnect(
-                    f"{self._name} speaks only the modern era: {outcome.message}",
+                    f"{self._name} speaks only the modern era: {outcome.error.message}",
                     hint="Remove era: legacy from this server's settings.",
                 )
             return await self._discover(connection)
-        result = connection.opened(outcome, "initialize", self.options.connect)
+        result = connection.opened(outcome, "initialize")
         connection.hello = read_handshake(result, server=self._name)
         connection.notify("notifications/initialized")
         return True
 
     async def _discover(self, connection: "StdioConnection") -> bool:
         connection.era = Era.MODERN
-        outcome = await connection.ask("server/discover", {}, self.options.probe)
-        if isinstance(outcome, Closed | Overdue | RpcError) and self.options.era is None:
+        outcome = await connection.greet("server/discover", {}, self.options.probe)
+        if self.options.era is None and isinstance(
+            outcome, ServerDisconnected | CallTimeout | RemoteError
+        ):
             return False
-        if isinstance(outcome, RpcError):
+        if isinstance(outcome, RemoteError):
             raise CannotConnect(
-                f"{self._name} does not speak the modern era: {outcome.message}",
+                f"{self._name} does not speak the modern era: {outcome.error.message}",
                 hint="Remove era: modern from this server's settings.",
             )
-        result = connection.opened(outcome, "server/discover", self.options.probe)
+        result = connection.opened(outcome, "server/discover")
         connection.hello = read_discovery(result, server=self._name)
         return True
 
@@ -177,7 +183,7 @@ class StdioChannel:
     async def _running(self) -> AsyncGenerator["StdioConnection"]:
         """One process, from its start to the end of everything that it started."""
         connection = StdioConnection(
-            self._name, sink=self._sink, around=self._around, options=self.options
+            self._name, emit=self._emit, around=self._around, options=self.options
         )
         watchdog = self._around.watchdog
         watchdog.start()
@@ -185,12 +191,12 @@ class StdioChannel:
             self._spawn(), connection.listener(), drain=self.options.drain
         )
         watchdog.add(process.pid)
-        connection.process = process
-        self._sink.process_started(self._name, process.pid)
+        connection.process, connection.pid = process, process.pid
+        self._emit(ProcessStarted(process.pid))
         try:
             yield connection
         finally:
-            connection.leave()
+            connection.close()
             with anyio.CancelScope(shield=True):
                 await process.stop(self._around.haste.times or self.options.stop)
             watchdog.remove(process.pid)
@@ -217,166 +223,89 @@ class StdioChannel:
         return Spawn(argv=[program, *self._command.args], env=env, cwd=directory, owner=owner)
 
 
-class _Underway:
-    """A request on a pipe, which nobody waits for in a task."""
-
-    __slots__ = ("_calls", "_peer", "request_id")
-
-    def __init__(self, peer: Peer, calls: dict[RequestId, object]) -> None:
-        self._peer = peer
-        self._calls = calls
-        self.request_id: RequestId = 0
-
-    def forget(self) -> None:
-        self._calls.pop(self.request_id, None)
-
-    def cancel(self) -> None:
-        self.forget()
-        self._peer.cancel(self.request_id, "cancelled")
-
-
-class StdioConnection(Conversation):
+class StdioConnection(Connection):
     """The conversation with one process."""
 
     process: Process
 
     def __init__(
-        self, name: str, *, sink: Sink, around: Surroundings, options: StdioOptions
+        self, name: str, *, emit: Emit, around: Surroundings, options: StdioOptions
     ) -> None:
         super().__init__(
             name,
-            sink=sink,
+            emit=emit,
             clock=around.clock,
             proxy_id=around.ids(),
             max_line=options.max_line,
         )
-        self._tail_lines = options.tail_lines
-        self._max_unread = options.max_unread
-        self._max_line = options.max_line
-        self._endless = False
-        self.leaving = False
+        self._options = options
+        self._longest_line = _ENDLESS * options.max_line
+        self._is_endless = False
 
     def __repr__(self) -> str:
         return f"<StdioConnection {self._name} {self.era.value} {self.process!r}>"
 
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    async def request(
-        self,
-        method: str,
-        params: Params | None = None,
-        *,
-        within: float,
-        call: object = None,
-        on_progress: OnProgress | None = None,
-    ) -> Raw:
-        """Ask, unless the server has stopped reading and would only fill our memory."""
-        if self.process.pending > self._max_unread:
-            raise ServerUnavailable(
-                f"{self._name} does not read: {self.process.pending} bytes wait for it.",
-                hint="Call reconnect_server to start it anew.",
-            )
-        return await super().request(
-            method, params, within=within, call=call, on_progress=on_progress
-        )
-
-    def begin(
-        self,
-        method: str,
-        params: Params,
-        *,
-        within: float,
-        on_done: OnDone,
-        call: object = None,
-        on_progress: OnProgress | None = None,
-    ) -> Underway | None:
-        if self.process.pending > self._max_unread:
-            return None
-        underway = _Underway(self._peer, self._calls)
-
-        def stamped(request_id: RequestId) -> bytes | None:
-            underway.request_id = request_id
-            if call is not None:
-                self._calls[request_id] = call
-            token = None if on_progress is None else request_id
-            return stamp(self.era, params, progress_token=token)
-
-        def done(outcome: Outcome) -> None:
-            underway.forget()
-            on_done(outcome)
-
-        self._caller.begin(method, stamped, within=within, on_done=done, on_progress=on_progress)
-        return underway
-
-    async def lost(self) -> Loss:
-        """Serve until the process ends; then say why it did."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._caller.keep_time)
-            await self.process.ended.wait()
-            tasks.cancel_scope.cancel()
-        return self._loss()
-
-    def leave(self) -> None:
-        """We are going: what is in flight ends now, not when the process does."""
-        self.leaving = True
-        self._peer.close(f"The connection to {self._name} was closed.")
-
-    def opened(self, outcome: Outcome, method: str, within: float) -> Raw:
+    def opened(self, outcome: Raw | ProxyError, method: str) -> Raw:
         """The result of an opening request; a failure of it is a failure to connect."""
         if isinstance(outcome, Raw):
             return outcome
-        if isinstance(outcome, Closed):
-            loss = self._loss()
-            early = replace(loss, fact=f"{loss.fact} It ended before it answered {method}.")
-            raise ServerFailed(str(early))
-        if isinstance(outcome, RpcError):
+        if isinstance(outcome, ServerDisconnected) and self.loss is not None:
+            early = f"{self.loss.fact} It ended before it answered {method}."
+            raise ServerFailed(str(Loss(fact=early, tail=self.loss.tail)))
+        if isinstance(outcome, RemoteError):
+            error = outcome.error
             raise ServerFailed(
-                f"{self._name} refused {method} with error {outcome.code}: {outcome.message}"
+                f"{self._name} refused {method} with error {error.code}: {error.message}"
             )
-        if isinstance(outcome, Overdue):
-            tail = self._tail()
+        if isinstance(outcome, CallTimeout):
             raise ServerFailed(
-                f"{self._name} did not answer {method} within {within:g} s."
-                + (" Its last words on stderr:\n" + "\n".join(tail) if tail else ""),
+                str(Loss(fact=outcome.fact, tail=self._tail())),
                 hint="Run the command by hand: it must speak MCP on stdin and stdout.",
             )
-        raise ServerFailed(self.failure(outcome, method, within).fact)
+        raise ServerFailed(outcome.fact)
 
     def listener(self) -> Listener:
         return Listener(on_stdout=self._on_stdout, on_stderr=self._on_stderr, on_end=self._on_end)
 
+    def _transmit(self, line: bytes, request_id: RequestId, _request: OutgoingRequest) -> None:
+        """Write, unless the server has stopped reading and would only fill our memory."""
+        stdin = self.process.stdin
+        if stdin.pending > self._options.max_unread:
+            unread = ServerUnavailable(
+                f"{self._name} does not read: {stdin.pending} bytes wait for it.",
+                hint="Call reconnect_server to start it anew.",
+            )
+            self._peer.give_up(request_id, unread)
+        else:
+            stdin.write(line)
+
+    def _write(self, data: bytes) -> None:
+        self.process.stdin.write(data)
+
     def _on_stdout(self, data: bytes) -> None:
         """A line many times as long as one may be will not end: stop who writes it."""
         self._peer.feed(data)
-        if not self._endless and self._peer.unfinished > _ENDLESS * self._max_line:
-            self._endless = True
+        if not self._is_endless and self._peer.unfinished > self._longest_line:
+            self._is_endless = True
             self.process.kill()
 
     def _on_stderr(self, line: str) -> None:
-        self._sink.log(self._name, LogLine(source=LogSource.STDERR, text=line))
+        self._emit(LogLine(source=LogSource.STDERR, text=line))
 
     def _on_end(self) -> None:
         self._peer.end()
-        loss = self._loss()
-        self._sink.process_ended(self._name, loss, expected=self.leaving)
-        self._peer.close(loss.fact)
-
-    def _write(self, data: bytes) -> None:
-        self.process.write(data)
+        loss = self._process_loss()
+        self._emit(ProcessEnded(loss=loss, expected=self.is_left))
+        self.lose(loss)
 
     def _tail(self) -> list[str]:
-        return list(self.process.tail)[-self._tail_lines :]
+        return list(self.process.tail)[-self._options.tail_lines :]
 
-    def _loss(self) -> Loss:
+    def _process_loss(self) -> Loss:
         status = self.process.exit
-        if self.leaving and not self.process.ended.is_set():
-            return Loss(fact=f"The connection to {self._name} was closed.")
         how = f"{status or 'closed its output'}"
-        if self._endless:
-            limit = _ENDLESS * self._max_line
-            how = f"was stopped: it wrote a line of over {limit} bytes without an end"
+        if self._is_endless:
+            how = f"was stopped: it wrote a line of over {self._longest_line} bytes without an end"
         return Loss(
             fact=f"{self._name} {how}.",
             tail=self._tail(),

@@ -3,27 +3,37 @@
 A server that needs something answers the call with its questions; the call is made again with the
 answers. Here those questions become the same as the ones that a handshake server pushes, tied to
 the call that raised them, until the call has its real result.
+
+One round: every question is emitted, with a `deliver` that puts its answer aside; the round is over
+when all are answered, one is refused, the call's time is up, or the connection is gone. What is
+still open then is withdrawn, but for a lost connection, which has taken its questions along.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeGuard, cast
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TypeGuard
 
 import anyio
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from emceepee_stdio.backends.base import Params, Question, RemoteError
-from emceepee_stdio.backends.notices import decoded, mapping
-from emceepee_stdio.backends.term import Term
+from emceepee_stdio.backends.backend_events import Emit, Question, Withdrawn
+from emceepee_stdio.backends.base import RemoteError
+from emceepee_stdio.backends.connection import Connection
+from emceepee_stdio.backends.notifications import decoded
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, CallTimeout
+from emceepee_stdio.json_values import mapping
 from emceepee_stdio.wire.codec import RpcError
+from emceepee_stdio.wire.peer import OutgoingRequest
 
-__all__ = ["Asker", "RoundQuestion", "Rounds", "required_urls"]
+__all__ = ["InputRounds", "asks_for_input", "required_urls"]
 
 _URL_REQUIRED = -32042
-_FIRST_PAUSE = 0.05
-_LONGEST_PAUSE = 1.0
+# A server that only wants to be called again is given a moment, longer each time.
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
 _NULL = Raw(b"null")
 _KNOWN = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 
@@ -49,93 +59,92 @@ class _Urls(msgspec.Struct):
 _read_type = msgspec.json.Decoder(_ResultType).decode
 _read_input_required = msgspec.json.Decoder(_InputRequired).decode
 
-Send = Callable[[Params], Awaitable[Raw]]
-Asker = Callable[[Question], None]
 
+class _Round:
+    """The questions of one answer, and what was said to them so far."""
 
-class RoundQuestion:
-    """One question of a round; answered once, or closed by whoever asked."""
+    def __init__(self, requests: Mapping[str, _InputRequest], connection: Connection) -> None:
+        self._requests = requests
+        self._connection = connection
+        self._is_open = True
+        self.outcomes: dict[str, bytes | RpcError] = {}
 
-    def __init__(
-        self, method: str, params: Raw | None, *, call: object, on_answer: Callable[[], None]
-    ) -> None:
-        self.method = method
-        self.params = params
-        self.call = call
-        self.outcome: bytes | RpcError | None = None
-        self._closed = False
-        self._on_answer = on_answer
+    def questions(self, call: object) -> list[Question]:
+        return [
+            Question(
+                method=request.method,
+                params=request.params if _is_there(request.params) else None,
+                key=(self, key),
+                deliver=partial(self._take, key),
+                call=call,
+            )
+            for key, request in self._requests.items()
+        ]
 
-    def __repr__(self) -> str:
-        state = "open" if self.is_open else "closed" if self.outcome is None else "answered"
-        return f"<RoundQuestion {self.method} {state}>"
+    def _take(self, key: str, outcome: bytes | RpcError) -> bool:
+        if self._is_open:
+            self.outcomes[key] = outcome
+            self._connection.wakeup.wake()
+        return self._is_open
 
     @property
-    def is_open(self) -> bool:
-        return self.outcome is None and not self._closed
+    def refusal(self) -> tuple[str, RpcError] | None:
+        """The first question that got no answer, and why."""
+        for key, outcome in self.outcomes.items():
+            if isinstance(outcome, RpcError):
+                return self._requests[key].method, outcome
+        return None
 
-    def answer(self, result: bytes) -> bool:
-        return self._settle(result)
+    @property
+    def is_decided(self) -> bool:
+        answered = len(self.outcomes) == len(self._requests)
+        return answered or self.refusal is not None or self._connection.loss is not None
 
-    def refuse(self, error: RpcError) -> bool:
-        return self._settle(error)
+    def close(self) -> list[object]:
+        """No answer counts from now on; the keys of those that are missing."""
+        self._is_open = False
+        return [(self, key) for key in self._requests if key not in self.outcomes]
 
-    def close(self) -> bool:
-        """Nobody waits for the answer any more; False when there is one already."""
-        was_open, self._closed = self.is_open, True
-        return was_open
-
-    def _settle(self, outcome: bytes | RpcError) -> bool:
-        if not self.is_open:
-            return False
-        self.outcome = outcome
-        self._on_answer()
-        return True
+    def answers(self) -> dict[str, bytes]:
+        return {k: said for k, said in self.outcomes.items() if not isinstance(said, RpcError)}
 
 
-class Rounds:
-    """Makes a call until its result is complete. `ask` shows a question, `take_back` unshows it."""
+class InputRounds:
+    """Makes a call again until its result is complete."""
 
     def __init__(
         self,
         server: str,
-        term: Term,
+        connection: Connection,
+        request: OutgoingRequest,
         *,
-        ask: Asker,
-        take_back: Asker,
-        call: object,
-        limit: int,
+        emit: Emit,
         clock: Clock,
-        deadline: float,
+        limit: int,
     ) -> None:
         self._server = server
-        self._term = term
+        self._connection = connection
+        self._request = request
+        self._emit = emit
         self._clock = clock
-        self._ask = ask
-        self._take_back = take_back
-        self._call = call
         self._limit = limit
-        self._deadline = deadline
 
-    async def run(self, send: Send, params: Params) -> Raw:
+    async def run(self, result: Raw) -> Raw:
         """The modern way: each answer that asks is followed by the call with our answers."""
         asked = 0
-        pause = _FIRST_PAUSE
-        current = params
-        while True:
-            result = await send(current)
-            interim = self._interim(result)
-            if interim is None:
-                return result
+        pause = _FIRST_PAUSE_S
+        while interim := self._interim(result):
             if interim.input_requests:
                 asked += 1
                 self._check_limit(asked)
             else:
                 await self._pause(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE)
-            current = {**params, **await self._answers(interim)}
+                pause = min(pause * 2, _LONGEST_PAUSE_S)
+            params = {**(self._request.params or {}), **await self._answers(interim)}
+            result = await self._connection.request(replace(self._request, params=params))
+        return result
 
-    async def consent(self, send: Send, params: Params, refusal: RemoteError) -> Raw:
+    async def consent(self, refusal: RemoteError) -> Raw:
         """The way of 2025-11-25: the call is made again once the person agreed to its URLs."""
         asked = 0
         while urls := required_urls(refusal):
@@ -148,14 +157,14 @@ class Rounds:
             if any(_action(outcome) != "accept" for outcome in outcomes.values()):
                 break
             try:
-                return await send(params)
+                return await self._connection.request(self._request)
             except RemoteError as error:
                 refusal = error
         raise refusal
 
     async def _pause(self, pause: float) -> None:
-        """A server that only wants to be called again is given a moment, if there is one left."""
-        left = self._deadline - self._clock.now()
+        """Wait, if there is so much time left."""
+        left = self._request.deadline - self._clock.now()
         await anyio.sleep(max(min(pause, left), 0.0))
         if left <= pause:
             raise CallTimeout(f"{self._server} came to no result until the call's time was up.")
@@ -168,7 +177,7 @@ class Rounds:
 
     def _interim(self, result: Raw) -> _InputRequired | None:
         """The questions in a result, or None when it is a result."""
-        if not _asks(result):
+        if not asks_for_input(result):
             return None
         try:
             interim = _read_input_required(result)
@@ -195,43 +204,38 @@ class Rounds:
 
     async def _put(self, requests: Mapping[str, _InputRequest]) -> dict[str, bytes]:
         """Show all questions, wait for all answers; a refusal ends the call."""
-        questions = {
-            key: RoundQuestion(
-                r.method,
-                r.params if _is_there(r.params) else None,
-                call=self._call,
-                on_answer=self._term.bell.ring,
-            )
-            for key, r in requests.items()
-        }
-        asked = list(questions.values())
+        if self._connection.loss is not None:
+            raise self._connection.lost_error()
+        asked = _Round(requests, self._connection)
         try:
-            for question in asked:
-                self._ask(question)
-            with anyio.move_on_after(self._deadline - self._clock.now()):
-                await self._term.bell.until(lambda: self._term.over or _is_decided(asked))
+            for question in asked.questions(self._request.call):
+                self._emit(question)
+            with anyio.move_on_after(self._request.deadline - self._clock.now()):
+                await self._connection.wakeup.wait_for(lambda: asked.is_decided)
         finally:
-            self._close(asked)
-        self._term.check()
-        self._check_refusals(asked)
-        if any(question.outcome is None for question in asked):
+            missing = asked.close()
+            if self._connection.loss is None:
+                for key in missing:
+                    self._emit(Withdrawn(key))
+        if self._connection.loss is not None:
+            raise self._connection.lost_error()
+        if asked.refusal is not None:
+            method, error = asked.refusal
+            raise CallFailed(
+                f"{self._server} asked {method}, and got no answer: {error.message}",
+                hint="Call again and answer its question in time.",
+            )
+        if missing:
             raise CallTimeout(f"{self._server} waited for an answer until the call's time was up.")
-        return {key: cast("bytes", question.outcome) for key, question in questions.items()}
+        return asked.answers()
 
-    def _close(self, asked: Sequence[RoundQuestion]) -> None:
-        """What is still open is taken back; a lost connection has taken it along already."""
-        for question in asked:
-            if question.close() and not self._term.over:
-                self._take_back(question)
 
-    def _check_refusals(self, asked: Sequence[RoundQuestion]) -> None:
-        for question in asked:
-            if isinstance(question.outcome, RpcError):
-                raise CallFailed(
-                    f"{self._server} asked {question.method}, and got no answer: "
-                    f"{question.outcome.message}",
-                    hint="Call again and answer its question in time.",
-                )
+def asks_for_input(result: Raw) -> bool:
+    """Whether a result of the modern era is none yet."""
+    try:
+        return _read_type(result).result_type == "input_required"
+    except (msgspec.MsgspecError, RecursionError):
+        return False
 
 
 def required_urls(error: RemoteError) -> list[Raw] | None:
@@ -247,18 +251,6 @@ def required_urls(error: RemoteError) -> list[Raw] | None:
 def _is_there(raw: Raw | UnsetType) -> TypeGuard[Raw]:
     """Some servers say null where they mean nothing."""
     return raw is not UNSET and raw != _NULL
-
-
-def _asks(result: Raw) -> bool:
-    try:
-        return _read_type(result).result_type == "input_required"
-    except (msgspec.MsgspecError, RecursionError):
-        return False
-
-
-def _is_decided(asked: Sequence[RoundQuestion]) -> bool:
-    outcomes = [question.outcome for question in asked]
-    return None not in outcomes or any(isinstance(outcome, RpcError) for outcome in outcomes)
 
 
 def _action(outcome: bytes) -> object:

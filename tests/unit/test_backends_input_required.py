@@ -9,12 +9,14 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from emceepee_stdio.backends.base import Era, Hello, Params, Question, RemoteError
-from emceepee_stdio.backends.rounds import Rounds, required_urls
-from emceepee_stdio.backends.term import Term
+from emceepee_stdio.backends.backend_events import BackendEvent, Question, Withdrawn
+from emceepee_stdio.backends.base import Era, Hello, Loss, RemoteError
+from emceepee_stdio.backends.connection import Connection
+from emceepee_stdio.backends.input_required import InputRounds, asks_for_input, required_urls
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, CallTimeout, ProxyError, ServerDisconnected
-from emceepee_stdio.wire.codec import RpcError, to_json
+from emceepee_stdio.wire.codec import RequestId, RpcError, encode_error, encode_result, to_json
+from emceepee_stdio.wire.peer import OutgoingRequest
 
 FORM = {"method": "elicitation/create", "params": {"message": "who?"}}
 DONE = {"resultType": "complete", "content": []}
@@ -38,40 +40,86 @@ def url_required(*urls: str) -> RemoteError:
     return RemoteError("server", RpcError(-32042, "URL elicitation required", Raw(to_json(data))))
 
 
+class ScriptedConnection(Connection):
+    """A connection to a server that answers from a script, at once."""
+
+    def __init__(self, era: Era, clock: Clock, script: list[Any]) -> None:
+        super().__init__("server", emit=self._fail, clock=clock, proxy_id="c", max_line=1000)
+        self.era = era
+        self.hello = Hello(era=era, protocol_version="x")
+        self.script = script
+        self.sent: list[dict[str, Any]] = []
+
+    def _fail(self, event: BackendEvent) -> None:
+        raise AssertionError(event)
+
+    def break_off(self, fact: str) -> None:
+        self.lose(Loss(fact=fact))
+
+    def _transmit(self, line: bytes, request_id: RequestId, request: OutgoingRequest) -> None:
+        message = msgspec.json.decode(line)
+        assert message["method"] == "tools/call"
+        assert ("_meta" in message["params"]) is self.is_modern
+        message["params"].pop("_meta", None)
+        self.sent.append(message["params"])
+        answer = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        if isinstance(answer, RemoteError):
+            self._peer.take(encode_error(request_id, answer.error))
+        else:
+            self._peer.take(encode_result(request_id, to_json(answer)))
+
+    def _write(self, data: bytes) -> None:
+        raise AssertionError(data)
+
+
 class Table:
     """A call and its rounds, with a server that answers from a script."""
 
-    def __init__(self, *script: Any, deadline: float = math.inf, limit: int = 10) -> None:
-        self.script = list(script)
-        self.sent: list[Any] = []
+    def __init__(
+        self,
+        *script: Any,
+        era: Era = Era.MODERN,
+        deadline: float = math.inf,
+        limit: int = 10,
+    ) -> None:
         self.asked: list[Question] = []
-        self.taken_back: list[Question] = []
+        self.taken_back: list[object] = []
         self.answers: Any = lambda _: None
-        self.term = Term("server", Hello(era=Era.MODERN, protocol_version="2026-07-28"))
-        self.rounds = Rounds(
+        clock = Clock(monotonic=trio.current_time, wall=lambda: 0.0)
+        self.connection = ScriptedConnection(era, clock, list(script))
+        self.request = OutgoingRequest(
+            method="tools/call", params={"name": "t"}, deadline=deadline, call="the call"
+        )
+        self.rounds = InputRounds(
             "server",
-            self.term,
-            ask=self.ask,
-            take_back=self.taken_back.append,
-            call="the call",
+            self.connection,
+            self.request,
+            emit=self.take,
+            clock=clock,
             limit=limit,
-            clock=Clock(monotonic=trio.current_time, wall=lambda: 0.0),
-            deadline=deadline,
         )
 
-    def ask(self, question: Question) -> None:
-        self.asked.append(question)
-        self.answers(question)
+    @property
+    def sent(self) -> list[dict[str, Any]]:
+        return self.connection.sent
 
-    async def send(self, params: Params) -> Raw:
-        self.sent.append(msgspec.json.decode(to_json(params)))
-        answer = self.script.pop(0) if len(self.script) > 1 else self.script[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer if isinstance(answer, Raw) else Raw(to_json(answer))
+    @property
+    def keys(self) -> list[object]:
+        return [question.key for question in self.asked]
+
+    def take(self, event: BackendEvent) -> None:
+        match event:
+            case Question():
+                self.asked.append(event)
+                self.answers(event)
+            case Withdrawn(key):
+                self.taken_back.append(key)
+            case _:
+                raise AssertionError(event)
 
     async def run(self) -> Raw:
-        return await self.rounds.run(self.send, {"name": "t"})
+        """Make the call, and see it through."""
+        return await self.rounds.run(await self.connection.request(self.request))
 
     async def failure(self) -> ProxyError:
         with pytest.raises(ProxyError) as caught:
@@ -92,7 +140,7 @@ async def test_a_result_is_handed_on_as_the_bytes_that_it_was() -> None:
 
 async def test_the_call_is_repeated_with_the_answers_of_this_round_and_the_newest_state() -> None:
     table = Table(asks("a", "b", state="s1"), asks("c", state={"odd": [1]}), asks("d"), DONE)
-    table.answers = lambda question: question.answer(YES)
+    table.answers = lambda question: question.respond(YES)
     await table.run()
     yes = {"action": "accept"}
     assert table.sent == [
@@ -123,7 +171,7 @@ async def test_a_round_without_a_question_does_not_wait_past_the_deadline() -> N
 
 async def test_more_rounds_than_allowed_end_the_call_before_the_next_question() -> None:
     table = Table(asks("a"), limit=3)
-    table.answers = lambda question: question.answer(YES)
+    table.answers = lambda question: question.respond(YES)
     assert "asked 4 times in a row" in str(await table.failure())
     assert len(table.asked) == 3
 
@@ -149,7 +197,7 @@ async def test_a_round_that_makes_no_sense_is_an_error(said: object, words: str)
 async def test_a_question_may_have_no_params_or_null() -> None:
     requests = {"a": {"method": "roots/list"}, "b": {"method": "roots/list", "params": None}}
     table = Table({"resultType": "input_required", "inputRequests": requests}, DONE)
-    table.answers = lambda question: question.answer(b'{"roots":[]}')
+    table.answers = lambda question: question.respond(b'{"roots":[]}')
     await table.run()
     assert [question.params for question in table.asked] == [None, None]
 
@@ -160,23 +208,49 @@ async def test_a_refusal_ends_the_call_and_takes_the_others_back() -> None:
     async def refuse() -> None:
         while len(table.asked) < 3:
             await anyio.lowlevel.checkpoint()
-        assert table.asked[0].answer(YES)
-        assert table.asked[1].refuse(RpcError(-1, "not today"))
+        assert table.asked[0].respond(YES)
+        assert table.asked[1].respond(RpcError(-1, "not today"))
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(refuse)
         failure = await table.failure()
     assert isinstance(failure, CallFailed)
     assert "not today" in str(failure)
-    assert table.taken_back == [table.asked[2]]
-    assert not table.asked[2].answer(YES)
+    assert table.taken_back == [table.asked[2].key]
+    assert not table.asked[2].respond(YES)
 
 
 async def test_a_refusal_while_the_questions_are_still_being_put() -> None:
     table = Table(asks("a", "b"))
-    table.answers = lambda question: question.refuse(RpcError(-1, "too many"))
+    table.answers = lambda question: question.respond(RpcError(-1, "too many"))
     assert "too many" in str(await table.failure())
     assert table.taken_back == []
+
+
+async def test_each_question_has_a_key_of_its_own_however_the_server_names_it() -> None:
+    tables = [Table(asks("a", "b"), asks("a"), DONE) for _ in range(2)]
+    for table in tables:
+        table.answers = lambda question: question.respond(YES)
+        await table.run()
+    keys = [key for table in tables for key in table.keys]
+    assert len(set(keys)) == len(keys) == 6
+
+
+async def test_a_refusal_to_a_url_ends_the_call_with_its_reason() -> None:
+    table = Table(DONE, era=Era.LEGACY)
+    table.answers = lambda question: question.respond(RpcError(-1, "not today"))
+    with pytest.raises(CallFailed, match="not today"):
+        await table.rounds.consent(url_required("https://a"))
+    assert table.sent == []
+
+
+async def test_an_error_of_the_repeated_call_is_the_error_of_the_call() -> None:
+    refusal = RemoteError("server", RpcError(-32000, "too late"))
+    table = Table(asks("a"), refusal)
+    table.answers = lambda question: question.respond(YES)
+    failure = await table.failure()
+    assert isinstance(failure, RemoteError)
+    assert failure.error.message == "too late"
 
 
 async def test_a_question_is_answered_once() -> None:
@@ -184,13 +258,14 @@ async def test_a_question_is_answered_once() -> None:
     told: list[bool] = []
 
     def answer(question: Question) -> None:
-        told.extend([question.answer(YES), question.answer(b"{}")])
-        told.append(question.refuse(RpcError(-1, "late")))
+        told.extend([question.respond(YES), question.respond(b"{}")])
+        told.append(question.respond(RpcError(-1, "late")))
 
     table.answers = answer
     await table.run()
     assert told == [True, False, False]
-    assert repr(table.asked[0]) == "<RoundQuestion elicitation/create answered>"
+    assert repr(table.asked[0]).startswith("<Question elicitation/create ")
+    assert repr(table.asked[0]).endswith(" closed>")
 
 
 async def test_a_deadline_that_passes_takes_the_questions_back() -> None:
@@ -199,17 +274,17 @@ async def test_a_deadline_that_passes_takes_the_questions_back() -> None:
     failure = await table.failure()
     assert isinstance(failure, CallTimeout)
     assert trio.current_time() - began == pytest.approx(30)
-    assert table.taken_back == table.asked
-    assert not table.asked[0].answer(YES)
-    assert repr(table.asked[0]) == "<RoundQuestion elicitation/create closed>"
+    assert table.taken_back == table.keys
+    assert not table.asked[0].respond(YES)
+    assert repr(table.asked[0]).endswith(" closed>")
 
 
 async def test_a_caller_who_gives_up_takes_the_questions_back() -> None:
     table = Table(asks("a"))
     with anyio.move_on_after(5):
         await table.run()
-    assert table.taken_back == table.asked
-    assert not table.asked[0].answer(YES)
+    assert table.taken_back == table.keys
+    assert not table.asked[0].respond(YES)
 
 
 async def test_a_lost_connection_ends_the_call_without_another_word() -> None:
@@ -217,7 +292,7 @@ async def test_a_lost_connection_ends_the_call_without_another_word() -> None:
 
     async def lose() -> None:
         await anyio.sleep(1)
-        table.term.end("it exited with code 9.")
+        table.connection.break_off("it exited with code 9.")
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lose)
@@ -226,15 +301,25 @@ async def test_a_lost_connection_ends_the_call_without_another_word() -> None:
     assert "exited with code 9" in str(failure)
     assert len(table.sent) == 1
     assert table.taken_back == []
-    assert not table.asked[0].answer(YES)
+    assert not table.asked[0].respond(YES)
+
+
+async def test_nothing_is_asked_once_the_connection_is_lost() -> None:
+    table = Table(DONE)
+    table.connection.break_off("it exited with code 9.")
+    with pytest.raises(ServerDisconnected, match="exited with code 9"):
+        await table.rounds.run(Raw(to_json(asks("a"))))
+    with pytest.raises(ServerDisconnected, match="exited with code 9"):
+        await table.rounds.consent(url_required("https://a"))
+    assert table.asked == []
 
 
 async def test_an_answer_in_the_moment_of_the_loss_is_not_sent_anywhere() -> None:
     table = Table(asks("a"))
 
     def answer(question: Question) -> None:
-        question.answer(YES)
-        table.term.end(None)
+        question.respond(YES)
+        table.connection.close()
 
     table.answers = answer
     failure = await table.failure()
@@ -243,30 +328,49 @@ async def test_an_answer_in_the_moment_of_the_loss_is_not_sent_anywhere() -> Non
 
 
 async def test_urls_that_are_agreed_to_let_the_call_be_made_again() -> None:
-    table = Table(url_required("https://b"), DONE)
-    table.answers = lambda question: question.answer(YES)
-    await table.rounds.consent(table.send, {"name": "t"}, url_required("https://a", "https://c"))
-    assert len(table.asked) == 3
+    table = Table(url_required("https://b"), DONE, era=Era.LEGACY)
+    table.answers = lambda question: question.respond(YES)
+    result = await table.rounds.consent(url_required("https://a", "https://c"))
+    assert msgspec.json.decode(result) == DONE
+    urls = [msgspec.json.decode(question.params or b"")["url"] for question in table.asked]
+    assert urls == ["https://a", "https://c", "https://b"]
+    assert {question.method for question in table.asked} == {"elicitation/create"}
+    assert {question.call for question in table.asked} == {"the call"}
     assert table.sent == [{"name": "t"}] * 2
 
 
 @pytest.mark.parametrize("said", [b'{"action":"decline"}', b'{"action":"cancel"}', b"[]", b"oops"])
 async def test_a_url_that_is_not_agreed_to_leaves_the_error_as_it_was(said: bytes) -> None:
-    table = Table(DONE)
-    table.answers = lambda question: question.answer(said)
+    table = Table(DONE, era=Era.LEGACY)
+    table.answers = lambda question: question.respond(said)
     refusal = url_required("https://a")
     with pytest.raises(RemoteError) as caught:
-        await table.rounds.consent(table.send, {}, refusal)
+        await table.rounds.consent(refusal)
     assert caught.value is refusal
     assert table.sent == []
 
 
 async def test_urls_without_end_are_stopped() -> None:
-    table = Table(url_required("https://a"), limit=2)
-    table.answers = lambda question: question.answer(YES)
+    table = Table(url_required("https://a"), limit=2, era=Era.LEGACY)
+    table.answers = lambda question: question.respond(YES)
     with pytest.raises(CallFailed, match="asked 3 times in a row"):
-        await table.rounds.consent(table.send, {}, url_required("https://a"))
+        await table.rounds.consent(url_required("https://a"))
     assert len(table.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("result", "asks"),
+    [
+        (b'{"resultType":"input_required"}', True),
+        (b'{"x":1,"resultType":"input_required","y":[{}]}', True),
+        (b'{"resultType":"complete"}', False),
+        (b'{"resultType":["input_required"]}', False),
+        (b'{"nested":{"resultType":"input_required"}}', False),
+        *((odd, False) for odd in (b"{}", b"[]", b"7", b'"input_required"', b"oops", b"[" * 9999)),
+    ],
+)
+def test_a_result_asks_for_input_only_if_it_says_so(result: bytes, *, asks: bool) -> None:
+    assert asks_for_input(Raw(result)) is asks
 
 
 @pytest.mark.parametrize("data", [None, b"7", b"{}", b'{"elicitations":7}', b"[[["])

@@ -1,4 +1,4 @@
-"""One loop that keeps every deadline of the session."""
+"""One loop that keeps the deadlines of its sources."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from emceepee_stdio.clock import Clock
 
 __all__ = ["Ticker"]
 
-_AFTER_A_BUG = 1.0
+_AFTER_A_BUG_S = 1.0  # a source whose deadline stays due would make the loop spin
 
 
 class Ticker:
@@ -28,25 +28,26 @@ class Ticker:
         self._expire = expire
         self._on_bug = on_bug
         self._wake = anyio.Event()
-        self._next = math.inf
+        self.next = math.inf
 
     def __repr__(self) -> str:
-        return f"<Ticker next={self._next}>"
+        return f"<Ticker next={self.next}>"
 
     def look(self, deadline: float) -> None:
         """A deadline was set: only an earlier one than the next changes anything."""
-        if deadline < self._next:
+        if deadline < self.next:
+            self.next = deadline
             self._wake.set()
 
     async def run(self) -> None:
         while True:
             self._wake = anyio.Event()
             due = [deadline for source in self._sources if (deadline := source()) is not None]
-            self._next = min(due, default=math.inf)
-            with anyio.move_on_after(self._next - self._clock.now()):
+            self.next = min(due, default=math.inf)
+            with anyio.move_on_after(self.next - self._clock.now()):
                 await self._wake.wait()
             try:
                 self._expire(self._clock.now())
             except Exception as error:  # noqa: BLE001 - time must go on for everybody else
                 self._on_bug(error)
-                await anyio.sleep(_AFTER_A_BUG)
+                await anyio.sleep(_AFTER_A_BUG_S)

@@ -1,23 +1,20 @@
-"""What a server tells unasked, in the words of neither era.
+"""Notifications of a server, in the words of neither era.
 
-Pure, and never raises: a notice that cannot be read is passed on as it came.
+Pure, and never raises: one that cannot be read is passed on as it came.
 """
-
-from collections.abc import Mapping
-from typing import cast
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from emceepee_stdio.backends.base import LogLine, LogSource
+from emceepee_stdio.backends.backend_events import LogLine, LogSource
+from emceepee_stdio.versions import SUBSCRIPTION_ID
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = ["Mark", "decoded", "log_line", "mapping", "without_stream"]
+__all__ = ["Mark", "decoded", "log_line", "without_stream"]
 
 Mark = int | str
 
-_STREAM = "io.modelcontextprotocol/subscriptionId"
-_STREAM_BYTES = _STREAM.encode()
+_STREAM_BYTES = SUBSCRIPTION_ID.encode()
 
 
 class _LogMessage(msgspec.Struct):
@@ -53,7 +50,7 @@ def without_stream(params: Raw | None) -> tuple[Raw | None, Mark | None]:
     try:
         fields = _read_fields(params)
         meta = _read_fields(fields.pop("_meta"))
-        stream = msgspec.json.decode(meta.pop(_STREAM), type=int | str)
+        stream = msgspec.json.decode(meta.pop(SUBSCRIPTION_ID), type=int | str)
     except (msgspec.MsgspecError, RecursionError, KeyError):
         return params, None
     if meta:
@@ -67,10 +64,6 @@ def decoded(raw: Raw | None) -> object:
         return None if raw is None else msgspec.json.decode(raw)
     except (msgspec.MsgspecError, RecursionError):
         return None
-
-
-def mapping(value: object) -> Mapping[str, object]:
-    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
 
 
 def _text(data: Raw | UnsetType) -> str:

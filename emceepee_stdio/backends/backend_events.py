@@ -1,0 +1,165 @@
+"""What a backend tells: one kind of value for each thing, all taken by one `emit`.
+
+Values only. A channel and its supervisor emit them in the order of things; the link looks at what
+concerns it, and the session takes the rest.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from msgspec import Raw
+
+from emceepee_stdio.backends.base import Hello, Loss
+from emceepee_stdio.errors import ProxyError
+from emceepee_stdio.state.phases import Phase
+from emceepee_stdio.wire.codec import RpcError
+
+__all__ = [
+    "AttemptFailed",
+    "BackendEvent",
+    "Emit",
+    "HealthChange",
+    "ListsDiffer",
+    "LogLine",
+    "LogSource",
+    "PhaseChange",
+    "ProcessEnded",
+    "ProcessStarted",
+    "Question",
+    "ServerNotification",
+    "StateEvent",
+    "Withdrawn",
+]
+
+
+class LogSource(StrEnum):
+    """Where a log line came from."""
+
+    PROTOCOL = "protocol"
+    STDERR = "stderr"
+    STDOUT = "stdout"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """One line of a server's log; `level` and `logger` only where the protocol tells them."""
+
+    source: LogSource
+    text: str
+    level: str | None = None
+    logger: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseChange:
+    """A backend went from one phase to another."""
+
+    previous: Phase | None
+    phase: Phase
+    hello: Hello | None = None
+    loss: Loss | None = None
+    error: ProxyError | None = None
+    attempt: int = 0
+    attempts: int | None = None
+    retry_in: float | None = None
+    was_connected_before: bool = False
+
+    def masked(self, mask: Callable[[str], str]) -> "PhaseChange":
+        """The same, with nothing in it that must not be shown."""
+        return replace(
+            self,
+            loss=self.loss and self.loss.masked(mask),
+            error=self.error and self.error.masked(mask),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFailed:
+    """One more attempt to reconnect came to nothing."""
+
+    error: ProxyError
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStarted:
+    """A child process runs."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessEnded:
+    """A child process is gone; `expected` when it is we who stopped it."""
+
+    loss: Loss
+    expected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ServerNotification:
+    """The server told something that is for the client."""
+
+    method: str
+    params: Raw | None
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Question:
+    """The server asks the client; whoever answers first, answers.
+
+    `key` names it among the open questions of its connection; `call` raised it, if that is known.
+    `deliver` takes the answer to the server; False when nobody there waits for it.
+    """
+
+    method: str
+    params: Raw | None
+    key: object
+    deliver: Callable[[bytes | RpcError], bool]
+    call: object = None
+    is_open: bool = True
+
+    def __repr__(self) -> str:
+        return f"<Question {self.method} {self.key!r} {'open' if self.is_open else 'closed'}>"
+
+    def respond(self, outcome: bytes | RpcError) -> bool:
+        """Answer or refuse it; False when that comes too late."""
+        was_open, self.is_open = self.is_open, False
+        return was_open and self.deliver(outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """The server no longer waits for the answer to the question of this key."""
+
+    key: object
+
+
+@dataclass(frozen=True, slots=True)
+class ListsDiffer:
+    """After a reconnect these lists are no longer what they were."""
+
+    kinds: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthChange:
+    """The server stopped answering the health check, or answers again."""
+
+    degraded: bool
+    misses: int
+
+
+StateEvent = (
+    PhaseChange
+    | AttemptFailed
+    | ProcessStarted
+    | ProcessEnded
+    | ServerNotification
+    | Question
+    | Withdrawn
+    | ListsDiffer
+    | HealthChange
+)
+BackendEvent = StateEvent | LogLine
+Emit = Callable[[BackendEvent], None]

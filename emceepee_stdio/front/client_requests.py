@@ -1,0 +1,46 @@
+"""Requests of ours to the client: asked on the same wire, answered whenever the client does."""
+
+import math
+
+from msgspec import Raw
+
+from emceepee_stdio.backends.base import Cancel, OnResult, Sender
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.errors import CallFailed
+from emceepee_stdio.wire.codec import encode_request, to_json
+from emceepee_stdio.wire.peer import Outcome, OutgoingRequest, Peer
+from emceepee_stdio.wire.ticker import Ticker
+
+__all__ = ["ClientRequests"]
+
+
+class ClientRequests(Sender):
+    """Sends to the client. `keep_time` ends what it does not answer in time."""
+
+    def __init__(self, peer: Peer, clock: Clock) -> None:
+        self._peer = peer
+        self._clock = clock
+        self._ticker = Ticker(clock, [peer.next_deadline], peer.expire, on_bug=_ignored)
+        self.keep_time = self._ticker.run
+
+    def send(self, request: OutgoingRequest, on_done: OnResult) -> Cancel:
+        params = to_json(request.params or {})
+        line = encode_request(self._peer.next_id, request.method, params)
+
+        def done(outcome: Outcome) -> None:
+            if isinstance(outcome, Raw):
+                on_done(outcome)
+            else:
+                on_done(CallFailed(f"The client did not answer {request.method}."))
+
+        request_id = self._peer.expect(request, done)
+        if request_id is None:
+            return lambda: None
+        if request.deadline != math.inf:
+            self._ticker.look(request.deadline)
+        self._peer.write(line)
+        return lambda: self._peer.cancel(request_id)
+
+
+def _ignored(_error: Exception) -> None:
+    """Ending what is overdue calls nothing but the two lines above."""

@@ -1,0 +1,303 @@
+"""Calls of tools, from the client's request to its answer, each answered once.
+
+A call is answered by `_proceed`: with what its tool gives at once, or with what a task waits for.
+Whatever goes wrong in one is its answer, never the end of the connection.
+"""
+
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from functools import partial
+from inspect import isawaitable
+from typing import TYPE_CHECKING
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint_if_cancelled
+from msgspec import UNSET, Raw, UnsetType
+
+from emceepee_stdio.errors import CallFailed, ProxyError
+from emceepee_stdio.front.client_requests import ClientRequests
+from emceepee_stdio.front.limits import ceiling_ms
+from emceepee_stdio.front.person import AskedBack, AskedDirectly, Questions, Seals
+from emceepee_stdio.front.protocol import IDENTITY, Protocol, Refused, fills_forms
+from emceepee_stdio.front.render import render
+from emceepee_stdio.journal import Event
+from emceepee_stdio.json_values import mapping
+from emceepee_stdio.session.calls import Call, InputRequired, Person, Work
+from emceepee_stdio.session.large import fitted
+from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.tools.table import TABLE
+from emceepee_stdio.versions import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    PROTOCOL_VERSION,
+    SERVER_INFO,
+)
+from emceepee_stdio.wire.codec import INVALID_PARAMS, Request, RequestId, to_json
+from emceepee_stdio.wire.peer import Peer
+
+if TYPE_CHECKING:
+    from emceepee_stdio.state import Lease
+
+__all__ = ["Meta", "ToolCalls"]
+
+_NULL = Raw(b"null")
+_MOST = 1_000  # of one client at the same time; a client that has more is broken
+
+
+class Meta(msgspec.Struct):
+    """What a request says of itself beside its params; its version makes it modern."""
+
+    version: str | UnsetType = msgspec.field(name=PROTOCOL_VERSION, default=UNSET)
+    capabilities: object = msgspec.field(name=CLIENT_CAPABILITIES, default=None)
+    info: object = msgspec.field(name=CLIENT_INFO, default=None)
+    progress: int | str | UnsetType = msgspec.field(name="progressToken", default=UNSET)
+
+
+class _Told(msgspec.Struct, omit_defaults=True):
+    """The params of a progress notification."""
+
+    token: int | str = msgspec.field(name="progressToken")
+    progress: int | float
+    total: int | float | UnsetType = UNSET
+    message: str | UnsetType = UNSET
+
+
+class _Call(msgspec.Struct):
+    name: str
+    arguments: Raw | UnsetType = UNSET
+    meta: Meta | None = msgspec.field(name="_meta", default=None)
+    responses: dict[str, Raw] | None = msgspec.field(name="inputResponses", default=None)
+    state: str | None = msgspec.field(name="requestState", default=None)
+
+
+_read_call = msgspec.json.Decoder(_Call).decode
+
+
+class ToolCalls:
+    """The calls of one client. `queued` says how many bytes `peer` has been given to write."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        protocol: Protocol,
+        peer: Peer,
+        *,
+        tasks: TaskGroup,
+        queued: Callable[[], int],
+    ) -> None:
+        self._runtime = runtime
+        self._session = runtime.session
+        self._protocol = protocol
+        self._peer = peer
+        self._tasks = tasks
+        self._identity = to_json(IDENTITY)
+        self._queued = queued
+        self._unwritten: deque[tuple[int, list[Lease]]] = deque()
+        self._calls: dict[RequestId, Call] = {}
+        self.others: set[RequestId] = set()  # open, but no calls: streams, and readings that wait
+        self._patience: tuple[str, float] | None = None
+        self._answered = anyio.Event()
+        self._seals = Seals(runtime.clock)
+        self._questions = Questions(
+            ClientRequests(peer, runtime.clock),
+            runtime.clock,
+            tasks,
+            within=runtime.settings.timeouts.client_request_ms / 1000,
+        )
+
+    def __repr__(self) -> str:
+        return f"<ToolCalls {len(self._calls)} open>"
+
+    async def idle(self) -> None:
+        """Until nobody waits for an answer any more."""
+        while self._calls:
+            self._answered = anyio.Event()
+            await self._answered.wait()
+
+    def written(self, total: int) -> None:
+        """So many bytes have left: the answers among them have told their events."""
+        while self._unwritten and self._unwritten[0][0] <= total:
+            for lease in self._unwritten.popleft()[1]:
+                self._session.events.commit(lease)
+
+    def problem_with(self, request_id: RequestId) -> str | None:
+        """Why a request of that id cannot be taken now."""
+        if request_id in self._calls or request_id in self.others:
+            return f"The id {request_id!r} is already in use."
+        is_full = len(self._calls) + len(self.others) >= _MOST
+        return f"{_MOST} requests are open already." if is_full else None
+
+    def cancel(self, request_id: RequestId) -> None:
+        self.others.discard(request_id)
+        if call := self._calls.pop(request_id, None):
+            self._session.abandon(call)
+            call.cancel()
+            self._answered.set()
+
+    def begin(self, request: Request) -> Refused | None:
+        """Run the tool that is asked for; or why it cannot be."""
+        asked = _read_call(request.params or b"{}")
+        modern, refused = (False, None) if asked.meta is None else self.check(asked.meta)
+        tool = TABLE.get(asked.name)
+        if refused is None and tool is None:
+            refused = Refused(INVALID_PARAMS, f"Unknown tool: {asked.name[:200]}")
+        if refused is not None or tool is None:
+            return refused
+        person = self._person(asked, modern=modern)
+        call = Call(tool=tool.name, ceiling=self._ceiling(), person=person)
+        call.answer = partial(self._answer, request.id, call, modern)
+        call.proceed = partial(self._proceed, call)
+        if asked.meta is not None and asked.meta.progress is not UNSET:
+            call.on_progress = self._forwarder(call, asked.meta.progress)
+        self._calls[request.id] = call
+        arguments = None if asked.arguments in (UNSET, _NULL) else asked.arguments
+        work: Work = partial(tool.call, self._runtime, arguments, call)
+        if not self._runtime.configured.is_known:
+            work = partial(self._once_known, work)
+        self._proceed(call, work)
+        return None
+
+    def check(self, meta: Meta | None) -> tuple[bool, Refused | None]:
+        """Whether a request is of the modern era, and if so whether it may be served."""
+        if meta is None or meta.version is UNSET:
+            return False, None
+        fields = {
+            PROTOCOL_VERSION: meta.version,
+            CLIENT_CAPABILITIES: meta.capabilities,
+            CLIENT_INFO: meta.info,
+        }
+        return True, self._protocol.check(fields)
+
+    async def _once_known(self, work: Work) -> Reply | None:
+        """The configured servers are there by name, connected or not."""
+        await self._runtime.configured.known()
+        await checkpoint_if_cancelled()  # it may have been cancelled in the same moment
+        result = work()
+        return await result if isawaitable(result) else result
+
+    def _proceed(self, call: Call, work: Work) -> None:
+        """Answer with what the work gives; in a task where that has to be waited for."""
+        try:
+            result = work()
+            if result is None:
+                return
+            if isinstance(result, Reply):
+                limit = self._runtime.settings.limits.result_chars
+                if call.server is not None and len(result.content) > limit > 0:
+                    result = fitted(self._session, result)
+                self._session.finish(call, result)
+                return
+        except Exception as error:  # noqa: BLE001 - a bug in one call must not end the others
+            self._fail(call, error)
+            return
+        self._tasks.start_soon(self._wait, call, result)
+
+    async def _wait(self, call: Call, result: Coroutine[object, object, Reply | None]) -> None:
+        if call.answered and call.task is None:  # cancelled before it began
+            result.close()
+            return
+        with call.scope:
+            try:
+                reply = await result
+            except Exception as error:  # noqa: BLE001 - see above
+                self._fail(call, error)
+            else:
+                self._proceed(call, lambda: reply)
+        if call.scope.cancelled_caught:
+            self._session.abandon(call)
+        if call.lease is not None:
+            self._session.events.release(call.lease)
+            self._session.wake()
+
+    def _fail(self, call: Call, error: Exception) -> None:
+        if isinstance(error, InputRequired):
+            self._ask_back(call, error)
+        elif isinstance(error, ProxyError):
+            self._session.fail(call, error)
+        else:
+            self._session.fail(call, self.unexpected(error, call.tool))
+
+    def _person(self, asked: _Call, *, modern: bool) -> Person | None:
+        """Whom the client can ask for us, if anybody."""
+        if modern:
+            declared = None if asked.meta is None else asked.meta.capabilities
+            if not fills_forms(mapping(declared)):
+                return None
+            return AskedBack(self._seals, state=asked.state, responses=asked.responses)
+        if not self._protocol.fills_forms:
+            return None
+        return AskedDirectly(self._questions, patience=self._ceiling())
+
+    def _answer(self, request_id: RequestId, call: Call, modern: bool, reply: Reply) -> None:  # noqa: FBT001 - given by position
+        self._calls.pop(request_id, None)
+        self._answered.set()
+        identity = self._identity if modern else None
+        try:
+            body, leases = render(self._session, reply, call, identity=identity)
+        except Exception as error:  # noqa: BLE001 - whatever is in it, the client gets an answer
+            instead = replace(Reply.error(self.unexpected(error)), whole=True)
+            body, leases = render(self._session, instead, call, identity=identity)
+        call.lease = None
+        if self._peer.answer(request_id, body):
+            if leases:
+                self._unwritten.append((self._queued(), leases))
+        else:
+            for lease in leases:
+                self._session.events.release(lease)
+
+    def _ask_back(self, call: Call, question: InputRequired) -> None:
+        """Only calls of the modern era come to this: the question is their result."""
+        self._session.abandon(call)
+        body = {
+            "resultType": "input_required",
+            "inputRequests": question.requests,
+            "requestState": question.state,
+            "_meta": {SERVER_INFO: Raw(self._identity)},
+        }
+        for request_id, waiting in list(self._calls.items()):
+            if waiting is call:
+                del self._calls[request_id]
+                self._peer.answer(request_id, to_json(body))
+        self._answered.set()
+
+    def unexpected(self, error: Exception, what: str = "a request") -> ProxyError:
+        reference = self._runtime.ids()
+        self._runtime.journal.record(
+            Event.UNEXPECTED_ERROR, request_id=reference, tool=what, error=repr(error)
+        )
+        return CallFailed(
+            f"Something went wrong inside emceepee while it ran {what}.",
+            hint=f"The journal has the details under {reference}; other calls are not affected.",
+        )
+
+    def _ceiling(self) -> float:
+        """How long this client waits, by the name that it gave last."""
+        name = self._protocol.client_name
+        if self._patience is None or self._patience[0] != name:
+            settings = self._runtime.settings
+            ceiling = ceiling_ms(
+                name,
+                default=settings.timeouts.client_ceiling_ms,
+                configured=settings.client_ceilings_ms,
+            )
+            self._patience = (name, ceiling / 1000)
+        return self._patience[1]
+
+    def _forwarder(self, call: Call, token: int | str) -> Callable[[Raw], None]:
+        """The backend's progress under the client's own token, until the client has its answer."""
+
+        def forward(params: Raw) -> None:
+            if call.answered:
+                return
+            try:
+                told = msgspec.json.decode(params, type=_Told)
+            except (msgspec.MsgspecError, RecursionError):
+                return  # the client would not understand it either
+            told.token = token
+            self._peer.notify("notifications/progress", to_json(told))
+
+        return forward

@@ -1,0 +1,11 @@
+"""Looking into JSON that somebody else wrote, without trusting its shape."""
+
+from collections.abc import Mapping
+from typing import cast
+
+__all__ = ["mapping"]
+
+
+def mapping(value: object) -> Mapping[str, object]:
+    """The object, or an empty one where it is something else."""
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}

@@ -1,0 +1,230 @@
+"""What backends tell, as state and events of the session.
+
+One method takes everything, in the order of things, and never waits: `take`. The state is changed
+first, and whoever waits is woken when it is.
+
+A lost connection invalidates what was in flight on it, at once and once: working tasks fail,
+pending questions are rejected, each with its event. Finished results stay. One outage is told once,
+however many attempts it takes to end it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from emceepee_stdio.backends.backend_events import (
+    AttemptFailed,
+    BackendEvent,
+    HealthChange,
+    ListsDiffer,
+    LogLine,
+    LogSource,
+    PhaseChange,
+    ProcessEnded,
+    ProcessStarted,
+    Question,
+    ServerNotification,
+    StateEvent,
+    Withdrawn,
+)
+from emceepee_stdio.journal import Event as JournalEvent
+from emceepee_stdio.session.heard import Flows, Logged, Notified, fields_of, fold_of, ring_of
+from emceepee_stdio.session.session import Session
+from emceepee_stdio.state import ClosedBy, EventType, Phase, RequestKind, fold_key
+
+__all__ = ["BackendHandler"]
+
+_ASKED = {
+    RequestKind.ELICITATION: EventType.ELICITATION_REQUEST,
+    RequestKind.SAMPLING: EventType.SAMPLING_REQUEST,
+}
+
+
+class BackendHandler:
+    """Takes what every backend tells. `target_of` is the command line or address of a server."""
+
+    def __init__(self, session: Session, *, target_of: Callable[[str], str | None]) -> None:
+        limits = session.settings.limits
+        self._session = session
+        self._journal = session.journal
+        self._target_of = target_of
+        self._flows = Flows(limits.output_lines, servers=limits.servers)
+
+    def __repr__(self) -> str:
+        return f"<BackendHandler {self._session!r}>"
+
+    def take(self, server: str, event: BackendEvent) -> None:
+        if isinstance(event, LogLine):  # never a reason to wake anybody
+            self._log(server, event)
+        else:
+            self._apply(server, event)
+            self._session.wake()
+
+    def _apply(self, server: str, event: StateEvent) -> None:
+        match event:
+            case ServerNotification():
+                self._notification(server, event)
+            case PhaseChange():
+                self._phase_changed(server, event.masked(self._session.secrets.mask))
+            case Question():
+                self._asked(server, event)
+            case Withdrawn():
+                self._withdrawn(event.key)
+            case ProcessStarted():
+                self._process_started(server, event.pid)
+            case ProcessEnded():
+                self._process_ended(server, event)
+            case AttemptFailed():
+                error = event.error.masked(self._session.secrets.mask)
+                self._journal.record(
+                    JournalEvent.SERVER_RECONNECT_FAILED, server=server, error=str(error)
+                )
+            case ListsDiffer():
+                self._lists_differ(server, event.kinds)
+            case HealthChange():
+                self._health_changed(server, event)
+
+    # Connections
+
+    def _phase_changed(self, server: str, change: PhaseChange) -> None:
+        """Tell the outage or its end, and invalidate what the lost connection held."""
+        if change.previous is Phase.CONNECTED:
+            self._lost(server, change)
+        if change.phase is Phase.CONNECTED:
+            again = change.previous is Phase.RECONNECTING and change.was_connected_before
+            kind = EventType.SERVER_RECONNECTED if again else EventType.SERVER_CONNECTED
+            self._session.add(kind, server=server, data=_introduction(change))
+        elif change.phase is Phase.RECONNECTING:
+            self._session.add(EventType.SERVER_RECONNECTING, server=server, data=_prospects(change))
+        elif change.phase is Phase.FAILED:
+            self._session.add(
+                EventType.SERVER_RESTART_FAILED, server=server, data=_prospects(change)
+            )
+        self._journal_phase(server, change)
+
+    def _lost(self, server: str, change: PhaseChange) -> None:
+        removed = change.phase is Phase.DISCONNECTED
+        reason = ClosedBy.REMOVED if removed else ClosedBy.DISCONNECTED
+        fact = change.loss.fact if change.loss else f"The connection to {server} was closed."
+        session, now = self._session, self._session.clock.now()
+        session.add(EventType.SERVER_DISCONNECTED, server=server, data={"reason": fact})
+        # Each task keeps the whole story; its event tells the fact.
+        for task in session.tasks.fail_server(server, str(change.loss or fact), now=now):
+            data = {"task_id": task.id, "tool": task.tool, "error": fact}
+            session.add(EventType.TASK_FAILED, server=server, data=data)
+        for asked in session.requests.reject_server(server, reason, now=now):
+            session.tell_closed(asked)
+
+    def _journal_phase(self, server: str, change: PhaseChange) -> None:
+        record, error = self._journal.record, str(change.error)
+        if change.phase is Phase.CONNECTED:
+            record(JournalEvent.SERVER_CONNECTED, server=server)
+        elif change.phase is Phase.RECONNECTING:
+            attempt = change.attempt
+            record(JournalEvent.SERVER_RECONNECTING, server=server, attempt=attempt, error=error)
+        elif change.phase is Phase.FAILED:
+            record(JournalEvent.SERVER_FAILED, server=server, error=error)
+        elif change.previous is Phase.CONNECTED:
+            told = error if change.error else None
+            record(JournalEvent.SERVER_DISCONNECTED, server=server, error=told)
+
+    def _process_started(self, server: str, pid: int) -> None:
+        self._session.add(EventType.PROCESS_STARTED, server=server, data={"pid": pid})
+        command = self._target_of(server)
+        self._journal.record(JournalEvent.SERVER_SPAWNED, server=server, pid=pid, command=command)
+
+    def _process_ended(self, server: str, event: ProcessEnded) -> None:
+        loss = event.loss.masked(self._session.secrets.mask)
+        data: dict[str, object] = {"reason": loss.fact, "exit_code": loss.exit_code}
+        if not event.expected:
+            data["stderr"] = list(loss.tail)
+        kind = EventType.PROCESS_STOPPED if event.expected else EventType.PROCESS_CRASHED
+        self._session.add(kind, server=server, data=data)
+
+    def _health_changed(self, server: str, change: HealthChange) -> None:
+        kinds = (EventType.SERVER_HEALTH_RESTORED, EventType.SERVER_HEALTH_DEGRADED)
+        self._session.add(kinds[change.degraded], server=server, data={"missed": change.misses})
+
+    # What servers say
+
+    def _notification(self, server: str, event: ServerNotification) -> None:
+        limits, now = self._session.settings.limits, self._session.clock.now()
+        ring = ring_of(
+            self._session.notifications,
+            server,
+            capacity=limits.notifications,
+            servers=limits.servers,
+        )
+        method, params = event.method, event.params
+        ring.append(Notified(server=server, method=method, params=params, received_at=now))
+        fields = fields_of(params)
+        self._session.add(
+            EventType.NOTIFICATION,
+            server=server,
+            data={"method": method, "params": fields} if fields else {"method": method},
+            fold=fold_of(server, method, fields),
+        )
+
+    def _lists_differ(self, server: str, kinds: Sequence[str]) -> None:
+        for kind in kinds:
+            method = f"notifications/{kind}/list_changed"
+            self._session.add(
+                EventType.NOTIFICATION,
+                server=server,
+                data={"method": method, "since_reconnect": True},
+                fold=fold_key(server, method, {}),
+            )
+
+    def _log(self, server: str, line: LogLine) -> None:
+        mask = self._session.secrets.mask
+        line = replace(line, text=mask(line.text), logger=line.logger and mask(line.logger))
+        limits, now = self._session.settings.limits, self._session.clock.now()
+        ring = ring_of(
+            self._session.logs, server, capacity=limits.log_lines, servers=limits.servers
+        )
+        ring.append(Logged(server=server, line=line, received_at=now))
+        passed, over = self._flows.takes(server, now)
+        if not passed:
+            return
+        if over:
+            self._journal.record(JournalEvent.SERVER_OUTPUT_DROPPED, server=server, count=over)
+        write = self._journal.debug if line.source is LogSource.PROTOCOL else self._journal.info
+        write(JournalEvent.SERVER_OUTPUT, server=server, source=line.source.value, text=line.text)
+
+    def _asked(self, server: str, question: Question) -> None:
+        session = self._session
+        asked = session.questions.admit(server, question, now=session.clock.now())
+        if asked is None:
+            return
+        session.ticker.look(asked.expires_at)
+        self._journal.record(
+            JournalEvent.ELICITATION_RECEIVED,
+            server=server,
+            request_id=asked.id,
+            kind=asked.kind.value,
+        )
+        session.add(_ASKED[asked.kind], server=server, data={"request_id": asked.id})
+        if session.settings.promote_on_input:
+            session.make_way(server, question.call)
+
+    def _withdrawn(self, key: object) -> None:
+        if closed := self._session.questions.withdraw(key, now=self._session.clock.now()):
+            self._session.tell_closed(closed)
+
+
+def _introduction(change: PhaseChange) -> dict[str, object]:
+    if change.hello is None:
+        return {}
+    return {
+        "era": change.hello.era.value,
+        "protocol_version": change.hello.protocol_version,
+        "server_info": change.hello.server_info,
+    }
+
+
+def _prospects(change: PhaseChange) -> dict[str, object]:
+    data: dict[str, object] = {"attempt": change.attempt, "attempts": change.attempts}
+    if change.retry_in is not None:
+        data["retry_in_ms"] = round(change.retry_in * 1000)
+    if change.error is not None:
+        data["error"] = str(change.error)
+    return data
