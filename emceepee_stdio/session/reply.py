@@ -3,9 +3,7 @@
 A backend's blocks keep their bytes. Our own are text blocks: a sentence, or one JSON object.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 import msgspec
 from msgspec import Raw
@@ -16,6 +14,7 @@ from emceepee_stdio.wire.codec import to_json
 __all__ = ["Reply", "text_block"]
 
 _EMPTY = b"[]"
+_NULL = Raw(b"null")
 
 
 class _Result(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -37,7 +36,12 @@ class _Block(msgspec.Struct):
     type: str
 
 
+class _TextOfBlock(msgspec.Struct):
+    text: object = None
+
+
 _read_blocks = msgspec.json.Decoder(list[_Block]).decode
+_read_texts = msgspec.json.Decoder(list[_TextOfBlock]).decode
 _read_result = msgspec.json.Decoder(_Result).decode
 
 
@@ -96,7 +100,9 @@ class Reply:
         """A backend's result: its blocks untouched, structured content as text where it is news."""
         try:
             parts = _read_result(result)
-        except (msgspec.MsgspecError, RecursionError):
+        except RecursionError:
+            raise CallFailed(f"{server} gave a result that is nested too deeply.") from None
+        except msgspec.MsgspecError:
             shown = bytes(memoryview(result)[:500]).decode(errors="replace")
             raise CallFailed(f"{server} gave a result that is no tool result: {shown}") from None
         content = _inside(parts.content, server=server)
@@ -153,25 +159,26 @@ def _inside(content: Raw, *, server: str) -> bytes:
 
 def _with_structured(content: bytes, structured: Raw) -> bytes:
     """Some clients show a model nothing but structured content: it becomes a text block."""
-    value = msgspec.json.decode(structured)
-    if value is None or _says(content, value):
+    if structured == _NULL or _says(content, structured):
         return content
     block = text_block(bytes(structured).decode())
     return content + b"," + block if content else block
 
 
-def _says(content: bytes, value: object) -> bool:
-    blocks = msgspec.json.decode(b"[%b]" % content, type=list[Any])
-    return any(_is_text_of(block, value) for block in cast("Sequence[object]", blocks))
-
-
-def _is_text_of(block: object, value: object) -> bool:
-    if not isinstance(block, Mapping):
+def _says(content: bytes, structured: Raw) -> bool:
+    """Whether a text is the same value. What cannot be read or compared is not the same."""
+    try:
+        value = msgspec.json.decode(structured)
+        blocks = _read_texts(b"[%b]" % content)
+    except (msgspec.MsgspecError, RecursionError):
         return False
-    text = cast("Mapping[str, object]", block).get("text")
+    return any(_is_text_of(block.text, value) for block in blocks)
+
+
+def _is_text_of(text: object, value: object) -> bool:
     if not isinstance(text, str):
         return False
     try:
         return msgspec.json.decode(text) == value
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return False

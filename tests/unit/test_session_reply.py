@@ -1,6 +1,9 @@
 import json
+from bisect import bisect_left
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import Raw
 
@@ -96,3 +99,94 @@ def test_contents_of_a_resource_are_text_or_embedded() -> None:
     ]
     with pytest.raises(CallFailed):
         Reply.contents(Raw(b"{}"), server="s")
+
+
+def nested(depth: int) -> str:
+    return '{"a":' * depth + "1" + "}" * depth
+
+
+def deepest() -> int:
+    """The deepest nesting that can be read where nobody else is on the stack: in a new thread."""
+
+    def is_too_deep(depth: int) -> bool:
+        try:
+            msgspec.json.decode(nested(depth))
+        except RecursionError:
+            return True
+        return False
+
+    with ThreadPoolExecutor(max_workers=1) as fresh:
+        return fresh.submit(bisect_left, range(200_000), 1, key=is_too_deep).result()
+
+
+# Where a reader gives up depends on who called it, so every depth in a range is tried.
+LIMIT = deepest()
+DEPTHS = [10, *range(LIMIT - 150, LIMIT + 10), 2 * LIMIT]
+
+
+def attempted(result: str) -> str:
+    """The content of the reply; nothing where the result is too deep to be read."""
+    try:
+        return Reply.result(Raw(result.encode()), server="s").content.decode()
+    except CallFailed as error:
+        if "nested too deeply" not in error.fact:
+            raise
+        return ""
+
+
+def test_a_text_of_any_depth_arrives_beside_structured_content() -> None:
+    for depth in DEPTHS:
+        deep = text(nested(depth))
+        blocks, _ = passed({"content": [deep], "structuredContent": {"n": 1}})
+        assert blocks == [deep, text('{"n": 1}')], depth
+
+
+@pytest.mark.parametrize(
+    ("content", "structured"),
+    [
+        ('{"type":"text","text":"x"}', "DEEP"),
+        ('{"type":"text","text":TEXT}', "DEEP"),
+        ('{"type":"text","text":"x","_meta":DEEP}', '{"n":1}'),
+    ],
+    ids=["structured", "structured-and-text", "block"],
+)
+def test_what_is_too_deep_to_be_compared_arrives_until_it_is_too_deep_to_be_read(
+    content: str, structured: str
+) -> None:
+    for depth in DEPTHS:
+        deep = nested(depth)
+        given = content.replace("TEXT", json.dumps(deep)).replace("DEEP", deep)
+        value = structured.replace("DEEP", deep)
+        found = attempted(f'{{"content":[{given}],"structuredContent":{value}}}')
+        allowed = {f'{given},{{"type":"text","text":{json.dumps(value)}}}'}
+        if "TEXT" in content:
+            allowed.add(given)
+        if depth >= LIMIT - 150:
+            allowed.add("")
+        assert found in allowed, depth
+
+
+def test_a_block_that_is_none_is_shown_until_it_is_too_deep_to_be_read() -> None:
+    for depth in DEPTHS:
+        deep = nested(depth)
+        content = attempted(f'{{"content":[7,{deep}]}}')
+        found = json.loads(f"[{content}]")
+        assert found == [text("7"), text(deep)] or (not found and depth >= LIMIT - 150), depth
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "7" * 5_000], ids=["huge", "low", "long"])
+@pytest.mark.parametrize(
+    ("content", "structured"),
+    [
+        ('{"type":"text","text":"x"}', '{"n":NUMBER}'),
+        ('{"type":"text","text":"{\\"n\\":NUMBER}"}', '{"n":1}'),
+        ('{"type":"text","text":"x","_meta":{"n":NUMBER}}', '{"n":1}'),
+    ],
+    ids=["structured", "text", "block"],
+)
+def test_a_number_that_is_out_of_range_arrives_as_it_was(
+    content: str, structured: str, number: str
+) -> None:
+    given, value = (part.replace("NUMBER", number) for part in (content, structured))
+    found = attempted(f'{{"content":[{given}],"structuredContent":{value}}}')
+    assert found == f'{given},{{"type":"text","text":{json.dumps(value)}}}'
