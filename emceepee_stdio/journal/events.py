@@ -93,6 +93,11 @@ class Event(StrEnum):
         Level.WARNING,
         "Processes of an earlier proxy are still there.",
     )
+    WATCHDOG_UNAVAILABLE = (
+        "watchdog_unavailable",
+        Level.WARNING,
+        "The watchdog cannot be started: servers may survive a proxy that is killed.",
+    )
     APPROVAL_DENIED = "approval_denied", Level.WARNING, "A server was refused."
     SERVER_OUTPUT = "server_output", Level.INFO, "A line that a backend printed or logged."
     SERVER_OUTPUT_DROPPED = (

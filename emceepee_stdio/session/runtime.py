@@ -58,6 +58,7 @@ class Runtime:
             ids=ids,
             environment=environment,
             secrets=self.session.secrets,
+            on_unguarded=lambda why: journal.record(Event.WATCHDOG_UNAVAILABLE, reason=why),
         )
         self.configured = Configured(
             config,

@@ -98,6 +98,7 @@ class Servers:
         ids: Ids,
         environment: Environment,
         secrets: Secrets,
+        on_unguarded: Callable[[str], None],
     ) -> None:
         self._settings = settings
         self._emit = emit
@@ -107,7 +108,7 @@ class Servers:
         self._secrets = secrets
         self._haste = Haste()
         owner = owner_mark(ids())
-        self._watchdog = Watchdog(owner)
+        self._watchdog = Watchdog(owner, warn=on_unguarded)
         self._around = Surroundings(
             clock=clock,
             ids=ids,

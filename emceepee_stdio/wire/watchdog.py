@@ -3,17 +3,22 @@
 On POSIX it is one `/bin/sh` in a session of its own that reads the groups of our children from a
 pipe. The pipe closes when we end, even by SIGKILL; then it kills those groups, and on Linux also
 whatever still carries our mark. On Windows a Job Object does the same.
+
+Servers matter more than their guard: where it cannot be started, as in an image without a shell,
+that is a warning, and the next child is a reason to try again.
 """
 
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 
 from emceepee_stdio.wire.environment import OWNER
 
 __all__ = ["Watchdog"]
 
+SHELL = "/bin/sh"
 _SCRIPT = r"""
 trap '' HUP INT TERM QUIT PIPE
 groups=
@@ -42,12 +47,21 @@ exit 0
 """
 
 
-class Watchdog:
-    """Knows the groups that must not survive us. Started with the first of them."""
+def _tell_nobody(_reason: str) -> None:
+    return None
 
-    def __init__(self, owner: str) -> None:
+
+class Watchdog:
+    """Knows the groups that must not survive us. Started with the first of them.
+
+    `warn` is told once why it could not be started.
+    """
+
+    def __init__(self, owner: str, *, warn: Callable[[str], None] = _tell_nobody) -> None:
         self._owner = owner
+        self._warn = warn
         self._process: subprocess.Popen[bytes] | None = None
+        self._groups: set[int] = set()
 
     def __repr__(self) -> str:
         pid = self._process.pid if self._process else None
@@ -57,8 +71,18 @@ class Watchdog:
         """Before the first child, so that there is no moment without a guard."""
         if self._process is not None or sys.platform == "win32":
             return
-        self._process = subprocess.Popen(  # noqa: S603 - our own script
-            ["/bin/sh", "-c", _SCRIPT, "emceepee-watchdog", f"{OWNER}={self._owner}"],
+        try:
+            self._process = self._spawn()
+        except OSError as error:
+            warn, self._warn = self._warn, _tell_nobody
+            warn(f"{SHELL} cannot be started: {error.strerror or error}")
+            return
+        for pgid in self._groups:  # children from before it could be started
+            self._tell(f"+ {pgid}\n")
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603 - our own script
+            [SHELL, "-c", _SCRIPT, "emceepee-watchdog", f"{OWNER}={self._owner}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -68,9 +92,11 @@ class Watchdog:
         )
 
     def add(self, pgid: int) -> None:
+        self._groups.add(pgid)
         self._tell(f"+ {pgid}\n")
 
     def remove(self, pgid: int) -> None:
+        self._groups.discard(pgid)
         self._tell(f"- {pgid}\n")
 
     def close(self) -> None:
