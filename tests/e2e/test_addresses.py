@@ -15,15 +15,17 @@ import msgspec
 import pytest
 
 from emceepee_stdio.app import environment_of
+from emceepee_stdio.backends.channels.http_carrier import Carrier, HttpTimes, sockets
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Config, ServerConfig, Settings
-from emceepee_stdio.errors import InvalidArguments, NeedsApproval, ProxyError
+from emceepee_stdio.errors import CannotConnect, InvalidArguments, NeedsApproval, ProxyError
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.calls import Call, Decision, OnLate
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.servers import Origin
 from emceepee_stdio.tools.servers import AddServer, ReconnectServer, add_server, reconnect_server
+from emceepee_stdio.trust.addresses import Area, only
 from emceepee_stdio.wire.process import StopTimes
 from tests.e2e.client import http_server
 from tests.e2e.clients.raw import until
@@ -40,6 +42,7 @@ class Resolver:
     def __init__(self) -> None:
         self.names: dict[str, list[Sequence[str]]] = {}
         self.asked: list[str] = []
+        self.held: dict[str, threading.Event] = {}
 
     def __call__(self, wanted: Any, port: Any, *args: Any, **how: Any) -> list[Any]:
         name = wanted.decode() if isinstance(wanted, bytes) else str(wanted)
@@ -47,6 +50,8 @@ class Resolver:
         if answers is None:
             return REAL(wanted, port, *args, **how)
         self.asked.append(name)
+        if name in self.held:
+            assert self.held[name].wait(PATIENCE)
         found = answers.pop(0) if len(answers) > 1 else answers[0]
         if not found:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -319,6 +324,54 @@ async def test_the_rule_stays_when_the_era_of_a_server_is_changed(
             assert member is not None
             assert member.admission == admission
             assert listener.heard == b""
+
+
+@pytest.mark.parametrize("first", ["server", "proxy"])
+async def test_dials_that_overlap_are_judged_each_by_itself(
+    monkeypatch: pytest.MonkeyPatch, resolver: Resolver, first: str
+) -> None:
+    """Here http goes through a proxy of the environment, which may be anywhere, and https not."""
+    with listening() as listener, listening() as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://proxy.example:{proxy.port}")
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        resolver.names |= {"rebind.example": [["127.0.0.1"]], "proxy.example": [["127.0.0.1"]]}
+        slow = {"server": "rebind.example", "proxy": "proxy.example"}[first]
+        resolver.held[slow] = threading.Event()
+        direct = f"https://rebind.example:{listener.port}/mcp"
+        async with sockets("s", direct, {}) as client:
+            carrier = Carrier(
+                "s",
+                direct,
+                client,
+                clock=Clock(),
+                times=HttpTimes(),
+                rule=only(Area.PUBLIC),
+            )
+
+            async def call_server() -> None:
+                carrier.url = direct
+                with pytest.raises(CannotConnect, match="was not called: it leads to 127"):
+                    async with carrier.post(b"{}", {}):
+                        pass
+
+            async def call_proxy() -> None:
+                carrier.url = "http://rebind.example/mcp"
+                async with carrier.post(b"{}", {}) as answer:
+                    assert answer.status == 404
+
+            calls = [call_server, call_proxy] if first == "server" else [call_proxy, call_server]
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(calls[0])
+                await anyio.to_thread.run_sync(lambda: until(lambda: slow in resolver.asked))
+                try:
+                    await calls[1]()
+                finally:
+                    resolver.held[slow].set()
+        await anyio.to_thread.run_sync(lambda: until(lambda: listener.ended == listener.came))
+        assert listener.came > 0, "the address was really connected to"
+        assert listener.heard == b""
+        assert proxy.heard.startswith(b"POST http://rebind.example/mcp")
 
 
 def own_address() -> str:

@@ -151,7 +151,7 @@ class Carrier:
         self._client = client
         self._clock = clock
         self.times = times
-        self._extensions = {} if rule is None else {"trace": _watch(server, url, rule)}
+        self._rule = rule
 
     def __repr__(self) -> str:
         return f"<Carrier {self._server} {redact_url(self.url)}>"
@@ -214,9 +214,14 @@ class Carrier:
                 content=data,
                 headers=_encoded(headers),
                 timeout=timeout,
-                extensions=self._extensions,
+                extensions=self._extensions(),
             ) as response:
                 yield Answer(response, self._server)
+
+    def _extensions(self) -> dict[str, Any]:
+        if self._rule is None:
+            return {}
+        return {"trace": _watch(self._server, self.url, self._rule)}
 
     def _leads_on(self, answer: Answer, *, left: int, keeps_method: bool) -> bool:
         """Follow a redirect within the same place; elsewhere is for the person to decide."""
@@ -270,15 +275,19 @@ async def sockets(
 
 
 def _watch(server: str, url: str, rule: AddressRule) -> Callable[[str, Any], Awaitable[None]]:
-    """Looks at the address that was really connected to, before a byte is sent there."""
+    """Looks at the address that was really connected to, before a byte is sent there.
+
+    Made for one request, which dials one connection at a time; dials of several requests overlap.
+    """
     host = httpx2.URL(url).raw_host.decode("ascii")  # as it is dialled
+    dials_proxy = False
 
     async def look(event: str, info: Any) -> None:
-        nonlocal dialled
+        nonlocal dials_proxy
         if event == "connection.connect_tcp.started":
-            dialled = str(info["host"]).strip("[]")
-        if event != "connection.connect_tcp.complete" or dialled != host:
-            return  # a proxy of the environment is dialled, and finds the way by itself
+            dials_proxy = str(info["host"]).strip("[]") != host
+        if event != "connection.connect_tcp.complete" or dials_proxy:
+            return  # a proxy of the environment finds the way by itself
         stream = info["return_value"]
         problem = rule(str(stream.get_extra_info("server_addr")[0]))
         if problem is not None:
@@ -288,7 +297,6 @@ def _watch(server: str, url: str, rule: AddressRule) -> Callable[[str, Any], Awa
                 hint="A person can add it with `emceepee config add`.",
             )
 
-    dialled = ""
     return look
 
 
