@@ -123,6 +123,11 @@ class LinkRig:
         received = [line["message"] for line in self.heard_by_server()]
         return [m for m in received if method is None or m.get("method") == method]
 
+    def lines(self, method: str) -> list[str]:
+        """Messages of that method as the bytes that came."""
+        heard = self.heard_by_server()
+        return [line["line"] for line in heard if line["message"].get("method") == method]
+
     async def until_server(self, condition: Callable[[], object]) -> None:
         """Wait for what only the server's log can show."""
         with anyio.fail_after(PATIENCE):

@@ -16,7 +16,7 @@ from emceepee_stdio.errors import (
     ResourceNotFound,
 )
 from tests.e2e.harness import PATIENCE, outgoing
-from tests.e2e.link_harness import COMBINATIONS, link
+from tests.e2e.link_harness import COMBINATIONS, Reply, link
 
 pytestmark = pytest.mark.parametrize("combination", COMBINATIONS)
 
@@ -52,13 +52,44 @@ async def test_what_the_server_wrote_is_what_the_session_gets(
             assert bytes(result) == said.encode()
 
 
+# Read and written anew, each of these would come out otherwise from one JSON library or another.
+ODD_ARGUMENTS = {
+    "spaces": b'{ "message" :\t"x" }',
+    "order": b'{"z":1,"message":"x","a":2}',
+    "numbers": b'{"message":"x","n":[1.0,1e2,1E+2,0.10,-0,-0.0]}',
+    "big": b'{"message":"x","n":123456789012345678901234567890}',
+    "escapes": b'{"message":"\\u00e9 \\/ \\u0041 \\ud83d\\ude00"}',
+    "unicode": '{"message":"é 😀 \u2028"}'.encode(),
+    "twice": b'{"message":"x","message":"y"}',
+}
+
+
+@pytest.mark.parametrize("kind", ODD_ARGUMENTS)
 async def test_arguments_go_out_as_the_bytes_that_they_were(
+    combination: str, tmp_path: Path, kind: str
+) -> None:
+    given = ODD_ARGUMENTS[kind]
+    async with link(combination, tmp_path) as rig:
+        await rig.link.call_tool("echo", msgspec.Raw(given), within=PATIENCE)
+        (line,) = rig.lines("tools/call")
+        assert f'"arguments":{given.decode()}' in line
+
+
+async def test_arguments_are_the_same_bytes_when_a_call_goes_on_after_a_question(
     combination: str, tmp_path: Path
 ) -> None:
+    given = b'{ "mode" : "f\\u006frm" }'
     async with link(combination, tmp_path) as rig:
-        raw = msgspec.Raw(b'{"message" : "raw"}')
-        result = await rig.link.call_tool("echo", raw, within=PATIENCE)
-        assert json.loads(bytes(result))["content"][0]["text"] == "raw"
+
+        async def ask() -> None:
+            await rig.link.call_tool("ask", msgspec.Raw(given), within=PATIENCE, call="ask")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            tasks.start_soon(Reply(rig, {"action": "decline"}))
+        lines = rig.lines("tools/call")
+        assert len(lines) == (2 if rig.is_modern else 1)
+        assert all(f'"arguments":{given.decode()}' in line for line in lines)
 
 
 @pytest.mark.parametrize("odd", ["[1,2]", '"text"', "null", "7"])

@@ -184,7 +184,9 @@ class Front:
         if "mcp-session-id" in headers and session is None:
             await client.reply(404)
         elif verb == "POST":
-            await self.post(client, json.loads(body), session)
+            message = json.loads(body)
+            rpc.record("received", message=message, line=body.decode(errors="replace"))
+            await self.post(client, message, session)
         elif session is None:
             await client.reply(405)
         elif verb == "DELETE":
@@ -196,7 +198,6 @@ class Front:
                 await client.event(said)
 
     async def post(self, client: Client, message: Message, session: Session | None) -> None:
-        rpc.record("received", message=message)
         server = session.server if session else self.modern
         if "id" not in message or "method" not in message:
             server.take(self.renumbered(message, session))

@@ -1,8 +1,8 @@
 """What the raw fixture servers share: JSON-RPC lines on fd 0 and 1, and the log of what was heard.
 
 Every frame is written whole under one lock. With FIXTURE_LOG set, each line of that file is one
-JSON object with `event` and `pid`: `start`, `received` (with `message`), `unreadable` (with
-`line`), `eof`, and what a server adds by `record`.
+JSON object with `event` and `pid`: `start`, `received` (with `message`, and `line` as it came),
+`unreadable` (with `line`), `eof`, and what a server adds by `record`.
 """
 
 import io
@@ -112,6 +112,6 @@ def messages() -> Iterator[Message]:
             record("unreadable", line=line.decode(errors="replace"))
             continue
         for message in heard if isinstance(heard, list) else [heard]:
-            record("received", message=message)
+            record("received", message=message, line=line.decode(errors="replace"))
             yield message
     record("eof")
