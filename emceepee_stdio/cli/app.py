@@ -19,7 +19,7 @@ from emceepee_stdio.cli.demo import demo
 from emceepee_stdio.cli.doctor import doctor
 from emceepee_stdio.cli.install import install, uninstall
 from emceepee_stdio.cli.ls import ls
-from emceepee_stdio.cli.serve import serve
+from emceepee_stdio.cli.serve_help import serve
 from emceepee_stdio.cli.tail_logs import tail_logs
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.cli.welcome import welcome

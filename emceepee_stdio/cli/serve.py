@@ -1,31 +1,61 @@
-"""`emceepee serve`: the proxy on stdio."""
+"""`emceepee serve` as a client starts it: its options, and the proxy on stdio.
+
+The options are declared here, once; `serve_help` shows the same ones to people. The client is
+waiting, so nothing here may load Typer.
+"""
 
 import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import get_args
 
-import typer
-
-from emceepee_stdio.cli.welcome import welcome
 from emceepee_stdio.config import PolicyMode, ServerConfig
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.front.hello import Handover
 
-__all__ = ["serve", "serve_greeted"]
+__all__ = ["OPTIONS", "Option", "serve_greeted"]
 
 _USAGE = 2
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """An option with one value, which may be left out."""
+
+    name: str
+    metavar: str
+    help: str
+    choices: tuple[str, ...] | None = None
+    repeatable: bool = False
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name}"
+
+
+OPTIONS = (
+    Option(name="config", metavar="FILE", help="Another configuration file."),
+    Option(
+        name="server",
+        metavar="NAME=COMMAND",
+        help="A server for this run; may be repeated.",
+        repeatable=True,
+    ),
+    Option(
+        name="policy",
+        metavar="MODE",
+        help="auto, ask, allow or deny; goes before the file's.",
+        choices=get_args(PolicyMode),
+    ),
+)
+
+
 def serve_greeted(arguments: Sequence[str], handover: Handover, wire_in: int, wire_out: int) -> int:
     """Serve a client that has been greeted; a mistake in the command line ends it with usage."""
-    parser = argparse.ArgumentParser(prog="emceepee serve", add_help=False)
-    parser.add_argument("--config", metavar="FILE", type=Path)
-    parser.add_argument("--server", metavar="NAME=COMMAND", action="append", default=[])
-    parser.add_argument("--policy", choices=get_args(PolicyMode))
-    options = parser.parse_args(arguments)
+    options = _parser().parse_args(arguments)
     try:
         extra = [_server(text) for text in options.server]
     except (ValueError, ProxyError) as error:
@@ -33,37 +63,29 @@ def serve_greeted(arguments: Sequence[str], handover: Handover, wire_in: int, wi
         return _USAGE
     if handover.ended and not handover.unread:
         return 0
-    from emceepee_stdio.app import run  # noqa: PLC0415 - other commands need not pay for it
+    from emceepee_stdio.app import run  # noqa: PLC0415 - a wrong command line need not pay for it
 
     return run(
         handover,
         wire_in,
         wire_out,
-        config_path=options.config,
+        config_path=None if options.config is None else Path(options.config),
         extra=extra,
         policy=options.policy,
     )
 
 
-def serve(
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Another configuration file.")
-    ] = None,
-    server: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=COMMAND", help="A server for this run; may be repeated."),
-    ] = None,
-    policy: Annotated[
-        PolicyMode | None,
-        typer.Option(metavar="MODE", help="auto, ask, allow or deny; goes before the file's."),
-    ] = None,
-) -> None:
-    """Serve MCP on stdin and stdout, for a client that starts this command.
-
-    Example: emceepee serve --server time='uvx mcp-server-time'
-    """
-    del config, server, policy  # only a person comes here: clients are served before this is loaded
-    welcome()
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="emceepee serve", add_help=False)
+    for option in OPTIONS:
+        parser.add_argument(
+            option.flag,
+            metavar=option.metavar,
+            choices=option.choices,
+            action="append" if option.repeatable else "store",
+            default=[] if option.repeatable else None,
+        )
+    return parser
 
 
 def _server(text: str) -> ServerConfig:

@@ -139,6 +139,28 @@ def test_every_command_of_the_welcome_is_there(home: Home):
             assert screen.fits(), screen.text
 
 
+def test_the_help_of_serve_fits_the_terminal_and_names_every_option(home: Home):
+    with home.screen("serve", "--help") as screen:
+        assert screen.wait() == 0
+        assert "--config FILE Another configuration file." in screen.words
+        assert "--server NAME=COMMAND A server for this run; may be repeated." in screen.words
+        assert "--policy MODE auto, ask, allow or deny; goes before the file's." in screen.words
+        assert screen.fits(), screen.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["--policy", "perhaps"], "'perhaps' is not one of 'auto', 'ask'"), (["--nope"], "--nope")],
+    ids=str,
+)
+def test_a_person_who_mistypes_an_option_of_serve_is_told(
+    home: Home, arguments: list[str], words: str
+):
+    with home.screen("serve", *arguments) as screen:
+        assert screen.wait() == 2
+        assert words in screen.words
+
+
 # Questions
 
 

@@ -131,6 +131,18 @@ def test_the_greeting_loads_only_itself_and_a_little_of_the_standard_library(
     assert not loaded & HEAVY
 
 
+def test_serving_loads_nothing_that_only_a_terminal_needs(tmp_path: Path) -> None:
+    timed = (sys.executable, "-X", "importtime", "-m", "emceepee_stdio")
+    call = {"name": "list_servers", "arguments": {}}
+    said = lines(*OPENING, INITIALIZED, {"id": 4, "method": "tools/call", "params": call})
+    done = run(tmp_path, said, "serve", "--policy", "deny", python=timed)
+    assert done.returncode == 0
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [1, 2, 3, 4]
+    loaded = {name.partition(".")[0] for name in imported(done.stderr)}
+    assert "anyio" in loaded
+    assert not loaded & {"click", "rich", "shellingham", "typer"}
+
+
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 def test_the_hello_and_the_tools_are_answered_while_the_rest_is_still_being_loaded(
     tmp_path: Path, era: str

@@ -1,0 +1,38 @@
+"""`emceepee serve` as a person meets it at a terminal: its help, its completion, and a welcome.
+
+Its parameters are made from the options that `serve` declares.
+"""
+
+from inspect import Parameter, Signature
+from typing import Annotated, Any, Literal
+
+import typer
+
+from emceepee_stdio.cli.serve import OPTIONS, Option
+from emceepee_stdio.cli.welcome import welcome
+
+__all__ = ["serve"]
+
+
+def serve(**_options: object) -> None:
+    """Serve MCP on stdin and stdout, for a client that starts this command.
+
+    Example: emceepee serve --server time='uvx mcp-server-time'
+    """
+    welcome()  # only a person comes here: clients are served before this is loaded
+
+
+def _parameter(option: Option) -> Parameter:
+    kind: Any = Literal[option.choices] if option.choices else str
+    kind = list[kind] if option.repeatable else kind
+    about = typer.Option(option.flag, metavar=option.metavar, help=option.help)
+    return Parameter(
+        option.name,
+        Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind | None, about],
+    )
+
+
+# Typer reads the parameters of a command from its signature.
+serve.__signature__ = Signature([_parameter(option) for option in OPTIONS])
