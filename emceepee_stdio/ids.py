@@ -7,19 +7,21 @@ is set back.
 import secrets
 from collections.abc import Callable
 
+from ulid import ULID
+
 from emceepee_stdio.clock import Clock
 
 __all__ = ["Ids"]
 
-_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-# Two letters at a time.
-_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
-_SHIFTS = range(120, -1, -10)
 _RANDOM_BITS = 80
 
 
 class Ids:
-    """A source of ULIDs: call it for the next one."""
+    """A source of ULIDs: call it for the next one.
+
+    The generator of the package increases only within one millisecond, and fails when the random
+    part of one is used up; hence the counting here.
+    """
 
     def __init__(
         self, clock: Clock, *, random_bits: Callable[[int], int] = secrets.randbits
@@ -34,8 +36,4 @@ class Ids:
             self._last = milliseconds << _RANDOM_BITS | self._random_bits(_RANDOM_BITS)
         else:
             self._last += 1
-        return _encode(self._last)
-
-
-def _encode(value: int) -> str:
-    return "".join([_PAIRS[value >> shift & 1023] for shift in _SHIFTS])
+        return str(ULID.from_int(self._last))

@@ -29,7 +29,8 @@ from tests.peers import plain
 
 HEAVY = {
     *("anyio", "asyncio", "concurrent", "httpx2", "importlib.metadata", "logging", "mcp"),
-    *("msgspec", "platformdirs", "regex", "rich", "subprocess", "threading", "typer", "uvloop"),
+    *("msgspec", "platformdirs", "regex", "rich", "subprocess", "threading", "typer", "ulid"),
+    "uvloop",
 }
 GREETING = {"emceepee_stdio", "emceepee_stdio.front"} | {
     f"emceepee_stdio.front.{name}" for name in ("hello", "protocol")

@@ -28,6 +28,11 @@ def test_an_id_is_a_ulid(random: int):
     assert int.from_bytes(ulid.bytes) & (2**80 - 1) == random
 
 
+def test_an_id_is_written_as_the_example_of_the_specification():
+    ids = make_ids(Wall(1_469_918_176.385), random=0xD6764C61EFB99302BD5B)
+    assert ids() == "01ARYZ6S41TSV4RRFFQ69G5FAV"
+
+
 def test_an_id_from_the_real_clock_is_a_ulid_of_about_now():
     clock = Clock()
     before = int(clock.epoch(clock.now()) * 1000)
@@ -66,6 +71,13 @@ def test_ids_increase_when_the_clock_goes_back_and_follow_when_it_goes_on():
     assert first < second < third
     assert ULID.from_str(second).milliseconds == 1_700_000_000_000
     assert ULID.from_str(third).milliseconds == 1_700_003_600_000
+
+
+def test_a_random_part_that_is_used_up_is_carried_into_the_time():
+    ids = make_ids(Wall(1_700_000_000.0), random=2**80 - 1)
+    last, first = ULID.from_str(ids()), ULID.from_str(ids())
+    assert int(first) == int(last) + 1
+    assert (last.milliseconds, first.milliseconds) == (1_700_000_000_000, 1_700_000_000_001)
 
 
 def test_random_ids_of_one_millisecond_increase_whatever_the_random_part():
