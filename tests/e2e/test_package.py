@@ -215,6 +215,25 @@ def test_the_installed_wheel_runs_the_demo_with_its_declared_dependencies_alone(
     assert "Everything came true" in installed.emceepee("demo")
 
 
+@pytest.mark.parametrize(
+    ("platform", "python", "wanted"),
+    [
+        ("linux", "CPython", True),
+        ("darwin", "CPython", True),
+        ("win32", "CPython", False),
+        ("linux", "PyPy", False),
+    ],
+)
+def test_uvloop_is_required_where_it_can_run(
+    published: tuple[Path, Path], platform: str, python: str, *, wanted: bool
+) -> None:
+    required = [Requirement(text) for text in about(published[1]).get_all("Requires-Dist", [])]
+    (marker,) = [requirement.marker for requirement in required if requirement.name == "uvloop"]
+    there = {"extra": "", "sys_platform": platform, "platform_python_implementation": python}
+    assert marker is not None
+    assert marker.evaluate(there) == wanted
+
+
 def unpacked(sdist: Path, place: Path) -> Path:
     with tarfile.open(sdist) as archive:
         archive.extractall(place, filter="data")
