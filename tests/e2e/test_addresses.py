@@ -320,7 +320,7 @@ async def test_the_rule_stays_when_the_era_of_a_server_is_changed(
             )
             with pytest.raises(ProxyError):
                 await reconnect_server(runtime, ReconnectServer(name="s", era="legacy"), call)
-            member = runtime.servers.member("s")
+            member = runtime.servers.members.get("s")
             assert member is not None
             assert member.admission == admission
             assert listener.heard == b""

@@ -32,8 +32,9 @@ HEAVY = {
     *("msgspec", "platformdirs", "regex", "rich", "subprocess", "threading", "typer", "ulid"),
     "uvloop",
 }
-GREETING = {"emceepee_stdio", "emceepee_stdio.front"} | {
-    f"emceepee_stdio.front.{name}" for name in ("hello", "protocol")
+GREETING = {"emceepee_stdio"} | {
+    f"emceepee_stdio.{name}"
+    for name in ("front", "front.hello", "front.protocol", "json_values", "versions")
 }
 
 # Loaded by Python itself at its start. GATE holds up the import of whatever is not of the greeting

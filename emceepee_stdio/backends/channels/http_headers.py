@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 import msgspec
+from msgspec import Raw
 
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.wire.codec import to_json
@@ -73,12 +74,10 @@ def modern_headers(request: OutgoingRequest, maps: Mapping[str, HeaderMap]) -> d
         return headers
     headers["mcp-name"] = _encoded(name)
     marked = maps.get(name) if request.method == "tools/call" else None
-    if marked:
-        arguments = msgspec.json.decode(to_json(params.get("arguments")))
-        for path, token in marked.items():
-            value = _rendered(_value_at(arguments, path))
-            if value is not None:
-                headers[f"mcp-param-{token}"] = _encoded(value)
+    for path, token in (marked or {}).items():
+        value = _rendered(_value_at(params.get("arguments"), path))
+        if value is not None:
+            headers[f"mcp-param-{token}"] = _encoded(value)
     return headers
 
 
@@ -120,9 +119,13 @@ def _schemas(root: object) -> Iterator[tuple[tuple[str, ...] | None, Mapping[str
 
 
 def _value_at(value: object, path: tuple[str, ...]) -> object:
-    for key in path:
-        value = mapping(value).get(key)
-    return value
+    """Opened one level at a time: what else is in it may be beyond what can be read."""
+    try:
+        for key in path:
+            value = msgspec.json.decode(to_json(value), type=dict[str, Raw]).get(key)
+        return msgspec.json.decode(to_json(value))
+    except (msgspec.MsgspecError, RecursionError):
+        return None
 
 
 def _rendered(value: object) -> str | None:
