@@ -9,10 +9,12 @@ import importlib.util
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,11 @@ from bench import wire
 from bench.burst import burst
 from bench.calls import calls, large, load
 from bench.client import Failed
+from bench.comparison import Comparison, against_fastest
 from bench.figures import Check, Section, Table
 from bench.growth import growth
 from bench.memory import memory
+from bench.peers import installed_peers
 from bench.startup import startup
 from bench.surface import surface
 from bench.ways import OURS, Direct, Proxy, Relay, Way
@@ -104,6 +108,7 @@ def options() -> argparse.Namespace:
         metavar="FILE",
         help="how that proxy is configured and called, see bench/profiles",
     )
+    parser.add_argument("--no-peers", action="store_true", help="leave out the installed peers")
     given = parser.parse_args()
     if len(given.compare) != len(given.profile):
         parser.error("every --compare needs a --profile")
@@ -113,14 +118,24 @@ def options() -> argparse.Namespace:
 def main() -> int:
     given = options()
     try:
-        others = [Proxy.read(*pair) for pair in zip(given.compare, given.profile, strict=True)]
-        return _measure(given, others)
+        return _measure(given, _others(given))
     except Failed as failed:
         print(f"bench: {failed}", file=sys.stderr)
         return 1
 
 
-def _measure(given: argparse.Namespace, others: Sequence[Way]) -> int:
+def _others(given: argparse.Namespace) -> list[Proxy]:
+    """The peers that were named, and those that are installed."""
+    named = [
+        Proxy.read(shlex.split(command), profile)
+        for command, profile in zip(given.compare, given.profile, strict=True)
+    ]
+    names = {proxy.name for proxy in named}
+    installed = [] if given.no_peers else installed_peers()
+    return [*named, *(peer for peer in installed if peer.name not in names)]
+
+
+def _measure(given: argparse.Namespace, others: Sequence[Proxy]) -> int:
     about = machine()
     relays = [Relay("blocking"), *([Relay("uvloop")] if about["uvloop"] else [])]
     ways: list[Way] = [Direct(), *relays, OURS, *others]
@@ -134,6 +149,8 @@ def _measure(given: argparse.Namespace, others: Sequence[Way]) -> int:
         checks += section.checks
         found[name] = {**section.data, "load_average": [before, load_now()]}
     _print_checks(checks)
+    compared = against_fastest(found, OURS.name, [other.name for other in others])
+    _print_compared(compared)
     written = {
         "machine": about,
         "quick": given.quick,
@@ -141,6 +158,10 @@ def _measure(given: argparse.Namespace, others: Sequence[Way]) -> int:
         "checks": [
             {"what": check.what, "target": check.target, "figure": check.figure, "met": check.met}
             for check in checks
+        ],
+        "against_fastest_peer": [
+            {**asdict(comparison), "times_as_fast": comparison.times_as_fast}
+            for comparison in compared
         ],
     }
     given.json.parent.mkdir(parents=True, exist_ok=True)
@@ -156,6 +177,17 @@ def _print_checks(checks: Sequence[Check]) -> None:
         return
     rows = [("target", "", "measured", "")]
     rows += [(c.what, c.target, c.figure, "met" if c.met else "NOT MET") for c in checks]
+    _print_rows(rows)
+
+
+def _print_compared(compared: Sequence[Comparison]) -> None:
+    if not compared:
+        return
+    header = ("against the fastest peer", OURS.name, "peer", "")
+    _print_rows([header, *(comparison.cells() for comparison in compared)])
+
+
+def _print_rows(rows: Sequence[tuple[str, str, str, str]]) -> None:
     widths = [max(len(row[place]) for row in rows) for place in range(4)]
     print()
     for row in rows:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from bench.client import Call, Client
+from bench.client import Call, Client, Failed
 from bench.figures import Check, Figures, Section, Table, at_most, medians, percentiles
 from bench.processes import cpu_seconds, tree_mb
 from bench.ways import BACKEND, OURS, Proxy, Way, ready
@@ -27,9 +27,12 @@ class _Side:
         self.name = way.name
         self.way = way
         self.client: Client = stack.enter_context(way.start({"raw": BACKEND}))
-        self.listed = len(self.client.open())
-        ready(self.client, way.call(bytes=2))
-        self.client.loaded(way.call(bytes=2), 500, 4)
+        try:
+            self.listed = len(self.client.open())
+            ready(self.client, way.call(bytes=2))
+            self.client.loaded(way.call(bytes=2), 500, 4)
+        except Failed as failed:
+            raise Failed(f"{way.name}: {failed}") from failed
 
 
 def calls(ways: Sequence[Way], *, quick: bool) -> Section:

@@ -3,12 +3,13 @@
 A proxy is described by a profile, a small JSON file; ours is one of them. In its values `{config}`
 stands for the path of the written configuration, `{home}` for an empty directory; as whole values,
 `{servers}` stands for the map of servers, `{server}`, `{tool}` and `{arguments}` for the call, and
-in the command `{backend}` for the command of the only backend.
+in the command `{backend}` for the command of the only backend. Where a configuration wants a list
+of servers, `entry` describes one of them, with its `{server}` and `{argv}`, and `{entries}` stands
+for the list.
 """
 
 import json
 import os
-import shlex
 import sys
 import tempfile
 import time
@@ -85,12 +86,12 @@ class Proxy:
         self._profile = profile
 
     @classmethod
-    def read(cls, command: str, path: Path) -> "Proxy":
+    def read(cls, command: Sequence[str], path: Path) -> "Proxy":
         profile = json.loads(path.read_text(encoding="utf-8"))
         for key in ("name", "call"):
             if key not in profile:
                 raise Failed(f"the profile {path.name} lacks {key!r}")
-        return cls(shlex.split(command), profile)
+        return cls(command, profile)
 
     def call(self, tool: str = "t", *, server: str = "raw", **arguments: Any) -> Call:
         values = {"server": server, "tool": tool, "arguments": arguments}
@@ -101,19 +102,25 @@ class Proxy:
         """Whether it can have more than one backend."""
         return "config" in self._profile
 
+    def config(self, servers: Servers, *, home: str) -> Any:
+        """What its configuration file says: the servers as a map, or as a list of its own form."""
+        usual = {
+            name: {"command": argv[0], "args": list(argv[1:])} for name, argv in servers.items()
+        }
+        entry = self._profile.get("entry")
+        own = [
+            filled(entry, {"server": name, "argv": list(argv)}) for name, argv in servers.items()
+        ]
+        return filled(self._profile["config"], {"servers": usual, "entries": own, "home": home})
+
     @contextmanager
     def start(self, servers: Servers) -> Generator[Client]:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
-            entries = {
-                name: {"command": argv[0], "args": list(argv[1:])} for name, argv in servers.items()
-            }
-            values: dict[str, Any] = {"servers": entries, "home": home}
-            if "config" in self._profile:
+            values: dict[str, Any] = {"home": home, "backend": servers.get("raw", [])}
+            if self.takes_many:
                 path = Path(home) / "config.json"
-                written = filled(self._profile["config"], values)
-                path.write_text(json.dumps(written), encoding="utf-8")
+                path.write_text(json.dumps(self.config(servers, home=home)), encoding="utf-8")
                 values["config"] = str(path)
-            values["backend"] = servers.get("raw", [])
             argv = filled(self._command, values)
             env = filled(self._profile.get("env", {}), values)
             with Client(argv, {**_environ(), **env}) as client:

@@ -1,10 +1,13 @@
 """Install the third-party MCP peers that the end-to-end tests drive, into `.cache/peers/`.
 
-Usage: python scripts/peers.py [--check] [--require-npm]
+Usage: python scripts/peers.py [tests|bench] [--check] [--require-npm]
 
-The pins are in `tests/peers/`. Each peer is installed into a folder beside its place and renamed
-into it when whole, so what is there is complete; a stamp inside holds a hash of its pins, so a
-second run does nothing and needs no network. Two runs at once take turns (on POSIX).
+The pins are in `tests/peers/`. `bench` stands for the proxies that the benchmarks measure beside
+ours; they are pinned in `bench/peers.txt`, and no test needs them.
+
+Each peer is installed into a folder beside its place and renamed into it when whole, so what is
+there is complete; a stamp inside holds a hash of its pins, so a second run does nothing and needs
+no network. Two runs at once take turns (on POSIX).
 
 Console scripts of the Python peers name the folder they were installed in: start these peers with
 `python -m`, as `tests/peers` does.
@@ -31,10 +34,12 @@ ROOT = Path(__file__).resolve().parent.parent
 PINS = ROOT / "tests" / "peers"
 CACHE = ROOT / ".cache" / "peers"
 COMMAND = "python scripts/peers.py"
+BENCH_COMMAND = f"{COMMAND} bench"
 
 NPM = "npm"
 PYTHONS = ("py-mcp1", "py-servers", "py-old")
 PEERS = (NPM, *PYTHONS)
+BENCH = "py-bench"
 
 
 def folder(peer: str) -> Path:
@@ -58,6 +63,8 @@ def is_installed(peer: str) -> bool:
 def _pin_files(peer: str) -> tuple[Path, ...]:
     if peer == NPM:
         return (PINS / "package.json", PINS / "package-lock.json")
+    if peer == BENCH:
+        return (ROOT / "bench" / "peers.txt",)
     return (PINS / f"{peer}.txt",)
 
 
@@ -138,7 +145,10 @@ def _say(sentence: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Install the peers of the end-to-end tests.")
+    parser = argparse.ArgumentParser(
+        description="Install the peers of the end-to-end tests, or those of the benchmarks."
+    )
+    parser.add_argument("of", nargs="?", choices=("tests", "bench"), default="tests")
     parser.add_argument("--check", action="store_true", help="only say what is missing")
     parser.add_argument(
         "--require-npm",
@@ -147,13 +157,15 @@ def main() -> int:
         help="fail when node or npm is missing (the default where CI=true)",
     )
     options = parser.parse_args()
-    wanted = _wanted(require_npm=options.require_npm)
+    for_bench = options.of == "bench"
+    wanted = (BENCH,) if for_bench else _wanted(require_npm=options.require_npm)
     if wanted is None:
         return 1
     missing = tuple(peer for peer in wanted if not is_installed(peer))
     if options.check:
         for peer in missing:
-            _say(f"{peer} is missing or not of the pinned versions; run: {COMMAND}")
+            command = BENCH_COMMAND if for_bench else COMMAND
+            _say(f"{peer} is missing or not of the pinned versions; run: {command}")
         return 1 if missing else 0
     return _install_missing(missing) if missing else 0
 

@@ -35,6 +35,21 @@ def test_a_command_takes_the_backends_command_in() -> None:
     assert made == ["proxy", "--config=/c.json", "--", "python", "b.py"]
 
 
+def test_a_proxy_may_want_its_servers_as_a_list_in_a_form_of_its_own() -> None:
+    profile = {
+        "name": "lister",
+        "call": {},
+        "entry": {"id": "{server}", "run": ["env", "{argv}"]},
+        "config": {"at": "{home}/log", "all": "{entries}", "map": "{servers}"},
+    }
+    config = Proxy(["proxy"], profile).config({"a": ["x", "1"], "b": ["y"]}, home="/home")
+    assert config == {
+        "at": "/home/log",
+        "all": [{"id": "a", "run": ["env", "x", "1"]}, {"id": "b", "run": ["env", "y"]}],
+        "map": {"a": {"command": "x", "args": ["1"]}, "b": {"command": "y", "args": []}},
+    }
+
+
 def test_our_own_profile_calls_execute_tool() -> None:
     assert params(OURS.call("t", server="s", bytes=2)) == {
         "name": "execute_tool",
@@ -46,7 +61,7 @@ def test_every_profile_that_is_there_can_be_read_and_makes_a_call() -> None:
     paths = sorted(PROFILES.glob("*.json"))
     assert paths
     for path in paths:
-        proxy = Proxy.read("proxy {config}", path)
+        proxy = Proxy.read(["proxy", "{config}"], path)
         assert proxy.takes_many
         made = json.dumps(params(proxy.call("t", bytes=2)))
         assert "{" + "tool}" not in made
@@ -57,4 +72,4 @@ def test_a_profile_that_lacks_something_is_named(tmp_path: Path) -> None:
     path = tmp_path / "half.json"
     path.write_text('{"name": "half"}')
     with pytest.raises(Failed, match=r"half\.json lacks 'call'"):
-        Proxy.read("x", path)
+        Proxy.read(["x"], path)
