@@ -143,3 +143,10 @@ def test_headers_of_the_configuration_are_fit_to_be_sent_or_named(given: dict[st
         assert all(value.isprintable() for value in headers.values())
     else:
         assert bad in headers
+
+
+def test_what_cannot_be_read_beside_a_mirrored_argument_does_not_matter() -> None:
+    maps = {"t": header_map(MARKED)}
+    beside = Raw(b'{"a":"here","n":1e999,"long":' + b"9" * 5_000 + b"}")
+    headers = modern_headers(request("tools/call", {"name": "t", "arguments": beside}), maps)
+    assert headers["mcp-param-A"] == "here"
