@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from emceepee_stdio.backends.channels.stdio import Command, StdioChannel, Surroundings
+from emceepee_stdio.backends.channels.stdio_channel import Command, StdioChannel, Surroundings
 from emceepee_stdio.backends.supervisor import Supervisor
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.ids import Ids

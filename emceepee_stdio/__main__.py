@@ -22,7 +22,7 @@ def main() -> None:
 
     sys.excepthook = _without_interrupts
     interrupts.listen()
-    from emceepee_stdio.cli.app import run  # noqa: PLC0415 - see above
+    from emceepee_stdio.cli.command_line import run  # noqa: PLC0415 - see above
 
     sys.exit(run())
 

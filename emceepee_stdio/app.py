@@ -15,11 +15,11 @@ from emceepee_stdio.config import Config, PolicyMode, ServerConfig, Settings
 from emceepee_stdio.config.source import Source
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.front.hello import Handover
-from emceepee_stdio.front.stdio import serve
+from emceepee_stdio.front.stdio_front import serve
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Event, Journal, default_directory
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.session.servers import Environment
+from emceepee_stdio.session.server_registry import Environment
 from emceepee_stdio.trust.store import default_trust_directory
 
 __all__ = ["environment_of", "run"]

@@ -11,7 +11,7 @@ from typing import Any, cast
 from msgspec import Raw
 from typer.main import get_command
 
-from emceepee_stdio.cli.app import app
+from emceepee_stdio.cli.command_line import app
 from emceepee_stdio.errors import error_types
 from emceepee_stdio.journal import Event
 from emceepee_stdio.state.diagrams import Diagram, diagrams, further_diagrams

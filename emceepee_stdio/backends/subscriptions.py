@@ -12,9 +12,9 @@ from msgspec import Raw
 
 from emceepee_stdio.backends.base import RemoteError
 from emceepee_stdio.backends.connection import Connection
-from emceepee_stdio.backends.listening import Listening
 from emceepee_stdio.backends.lists import KINDS, Kind
 from emceepee_stdio.backends.notifications import Mark
+from emceepee_stdio.backends.subscription_stream import Listening
 from emceepee_stdio.errors import CallTimeout, NotSupported, ProxyError
 from emceepee_stdio.wire.codec import METHOD_NOT_FOUND
 

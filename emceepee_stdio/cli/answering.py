@@ -4,9 +4,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any, cast
 
+from emceepee_stdio.cli.one_shot import Visit
 from emceepee_stdio.cli.prompt import ask, ask_whether
 from emceepee_stdio.cli.terminal import Terminal
-from emceepee_stdio.cli.visit import Visit
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.state import Asked, RequestKind, RequestStatus
 from emceepee_stdio.tools.forms import form_problems

@@ -16,8 +16,8 @@ from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.edit import EditRefused
 from emceepee_stdio.journal import redact_text
+from emceepee_stdio.trust.approval_request import shown
 from emceepee_stdio.trust.store import Approval, Pending, TrustStore, default_trust_directory
-from emceepee_stdio.trust.wishes import shown
 
 __all__ = ["approve"]
 

@@ -13,13 +13,13 @@ import anyio
 import msgspec
 
 from emceepee_stdio.backends.backend_events import LogSource
+from emceepee_stdio.cli.one_shot import Visit, visit
 from emceepee_stdio.cli.report import Check, Status
-from emceepee_stdio.cli.visit import Visit, visit
 from emceepee_stdio.config import BrokenServer, ServerConfig, Settings
 from emceepee_stdio.errors import CannotConnect, ProxyError, WrongCredentials
 from emceepee_stdio.journal import redact_argv, redact_url
 from emceepee_stdio.journal.redact import MARKER
-from emceepee_stdio.trust.pins import Changes
+from emceepee_stdio.trust.tool_pins import Changes
 from emceepee_stdio.wire.environment import child_directory, child_environment, resolve_command
 
 __all__ = ["broken_check", "check_backends"]

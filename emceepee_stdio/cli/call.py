@@ -23,7 +23,7 @@ from emceepee_stdio.config.fields import nearest
 from emceepee_stdio.errors import WrongCredentials
 
 if TYPE_CHECKING:
-    from emceepee_stdio.cli.visit import Visit
+    from emceepee_stdio.cli.one_shot import Visit
     from emceepee_stdio.errors import ProxyError
 
 __all__ = ["call"]
@@ -113,7 +113,7 @@ async def _run(
     import anyio  # noqa: PLC0415 - see above
 
     from emceepee_stdio.cli.answering import answer_questions  # noqa: PLC0415 - see above
-    from emceepee_stdio.cli.visit import visit  # noqa: PLC0415 - see above
+    from emceepee_stdio.cli.one_shot import visit  # noqa: PLC0415 - see above
 
     outcome = _Outcome(None, None, reached=False)
     async with (

@@ -93,7 +93,7 @@ async def _gather(
 ) -> list[dict[str, Any]]:
     import anyio  # noqa: PLC0415 - see above
 
-    from emceepee_stdio.cli.visit import visit  # noqa: PLC0415 - see above
+    from emceepee_stdio.cli.one_shot import visit  # noqa: PLC0415 - see above
     from emceepee_stdio.errors import ProxyError, WrongCredentials  # noqa: PLC0415 - see above
 
     found: dict[str, dict[str, Any]] = {}

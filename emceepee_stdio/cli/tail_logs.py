@@ -28,8 +28,8 @@ from emceepee_stdio.config import load_file
 from emceepee_stdio.config.fields import nearest
 from emceepee_stdio.errors import InvalidPattern, ProxyError
 from emceepee_stdio.journal import Event, Level, default_directory
-from emceepee_stdio.journal.lines import Record
 from emceepee_stdio.journal.reader import Line, Reader
+from emceepee_stdio.journal.records import Record
 from emceepee_stdio.state.patterns import Pattern
 
 __all__ = ["tail_logs"]

@@ -14,8 +14,8 @@ from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.front.protocol import IDENTITY, LEAVES_OPEN, Protocol, Refused
 from emceepee_stdio.front.tool_calls import Meta, ToolCalls
 from emceepee_stdio.journal import Event
-from emceepee_stdio.session.large import RESULTS
-from emceepee_stdio.session.own import read_own
+from emceepee_stdio.session.large_results import RESULTS
+from emceepee_stdio.session.own_resources import read_own
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.versions import SERVER_INFO, SUBSCRIPTION_ID
 from emceepee_stdio.wire.codec import (

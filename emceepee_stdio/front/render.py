@@ -7,10 +7,10 @@ The events are leased: told for good only once the answer has been written.
 import msgspec
 from msgspec import Raw
 
-from emceepee_stdio.session.calls import Call
-from emceepee_stdio.session.context import lease_events, pending_client
-from emceepee_stdio.session.large import stored_whole
+from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.large_results import stored_whole
 from emceepee_stdio.session.reply import Reply, text_block
+from emceepee_stdio.session.response_context import lease_events, pending_client
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import Lease
 from emceepee_stdio.versions import SERVER_INFO

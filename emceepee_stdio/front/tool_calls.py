@@ -19,14 +19,14 @@ from msgspec import UNSET, Raw, UnsetType
 
 from emceepee_stdio.errors import CallFailed, ProxyError
 from emceepee_stdio.front.client_requests import ClientRequests
+from emceepee_stdio.front.consent import AskedBack, AskedDirectly, Questions, Seals
 from emceepee_stdio.front.limits import ceiling_ms
-from emceepee_stdio.front.person import AskedBack, AskedDirectly, Questions, Seals
 from emceepee_stdio.front.protocol import IDENTITY, Protocol, Refused, fills_forms
 from emceepee_stdio.front.render import render
 from emceepee_stdio.journal import Event
 from emceepee_stdio.json_values import mapping
-from emceepee_stdio.session.calls import Call, InputRequired, Person, Work
-from emceepee_stdio.session.large import fitted
+from emceepee_stdio.session.client_calls import Call, InputRequired, Person, Work
+from emceepee_stdio.session.large_results import fitted
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.tools.table import TABLE

@@ -5,8 +5,8 @@ table of known events. It never blocks and never fails its caller. Reading is `j
 which a proxy never needs and therefore is not loaded here.
 """
 
-from emceepee_stdio.journal.events import Event, Level
 from emceepee_stdio.journal.files import default_directory
+from emceepee_stdio.journal.journal_events import Event, Level
 from emceepee_stdio.journal.redact import (
     redact,
     redact_argv,

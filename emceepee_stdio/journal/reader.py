@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from emceepee_stdio.journal.lines import Record
-from emceepee_stdio.journal.trail import Place, Trail
+from emceepee_stdio.journal.records import Record
+from emceepee_stdio.journal.rotated_files import Place, Trail
 
 __all__ = ["Line", "Reader"]
 

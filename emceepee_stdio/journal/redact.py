@@ -11,8 +11,8 @@ from enum import Enum
 from pathlib import PurePath
 from typing import cast
 
-from emceepee_stdio.journal.names import is_secret_name
-from emceepee_stdio.journal.shapes import MARKER, is_plain_value, redact_text
+from emceepee_stdio.journal.secret_names import is_secret_name
+from emceepee_stdio.journal.secret_patterns import MARKER, is_plain_value, redact_text
 
 __all__ = [
     "CUT",

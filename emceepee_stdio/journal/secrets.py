@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from emceepee_stdio.journal.redact import redact_argv, redact_env, redact_url
-from emceepee_stdio.journal.shapes import MARKER
+from emceepee_stdio.journal.secret_patterns import MARKER
 
 __all__ = ["Secrets", "given_secrets"]
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.journal.events import Event, Level
+from emceepee_stdio.journal.background_writer import Outlet
 from emceepee_stdio.journal.files import JournalFile
-from emceepee_stdio.journal.lines import Record
-from emceepee_stdio.journal.outlet import Outlet
+from emceepee_stdio.journal.journal_events import Event, Level
+from emceepee_stdio.journal.records import Record
 from emceepee_stdio.journal.redact import redact_text
 
 __all__ = ["Journal", "JournalStatistics", "write_to_stderr"]

@@ -27,7 +27,14 @@ from emceepee_stdio.backends.backend_events import (
     Withdrawn,
 )
 from emceepee_stdio.journal import Event as JournalEvent
-from emceepee_stdio.session.heard import Flows, Logged, Notified, fields_of, fold_of, ring_of
+from emceepee_stdio.session.server_output import (
+    Flows,
+    Logged,
+    Notified,
+    fields_of,
+    fold_of,
+    ring_of,
+)
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import ClosedBy, EventType, Phase, RequestKind, fold_key
 

@@ -16,7 +16,7 @@ from emceepee_stdio.config import BrokenServer, Config, ServerConfig
 from emceepee_stdio.config.source import Source
 from emceepee_stdio.errors import ConfigInvalid, ProxyError
 from emceepee_stdio.journal import Event, Journal
-from emceepee_stdio.session.servers import Origin, Servers
+from emceepee_stdio.session.server_registry import Origin, Servers
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import EventType
 

@@ -8,9 +8,9 @@ from typing import cast
 
 from emceepee_stdio.backends.backend_events import Question
 from emceepee_stdio.config import Limits
-from emceepee_stdio.session.heard import fields_of, is_too_deep
+from emceepee_stdio.session.server_output import fields_of, is_too_deep
 from emceepee_stdio.state import Asked, RequestKind, Requests
-from emceepee_stdio.state.requests import TooManyRequests
+from emceepee_stdio.state.pending_requests import TooManyRequests
 from emceepee_stdio.wire.codec import INVALID_REQUEST, RpcError
 
 __all__ = ["Questions", "question_of"]

@@ -11,11 +11,11 @@ from emceepee_stdio.config import Config
 from emceepee_stdio.config.source import Source
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Event, Journal
+from emceepee_stdio.session.admission import Gate
 from emceepee_stdio.session.backend_handler import BackendHandler
 from emceepee_stdio.session.configured import Configured, Stamp
-from emceepee_stdio.session.gate import Gate
-from emceepee_stdio.session.pins import Pins
-from emceepee_stdio.session.servers import Environment, Servers
+from emceepee_stdio.session.pin_checks import Pins
+from emceepee_stdio.session.server_registry import Environment, Servers
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import EventType
 from emceepee_stdio.trust.store import TrustStore

@@ -15,7 +15,7 @@ from emceepee_stdio.errors import ProxyError, TaskLimit
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Event as JournalEvent
 from emceepee_stdio.journal import Journal, Secrets
-from emceepee_stdio.session.calls import Call, Calls
+from emceepee_stdio.session.client_calls import Call, Calls
 from emceepee_stdio.session.promotion import promoted
 from emceepee_stdio.session.questions import Questions
 from emceepee_stdio.session.reply import Reply
@@ -36,7 +36,7 @@ from emceepee_stdio.wire.ticker import Ticker
 from emceepee_stdio.wire.wakeup import Wakeup
 
 if TYPE_CHECKING:
-    from emceepee_stdio.session.heard import Logged, Notified
+    from emceepee_stdio.session.server_output import Logged, Notified
 
 __all__ = ["Session"]
 

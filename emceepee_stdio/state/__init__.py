@@ -6,11 +6,17 @@ happened comes back as a value. Nothing here waits, writes or knows who is liste
 
 from emceepee_stdio.state.diagrams import Diagram, diagrams
 from emceepee_stdio.state.event_log import EventLog, Lease
-from emceepee_stdio.state.events import Event, EventType, fold_key
+from emceepee_stdio.state.event_types import Event, EventType, fold_key
 from emceepee_stdio.state.machine import IllegalMove
 from emceepee_stdio.state.patterns import Pattern
+from emceepee_stdio.state.pending_requests import (
+    Asked,
+    ClosedBy,
+    RequestKind,
+    Requests,
+    RequestStatus,
+)
 from emceepee_stdio.state.phases import PHASES, Phase
-from emceepee_stdio.state.requests import Asked, ClosedBy, RequestKind, Requests, RequestStatus
 from emceepee_stdio.state.restarts import RestartPolicy, Restarts
 from emceepee_stdio.state.results import Results
 from emceepee_stdio.state.ring import Reading, Ring

@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from emceepee_stdio.state.event_log import DELIVERY
 from emceepee_stdio.state.machine import Machine
+from emceepee_stdio.state.pending_requests import ELICITATION_STATES, SAMPLING_STATES
 from emceepee_stdio.state.phases import PHASES
-from emceepee_stdio.state.requests import ELICITATION_STATES, SAMPLING_STATES
 from emceepee_stdio.state.tasks import TASK_STATES
 from emceepee_stdio.state.timers import TIMER_STATES
 

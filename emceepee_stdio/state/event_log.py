@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
 
-from emceepee_stdio.state.events import Event, EventType
+from emceepee_stdio.state.event_types import Event, EventType
 from emceepee_stdio.state.machine import Machine, Move
 
 __all__ = ["DELIVERY", "Added", "Delivery", "EventLog", "Lease", "LogStatistics"]

@@ -5,10 +5,10 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, UnsetType
 
-from emceepee_stdio.session.calls import Call
-from emceepee_stdio.session.context import lease_events, pending_client
+from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.promotion import shown_task
 from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.response_context import lease_events, pending_client
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.state import Event, EventType, Lease
 from emceepee_stdio.tools.registry import Params

@@ -14,7 +14,7 @@ import anyio
 import anyio.lowlevel
 from msgspec import UNSET, Meta, UnsetType
 
-from emceepee_stdio.backends.link import Link
+from emceepee_stdio.backends.backend import Link
 from emceepee_stdio.backends.lists import Kind
 from emceepee_stdio.errors import (
     InvalidArguments,
@@ -23,7 +23,7 @@ from emceepee_stdio.errors import (
     ServerNotFound,
     ServerUnavailable,
 )
-from emceepee_stdio.session.calls import Call
+from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.state import Pattern, Phase
 from emceepee_stdio.wire.codec import to_json

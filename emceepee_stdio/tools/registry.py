@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from emceepee_stdio.errors import InvalidArguments
-from emceepee_stdio.session.calls import Call
+from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.wire.codec import to_json

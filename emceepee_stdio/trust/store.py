@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct, field
 
 from emceepee_stdio.config.edit import write_whole
-from emceepee_stdio.trust.pins import Pinned
+from emceepee_stdio.trust.tool_pins import Pinned
 
 try:
     import fcntl

@@ -33,7 +33,7 @@ from emceepee_stdio.wire.codec import (
     encode_result,
     salvage_id,
 )
-from emceepee_stdio.wire.lines import Lines, Oversized
+from emceepee_stdio.wire.framing import Lines, Oversized
 
 __all__ = [
     "Closed",

@@ -22,8 +22,8 @@ import anyio
 import anyio.to_thread
 
 from emceepee_stdio.errors import CannotConnect
+from emceepee_stdio.wire.framing import Lines, Oversized
 from emceepee_stdio.wire.job_object import contain
-from emceepee_stdio.wire.lines import Lines, Oversized
 from emceepee_stdio.wire.pipes import open_reader, open_writer
 from emceepee_stdio.wire.stragglers import kill_group, kill_marked
 

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 import anyio
 import pytest
 
-from emceepee_stdio.cli import app
 from tests.e2e.client import Setting
 
 __all__ = ["ESCAPES", "PATIENCE", "Cli", "Home", "Ran", "Screen"]
@@ -86,11 +85,11 @@ class Cli:
         return self.home / ".config" / "emceepee" / "config.json"
 
     def run(self, *arguments: str, script: Path | None = None) -> Ran:
-        script = script or Path(app.__file__).parents[1] / "__main__.py"
+        script = script or Path(command_line.__file__).parents[1] / "__main__.py"
         self.monkeypatch.setattr(sys, "argv", [str(script), *arguments])
         self.capture.readouterr()
         try:
-            code = app.run()
+            code = command_line.run()
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 0
         return Ran(code, *self.capture.readouterr())

@@ -26,7 +26,7 @@ from emceepee_stdio.backends.backend_events import (
     ServerNotification,
     Withdrawn,
 )
-from emceepee_stdio.backends.channels.stdio import (
+from emceepee_stdio.backends.channels.stdio_channel import (
     Command,
     StdioChannel,
     StdioOptions,

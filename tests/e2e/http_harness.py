@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from emceepee_stdio.backends.channels.http import HttpChannel, HttpOptions, HttpTimes
+from emceepee_stdio.backends.channels.http_channel import HttpChannel, HttpOptions, HttpTimes
 from emceepee_stdio.backends.channels.http_conversation import HttpConversation
 from emceepee_stdio.backends.supervisor import Supervisor
 from emceepee_stdio.clock import Clock

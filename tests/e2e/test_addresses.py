@@ -21,10 +21,15 @@ from emceepee_stdio.config import Config, ServerConfig, Settings
 from emceepee_stdio.errors import CannotConnect, InvalidArguments, NeedsApproval, ProxyError
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
-from emceepee_stdio.session.calls import Call, Decision, OnLate
+from emceepee_stdio.session.client_calls import Call, Decision, OnLate
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.session.servers import Origin
-from emceepee_stdio.tools.servers import AddServer, ReconnectServer, add_server, reconnect_server
+from emceepee_stdio.session.server_registry import Origin
+from emceepee_stdio.tools.server_tools import (
+    AddServer,
+    ReconnectServer,
+    add_server,
+    reconnect_server,
+)
 from emceepee_stdio.trust.addresses import Area, only
 from emceepee_stdio.wire.process import StopTimes
 from tests.e2e.client import http_server

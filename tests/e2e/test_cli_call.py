@@ -311,7 +311,7 @@ async def test_nothing_heavy_is_loaded_for_little(home: Home, arguments: list[st
             env=home.environ(),
         )
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.decode().splitlines()}
-    assert "emceepee_stdio.cli.app" in loaded
+    assert "emceepee_stdio.cli.command_line" in loaded
     heavy = {"mcp", "anyio", "httpx2", "httpcore2", "asyncio", "regex"}
     assert heavy & {name.partition(".")[0] for name in loaded} == set()
 

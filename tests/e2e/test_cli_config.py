@@ -10,7 +10,7 @@ import pytest
 
 from emceepee_stdio.config import load_file
 from emceepee_stdio.config.clients import CLIENTS, Client
-from emceepee_stdio.tools.servers import AddServer, _config_line
+from emceepee_stdio.tools.server_tools import AddServer, _config_line
 from tests.e2e.cli_harness import Cli
 
 SECRETS = {

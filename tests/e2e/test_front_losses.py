@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.backend_harness import HttpServer
 from tests.e2e.client import (
     Client,
     Setting,
@@ -18,7 +19,6 @@ from tests.e2e.client import (
     server,
     until,
 )
-from tests.e2e.link_harness import HttpServer
 from tests.peers import rude
 
 

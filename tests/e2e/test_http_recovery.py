@@ -9,8 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from emceepee_stdio.backends.channels.http import HttpChannel
-from emceepee_stdio.backends.link import Link, LinkOptions
+from emceepee_stdio.backends.backend import Link, LinkOptions
+from emceepee_stdio.backends.channels.http_channel import HttpChannel
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, ProxyError, ServerDisconnected
 from emceepee_stdio.ids import Ids

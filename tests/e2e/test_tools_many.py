@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.e2e.client import Client, Setting, command, proxy, server
 from tests.e2e.servers.catalogue import servers
-from tests.e2e.wishes import HELD_OUT, WISHES
+from tests.e2e.tool_searches import HELD_OUT, WISHES
 from tests.peers import SERVERS
 
 CATALOGUE = servers()

@@ -22,7 +22,7 @@ from emceepee_stdio.front.protocol import Protocol, Refused
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.session.servers import Environment
+from emceepee_stdio.session.server_registry import Environment
 from emceepee_stdio.wire.codec import Malformed, Notification, Request, RequestId
 from emceepee_stdio.wire.peer import Outcome, OutgoingRequest, Peer, method_not_found
 from tests.fuzz.mutate import Mutator, load, names_a_number_between

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from emceepee_stdio.cli.app import app
+from emceepee_stdio.cli.command_line import app
 from emceepee_stdio.cli.serve import OPTIONS, _parser
 
 

@@ -17,10 +17,10 @@ from emceepee_stdio.front.front import Front
 from emceepee_stdio.front.protocol import Protocol
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
-from emceepee_stdio.session.calls import Call
+from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.session.servers import Environment
+from emceepee_stdio.session.server_registry import Environment
 from emceepee_stdio.state import EventType
 from emceepee_stdio.tools.registry import Params, Tool
 from emceepee_stdio.tools.table import TABLE

@@ -12,7 +12,7 @@ from emceepee_stdio.front.limits import ceiling_ms
 from emceepee_stdio.front.render import render
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
-from emceepee_stdio.session.calls import Call
+from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import EventType, RequestKind

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.journal import reader as reader_module
-from emceepee_stdio.journal import trail as trail_module
+from emceepee_stdio.journal import rotated_files as trail_module
 from emceepee_stdio.journal.files import JournalFile
-from emceepee_stdio.journal.lines import Record
 from emceepee_stdio.journal.reader import Line, Reader
-from emceepee_stdio.journal.trail import Part
+from emceepee_stdio.journal.records import Record
+from emceepee_stdio.journal.rotated_files import Part
 
 NOON = 1_700_000_000.0
 PATIENCE = 60.0

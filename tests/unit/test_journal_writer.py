@@ -10,9 +10,9 @@ import pytest
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.journal import Event, Journal, Level, default_directory, writer
+from emceepee_stdio.journal.background_writer import Outlet
 from emceepee_stdio.journal.files import JournalFile
-from emceepee_stdio.journal.lines import MAX_LINE_BYTES, MAX_STDERR_CHARS, MAX_STRING_CHARS
-from emceepee_stdio.journal.outlet import Outlet
+from emceepee_stdio.journal.records import MAX_LINE_BYTES, MAX_STDERR_CHARS, MAX_STRING_CHARS
 
 NOON = 1_800_000_000.0
 

@@ -16,7 +16,7 @@ from emceepee_stdio.config.source import Source
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.session.servers import Environment
+from emceepee_stdio.session.server_registry import Environment
 from emceepee_stdio.wire.process import StopTimes
 
 # The file is looked at in a thread, which virtual time does not wait for.

@@ -8,8 +8,8 @@ import pytest
 from emceepee_stdio.state.diagrams import Diagram, diagrams, further_diagrams, state_diagram
 from emceepee_stdio.state.event_log import DELIVERY
 from emceepee_stdio.state.machine import Machine, Move
+from emceepee_stdio.state.pending_requests import ELICITATION_STATES, SAMPLING_STATES
 from emceepee_stdio.state.phases import PHASES
-from emceepee_stdio.state.requests import ELICITATION_STATES, SAMPLING_STATES
 from emceepee_stdio.state.tasks import TASK_STATES, TaskStatus
 from emceepee_stdio.state.timers import TIMER_STATES
 

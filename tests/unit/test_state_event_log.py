@@ -14,7 +14,7 @@ from emceepee_stdio.state.event_log import (
     Lease,
     LogStatistics,
 )
-from emceepee_stdio.state.events import EventType, fold_key
+from emceepee_stdio.state.event_types import EventType, fold_key
 from emceepee_stdio.state.machine import IllegalMove
 
 NOTE = EventType.NOTIFICATION

@@ -19,7 +19,7 @@ from emceepee_stdio.errors import (
     ServerNotFound,
 )
 from emceepee_stdio.journal import Secrets
-from emceepee_stdio.session.calls import Call
+from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.state import Phase
 from emceepee_stdio.tools.listing import Found, gather, having, matching, page, pattern
 

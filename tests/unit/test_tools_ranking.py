@@ -4,7 +4,7 @@ import pytest
 
 from emceepee_stdio.tools.ranking import rank, words
 from tests.e2e.servers.catalogue import servers
-from tests.e2e.wishes import HELD_OUT, WISHES
+from tests.e2e.tool_searches import HELD_OUT, WISHES
 
 CATALOGUE = [(server, tool) for server, tools in servers().items() for tool in tools]
 

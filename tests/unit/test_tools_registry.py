@@ -5,7 +5,7 @@ import pytest
 from msgspec import Raw
 
 from emceepee_stdio.errors import InvalidArguments
-from emceepee_stdio.session.calls import Call
+from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.tools.registry import Params, Tool
 from emceepee_stdio.tools.table import TABLE, TOOLS

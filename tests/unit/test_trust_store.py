@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from emceepee_stdio.trust import store as module
-from emceepee_stdio.trust.pins import Pinned
 from emceepee_stdio.trust.store import Pending, TrustStore, default_trust_directory
+from emceepee_stdio.trust.tool_pins import Pinned
 
 AT = "2026-01-01T00:00:00.000Z"
 
@@ -144,7 +144,7 @@ def test_stores_that_begin_at_the_same_time_have_one_key(directory: Path):
 WRITER = """
 import sys
 from pathlib import Path
-from emceepee_stdio.trust.pins import Pinned
+from emceepee_stdio.trust.tool_pins import Pinned
 from emceepee_stdio.trust.store import Pending, TrustStore
 
 store, who = TrustStore(Path(sys.argv[1])), sys.argv[2]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from emceepee_stdio.wire.lines import Lines, Oversized
+from emceepee_stdio.wire.framing import Lines, Oversized
 
 __all__ = ["EventStream", "OversizedEvent", "ServerEvent"]
 

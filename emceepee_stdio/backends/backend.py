@@ -1,0 +1,399 @@
+"""A backend as the session sees it: what every server can do, whatever the channel and the era.
+
+A link stands between the supervisor, whose connections it uses, and the session, which hears of
+both eras in the same words. Whatever the server tells comes through `_take`: what concerns the
+lists, the subscriptions and the roots is seen to here, the rest is passed on. Nothing that was
+begun on one connection is carried over to the next.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import anyio
+from anyio.abc import TaskGroup
+from msgspec import Raw
+
+from emceepee_stdio.backends.backend_events import (
+    BackendEvent,
+    Emit,
+    HealthChange,
+    ListsDiffer,
+    PhaseChange,
+    Question,
+    ServerNotification,
+)
+from emceepee_stdio.backends.base import (
+    Cancel,
+    OnResult,
+    Params,
+    RemoteError,
+    Sender,
+    Snapshot,
+)
+from emceepee_stdio.backends.connection import Channel, Connection
+from emceepee_stdio.backends.exchange import Exchange, ExchangeContext
+from emceepee_stdio.backends.health import Health, HealthPolicy
+from emceepee_stdio.backends.lists import KINDS, Item, Kind, Lists, differ
+from emceepee_stdio.backends.notifications import decoded, log_line, without_stream
+from emceepee_stdio.backends.subscription_stream import ACKNOWLEDGED
+from emceepee_stdio.backends.subscriptions import Subscriptions
+from emceepee_stdio.backends.supervisor import Supervisor
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.errors import (
+    InvalidArguments,
+    NotSupported,
+    PromptNotFound,
+    ProxyError,
+    ResourceNotFound,
+    ServerDisconnected,
+)
+from emceepee_stdio.json_values import mapping
+from emceepee_stdio.state.phases import Phase
+from emceepee_stdio.state.restarts import RestartPolicy, Restarts
+from emceepee_stdio.wire.codec import INVALID_PARAMS, METHOD_NOT_FOUND, to_json
+from emceepee_stdio.wire.peer import OutgoingRequest
+
+__all__ = ["Link", "LinkOptions", "Roots"]
+
+_RESOURCE_NOT_FOUND = -32002
+_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+_LIST_CHANGED = {
+    "notifications/tools/list_changed": (Kind.TOOLS,),
+    "notifications/resources/list_changed": (Kind.RESOURCES, Kind.TEMPLATES),
+    "notifications/prompts/list_changed": (Kind.PROMPTS,),
+}
+
+Roots = Callable[[], Sequence[Mapping[str, str]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkOptions:
+    """How this backend is treated. Times are seconds."""
+
+    lazy: bool = False
+    request: float = 60.0
+    rounds: int = 10
+    restarts: RestartPolicy = field(default_factory=RestartPolicy)
+    health: HealthPolicy = field(default_factory=HealthPolicy)
+    on_tools: Callable[[tuple[Item, ...]], None] | None = None
+
+
+class Link(Sender):
+    """A backend. Make it, start `run` in a task group, and use it from anywhere."""
+
+    def __init__(
+        self,
+        name: str,
+        make_channel: Callable[[Emit], Channel],
+        *,
+        emit: Emit,
+        clock: Clock,
+        uniform: Callable[[float, float], float],
+        tasks: TaskGroup,
+        roots: Roots = tuple,
+        options: LinkOptions | None = None,
+    ) -> None:
+        options = options or LinkOptions()
+        self.name = name
+        self._emit = emit
+        self._clock = clock
+        self._roots = roots
+        self._options = options
+        self._log_level: str | None = None
+        self._seen_tools: tuple[Item, ...] | None = None
+        self.lists = Lists(name, clock)
+        self.subscriptions = Subscriptions(name, on_gap=self.lists.drop_all, note=self._note)
+        self._health = Health(
+            options.health,
+            uniform=uniform,
+            on_degraded=lambda n: emit(HealthChange(degraded=True, misses=n)),
+            on_restored=lambda n: emit(HealthChange(degraded=False, misses=n)),
+        )
+        self._supervisor = Supervisor(
+            name,
+            make_channel(self._take),
+            emit=self._take,
+            clock=clock,
+            restarts=Restarts(options.restarts, uniform=uniform),
+            tasks=tasks,
+            lazy=options.lazy,
+        )
+        self._exchange = ExchangeContext(
+            server=name,
+            supervisor=self._supervisor,
+            emit=self._take,
+            clock=clock,
+            max_rounds=options.rounds,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Link {self._supervisor!r}>"
+
+    @property
+    def phase(self) -> Phase | None:
+        return self._supervisor.phase
+
+    def snapshot(self) -> Snapshot:
+        return replace(
+            self._supervisor.snapshot(),
+            counts=self.lists.counts(),
+            degraded=self._health.degraded,
+        )
+
+    # Its life
+
+    async def run(self) -> None:
+        """Own the backend until it is stopped."""
+        await self._supervisor.run()
+
+    async def stop(self) -> None:
+        """Returns when nothing of the backend is left."""
+        await self._supervisor.stop()
+
+    async def connect(self, *, within: float) -> Connection:
+        """The living connection, made first if need be."""
+        return await self._supervisor.connection(within=within)
+
+    async def reconnect(self, *, within: float) -> None:
+        await self._supervisor.reconnect(within=within)
+
+    async def ping(self, *, within: float) -> None:
+        """The lightest request that there is, answered."""
+        connection, left = await self._reach(within)
+        await connection.ask(_light_request(connection), None, left)
+
+    async def _reach(self, within: float) -> tuple[Connection, float]:
+        """The living connection, made first if need be, and the time that is left."""
+        if self._supervisor.current is not None:
+            return self._supervisor.current, within
+        began = self._clock.now()
+        connection = await self._supervisor.connection(within=within)
+        return connection, within - (self._clock.now() - began)
+
+    # What the server tells
+
+    def _take(self, event: BackendEvent) -> None:
+        match event:
+            case PhaseChange(phase=Phase.CONNECTED):
+                self._connected(event)
+                return
+            case Question(method="roots/list"):
+                event.respond(to_json({"roots": list(self._roots())}))
+                return
+            case ServerNotification():
+                taken = self._taken_in(event)
+                if taken is None:
+                    return
+                event = taken
+            case _:
+                pass
+        self._emit(event)
+
+    def _connected(self, change: PhaseChange) -> None:
+        known = self.lists.all_known()
+        self.lists.drop_all()
+        connection = self._supervisor.current
+        if connection is not None:
+            connection.log_level = self._log_level
+            connection.services.append(partial(self._serve, connection, known))
+            self.subscriptions.begin(connection)
+        self._emit(change)
+        if connection is not None:
+            self._health.well()
+
+    def _taken_in(self, event: ServerNotification) -> BackendEvent | None:
+        """What a notification means to the session; None when it is for us alone."""
+        method, params = event.method, event.params
+        if method == "notifications/message":
+            return log_line(params)
+        if method == ACKNOWLEDGED:
+            self.subscriptions.acknowledged(params)
+            return None
+        connection = self._supervisor.current
+        if connection is not None and connection.is_modern:
+            params, stream = without_stream(params)
+            if stream is not None and not self.subscriptions.hears(stream):
+                return None
+        for kind in _LIST_CHANGED.get(method, ()):
+            self.lists.drop(kind)
+        return ServerNotification(method, params)
+
+    def _note(self, text: str) -> None:
+        if self._supervisor.current is not None:
+            self._supervisor.current.note(text)
+
+    # While a connection lives
+
+    async def _serve(self, connection: Connection, known: Mapping[Kind, tuple[Item, ...]]) -> None:
+        """Restore what was wanted, listen, watch its health."""
+        look = partial(connection.ask, _light_request(connection), None)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.subscriptions.listen)
+            tasks.start_soon(self._restore, connection, known)
+            tasks.start_soon(self._health.watch, look)
+
+    async def _restore(
+        self, connection: Connection, known: Mapping[Kind, tuple[Item, ...]]
+    ) -> None:
+        within = self._options.request
+        steps: list[Callable[[], Awaitable[object]]] = [
+            partial(self.subscriptions.restore, connection, within=within)
+        ]
+        if self._log_level is not None and not connection.is_modern:
+            level = {"level": self._log_level}
+            steps.append(partial(connection.ask, "logging/setLevel", level, within))
+        steps.append(partial(self._compare, connection, known))
+        for step in steps:
+            try:
+                await step()
+            except ServerDisconnected:
+                return
+            except ProxyError as error:
+                connection.note(f"not everything could be restored after connecting: {error.fact}")
+
+    async def _compare(
+        self, connection: Connection, known: Mapping[Kind, tuple[Item, ...]]
+    ) -> None:
+        """Fetch anew what was known before, and say what is no longer the same."""
+        changed: list[str] = []
+        try:
+            for kind, before in known.items():
+                now = await self._list(connection, kind, within=self._options.request)
+                name = KINDS[kind].capability
+                if differ(before, now) and name not in changed:
+                    changed.append(name)
+        finally:
+            if changed:
+                self._emit(ListsDiffer(changed))
+
+    # What the session asks
+
+    def send(self, request: OutgoingRequest, on_done: OnResult) -> Cancel:
+        """Until the result is complete, connecting first if need be."""
+        return Exchange(self._exchange, request, on_done).cancel
+
+    async def ask(self, method: str, params: Params, *, within: float, call: object = None) -> Raw:
+        deadline = self._clock.now() + within
+        return await self.request(
+            OutgoingRequest(
+                method=method, params=params, within=within, deadline=deadline, call=call
+            )
+        )
+
+    async def call_tool(
+        self, tool: str, arguments: Raw | Params, *, within: float, call: object = None
+    ) -> Raw:
+        params = {"name": tool, "arguments": arguments}
+        return await self.ask("tools/call", params, within=within, call=call)
+
+    async def list_all(self, kind: str, *, within: float) -> tuple[Item, ...]:
+        """The whole list; empty where the server has nothing of the kind."""
+        wanted = Kind(kind)
+        connection, left = await self._reach(within)
+        return await self._list(connection, wanted, within=left)
+
+    async def read_resource(self, uri: str, *, within: float, call: object = None) -> Raw:
+        try:
+            return await self.ask("resources/read", {"uri": uri}, within=within, call=call)
+        except RemoteError as error:
+            if _is_missing_resource(error):
+                raise ResourceNotFound(f"{self.name} has no resource {uri!r}.") from None
+            raise self._unsupported(error, "resources") from None
+
+    async def get_prompt(
+        self, prompt: str, arguments: Params, *, within: float, call: object = None
+    ) -> Raw:
+        deadline = self._clock.now() + within
+        params = {"name": prompt, "arguments": arguments}
+        try:
+            return await self.ask("prompts/get", params, within=within, call=call)
+        except RemoteError as error:
+            refused = error
+        if refused.error.code == INVALID_PARAMS:
+            await self._check_prompt(prompt, within=deadline - self._clock.now())
+        raise self._unsupported(refused, "prompts")
+
+    async def complete(
+        self, ref: Params, argument: Params, context: Params | None, *, within: float
+    ) -> Raw:
+        params: dict[str, object] = {"ref": ref, "argument": argument}
+        if context:
+            params["context"] = {"arguments": context}
+        try:
+            return await self.ask("completion/complete", params, within=within)
+        except RemoteError as error:
+            raise self._unsupported(error, "completion") from None
+
+    async def subscribe(self, uri: str, *, within: float) -> None:
+        connection, left = await self._reach(within)
+        await self.subscriptions.add(uri, connection, within=left)
+
+    async def unsubscribe(self, uri: str, *, within: float) -> None:
+        self.subscriptions.forget(uri)
+        connection, left = await self._reach(within)
+        await self.subscriptions.remove(uri, connection, within=left)
+
+    async def set_log_level(self, level: str, *, within: float) -> None:
+        """At once on a handshake connection; on a modern one each later request asks for it."""
+        if level not in _LEVELS:
+            raise InvalidArguments(f"{level!r} is no log level: {', '.join(_LEVELS)}.")
+        connection, left = await self._reach(within)
+        if not connection.is_modern:
+            try:
+                await connection.ask("logging/setLevel", {"level": level}, left)
+            except RemoteError as error:
+                raise self._unsupported(error, "log levels") from None
+        self._log_level = connection.log_level = level
+
+    async def _list(self, connection: Connection, kind: Kind, *, within: float) -> tuple[Item, ...]:
+        terms = KINDS[kind]
+        if kind is not Kind.TOOLS and not connection.declares(terms.capability):
+            return self.lists.nothing(kind)
+        deadline = self._clock.now() + within
+
+        async def fetch(params: Params | None) -> Raw:
+            return await connection.request(
+                OutgoingRequest(
+                    method=terms.method, params=params, within=within, deadline=deadline
+                )
+            )
+
+        items = await self.lists.get(
+            kind,
+            fetch,
+            told_of_changes=self.subscriptions.tells_changes(kind),
+            within=within,
+        )
+        if kind is Kind.TOOLS and items is not self._seen_tools:
+            self._seen_tools = items
+            connection.tools_listed(items)
+            if self._options.on_tools is not None:
+                self._options.on_tools(items)
+        return items
+
+    # What went wrong
+
+    async def _check_prompt(self, prompt: str, *, within: float) -> None:
+        """Wrong params may mean an unknown prompt: the list can tell."""
+        try:
+            listed = await self.list_all(Kind.PROMPTS, within=within)
+        except ProxyError:
+            return
+        if all(item.get("name") != prompt for item in listed):
+            raise PromptNotFound(f"{self.name} has no prompt {prompt!r}.")
+
+    def _unsupported(self, error: RemoteError, what: str) -> ProxyError:
+        if error.error.code == METHOD_NOT_FOUND:
+            return NotSupported(f"{self.name} does not support {what}.")
+        return error
+
+
+def _light_request(connection: Connection) -> str:
+    return "server/discover" if connection.is_modern else "ping"
+
+
+def _is_missing_resource(error: RemoteError) -> bool:
+    if error.error.code == _RESOURCE_NOT_FOUND:
+        return True
+    return error.error.code == INVALID_PARAMS and "uri" in mapping(decoded(error.error.data))

@@ -1,0 +1,76 @@
+"""A session for one command: the servers as the proxy would have them, without a client.
+
+Each server is tried once, in the time that the command has. Nothing of it is left afterwards.
+"""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+
+import anyio
+import msgspec
+
+from emceepee_stdio.app import environment_of
+from emceepee_stdio.backends.backend import Link
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.config import Config, RestartOverrides, ServerConfig, Settings
+from emceepee_stdio.ids import Ids
+from emceepee_stdio.journal import Journal, redact_text
+from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.session.server_registry import Origin
+from emceepee_stdio.wire.process import StopTimes
+
+__all__ = ["Visit", "visit"]
+
+_STOP = StopTimes(term=0.2, kill=0.6)
+
+
+class Visit:
+    """The session of one command."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+
+    def __repr__(self) -> str:
+        return f"<Visit {self.runtime!r}>"
+
+    async def open(self, server: ServerConfig) -> Link:
+        """A server that has begun to connect, and is not started again when it fails."""
+        once = msgspec.structs.replace(server, lazy=False, restart=RestartOverrides(attempts=0))
+        servers = self.runtime.servers
+        return await servers.add(once, self.runtime.group(), origin=Origin.CONFIGURATION)
+
+    def shown(self, text: str) -> str:
+        """What may be shown of what a server says."""
+        return redact_text(self.runtime.session.secrets.mask(text))
+
+
+@asynccontextmanager
+async def visit(
+    settings: Settings, *, environ: Mapping[str, str], within: float
+) -> AsyncGenerator[Visit]:
+    """The session; every server in it is stopped at its end."""
+    clock = Clock()
+    patience = max(round(within * 1000), 1)
+    timeouts = msgspec.structs.replace(
+        settings.timeouts,
+        connect_ms=patience,
+        request_ms=patience,
+        stop_term_ms=round(_STOP.term * 1000),
+        stop_kill_ms=round(_STOP.kill * 1000),
+    )
+    settings = msgspec.structs.replace(settings, timeouts=timeouts)
+    runtime = Runtime(
+        Config(settings=settings),
+        clock=clock,
+        ids=Ids(clock),
+        journal=Journal.silent(clock),
+        environment=environment_of(settings, environ),
+    )
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(runtime.run)
+        try:
+            yield Visit(runtime)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await runtime.stop(_STOP)
+        tasks.cancel_scope.cancel()

@@ -1,0 +1,262 @@
+"""The gate through which every server has to come that a model adds.
+
+By the policy it is let in, turned away, or put to a person: through the client where that can ask,
+else by `emceepee approve`. What the model says never counts as consent.
+"""
+
+import os
+import shlex
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.to_thread
+
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.config import Policy, ServerConfig
+from emceepee_stdio.errors import InvalidArguments, NeedsApproval, PolicyDenied
+from emceepee_stdio.journal import Event, Journal, redact_argv, redact_url
+from emceepee_stdio.session.client_calls import Call, Decision
+from emceepee_stdio.session.server_registry import Admission, Environment, Member, Origin
+from emceepee_stdio.trust.addresses import AddressRule, Area, area_of, named_area, only
+from emceepee_stdio.trust.approval_request import Wish, shown, wish_for
+from emceepee_stdio.trust.store import Pending, TrustStore
+from emceepee_stdio.wire.environment import child_directory, child_environment, resolve_command
+
+__all__ = ["Gate"]
+
+_HEADLESS = (
+    "Do not ask again for the same. A person can add it with `emceepee config add`; where nobody "
+    "can be asked, the proxy is started with `--policy allow`."
+)
+# A person has to read it; nobody reads more than this.
+_READABLE_CHARS = 20_000
+_MOST_REFUSED = 10_000
+_MOST_IN_VAIN = 50
+
+
+class Gate:
+    """Decides about one server at a time; several may wait for a person."""
+
+    def __init__(
+        self,
+        store: TrustStore,
+        *,
+        policy: Callable[[], Policy],
+        configured: Callable[[], Sequence[ServerConfig]],
+        environment: Environment,
+        clock: Clock,
+        journal: Journal,
+    ) -> None:
+        self._store = store
+        self._policy = policy
+        self._configured = configured
+        self._environment = environment
+        self._clock = clock
+        self._journal = journal
+        self._agreed: set[str] = set()
+        self._refused: set[str] = set()
+        self._in_vain = 0
+
+    def __repr__(self) -> str:
+        return f"<Gate {self._policy().mode}>"
+
+    async def admit(
+        self, config: ServerConfig, call: Call, *, replaced: Member | None = None
+    ) -> Admission:
+        """Let it in, or raise; may wait for a person as long as the client waits for us."""
+        mode = self._policy().mode
+        if mode == "allow":
+            return Admission("policy allow")
+        if mode == "deny":
+            self._record(Event.APPROVAL_DENIED, config, reason="policy deny")
+            raise PolicyDenied(f"{config.name} was not added: by policy no model adds servers.")
+        wish = await anyio.to_thread.run_sync(self._wish, config)
+        rule, obstacle = await anyio.to_thread.run_sync(_way, config)
+        if replaced is not None and replaced.origin is Origin.CONFIGURATION:
+            obstacle = f"It takes the place of {shown(config.name)}, which you configured."
+        if mode == "auto" and config.url is not None and obstacle is None:
+            return Admission("policy auto", rule)
+        digest = await anyio.to_thread.run_sync(self._known, wish)
+        if digest is None:
+            return Admission("known to a person", rule)
+        if call.person is None and mode == "auto" and config.url is None and obstacle is None:
+            # Hosts that cannot ask for us ask the person themselves before every call.
+            self._record(Event.APPROVAL_SKIPPED, config)
+            return Admission("not asked: this client cannot ask for us")
+        if obstacle is not None:
+            wish = _with_remark(wish, obstacle)
+        return await self._ask(config, wish, digest, call, rule)
+
+    async def _ask(
+        self,
+        config: ServerConfig,
+        wish: Wish,
+        digest: str,
+        call: Call,
+        rule: AddressRule | None,
+    ) -> Admission:
+        if digest in self._refused:
+            raise PolicyDenied(
+                f"{config.name} was not added: the same was refused before in this session.",
+                hint=_HEADLESS,
+            )
+        text = wish.text()
+        if len(text) > _READABLE_CHARS:
+            raise PolicyDenied(
+                f"{config.name} was not added: its command line is longer than a person reads.",
+                hint="Put what it needs into a file, and name that.",
+            )
+        decision = Decision.CANNOT_ASK
+        if call.person is not None:
+            decision = await call.person.confirm(
+                text,
+                digest,
+                on_ask=lambda: self._trouble(config),
+                on_late=lambda kept: self._remember(config, digest, kept=kept),
+            )
+        match decision:
+            case Decision.AGREED | Decision.AGREED_ONCE:
+                await self._remember(config, digest, kept=decision is Decision.AGREED)
+                return Admission("a person agreed", rule)
+            case Decision.REFUSED:
+                self._record(Event.APPROVAL_DENIED, config, reason="the person refused")
+                if len(self._refused) < _MOST_REFUSED:
+                    self._refused.add(digest)
+                raise PolicyDenied(
+                    f"{config.name} was not added: the person, or the client for them, refused.",
+                    hint=_HEADLESS,
+                )
+            case Decision.OPEN:
+                raise NeedsApproval(
+                    f"The person has not said yet whether {config.name} may be added.",
+                    hint="Call add_server again with the same arguments to wait for the answer.",
+                )
+            case Decision.CANNOT_ASK:
+                raise await self._put_aside(config, text, digest)
+
+    def _trouble(self, config: ServerConfig) -> None:
+        """A person is about to be asked; there is an end to that."""
+        if self._in_vain >= _MOST_IN_VAIN:
+            raise PolicyDenied(
+                f"{config.name} was not added: the person was asked {_MOST_IN_VAIN} times without "
+                "agreeing, and is left in peace.",
+                hint=_HEADLESS,
+            )
+        self._in_vain += 1
+        self._record(Event.APPROVAL_REQUESTED, config)
+
+    async def _put_aside(self, config: ServerConfig, text: str, digest: str) -> NeedsApproval:
+        """Leave it for `emceepee approve`."""
+        pending = Pending(digest=digest, name=config.name, text=text, at=self._now())
+        self._record(Event.APPROVAL_REQUESTED, config, id=pending.id)
+        try:
+            await anyio.to_thread.run_sync(self._store.wait_for, pending)
+        except OSError as error:
+            return NeedsApproval(
+                f"A person has to allow {config.name}, but that cannot be noted: {error.strerror}.",
+                hint="A person can add it with `emceepee config add`.",
+            )
+        return NeedsApproval(
+            f"A person has to allow {config.name} first.",
+            hint=f"Ask them to run `emceepee approve {pending.id}` in a terminal; then call "
+            "add_server again.",
+        )
+
+    def _wish(self, config: ServerConfig) -> Wish:
+        """What the settings come to on this machine; raises where they come to nothing."""
+        if config.url is not None:
+            return wish_for(config)
+        around = self._environment
+        env = child_environment(around.environ, env=config.env, pass_env=config.pass_env, owner="")
+        directory = around.cwd / child_directory(config.cwd, ours=around.cwd, home=around.home)
+        found = resolve_command(config.command or "", path=env.get("PATH", ""), directory=directory)
+        program = os.path.abspath(directory / found)  # noqa: PTH100 - its links must stay
+        return wish_for(
+            config,
+            program=program,
+            file=os.path.realpath(program),
+            cwd=str(directory),
+            passed={name: around.environ.get(name, "") for name in config.pass_env},
+        )
+
+    def _known(self, wish: Wish) -> str | None:
+        """The hash to ask about; None for what is in the configuration, or was agreed to."""
+        key = self._store.key()
+        digest = wish.digest(key)
+        if digest in self._agreed or self._store.is_approved(digest):
+            return None
+        for server in self._configured():
+            try:
+                if self._wish(server).digest(key) == digest:
+                    return None
+            except Exception:  # noqa: BLE001, S112 - one that cannot be resolved is not this one
+                continue
+        return digest
+
+    async def _remember(self, config: ServerConfig, digest: str, *, kept: bool) -> None:
+        self._agreed.add(digest)
+        self._in_vain = 0
+        self._record(Event.APPROVAL_GRANTED, config, remembered=kept)
+        if kept:
+            try:
+                await anyio.to_thread.run_sync(
+                    lambda: self._store.approve(
+                        digest, name=config.name, at=self._now(), what=_in_short(config)
+                    )
+                )
+            except OSError as error:
+                self._record(Event.APPROVAL_UNWRITABLE, config, error=str(error.strerror))
+
+    def _record(self, event: Event, config: ServerConfig, **data: object) -> None:
+        data["target"] = _in_short(config)
+        self._journal.write(event.level, event, server=config.name, request_id=None, **data)
+
+    def _now(self) -> str:
+        return self._clock.iso(self._clock.now())
+
+
+def _in_short(config: ServerConfig) -> str:
+    """What it starts or calls, without secrets."""
+    if config.url is not None:
+        return redact_url(config.url)
+    return shlex.join(redact_argv([config.command or "", *config.args]))
+
+
+def _way(config: ServerConfig) -> tuple[AddressRule | None, str | None]:
+    """The rule for the addresses of a URL, and what speaks against calling it unasked."""
+    if config.url is None:
+        return None, None
+    parts = urlsplit(config.url)
+    if "@" in parts.netloc:
+        raise InvalidArguments(
+            "The url holds a user or a password.",
+            hint="Put credentials into headers, for example Authorization.",
+        )
+    areas = _areas(config.url)
+    if areas == {Area.LOOPBACK} and named_area(config.url) is Area.LOOPBACK:
+        return only(Area.LOOPBACK), None
+    if areas - {Area.PUBLIC}:
+        where = " and ".join(sorted(area.value for area in areas - {Area.PUBLIC}))
+        return None, f"The address leads to {where}."
+    if parts.scheme != "https":
+        return None, "Plain http: whoever is on the way can read and change everything."
+    return only(Area.PUBLIC), None
+
+
+def _areas(url: str) -> set[Area]:
+    """Where the host of a URL leads now; nothing when that is not known."""
+    named = named_area(url)
+    if named is not None:
+        return {named}
+    try:
+        found = socket.getaddrinfo(urlsplit(url).hostname, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return set()
+    return {area_of(str(entry[4][0])) for entry in found}
+
+
+def _with_remark(wish: Wish, remark: str) -> Wish:
+    return replace(wish, remarks=[*wish.remarks, remark])

@@ -1,0 +1,72 @@
+"""The proxy's own resources: its diagrams, and how it is doing."""
+
+import json
+
+from emceepee_stdio import __version__
+from emceepee_stdio.errors import ResourceNotFound
+from emceepee_stdio.session.large_results import LONGEST, RESULTS, page_chars, whole_characters
+from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.state.diagrams import diagrams
+
+__all__ = ["OWN", "read_own"]
+
+OWN = "emceepee"
+
+_DIAGRAMS = "emceepee://diagrams"
+_STATUS = "emceepee://status"
+
+
+def read_own(runtime: Runtime, uri: str) -> str:
+    """The text of one of them."""
+    if uri == _DIAGRAMS:
+        return json.dumps(
+            {"diagrams": [_diagram(d.name, d.description, d.mermaid) for d in diagrams()]}
+        )
+    if uri == _STATUS:
+        return json.dumps(_status(runtime))
+    if uri.startswith(RESULTS):
+        return _stored(runtime, uri)
+    raise ResourceNotFound(
+        f"The proxy has no resource {uri[:200]!r}.", hint=f"It has {_DIAGRAMS} and {_STATUS}."
+    )
+
+
+def _stored(runtime: Runtime, uri: str) -> str:
+    """A stored result, as much of it as one line holds; what is left out is said."""
+    limit = page_chars(runtime.settings)
+    page = runtime.session.results.page(
+        uri.removeprefix(RESULTS), offset=0, limit=limit, now=runtime.clock.now()
+    )
+    if page.next_offset is None:
+        return page.text
+    text = whole_characters(page.text, max(limit - LONGEST, 1))
+    return (
+        f"{text}\n… {page.total - len(text)} characters left out: "
+        f'read_resource(server="{OWN}", uri="{uri}", offset={len(text)}) has them …'
+    )
+
+
+def _diagram(name: str, description: str, mermaid: str) -> dict[str, str]:
+    return {"name": name, "description": description, "mermaid": mermaid}
+
+
+def _status(runtime: Runtime) -> dict[str, object]:
+    session, clock = runtime.session, runtime.clock
+    events = session.events.statistics()
+    journal = runtime.journal.statistics()
+    return {
+        "version": __version__,
+        "started_at": clock.iso(runtime.started_at),
+        "uptime_ms": round((clock.now() - runtime.started_at) * 1000),
+        "servers": [
+            {"name": s.name, "phase": s.phase.value, "restarts": max(s.starts - 1, 0)}
+            for s in (link.snapshot() for link in runtime.servers)
+        ],
+        "events": {"kept": events.kept, "waiting": events.waiting, "capacity": events.capacity},
+        "calls_in_flight": session.tasks.in_flight,
+        "working_tasks": len(session.tasks.working()),
+        "pending_requests": len(session.requests),
+        "active_timers": len(session.timers.all()),
+        "stored_result_bytes": session.results.size,
+        "journal": {"lines": journal.lines_written, "dropped": journal.lines_dropped},
+    }

@@ -1,0 +1,320 @@
+"""The servers of the session by name: added, looked up, removed, all stopped at the end."""
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup
+
+from emceepee_stdio.backends.backend import Link, LinkOptions
+from emceepee_stdio.backends.backend_events import BackendEvent, Emit, LogLine, LogSource
+from emceepee_stdio.backends.base import Era
+from emceepee_stdio.backends.channels.stdio_channel import (
+    Command,
+    Haste,
+    StdioChannel,
+    StdioOptions,
+    Surroundings,
+)
+from emceepee_stdio.backends.connection import Channel
+from emceepee_stdio.backends.health import HealthPolicy
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.config import BrokenServer, ServerConfig, Settings
+from emceepee_stdio.errors import (
+    ConfigInvalid,
+    InvalidArguments,
+    ServerExists,
+    ServerFailed,
+    ServerNotFound,
+    ServerUnavailable,
+)
+from emceepee_stdio.ids import Ids
+from emceepee_stdio.journal import Secrets, given_secrets
+from emceepee_stdio.state import RestartPolicy
+from emceepee_stdio.trust.addresses import AddressRule
+from emceepee_stdio.wire.process import StopTimes
+from emceepee_stdio.wire.stragglers import owner_mark
+from emceepee_stdio.wire.watchdog import Watchdog
+
+__all__ = ["OWN_NAME", "Admission", "Environment", "Member", "Origin", "Servers"]
+
+OWN_NAME = "emceepee"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """What of the outside world the servers get to see."""
+
+    environ: Mapping[str, str]
+    cwd: Path
+    home: Path
+    uniform: Callable[[float, float], float]
+    trust: Path
+    roots: Sequence[Mapping[str, str]] = field(default_factory=tuple)
+
+
+OnTools = Callable[[ServerConfig, Sequence[Mapping[str, object]], Callable[..., object]], None]
+
+
+class Origin(StrEnum):
+    """Who asked for a server."""
+
+    CONFIGURATION = "configuration"
+    CLIENT = "client"
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """That a server may come in: on what grounds, and to which addresses it may lead."""
+
+    grounds: str
+    rule: AddressRule | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One server: what it was made from, on whose word, and the link to it."""
+
+    config: ServerConfig
+    origin: Origin
+    link: Link
+    admission: Admission | None = None
+
+
+class Servers:
+    """Makes a link for each configuration and owns it. `tasks` is where they run."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        emit: Callable[[str, BackendEvent], None],
+        clock: Clock,
+        ids: Ids,
+        environment: Environment,
+        secrets: Secrets,
+        on_unguarded: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._emit = emit
+        self._clock = clock
+        self._ids = ids
+        self._environment = environment
+        self._secrets = secrets
+        self._haste = Haste()
+        owner = owner_mark(ids())
+        self._watchdog = Watchdog(owner, warn=on_unguarded)
+        self._around = Surroundings(
+            clock=clock,
+            ids=ids,
+            environ=environment.environ,
+            cwd=environment.cwd,
+            home=environment.home,
+            owner=owner,
+            watchdog=self._watchdog,
+            haste=self._haste,
+        )
+        self.members: dict[str, Member] = {}
+        self.broken: dict[str, BrokenServer] = {}
+        self.on_tools: OnTools = lambda _config, _tools, _start: None
+
+    def __repr__(self) -> str:
+        return f"<Servers {', '.join(self.members) or 'none'}>"
+
+    def __iter__(self) -> Iterator[Link]:
+        return iter([member.link for member in self.members.values()])
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def names(self) -> list[str]:
+        return list(self.members)
+
+    def get(self, name: str) -> Link:
+        """The server of that name; the error names the ones that are close."""
+        if member := self.members.get(name):
+            return member.link
+        if broken := self.broken.get(name):
+            raise ServerFailed(
+                f"{name} is not in use: {broken.reason}.",
+                hint="Mend its entry in the configuration; `emceepee config check` shows it.",
+            )
+        close = difflib.get_close_matches(name[:100], self.members, n=3, cutoff=0.5)
+        known = close or sorted(self.members)[:20]
+        suffix = f" {'Close' if close else 'There'} are: {', '.join(known)}." if known else ""
+        raise ServerNotFound(f"There is no server {name[:100]!r}.{suffix}")
+
+    async def add(
+        self,
+        config: ServerConfig,
+        tasks: TaskGroup,
+        *,
+        origin: Origin,
+        admission: Admission | None = None,
+        replace: bool = False,
+    ) -> Link:
+        """Start a backend; the same settings again are the same backend."""
+        if config.name == OWN_NAME:
+            raise InvalidArguments(
+                f"The name {OWN_NAME} is the proxy's own.", hint="Choose another."
+            )
+        rule = None if admission is None else admission.rule
+        make_channel = await self._channel_maker(config, rule)
+        # In a loop: while one is stopped, somebody else may have added another of the name.
+        while present := self.members.get(config.name):
+            if present.config == config:
+                return present.link
+            if not replace:
+                raise ServerExists(f"{config.name} exists already, with other settings.")
+            await self.remove(config.name)
+        if len(self.members) >= self._settings.limits.servers:
+            raise InvalidArguments(
+                f"There are {len(self.members)} servers, which is the limit.",
+                hint="Remove one with remove_server first.",
+            )
+        if self._haste.times is not None:
+            raise ServerUnavailable(f"{config.name} is not started: the proxy is ending.")
+        self._secrets.add(self._given_secrets(config))
+        link = Link(
+            config.name,
+            make_channel,
+            emit=partial(self._emit, config.name),
+            clock=self._clock,
+            uniform=self._environment.uniform,
+            tasks=tasks,
+            roots=lambda: self._environment.roots,
+            options=self._link_options(config, tasks),
+        )
+        self.members[config.name] = Member(
+            config=config, origin=origin, link=link, admission=admission
+        )
+        tasks.start_soon(self._run, link)
+        return link
+
+    def _given_secrets(self, config: ServerConfig) -> Iterator[str]:
+        environ = self._environment.environ
+        passed = {name: environ.get(name, "") for name in config.pass_env}
+        argv = [config.command or "", *config.args]
+        yield from given_secrets(
+            argv=argv, env={**passed, **config.env}, headers=config.headers, url=config.url
+        )
+        # What a `${TOKEN}` stood for is a secret wherever it stood.
+        texts = " ".join([*argv, *config.env.values(), config.url or ""])
+        for secret in given_secrets(env=environ):
+            if secret in texts:
+                yield secret
+
+    async def _run(self, link: Link) -> None:
+        """A bug in one backend costs that backend, not the proxy."""
+        try:
+            await link.run()
+        except Exception as error:  # noqa: BLE001 - nothing of one backend may end the others
+            line = f"{link.name} was given up because of an unexpected error: {error!r}"
+            self._emit(link.name, LogLine(source=LogSource.PROTOCOL, text=line, level="error"))
+
+    async def remove(self, name: str) -> None:
+        link = self.get(name)
+        del self.members[name]
+        await link.stop()
+
+    async def stop_all(self, times: StopTimes) -> None:
+        """Every backend at once, in bounded time; nothing of them is left."""
+        self._haste.times = times
+        async with anyio.create_task_group() as tasks:
+            for link in self:
+                tasks.start_soon(link.stop)
+        self.members.clear()
+        await anyio.to_thread.run_sync(self._watchdog.close)
+
+    async def _channel_maker(
+        self, config: ServerConfig, rule: AddressRule | None
+    ) -> Callable[[Emit], Channel]:
+        if config.url is None:
+            return lambda emit: self._stdio_channel(config, emit)
+        # The HTTP client costs start-up: it is loaded off the loop, with the first URL.
+        http = await anyio.to_thread.run_sync(_load_http)
+        url, era = config.url, _era(config)
+        times, limits = self._settings.timeouts, self._settings.limits
+        options = http.HttpOptions(
+            era=era,
+            sse={"auto": None, "http": False, "sse": True}.get(config.transport),
+            connect=times.connect_ms / 1000,
+            max_message=limits.line_bytes,
+            times=http.HttpTimes(probe=times.probe_ms / 1000),
+            rule=rule,
+        )
+        return lambda emit: http.HttpChannel(
+            config.name,
+            url,
+            emit=emit,
+            clock=self._clock,
+            ids=self._ids,
+            headers=config.headers,
+            options=options,
+        )
+
+    def _stdio_channel(self, config: ServerConfig, emit: Emit) -> StdioChannel:
+        if config.command is None:
+            raise ConfigInvalid(f"{config.name} has neither a command nor a url.")
+        times, limits = self._settings.timeouts, self._settings.limits
+        return StdioChannel(
+            config.name,
+            Command(
+                command=config.command,
+                args=config.args,
+                env=config.env,
+                pass_env=config.pass_env,
+                cwd=config.cwd,
+            ),
+            emit=emit,
+            surroundings=self._around,
+            options=StdioOptions(
+                era=_era(config),
+                connect=times.connect_ms / 1000,
+                probe=times.probe_ms / 1000,
+                drain=times.exit_drain_ms / 1000,
+                stop=StopTimes(term=times.stop_term_ms / 1000, kill=times.stop_kill_ms / 1000),
+                tail_lines=limits.stderr_tail_lines,
+                max_line=limits.line_bytes,
+                max_unread=limits.unread_bytes,
+            ),
+        )
+
+    def _link_options(self, config: ServerConfig, tasks: TaskGroup) -> LinkOptions:
+        times = self._settings.timeouts
+        restart = self._settings.restart.for_server(config)
+        return LinkOptions(
+            lazy=config.lazy,
+            request=times.request_ms / 1000,
+            rounds=self._settings.limits.rounds,
+            restarts=RestartPolicy(
+                base=restart.base_ms / 1000,
+                factor=restart.factor,
+                cap=restart.cap_ms / 1000,
+                jitter=restart.jitter,
+                # A URL is tried for ever, unless its own entry says otherwise.
+                limit=restart.attempts if config.url is None else config.restart.attempts,
+                stable_after=restart.stable_ms / 1000,
+            ),
+            health=HealthPolicy(
+                interval=times.health_interval_ms / 1000,
+                within=times.health_ms / 1000,
+                misses=self._settings.limits.health_misses,
+            ),
+            on_tools=lambda tools: self.on_tools(config, tools, tasks.start_soon),
+        )
+
+
+def _era(config: ServerConfig) -> Era | None:
+    return None if config.era == "auto" else Era(config.era)
+
+
+def _load_http():
+    from emceepee_stdio.backends.channels import http_channel  # noqa: PLC0415 - see the caller
+
+    return http_channel

@@ -1,0 +1,221 @@
+"""Questions of servers that wait for the client: elicitations and sampling requests.
+
+Each is answered once: by the client, by its timeout, or because nobody is left to hear the answer.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from emceepee_stdio.errors import RequestNotFound
+from emceepee_stdio.state.deadlines import Deadlines
+from emceepee_stdio.state.machine import IllegalMove, Machine, Move
+from emceepee_stdio.state.tombstones import Graves
+
+__all__ = [
+    "ELICITATION_STATES",
+    "SAMPLING_STATES",
+    "Asked",
+    "ClosedBy",
+    "RequestKind",
+    "RequestStatus",
+    "Requests",
+    "TooManyRequests",
+]
+
+
+class RequestKind(StrEnum):
+    """What is asked for."""
+
+    ELICITATION = "elicitation"
+    SAMPLING = "sampling"
+
+
+class RequestStatus(StrEnum):
+    """Where a question stands."""
+
+    PENDING = "pending"
+    ACCEPTED = "accepted"
+    COMPLETED = "completed"
+    DECLINED = "declined"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    REJECTED = "rejected"
+
+
+class ClosedBy(StrEnum):
+    """Why a question ended without an answer of the client's."""
+
+    TIMEOUT = "timeout"
+    DISCONNECTED = "disconnected"
+    REMOVED = "removed"
+    WITHDRAWN = "withdrawn"
+
+
+_PENDING = RequestStatus.PENDING
+_UNANSWERED = [
+    Move(source=_PENDING, target=RequestStatus.EXPIRED, cause="no answer in time"),
+    Move(source=_PENDING, target=RequestStatus.REJECTED, cause="the server is lost or removed"),
+    Move(source=_PENDING, target=RequestStatus.REJECTED, cause="the server withdraws it"),
+]
+_NO_ANSWERS = frozenset(move.target for move in _UNANSWERED)
+
+ELICITATION_STATES = Machine(
+    "pending_elicitation_states",
+    RequestStatus,
+    [
+        Move(source=None, target=_PENDING, cause="the server asks the user"),
+        Move(source=_PENDING, target=RequestStatus.ACCEPTED, cause="respond_to_elicitation accept"),
+        Move(
+            source=_PENDING, target=RequestStatus.DECLINED, cause="respond_to_elicitation decline"
+        ),
+        Move(
+            source=_PENDING, target=RequestStatus.CANCELLED, cause="respond_to_elicitation cancel"
+        ),
+        *_UNANSWERED,
+    ],
+)
+
+SAMPLING_STATES = Machine(
+    "pending_sampling_states",
+    RequestStatus,
+    [
+        Move(source=None, target=_PENDING, cause="the server asks the model"),
+        Move(source=_PENDING, target=RequestStatus.COMPLETED, cause="respond_to_sampling accept"),
+        Move(source=_PENDING, target=RequestStatus.DECLINED, cause="respond_to_sampling decline"),
+        *_UNANSWERED,
+    ],
+)
+
+_STATES = {
+    RequestKind.ELICITATION: ELICITATION_STATES,
+    RequestKind.SAMPLING: SAMPLING_STATES,
+}
+
+
+class TooManyRequests(Exception):
+    """More questions are pending than anybody could answer; the server is told no."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A view of one question. `source` is where its answer goes, in the words of who asked."""
+
+    id: str
+    kind: RequestKind
+    server: str
+    params: Mapping[str, object]
+    status: RequestStatus
+    created_at: float
+    expires_at: float
+    source: object = None
+    closed_at: float | None = None
+    closed_by: ClosedBy | None = None
+
+    def __repr__(self) -> str:
+        return f"<Asked {self.id} {self.kind.value} {self.status.value} {self.server}>"
+
+
+class Requests:
+    """Everything that waits on the client."""
+
+    def __init__(
+        self, *, new_id: Callable[[], str], timeout: float = 600.0, limit: int = 100
+    ) -> None:
+        self._new_id = new_id
+        self._timeout = timeout
+        self._limit = limit
+        self.open: dict[str, Asked] = {}  # the one home of what is pending, by id
+        self._graves = Graves()
+        self._deadlines: Deadlines[str] = Deadlines()
+
+    def __repr__(self) -> str:
+        return f"<Requests pending={len(self.open)} limit={self._limit}>"
+
+    def __len__(self) -> int:
+        return len(self.open)
+
+    def add(
+        self,
+        kind: RequestKind,
+        *,
+        server: str,
+        params: Mapping[str, object],
+        now: float,
+        source: object = None,
+    ) -> Asked:
+        if len(self.open) >= self._limit:
+            raise TooManyRequests(f"{self._limit} questions are already waiting for the client")
+        asked = Asked(
+            id=self._new_id(),
+            kind=kind,
+            server=server,
+            params=params,
+            status=RequestStatus.PENDING,
+            created_at=now,
+            expires_at=now + self._timeout,
+            source=source,
+        )
+        self.open[asked.id] = asked
+        self._deadlines.set(asked.id, asked.expires_at)
+        return asked
+
+    def get(self, request_id: str, *, kind: RequestKind, now: float) -> Asked:
+        """The pending question of that kind; otherwise the error says what became of it."""
+        asked = self.open.get(request_id)
+        if asked is not None and asked.kind is kind:
+            return asked
+        if asked is not None:
+            raise RequestNotFound(
+                f"{request_id} is a question of another kind: {asked.kind.value}."
+            )
+        if gone := self._graves.tell(request_id, now=now):
+            raise RequestNotFound(f"Nothing waits under {request_id} any more: {gone}.")
+        raise RequestNotFound(f"There is no pending {kind.value} request {request_id!r}.")
+
+    def pending(self, *, kind: RequestKind | None = None, server: str | None = None) -> list[Asked]:
+        return [
+            asked
+            for asked in self.open.values()
+            if kind in (None, asked.kind) and server in (None, asked.server)
+        ]
+
+    def respond(
+        self, request_id: str, status: RequestStatus, *, kind: RequestKind, now: float
+    ) -> Asked:
+        """The client's answer: IllegalMove when this kind knows no such answer."""
+        asked = self.get(request_id, kind=kind, now=now)
+        if status in _NO_ANSWERS:
+            raise IllegalMove(_STATES[kind].name, asked.status, status)
+        return self._close(asked, status, now=now)
+
+    def withdraw(self, request_id: str, *, now: float) -> Asked | None:
+        """The server takes its question back; None when it was closed before."""
+        asked = self.open.get(request_id)
+        return asked and self._reject(asked, ClosedBy.WITHDRAWN, now=now)
+
+    def reject_server(self, server: str, reason: ClosedBy, *, now: float) -> list[Asked]:
+        """Nobody is left to hear the answers: close every question of that server, once."""
+        return [self._reject(asked, reason, now=now) for asked in self.pending(server=server)]
+
+    def next_deadline(self) -> float | None:
+        return self._deadlines.next()
+
+    def expire(self, *, now: float) -> list[Asked]:
+        """Close what nobody answered in time."""
+        return [
+            self._close(self.open[request_id], RequestStatus.EXPIRED, now=now, by=ClosedBy.TIMEOUT)
+            for request_id in self._deadlines.pop_due(now=now)
+        ]
+
+    def _reject(self, asked: Asked, reason: ClosedBy, *, now: float) -> Asked:
+        return self._close(asked, RequestStatus.REJECTED, now=now, by=reason)
+
+    def _close(
+        self, asked: Asked, status: RequestStatus, *, now: float, by: ClosedBy | None = None
+    ) -> Asked:
+        _STATES[asked.kind].check(asked.status, status)
+        del self.open[asked.id]
+        self._deadlines.clear(asked.id)
+        self._graves.bury(asked.id, f"{status.value} ({by.value})" if by else status.value, now=now)
+        return replace(asked, status=status, closed_at=now, closed_by=by)

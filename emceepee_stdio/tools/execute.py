@@ -1,0 +1,231 @@
+"""execute_tool: run a tool of a server, forgiving what models get wrong and nothing else.
+
+One road for every call: it is prepared, sent, and answered when its outcome is there. Most need no
+task to wait in: with a named server and plain arguments the request is sent at once, and the
+outcome comes back by itself. Whatever has to be seen to before that is seen to in a task, which
+then sends the same request in the same way.
+"""
+
+import difflib
+from collections.abc import Coroutine, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Annotated
+
+from anyio.lowlevel import checkpoint_if_cancelled
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from emceepee_stdio.backends.backend import Link
+from emceepee_stdio.backends.base import RemoteError
+from emceepee_stdio.errors import (
+    InvalidArguments,
+    ProxyError,
+    ServerDisconnected,
+    ServerNotFound,
+    ToolNotFound,
+)
+from emceepee_stdio.journal import Event
+from emceepee_stdio.json_values import mapping
+from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.tools.listing import gather
+from emceepee_stdio.tools.registry import Params, Result
+from emceepee_stdio.tools.repair import depends_on_schema, is_plain, repaired
+from emceepee_stdio.wire.peer import OutgoingRequest
+
+__all__ = ["ExecuteTool", "execute_tool"]
+
+_NO_ARGUMENTS = Raw(b"{}")
+_LOOK_S = 5.0  # to tell a tool that does not exist from one that failed; the error itself is there
+
+
+class ExecuteTool(Params):
+    """Which tool, with what."""
+
+    tool: Annotated[str, Meta(description="The tool's name on that server.")]
+    server: (
+        Annotated[
+            str,
+            Meta(description="The server; may be left out when only one has the tool."),
+        ]
+        | UnsetType
+    ) = UNSET
+    args: (
+        Annotated[
+            Raw,
+            Meta(
+                description="The tool's own arguments, as an object.",
+                extra_json_schema={"type": "object"},
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    timeout_ms: (
+        Annotated[
+            int,
+            Meta(
+                ge=0, le=900_000, description="Wait this long, then get a task; 0: a task at once."
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    task_ttl_ms: (
+        Annotated[
+            int,
+            Meta(ge=1, le=86_400_000, description="How long a task may run."),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+def execute_tool(
+    runtime: Runtime, p: ExecuteTool, call: Call
+) -> Coroutine[object, object, None] | None:
+    member = None if p.server is UNSET else runtime.servers.members.get(p.server)
+    enforced = runtime.configured.config.settings.policy.pin == "enforce"
+    args = None if p.args is UNSET else p.args
+    if member is None or enforced or not is_plain(args, call.extra):
+        return _prepare(runtime, p, call)
+    _send(runtime, member.link, p, call, args or _NO_ARGUMENTS)
+    return None
+
+
+async def _prepare(runtime: Runtime, p: ExecuteTool, call: Call) -> None:
+    """Find the server, learn its tools, see that a person has seen them; then send."""
+    link = await _resolve(runtime, p, call)
+    await checkpoint_if_cancelled()  # it may have been cancelled in the same moment
+    args = None if _needs_schema(link, p, call) else _repaired(runtime, link, p, call)
+    _begin(runtime, link, p, call)
+    if runtime.pins.enforced:
+        await _learn(link, runtime)
+        member = runtime.servers.members.get(link.name)
+        if member is not None:
+            await runtime.pins.check(member.config, p.tool)
+    if args is None:
+        await _learn(link, runtime)
+        args = _repaired(runtime, link, p, call)
+    await checkpoint_if_cancelled()
+    _send(runtime, link, p, call, args)
+
+
+def _send(runtime: Runtime, link: Link, p: ExecuteTool, call: Call, args: Raw) -> None:
+    if call.slot is None:
+        _begin(runtime, link, p, call)
+    request = OutgoingRequest(
+        method="tools/call",
+        params={"name": p.tool, "arguments": args},
+        call=call,
+        on_progress=call.on_progress,
+    )
+
+    def on_done(outcome: Raw | ProxyError) -> None:
+        call.proceed(partial(_answered, link, p.tool, outcome))
+
+    call.cancel_request = link.send(request, on_done)
+
+
+def _answered(link: Link, tool: str, outcome: Raw | ProxyError) -> Result:
+    if isinstance(outcome, Raw):
+        return Reply.result(outcome, server=link.name)
+    if isinstance(outcome, RemoteError):
+        return _refused(link, tool, outcome)
+    if isinstance(outcome, ServerDisconnected):
+        fact = f"{outcome.fact}\n{_repeatable(link, tool)}"
+        raise ServerDisconnected(fact, hint=outcome.next_step)
+    raise outcome
+
+
+def _needs_schema(link: Link, p: ExecuteTool, call: Call) -> bool:
+    """Whether the arguments cannot be read before the server has listed its tools."""
+    return link.lists.tools is None and depends_on_schema(_given(p), call.extra)
+
+
+def _begin(runtime: Runtime, link: Link, p: ExecuteTool, call: Call) -> None:
+    """How long this client may be kept waiting; a word is noted when it asked for more."""
+    times = runtime.settings.timeouts
+    wanted = (times.call_ms if p.timeout_ms is UNSET else p.timeout_ms) / 1000
+    wanted = min(wanted, times.call_max_ms / 1000)
+    if p.timeout_ms is not UNSET and wanted > call.ceiling:
+        lowered = round(call.ceiling * 1000)
+        call.note = f"timeout_ms was lowered to {lowered}, because this client waits no longer."
+    runtime.session.begin(
+        call,
+        server=link.name,
+        tool=p.tool,
+        within=min(wanted, call.ceiling),
+        ttl=None if p.task_ttl_ms is UNSET else p.task_ttl_ms / 1000,
+    )
+
+
+def _given(p: ExecuteTool) -> Raw | None:
+    return None if p.args is UNSET else p.args
+
+
+def _repaired(runtime: Runtime, link: Link, p: ExecuteTool, call: Call) -> Raw:
+    args, repairs = repaired(_given(p), call.extra, _schema(link, p.tool), tool=p.tool)
+    if repairs:
+        runtime.journal.record(
+            Event.TOOL_ARGUMENTS_REPAIRED, server=link.name, tool=p.tool, repairs=repairs
+        )
+    return args
+
+
+async def _learn(link: Link, runtime: Runtime) -> None:
+    """The tools of a server that nobody has listed yet."""
+    with suppress(ProxyError):
+        await link.list_all("tools", within=runtime.settings.timeouts.request_ms / 1000)
+
+
+async def _resolve(runtime: Runtime, p: ExecuteTool, call: Call) -> Link:
+    """The named server, or the only one that has the tool."""
+    if p.server is not UNSET:
+        return runtime.servers.get(p.server)
+    having = _having(runtime, p.tool)
+    if not having:
+        await gather(runtime, "tools", ".*", call)
+        having = _having(runtime, p.tool)
+    if len(having) == 1:
+        return having[0]
+    if having:
+        names = ", ".join(sorted(link.name for link in having))
+        raise InvalidArguments(
+            f"Several servers have a tool {p.tool!r}: {names}.", hint="Say which with `server`."
+        )
+    names = ", ".join(runtime.servers.names()) or "none"
+    raise ServerNotFound(
+        f"No server has a tool {p.tool[:100]!r}; the servers are: {names}.",
+        hint="Call list_servers, or add_server to add the one that has it.",
+    )
+
+
+def _having(runtime: Runtime, tool: str) -> list[Link]:
+    return [link for link in runtime.servers if link.lists.tool(tool) is not None]
+
+
+def _schema(link: Link, tool: str) -> Mapping[str, object]:
+    return mapping((link.lists.tool(tool) or {}).get("inputSchema"))
+
+
+def _repeatable(link: Link, tool: str) -> str:
+    """Whether the call may be made again without doing something twice."""
+    hints = mapping((link.lists.tool(tool) or {}).get("annotations"))
+    if hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True:
+        return "The call may be repeated safely: the tool says so."
+    return "The call may or may not have been carried out: check before repeating it."
+
+
+async def _refused(link: Link, tool: str, error: RemoteError) -> Reply:
+    """A failed call of a tool that the server does not list is better told as that."""
+    try:
+        tools = await link.list_all("tools", within=_LOOK_S)
+    except ProxyError:
+        raise error from None
+    names = [str(item.get("name")) for item in tools]
+    raise error if tool in names else _missing(link, tool, names)
+
+
+def _missing(link: Link, tool: str, names: list[str]) -> ToolNotFound:
+    close = difflib.get_close_matches(tool[:100], names, n=3, cutoff=0.5)
+    shown = f" Close are: {', '.join(close)}." if close else f" Tools that it has: {len(names)}."
+    return ToolNotFound(f"{link.name} has no tool {tool[:100]!r}.{shown}")

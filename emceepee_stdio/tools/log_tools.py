@@ -1,0 +1,170 @@
+"""Tools for what servers say without being asked: notifications, logs, and how much of them."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.large_results import fitted
+from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.session.server_output import Logged, Notified
+from emceepee_stdio.state import Pattern, Ring
+from emceepee_stdio.tools.listing import matching, pattern
+from emceepee_stdio.tools.registry import Params
+
+__all__ = [
+    "GetLogs",
+    "GetNotifications",
+    "SetLogLevel",
+    "get_logs",
+    "get_notifications",
+    "set_log_level",
+]
+
+Level = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+Source = Literal["protocol", "stderr", "stdout"]
+T = TypeVar("T")
+_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+
+
+class GetNotifications(Params):
+    """Whose, and how many."""
+
+    server: Annotated[str, Meta(description="Only of this server.")] | UnsetType = UNSET
+    limit: Annotated[int, Meta(ge=1, le=1000, description="How many at once.")] = 100
+
+
+class GetLogs(Params):
+    """Whose, and which."""
+
+    server: Annotated[str, Meta(description="Only of this server.")] | UnsetType = UNSET
+    level: (
+        Annotated[Level, Meta(description="This level or above; output has no level.")] | UnsetType
+    ) = UNSET
+    sources: (
+        Annotated[list[Source], Meta(description="Only these: protocol, stderr, stdout.")]
+        | UnsetType
+    ) = UNSET
+    exclude_sources: Annotated[list[Source], Meta(description="Not these.")] = msgspec.field(
+        default_factory=list
+    )
+    pattern: Annotated[str, Meta(description="Regex of the text.")] | UnsetType = UNSET
+    limit: Annotated[int, Meta(ge=1, le=1000, description="The newest so many.")] = 100
+    peek: Annotated[bool, Meta(description="Leave them to be read again.")] = False
+
+
+class SetLogLevel(Params):
+    """Whose, and how much."""
+
+    server: Annotated[str, Meta(description="The server.")]
+    level: Annotated[Level, Meta(description="This level and above will be sent.")]
+
+
+async def get_notifications(runtime: Runtime, p: GetNotifications, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
+    shown: list[dict[str, object]] = []
+    overwritten = remaining = 0
+    for ring in _of(runtime, runtime.session.notifications, p.server).values():
+        reading = ring.read(limit=max(p.limit - len(shown), 0))
+        shown += [_notified(runtime, item) for item in reading.items]
+        overwritten += reading.overwritten
+        remaining += reading.remaining
+    reply = Reply.json({"notifications": shown, "overwritten": overwritten, "remaining": remaining})
+    return fitted(runtime.session, reply)
+
+
+async def get_logs(runtime: Runtime, p: GetLogs, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
+    rings = _of(runtime, runtime.session.logs, p.server)
+    keep = _filter(p)
+    if p.pattern is not UNSET:
+        keep = await _searched(runtime, rings, keep, pattern(runtime, p.pattern))
+    newest = sorted(
+        (line for ring in rings.values() for line in ring.last(p.limit, keep)),
+        key=lambda line: line.received_at,
+    )[-p.limit :]
+    share = Counter(line.server for line in newest)
+    readings = [
+        (ring.peek if p.peek else ring.read)(limit=share[name], keep=keep, newest=True)
+        for name, ring in rings.items()
+    ]
+    reply = Reply.json(
+        {
+            "logs": [_logged(runtime, line) for line in newest],
+            "overwritten": sum(reading.overwritten for reading in readings),
+            "remaining": sum(reading.remaining for reading in readings),
+        }
+    )
+    return fitted(runtime.session, reply)
+
+
+async def set_log_level(runtime: Runtime, p: SetLogLevel, call: Call) -> Reply:
+    link = runtime.servers.get(p.server)
+    within = min(call.ceiling, runtime.settings.timeouts.request_ms / 1000)
+    await link.set_log_level(p.level, within=within)
+    return Reply.json({"server": link.name, "level": p.level})
+
+
+def _of(
+    runtime: Runtime, rings: Mapping[str, Ring[T]], server: str | UnsetType
+) -> Mapping[str, Ring[T]]:
+    """All of them, or that of one server, which may have gone since."""
+    if server is UNSET:
+        return dict(rings)
+    if server in rings:
+        return {server: rings[server]}
+    runtime.servers.get(server)
+    return {}
+
+
+async def _searched(
+    runtime: Runtime,
+    rings: Mapping[str, Ring[Logged]],
+    keep: Callable[[Logged], bool],
+    wanted: Pattern,
+) -> Callable[[Logged], bool]:
+    """Lines that come while others are searched wait for the next time."""
+    lines = [line for ring in rings.values() for line in ring.peek(keep=keep).items]
+    found = await matching(runtime, lines, wanted, lambda entry: [entry.line.text])
+    chosen = {id(line): line for line in found}
+    return lambda line: id(line) in chosen
+
+
+def _filter(p: GetLogs) -> Callable[[Logged], bool]:
+    least = -1 if p.level is UNSET else _LEVELS.index(p.level)
+
+    def keep(entry: Logged) -> bool:
+        line = entry.line
+        source = line.source.value
+        if (p.sources is not UNSET and source not in p.sources) or source in p.exclude_sources:
+            return False
+        return least < 0 or (line.level in _LEVELS and _LEVELS.index(str(line.level)) >= least)
+
+    return keep
+
+
+def _notified(runtime: Runtime, item: Notified) -> dict[str, object]:
+    shown: dict[str, object] = {
+        "server": item.server,
+        "method": item.method,
+        "received_at": runtime.clock.iso(item.received_at),
+    }
+    if item.params is not None:
+        shown["params"] = item.params
+    return shown
+
+
+def _logged(runtime: Runtime, entry: Logged) -> dict[str, object]:
+    shown: dict[str, object] = {
+        "server": entry.server,
+        "source": entry.line.source.value,
+        "at": runtime.clock.iso(entry.received_at),
+        "text": entry.line.text,
+    }
+    if entry.line.level is not None:
+        shown["level"] = entry.line.level
+    if entry.line.logger is not None:
+        shown["logger"] = entry.line.logger
+    return shown

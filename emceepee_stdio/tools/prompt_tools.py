@@ -1,0 +1,173 @@
+"""Tools for prompts and for completing their arguments."""
+
+import math
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from emceepee_stdio.backends.backend import Link
+from emceepee_stdio.errors import CallFailed, InvalidArguments, PromptNotFound, ProxyError
+from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.reply import Reply, text_block
+from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.tools.listing import (
+    ALL,
+    Cursor,
+    Limit,
+    ServerPattern,
+    gather,
+    having,
+    matching,
+    page,
+    pattern,
+)
+from emceepee_stdio.tools.registry import Params
+from emceepee_stdio.wire.codec import to_json
+
+__all__ = [
+    "CompleteArgument",
+    "GetPrompt",
+    "ListPrompts",
+    "complete_argument",
+    "get_prompt",
+    "list_prompts",
+]
+
+Server = Annotated[str, Meta(description="The server.")]
+
+
+class ListPrompts(Params):
+    """Which to show."""
+
+    server: ServerPattern = ALL
+    pattern: Annotated[str, Meta(description="Regex of names and descriptions.")] = ALL
+    limit: Limit = 50
+    cursor: Cursor | UnsetType = UNSET
+
+
+class GetPrompt(Params):
+    """Which, with what."""
+
+    server: Server
+    name: Annotated[str, Meta(description="The prompt's name.")]
+    arguments: Annotated[dict[str, str], Meta(description="Its arguments, all strings.")] = (
+        msgspec.field(default_factory=dict)
+    )
+
+
+class CompleteArgument(Params):
+    """Of what, and how far it is typed."""
+
+    server: Server
+    argument: Annotated[str, Meta(description="The argument's name.")]
+    value: Annotated[str, Meta(description="What is typed so far.")] = ""
+    prompt: Annotated[str, Meta(description="The prompt's name.")] | UnsetType = UNSET
+    template: Annotated[str, Meta(description="Or: the URI template.")] | UnsetType = UNSET
+    context: Annotated[dict[str, str], Meta(description="Arguments already chosen.")] = (
+        msgspec.field(default_factory=dict)
+    )
+
+
+class _Block(msgspec.Struct):
+    type: str
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: Raw
+
+
+class _Completed(msgspec.Struct):
+    completion: dict[str, Raw]
+
+
+class _Prompt(msgspec.Struct):
+    messages: list[_Message]
+    description: str | None = None
+
+
+async def list_prompts(runtime: Runtime, p: ListPrompts, call: Call) -> Reply:
+    found = await gather(runtime, "prompts", p.server, call)
+    texts = having("name", "title", "description")
+    items = await matching(runtime, found.items, pattern(runtime, p.pattern), texts)
+    prompts: list[dict[str, object]] = [{"server": server, **prompt} for server, prompt in items]
+    entries, rest = page(prompts, limit=p.limit, cursor=p.cursor)
+    return Reply.json({"prompts": entries, **rest, **found.failures()})
+
+
+async def get_prompt(runtime: Runtime, p: GetPrompt, call: Call) -> Reply:
+    link = runtime.servers.get(p.server)
+    times = runtime.settings.timeouts
+    runtime.session.begin(
+        call,
+        server=link.name,
+        tool=f"get_prompt {p.name}"[:100],
+        within=min(times.call_ms / 1000, call.ceiling),
+    )
+    try:
+        result = await link.get_prompt(p.name, p.arguments, within=math.inf, call=call)
+    except (CallFailed, PromptNotFound) as error:
+        refused = error
+    else:
+        return _messages(result, server=link.name)
+    await _check_prompt_exists(link, p.name, refused)
+    raise refused
+
+
+async def complete_argument(runtime: Runtime, p: CompleteArgument, call: Call) -> Reply:
+    link = runtime.servers.get(p.server)
+    if (p.prompt is UNSET) == (p.template is UNSET):
+        raise InvalidArguments("Give either prompt or template: what the argument belongs to.")
+    ref: dict[str, object] = (
+        {"type": "ref/prompt", "name": p.prompt}
+        if p.prompt is not UNSET
+        else {"type": "ref/resource", "uri": p.template}
+    )
+    result = await link.complete(
+        ref,
+        {"name": p.argument, "value": p.value},
+        p.context or None,
+        within=min(call.ceiling, runtime.settings.timeouts.request_ms / 1000),
+    )
+    try:
+        completion = msgspec.json.decode(result, type=_Completed).completion
+    except (msgspec.MsgspecError, RecursionError):
+        raise CallFailed(f"{link.name} gave a completion that cannot be read.") from None
+    return Reply.json({"completion": completion})
+
+
+def _messages(result: Raw, *, server: str) -> Reply:
+    """Who says each block, in one block; then every message's content as it came."""
+    try:
+        prompt = msgspec.json.decode(result, type=_Prompt)
+        said = [(m.role, block) for m in prompt.messages for block in _blocks(m.content)]
+    except (msgspec.MsgspecError, RecursionError):
+        raise CallFailed(f"{server} gave a prompt without readable messages.") from None
+    head = {"description": prompt.description, "roles": [role for role, _ in said]}
+    blocks = [text_block(to_json(head).decode()), *(block for _, block in said)]
+    return Reply(content=b",".join(blocks))
+
+
+def _blocks(content: Raw) -> list[bytes]:
+    """The content of a message: one block, several, or just words."""
+    first = bytes(memoryview(content)[:1])
+    if first == b'"':
+        return [text_block(msgspec.json.decode(content, type=str))]
+    blocks = msgspec.json.decode(content, type=list[Raw]) if first == b"[" else [content]
+    for block in blocks:
+        msgspec.json.decode(block, type=_Block)
+    return [bytes(block) for block in blocks]
+
+
+async def _check_prompt_exists(link: Link, name: str, error: ProxyError) -> None:
+    try:
+        prompts = await link.list_all("prompts", within=5.0)
+    except ProxyError:
+        return
+    names = [str(prompt.get("name")) for prompt in prompts]
+    if name not in names:
+        shown = ", ".join(names[:20]) or "none"
+        raise PromptNotFound(
+            f"{link.name} has no prompt {name[:100]!r}; it has: {shown}."
+        ) from error

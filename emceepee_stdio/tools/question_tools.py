@@ -1,0 +1,175 @@
+"""Tools to see and answer what servers ask: of the user, and of the model."""
+
+from typing import Annotated, Any, Literal, cast
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from emceepee_stdio.errors import InvalidArguments, ProxyError, RequestNotFound
+from emceepee_stdio.journal import Event
+from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.response_context import shown_elicitation, shown_sampling
+from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.state import Asked, RequestKind, RequestStatus
+from emceepee_stdio.tools.forms import form_problems
+from emceepee_stdio.tools.registry import Params
+from emceepee_stdio.wire.codec import to_json
+
+__all__ = [
+    "GetElicitations",
+    "GetSamplingRequests",
+    "RespondToElicitation",
+    "RespondToSampling",
+    "get_elicitations",
+    "get_sampling_requests",
+    "respond_to_elicitation",
+    "respond_to_sampling",
+]
+
+RequestId = Annotated[str, Meta(description="The question's request_id.")]
+
+_ELICITED = {
+    "accept": RequestStatus.ACCEPTED,
+    "decline": RequestStatus.DECLINED,
+    "cancel": RequestStatus.CANCELLED,
+}
+
+
+class GetElicitations(Params):
+    """Which to show."""
+
+    server: Annotated[str, Meta(description="Only of this server.")] | UnsetType = UNSET
+
+
+class RespondToElicitation(Params):
+    """The user's answer."""
+
+    request_id: RequestId
+    action: Annotated[
+        Literal["accept", "decline", "cancel"],
+        Meta(description="What the user decided."),
+    ]
+    content: (
+        Annotated[
+            dict[str, Any],
+            Meta(description="With accept in form mode: the fields of the schema."),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+class GetSamplingRequests(Params):
+    """Which to show."""
+
+    server: Annotated[str, Meta(description="Only of this server.")] | UnsetType = UNSET
+
+
+class RespondToSampling(Params):
+    """The model's answer."""
+
+    request_id: RequestId
+    content: (
+        Annotated[
+            Raw,
+            Meta(
+                description="What you say: a string, a content block, or a list of blocks.",
+                extra_json_schema={"type": ["string", "object", "array"]},
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    model: Annotated[str, Meta(description="Who says it.")] = "unknown"
+    role: Annotated[Literal["assistant", "user"], Meta(description="As whom.")] = "assistant"
+    stop_reason: Annotated[str, Meta(description="Why it ends.")] = "endTurn"
+    action: Annotated[Literal["accept", "decline"], Meta(description="decline: no answer.")] = (
+        "accept"
+    )
+
+
+async def get_elicitations(runtime: Runtime, p: GetElicitations, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
+    server = None if p.server is UNSET else p.server
+    pending = runtime.session.requests.pending(kind=RequestKind.ELICITATION, server=server)
+    return Reply.json(
+        {"elicitations": [shown_elicitation(runtime.session, asked) for asked in pending]}
+    )
+
+
+async def get_sampling_requests(runtime: Runtime, p: GetSamplingRequests, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
+    server = None if p.server is UNSET else p.server
+    pending = runtime.session.requests.pending(kind=RequestKind.SAMPLING, server=server)
+    shown = [shown_sampling(runtime.session, asked, whole=True) for asked in pending]
+    return Reply.json({"sampling_requests": shown})
+
+
+async def respond_to_elicitation(runtime: Runtime, p: RespondToElicitation, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
+    session, now = runtime.session, runtime.clock.now()
+    asked = session.requests.get(p.request_id, kind=RequestKind.ELICITATION, now=now)
+    answer: dict[str, object] = {"action": p.action}
+    if p.action == "accept" and asked.params.get("mode", "form") == "form":
+        answer["content"] = _checked_form(asked, p)
+    _close(runtime, asked, _ELICITED[p.action])
+    if not session.questions.answer(asked, to_json(answer)):
+        raise _gone(asked)
+    return Reply.json({"answered": asked.id, "server": asked.server, "action": p.action})
+
+
+async def respond_to_sampling(runtime: Runtime, p: RespondToSampling, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
+    session, now = runtime.session, runtime.clock.now()
+    asked = session.requests.get(p.request_id, kind=RequestKind.SAMPLING, now=now)
+    if p.action == "decline":
+        _close(runtime, asked, RequestStatus.DECLINED)
+        session.questions.refuse(asked, "The user declined the sampling request.")
+        return Reply.json({"answered": asked.id, "server": asked.server, "action": "decline"})
+    result = {
+        "role": p.role,
+        "content": _blocks(p.content),
+        "model": p.model,
+        "stopReason": p.stop_reason,
+    }
+    _close(runtime, asked, RequestStatus.COMPLETED)
+    if not session.questions.answer(asked, to_json(result)):
+        raise _gone(asked)
+    return Reply.json({"answered": asked.id, "server": asked.server, "action": "accept"})
+
+
+def _checked_form(asked: Asked, p: RespondToElicitation) -> dict[str, object]:
+    """The content, if it fits; otherwise the question stays open and the error says why."""
+    content = {} if p.content is UNSET else p.content
+    schema = asked.params.get("requestedSchema")
+    known = cast("dict[str, object]", schema) if isinstance(schema, dict) else {}
+    problems = form_problems(content, known)
+    if problems:
+        raise InvalidArguments(
+            f"The content does not fit what {asked.server} asked for: {'; '.join(problems)}.",
+            hint="The question still waits: correct the content and answer again.",
+        )
+    return content
+
+
+def _blocks(content: Raw | UnsetType) -> object:
+    """A string becomes a text block; a block or a list of them goes as it is."""
+    if content is UNSET:
+        raise InvalidArguments("content is missing: say something, or decline.")
+    if bytes(memoryview(content)[:1]) == b'"':
+        return {"type": "text", "text": msgspec.json.decode(content, type=str)}
+    if bytes(memoryview(content)[:1]) not in (b"{", b"["):
+        raise InvalidArguments("content must be a string, a content block or a list of blocks.")
+    return content
+
+
+def _close(runtime: Runtime, asked: Asked, status: RequestStatus) -> None:
+    closed = runtime.session.requests.respond(
+        asked.id, status, kind=asked.kind, now=runtime.clock.now()
+    )
+    runtime.journal.record(
+        Event.ELICITATION_RESPONDED,
+        server=asked.server,
+        request_id=asked.id,
+        status=status.value,
+        duration_ms=round((runtime.clock.now() - closed.created_at) * 1000),
+    )
+
+
+def _gone(asked: Asked) -> ProxyError:
+    return RequestNotFound(f"{asked.server} no longer waits for the answer to {asked.id}.")

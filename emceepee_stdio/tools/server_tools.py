@@ -1,0 +1,359 @@
+"""Tools that add, remove, reconnect and list servers."""
+
+import shlex
+from collections.abc import Mapping
+from typing import Annotated, Literal
+from unicodedata import category
+
+import anyio
+import msgspec
+from msgspec import UNSET, Meta, UnsetType, field
+
+from emceepee_stdio.backends.backend import Link
+from emceepee_stdio.backends.base import Hello, Snapshot
+from emceepee_stdio.config import RestartOverrides, ServerConfig
+from emceepee_stdio.config.recursion import starts_emceepee
+from emceepee_stdio.errors import (
+    ConfigInvalid,
+    InvalidArguments,
+    ProxyError,
+    ServerExists,
+    ServerFailed,
+)
+from emceepee_stdio.journal import redact_argv, redact_url
+from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.session.server_registry import OWN_NAME, Origin
+from emceepee_stdio.state import EventType, Phase
+from emceepee_stdio.tools.registry import Params
+from emceepee_stdio.wire.codec import to_json
+
+__all__ = [
+    "AddServer",
+    "ListServers",
+    "ReconnectServer",
+    "RemoveServer",
+    "add_server",
+    "list_servers",
+    "reconnect_server",
+    "remove_server",
+]
+
+_SAID_CHARS = 4_000
+_UNSEEN = frozenset({"Cf", "Co", "Cs", "Zl", "Zp", "Mn", "Me"})
+_FILLERS = "\u115f\u1160\u2800\u3164\uffa0"
+_OWN_EVENTS = frozenset(
+    {
+        EventType.SERVER_ADDED,
+        EventType.SERVER_REMOVED,
+        EventType.SERVER_CONNECTED,
+        EventType.SERVER_DISCONNECTED,
+        EventType.SERVER_RECONNECTED,
+        EventType.SERVER_RECONNECTING,
+        EventType.SERVER_RESTART_FAILED,
+        EventType.PROCESS_STARTED,
+        EventType.PROCESS_STOPPED,
+        EventType.PROCESS_CRASHED,
+    }
+)
+
+Name = Annotated[str, Meta(description="The server's name.")]
+EraChoice = Annotated[
+    Literal["auto", "legacy", "modern"],
+    Meta(description="Protocol era; auto finds out."),
+]
+
+
+class Restart(Params):
+    """How a process that ended is started again."""
+
+    attempts: Annotated[int, Meta(ge=0, le=1000, description="Restarts before giving up.")] = 5
+    base_ms: Annotated[int, Meta(ge=1, description="First delay.")] = 1000
+    cap_ms: Annotated[int, Meta(ge=1, description="Longest delay.")] = 60000
+
+
+class AddServer(Params):
+    """A command to start, or a URL."""
+
+    name: Annotated[str, Meta(description="A short name of your choice.")]
+    command: Annotated[str | UnsetType, Meta(description="Program that speaks MCP on stdio.")] = (
+        UNSET
+    )
+    args: Annotated[list[str], Meta(description="Its arguments.")] = field(default_factory=list)
+    env: Annotated[dict[str, str], Meta(description="Environment variables for it.")] = field(
+        default_factory=dict
+    )
+    cwd: Annotated[str, Meta(description="Directory to start it in.")] | UnsetType = UNSET
+    url: Annotated[str, Meta(description="Or: http(s) address of a server.")] | UnsetType = UNSET
+    headers: Annotated[dict[str, str], Meta(description="HTTP headers for the url.")] = field(
+        default_factory=dict
+    )
+    transport: Annotated[
+        Literal["auto", "http", "sse", "stdio"], Meta(description="auto finds out.")
+    ] = "auto"
+    era: EraChoice = "auto"
+    restart: Annotated[Restart, Meta(description="Restart policy.")] | UnsetType = UNSET
+    replace: Annotated[bool, Meta(description="Take the place of a server of that name.")] = False
+
+
+class RemoveServer(Params):
+    """Which."""
+
+    name: Name
+
+
+class ReconnectServer(Params):
+    """Which, and perhaps how."""
+
+    name: Name
+    era: (
+        Annotated[
+            Literal["auto", "legacy", "modern"],
+            Meta(description="Change the protocol era."),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+class ListServers(Params):
+    """Nothing."""
+
+
+async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
+    config = _config(p)
+    session = runtime.session
+    before = session.events.latest
+    present = list(runtime.servers)
+    member = runtime.servers.members.get(config.name)
+    admission = None
+    if member is not None and member.config != config and not p.replace:
+        raise ServerExists(f"{config.name} exists already, with other settings.")
+    if member is None or member.config != config:
+        admission = await runtime.gate.admit(config, call, replaced=member)
+    link = await runtime.servers.add(
+        config,
+        runtime.group(),
+        origin=Origin.CLIENT,
+        admission=admission,
+        replace=p.replace,
+    )
+    is_new = link not in present
+    if is_new:
+        session.tell(EventType.SERVER_ADDED, server=config.name)
+    failure = await _settled(runtime, link, call)
+    if failure is not None and is_new and link in list(runtime.servers):
+        await runtime.servers.remove(config.name)
+    _own(runtime, config.name, call, before)
+    if failure is not None:
+        raise failure
+    facts = describe(runtime, link.snapshot())
+    facts["keep_with"] = _config_line(p)
+    if link.phase is not Phase.CONNECTED:
+        return Reply.sentence(
+            f"{config.name} is still {facts['phase']}; it goes on in the background. "
+            "list_servers or await_activity tells when it is there.",
+            facts,
+        )
+    counts = await _counts(runtime, link)
+    return Reply.json({**facts, "counts": counts})
+
+
+async def remove_server(runtime: Runtime, p: RemoveServer, call: Call) -> Reply:
+    session = runtime.session
+    before = session.events.latest
+    tasks = [task.id for task in session.tasks.working(server=p.name)]
+    questions = [asked.id for asked in session.requests.pending(server=p.name)]
+    await runtime.servers.remove(p.name)
+    session.tell(EventType.SERVER_REMOVED, server=p.name)
+    _own(runtime, p.name, call, before)
+    return Reply.json({"removed": p.name, "failed_tasks": tasks, "rejected_requests": questions})
+
+
+async def reconnect_server(runtime: Runtime, p: ReconnectServer, call: Call) -> Reply:
+    link = runtime.servers.get(p.name)
+    before = runtime.session.events.latest
+    member = runtime.servers.members.get(p.name)
+    try:
+        if member is not None and p.era not in (UNSET, member.config.era):
+            changed = msgspec.structs.replace(member.config, era=p.era)
+            link = await runtime.servers.add(
+                changed,
+                runtime.group(),
+                origin=member.origin,
+                admission=member.admission,
+                replace=True,
+            )
+            await link.connect(within=call.ceiling)
+        else:
+            await _reconnected(runtime, link, call)
+    finally:
+        _own(runtime, p.name, call, before)
+    return Reply.json(describe(runtime, link.snapshot()))
+
+
+async def list_servers(runtime: Runtime, p: ListServers, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
+    servers = [describe(runtime, link.snapshot()) for link in runtime.servers]
+    servers += [
+        {"name": broken.name, "phase": Phase.DISABLED.value, "last_error": broken.reason}
+        for broken in runtime.servers.broken.values()
+        if broken.name not in runtime.servers.names()
+    ]
+    return Reply.json({"servers": servers})
+
+
+def describe(runtime: Runtime, snapshot: Snapshot) -> dict[str, object]:
+    """A server as the client sees it."""
+    clock, now = runtime.clock, runtime.clock.now()
+    shown: dict[str, object] = {
+        "name": snapshot.name,
+        "phase": snapshot.phase.value,
+        "transport": snapshot.transport,
+        "target": runtime.session.secrets.mask(snapshot.target),
+    }
+    member = runtime.servers.members.get(snapshot.name)
+    if member is not None and member.admission is not None:
+        shown["admitted"] = member.admission.grounds
+    if snapshot.pid is not None:
+        shown["pid"] = snapshot.pid
+    if snapshot.up_since is not None:
+        shown["connected_at"] = clock.iso(snapshot.up_since)
+        shown["uptime_ms"] = round((now - snapshot.up_since) * 1000)
+    if snapshot.hello is not None:
+        shown |= _introduction(snapshot.hello)
+    if snapshot.session is not None:
+        shown["session"] = {
+            "proxy_id": snapshot.session.proxy_id,
+            "upstream_id": snapshot.session.upstream_id,
+        }
+    if snapshot.counts:
+        shown["counts"] = dict(snapshot.counts)
+    shown["restarts"] = max(snapshot.starts - 1, 0)
+    if snapshot.last_error is not None:
+        shown["last_error"] = runtime.session.secrets.mask(snapshot.last_error)
+    if snapshot.next_retry_at is not None:
+        shown["next_retry_ms"] = max(round((snapshot.next_retry_at - now) * 1000), 0)
+    if snapshot.degraded:
+        shown["health"] = "degraded"
+    return shown
+
+
+def _introduction(hello: Hello) -> dict[str, object]:
+    """What a server says of itself, no more of it than fits beside the others."""
+    shown: dict[str, object] = {
+        "era": hello.era.value,
+        "protocol_version": hello.protocol_version,
+        "server_info": _bounded(hello.server_info),
+        "capabilities": _bounded(hello.capabilities),
+    }
+    if hello.instructions:
+        shown["instructions"] = _cut(hello.instructions)
+    return shown
+
+
+def _bounded(said: Mapping[str, object]) -> object:
+    text = to_json(said).decode()
+    return said if len(text) <= _SAID_CHARS else _cut(text)
+
+
+def _cut(text: str) -> str:
+    if len(text) <= _SAID_CHARS:
+        return text
+    return f"{text[:_SAID_CHARS]} … (cut from {len(text)} characters)"
+
+
+def _own(runtime: Runtime, name: str, call: Call, before: int) -> None:
+    """What the tool itself did to the server is told by its answer; the rest stays news."""
+    call.own_events += [
+        event.id
+        for event in runtime.session.events.since(before)
+        if event.server == name and event.type in _OWN_EVENTS
+    ]
+
+
+async def _settled(runtime: Runtime, link: Link, call: Call) -> ServerFailed | None:
+    """Until it is connected, has failed, asks something, or the client will not wait longer."""
+    waits = (Phase.CONNECTING, None)
+    session = runtime.session
+    asked = len(session.requests.pending(server=link.name))
+    await session.until(
+        lambda: link.phase not in waits or len(session.requests.pending(server=link.name)) > asked,
+        within=call.ceiling,
+    )
+    error = link.snapshot().error
+    if error is None or link.phase not in (Phase.FAILED, Phase.RECONNECTING):
+        return None
+    if "reconnect_server" in error.next_step:
+        return ServerFailed(error.fact, hint="Mend what it names, then call add_server again.")
+    return ServerFailed(error.fact, hint=f"{error.next_step} Then call add_server again.")
+
+
+async def _reconnected(runtime: Runtime, link: Link, call: Call) -> None:
+    starts = link.snapshot().starts
+    with anyio.move_on_after(call.ceiling):
+        await link.reconnect(within=call.ceiling)
+    if link.snapshot().starts == starts:
+        runtime.session.wake()
+
+
+async def _counts(runtime: Runtime, link: Link) -> dict[str, int]:
+    """How much the server offers, as far as it says so quickly."""
+    within = min(runtime.settings.timeouts.request_ms / 1000, 5.0)
+    for kind in ("tools", "resources", "resource_templates", "prompts"):
+        try:
+            await link.list_all(kind, within=within)
+        except ProxyError:
+            continue
+    return dict(link.snapshot().counts)
+
+
+def _name_problem(name: str) -> str | None:
+    """A model names a server as a person would read it, and not like another, or like us."""
+    if name != name.strip() or "  " in name:
+        return "A name has no spaces around it, and no two in a row."
+    if any(category(char) in _UNSEEN or char in _FILLERS for char in name):
+        return "A name has no characters that cannot be seen."
+    if name.lower() == OWN_NAME:
+        return f"The name {OWN_NAME} is the proxy's own."
+    return None
+
+
+def _config(p: AddServer) -> ServerConfig:
+    if problem := _name_problem(p.name):
+        raise InvalidArguments(problem, hint="Choose another.")
+    if p.command is not UNSET and starts_emceepee(p.command, p.args):
+        raise InvalidArguments(
+            "This command starts emceepee inside emceepee.",
+            hint="Add the servers behind it here instead.",
+        )
+    restart = RestartOverrides()
+    if p.restart is not UNSET:
+        restart = RestartOverrides(
+            attempts=p.restart.attempts, base_ms=p.restart.base_ms, cap_ms=p.restart.cap_ms
+        )
+    try:
+        return ServerConfig(
+            name=p.name,
+            command=None if p.command is UNSET else p.command,
+            args=tuple(p.args),
+            env=p.env,
+            cwd=None if p.cwd is UNSET else p.cwd,
+            url=None if p.url is UNSET else p.url,
+            headers=p.headers,
+            transport=p.transport,
+            era=p.era,
+            restart=restart,
+        )
+    except ConfigInvalid as error:
+        raise InvalidArguments(error.fact) from None
+
+
+def _config_line(p: AddServer) -> str:
+    """What a person would type to keep this server; secrets are left for them to fill in."""
+    words = ["emceepee", "config", "add", p.name]
+    words += [part for name in p.env for part in ("--env", f"{name}=…")]
+    words += [part for name in p.headers for part in ("--header", f"{name}: …")]
+    if p.url is not UNSET:
+        return shlex.join([*words, "--url", redact_url(p.url)])
+    command = "" if p.command is UNSET else p.command
+    return shlex.join([*words, "--", *redact_argv([command, *p.args])])

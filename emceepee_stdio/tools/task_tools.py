@@ -1,0 +1,135 @@
+"""Tools for calls that became tasks: look, fetch, stop."""
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, UnsetType
+
+from emceepee_stdio.errors import CallFailed
+from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.promotion import shown_task
+from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.response_context import shown_elicitation
+from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.state import IllegalMove, RequestKind, TaskStatus
+from emceepee_stdio.tools.registry import Params
+
+__all__ = [
+    "CancelTask",
+    "GetTask",
+    "GetTaskResult",
+    "ListTasks",
+    "cancel_task",
+    "get_task",
+    "get_task_result",
+    "list_tasks",
+]
+
+TaskId = Annotated[str, Meta(description="As the call or list_tasks gave it.")]
+
+
+class ListTasks(Params):
+    """Which to show."""
+
+    server: Annotated[str, Meta(description="Only of this server.")] | UnsetType = UNSET
+    status: (
+        Annotated[
+            Literal["working", "completed", "failed", "cancelled", "expired"],
+            Meta(description="Only these."),
+        ]
+        | UnsetType
+    ) = UNSET
+    include_completed: Annotated[bool, Meta(description="Also those that have ended.")] = False
+
+
+class GetTask(Params):
+    """Which."""
+
+    task_id: TaskId
+
+
+class GetTaskResult(Params):
+    """Which, and how long to wait for it."""
+
+    task_id: TaskId
+    timeout_ms: (
+        Annotated[int, Meta(ge=0, le=900_000, description="Wait at most this long for its end.")]
+        | UnsetType
+    ) = UNSET
+
+
+class CancelTask(Params):
+    """Which."""
+
+    task_id: TaskId
+
+
+async def list_tasks(runtime: Runtime, p: ListTasks, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
+    session = runtime.session
+    with_ended = p.include_completed or p.status not in (UNSET, TaskStatus.WORKING)
+    tasks = [
+        shown_task(task, runtime.clock)
+        for task in session.tasks.all()
+        if (with_ended or task.status is TaskStatus.WORKING)
+        and p.server in (UNSET, task.server)
+        and p.status in (UNSET, task.status.value)
+    ]
+    return Reply.json({"tasks": tasks})
+
+
+async def get_task(runtime: Runtime, p: GetTask, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
+    session = runtime.session
+    task = session.tasks.get(p.task_id, now=runtime.clock.now())
+    pending = session.requests.pending(kind=RequestKind.ELICITATION, server=task.server)
+    return Reply.json(
+        {
+            "task": shown_task(task, runtime.clock),
+            "pending_elicitations_for_server": [
+                shown_elicitation(session, asked) for asked in pending
+            ],
+        }
+    )
+
+
+async def get_task_result(runtime: Runtime, p: GetTaskResult, call: Call) -> Reply:
+    """Wait for the end; a question of the same server is a reason to return before it."""
+    session, now = runtime.session, runtime.clock.now
+    task = session.tasks.get(p.task_id, now=now())
+
+    def is_time() -> bool:
+        current = session.tasks.get(p.task_id, now=now())
+        asks = runtime.settings.promote_on_input and session.requests.pending(server=task.server)
+        return current.status is not TaskStatus.WORKING or bool(asks)
+
+    wanted = call.ceiling if p.timeout_ms is UNSET else p.timeout_ms / 1000
+    await session.until(is_time, within=min(wanted, call.ceiling))
+    task = session.fetch(p.task_id)
+    if isinstance(task.result, Reply):
+        return task.result
+    if task.status is TaskStatus.WORKING:
+        waits = session.requests.pending(server=task.server)
+        reason = "it waits for the answer to a question" if waits else "it is still working"
+        return Reply.sentence(
+            f"No result yet: {reason}.",
+            {
+                "task": shown_task(task, runtime.clock),
+                "pending_elicitations_for_server": [w.id for w in waits],
+            },
+        )
+    if task.status is TaskStatus.FAILED and task.error:
+        return Reply.text(task.error, is_error=True)
+    raise CallFailed(
+        f"Task {task.id} has no result: it was {task.status.value}"
+        f"{f' ({task.error})' if task.error else ''}.",
+        hint="Run the tool again if the result is still wanted.",
+    )
+
+
+async def cancel_task(runtime: Runtime, p: CancelTask, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
+    try:
+        task = runtime.session.cancel_task(p.task_id)
+    except IllegalMove as refused:
+        message = f"It had already ended: {refused.source.value}."
+        return Reply.json({"success": False, "message": message})
+    return Reply.json(
+        {"success": True, "message": f"{task.tool} on {task.server} was told to stop."}
+    )

@@ -1,0 +1,90 @@
+"""list_tools: find the tool that fits, among however many there are."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, cast
+
+from msgspec import UNSET, Meta, UnsetType
+
+from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.tools.listing import (
+    ALL,
+    Cursor,
+    Limit,
+    ServerPattern,
+    gather,
+    having,
+    matching,
+    page,
+    pattern,
+)
+from emceepee_stdio.tools.ranking import rank
+from emceepee_stdio.tools.registry import Params
+
+__all__ = ["ListTools", "list_tools"]
+
+_FEW = 5
+_SENTENCE = 160
+_ARGUMENTS = 300
+
+
+class ListTools(Params):
+    """Which tools of which servers, and how much of each."""
+
+    query: Annotated[str, Meta(description="Plain words; best match first.")] | UnsetType = UNSET
+    server: ServerPattern = ALL
+    tool: Annotated[str, Meta(description="Regex of tool names.")] = ALL
+    detail: (
+        Annotated[
+            Literal["names", "summary", "full"],
+            Meta(description="full has the schemas; the default for up to 5."),
+        ]
+        | UnsetType
+    ) = UNSET
+    limit: Limit = 50
+    cursor: Cursor | UnsetType = UNSET
+
+
+async def list_tools(runtime: Runtime, p: ListTools, call: Call) -> Reply:
+    found = await gather(runtime, "tools", p.server, call)
+    tools = await matching(runtime, found.items, pattern(runtime, p.tool), having("name"))
+    if p.query is not UNSET:
+        tools = [(entry.server, entry.tool) for entry in rank(p.query, tools)]
+    few = min(len(tools), p.limit) <= _FEW
+    detail = p.detail if p.detail is not UNSET else "full" if few else "summary"
+    shown = [_shown(server, tool, detail) for server, tool in tools]
+    entries, rest = page(shown, limit=p.limit, cursor=p.cursor)
+    return Reply.json({"tools": entries, **rest, **found.failures()})
+
+
+def _shown(server: str, tool: Mapping[str, object], detail: str) -> dict[str, object]:
+    head: dict[str, object] = {"server": server, "name": tool.get("name")}
+    if detail == "names":
+        return head
+    if detail == "full":
+        return {"server": server, **tool}
+    head["description"] = _first_sentence(str(tool.get("description") or tool.get("title") or ""))
+    head["args"] = _arguments(tool.get("inputSchema"))
+    return head
+
+
+def _first_sentence(text: str) -> str:
+    line = " ".join(text.split())
+    sentence, dot, _ = line.partition(". ")
+    short = sentence + ("." if dot else "")
+    return _cut(short, _SENTENCE)
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 2] + " …"
+
+
+def _arguments(schema: object) -> str:
+    """The names of the arguments, the optional ones with a question mark."""
+    fields = cast("dict[str, object]", schema) if isinstance(schema, dict) else {}
+    properties, required = fields.get("properties"), fields.get("required")
+    names = cast("dict[str, object]", properties) if isinstance(properties, dict) else {}
+    needed = cast("list[object]", required) if isinstance(required, list) else []
+    shown = ", ".join(name if name in needed else f"{name}?" for name in names)
+    return _cut(shown, _ARGUMENTS)

@@ -1,0 +1,371 @@
+"""Promotion, on a clock of our own: who becomes a task, when, and why."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from emceepee_stdio.backends.backend_events import Question, Withdrawn
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.config import Settings
+from emceepee_stdio.errors import CallFailed, InvalidArguments, TaskLimit
+from emceepee_stdio.ids import Ids
+from emceepee_stdio.journal import Journal
+from emceepee_stdio.session.backend_handler import BackendHandler
+from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.session import Session
+from emceepee_stdio.state import EventType, RequestKind, RequestStatus, TaskStatus
+from emceepee_stdio.wire.codec import RpcError
+
+
+class Asking:
+    """A question of a server, and what became of it."""
+
+    def __init__(self, call: object = None, *, params: bytes = b'{"message":"who?"}') -> None:
+        self.outcomes: list[bytes | RpcError] = []
+        self.question = Question(
+            method="elicitation/create",
+            params=Raw(params),
+            key=self,
+            deliver=self._deliver,
+            call=call,
+        )
+
+    def _deliver(self, outcome: bytes | RpcError) -> bool:
+        self.outcomes.append(outcome)
+        return True
+
+
+class World:
+    """A session and its clock."""
+
+    def __init__(self, tmp_path: Path, **settings: Any) -> None:
+        self.now = 1_000.0
+        clock = Clock(monotonic=lambda: self.now, wall=lambda: self.now)
+        self.session = Session(
+            msgspec.convert(settings, Settings),
+            clock=clock,
+            ids=Ids(clock),
+            journal=Journal.open(directory=tmp_path, session="s", clock=clock, stderr=None),
+        )
+        self._handler = BackendHandler(self.session, target_of=lambda _: None)
+        self.answers: dict[int, list[Reply]] = {}
+
+    def asked(self, server: str, asking: Asking) -> None:
+        self._handler.take(server, asking.question)
+
+    def withdrawn(self, server: str, asking: Asking) -> None:
+        self._handler.take(server, Withdrawn(asking))
+
+    def told(self) -> list[str]:
+        """The kinds of all events so far."""
+        return [event.type.value for event in self.session.events.since(0)]
+
+    def call(self, server: str = "s", *, within: float = 40.0, ttl: float | None = None) -> Call:
+        replies: list[Reply] = []
+        call = Call(answer=replies.append, ceiling=45.0)
+        self.answers[id(call)] = replies
+        self.session.begin(call, server=server, tool="t", within=within, ttl=ttl)
+        return call
+
+    def after(self, seconds: float) -> None:
+        """Time goes by, and the ticker looks whenever something is due."""
+        end = self.now + seconds
+        sources = self.session.ticker._sources
+        while True:
+            due = [when for source in sources if (when := source()) is not None and when <= end]
+            if not due:
+                break
+            self.now = max(self.now, min(due))
+            self.session._expire(self.now)
+        self.now = end
+
+    def said(self, call: Call) -> dict[str, Any] | None:
+        """The facts of the only answer to a call, if there is one."""
+        replies = self.answers[id(call)]
+        assert len(replies) <= 1
+        if not replies:
+            return None
+        return json.loads(json.loads(b"[%b]" % replies[0].content)[-1]["text"])
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+async def test_a_call_is_a_task_when_its_time_is_up_and_not_before(world: World) -> None:
+    call = world.call(within=5)
+    world.after(4.9)
+    assert world.said(call) is None
+    world.after(0.2)
+    said = world.said(call)
+    assert said is not None
+    assert said["reason"] == "timeout"
+    assert said["pending_on_server"]["elicitations_for_server"] == []
+    world.session.finish(call, Reply.text("late"))
+    assert world.session.tasks.get(call.task or "", now=0).status is TaskStatus.COMPLETED
+    assert len(world.answers[id(call)]) == 1
+
+
+async def test_a_call_that_ends_in_time_never_is_one(world: World) -> None:
+    call = world.call(within=5)
+    world.session.finish(call, Reply.text("quick"))
+    world.after(10)
+    assert call.task is None
+    assert list(world.session.tasks.all()) == []
+    assert world.session.tasks.in_flight == 0
+
+
+async def test_a_question_promotes_every_call_of_its_server_after_the_grace(world: World) -> None:
+    first, second, other = world.call(), world.call(), world.call("other")
+    world.asked("s", Asking())
+    assert world.said(first) is None
+    world.after(0.05)
+    world.session.finish(second, Reply.text("{}"))
+    world.after(0.06)
+    said = world.said(first)
+    assert said is not None
+    assert said["reason"] == "input_required"
+    assert second.task is None
+    assert world.said(other) is None
+
+
+async def test_where_the_asking_call_is_known_it_alone_makes_way(world: World) -> None:
+    first, second = world.call(), world.call()
+    world.asked("s", Asking(second))
+    world.after(1)
+    assert world.said(first) is None
+    assert world.said(second) is not None
+    world.asked("s", Asking(second))
+    world.after(1)
+    assert world.said(first) is None
+
+
+async def test_question_after_question_cannot_put_the_promotion_off(world: World) -> None:
+    call = world.call(within=0.5)
+    for _ in range(20):
+        world.asked("s", Asking())
+        world.after(0.05)
+    assert world.said(call) is not None
+    assert world.session.tasks.get(call.task or "", now=0).created_at <= 1_000.11
+
+
+async def test_the_grace_never_lengthens_the_wait(tmp_path: Path) -> None:
+    world = World(tmp_path, timeouts={"promotion_grace_ms": 10_000})
+    call = world.call(within=1)
+    world.asked("s", Asking())
+    world.after(1.01)
+    assert world.said(call) is not None
+
+
+async def test_a_question_that_is_gone_within_the_grace_promotes_nobody(world: World) -> None:
+    call, question = world.call(within=5), Asking()
+    world.asked("s", question)
+    world.withdrawn("s", question)
+    world.after(4.9)
+    assert world.said(call) is None
+    world.after(0.2)
+    said = world.said(call)
+    assert said is not None
+    assert said["reason"] == "timeout"
+
+
+async def test_a_call_made_while_a_question_waits_gets_a_second(world: World) -> None:
+    question = Asking()
+    world.asked("s", question)
+    call, other = world.call(within=30), world.call("other", within=30)
+    world.after(0.9)
+    assert world.said(call) is None
+    world.after(0.2)
+    said = world.said(call)
+    assert said is not None
+    assert said["reason"] == "input_required"
+    assert world.said(other) is None
+    late = world.call(within=30)
+    world.withdrawn("s", question)
+    world.after(5)
+    assert world.said(late) is None
+
+
+async def test_the_plain_timeout_can_be_had_back(tmp_path: Path) -> None:
+    world = World(tmp_path, promote_on_input=False)
+    call = world.call(within=5)
+    world.asked("s", Asking())
+    late = world.call(within=5)
+    world.after(4.9)
+    assert (world.said(call), world.said(late)) == (None, None)
+
+
+async def test_a_question_that_nobody_answers_is_refused_once(world: World) -> None:
+    question = Asking()
+    world.asked("s", question)
+    world.after(601)
+    [refusal] = question.outcomes
+    assert isinstance(refusal, RpcError)
+    assert len(world.session.requests) == 0
+    world.withdrawn("s", question)
+    kinds = [event.type.value for event in world.session.events.take().events]
+    assert kinds == ["elicitation_request", "elicitation_expired"]
+
+
+async def test_a_task_whose_time_is_over_cancels_its_call_and_late_ends_count_for_nothing(
+    world: World,
+) -> None:
+    call = world.call(within=1, ttl=10)
+    given_up: list[Call] = []
+    call.cancel_request = lambda: given_up.append(call)
+    world.after(10.9)
+    assert not call.scope.cancel_called
+    assert given_up == []
+    world.after(0.2)
+    assert call.scope.cancel_called
+    assert given_up == [call]
+    world.session.finish(call, Reply.text("late"))
+    world.session.fail(call, CallFailed("late"))
+    task = world.session.tasks.get(call.task or "", now=0)
+    assert task.status is TaskStatus.EXPIRED
+    kinds = [event.type.value for event in world.session.events.take().events]
+    assert kinds == ["task_created", "task_expired"]
+
+
+async def test_a_lifetime_is_judged_before_the_call_is_made(tmp_path: Path) -> None:
+    world = World(tmp_path, timeouts={"task_ttl_max_ms": 5_000})
+    with pytest.raises(InvalidArguments, match="task_ttl_ms"):
+        world.call(ttl=6.0)
+    assert world.session.tasks.in_flight == 0
+    call = world.call(within=0)
+    assert world.session.tasks.get(call.task or "", now=0).expires_at == world.now + 5
+
+
+async def test_an_abandoned_call_gives_its_place_back_and_is_never_answered(tmp_path: Path) -> None:
+    world = World(tmp_path, limits={"tasks": 1})
+    for _ in range(5):
+        call = world.call(within=5)
+        with pytest.raises(TaskLimit):
+            world.call()
+        world.session.abandon(call)
+        world.session.abandon(call)
+        world.after(10)
+        world.session.finish(call, Reply.text("late"))
+        assert world.answers[id(call)] == []
+    assert list(world.session.tasks.all()) == []
+
+
+async def test_what_was_fetched_is_forgotten_in_time_whatever_else_is_due(world: World) -> None:
+    call = world.call(within=0)
+    world.session.finish(call, Reply.text("done"))
+    looked: list[float] = []
+    world.session.ticker.look = looked.append  # type: ignore[method-assign]
+    world.session.fetch(call.task or "")
+    assert looked == [world.now + 300]
+
+
+def test_a_question_that_would_fill_every_answer_is_refused(tmp_path: Path) -> None:
+    world = World(tmp_path, limits={"question_bytes": 1024})
+    large = Asking(params=b'{"message":"%b"}' % (b"x" * 2_000))
+    world.asked("s", large)
+    (refusal,) = large.outcomes
+    assert isinstance(refusal, RpcError)
+    assert "too large" in refusal.message
+    assert not len(world.session.requests)
+    assert world.session.events.waiting == 0
+
+
+def test_one_server_cannot_ask_more_than_its_share(tmp_path: Path) -> None:
+    world = World(tmp_path, limits={"server_questions": 2})
+    questions = [Asking() for _ in range(3)]
+    for question in questions:
+        world.asked("s", question)
+    other = Asking()
+    world.asked("another", other)
+    assert [len(question.outcomes) for question in (*questions, other)] == [0, 0, 1, 0]
+    assert len(world.session.requests) == 3
+
+
+def test_a_call_is_answered_once(world: World) -> None:
+    call = world.call()
+    call.reply(Reply.text("first"))
+    call.reply(Reply.text("second"))
+    world.session.finish(call, Reply.text("third"))
+    world.session.fail(call, CallFailed("fourth"))
+    assert len(world.answers[id(call)]) == 1
+    assert repr(call) == "<Call s/t answered>"
+
+
+# The end of a call and what it has asked
+
+
+def finish(world: World, call: Call) -> None:
+    world.session.finish(call, Reply.text("done"))
+
+
+def fail(world: World, call: Call) -> None:
+    world.session.fail(call, CallFailed("It broke."))
+
+
+def abandon(world: World, call: Call) -> None:
+    world.session.abandon(call)
+
+
+def cancel_its_task(world: World, call: Call) -> None:
+    world.after(1)
+    world.session.cancel_task(call.task or "")
+
+
+def let_its_task_expire(world: World, _call: Call) -> None:
+    world.after(100)
+
+
+@pytest.mark.parametrize("end", [finish, fail, abandon, cancel_its_task, let_its_task_expire])
+async def test_a_call_that_ends_withdraws_and_refuses_what_it_has_asked(
+    world: World, end: Callable[[World, Call], None]
+) -> None:
+    call, other = world.call(ttl=50), world.call(ttl=5_000)
+    mine, also_mine, of_other, of_nobody = Asking(call), Asking(call), Asking(other), Asking()
+    for asking in (mine, also_mine, of_other, of_nobody):
+        world.asked("s", asking)
+    answered = Asking(call)
+    world.asked("s", answered)
+    *_, last = world.session.requests.pending()
+    world.session.requests.respond(
+        last.id, RequestStatus.ACCEPTED, kind=RequestKind.ELICITATION, now=world.now
+    )
+    assert world.session.questions.answer(last, b"{}")
+    assert world.told().count("elicitation_expired") == 0
+    ids = [asked.id for asked in world.session.requests.pending()]
+    end(world, call)
+    for asking in (mine, also_mine):
+        (refusal,) = asking.outcomes
+        assert isinstance(refusal, RpcError)
+        assert "has ended" in refusal.message
+        assert not asking.question.respond(b"{}"), "it is closed"
+    assert answered.outcomes == [b"{}"]
+    assert (of_other.outcomes, of_nobody.outcomes) == ([], [])
+    assert [asked.id for asked in world.session.requests.pending()] == ids[2:]
+    expired = [
+        dict(event.data)
+        for event in world.session.events.since(0)
+        if event.type is EventType.ELICITATION_EXPIRED
+    ]
+    assert expired == [{"request_id": asked, "reason": "withdrawn"} for asked in ids[:2]]
+    told = world.told()
+    world.withdrawn("s", mine)
+    world.session.abandon(call)
+    assert world.told() == told, "it ends once"
+
+
+async def test_a_promoted_call_goes_on_and_so_do_its_questions(world: World) -> None:
+    call = world.call()
+    asking = Asking(call)
+    world.asked("s", asking)
+    world.after(1)
+    assert world.said(call) is not None
+    assert (asking.outcomes, len(world.session.requests)) == ([], 1)
+    world.session.finish(call, Reply.text("done"))
+    assert (len(asking.outcomes), len(world.session.requests)) == (1, 0)

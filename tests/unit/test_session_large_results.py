@@ -1,0 +1,154 @@
+import json
+from itertools import count
+from typing import Any
+
+import pytest
+
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.config import Settings
+from emceepee_stdio.config.model import Limits
+from emceepee_stdio.session.large_results import (
+    LONGEST,
+    fitted,
+    page_chars,
+    stored_whole,
+    whole_characters,
+)
+from emceepee_stdio.session.reply import Reply, text_block
+from emceepee_stdio.state import Results
+
+FAMILY = "👨‍👩‍👧‍👦"
+IMAGE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
+
+
+class Around:
+    """As much of a session as a large result needs."""
+
+    def __init__(self, **limits: int) -> None:
+        numbers = count(1)
+        self.settings = Settings(limits=Limits(**limits))
+        self.clock = Clock(monotonic=lambda: 1.0, wall=lambda: 1.0)
+        self.results = Results(
+            new_id=lambda: f"R{next(numbers)}", max_bytes=self.settings.limits.stored_bytes
+        )
+
+    def fitted(self, *blocks: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
+        content = json.dumps(list(blocks)).encode()[1:-1]
+        reply = fitted(self, Reply(content=content, **more))  # type: ignore[arg-type]
+        return json.loads(b"[%b]" % reply.content)
+
+    def whole(self, result_id: str = "R1") -> str:
+        return self.results.page(result_id, offset=0, limit=10**9, now=1.0).text
+
+
+def said(text: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": text, **more}
+
+
+def test_what_fits_keeps_its_bytes() -> None:
+    around = Around(result_chars=10)
+    content = b'{"type": "text",  "text":"\\u00e912345678"}'
+    reply = Reply(content=content)
+    assert fitted(around, reply) is reply  # type: ignore[arg-type]
+    assert around.results.all() == []
+
+
+def test_one_character_more_is_stored() -> None:
+    around = Around(result_chars=10)
+    head, left_out, tail, note, facts = around.fitted(said("0123456789x"))
+    assert (head["text"], tail["text"]) == ("01234", "6789x")
+    assert left_out["text"] == "… 1 characters left out …"
+    assert "11 characters" in note["text"]
+    stored = json.loads(facts["text"])["stored_result"]
+    assert (stored["uri"], stored["chars"]) == ("emceepee://results/R1", 11)
+    assert around.whole() == "0123456789x"
+
+
+def test_texts_count_together_and_are_stored_together() -> None:
+    around = Around(result_chars=10)
+    blocks = around.fitted(IMAGE, said("abcdef"), IMAGE, said("ghijkl"), {"type": "odd", "x": 1})
+    kinds = [block["type"] for block in blocks]
+    assert kinds == ["image", *["text"] * 5, "image", "odd"]
+    assert around.whole() == "abcdef\nghijkl"
+
+
+def test_other_blocks_are_not_measured() -> None:
+    around = Around(result_chars=10)
+    blocks = [IMAGE | {"data": "A" * 100}, said("short"), {"type": "resource", "resource": {}}]
+    assert around.fitted(*blocks) == blocks
+    assert around.fitted({"text": "no type " * 9}, {"type": 7, "text": 8}) == [
+        {"text": "no type " * 9},
+        {"type": 7, "text": 8},
+    ]
+
+
+def test_zero_never_stores() -> None:
+    around = Around(result_chars=0)
+    assert around.fitted(said("x" * 100_000)) == [said("x" * 100_000)]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 50])
+def test_the_ends_never_overlap(limit: int) -> None:
+    around = Around(result_chars=limit)
+    head, left_out, tail, *_ = around.fitted(said("x" * (limit + 1)))
+    count_left = int(left_out["text"].split()[1])
+    assert len(head["text"]) + count_left + len(tail["text"]) == limit + 1
+    assert count_left >= 1
+
+
+def test_what_the_store_cannot_hold_is_shown_by_its_ends_and_that_is_said() -> None:
+    around = Around(result_chars=10, stored_bytes=100)
+    *_, note, facts = around.fitted(said("x" * 1_000))
+    assert "Only both ends are left of 1000 characters" in note["text"]
+    assert "[result_too_large]" in note["text"]
+    assert json.loads(facts["text"]) == {"chars": 1_000}
+
+
+def test_an_error_and_its_meta_stay_what_they_are() -> None:
+    around = Around(result_chars=10)
+    meta: Any = b'{"k":1}'
+    for reply in (
+        fitted(around, Reply(content=text_block("x" * 11), is_error=True, meta=meta)),  # type: ignore[arg-type]
+        stored_whole(around, Reply(content=text_block("x"), is_error=True, meta=meta), 5),  # type: ignore[arg-type]
+    ):
+        assert (reply.is_error, reply.meta) == (True, meta)
+    big = Reply(content=text_block("x"), meta=b'"%b"' % (b"m" * 10_000))  # type: ignore[arg-type]
+    assert stored_whole(around, big, 5).meta is None  # type: ignore[arg-type]
+
+
+def test_what_fits_into_no_line_is_stored_as_the_json_of_its_blocks() -> None:
+    around = Around()
+    content = json.dumps([IMAGE, said("é")])[1:-1].encode()
+    stored_whole(around, Reply(content=content), 5)  # type: ignore[arg-type]
+    assert json.loads(around.whole()) == [IMAGE, said("é")]
+
+
+@pytest.mark.parametrize(
+    ("text", "end", "cut"),
+    [
+        ("plain text", 5, "plain"),
+        ("short", 99, "short"),
+        ("cafe\u0301 au lait", 4, "caf"),
+        ("cafe\u0301 au lait", 5, "cafe\u0301"),
+        (f"ab{FAMILY}cd", 5, "ab"),
+        (f"ab{FAMILY}cd", 2 + len(FAMILY), f"ab{FAMILY}"),
+        ("🇵🇹🇱🇻", 3, "🇵🇹"),
+        ("👍🏽 ok", 1, "👍🏽"),
+        (FAMILY + "x", 1, FAMILY),
+        ("日本語", 2, "日本"),
+        ("", 0, ""),
+    ],
+)
+def test_nothing_is_torn_apart(text: str, end: int, cut: str) -> None:
+    assert whole_characters(text, end) == cut
+
+
+def test_an_endless_character_is_cut_all_the_same() -> None:
+    endless = "e" + "\u0301" * 10_000
+    assert 0 < len(whole_characters(endless, 500)) <= 500 + LONGEST
+
+
+def test_a_page_of_the_widest_characters_fits_into_a_line() -> None:
+    around = Around(client_line_bytes=10_000)
+    chars = page_chars(around.settings)
+    assert len(text_block("\x01" * chars)) < 10_000
