@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import anyio
 import pytest
 
+from emceepee_stdio.cli import command_line
 from tests.e2e.client import Setting
 
 __all__ = ["ESCAPES", "PATIENCE", "Cli", "Home", "Ran", "Screen"]
