@@ -51,6 +51,7 @@ types: $(STAMP)
 
 imports: $(STAMP)
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/check_names.py
 
 deps: $(STAMP)
 	$(BIN)/deptry emceepee_stdio

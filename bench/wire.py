@@ -11,22 +11,19 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import anyio
 
-from emceepee_stdio.backends.channels.stdio_channel import Command, StdioChannel, Surroundings
+from emceepee_stdio.backends.backend_events import BackendEvent
+from emceepee_stdio.backends.channels.stdio_channel import ChildContext, Command, StdioChannel
 from emceepee_stdio.backends.supervisor import Supervisor
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.state.restarts import RestartPolicy, Restarts
+from emceepee_stdio.wire.peer import OutgoingRequest
 from emceepee_stdio.wire.watchdog import Watchdog
-
-if TYPE_CHECKING:
-    from emceepee_stdio.backends.base import Sink
 
 BACKEND = [sys.executable, str(Path(__file__).with_name("raw_backend.py"))]
 CALLS = 3_000
@@ -36,9 +33,8 @@ PATIENCE = 60.0
 Figures = dict[str, float]
 
 
-class _Deaf:
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_args, **_kwargs: None
+def _nobody_listens(_event: BackendEvent) -> None:
+    return None
 
 
 def _median_ms(samples: list[float]) -> float:
@@ -71,9 +67,8 @@ async def ours() -> Figures:
     clock = Clock()
     ids = Ids(clock)
     owner = ids()
-    sink: Sink = _Deaf()
     watchdog = Watchdog(owner)
-    around = Surroundings(
+    around = ChildContext(
         clock=clock,
         ids=ids,
         environ=os.environ,
@@ -83,14 +78,15 @@ async def ours() -> Figures:
         watchdog=watchdog,
     )
     command = Command(command=BACKEND[0], args=BACKEND[1:], env={})
-    channel = StdioChannel("raw", command, sink=sink, surroundings=around)
+    channel = StdioChannel("raw", command, emit=_nobody_listens, surroundings=around)
     restarts = Restarts(RestartPolicy(), uniform=random.uniform)
-    supervisor = Supervisor("raw", channel, sink=sink, clock=clock, restarts=restarts)
 
     async def call(size: int) -> float:
         params = {"name": "t", "arguments": {"bytes": size}}
         start = time.perf_counter()
-        await supervisor.request("tools/call", params, within=PATIENCE)
+        deadline = clock.now() + PATIENCE
+        request = OutgoingRequest(method="tools/call", params=params, deadline=deadline)
+        await supervisor.request(request)
         return time.perf_counter() - start
 
     async def many(count: int) -> None:
@@ -99,6 +95,9 @@ async def ours() -> Figures:
 
     async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
         stack.callback(watchdog.close)
+        supervisor = Supervisor(
+            "raw", channel, emit=_nobody_listens, clock=clock, restarts=restarts, tasks=tasks
+        )
         tasks.start_soon(supervisor.run)
         await call(2)
         small = [await call(2) for _ in range(CALLS)]

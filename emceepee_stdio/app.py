@@ -17,7 +17,7 @@ from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.front.hello import Handover
 from emceepee_stdio.front.stdio_front import serve
 from emceepee_stdio.ids import Ids
-from emceepee_stdio.journal import Event, Journal, default_directory
+from emceepee_stdio.journal import Journal, JournalEvent, default_directory
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Environment
 from emceepee_stdio.trust.store import default_trust_directory
@@ -42,7 +42,7 @@ def run(
     config, problem = _load(source)
     journal = _journal(config, clock, session=ids())
     if problem is not None:
-        journal.record(Event.CONFIG_INVALID, error=problem)
+        journal.record(JournalEvent.CONFIG_INVALID, error=problem)
     runtime = Runtime(
         config,
         clock=clock,

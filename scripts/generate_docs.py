@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from emceepee_stdio.cli.command_line import app
 from emceepee_stdio.errors import error_types
-from emceepee_stdio.journal import Event
+from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.state.diagrams import Diagram, diagrams, further_diagrams
 from emceepee_stdio.tools.registry import Tool
 from emceepee_stdio.tools.table import TOOLS
@@ -52,7 +52,7 @@ def errors_page() -> str:
 
 
 def journal_page() -> str:
-    rows = [f"| `{event.value}` | {event.level} | {event.meaning} |" for event in Event]
+    rows = [f"| `{event.value}` | {event.level} | {event.meaning} |" for event in JournalEvent]
     intro = (
         "The journal is a file of JSON lines for each running proxy. These are the names in the"
         " field `event`, and the level at which each is written.\n"

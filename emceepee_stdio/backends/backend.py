@@ -1,6 +1,6 @@
 """A backend as the session sees it: what every server can do, whatever the channel and the era.
 
-A link stands between the supervisor, whose connections it uses, and the session, which hears of
+A backend stands between the supervisor, whose connections it uses, and the session, which hears of
 both eras in the same words. Whatever the server tells comes through `_take`: what concerns the
 lists, the subscriptions and the roots is seen to here, the rest is passed on. Nothing that was
 begun on one connection is carried over to the next.
@@ -54,7 +54,7 @@ from emceepee_stdio.state.restarts import RestartPolicy, Restarts
 from emceepee_stdio.wire.codec import INVALID_PARAMS, METHOD_NOT_FOUND, to_json
 from emceepee_stdio.wire.peer import OutgoingRequest
 
-__all__ = ["Link", "LinkOptions", "Roots"]
+__all__ = ["Backend", "BackendOptions", "Roots"]
 
 _RESOURCE_NOT_FOUND = -32002
 _LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
@@ -68,7 +68,7 @@ Roots = Callable[[], Sequence[Mapping[str, str]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkOptions:
+class BackendOptions:
     """How this backend is treated. Times are seconds."""
 
     lazy: bool = False
@@ -79,7 +79,7 @@ class LinkOptions:
     on_tools: Callable[[tuple[Item, ...]], None] | None = None
 
 
-class Link(Sender):
+class Backend(Sender):
     """A backend. Make it, start `run` in a task group, and use it from anywhere."""
 
     def __init__(
@@ -92,9 +92,9 @@ class Link(Sender):
         uniform: Callable[[float, float], float],
         tasks: TaskGroup,
         roots: Roots = tuple,
-        options: LinkOptions | None = None,
+        options: BackendOptions | None = None,
     ) -> None:
-        options = options or LinkOptions()
+        options = options or BackendOptions()
         self.name = name
         self._emit = emit
         self._clock = clock
@@ -128,7 +128,7 @@ class Link(Sender):
         )
 
     def __repr__(self) -> str:
-        return f"<Link {self._supervisor!r}>"
+        return f"<Backend {self._supervisor!r}>"
 
     @property
     def phase(self) -> Phase | None:

@@ -1,7 +1,7 @@
 """What a backend tells: one kind of value for each thing, all taken by one `emit`.
 
-Values only. A channel and its supervisor emit them in the order of things; the link looks at what
-concerns it, and the session takes the rest.
+Values only. A channel and its supervisor emit them in the order of things; the backend looks at
+what concerns it, and the session takes the rest.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """What the layers around backends promise each other.
 
 Whoever can be sent a request is a `Sender`: a connection, the supervisor that makes one first, and
-the link that sees a request through to its result.
+the backend that sees a request through to its result.
 """
 
 from abc import ABC, abstractmethod

@@ -20,7 +20,7 @@ from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.wire.codec import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 
-__all__ = ["ACKNOWLEDGED", "Listening"]
+__all__ = ["ACKNOWLEDGED", "SubscriptionStream"]
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
@@ -45,10 +45,10 @@ class _Stream:
     over: bool = False
 
 
-class Listening:
+class SubscriptionStream:
     """What one modern connection tells us. `on_gap` is called when something may have been missed.
 
-    `wanted` says what is wanted now; `wish` is called when that has changed. Two streams overlap
+    `wanted` says what is wanted now; `renew` is called when that has changed. Two streams overlap
     for a moment, because the last words of the old one may come after the first of the new one:
     a change may be told twice then, but none is missed.
     """
@@ -67,11 +67,11 @@ class Listening:
         self._opening: _Stream | None = None
         self._ended_marks: list[Mark | None] = []
         self.failure: ProxyError | None = None
-        self._wishes = 1
+        self._revision = 1
         self._settled = 0
 
     def __repr__(self) -> str:
-        return f"<Listening {self._stream!r}>"
+        return f"<SubscriptionStream {self._stream!r}>"
 
     @property
     def granted(self) -> Mapping[str, object]:
@@ -84,21 +84,21 @@ class Listening:
         uris = self.granted.get("resourceSubscriptions")
         return cast("list[object]", uris) if isinstance(uris, list) else []
 
-    def wish(self) -> None:
-        self._wishes += 1
+    def renew(self) -> None:
+        self._revision += 1
         self._connection.wakeup.wake()
 
     async def settled(self) -> None:
         """Until the server has answered what is wished for now."""
-        wishes = self._wishes
+        revision = self._revision
         await self._connection.wakeup.wait_for(
-            lambda: self._connection.loss or self._settled >= wishes
+            lambda: self._connection.loss or self._settled >= revision
         )
         if self._connection.loss is not None:
             raise self._connection.lost_error()
 
     def acknowledged(self, params: Raw | None) -> None:
-        """The server says which of our wishes it honours; only then may the old stream go."""
+        """The server says what of it it will tell; only then may the old stream go."""
         rest, mark = without_stream(params)
         stream = self._opening or self._stream
         if stream is None or stream.granted is not None:
@@ -116,17 +116,17 @@ class Listening:
         pause = _PAUSE
         async with anyio.create_task_group() as tasks:
             while True:
-                wishes, wanted = self._wishes, self._wanted()
+                revision, wanted = self._revision, self._wanted()
                 if self._stream is None or self._is_broken() or self._stream.wanted != wanted:
                     await self._open(wanted, tasks)
-                self._settled = wishes
+                self._settled = revision
                 self._connection.wakeup.wake()
-                await self._news(wishes)
+                await self._news(revision)
                 if self._stream is not None and self._is_broken():
                     self._on_gap()
                     pause = _PAUSE if self._stream.granted else pause
                     with anyio.move_on_after(pause):
-                        await self._news(wishes, broken=False)
+                        await self._news(revision, broken=False)
                     pause = min(pause * 2, _LONGEST_PAUSE)
 
     async def _open(self, wanted: Wanted, tasks: TaskGroup) -> None:
@@ -161,9 +161,9 @@ class Listening:
         stream.over = True
         self._connection.wakeup.wake()
 
-    async def _news(self, wishes: int, *, broken: bool = True) -> None:
+    async def _news(self, revision: int, *, broken: bool = True) -> None:
         await self._connection.wakeup.wait_for(
-            lambda: self._wishes != wishes or (broken and self._is_broken())
+            lambda: self._revision != revision or (broken and self._is_broken())
         )
 
     def _is_broken(self) -> bool:

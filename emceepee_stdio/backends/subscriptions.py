@@ -14,7 +14,7 @@ from emceepee_stdio.backends.base import RemoteError
 from emceepee_stdio.backends.connection import Connection
 from emceepee_stdio.backends.lists import KINDS, Kind
 from emceepee_stdio.backends.notifications import Mark
-from emceepee_stdio.backends.subscription_stream import Listening
+from emceepee_stdio.backends.subscription_stream import SubscriptionStream
 from emceepee_stdio.errors import CallTimeout, NotSupported, ProxyError
 from emceepee_stdio.wire.codec import METHOD_NOT_FOUND
 
@@ -42,7 +42,7 @@ class Subscriptions:
         self._on_gap = on_gap
         self._note = note
         self._uris: dict[str, None] = {}
-        self._listening: Listening | None = None
+        self._stream: SubscriptionStream | None = None
 
     def __repr__(self) -> str:
         return f"<Subscriptions {self._server} {len(self._uris)} resources>"
@@ -53,8 +53,8 @@ class Subscriptions:
 
     def begin(self, connection: Connection) -> None:
         """A new connection, on which nothing is told yet."""
-        self._listening = (
-            Listening(
+        self._stream = (
+            SubscriptionStream(
                 connection,
                 wanted=lambda: self._wanted(connection),
                 on_gap=self._on_gap,
@@ -65,34 +65,34 @@ class Subscriptions:
 
     def tells_changes(self, kind: Kind) -> bool:
         """Whether the connection will say when that list changes."""
-        return self._listening is None or self._listening.granted.get(_TELLS[kind]) is True
+        return self._stream is None or self._stream.granted.get(_TELLS[kind]) is True
 
     def hears(self, mark: Mark) -> bool:
-        return self._listening is None or self._listening.hears(mark)
+        return self._stream is None or self._stream.hears(mark)
 
     def acknowledged(self, params: Raw | None) -> None:
-        if self._listening is not None:
-            self._listening.acknowledged(params)
+        if self._stream is not None:
+            self._stream.acknowledged(params)
 
     async def add(self, uri: str, connection: Connection, *, within: float) -> None:
         if not connection.declares("resources", "subscribe"):
             raise self._unsupported()
-        if self._listening is None:
+        if self._stream is None:
             await self._ask(connection, "resources/subscribe", uri, within)
             self._uris[uri] = None
             return
         new = uri not in self._uris
         self._uris[uri] = None
-        listening, granted = self._listening, False
+        stream, granted = self._stream, False
         try:
-            await self._settle(listening, within)
-            granted = uri in listening.granted_uris
+            await self._settle(stream, within)
+            granted = uri in stream.granted_uris
         finally:
             if new and not granted:
                 self._uris.pop(uri, None)
-                listening.wish()
+                stream.renew()
         if not granted:
-            raise self._refusal(listening, uri)
+            raise self._refusal(stream, uri)
 
     def forget(self, uri: str) -> None:
         """Wanted no more, not even on a connection that is still to be made."""
@@ -100,17 +100,17 @@ class Subscriptions:
 
     async def remove(self, uri: str, connection: Connection, *, within: float) -> None:
         self.forget(uri)
-        if self._listening is None:
+        if self._stream is None:
             await self._ask(connection, "resources/unsubscribe", uri, within)
         else:
-            await self._settle(self._listening, within)
+            await self._settle(self._stream, within)
 
     async def restore(self, connection: Connection, *, within: float) -> None:
         """A new connection: everything that was wanted before is wanted again."""
-        if self._listening is not None:
+        if self._stream is not None:
             with anyio.move_on_after(within):
-                await self._listening.settled()
-            refused = set(self._uris).difference(map(str, self._listening.granted_uris))
+                await self._stream.settled()
+            refused = set(self._uris).difference(map(str, self._stream.granted_uris))
             for uri in refused:
                 self._note(f"the subscription to {uri} was not restored")
             return
@@ -122,8 +122,8 @@ class Subscriptions:
 
     async def listen(self) -> None:
         """Hold the stream of a modern connection; a handshake connection has none."""
-        if self._listening is not None:
-            await self._listening.run()
+        if self._stream is not None:
+            await self._stream.run()
 
     async def _ask(self, connection: Connection, method: str, uri: str, within: float) -> None:
         try:
@@ -133,15 +133,15 @@ class Subscriptions:
                 raise self._unsupported() from None
             raise
 
-    async def _settle(self, listening: Listening, within: float) -> None:
-        listening.wish()
+    async def _settle(self, stream: SubscriptionStream, within: float) -> None:
+        stream.renew()
         with anyio.move_on_after(within):
-            await listening.settled()
+            await stream.settled()
             return
         raise CallTimeout(f"{self._server} did not open its stream of changes in {within:g} s.")
 
-    def _refusal(self, listening: Listening, uri: str) -> ProxyError:
-        failure = listening.failure
+    def _refusal(self, stream: SubscriptionStream, uri: str) -> ProxyError:
+        failure = stream.failure
         if failure is not None and not isinstance(failure, RemoteError):
             return failure
         said = f": {failure.error.message}" if failure is not None else "."

@@ -4,11 +4,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any, cast
 
-from emceepee_stdio.cli.one_shot import Visit
+from emceepee_stdio.cli.one_shot import OneShotSession
 from emceepee_stdio.cli.prompt import ask, ask_whether
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.json_values import mapping
-from emceepee_stdio.state import Asked, RequestKind, RequestStatus
+from emceepee_stdio.state import PendingRequest, RequestKind, RequestStatus
 from emceepee_stdio.tools.forms import form_problems
 from emceepee_stdio.wire.codec import to_json
 
@@ -17,7 +17,7 @@ __all__ = ["answer_questions"]
 _FOREVER = 365 * 86_400.0
 
 
-async def answer_questions(here: Visit, terminal: Terminal) -> None:
+async def answer_questions(here: OneShotSession, terminal: Terminal) -> None:
     """For as long as it runs: one question after the other."""
     session = here.runtime.session
     while True:
@@ -39,7 +39,9 @@ async def answer_questions(here: Visit, terminal: Terminal) -> None:
                 session.questions.answer(asked, to_json(answer))
 
 
-async def _answer(here: Visit, asked: Asked, terminal: Terminal) -> dict[str, Any] | None:
+async def _answer(
+    here: OneShotSession, asked: PendingRequest, terminal: Terminal
+) -> dict[str, Any] | None:
     """What the person says; None to decline."""
     message = here.shown(str(asked.params.get("message", "")))
     if asked.kind is RequestKind.SAMPLING:

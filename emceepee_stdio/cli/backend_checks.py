@@ -13,7 +13,7 @@ import anyio
 import msgspec
 
 from emceepee_stdio.backends.backend_events import LogSource
-from emceepee_stdio.cli.one_shot import Visit, visit
+from emceepee_stdio.cli.one_shot import OneShotSession, visit
 from emceepee_stdio.cli.report import Check, Status
 from emceepee_stdio.config import BrokenServer, ServerConfig, Settings
 from emceepee_stdio.errors import CannotConnect, ProxyError, WrongCredentials
@@ -104,7 +104,7 @@ class _Patient:
 
     def __init__(
         self,
-        here: Visit,
+        here: OneShotSession,
         server: ServerConfig,
         *,
         environ: Mapping[str, str],

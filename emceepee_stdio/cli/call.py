@@ -23,7 +23,7 @@ from emceepee_stdio.config.fields import nearest
 from emceepee_stdio.errors import WrongCredentials
 
 if TYPE_CHECKING:
-    from emceepee_stdio.cli.one_shot import Visit
+    from emceepee_stdio.cli.one_shot import OneShotSession
     from emceepee_stdio.errors import ProxyError
 
 __all__ = ["call"]
@@ -127,7 +127,7 @@ async def _run(
 
 
 async def _call(
-    here: "Visit",
+    here: "OneShotSession",
     server: ServerConfig,
     tool: str,
     given: dict[str, Any],
@@ -140,20 +140,20 @@ async def _call(
     from emceepee_stdio.errors import ProxyError  # noqa: PLC0415 - see the caller
     from emceepee_stdio.tools.repair import repaired  # noqa: PLC0415 - see the caller
 
-    link = await here.open(server)
+    backend = await here.open(server)
     reached = False
     try:
         with terminal.waiting(f"Connecting to {server.name} …"):
             # A little longer than the attempt itself, which can say more about why it failed.
-            await link.connect(within=within + 1.0)
+            await backend.connect(within=within + 1.0)
             reached = True
-            schema = _schema(await link.list_all("tools", within=within), server.name, tool)
+            schema = _schema(await backend.list_all("tools", within=within), server.name, tool)
         # Words of a shell are strings: what the tool wants as a number becomes one.
         args, _ = repaired(msgspec.Raw(json.dumps(given).encode()), {}, schema, tool=tool)
         with terminal.waiting(f"Calling {tool} …"):
-            result = await link.call_tool(tool, args, within=within)
+            result = await backend.call_tool(tool, args, within=within)
     except ProxyError as error:
-        failure = error if reached else link.snapshot().error or error
+        failure = error if reached else backend.snapshot().error or error
         return _Outcome(None, failure.masked(here.shown), reached)
     return _Outcome(msgspec.json.decode(result, type=dict[str, Any]), None, reached)
 

@@ -100,14 +100,14 @@ async def _gather(
     async with visit(settings, environ=os.environ, within=within) as here:
 
         async def ask(server: ServerConfig) -> None:
-            link = await here.open(server)
+            backend = await here.open(server)
             offers: dict[str, Any] = {"name": server.name}
             try:
-                await link.connect(within=within + 1.0)
+                await backend.connect(within=within + 1.0)
                 for kind in _KINDS:
-                    offers[kind] = await link.list_all(kind, within=within)
+                    offers[kind] = await backend.list_all(kind, within=within)
             except ProxyError as error:
-                cause = link.snapshot().error or error
+                cause = backend.snapshot().error or error
                 offers["error"] = here.shown(cause.fact)
                 if isinstance(cause, WrongCredentials):
                     refused.add(server.name)

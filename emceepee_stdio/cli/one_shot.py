@@ -10,7 +10,7 @@ import anyio
 import msgspec
 
 from emceepee_stdio.app import environment_of
-from emceepee_stdio.backends.backend import Link
+from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Config, RestartOverrides, ServerConfig, Settings
 from emceepee_stdio.ids import Ids
@@ -19,21 +19,21 @@ from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Origin
 from emceepee_stdio.wire.process import StopTimes
 
-__all__ = ["Visit", "visit"]
+__all__ = ["OneShotSession", "visit"]
 
 _STOP = StopTimes(term=0.2, kill=0.6)
 
 
-class Visit:
+class OneShotSession:
     """The session of one command."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
 
     def __repr__(self) -> str:
-        return f"<Visit {self.runtime!r}>"
+        return f"<OneShotSession {self.runtime!r}>"
 
-    async def open(self, server: ServerConfig) -> Link:
+    async def open(self, server: ServerConfig) -> Backend:
         """A server that has begun to connect, and is not started again when it fails."""
         once = msgspec.structs.replace(server, lazy=False, restart=RestartOverrides(attempts=0))
         servers = self.runtime.servers
@@ -47,7 +47,7 @@ class Visit:
 @asynccontextmanager
 async def visit(
     settings: Settings, *, environ: Mapping[str, str], within: float
-) -> AsyncGenerator[Visit]:
+) -> AsyncGenerator[OneShotSession]:
     """The session; every server in it is stopped at its end."""
     clock = Clock()
     patience = max(round(within * 1000), 1)
@@ -69,7 +69,7 @@ async def visit(
     async with anyio.create_task_group() as tasks:
         await tasks.start(runtime.run)
         try:
-            yield Visit(runtime)
+            yield OneShotSession(runtime)
         finally:
             with anyio.CancelScope(shield=True):
                 await runtime.stop(_STOP)

@@ -27,8 +27,8 @@ from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import load_file
 from emceepee_stdio.config.fields import nearest
 from emceepee_stdio.errors import InvalidPattern, ProxyError
-from emceepee_stdio.journal import Event, Level, default_directory
-from emceepee_stdio.journal.reader import Line, Reader
+from emceepee_stdio.journal import JournalEvent, Level, default_directory
+from emceepee_stdio.journal.reader import JournalReader, Line
 from emceepee_stdio.journal.records import Record
 from emceepee_stdio.state.patterns import Pattern
 
@@ -45,8 +45,8 @@ _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 _RANKS = {level.value: rank for rank, level in enumerate(Level)}
-_EVENTS = frozenset(str(event) for event in Event)
-_OUTPUT = str(Event.SERVER_OUTPUT)
+_EVENTS = frozenset(str(event) for event in JournalEvent)
+_OUTPUT = str(JournalEvent.SERVER_OUTPUT)
 _PLAIN_WORD = re.compile(r"[^\s\"'=\\]+")
 
 _DIM = "2"
@@ -56,7 +56,7 @@ _SERVER_STYLES = ("36", "35", "34", "96", "95", "94")
 _Span = tuple[str, str]
 
 
-class Source(StrEnum):
+class OutputSource(StrEnum):
     """Where a server's output came from."""
 
     PROTOCOL = "protocol"
@@ -92,7 +92,7 @@ def tail_logs(  # noqa: PLR0913 - one for each option
         ),
     ] = Level.DEBUG,
     source: Annotated[
-        Source | None,
+        OutputSource | None,
         typer.Option(
             metavar="SOURCE",
             case_sensitive=False,
@@ -167,7 +167,7 @@ def _tail(
     since: float,
     follow: bool,
 ) -> None:
-    reader = Reader(directory)
+    reader = JournalReader(directory)
     if not reader.has_files:
         later = "waiting for a proxy to start" if follow else "nothing has been written yet"
         Terminal().note(f"No journal in {directory}: {later}.")
@@ -188,7 +188,7 @@ class _Wanted:
     servers: frozenset[str]
     events: frozenset[str]
     rank: int
-    source: Source | None
+    source: OutputSource | None
     session: str
     pattern: Pattern | None
     only_records: bool

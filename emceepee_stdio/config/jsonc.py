@@ -14,9 +14,9 @@ from emceepee_stdio.config.fields import is_list, is_object
 from emceepee_stdio.config.jsonc_tree import (
     BLANK,
     COMMENT,
-    Member,
+    JsoncMember,
+    JsoncReader,
     Node,
-    Reader,
     Unreadable,
     end_of,
 )
@@ -36,13 +36,13 @@ class CannotEdit(ValueError):
 
 def read(text: str) -> object:
     """The value that the text holds; None where it holds nothing."""
-    node = Reader(text).document()
+    node = JsoncReader(text).document()
     return None if node is None else node.value
 
 
 def strict_problem(text: str) -> str | None:
     """What in a readable text plain JSON would refuse, and where."""
-    reader = Reader(text)
+    reader = JsoncReader(text)
     reader.document()
     if reader.loose is None:
         return None
@@ -52,7 +52,7 @@ def strict_problem(text: str) -> str | None:
 
 def put(text: str, path: Steps, value: object) -> str:
     """The text with this value at the path; objects that are missing on the way are made."""
-    root = Reader(text).document()
+    root = JsoncReader(text).document()
     if root is None:
         return _checked(_begin(text, _nested(path, value)), _nested(path, value))
     if _at(root.value, path) == [value]:
@@ -72,20 +72,20 @@ def put(text: str, path: Steps, value: object) -> str:
 
 def remove(text: str, path: Steps) -> str:
     """The text without the member or item at the path; a text that has none stays as it is."""
-    root = Reader(text).document()
+    root = JsoncReader(text).document()
     value = None if root is None else root.value
     while root is not None and _at(root.value, path):
         node = root
         for key in path[:-1]:
-            node = cast("Member", _find(node, key)).node
-        text = _cut(text, node, cast("Member", _find(node, path[-1])))
-        root = Reader(text).document()
+            node = cast("JsoncMember", _find(node, key)).node
+        text = _cut(text, node, cast("JsoncMember", _find(node, path[-1])))
+        root = JsoncReader(text).document()
         if isinstance(path[-1], int):
             break
     return _checked(text, _without(value, path))
 
 
-def _find(node: Node, key: str | int) -> Member | None:
+def _find(node: Node, key: str | int) -> JsoncMember | None:
     """The member that counts: of those with the same name it is the last."""
     return next((member for member in reversed(node.members) if member.key == key), None)
 
@@ -240,7 +240,7 @@ def _pair(text: str, root: Node, key: str | int, value: object, indent: str) -> 
 
 
 def _replace(text: str, node: Node, value: object) -> str:
-    root = cast("Node", Reader(text).document())
+    root = cast("Node", JsoncReader(text).document())
     if "\n" in text[root.start : root.end]:
         new = _dump(text, root, value, _line_indent(text, node.start))
     else:
@@ -260,7 +260,7 @@ def _rest_of_line(text: str, position: int) -> int | None:
         position = comment.end() - comment[0].endswith("\r")
 
 
-def _cut(text: str, node: Node, member: Member) -> str:
+def _cut(text: str, node: Node, member: JsoncMember) -> str:
     index = node.members.index(member)
     start, end = member.start, member.end
     line_end = _rest_of_line(text, end)

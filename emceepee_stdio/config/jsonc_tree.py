@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import cast
 
-__all__ = ["BLANK", "COMMENT", "Member", "Node", "Reader", "Unreadable", "end_of"]
+__all__ = ["BLANK", "COMMENT", "JsoncMember", "JsoncReader", "Node", "Unreadable", "end_of"]
 
 _MAX_DEPTH = 100
 
@@ -44,11 +44,11 @@ class Node:
     start: int
     end: int
     value: object
-    members: "tuple[Member, ...]" = ()
+    members: "tuple[JsoncMember, ...]" = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class JsoncMember:
     """One member of an object or one item of a list, with the comma that follows it."""
 
     key: str | int
@@ -62,7 +62,7 @@ class Member:
 
 
 @dataclass(slots=True)
-class Reader:
+class JsoncReader:
     """Reads one text from its beginning."""
 
     text: str
@@ -138,7 +138,7 @@ class Reader:
         return Node(start=position, end=word.end(), value=_WORDS[word[0]])
 
     def _container(self, start: int, depth: int, close: str) -> Node:
-        members: list[Member] = []
+        members: list[JsoncMember] = []
         position = self._skip(start + 1)
         while not self.text.startswith(close, position):
             if members and members[-1].comma is None:
@@ -158,7 +158,7 @@ class Reader:
             members=tuple(members),
         )
 
-    def _member(self, start: int, depth: int, close: str, index: int) -> Member:
+    def _member(self, start: int, depth: int, close: str, index: int) -> JsoncMember:
         key: str | int = index
         position = start
         if close == "}":
@@ -173,7 +173,7 @@ class Reader:
         node = self._value(position, depth + 1)
         after = self._skip(node.end)
         comma = after if self.text.startswith(",", after) else None
-        return Member(key=key, start=start, node=node, comma=comma)
+        return JsoncMember(key=key, start=start, node=node, comma=comma)
 
 
 def end_of(pattern: re.Pattern[str], text: str, position: int) -> int:

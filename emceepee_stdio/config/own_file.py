@@ -19,8 +19,8 @@ from emceepee_stdio.errors import ConfigInvalid
 
 __all__ = [
     "SECTIONS",
+    "ConfigLocation",
     "Outcome",
-    "Place",
     "judge",
     "places",
     "put_server",
@@ -36,7 +36,7 @@ _EDITOR_VARIABLE = re.compile(
 )
 
 
-class Place(NamedTuple):
+class ConfigLocation(NamedTuple):
     """One entry of the file, as it is written there."""
 
     name: str
@@ -52,19 +52,19 @@ class Outcome(NamedTuple):
     reason: str
 
 
-def places(text: str | None) -> Iterator[Place]:
+def places(text: str | None) -> Iterator[ConfigLocation]:
     """Every entry that has a name."""
     document = jsonc.read(text or "")
     for section in SECTIONS:
         found = document.get(section) if is_object(document) else None
         if is_object(found):
             for name, entry in found.items():
-                yield Place(name, entry, (section, name))
+                yield ConfigLocation(name, entry, (section, name))
         elif is_list(found):
             for index, entry in enumerate(found):
                 name = entry.get("name") if is_object(entry) else None
                 if isinstance(name, str):
-                    yield Place(name, entry, (section, index))
+                    yield ConfigLocation(name, entry, (section, index))
 
 
 def put_server(text: str | None, name: str, entry: Mapping[str, object], *, source: str) -> str:

@@ -23,7 +23,7 @@ from emceepee_stdio.front.client_requests import ClientRequests
 from emceepee_stdio.session.client_calls import Decision, InputRequired, OnLate
 from emceepee_stdio.wire.peer import OutgoingRequest
 
-__all__ = ["AskedBack", "AskedDirectly", "Questions", "Seals"]
+__all__ = ["ConsentRequests", "ElicitedConsent", "InputRequiredConsent", "StateSigner"]
 
 _KEY = "approval"
 _LIFETIME = 600.0
@@ -72,7 +72,7 @@ class _Open:
         self.waiting = 0
 
 
-class Questions:
+class ConsentRequests:
     """The questions that are open at a client of the handshake era, by what they are about."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Questions:
         self._keeps_time = False
 
     def __repr__(self) -> str:
-        return f"<Questions {len(self._open)} open>"
+        return f"<ConsentRequests {len(self._open)} open>"
 
     async def ask(
         self,
@@ -150,10 +150,10 @@ def _read(outcome: Raw) -> Decision:
         return Decision.REFUSED
 
 
-class AskedDirectly:
+class ElicitedConsent:
     """The person behind a client of the handshake era."""
 
-    def __init__(self, questions: Questions, *, patience: float) -> None:
+    def __init__(self, questions: ConsentRequests, *, patience: float) -> None:
         self._questions = questions
         self._patience = patience
 
@@ -165,7 +165,7 @@ class AskedDirectly:
         )
 
 
-class Seals:
+class StateSigner:
     """Signs what a modern client carries for us, and knows it again, once."""
 
     def __init__(self, clock: Clock) -> None:
@@ -174,7 +174,7 @@ class Seals:
         self._spent: dict[str, None] = {}
 
     def __repr__(self) -> str:
-        return f"<Seals {len(self._spent)} spent>"
+        return f"<StateSigner {len(self._spent)} spent>"
 
     def seal(self, digest: str) -> str:
         expires = round(self._clock.now() + _LIFETIME, 3)
@@ -201,11 +201,11 @@ class Seals:
         return base64.urlsafe_b64encode(made).decode()
 
 
-class AskedBack:
+class InputRequiredConsent:
     """The person behind a modern client: asked by our answer, heard in its next call."""
 
     def __init__(
-        self, seals: Seals, *, state: str | None, responses: Mapping[str, Raw] | None
+        self, seals: StateSigner, *, state: str | None, responses: Mapping[str, Raw] | None
     ) -> None:
         self._seals = seals
         self._state = state
@@ -219,7 +219,7 @@ class AskedBack:
         on_ask: Callable[[], None],
         on_late: OnLate,  # noqa: ARG002 - there is no late here
     ) -> Decision:
-        # Bound to what the person reads as well: the name of a server is no part of the wish.
+        # Bound to what the person reads as well: the name of a server is no part of the request.
         asked = f"{digest}:{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()}"
         answer = self._responses.get(_KEY)
         if answer is not None and self._state and self._seals.opens(self._state, asked):

@@ -13,7 +13,7 @@ from msgspec import Raw
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.front.protocol import IDENTITY, LEAVES_OPEN, Protocol, Refused
 from emceepee_stdio.front.tool_calls import Meta, ToolCalls
-from emceepee_stdio.journal import Event
+from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.session.large_results import RESULTS
 from emceepee_stdio.session.own_resources import read_own
 from emceepee_stdio.session.runtime import Runtime
@@ -116,10 +116,10 @@ class Front:
     def on_stray(self, request_id: str) -> None:
         """An answer to what we asked, late or twice: nobody waits for a word on it."""
         noise = f"an answer that nobody waits for: id {request_id}"
-        self._runtime.journal.record(Event.CLIENT_NOISE, text=noise)
+        self._runtime.journal.record(JournalEvent.CLIENT_NOISE, text=noise)
 
     def on_noise(self, text: str) -> None:
-        self._runtime.journal.record(Event.CLIENT_NOISE, text=text)
+        self._runtime.journal.record(JournalEvent.CLIENT_NOISE, text=text)
         self.peer.complain(Malformed(None, PARSE_ERROR, "Parse error"))
 
     # Answers

@@ -15,7 +15,7 @@ from emceepee_stdio.front.front import Front
 from emceepee_stdio.front.hello import Handover
 from emceepee_stdio.front.protocol import Protocol
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.wire.pipes import Reader, Writer, open_reader, open_writer
+from emceepee_stdio.wire.pipes import PipeReader, PipeWriter, open_reader, open_writer
 from emceepee_stdio.wire.process import StopTimes
 
 __all__ = ["serve"]
@@ -33,8 +33,8 @@ class _Wire:
         self.front = Front(
             runtime, protocol, tasks=tasks, write=self._write, queued=lambda: self._queued
         )
-        self._reader: Reader | None = None
-        self._writer: Writer | None = None
+        self._reader: PipeReader | None = None
+        self._writer: PipeWriter | None = None
         self._paused = False
         self._finishing = anyio.CancelScope()
 

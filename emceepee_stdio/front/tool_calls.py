@@ -19,13 +19,18 @@ from msgspec import UNSET, Raw, UnsetType
 
 from emceepee_stdio.errors import CallFailed, ProxyError
 from emceepee_stdio.front.client_requests import ClientRequests
-from emceepee_stdio.front.consent import AskedBack, AskedDirectly, Questions, Seals
+from emceepee_stdio.front.consent import (
+    ConsentRequests,
+    ElicitedConsent,
+    InputRequiredConsent,
+    StateSigner,
+)
 from emceepee_stdio.front.limits import ceiling_ms
 from emceepee_stdio.front.protocol import IDENTITY, Protocol, Refused, fills_forms
 from emceepee_stdio.front.render import render
-from emceepee_stdio.journal import Event
+from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.json_values import mapping
-from emceepee_stdio.session.client_calls import Call, InputRequired, Person, Work
+from emceepee_stdio.session.client_calls import Call, Consent, InputRequired, Work
 from emceepee_stdio.session.large_results import fitted
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
@@ -101,8 +106,8 @@ class ToolCalls:
         self.others: set[RequestId] = set()  # open, but no calls: streams, and readings that wait
         self._patience: tuple[str, float] | None = None
         self._answered = anyio.Event()
-        self._seals = Seals(runtime.clock)
-        self._questions = Questions(
+        self._seals = StateSigner(runtime.clock)
+        self._questions = ConsentRequests(
             ClientRequests(peer, runtime.clock),
             runtime.clock,
             tasks,
@@ -147,8 +152,8 @@ class ToolCalls:
             refused = Refused(INVALID_PARAMS, f"Unknown tool: {asked.name[:200]}")
         if refused is not None or tool is None:
             return refused
-        person = self._person(asked, modern=modern)
-        call = Call(tool=tool.name, ceiling=self._ceiling(), person=person)
+        consent = self._consent(asked, modern=modern)
+        call = Call(tool=tool.name, ceiling=self._ceiling(), consent=consent)
         call.answer = partial(self._answer, request.id, call, modern)
         call.proceed = partial(self._proceed, call)
         if asked.meta is not None and asked.meta.progress is not UNSET:
@@ -221,16 +226,16 @@ class ToolCalls:
         else:
             self._session.fail(call, self.unexpected(error, call.tool))
 
-    def _person(self, asked: _Call, *, modern: bool) -> Person | None:
+    def _consent(self, asked: _Call, *, modern: bool) -> Consent | None:
         """Whom the client can ask for us, if anybody."""
         if modern:
             declared = None if asked.meta is None else asked.meta.capabilities
             if not fills_forms(mapping(declared)):
                 return None
-            return AskedBack(self._seals, state=asked.state, responses=asked.responses)
+            return InputRequiredConsent(self._seals, state=asked.state, responses=asked.responses)
         if not self._protocol.fills_forms:
             return None
-        return AskedDirectly(self._questions, patience=self._ceiling())
+        return ElicitedConsent(self._questions, patience=self._ceiling())
 
     def _answer(self, request_id: RequestId, call: Call, modern: bool, reply: Reply) -> None:  # noqa: FBT001 - given by position
         self._calls.pop(request_id, None)
@@ -267,7 +272,7 @@ class ToolCalls:
     def unexpected(self, error: Exception, what: str = "a request") -> ProxyError:
         reference = self._runtime.ids()
         self._runtime.journal.record(
-            Event.UNEXPECTED_ERROR, request_id=reference, tool=what, error=repr(error)
+            JournalEvent.UNEXPECTED_ERROR, request_id=reference, tool=what, error=repr(error)
         )
         return CallFailed(
             f"Something went wrong inside emceepee while it ran {what}.",

@@ -6,7 +6,7 @@ which a proxy never needs and therefore is not loaded here.
 """
 
 from emceepee_stdio.journal.files import default_directory
-from emceepee_stdio.journal.journal_events import Event, Level
+from emceepee_stdio.journal.journal_events import JournalEvent, Level
 from emceepee_stdio.journal.redact import (
     redact,
     redact_argv,
@@ -18,8 +18,8 @@ from emceepee_stdio.journal.secrets import Secrets, given_secrets
 from emceepee_stdio.journal.writer import Journal, JournalStatistics, write_to_stderr
 
 __all__ = [
-    "Event",
     "Journal",
+    "JournalEvent",
     "JournalStatistics",
     "Level",
     "Secrets",

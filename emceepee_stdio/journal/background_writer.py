@@ -7,10 +7,10 @@ with the first line and hands over everything that is waiting at once.
 import threading
 from collections.abc import Callable
 
-__all__ = ["Outlet"]
+__all__ = ["BackgroundWriter"]
 
 
-class Outlet:
+class BackgroundWriter:
     """Takes lines from any thread; `carry` gets them in order, and how many were dropped since."""
 
     def __init__(
@@ -37,7 +37,7 @@ class Outlet:
         self.dropped = 0
 
     def __repr__(self) -> str:
-        return f"<Outlet {self._name} {len(self._lines)} waiting {self.dropped} dropped>"
+        return f"<BackgroundWriter {self._name} {len(self._lines)} waiting {self.dropped} dropped>"
 
     @property
     def full(self) -> bool:

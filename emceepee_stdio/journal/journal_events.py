@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Self
 
-__all__ = ["Event", "Level"]
+__all__ = ["JournalEvent", "Level"]
 
 
 class Level(StrEnum):
@@ -15,7 +15,7 @@ class Level(StrEnum):
     ERROR = "error"
 
 
-class Event(StrEnum):
+class JournalEvent(StrEnum):
     """One row each: the name in the journal, its level, and what happened."""
 
     level: Level

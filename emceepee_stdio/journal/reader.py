@@ -17,12 +17,12 @@ from pathlib import Path
 import msgspec
 
 from emceepee_stdio.journal.records import Record
-from emceepee_stdio.journal.rotated_files import Place, Trail
+from emceepee_stdio.journal.rotated_files import FilePosition, RotatedFiles
 
-__all__ = ["Line", "Reader"]
+__all__ = ["JournalReader", "Line"]
 
 _NAME = re.compile(r"(emceepee-.+\.jsonl)(?:\.\d+)?", re.ASCII)
-# The trails that were written to last are looked at every time and kept open, the others sometimes.
+# The files that were written to last are looked at every time and kept open, the others sometimes.
 _HELD = 64
 _SOMETIMES = 10
 # A line is written after its time, but the proxy's clock may be this much ahead of the file's.
@@ -52,71 +52,71 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One step back in a trail. The first shows no line: none can be later than this."""
+    """One step back in a files. The first shows no line: none can be later than this."""
 
     at: float
-    trail: Trail
-    place: Place | None = None
+    files: RotatedFiles
+    place: FilePosition | None = None
     line: Line | None = None
 
 
-class Reader:
+class JournalReader:
     """Begins at the end of every journal; `rewind` goes back, `read` goes on."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._trails: dict[str, Trail] = {}
+        self._files: dict[str, RotatedFiles] = {}
         self._latest: dict[str, float] = {}
-        self._held: list[Trail] = []
+        self._held: list[RotatedFiles] = []
         self._reads = 0
         for name in self._names():
-            trail = self._trails[name] = Trail(directory / name)
-            trail.start_at_end()
+            files = self._files[name] = RotatedFiles(directory / name)
+            files.start_at_end()
         self._hold_the_latest()
 
     def __repr__(self) -> str:
-        return f"<Reader {self._directory} {len(self._trails)} trails {len(self._held)} held>"
+        return f"<JournalReader {self._directory} {len(self._files)} files {len(self._held)} held>"
 
     @property
     def has_files(self) -> bool:
-        return bool(self._trails)
+        return bool(self._files)
 
     def rewind(
         self, count: int | None, wanted: Callable[[Line], bool], *, since: float = -inf
     ) -> None:
         """Go back until `count` wanted lines are ahead, or all there are since then."""
-        starts: dict[Trail, Place] = {}
+        starts: dict[RotatedFiles, FilePosition] = {}
         left = inf if count is None else count
-        steps = merge(*map(_back, self._trails.values()), key=attrgetter("at"), reverse=True)
+        steps = merge(*map(_back, self._files.values()), key=attrgetter("at"), reverse=True)
         while left > 0 and (step := next(steps, None)) is not None and step.at >= since:
             if step.place is not None and step.line is not None and wanted(step.line):
-                starts[step.trail] = step.place
+                starts[step.files] = step.place
                 left -= 1
-        for trail, place in starts.items():
-            trail.start(place)
+        for files, place in starts.items():
+            files.start(place)
 
     def read(self) -> Iterator[Line]:
         """The lines that have come since, to be read to the end."""
         names = self._names()
-        for name in names.difference(self._trails):
-            trail = self._trails[name] = Trail(self._directory / name)
-            self._held.append(trail)
+        for name in names.difference(self._files):
+            files = self._files[name] = RotatedFiles(self._directory / name)
+            self._held.append(files)
         everything = self._reads % _SOMETIMES == 0
         self._reads += 1
-        due = self._trails.values() if everything else self._held
+        due = self._files.values() if everything else self._held
         yield from merge(*map(self._on, due), key=attrgetter("at"))
-        for name in self._trails.keys() - names:
+        for name in self._files.keys() - names:
             self._forget_if_gone(name)
         if everything:
             self._hold_the_latest()
 
     def close(self) -> None:
-        for trail in self._trails.values():
-            trail.release()
+        for files in self._files.values():
+            files.release()
 
-    def _on(self, trail: Trail) -> Iterator[Line]:
-        name = trail.path.name
-        for raw in trail.lines():
+    def _on(self, files: RotatedFiles) -> Iterator[Line]:
+        name = files.path.name
+        for raw in files.lines():
             line = Line.of(raw, otherwise=self._latest.get(name, -inf))
             self._latest[name] = line.at
             if raw:
@@ -132,27 +132,27 @@ class Reader:
         return {match[1] for match in found if match is not None}
 
     def _forget_if_gone(self, name: str) -> None:
-        trail = self._trails[name]
-        if trail.is_gone():
-            trail.release()
-            del self._trails[name]
+        files = self._files[name]
+        if files.is_gone():
+            files.release()
+            del self._files[name]
             self._latest.pop(name, None)
-            self._held = [held for held in self._held if held is not trail]
+            self._held = [held for held in self._held if held is not files]
 
     def _hold_the_latest(self) -> None:
-        self._held = nlargest(_HELD, self._trails.values(), key=attrgetter("modified"))
-        for trail in set(self._trails.values()).difference(self._held):
-            trail.release()
-        for trail in self._held:
-            trail.hold()
+        self._held = nlargest(_HELD, self._files.values(), key=attrgetter("modified"))
+        for files in set(self._files.values()).difference(self._held):
+            files.release()
+        for files in self._held:
+            files.hold()
 
 
-def _back(trail: Trail) -> Iterator[_Step]:
+def _back(files: RotatedFiles) -> Iterator[_Step]:
     """Steps that never go forward in time. The files are opened with the second one."""
-    at = trail.modified + _AHEAD
-    yield _Step(at, trail)
-    for place, raw in trail.backward():
+    at = files.modified + _AHEAD
+    yield _Step(at, files)
+    for place, raw in files.backward():
         line = Line.of(raw, otherwise=at)
         at = min(at, line.at)
         if raw:
-            yield _Step(at, trail, place, line)
+            yield _Step(at, files, place, line)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-__all__ = ["Part", "Place", "Trail"]
+__all__ = ["FilePosition", "Part", "RotatedFiles"]
 
 _BLOCK = 64 * 1024
 # The journal's own lines are far shorter. What is longer comes in pieces, to bound the memory.
@@ -37,7 +37,7 @@ Identity = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FilePosition:
     """Where reading goes on: a file, whatever its name is by then, and the offset in it."""
 
     identity: Identity
@@ -45,7 +45,7 @@ class Place:
 
 
 class Part:
-    """One open file of a trail."""
+    """One open file of a files."""
 
     def __init__(self, path: Path) -> None:
         self._file = FileIO(os.open(path, _FLAGS), closefd=True)
@@ -113,24 +113,24 @@ class Part:
         return os.fstat(self._file.fileno())
 
 
-class Trail:
+class RotatedFiles:
     """Reads one process's files from a place on; without a place, everything there is."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.modified = 0.0
-        self._place: Place | None = None
+        self._place: FilePosition | None = None
         self._within_a_line = False
         self._part: Part | None = None
         self._older: set[tuple[int, ...]] = set()
 
     def __repr__(self) -> str:
         state = "quiet" if self._part is None else "held"
-        return f"<Trail {self.path.name} {state} {self._place}>"
+        return f"<RotatedFiles {self.path.name} {state} {self._place}>"
 
     # Where to begin
 
-    def backward(self) -> Iterator[tuple[Place, bytes]]:
+    def backward(self) -> Iterator[tuple[FilePosition, bytes]]:
         """Every line so far, the last first, each with the place where it begins."""
         seen: set[Identity] = set()
         for path, _ in self._parts():
@@ -142,11 +142,11 @@ class Trail:
                     continue
                 seen.add(part.identity)
                 for offset, line in part.backward(part.size):
-                    yield Place(part.identity, offset), line
+                    yield FilePosition(part.identity, offset), line
             finally:
                 part.close()
 
-    def start(self, place: Place) -> None:
+    def start(self, place: FilePosition) -> None:
         """Read on from there."""
         self.release()
         self._place, self._within_a_line = place, False
@@ -157,8 +157,8 @@ class Trail:
         """Read only what comes from now on."""
         for _, stats in self._parts():
             self.modified = stats.st_mtime
-            self.start(Place(_identity(stats), stats.st_size))
-            # Found out when there is something to read: most trails are those of dead processes.
+            self.start(FilePosition(_identity(stats), stats.st_size))
+            # Found out when there is something to read: most files are those of dead processes.
             self._within_a_line = True
             return
 
@@ -178,7 +178,7 @@ class Trail:
                 break
             self.release()
             self._part = newer
-            self._place, self._within_a_line = Place(newer.identity, 0), False
+            self._place, self._within_a_line = FilePosition(newer.identity, 0), False
         if not _HOLDS_FILES:
             self.release()
 
@@ -204,9 +204,9 @@ class Trail:
             offset = 0
         elif self._within_a_line:
             offset = part.line_start(offset)
-        self._place, self._within_a_line = Place(part.identity, offset), False
+        self._place, self._within_a_line = FilePosition(part.identity, offset), False
         for behind, line in part.forward(offset, size):
-            self._place = Place(part.identity, behind)
+            self._place = FilePosition(part.identity, behind)
             yield line
 
     def _is_quiet(self) -> bool:
@@ -215,7 +215,7 @@ class Trail:
         if stats is None:
             return False
         self.modified = stats.st_mtime
-        return self._place == Place(_identity(stats), stats.st_size)
+        return self._place == FilePosition(_identity(stats), stats.st_size)
 
     def _find(self) -> Part | None:
         """The file that was read last; None when it is gone."""

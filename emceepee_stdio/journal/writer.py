@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.journal.background_writer import Outlet
+from emceepee_stdio.journal.background_writer import BackgroundWriter
 from emceepee_stdio.journal.files import JournalFile
-from emceepee_stdio.journal.journal_events import Event, Level
+from emceepee_stdio.journal.journal_events import JournalEvent, Level
 from emceepee_stdio.journal.records import Record
 from emceepee_stdio.journal.redact import redact_text
 
@@ -73,14 +73,14 @@ class Journal:
         self._failing = False
         self._lost = 0
         self._lost_unreported = 0
-        self._to_file = Outlet(
+        self._to_file = BackgroundWriter(
             "emceepee-journal",
             self._carry_to_file,
             max_lines=max_lines,
             max_bytes=_MAX_BYTES,
             finish=file.close,
         )
-        self._to_stderr = Outlet(
+        self._to_stderr = BackgroundWriter(
             "emceepee-stderr",
             self._carry_to_stderr,
             max_lines=_MAX_STDERR_LINES,
@@ -175,7 +175,7 @@ class Journal:
 
     def record(
         self,
-        event: Event,
+        event: JournalEvent,
         /,
         *,
         server: str | None = None,
@@ -259,7 +259,7 @@ class Journal:
             request_id=request_id,
         )
 
-    def _own(self, event: Event, **data: object) -> Record:
+    def _own(self, event: JournalEvent, **data: object) -> Record:
         return self._record(event.level, event, data)
 
     def _say(self, record: Record) -> None:
@@ -277,7 +277,7 @@ class Journal:
         except OSError as error:
             failure = error
         if self._file.renewals > renewals_before:
-            self._say(self._own(Event.JOURNAL_RENEWED, path=self._file.path))
+            self._say(self._own(JournalEvent.JOURNAL_RENEWED, path=self._file.path))
         self._report_health(failure)
         written = self._file.lines - lines_before
         if written >= len(earlier):
@@ -286,27 +286,30 @@ class Journal:
         self._lost += missed
         self._lost_unreported += missed
         if failure is None and dropped:
-            self._say(self._own(Event.JOURNAL_DROPPED, count=dropped))
+            self._say(self._own(JournalEvent.JOURNAL_DROPPED, count=dropped))
         elif dropped:
             self._lost_unreported += dropped
 
     def _dropped_line(self, count: int) -> list[bytes]:
-        return [self._own(Event.JOURNAL_DROPPED, count=count).as_json()] if count else []
+        return [self._own(JournalEvent.JOURNAL_DROPPED, count=count).as_json()] if count else []
 
     def _report_health(self, failure: OSError | None) -> None:
         """Say it once when the file stops taking lines, and once when it takes them again."""
         path = self._file.path
         if failure is not None and not self._failing:
             why = failure.strerror or type(failure).__name__
-            self._say(self._own(Event.JOURNAL_UNWRITABLE, path=path, error=why))
+            self._say(self._own(JournalEvent.JOURNAL_UNWRITABLE, path=path, error=why))
         elif failure is None and self._failing:
             lost = self._lost_unreported
-            self._say(self._own(Event.JOURNAL_RECOVERED, path=path, lines_lost=lost))
+            self._say(self._own(JournalEvent.JOURNAL_RECOVERED, path=path, lines_lost=lost))
         self._failing = failure is not None
 
     def _carry_to_stderr(self, lines: list[bytes], dropped: int) -> None:
         if dropped:
-            lines = [*lines, self._own(Event.JOURNAL_DROPPED, of="stderr", count=dropped).as_text()]
+            lines = [
+                *lines,
+                self._own(JournalEvent.JOURNAL_DROPPED, of="stderr", count=dropped).as_text(),
+            ]
         for line in lines:
             with suppress(OSError, ValueError):
                 if self._stderr is not None:

@@ -17,15 +17,15 @@ import anyio.to_thread
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Policy, ServerConfig
 from emceepee_stdio.errors import InvalidArguments, NeedsApproval, PolicyDenied
-from emceepee_stdio.journal import Event, Journal, redact_argv, redact_url
+from emceepee_stdio.journal import Journal, JournalEvent, redact_argv, redact_url
 from emceepee_stdio.session.client_calls import Call, Decision
-from emceepee_stdio.session.server_registry import Admission, Environment, Member, Origin
+from emceepee_stdio.session.server_registry import Admission, Environment, Origin, RegisteredServer
 from emceepee_stdio.trust.addresses import AddressRule, Area, area_of, named_area, only
-from emceepee_stdio.trust.approval_request import Wish, shown, wish_for
+from emceepee_stdio.trust.approval_request import ApprovalRequest, approval_request_for, shown
 from emceepee_stdio.trust.store import Pending, TrustStore
 from emceepee_stdio.wire.environment import child_directory, child_environment, resolve_command
 
-__all__ = ["Gate"]
+__all__ = ["AdmissionControl"]
 
 _HEADLESS = (
     "Do not ask again for the same. A person can add it with `emceepee config add`; where nobody "
@@ -37,7 +37,7 @@ _MOST_REFUSED = 10_000
 _MOST_IN_VAIN = 50
 
 
-class Gate:
+class AdmissionControl:
     """Decides about one server at a time; several may wait for a person."""
 
     def __init__(
@@ -61,39 +61,39 @@ class Gate:
         self._in_vain = 0
 
     def __repr__(self) -> str:
-        return f"<Gate {self._policy().mode}>"
+        return f"<AdmissionControl {self._policy().mode}>"
 
     async def admit(
-        self, config: ServerConfig, call: Call, *, replaced: Member | None = None
+        self, config: ServerConfig, call: Call, *, replaced: RegisteredServer | None = None
     ) -> Admission:
         """Let it in, or raise; may wait for a person as long as the client waits for us."""
         mode = self._policy().mode
         if mode == "allow":
             return Admission("policy allow")
         if mode == "deny":
-            self._record(Event.APPROVAL_DENIED, config, reason="policy deny")
+            self._record(JournalEvent.APPROVAL_DENIED, config, reason="policy deny")
             raise PolicyDenied(f"{config.name} was not added: by policy no model adds servers.")
-        wish = await anyio.to_thread.run_sync(self._wish, config)
+        approval = await anyio.to_thread.run_sync(self._approval_request, config)
         rule, obstacle = await anyio.to_thread.run_sync(_way, config)
         if replaced is not None and replaced.origin is Origin.CONFIGURATION:
             obstacle = f"It takes the place of {shown(config.name)}, which you configured."
         if mode == "auto" and config.url is not None and obstacle is None:
             return Admission("policy auto", rule)
-        digest = await anyio.to_thread.run_sync(self._known, wish)
+        digest = await anyio.to_thread.run_sync(self._known, approval)
         if digest is None:
             return Admission("known to a person", rule)
-        if call.person is None and mode == "auto" and config.url is None and obstacle is None:
+        if call.consent is None and mode == "auto" and config.url is None and obstacle is None:
             # Hosts that cannot ask for us ask the person themselves before every call.
-            self._record(Event.APPROVAL_SKIPPED, config)
+            self._record(JournalEvent.APPROVAL_SKIPPED, config)
             return Admission("not asked: this client cannot ask for us")
         if obstacle is not None:
-            wish = _with_remark(wish, obstacle)
-        return await self._ask(config, wish, digest, call, rule)
+            approval = _with_remark(approval, obstacle)
+        return await self._ask(config, approval, digest, call, rule)
 
     async def _ask(
         self,
         config: ServerConfig,
-        wish: Wish,
+        approval: ApprovalRequest,
         digest: str,
         call: Call,
         rule: AddressRule | None,
@@ -103,15 +103,15 @@ class Gate:
                 f"{config.name} was not added: the same was refused before in this session.",
                 hint=_HEADLESS,
             )
-        text = wish.text()
+        text = approval.text()
         if len(text) > _READABLE_CHARS:
             raise PolicyDenied(
                 f"{config.name} was not added: its command line is longer than a person reads.",
                 hint="Put what it needs into a file, and name that.",
             )
         decision = Decision.CANNOT_ASK
-        if call.person is not None:
-            decision = await call.person.confirm(
+        if call.consent is not None:
+            decision = await call.consent.confirm(
                 text,
                 digest,
                 on_ask=lambda: self._trouble(config),
@@ -122,7 +122,7 @@ class Gate:
                 await self._remember(config, digest, kept=decision is Decision.AGREED)
                 return Admission("a person agreed", rule)
             case Decision.REFUSED:
-                self._record(Event.APPROVAL_DENIED, config, reason="the person refused")
+                self._record(JournalEvent.APPROVAL_DENIED, config, reason="the person refused")
                 if len(self._refused) < _MOST_REFUSED:
                     self._refused.add(digest)
                 raise PolicyDenied(
@@ -146,12 +146,12 @@ class Gate:
                 hint=_HEADLESS,
             )
         self._in_vain += 1
-        self._record(Event.APPROVAL_REQUESTED, config)
+        self._record(JournalEvent.APPROVAL_REQUESTED, config)
 
     async def _put_aside(self, config: ServerConfig, text: str, digest: str) -> NeedsApproval:
         """Leave it for `emceepee approve`."""
         pending = Pending(digest=digest, name=config.name, text=text, at=self._now())
-        self._record(Event.APPROVAL_REQUESTED, config, id=pending.id)
+        self._record(JournalEvent.APPROVAL_REQUESTED, config, id=pending.id)
         try:
             await anyio.to_thread.run_sync(self._store.wait_for, pending)
         except OSError as error:
@@ -165,16 +165,16 @@ class Gate:
             "add_server again.",
         )
 
-    def _wish(self, config: ServerConfig) -> Wish:
+    def _approval_request(self, config: ServerConfig) -> ApprovalRequest:
         """What the settings come to on this machine; raises where they come to nothing."""
         if config.url is not None:
-            return wish_for(config)
+            return approval_request_for(config)
         around = self._environment
         env = child_environment(around.environ, env=config.env, pass_env=config.pass_env, owner="")
         directory = around.cwd / child_directory(config.cwd, ours=around.cwd, home=around.home)
         found = resolve_command(config.command or "", path=env.get("PATH", ""), directory=directory)
-        program = os.path.abspath(directory / found)  # noqa: PTH100 - its links must stay
-        return wish_for(
+        program = os.path.abspath(directory / found)  # noqa: PTH100 - its backends must stay
+        return approval_request_for(
             config,
             program=program,
             file=os.path.realpath(program),
@@ -182,15 +182,15 @@ class Gate:
             passed={name: around.environ.get(name, "") for name in config.pass_env},
         )
 
-    def _known(self, wish: Wish) -> str | None:
+    def _known(self, approval: ApprovalRequest) -> str | None:
         """The hash to ask about; None for what is in the configuration, or was agreed to."""
         key = self._store.key()
-        digest = wish.digest(key)
+        digest = approval.digest(key)
         if digest in self._agreed or self._store.is_approved(digest):
             return None
         for server in self._configured():
             try:
-                if self._wish(server).digest(key) == digest:
+                if self._approval_request(server).digest(key) == digest:
                     return None
             except Exception:  # noqa: BLE001, S112 - one that cannot be resolved is not this one
                 continue
@@ -199,7 +199,7 @@ class Gate:
     async def _remember(self, config: ServerConfig, digest: str, *, kept: bool) -> None:
         self._agreed.add(digest)
         self._in_vain = 0
-        self._record(Event.APPROVAL_GRANTED, config, remembered=kept)
+        self._record(JournalEvent.APPROVAL_GRANTED, config, remembered=kept)
         if kept:
             try:
                 await anyio.to_thread.run_sync(
@@ -208,9 +208,9 @@ class Gate:
                     )
                 )
             except OSError as error:
-                self._record(Event.APPROVAL_UNWRITABLE, config, error=str(error.strerror))
+                self._record(JournalEvent.APPROVAL_UNWRITABLE, config, error=str(error.strerror))
 
-    def _record(self, event: Event, config: ServerConfig, **data: object) -> None:
+    def _record(self, event: JournalEvent, config: ServerConfig, **data: object) -> None:
         data["target"] = _in_short(config)
         self._journal.write(event.level, event, server=config.name, request_id=None, **data)
 
@@ -258,5 +258,5 @@ def _areas(url: str) -> set[Area]:
     return {area_of(str(entry[4][0])) for entry in found}
 
 
-def _with_remark(wish: Wish, remark: str) -> Wish:
-    return replace(wish, remarks=[*wish.remarks, remark])
+def _with_remark(approval: ApprovalRequest, remark: str) -> ApprovalRequest:
+    return replace(approval, remarks=[*approval.remarks, remark])

@@ -26,15 +26,10 @@ from emceepee_stdio.backends.backend_events import (
     StateEvent,
     Withdrawn,
 )
-from emceepee_stdio.journal import Event as JournalEvent
-from emceepee_stdio.session.server_output import (
-    Flows,
-    Logged,
-    Notified,
-    fields_of,
-    fold_of,
-    ring_of,
-)
+from emceepee_stdio.journal import JournalEvent
+from emceepee_stdio.session.params import fields_of, fold_of
+from emceepee_stdio.session.rate_limit import RateLimits
+from emceepee_stdio.session.server_output import Logged, Notified, ring_of
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import ClosedBy, EventType, Phase, RequestKind, fold_key
 
@@ -54,7 +49,7 @@ class BackendHandler:
         self._session = session
         self._journal = session.journal
         self._target_of = target_of
-        self._flows = Flows(limits.output_lines, servers=limits.servers)
+        self._flows = RateLimits(limits.output_lines, servers=limits.servers)
 
     def __repr__(self) -> str:
         return f"<BackendHandler {self._session!r}>"

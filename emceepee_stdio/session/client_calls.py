@@ -17,7 +17,7 @@ from emceepee_stdio.backends.base import Cancel
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.state import Lease, Slot
 
-__all__ = ["Call", "Calls", "Decision", "InputRequired", "OnLate", "Person", "Work"]
+__all__ = ["Call", "Calls", "Consent", "Decision", "InputRequired", "OnLate", "Work"]
 
 
 class Decision(Enum):
@@ -33,7 +33,7 @@ class Decision(Enum):
 OnLate = Callable[[bool], Awaitable[None]]
 
 
-class Person(Protocol):
+class Consent(Protocol):
     """Whoever is behind the client, where the client can ask them for us."""
 
     async def confirm(
@@ -68,7 +68,7 @@ class Call:
     `ceiling` is how many seconds this client waits at most; `answer` gives it a reply, `proceed`
     one that still has to be made. At `deadline` it becomes a task, and at `promote_at` if its
     server waits for an answer. `extra` are arguments that the tool does not know; `own_events` and
-    `lease` are events that the reply tells by itself; `person` can be asked, where the client
+    `lease` are events that the reply tells by itself; `consent` asks a person, where the client
     offers it. `cancel_request` gives up the request that it waits for.
     """
 
@@ -90,7 +90,7 @@ class Call:
     extra: Mapping[str, Raw] = field(default_factory=dict[str, Raw])
     own_events: list[str] = field(default_factory=list[str])
     lease: Lease | None = None
-    person: Person | None = None
+    consent: Consent | None = None
 
     def __repr__(self) -> str:
         state = self.task or ("answered" if self.answered else "in flight")

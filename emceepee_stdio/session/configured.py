@@ -15,7 +15,7 @@ from anyio.lowlevel import checkpoint
 from emceepee_stdio.config import BrokenServer, Config, ServerConfig
 from emceepee_stdio.config.source import Source
 from emceepee_stdio.errors import ConfigInvalid, ProxyError
-from emceepee_stdio.journal import Event, Journal
+from emceepee_stdio.journal import Journal, JournalEvent
 from emceepee_stdio.session.server_registry import Origin, Servers
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import EventType
@@ -66,7 +66,7 @@ class Configured:
     def skip(self, reason: str) -> None:
         """Start nothing, and say why."""
         self._source = None
-        self._journal.record(Event.CONFIG_WARNING, warning=reason)
+        self._journal.record(JournalEvent.CONFIG_WARNING, warning=reason)
         self._become_known()
 
     def _become_known(self) -> None:
@@ -84,7 +84,7 @@ class Configured:
             try:
                 await self._look(self._source, tasks)
             except Exception as error:  # noqa: BLE001 - a bug here must not end the session
-                self._journal.record(Event.UNEXPECTED_ERROR, error=repr(error))
+                self._journal.record(JournalEvent.UNEXPECTED_ERROR, error=repr(error))
 
     async def _look(self, source: Source, tasks: TaskGroup) -> None:
         stamp = await anyio.to_thread.run_sync(source.stamp, abandon_on_cancel=True)
@@ -137,7 +137,9 @@ class Configured:
             self._servers.broken[server.name] = BrokenServer(
                 name=server.name, reason=error.fact.rstrip(".")
             )
-            self._journal.record(Event.SERVER_NOT_ADDED, server=server.name, error=str(error))
+            self._journal.record(
+                JournalEvent.SERVER_NOT_ADDED, server=server.name, error=str(error)
+            )
             return
         if tell:
             self._tell(EventType.SERVER_ADDED, server.name)
@@ -155,13 +157,15 @@ class Configured:
 
     def _warn(self, config: Config) -> None:
         for warning in config.warnings:
-            self._journal.record(Event.CONFIG_WARNING, warning=warning)
+            self._journal.record(JournalEvent.CONFIG_WARNING, warning=warning)
         for broken in config.disabled:
             if not broken.switched_off:
-                self._journal.record(Event.CONFIG_BROKEN, server=broken.name, reason=broken.reason)
+                self._journal.record(
+                    JournalEvent.CONFIG_BROKEN, server=broken.name, reason=broken.reason
+                )
 
     def _reject(self, error: ConfigInvalid) -> None:
-        self._journal.record(Event.CONFIG_INVALID, error=str(error))
+        self._journal.record(JournalEvent.CONFIG_INVALID, error=str(error))
         self._session.tell(
             EventType.CONFIG_REJECTED,
             data={"error": str(error), "kept": "The configuration of before stays in use."},
@@ -173,7 +177,7 @@ class Configured:
         changed = [f"emceepee.{key}" for key in new if new[key] != old[key] and key != "policy"]
         if changed:
             warning = f"{', '.join(changed)} changed: that counts from the proxy's next start on."
-            self._journal.record(Event.CONFIG_WARNING, warning=warning)
+            self._journal.record(JournalEvent.CONFIG_WARNING, warning=warning)
 
 
 def _is_mistaken(broken: BrokenServer | None) -> bool:

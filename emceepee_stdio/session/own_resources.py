@@ -60,7 +60,7 @@ def _status(runtime: Runtime) -> dict[str, object]:
         "uptime_ms": round((clock.now() - runtime.started_at) * 1000),
         "servers": [
             {"name": s.name, "phase": s.phase.value, "restarts": max(s.starts - 1, 0)}
-            for s in (link.snapshot() for link in runtime.servers)
+            for s in (backend.snapshot() for backend in runtime.servers)
         ],
         "events": {"kept": events.kept, "waiting": events.waiting, "capacity": events.capacity},
         "calls_in_flight": session.tasks.in_flight,

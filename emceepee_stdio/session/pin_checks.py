@@ -13,12 +13,12 @@ import anyio.to_thread
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import ServerConfig
 from emceepee_stdio.errors import NeedsApproval, ToolNotFound
-from emceepee_stdio.journal import Event, Journal
-from emceepee_stdio.trust.approval_request import wish_for
+from emceepee_stdio.journal import Journal, JournalEvent
+from emceepee_stdio.trust.approval_request import approval_request_for
 from emceepee_stdio.trust.store import Pending, TrustStore
 from emceepee_stdio.trust.tool_pins import Changes, Pinned, compare, pin_all
 
-__all__ = ["Pins"]
+__all__ = ["PinChecks"]
 
 _MOST_SERVERS = 1_000
 _UNNOTED = "Ask a person to see to the directory in which emceepee keeps what they agree to."
@@ -39,7 +39,7 @@ class _Look:
         self.done = anyio.Event()
 
 
-class Pins:
+class PinChecks:
     """Compares in the background; `check` waits for it where the policy enforces it."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Pins:
         self._looks: dict[str, _Look] = {}
 
     def __repr__(self) -> str:
-        return f"<Pins {self._mode()} {len(self._looks)} servers>"
+        return f"<PinChecks {self._mode()} {len(self._looks)} servers>"
 
     @property
     def enforced(self) -> bool:
@@ -134,10 +134,12 @@ class Pins:
                 self._say(look)
             if problem is not None:
                 self._journal.record(
-                    Event.APPROVAL_UNWRITABLE, server=look.config.name, error=problem
+                    JournalEvent.APPROVAL_UNWRITABLE, server=look.config.name, error=problem
                 )
         except Exception as error:  # noqa: BLE001 - what a server lists must not end the session
-            self._journal.record(Event.UNEXPECTED_ERROR, server=look.config.name, error=repr(error))
+            self._journal.record(
+                JournalEvent.UNEXPECTED_ERROR, server=look.config.name, error=repr(error)
+            )
         finally:
             look.done.set()
 
@@ -159,7 +161,7 @@ class Pins:
         return agreed is not None
 
     def _identity(self, look: _Look) -> str:
-        return wish_for(look.config).identity(self._store.key())
+        return approval_request_for(look.config).identity(self._store.key())
 
     def _put_aside(self, look: _Look) -> str | None:
         """Leave the changes for `emceepee approve`, unless they are there; what is in the way."""
@@ -195,7 +197,7 @@ class Pins:
         }
         self._tell(look.config.name, data)
         self._journal.record(
-            Event.TOOLS_CHANGED,
+            JournalEvent.TOOLS_CHANGED,
             server=look.config.name,
             changed=list(changes.changed),
             added=changes.added,

@@ -8,8 +8,8 @@ from typing import cast
 
 from emceepee_stdio.backends.backend_events import Question
 from emceepee_stdio.config import Limits
-from emceepee_stdio.session.server_output import fields_of, is_too_deep
-from emceepee_stdio.state import Asked, RequestKind, Requests
+from emceepee_stdio.session.params import fields_of, is_too_deep
+from emceepee_stdio.state import PendingRequest, RequestKind, Requests
 from emceepee_stdio.state.pending_requests import TooManyRequests
 from emceepee_stdio.wire.codec import INVALID_REQUEST, RpcError
 
@@ -21,7 +21,7 @@ _KINDS = {
 }
 
 
-def question_of(asked: Asked) -> Question:
+def question_of(asked: PendingRequest) -> Question:
     return cast("Question", asked.source)
 
 
@@ -35,7 +35,7 @@ class Questions:
     def __repr__(self) -> str:
         return f"<Questions of {self._requests!r}>"
 
-    def admit(self, server: str, question: Question, *, now: float) -> Asked | None:
+    def admit(self, server: str, question: Question, *, now: float) -> PendingRequest | None:
         """The question as the client sees it; None when the server was told no."""
         kind = _KINDS[question.method]
         refusal = self._too_much(server, kind, question)
@@ -50,22 +50,22 @@ class Questions:
         question.respond(RpcError(INVALID_REQUEST, refusal))
         return None
 
-    def answer(self, asked: Asked, result: bytes) -> bool:
+    def answer(self, asked: PendingRequest, result: bytes) -> bool:
         """Hand the client's answer to the server; False when that no longer listens."""
         return question_of(asked).respond(result)
 
-    def refuse(self, asked: Asked, reason: str) -> bool:
+    def refuse(self, asked: PendingRequest, reason: str) -> bool:
         """There will be no answer; False when the server no longer listens."""
         return question_of(asked).respond(RpcError(INVALID_REQUEST, reason))
 
-    def withdraw(self, key: object, *, now: float) -> Asked | None:
+    def withdraw(self, key: object, *, now: float) -> PendingRequest | None:
         """The server takes it back; None when it was closed before."""
         for asked in self._requests.open.values():
             if question_of(asked).key == key:
                 return self._requests.withdraw(asked.id, now=now)
         return None
 
-    def end_call(self, call: object, *, now: float) -> list[Asked]:
+    def end_call(self, call: object, *, now: float) -> list[PendingRequest]:
         """What a call has asked and nobody has answered is asked no more."""
         ended = [a for a in self._requests.open.values() if question_of(a).call is call]
         for asked in ended:

@@ -8,7 +8,7 @@ from typing import cast
 
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.session import Session
-from emceepee_stdio.state import Asked, Event, Lease, RequestKind
+from emceepee_stdio.state import Event, Lease, PendingRequest, RequestKind
 from emceepee_stdio.wire.codec import to_json
 
 __all__ = ["lease_events", "pending_client", "shown_elicitation", "shown_event", "shown_sampling"]
@@ -66,7 +66,7 @@ def pending_client(session: Session) -> dict[str, list[dict[str, object]]]:
     }
 
 
-def shown_elicitation(session: Session, asked: Asked) -> dict[str, object]:
+def shown_elicitation(session: Session, asked: PendingRequest) -> dict[str, object]:
     """A question to the user: the message cut, schema and URL whole."""
     params = asked.params
     message = session.secrets.mask(str(params.get("message", "")))
@@ -81,7 +81,7 @@ def shown_elicitation(session: Session, asked: Asked) -> dict[str, object]:
     return shown
 
 
-def shown_sampling(session: Session, asked: Asked, *, whole: bool) -> dict[str, object]:
+def shown_sampling(session: Session, asked: PendingRequest, *, whole: bool) -> dict[str, object]:
     """A question to the model: a preview, or all of it."""
     shown = _head(session, asked)
     if whole:
@@ -94,7 +94,7 @@ def shown_sampling(session: Session, asked: Asked, *, whole: bool) -> dict[str, 
     return shown
 
 
-def _head(session: Session, asked: Asked) -> dict[str, object]:
+def _head(session: Session, asked: PendingRequest) -> dict[str, object]:
     now = session.clock.now()
     return {
         "request_id": asked.id,

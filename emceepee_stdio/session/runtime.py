@@ -10,11 +10,11 @@ from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Config
 from emceepee_stdio.config.source import Source
 from emceepee_stdio.ids import Ids
-from emceepee_stdio.journal import Event, Journal
-from emceepee_stdio.session.admission import Gate
+from emceepee_stdio.journal import Journal, JournalEvent
+from emceepee_stdio.session.admission import AdmissionControl
 from emceepee_stdio.session.backend_handler import BackendHandler
 from emceepee_stdio.session.configured import Configured, Stamp
-from emceepee_stdio.session.pin_checks import Pins
+from emceepee_stdio.session.pin_checks import PinChecks
 from emceepee_stdio.session.server_registry import Environment, Servers
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import EventType
@@ -58,7 +58,7 @@ class Runtime:
             ids=ids,
             environment=environment,
             secrets=self.session.secrets,
-            on_unguarded=lambda why: journal.record(Event.WATCHDOG_UNAVAILABLE, reason=why),
+            on_unguarded=lambda why: journal.record(JournalEvent.WATCHDOG_UNAVAILABLE, reason=why),
         )
         self.configured = Configured(
             config,
@@ -69,7 +69,7 @@ class Runtime:
             journal=journal,
         )
         self.trust = TrustStore(environment.trust)
-        self.gate = Gate(
+        self.gate = AdmissionControl(
             self.trust,
             policy=lambda: self.configured.config.settings.policy,
             configured=lambda: self.configured.config.servers,
@@ -77,7 +77,7 @@ class Runtime:
             clock=clock,
             journal=journal,
         )
-        self.pins = Pins(
+        self.pins = PinChecks(
             self.trust,
             mode=lambda: self.configured.config.settings.policy.pin,
             tell=self._tell_tools,
@@ -104,7 +104,7 @@ class Runtime:
         found = await anyio.to_thread.run_sync(leftovers, home, abandon_on_cancel=True)
         if found:
             processes = [f"{left.pid} {left.name}" for left in found]
-            self.journal.record(Event.LEFTOVERS, processes=processes)
+            self.journal.record(JournalEvent.LEFTOVERS, processes=processes)
 
     def _tell_tools(self, server: str, data: Mapping[str, object]) -> None:
         self.session.tell(
@@ -113,7 +113,7 @@ class Runtime:
 
     def _target_of(self, name: str) -> str | None:
         """The command line or address of a server, without its secrets."""
-        found = [link for link in self.servers if link.name == name]
+        found = [backend for backend in self.servers if backend.name == name]
         return self.session.secrets.mask(found[0].snapshot().target) if found else None
 
     async def stop(self, times: StopTimes) -> None:
@@ -131,10 +131,12 @@ class Runtime:
             try:
                 await self._stop.wait()
             finally:
-                self.journal.record(Event.REGISTRY_SHUTDOWN_START, servers=self.servers.names())
+                self.journal.record(
+                    JournalEvent.REGISTRY_SHUTDOWN_START, servers=self.servers.names()
+                )
                 with anyio.CancelScope(shield=True):
                     await self.servers.stop_all(self._times)
-                self.journal.record(Event.REGISTRY_SHUTDOWN_COMPLETE)
+                self.journal.record(JournalEvent.REGISTRY_SHUTDOWN_COMPLETE)
                 self._ended.set()
             tasks.cancel_scope.cancel()
 

@@ -11,15 +11,15 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from emceepee_stdio.backends.backend import Link, LinkOptions
+from emceepee_stdio.backends.backend import Backend, BackendOptions
 from emceepee_stdio.backends.backend_events import BackendEvent, Emit, LogLine, LogSource
 from emceepee_stdio.backends.base import Era
 from emceepee_stdio.backends.channels.stdio_channel import (
+    ChildContext,
     Command,
     Haste,
     StdioChannel,
     StdioOptions,
-    Surroundings,
 )
 from emceepee_stdio.backends.connection import Channel
 from emceepee_stdio.backends.health import HealthPolicy
@@ -41,7 +41,7 @@ from emceepee_stdio.wire.process import StopTimes
 from emceepee_stdio.wire.stragglers import owner_mark
 from emceepee_stdio.wire.watchdog import Watchdog
 
-__all__ = ["OWN_NAME", "Admission", "Environment", "Member", "Origin", "Servers"]
+__all__ = ["OWN_NAME", "Admission", "Environment", "Origin", "RegisteredServer", "Servers"]
 
 OWN_NAME = "emceepee"
 
@@ -77,17 +77,17 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """One server: what it was made from, on whose word, and the link to it."""
+class RegisteredServer:
+    """One server: what it was made from, on whose word, and the backend to it."""
 
     config: ServerConfig
     origin: Origin
-    link: Link
+    backend: Backend
     admission: Admission | None = None
 
 
 class Servers:
-    """Makes a link for each configuration and owns it. `tasks` is where they run."""
+    """Makes a backend for each configuration and owns it. `tasks` is where they run."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Servers:
         self._haste = Haste()
         owner = owner_mark(ids())
         self._watchdog = Watchdog(owner, warn=on_unguarded)
-        self._around = Surroundings(
+        self._around = ChildContext(
             clock=clock,
             ids=ids,
             environ=environment.environ,
@@ -119,15 +119,15 @@ class Servers:
             watchdog=self._watchdog,
             haste=self._haste,
         )
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, RegisteredServer] = {}
         self.broken: dict[str, BrokenServer] = {}
         self.on_tools: OnTools = lambda _config, _tools, _start: None
 
     def __repr__(self) -> str:
         return f"<Servers {', '.join(self.members) or 'none'}>"
 
-    def __iter__(self) -> Iterator[Link]:
-        return iter([member.link for member in self.members.values()])
+    def __iter__(self) -> Iterator[Backend]:
+        return iter([member.backend for member in self.members.values()])
 
     def __len__(self) -> int:
         return len(self.members)
@@ -135,10 +135,10 @@ class Servers:
     def names(self) -> list[str]:
         return list(self.members)
 
-    def get(self, name: str) -> Link:
+    def get(self, name: str) -> Backend:
         """The server of that name; the error names the ones that are close."""
         if member := self.members.get(name):
-            return member.link
+            return member.backend
         if broken := self.broken.get(name):
             raise ServerFailed(
                 f"{name} is not in use: {broken.reason}.",
@@ -157,7 +157,7 @@ class Servers:
         origin: Origin,
         admission: Admission | None = None,
         replace: bool = False,
-    ) -> Link:
+    ) -> Backend:
         """Start a backend; the same settings again are the same backend."""
         if config.name == OWN_NAME:
             raise InvalidArguments(
@@ -168,7 +168,7 @@ class Servers:
         # In a loop: while one is stopped, somebody else may have added another of the name.
         while present := self.members.get(config.name):
             if present.config == config:
-                return present.link
+                return present.backend
             if not replace:
                 raise ServerExists(f"{config.name} exists already, with other settings.")
             await self.remove(config.name)
@@ -180,7 +180,7 @@ class Servers:
         if self._haste.times is not None:
             raise ServerUnavailable(f"{config.name} is not started: the proxy is ending.")
         self._secrets.add(self._given_secrets(config))
-        link = Link(
+        backend = Backend(
             config.name,
             make_channel,
             emit=partial(self._emit, config.name),
@@ -190,11 +190,11 @@ class Servers:
             roots=lambda: self._environment.roots,
             options=self._link_options(config, tasks),
         )
-        self.members[config.name] = Member(
-            config=config, origin=origin, link=link, admission=admission
+        self.members[config.name] = RegisteredServer(
+            config=config, origin=origin, backend=backend, admission=admission
         )
-        tasks.start_soon(self._run, link)
-        return link
+        tasks.start_soon(self._run, backend)
+        return backend
 
     def _given_secrets(self, config: ServerConfig) -> Iterator[str]:
         environ = self._environment.environ
@@ -209,25 +209,25 @@ class Servers:
             if secret in texts:
                 yield secret
 
-    async def _run(self, link: Link) -> None:
+    async def _run(self, backend: Backend) -> None:
         """A bug in one backend costs that backend, not the proxy."""
         try:
-            await link.run()
+            await backend.run()
         except Exception as error:  # noqa: BLE001 - nothing of one backend may end the others
-            line = f"{link.name} was given up because of an unexpected error: {error!r}"
-            self._emit(link.name, LogLine(source=LogSource.PROTOCOL, text=line, level="error"))
+            line = f"{backend.name} was given up because of an unexpected error: {error!r}"
+            self._emit(backend.name, LogLine(source=LogSource.PROTOCOL, text=line, level="error"))
 
     async def remove(self, name: str) -> None:
-        link = self.get(name)
+        backend = self.get(name)
         del self.members[name]
-        await link.stop()
+        await backend.stop()
 
     async def stop_all(self, times: StopTimes) -> None:
         """Every backend at once, in bounded time; nothing of them is left."""
         self._haste.times = times
         async with anyio.create_task_group() as tasks:
-            for link in self:
-                tasks.start_soon(link.stop)
+            for backend in self:
+                tasks.start_soon(backend.stop)
         self.members.clear()
         await anyio.to_thread.run_sync(self._watchdog.close)
 
@@ -285,10 +285,10 @@ class Servers:
             ),
         )
 
-    def _link_options(self, config: ServerConfig, tasks: TaskGroup) -> LinkOptions:
+    def _link_options(self, config: ServerConfig, tasks: TaskGroup) -> BackendOptions:
         times = self._settings.timeouts
         restart = self._settings.restart.for_server(config)
-        return LinkOptions(
+        return BackendOptions(
             lazy=config.lazy,
             request=times.request_ms / 1000,
             rounds=self._settings.limits.rounds,

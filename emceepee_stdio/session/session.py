@@ -13,16 +13,15 @@ from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Settings
 from emceepee_stdio.errors import ProxyError, TaskLimit
 from emceepee_stdio.ids import Ids
-from emceepee_stdio.journal import Event as JournalEvent
-from emceepee_stdio.journal import Journal, Secrets
+from emceepee_stdio.journal import Journal, JournalEvent, Secrets
 from emceepee_stdio.session.client_calls import Call, Calls
 from emceepee_stdio.session.promotion import promoted
 from emceepee_stdio.session.questions import Questions
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.state import (
-    Asked,
     EventLog,
     EventType,
+    PendingRequest,
     RequestKind,
     Requests,
     Results,
@@ -281,7 +280,7 @@ class Session:
 
     # Questions
 
-    def tell_closed(self, asked: Asked) -> None:
+    def tell_closed(self, asked: PendingRequest) -> None:
         """A question ended without an answer: tell it with its reason."""
         reason = asked.closed_by.value if asked.closed_by else asked.status.value
         data = {"request_id": asked.id, "reason": reason}

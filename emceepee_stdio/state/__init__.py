@@ -10,8 +10,8 @@ from emceepee_stdio.state.event_types import Event, EventType, fold_key
 from emceepee_stdio.state.machine import IllegalMove
 from emceepee_stdio.state.patterns import Pattern
 from emceepee_stdio.state.pending_requests import (
-    Asked,
     ClosedBy,
+    PendingRequest,
     RequestKind,
     Requests,
     RequestStatus,
@@ -25,7 +25,6 @@ from emceepee_stdio.state.timers import Timer, Timers, TimerStatus
 
 __all__ = [
     "PHASES",
-    "Asked",
     "ClosedBy",
     "Diagram",
     "Event",
@@ -34,6 +33,7 @@ __all__ = [
     "IllegalMove",
     "Lease",
     "Pattern",
+    "PendingRequest",
     "Phase",
     "Reading",
     "RequestKind",

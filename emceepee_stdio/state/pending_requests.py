@@ -10,13 +10,13 @@ from enum import StrEnum
 from emceepee_stdio.errors import RequestNotFound
 from emceepee_stdio.state.deadlines import Deadlines
 from emceepee_stdio.state.machine import IllegalMove, Machine, Move
-from emceepee_stdio.state.tombstones import Graves
+from emceepee_stdio.state.tombstones import Tombstones
 
 __all__ = [
     "ELICITATION_STATES",
     "SAMPLING_STATES",
-    "Asked",
     "ClosedBy",
+    "PendingRequest",
     "RequestKind",
     "RequestStatus",
     "Requests",
@@ -98,7 +98,7 @@ class TooManyRequests(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PendingRequest:
     """A view of one question. `source` is where its answer goes, in the words of who asked."""
 
     id: str
@@ -109,11 +109,10 @@ class Asked:
     created_at: float
     expires_at: float
     source: object = None
-    closed_at: float | None = None
     closed_by: ClosedBy | None = None
 
     def __repr__(self) -> str:
-        return f"<Asked {self.id} {self.kind.value} {self.status.value} {self.server}>"
+        return f"<PendingRequest {self.id} {self.kind.value} {self.status.value} {self.server}>"
 
 
 class Requests:
@@ -125,8 +124,8 @@ class Requests:
         self._new_id = new_id
         self._timeout = timeout
         self._limit = limit
-        self.open: dict[str, Asked] = {}  # the one home of what is pending, by id
-        self._graves = Graves()
+        self.open: dict[str, PendingRequest] = {}  # the one home of what is pending, by id
+        self._tombstones = Tombstones()
         self._deadlines: Deadlines[str] = Deadlines()
 
     def __repr__(self) -> str:
@@ -143,10 +142,10 @@ class Requests:
         params: Mapping[str, object],
         now: float,
         source: object = None,
-    ) -> Asked:
+    ) -> PendingRequest:
         if len(self.open) >= self._limit:
             raise TooManyRequests(f"{self._limit} questions are already waiting for the client")
-        asked = Asked(
+        asked = PendingRequest(
             id=self._new_id(),
             kind=kind,
             server=server,
@@ -160,7 +159,7 @@ class Requests:
         self._deadlines.set(asked.id, asked.expires_at)
         return asked
 
-    def get(self, request_id: str, *, kind: RequestKind, now: float) -> Asked:
+    def get(self, request_id: str, *, kind: RequestKind, now: float) -> PendingRequest:
         """The pending question of that kind; otherwise the error says what became of it."""
         asked = self.open.get(request_id)
         if asked is not None and asked.kind is kind:
@@ -169,11 +168,13 @@ class Requests:
             raise RequestNotFound(
                 f"{request_id} is a question of another kind: {asked.kind.value}."
             )
-        if gone := self._graves.tell(request_id, now=now):
+        if gone := self._tombstones.describe(request_id, now=now):
             raise RequestNotFound(f"Nothing waits under {request_id} any more: {gone}.")
         raise RequestNotFound(f"There is no pending {kind.value} request {request_id!r}.")
 
-    def pending(self, *, kind: RequestKind | None = None, server: str | None = None) -> list[Asked]:
+    def pending(
+        self, *, kind: RequestKind | None = None, server: str | None = None
+    ) -> list[PendingRequest]:
         return [
             asked
             for asked in self.open.values()
@@ -182,40 +183,46 @@ class Requests:
 
     def respond(
         self, request_id: str, status: RequestStatus, *, kind: RequestKind, now: float
-    ) -> Asked:
+    ) -> PendingRequest:
         """The client's answer: IllegalMove when this kind knows no such answer."""
         asked = self.get(request_id, kind=kind, now=now)
         if status in _NO_ANSWERS:
             raise IllegalMove(_STATES[kind].name, asked.status, status)
         return self._close(asked, status, now=now)
 
-    def withdraw(self, request_id: str, *, now: float) -> Asked | None:
+    def withdraw(self, request_id: str, *, now: float) -> PendingRequest | None:
         """The server takes its question back; None when it was closed before."""
         asked = self.open.get(request_id)
         return asked and self._reject(asked, ClosedBy.WITHDRAWN, now=now)
 
-    def reject_server(self, server: str, reason: ClosedBy, *, now: float) -> list[Asked]:
+    def reject_server(self, server: str, reason: ClosedBy, *, now: float) -> list[PendingRequest]:
         """Nobody is left to hear the answers: close every question of that server, once."""
         return [self._reject(asked, reason, now=now) for asked in self.pending(server=server)]
 
     def next_deadline(self) -> float | None:
         return self._deadlines.next()
 
-    def expire(self, *, now: float) -> list[Asked]:
+    def expire(self, *, now: float) -> list[PendingRequest]:
         """Close what nobody answered in time."""
         return [
             self._close(self.open[request_id], RequestStatus.EXPIRED, now=now, by=ClosedBy.TIMEOUT)
             for request_id in self._deadlines.pop_due(now=now)
         ]
 
-    def _reject(self, asked: Asked, reason: ClosedBy, *, now: float) -> Asked:
+    def _reject(self, asked: PendingRequest, reason: ClosedBy, *, now: float) -> PendingRequest:
         return self._close(asked, RequestStatus.REJECTED, now=now, by=reason)
 
     def _close(
-        self, asked: Asked, status: RequestStatus, *, now: float, by: ClosedBy | None = None
-    ) -> Asked:
+        self,
+        asked: PendingRequest,
+        status: RequestStatus,
+        *,
+        now: float,
+        by: ClosedBy | None = None,
+    ) -> PendingRequest:
         _STATES[asked.kind].check(asked.status, status)
         del self.open[asked.id]
         self._deadlines.clear(asked.id)
-        self._graves.bury(asked.id, f"{status.value} ({by.value})" if by else status.value, now=now)
-        return replace(asked, status=status, closed_at=now, closed_by=by)
+        why = f"{status.value} ({by.value})" if by else status.value
+        self._tombstones.add(asked.id, why, now=now)
+        return replace(asked, status=status, closed_by=by)

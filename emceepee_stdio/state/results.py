@@ -11,7 +11,7 @@ from itertools import islice
 
 from emceepee_stdio.errors import InvalidArguments, ResourceNotFound, ResultExpired, ResultTooLarge
 from emceepee_stdio.state.patterns import Pattern
-from emceepee_stdio.state.tombstones import Graves
+from emceepee_stdio.state.tombstones import Tombstones
 
 __all__ = ["Hit", "Hits", "Page", "Results", "Stored"]
 
@@ -68,7 +68,7 @@ class Results:
         self._texts: dict[str, str] = {}
         self._stored: dict[str, Stored] = {}
         self._size = 0
-        self._graves = Graves()
+        self._tombstones = Tombstones()
 
     def __repr__(self) -> str:
         return f"<Results {len(self._stored)} stored {self._size}/{self._max_bytes} bytes>"
@@ -137,7 +137,7 @@ class Results:
     def _text(self, result_id: str, *, now: float) -> str:
         if result_id in self._texts:
             return self._texts[result_id]
-        if gone := self._graves.tell(result_id, now=now):
+        if gone := self._tombstones.describe(result_id, now=now):
             raise ResultExpired(f"Result {result_id} is no longer kept: {gone}.")
         raise ResourceNotFound(f"There is no stored result {result_id!r}.")
 
@@ -145,7 +145,7 @@ class Results:
         result_id = next(iter(self._stored))
         self._size -= self._stored.pop(result_id).size
         del self._texts[result_id]
-        self._graves.bury(result_id, "room was needed for newer results", now=now)
+        self._tombstones.add(result_id, "room was needed for newer results", now=now)
 
 
 def _check_range(offset: int, limit: int) -> None:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from emceepee_stdio.errors import InvalidArguments, ResultExpired, TaskLimit, TaskNotFound
 from emceepee_stdio.state.deadlines import Deadlines
 from emceepee_stdio.state.machine import Machine, Move
-from emceepee_stdio.state.tombstones import Graves
+from emceepee_stdio.state.tombstones import Tombstones
 
 __all__ = ["TASK_STATES", "Expiry", "Slot", "Task", "TaskStatus", "Tasks"]
 
@@ -103,7 +103,7 @@ class Tasks:
         self._working: dict[str, Task] = {}
         self._finished: dict[str, Task] = {}
         self._finished_bytes = 0
-        self._graves = Graves()
+        self._tombstones = Tombstones()
         self._deadlines: Deadlines[str] = Deadlines()
 
     def __repr__(self) -> str:
@@ -188,7 +188,7 @@ class Tasks:
         task = self._working.get(task_id) or self._finished.get(task_id)
         if task is not None:
             return task
-        if gone := self._graves.tell(task_id, now=now):
+        if gone := self._tombstones.describe(task_id, now=now):
             raise ResultExpired(f"Task {task_id} is no longer kept: {gone}.")
         raise TaskNotFound(f"There is no task {task_id!r}.")
 
@@ -268,4 +268,4 @@ class Tasks:
         del self._finished[task.id]
         self._finished_bytes -= task.size
         self._deadlines.clear(task.id)
-        self._graves.bury(task.id, reason, now=now)
+        self._tombstones.add(task.id, reason, now=now)

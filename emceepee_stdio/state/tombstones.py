@@ -1,38 +1,38 @@
 """What is gone, and why: a name that was valid once deserves more than "unknown"."""
 
-__all__ = ["Graves"]
+__all__ = ["Tombstones"]
 
-_MINUTE = 60
-_HOUR = 3600
+_MINUTE_S = 60
+_HOUR_S = 3600
 
 
-class Graves:
+class Tombstones:
     """The last so many that went; older ones are unknown again."""
 
     def __init__(self, *, capacity: int = 1000) -> None:
         self._capacity = capacity
-        self._graves: dict[str, tuple[str, float]] = {}
+        self._reasons: dict[str, tuple[str, float]] = {}
 
     def __len__(self) -> int:
-        return len(self._graves)
+        return len(self._reasons)
 
-    def bury(self, name: str, reason: str, *, now: float) -> None:
-        self._graves.pop(name, None)
-        self._graves[name] = (reason, now)
-        if len(self._graves) > self._capacity:
-            del self._graves[next(iter(self._graves))]
+    def add(self, name: str, reason: str, *, now: float) -> None:
+        self._reasons.pop(name, None)
+        self._reasons[name] = (reason, now)
+        if len(self._reasons) > self._capacity:
+            del self._reasons[next(iter(self._reasons))]
 
-    def tell(self, name: str, *, now: float) -> str | None:
+    def describe(self, name: str, *, now: float) -> str | None:
         """`reason, so long ago`, or None for a name that was never here or is long forgotten."""
-        if name not in self._graves:
+        if name not in self._reasons:
             return None
-        reason, gone_at = self._graves[name]
+        reason, gone_at = self._reasons[name]
         return f"{reason}, {_span(now - gone_at)} ago"
 
 
 def _span(seconds: float) -> str:
-    if seconds < _MINUTE:
+    if seconds < _MINUTE_S:
         return f"{seconds:.1f} s"
-    if seconds < _HOUR:
-        return f"{seconds / _MINUTE:.0f} min"
-    return f"{seconds / _HOUR:.1f} h"
+    if seconds < _HOUR_S:
+        return f"{seconds / _MINUTE_S:.0f} min"
+    return f"{seconds / _HOUR_S:.1f} h"

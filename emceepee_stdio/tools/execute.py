@@ -15,7 +15,7 @@ from typing import Annotated
 from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from emceepee_stdio.backends.backend import Link
+from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.backends.base import RemoteError
 from emceepee_stdio.errors import (
     InvalidArguments,
@@ -24,7 +24,7 @@ from emceepee_stdio.errors import (
     ServerNotFound,
     ToolNotFound,
 )
-from emceepee_stdio.journal import Event
+from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply
@@ -87,31 +87,31 @@ def execute_tool(
     args = None if p.args is UNSET else p.args
     if member is None or enforced or not is_plain(args, call.extra):
         return _prepare(runtime, p, call)
-    _send(runtime, member.link, p, call, args or _NO_ARGUMENTS)
+    _send(runtime, member.backend, p, call, args or _NO_ARGUMENTS)
     return None
 
 
 async def _prepare(runtime: Runtime, p: ExecuteTool, call: Call) -> None:
     """Find the server, learn its tools, see that a person has seen them; then send."""
-    link = await _resolve(runtime, p, call)
+    backend = await _resolve(runtime, p, call)
     await checkpoint_if_cancelled()  # it may have been cancelled in the same moment
-    args = None if _needs_schema(link, p, call) else _repaired(runtime, link, p, call)
-    _begin(runtime, link, p, call)
+    args = None if _needs_schema(backend, p, call) else _repaired(runtime, backend, p, call)
+    _begin(runtime, backend, p, call)
     if runtime.pins.enforced:
-        await _learn(link, runtime)
-        member = runtime.servers.members.get(link.name)
+        await _learn(backend, runtime)
+        member = runtime.servers.members.get(backend.name)
         if member is not None:
             await runtime.pins.check(member.config, p.tool)
     if args is None:
-        await _learn(link, runtime)
-        args = _repaired(runtime, link, p, call)
+        await _learn(backend, runtime)
+        args = _repaired(runtime, backend, p, call)
     await checkpoint_if_cancelled()
-    _send(runtime, link, p, call, args)
+    _send(runtime, backend, p, call, args)
 
 
-def _send(runtime: Runtime, link: Link, p: ExecuteTool, call: Call, args: Raw) -> None:
+def _send(runtime: Runtime, backend: Backend, p: ExecuteTool, call: Call, args: Raw) -> None:
     if call.slot is None:
-        _begin(runtime, link, p, call)
+        _begin(runtime, backend, p, call)
     request = OutgoingRequest(
         method="tools/call",
         params={"name": p.tool, "arguments": args},
@@ -120,28 +120,28 @@ def _send(runtime: Runtime, link: Link, p: ExecuteTool, call: Call, args: Raw) -
     )
 
     def on_done(outcome: Raw | ProxyError) -> None:
-        call.proceed(partial(_answered, link, p.tool, outcome))
+        call.proceed(partial(_answered, backend, p.tool, outcome))
 
-    call.cancel_request = link.send(request, on_done)
+    call.cancel_request = backend.send(request, on_done)
 
 
-def _answered(link: Link, tool: str, outcome: Raw | ProxyError) -> Result:
+def _answered(backend: Backend, tool: str, outcome: Raw | ProxyError) -> Result:
     if isinstance(outcome, Raw):
-        return Reply.result(outcome, server=link.name)
+        return Reply.result(outcome, server=backend.name)
     if isinstance(outcome, RemoteError):
-        return _refused(link, tool, outcome)
+        return _refused(backend, tool, outcome)
     if isinstance(outcome, ServerDisconnected):
-        fact = f"{outcome.fact}\n{_repeatable(link, tool)}"
+        fact = f"{outcome.fact}\n{_repeatable(backend, tool)}"
         raise ServerDisconnected(fact, hint=outcome.next_step)
     raise outcome
 
 
-def _needs_schema(link: Link, p: ExecuteTool, call: Call) -> bool:
+def _needs_schema(backend: Backend, p: ExecuteTool, call: Call) -> bool:
     """Whether the arguments cannot be read before the server has listed its tools."""
-    return link.lists.tools is None and depends_on_schema(_given(p), call.extra)
+    return backend.lists.tools is None and depends_on_schema(_given(p), call.extra)
 
 
-def _begin(runtime: Runtime, link: Link, p: ExecuteTool, call: Call) -> None:
+def _begin(runtime: Runtime, backend: Backend, p: ExecuteTool, call: Call) -> None:
     """How long this client may be kept waiting; a word is noted when it asked for more."""
     times = runtime.settings.timeouts
     wanted = (times.call_ms if p.timeout_ms is UNSET else p.timeout_ms) / 1000
@@ -151,7 +151,7 @@ def _begin(runtime: Runtime, link: Link, p: ExecuteTool, call: Call) -> None:
         call.note = f"timeout_ms was lowered to {lowered}, because this client waits no longer."
     runtime.session.begin(
         call,
-        server=link.name,
+        server=backend.name,
         tool=p.tool,
         within=min(wanted, call.ceiling),
         ttl=None if p.task_ttl_ms is UNSET else p.task_ttl_ms / 1000,
@@ -162,22 +162,22 @@ def _given(p: ExecuteTool) -> Raw | None:
     return None if p.args is UNSET else p.args
 
 
-def _repaired(runtime: Runtime, link: Link, p: ExecuteTool, call: Call) -> Raw:
-    args, repairs = repaired(_given(p), call.extra, _schema(link, p.tool), tool=p.tool)
+def _repaired(runtime: Runtime, backend: Backend, p: ExecuteTool, call: Call) -> Raw:
+    args, repairs = repaired(_given(p), call.extra, _schema(backend, p.tool), tool=p.tool)
     if repairs:
         runtime.journal.record(
-            Event.TOOL_ARGUMENTS_REPAIRED, server=link.name, tool=p.tool, repairs=repairs
+            JournalEvent.TOOL_ARGUMENTS_REPAIRED, server=backend.name, tool=p.tool, repairs=repairs
         )
     return args
 
 
-async def _learn(link: Link, runtime: Runtime) -> None:
+async def _learn(backend: Backend, runtime: Runtime) -> None:
     """The tools of a server that nobody has listed yet."""
     with suppress(ProxyError):
-        await link.list_all("tools", within=runtime.settings.timeouts.request_ms / 1000)
+        await backend.list_all("tools", within=runtime.settings.timeouts.request_ms / 1000)
 
 
-async def _resolve(runtime: Runtime, p: ExecuteTool, call: Call) -> Link:
+async def _resolve(runtime: Runtime, p: ExecuteTool, call: Call) -> Backend:
     """The named server, or the only one that has the tool."""
     if p.server is not UNSET:
         return runtime.servers.get(p.server)
@@ -188,7 +188,7 @@ async def _resolve(runtime: Runtime, p: ExecuteTool, call: Call) -> Link:
     if len(having) == 1:
         return having[0]
     if having:
-        names = ", ".join(sorted(link.name for link in having))
+        names = ", ".join(sorted(backend.name for backend in having))
         raise InvalidArguments(
             f"Several servers have a tool {p.tool!r}: {names}.", hint="Say which with `server`."
         )
@@ -199,33 +199,33 @@ async def _resolve(runtime: Runtime, p: ExecuteTool, call: Call) -> Link:
     )
 
 
-def _having(runtime: Runtime, tool: str) -> list[Link]:
-    return [link for link in runtime.servers if link.lists.tool(tool) is not None]
+def _having(runtime: Runtime, tool: str) -> list[Backend]:
+    return [backend for backend in runtime.servers if backend.lists.tool(tool) is not None]
 
 
-def _schema(link: Link, tool: str) -> Mapping[str, object]:
-    return mapping((link.lists.tool(tool) or {}).get("inputSchema"))
+def _schema(backend: Backend, tool: str) -> Mapping[str, object]:
+    return mapping((backend.lists.tool(tool) or {}).get("inputSchema"))
 
 
-def _repeatable(link: Link, tool: str) -> str:
+def _repeatable(backend: Backend, tool: str) -> str:
     """Whether the call may be made again without doing something twice."""
-    hints = mapping((link.lists.tool(tool) or {}).get("annotations"))
+    hints = mapping((backend.lists.tool(tool) or {}).get("annotations"))
     if hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True:
         return "The call may be repeated safely: the tool says so."
     return "The call may or may not have been carried out: check before repeating it."
 
 
-async def _refused(link: Link, tool: str, error: RemoteError) -> Reply:
+async def _refused(backend: Backend, tool: str, error: RemoteError) -> Reply:
     """A failed call of a tool that the server does not list is better told as that."""
     try:
-        tools = await link.list_all("tools", within=_LOOK_S)
+        tools = await backend.list_all("tools", within=_LOOK_S)
     except ProxyError:
         raise error from None
     names = [str(item.get("name")) for item in tools]
-    raise error if tool in names else _missing(link, tool, names)
+    raise error if tool in names else _missing(backend, tool, names)
 
 
-def _missing(link: Link, tool: str, names: list[str]) -> ToolNotFound:
+def _missing(backend: Backend, tool: str, names: list[str]) -> ToolNotFound:
     close = difflib.get_close_matches(tool[:100], names, n=3, cutoff=0.5)
     shown = f" Close are: {', '.join(close)}." if close else f" Tools that it has: {len(names)}."
-    return ToolNotFound(f"{link.name} has no tool {tool[:100]!r}.{shown}")
+    return ToolNotFound(f"{backend.name} has no tool {tool[:100]!r}.{shown}")

@@ -14,7 +14,7 @@ import anyio
 import anyio.lowlevel
 from msgspec import UNSET, Meta, UnsetType
 
-from emceepee_stdio.backends.backend import Link
+from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.backends.lists import Kind
 from emceepee_stdio.errors import (
     InvalidArguments,
@@ -115,35 +115,37 @@ def having(*keys: str) -> Callable[[Item], Iterable[str]]:
 async def gather(runtime: Runtime, kind: str, servers: str, call: Call) -> Found:
     """Ask every server of that name, or of that pattern, at once."""
     found = Found()
-    links = await _chosen(runtime, servers, found)
+    backends = await _chosen(runtime, servers, found)
     answers: dict[str, Sequence[Mapping[str, object]]] = {}
     within = min(_PATIENCE, call.ceiling)
     mask = runtime.session.secrets.mask
 
-    async def ask(link: Link) -> None:
+    async def ask(backend: Backend) -> None:
         # One that was given up is not started again for a list.
-        if link.phase is Phase.FAILED and (given_up := link.snapshot().last_error):
-            found.fail(link.name, mask(given_up))
+        if backend.phase is Phase.FAILED and (given_up := backend.snapshot().last_error):
+            found.fail(backend.name, mask(given_up))
             return
         try:
-            items = await _list(link, kind, within)
+            items = await _list(backend, kind, within)
             if kind == "tools" and runtime.pins.enforced:
-                items = await runtime.pins.veiled(link.name, items)
-            answers[link.name] = items
+                items = await runtime.pins.veiled(backend.name, items)
+            answers[backend.name] = items
         except ProxyError as error:
-            found.fail(link.name, mask(str(error)))
-            answers[link.name] = link.lists.known(Kind(kind)) or ()
+            found.fail(backend.name, mask(str(error)))
+            answers[backend.name] = backend.lists.known(Kind(kind)) or ()
 
     async with anyio.create_task_group() as tasks:
-        for link in links:
-            tasks.start_soon(ask, link)
-    found.items = [(link.name, item) for link in links for item in answers.get(link.name, ())]
+        for backend in backends:
+            tasks.start_soon(ask, backend)
+    found.items = [
+        (backend.name, item) for backend in backends for item in answers.get(backend.name, ())
+    ]
     return found
 
 
-async def _chosen(runtime: Runtime, servers: str, found: Found) -> list[Link]:
+async def _chosen(runtime: Runtime, servers: str, found: Found) -> list[Backend]:
     """The server of exactly that name, or those whose name matches; at least one."""
-    known = {link.name: link for link in runtime.servers}
+    known = {backend.name: backend for backend in runtime.servers}
     broken = {entry.name: entry for entry in runtime.servers.broken.values()}
     names = list(dict.fromkeys([*known, *broken]))
     chosen = (
@@ -161,10 +163,10 @@ async def _chosen(runtime: Runtime, servers: str, found: Found) -> list[Link]:
     return [known[name] for name in chosen if name in known]
 
 
-async def _list(link: Link, kind: str, within: float) -> Sequence[Mapping[str, object]]:
+async def _list(backend: Backend, kind: str, within: float) -> Sequence[Mapping[str, object]]:
     with anyio.move_on_after(within):
-        return await link.list_all(kind, within=within)
-    raise ServerUnavailable(f"{link.name} did not answer within {within:g} s.")
+        return await backend.list_all(kind, within=within)
+    raise ServerUnavailable(f"{backend.name} did not answer within {within:g} s.")
 
 
 def page(

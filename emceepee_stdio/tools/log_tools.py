@@ -101,10 +101,10 @@ async def get_logs(runtime: Runtime, p: GetLogs, call: Call) -> Reply:  # noqa: 
 
 
 async def set_log_level(runtime: Runtime, p: SetLogLevel, call: Call) -> Reply:
-    link = runtime.servers.get(p.server)
+    backend = runtime.servers.get(p.server)
     within = min(call.ceiling, runtime.settings.timeouts.request_ms / 1000)
-    await link.set_log_level(p.level, within=within)
-    return Reply.json({"server": link.name, "level": p.level})
+    await backend.set_log_level(p.level, within=within)
+    return Reply.json({"server": backend.name, "level": p.level})
 
 
 def _of(

@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from emceepee_stdio.backends.backend import Link
+from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.errors import CallFailed, InvalidArguments, PromptNotFound, ProxyError
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply, text_block
@@ -97,26 +97,26 @@ async def list_prompts(runtime: Runtime, p: ListPrompts, call: Call) -> Reply:
 
 
 async def get_prompt(runtime: Runtime, p: GetPrompt, call: Call) -> Reply:
-    link = runtime.servers.get(p.server)
+    backend = runtime.servers.get(p.server)
     times = runtime.settings.timeouts
     runtime.session.begin(
         call,
-        server=link.name,
+        server=backend.name,
         tool=f"get_prompt {p.name}"[:100],
         within=min(times.call_ms / 1000, call.ceiling),
     )
     try:
-        result = await link.get_prompt(p.name, p.arguments, within=math.inf, call=call)
+        result = await backend.get_prompt(p.name, p.arguments, within=math.inf, call=call)
     except (CallFailed, PromptNotFound) as error:
         refused = error
     else:
-        return _messages(result, server=link.name)
-    await _check_prompt_exists(link, p.name, refused)
+        return _messages(result, server=backend.name)
+    await _check_prompt_exists(backend, p.name, refused)
     raise refused
 
 
 async def complete_argument(runtime: Runtime, p: CompleteArgument, call: Call) -> Reply:
-    link = runtime.servers.get(p.server)
+    backend = runtime.servers.get(p.server)
     if (p.prompt is UNSET) == (p.template is UNSET):
         raise InvalidArguments("Give either prompt or template: what the argument belongs to.")
     ref: dict[str, object] = (
@@ -124,7 +124,7 @@ async def complete_argument(runtime: Runtime, p: CompleteArgument, call: Call) -
         if p.prompt is not UNSET
         else {"type": "ref/resource", "uri": p.template}
     )
-    result = await link.complete(
+    result = await backend.complete(
         ref,
         {"name": p.argument, "value": p.value},
         p.context or None,
@@ -133,7 +133,7 @@ async def complete_argument(runtime: Runtime, p: CompleteArgument, call: Call) -
     try:
         completion = msgspec.json.decode(result, type=_Completed).completion
     except (msgspec.MsgspecError, RecursionError):
-        raise CallFailed(f"{link.name} gave a completion that cannot be read.") from None
+        raise CallFailed(f"{backend.name} gave a completion that cannot be read.") from None
     return Reply.json({"completion": completion})
 
 
@@ -160,14 +160,14 @@ def _blocks(content: Raw) -> list[bytes]:
     return [bytes(block) for block in blocks]
 
 
-async def _check_prompt_exists(link: Link, name: str, error: ProxyError) -> None:
+async def _check_prompt_exists(backend: Backend, name: str, error: ProxyError) -> None:
     try:
-        prompts = await link.list_all("prompts", within=5.0)
+        prompts = await backend.list_all("prompts", within=5.0)
     except ProxyError:
         return
     names = [str(prompt.get("name")) for prompt in prompts]
     if name not in names:
         shown = ", ".join(names[:20]) or "none"
         raise PromptNotFound(
-            f"{link.name} has no prompt {name[:100]!r}; it has: {shown}."
+            f"{backend.name} has no prompt {name[:100]!r}; it has: {shown}."
         ) from error

@@ -6,12 +6,12 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from emceepee_stdio.errors import InvalidArguments, ProxyError, RequestNotFound
-from emceepee_stdio.journal import Event
+from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.response_context import shown_elicitation, shown_sampling
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.state import Asked, RequestKind, RequestStatus
+from emceepee_stdio.state import PendingRequest, RequestKind, RequestStatus
 from emceepee_stdio.tools.forms import form_problems
 from emceepee_stdio.tools.registry import Params
 from emceepee_stdio.wire.codec import to_json
@@ -133,7 +133,7 @@ async def respond_to_sampling(runtime: Runtime, p: RespondToSampling, call: Call
     return Reply.json({"answered": asked.id, "server": asked.server, "action": "accept"})
 
 
-def _checked_form(asked: Asked, p: RespondToElicitation) -> dict[str, object]:
+def _checked_form(asked: PendingRequest, p: RespondToElicitation) -> dict[str, object]:
     """The content, if it fits; otherwise the question stays open and the error says why."""
     content = {} if p.content is UNSET else p.content
     schema = asked.params.get("requestedSchema")
@@ -158,12 +158,12 @@ def _blocks(content: Raw | UnsetType) -> object:
     return content
 
 
-def _close(runtime: Runtime, asked: Asked, status: RequestStatus) -> None:
+def _close(runtime: Runtime, asked: PendingRequest, status: RequestStatus) -> None:
     closed = runtime.session.requests.respond(
         asked.id, status, kind=asked.kind, now=runtime.clock.now()
     )
     runtime.journal.record(
-        Event.ELICITATION_RESPONDED,
+        JournalEvent.ELICITATION_RESPONDED,
         server=asked.server,
         request_id=asked.id,
         status=status.value,
@@ -171,5 +171,5 @@ def _close(runtime: Runtime, asked: Asked, status: RequestStatus) -> None:
     )
 
 
-def _gone(asked: Asked) -> ProxyError:
+def _gone(asked: PendingRequest) -> ProxyError:
     return RequestNotFound(f"{asked.server} no longer waits for the answer to {asked.id}.")

@@ -121,26 +121,26 @@ async def read_resource(runtime: Runtime, p: ReadResource, call: Call) -> Reply:
             f"offset, limit and pattern are for stored results of {OWN}.",
             hint="Read the resource without them; what is too large is stored and can be paged.",
         )
-    link = runtime.servers.get(p.server)
+    backend = runtime.servers.get(p.server)
     times = runtime.settings.timeouts
     within = min(times.call_ms / 1000, call.ceiling)
-    runtime.session.begin(call, server=link.name, tool="read_resource", within=within)
-    result = await link.read_resource(p.uri, within=math.inf, call=call)
-    return Reply.contents(result, server=link.name)
+    runtime.session.begin(call, server=backend.name, tool="read_resource", within=within)
+    result = await backend.read_resource(p.uri, within=math.inf, call=call)
+    return Reply.contents(result, server=backend.name)
 
 
 async def subscribe_resource(runtime: Runtime, p: SubscribeResource, call: Call) -> Reply:
-    link = runtime.servers.get(p.server)
+    backend = runtime.servers.get(p.server)
     within = min(call.ceiling, runtime.settings.timeouts.request_ms / 1000)
-    await link.subscribe(p.uri, within=within)
-    return Reply.json({"subscribed": p.uri, "server": link.name})
+    await backend.subscribe(p.uri, within=within)
+    return Reply.json({"subscribed": p.uri, "server": backend.name})
 
 
 async def unsubscribe_resource(runtime: Runtime, p: UnsubscribeResource, call: Call) -> Reply:
-    link = runtime.servers.get(p.server)
+    backend = runtime.servers.get(p.server)
     within = min(call.ceiling, runtime.settings.timeouts.request_ms / 1000)
-    await link.unsubscribe(p.uri, within=within)
-    return Reply.json({"unsubscribed": p.uri, "server": link.name})
+    await backend.unsubscribe(p.uri, within=within)
+    return Reply.json({"unsubscribed": p.uri, "server": backend.name})
 
 
 async def _read_stored(runtime: Runtime, p: ReadResource) -> Reply:

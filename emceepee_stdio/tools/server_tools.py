@@ -9,7 +9,7 @@ import anyio
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from emceepee_stdio.backends.backend import Link
+from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.backends.base import Hello, Snapshot
 from emceepee_stdio.config import RestartOverrides, ServerConfig
 from emceepee_stdio.config.recursion import starts_emceepee
@@ -131,31 +131,31 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
         raise ServerExists(f"{config.name} exists already, with other settings.")
     if member is None or member.config != config:
         admission = await runtime.gate.admit(config, call, replaced=member)
-    link = await runtime.servers.add(
+    backend = await runtime.servers.add(
         config,
         runtime.group(),
         origin=Origin.CLIENT,
         admission=admission,
         replace=p.replace,
     )
-    is_new = link not in present
+    is_new = backend not in present
     if is_new:
         session.tell(EventType.SERVER_ADDED, server=config.name)
-    failure = await _settled(runtime, link, call)
-    if failure is not None and is_new and link in list(runtime.servers):
+    failure = await _settled(runtime, backend, call)
+    if failure is not None and is_new and backend in list(runtime.servers):
         await runtime.servers.remove(config.name)
     _own(runtime, config.name, call, before)
     if failure is not None:
         raise failure
-    facts = describe(runtime, link.snapshot())
+    facts = describe(runtime, backend.snapshot())
     facts["keep_with"] = _config_line(p)
-    if link.phase is not Phase.CONNECTED:
+    if backend.phase is not Phase.CONNECTED:
         return Reply.sentence(
             f"{config.name} is still {facts['phase']}; it goes on in the background. "
             "list_servers or await_activity tells when it is there.",
             facts,
         )
-    counts = await _counts(runtime, link)
+    counts = await _counts(runtime, backend)
     return Reply.json({**facts, "counts": counts})
 
 
@@ -171,29 +171,29 @@ async def remove_server(runtime: Runtime, p: RemoveServer, call: Call) -> Reply:
 
 
 async def reconnect_server(runtime: Runtime, p: ReconnectServer, call: Call) -> Reply:
-    link = runtime.servers.get(p.name)
+    backend = runtime.servers.get(p.name)
     before = runtime.session.events.latest
     member = runtime.servers.members.get(p.name)
     try:
         if member is not None and p.era not in (UNSET, member.config.era):
             changed = msgspec.structs.replace(member.config, era=p.era)
-            link = await runtime.servers.add(
+            backend = await runtime.servers.add(
                 changed,
                 runtime.group(),
                 origin=member.origin,
                 admission=member.admission,
                 replace=True,
             )
-            await link.connect(within=call.ceiling)
+            await backend.connect(within=call.ceiling)
         else:
-            await _reconnected(runtime, link, call)
+            await _reconnected(runtime, backend, call)
     finally:
         _own(runtime, p.name, call, before)
-    return Reply.json(describe(runtime, link.snapshot()))
+    return Reply.json(describe(runtime, backend.snapshot()))
 
 
 async def list_servers(runtime: Runtime, p: ListServers, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
-    servers = [describe(runtime, link.snapshot()) for link in runtime.servers]
+    servers = [describe(runtime, backend.snapshot()) for backend in runtime.servers]
     servers += [
         {"name": broken.name, "phase": Phase.DISABLED.value, "last_error": broken.reason}
         for broken in runtime.servers.broken.values()
@@ -271,40 +271,42 @@ def _own(runtime: Runtime, name: str, call: Call, before: int) -> None:
     ]
 
 
-async def _settled(runtime: Runtime, link: Link, call: Call) -> ServerFailed | None:
+async def _settled(runtime: Runtime, backend: Backend, call: Call) -> ServerFailed | None:
     """Until it is connected, has failed, asks something, or the client will not wait longer."""
     waits = (Phase.CONNECTING, None)
     session = runtime.session
-    asked = len(session.requests.pending(server=link.name))
+    asked = len(session.requests.pending(server=backend.name))
     await session.until(
-        lambda: link.phase not in waits or len(session.requests.pending(server=link.name)) > asked,
+        lambda: (
+            backend.phase not in waits or len(session.requests.pending(server=backend.name)) > asked
+        ),
         within=call.ceiling,
     )
-    error = link.snapshot().error
-    if error is None or link.phase not in (Phase.FAILED, Phase.RECONNECTING):
+    error = backend.snapshot().error
+    if error is None or backend.phase not in (Phase.FAILED, Phase.RECONNECTING):
         return None
     if "reconnect_server" in error.next_step:
         return ServerFailed(error.fact, hint="Mend what it names, then call add_server again.")
     return ServerFailed(error.fact, hint=f"{error.next_step} Then call add_server again.")
 
 
-async def _reconnected(runtime: Runtime, link: Link, call: Call) -> None:
-    starts = link.snapshot().starts
+async def _reconnected(runtime: Runtime, backend: Backend, call: Call) -> None:
+    starts = backend.snapshot().starts
     with anyio.move_on_after(call.ceiling):
-        await link.reconnect(within=call.ceiling)
-    if link.snapshot().starts == starts:
+        await backend.reconnect(within=call.ceiling)
+    if backend.snapshot().starts == starts:
         runtime.session.wake()
 
 
-async def _counts(runtime: Runtime, link: Link) -> dict[str, int]:
+async def _counts(runtime: Runtime, backend: Backend) -> dict[str, int]:
     """How much the server offers, as far as it says so quickly."""
     within = min(runtime.settings.timeouts.request_ms / 1000, 5.0)
     for kind in ("tools", "resources", "resource_templates", "prompts"):
         try:
-            await link.list_all(kind, within=within)
+            await backend.list_all(kind, within=within)
         except ProxyError:
             continue
-    return dict(link.snapshot().counts)
+    return dict(backend.snapshot().counts)
 
 
 def _name_problem(name: str) -> str | None:

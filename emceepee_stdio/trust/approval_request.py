@@ -18,7 +18,7 @@ from urllib.parse import urldefrag
 
 from emceepee_stdio.config.server import ServerConfig
 
-__all__ = ["Wish", "shown", "wish_for"]
+__all__ = ["ApprovalRequest", "approval_request_for", "shown"]
 
 _SHELLS = frozenset(
     {"sh", "bash", "dash", "zsh", "fish", "ksh", "csh", "tcsh", "busybox"}
@@ -67,7 +67,7 @@ _WITH_VALUE = frozenset({"-p", "--package", "--from", "--with", "--python", "--i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class ApprovalRequest:
     """A server that somebody wants, resolved: `program` is what would be started.
 
     `file` is where its links lead. Both count: a Python of a virtual environment is a link to that
@@ -85,7 +85,7 @@ class Wish:
     remarks: Sequence[str] = ()
 
     def __repr__(self) -> str:
-        return f"<Wish {self.name} {'command' if self.url is None else 'url'}>"
+        return f"<ApprovalRequest {self.name} {'command' if self.url is None else 'url'}>"
 
     def digest(self, key: bytes) -> str:
         """The same for the same program, arguments, variables and directory, and no other."""
@@ -129,7 +129,7 @@ class Wish:
         return "\n".join(f"{label}: {what}" for label, what in self.told())
 
 
-def wish_for(
+def approval_request_for(
     config: ServerConfig,
     *,
     program: str | None = None,
@@ -137,12 +137,14 @@ def wish_for(
     cwd: str | None = None,
     passed: Mapping[str, str] | None = None,
     remarks: Sequence[str] = (),
-) -> Wish:
-    """The wish that a server's settings express. `passed` are variables of ours that it gets."""
+) -> ApprovalRequest:
+    """What a server's settings ask for. `passed` are variables of ours that it gets."""
     if config.url is not None:
-        return Wish(name=config.name, url=config.url, headers=config.headers, remarks=remarks)
+        return ApprovalRequest(
+            name=config.name, url=config.url, headers=config.headers, remarks=remarks
+        )
     argv = [config.command or "", *config.args]
-    return Wish(
+    return ApprovalRequest(
         name=config.name,
         program=program,
         file=file,

@@ -145,7 +145,7 @@ class TrustStore:
             with self._changing("pending", _Waiting) as file:
                 file.waiting = [one for one in file.waiting if one.digest != digest]
 
-    # Pins
+    # PinChecks
 
     def pinned(self, identity: str) -> dict[str, Pinned] | None:
         """The tools of a server as they were agreed to; None when it was never seen."""

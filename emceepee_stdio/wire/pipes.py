@@ -16,7 +16,7 @@ from typing import Protocol
 
 import anyio
 
-__all__ = ["Reader", "Writer", "open_reader", "open_writer"]
+__all__ = ["PipeReader", "PipeWriter", "open_reader", "open_writer"]
 
 # What a pipe holds; a larger buffer is only more to clear away.
 _CHUNK = 1 << 16
@@ -25,7 +25,7 @@ _MANY_LINES = 100
 _JOIN_BELOW = 1 << 16
 
 
-class Reader(Protocol):
+class PipeReader(Protocol):
     """Pushes what arrives to a callback, and says once when it is over."""
 
     def pause(self) -> None: ...
@@ -33,7 +33,7 @@ class Reader(Protocol):
     def close(self) -> None: ...
 
 
-class Writer(Protocol):
+class PipeWriter(Protocol):
     """Takes bytes at any time; `pending` of them have not left yet."""
 
     @property
@@ -45,7 +45,9 @@ class Writer(Protocol):
     def close(self) -> None: ...
 
 
-def open_reader(fd: int, *, on_data: Callable[[bytes], None], on_end: Callable[[], None]) -> Reader:
+def open_reader(
+    fd: int, *, on_data: Callable[[bytes], None], on_end: Callable[[], None]
+) -> PipeReader:
     """Start reading; the reader owns the descriptor from now on."""
     if sys.platform != "win32":
         with suppress(PermissionError):
@@ -58,7 +60,7 @@ def open_writer(
     *,
     on_broken: Callable[[], None],
     on_written: Callable[[int], None] | None = None,
-) -> Writer:
+) -> PipeWriter:
     """Start writing; the writer owns the descriptor from now on.
 
     `on_written` hears how many bytes have left in all, each time that some have.

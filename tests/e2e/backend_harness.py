@@ -20,15 +20,15 @@ import anyio.to_thread
 import msgspec
 from mcp_types import methods
 
-from emceepee_stdio.backends.backend import Link, LinkOptions
+from emceepee_stdio.backends.backend import Backend, BackendOptions
 from emceepee_stdio.backends.backend_events import Emit, Question
 from emceepee_stdio.backends.base import Era
 from emceepee_stdio.backends.channels.http_channel import HttpChannel, HttpOptions, HttpTimes
 from emceepee_stdio.backends.channels.stdio_channel import (
+    ChildContext,
     Command,
     StdioChannel,
     StdioOptions,
-    Surroundings,
 )
 from emceepee_stdio.backends.connection import Channel
 from emceepee_stdio.backends.health import HealthPolicy
@@ -81,10 +81,10 @@ class HttpServer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinkRig:
+class BackendRig:
     """One link under test."""
 
-    link: Link
+    backend: Backend
     sink: Recorder
     combination: str
     era: Era
@@ -102,14 +102,14 @@ class LinkRig:
         return self.server is not None
 
     async def call(self, tool: str, within: float = PATIENCE, **arguments: object) -> Any:
-        result = await self.link.call_tool(tool, arguments, within=within, call=tool)
+        result = await self.backend.call_tool(tool, arguments, within=within, call=tool)
         return msgspec.json.decode(result)
 
     async def text(self, tool: str, within: float = PATIENCE, **arguments: object) -> str:
         return (await self.call(tool, within, **arguments))["content"][0]["text"]
 
     async def names(self, kind: str) -> list[str]:
-        items = await self.link.list_all(kind, within=PATIENCE)
+        items = await self.backend.list_all(kind, within=PATIENCE)
         return [str(item["name"]) for item in items]
 
     def heard_by_server(self, event: str = "received") -> list[dict[str, Any]]:
@@ -136,10 +136,10 @@ class LinkRig:
 
     async def settle(self) -> None:
         """Until the connection has what it needs to be told of changes."""
-        await self.link.connect(within=PATIENCE)
-        listening = self.link.subscriptions._listening
-        if listening is not None:
-            await listening.settled()
+        await self.backend.connect(within=PATIENCE)
+        stream = self.backend.subscriptions._stream
+        if stream is not None:
+            await stream.settled()
 
     async def lose(self) -> None:
         """The server dies; the link has noticed when this returns."""
@@ -158,7 +158,7 @@ class LinkRig:
         """The server is there again, and the link is connected to it."""
         if self.server is not None:
             await self.server.start()
-        await self.link.connect(within=PATIENCE)
+        await self.backend.connect(within=PATIENCE)
         await self.settle()
 
     def judge(self) -> list[str]:
@@ -174,7 +174,7 @@ class LinkRig:
 class Reply:
     """Answers the questions that reach the sink, one after the other."""
 
-    def __init__(self, rig: LinkRig, *answers: object) -> None:
+    def __init__(self, rig: BackendRig, *answers: object) -> None:
         self._rig = rig
         self._answers = answers
 
@@ -200,7 +200,7 @@ class Outcome:
 
 
 async def beside(
-    rig: LinkRig,
+    rig: BackendRig,
     tool: str,
     *others: Callable[[], Any],
     within: float = PATIENCE,
@@ -229,7 +229,7 @@ def fields(question: Question) -> Any:
 
 
 @asynccontextmanager
-async def link(
+async def running(
     combination: str,
     tmp_path: Path,
     *options: str,
@@ -238,7 +238,7 @@ async def link(
     rounds: int = 3,
     request: float = 30.0,
     judged: bool = True,
-) -> AsyncGenerator[LinkRig]:
+) -> AsyncGenerator[BackendRig]:
     """Run a link to the fixture server; at the end see what was said and what is left."""
     before = asyncio.all_tasks()
     transport, _, era = combination.partition("-")
@@ -251,7 +251,7 @@ async def link(
     env = {"FIXTURE_LOG": str(log)}
     server = HttpServer(options, env) if transport == "http" else None
     roots: list[Mapping[str, str]] = list(ROOTS)
-    around = Surroundings(
+    around = ChildContext(
         clock=clock,
         ids=ids,
         environ=os.environ,
@@ -287,7 +287,7 @@ async def link(
         await server.start()
     try:
         async with anyio.create_task_group() as tasks:
-            made = Link(
+            made = Backend(
                 "server",
                 make_channel,
                 emit=sink.take,
@@ -295,15 +295,15 @@ async def link(
                 uniform=random.uniform,
                 tasks=tasks,
                 roots=lambda: roots,
-                options=LinkOptions(
+                options=BackendOptions(
                     request=request,
                     rounds=rounds,
                     restarts=RestartPolicy(base=0.05, cap=0.2, limit=None),
                     health=health,
                 ),
             )
-            rig = LinkRig(
-                link=made,
+            rig = BackendRig(
+                backend=made,
                 sink=sink,
                 combination=combination,
                 era=Era(era),

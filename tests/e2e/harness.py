@@ -27,10 +27,10 @@ from emceepee_stdio.backends.backend_events import (
     Withdrawn,
 )
 from emceepee_stdio.backends.channels.stdio_channel import (
+    ChildContext,
     Command,
     StdioChannel,
     StdioOptions,
-    Surroundings,
 )
 from emceepee_stdio.backends.supervisor import Supervisor
 from emceepee_stdio.clock import Clock
@@ -205,7 +205,7 @@ async def backend(
         "server",
         Command(command=argv[0], args=argv[1:], env={"FIXTURE_LOG": str(log), **(env or {})}),
         emit=sink.take,
-        surroundings=Surroundings(
+        surroundings=ChildContext(
             clock=clock,
             ids=ids,
             environ=os.environ,

@@ -15,14 +15,14 @@ from emceepee_stdio.errors import (
     PromptNotFound,
     ResourceNotFound,
 )
-from tests.e2e.backend_harness import COMBINATIONS, Reply, link
+from tests.e2e.backend_harness import COMBINATIONS, Reply, running
 from tests.e2e.harness import PATIENCE, outgoing
 
 pytestmark = pytest.mark.parametrize("combination", COMBINATIONS)
 
 
 async def test_results_of_every_kind_arrive_as_they_were(combination: str, tmp_path: Path) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         assert await rig.text("echo", message="grüße, 世界 \u2028") == "grüße, 世界 \u2028"
         image = await rig.call("image")
         assert image["content"][1]["annotations"] == {"audience": ["user"], "priority": 0.5}
@@ -33,7 +33,7 @@ async def test_results_of_every_kind_arrive_as_they_were(combination: str, tmp_p
 
 
 async def test_five_megabytes_arrive_whole(combination: str, tmp_path: Path) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         assert await rig.text("big", bytes=5_000_000) == "x" * 5_000_000
 
 
@@ -44,8 +44,8 @@ async def test_what_the_server_wrote_is_what_the_session_gets(
         '{ "content":[ {"type":"text","text":"\\u00e9 é"} ],"x-odd":{"n":1.50, "big":'
         '12345678901234567890123},"_meta":{"a/b":null},"resultType":"complete" }'
     )
-    async with link(combination, tmp_path) as rig:
-        result = await rig.link.call_tool("verbatim", {"result": said}, within=PATIENCE)
+    async with running(combination, tmp_path) as rig:
+        result = await rig.backend.call_tool("verbatim", {"result": said}, within=PATIENCE)
         if rig.is_http:
             assert json.loads(bytes(result)) == json.loads(said)
         else:
@@ -69,8 +69,8 @@ async def test_arguments_go_out_as_the_bytes_that_they_were(
     combination: str, tmp_path: Path, kind: str
 ) -> None:
     given = ODD_ARGUMENTS[kind]
-    async with link(combination, tmp_path) as rig:
-        await rig.link.call_tool("echo", msgspec.Raw(given), within=PATIENCE)
+    async with running(combination, tmp_path) as rig:
+        await rig.backend.call_tool("echo", msgspec.Raw(given), within=PATIENCE)
         (line,) = rig.lines("tools/call")
         assert f'"arguments":{given.decode()}' in line
 
@@ -79,10 +79,10 @@ async def test_arguments_are_the_same_bytes_when_a_call_goes_on_after_a_question
     combination: str, tmp_path: Path
 ) -> None:
     given = b'{ "mode" : "f\\u006frm" }'
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
 
         async def ask() -> None:
-            await rig.link.call_tool("ask", msgspec.Raw(given), within=PATIENCE, call="ask")
+            await rig.backend.call_tool("ask", msgspec.Raw(given), within=PATIENCE, call="ask")
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask)
@@ -96,7 +96,7 @@ async def test_arguments_are_the_same_bytes_when_a_call_goes_on_after_a_question
 async def test_a_result_that_is_no_object_is_an_error_that_shows_it(
     combination: str, tmp_path: Path, odd: str
 ) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         with pytest.raises(CallFailed, match="no object"):
             await rig.call("verbatim", result=odd)
         assert await rig.text("echo", message="still there") == "still there"
@@ -105,7 +105,7 @@ async def test_a_result_that_is_no_object_is_an_error_that_shows_it(
 async def test_an_error_of_the_server_keeps_its_code_and_data(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         with pytest.raises(RemoteError, match="error -32050 as asked") as caught:
             await rig.call("rpc_error", code=-32050)
         assert caught.value.error.code == -32050
@@ -117,10 +117,10 @@ async def test_an_error_of_the_server_keeps_its_code_and_data(
 async def test_progress_arrives_in_order_and_only_while_it_is_wanted(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         heard: list[msgspec.Raw] = []
         params = {"name": "progress", "arguments": {"steps": 50, "interval": 0.0}}
-        await rig.link.request(outgoing("tools/call", params, on_progress=heard.append))
+        await rig.backend.request(outgoing("tools/call", params, on_progress=heard.append))
         steps = [msgspec.json.decode(raw)["progress"] for raw in heard]
         assert steps == list(range(1, 51))
         await rig.call("progress", steps=3, interval=0.0)
@@ -128,7 +128,7 @@ async def test_progress_arrives_in_order_and_only_while_it_is_wanted(
 
 
 async def test_a_caller_who_gives_up_stops_the_server(combination: str, tmp_path: Path) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: rig.call("slow", seconds=300))
             await rig.until_server(lambda: rig.messages("tools/call"))
@@ -140,7 +140,7 @@ async def test_a_caller_who_gives_up_stops_the_server(combination: str, tmp_path
 async def test_a_call_that_takes_too_long_stops_the_server(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         await rig.call("echo", message="warm")
         with pytest.raises(CallTimeout, match=r"did not answer tools/call within 0.3 s"):
             await rig.call("slow", 0.3, seconds=300)
@@ -150,33 +150,33 @@ async def test_a_call_that_takes_too_long_stops_the_server(
 async def test_resources_are_read_and_the_unknown_is_told_apart(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         assert await rig.names("resources") == ["one", "two"]
         assert await rig.names("resource_templates") == ["item"]
-        text = await rig.link.read_resource("fixture://item/7", within=PATIENCE)
+        text = await rig.backend.read_resource("fixture://item/7", within=PATIENCE)
         assert b"text of fixture://item/7" in bytes(text)
-        blob = await rig.link.read_resource("fixture://two", within=PATIENCE)
+        blob = await rig.backend.read_resource("fixture://two", within=PATIENCE)
         assert json.loads(bytes(blob))["contents"][0]["mimeType"] == "image/png"
         with pytest.raises(ResourceNotFound, match="nowhere://else"):
-            await rig.link.read_resource("nowhere://else", within=PATIENCE)
+            await rig.backend.read_resource("nowhere://else", within=PATIENCE)
 
 
 async def test_prompts_are_filled_in_and_the_unknown_is_told_apart(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         assert await rig.names("prompts") == ["greet", "plain"]
-        prompt = await rig.link.get_prompt("greet", {"name": "Ada"}, within=PATIENCE)
+        prompt = await rig.backend.get_prompt("greet", {"name": "Ada"}, within=PATIENCE)
         assert b"Say hello to Ada." in bytes(prompt)
         with pytest.raises(PromptNotFound, match="'nobody'"):
-            await rig.link.get_prompt("nobody", {}, within=PATIENCE)
+            await rig.backend.get_prompt("nobody", {}, within=PATIENCE)
         with pytest.raises(RemoteError, match="No prompt greet"):
-            await rig.link.get_prompt("greet", {}, within=PATIENCE)
+            await rig.backend.get_prompt("greet", {}, within=PATIENCE)
 
 
 async def test_arguments_are_completed(combination: str, tmp_path: Path) -> None:
-    async with link(combination, tmp_path) as rig:
-        found = await rig.link.complete(
+    async with running(combination, tmp_path) as rig:
+        found = await rig.backend.complete(
             {"type": "ref/prompt", "name": "greet"},
             {"name": "name", "value": "al"},
             {"other": "x"},
@@ -190,11 +190,11 @@ async def test_what_the_server_does_not_know_is_not_supported(
 ) -> None:
     methods = ("resources/read", "prompts/get", "completion/complete")
     options = [word for method in methods for word in ("--refuse", method)]
-    async with link(combination, tmp_path, *options) as rig:
+    async with running(combination, tmp_path, *options) as rig:
         with pytest.raises(NotSupported, match="resources"):
-            await rig.link.read_resource("fixture://one", within=PATIENCE)
+            await rig.backend.read_resource("fixture://one", within=PATIENCE)
         with pytest.raises(NotSupported, match="prompts"):
-            await rig.link.get_prompt("greet", {}, within=PATIENCE)
+            await rig.backend.get_prompt("greet", {}, within=PATIENCE)
         with pytest.raises(NotSupported, match="completion"):
-            await rig.link.complete({}, {"name": "n", "value": ""}, None, within=PATIENCE)
+            await rig.backend.complete({}, {"name": "n", "value": ""}, None, within=PATIENCE)
         rig.log.unlink()  # an empty reference is valid nowhere

@@ -7,7 +7,7 @@ import pytest
 
 from emceepee_stdio.backends.backend_events import LogLine, LogSource
 from emceepee_stdio.errors import InvalidArguments, NotSupported
-from tests.e2e.backend_harness import COMBINATIONS, LinkRig, link
+from tests.e2e.backend_harness import COMBINATIONS, BackendRig, running
 from tests.e2e.harness import PATIENCE
 
 pytestmark = pytest.mark.parametrize("combination", COMBINATIONS)
@@ -19,7 +19,7 @@ def updated(uri: str) -> tuple[str, object]:
     return "notifications/resources/updated", {"uri": uri}
 
 
-async def touch(rig: LinkRig, uri: str) -> None:
+async def touch(rig: BackendRig, uri: str) -> None:
     """Have the server say that a resource changed, and hear it."""
     heard = rig.sink.notifications.count(updated(uri))
     await rig.call("touch", uri=uri)
@@ -29,25 +29,25 @@ async def touch(rig: LinkRig, uri: str) -> None:
 async def test_a_subscription_tells_until_it_is_taken_back(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path) as rig:
-        await rig.link.subscribe(ONE, within=PATIENCE)
+    async with running(combination, tmp_path) as rig:
+        await rig.backend.subscribe(ONE, within=PATIENCE)
         await touch(rig, ONE)
-        await rig.link.subscribe(TWO, within=PATIENCE)
+        await rig.backend.subscribe(TWO, within=PATIENCE)
         await touch(rig, ONE)
         await touch(rig, TWO)
-        await rig.link.unsubscribe(ONE, within=PATIENCE)
+        await rig.backend.unsubscribe(ONE, within=PATIENCE)
         await rig.call("touch", uri=ONE)
         await touch(rig, TWO)
         assert rig.sink.notifications == [updated(u) for u in (ONE, ONE, TWO, TWO)]
-        assert rig.link.subscriptions.uris == (TWO,)
+        assert rig.backend.subscriptions.uris == (TWO,)
 
 
 async def test_subscriptions_and_the_log_level_outlive_a_crash(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path) as rig:
-        await rig.link.subscribe(ONE, within=PATIENCE)
-        await rig.link.set_log_level("error", within=PATIENCE)
+    async with running(combination, tmp_path) as rig:
+        await rig.backend.subscribe(ONE, within=PATIENCE)
+        await rig.backend.set_log_level("error", within=PATIENCE)
         await rig.lose()
         await rig.come_back()
         if not rig.is_modern:
@@ -62,9 +62,9 @@ async def test_subscriptions_and_the_log_level_outlive_a_crash(
 async def test_what_the_server_does_not_declare_cannot_be_subscribed(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path, "--without", "resources.subscribe") as rig:
+    async with running(combination, tmp_path, "--without", "resources.subscribe") as rig:
         with pytest.raises(NotSupported, match="subscriptions"):
-            await rig.link.subscribe(ONE, within=PATIENCE)
+            await rig.backend.subscribe(ONE, within=PATIENCE)
 
 
 async def test_a_subscription_that_the_server_does_not_grant(
@@ -72,36 +72,36 @@ async def test_a_subscription_that_the_server_does_not_grant(
 ) -> None:
     legacy = ("--refuse", "resources/subscribe")
     options = ("--deaf",) if combination.endswith("modern") else legacy
-    async with link(combination, tmp_path, *options) as rig:
+    async with running(combination, tmp_path, *options) as rig:
         with pytest.raises(NotSupported, match="subscription"):
-            await rig.link.subscribe(ONE, within=PATIENCE)
-        assert rig.link.subscriptions.uris == ()
+            await rig.backend.subscribe(ONE, within=PATIENCE)
+        assert rig.backend.subscriptions.uris == ()
 
 
 async def test_a_modern_server_that_knows_no_streams_says_so_at_once(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path, "--refuse", "subscriptions/listen") as rig:
+    async with running(combination, tmp_path, "--refuse", "subscriptions/listen") as rig:
         await rig.settle()
         if rig.is_modern:
             with pytest.raises(NotSupported, match="Method not found"):
-                await rig.link.subscribe(ONE, within=PATIENCE)
+                await rig.backend.subscribe(ONE, within=PATIENCE)
             assert len(rig.messages("subscriptions/listen")) == 2
         else:
-            await rig.link.subscribe(ONE, within=PATIENCE)
+            await rig.backend.subscribe(ONE, within=PATIENCE)
             await touch(rig, ONE)
 
 
 async def test_nothing_is_missed_while_subscriptions_come_and_go(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path) as rig:
-        await rig.link.subscribe(ONE, within=PATIENCE)
+    async with running(combination, tmp_path) as rig:
+        await rig.backend.subscribe(ONE, within=PATIENCE)
 
         async def come_and_go() -> None:
             for n in range(4):
-                await rig.link.subscribe(f"fixture://item/{n}", within=PATIENCE)
-            await rig.link.unsubscribe("fixture://item/0", within=PATIENCE)
+                await rig.backend.subscribe(f"fixture://item/{n}", within=PATIENCE)
+            await rig.backend.unsubscribe("fixture://item/0", within=PATIENCE)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(come_and_go)
@@ -119,11 +119,11 @@ async def test_nothing_is_missed_while_subscriptions_come_and_go(
 async def test_callers_who_subscribe_at_once_all_get_what_they_want(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         uris = [f"fixture://item/{n}" for n in range(10)]
         async with anyio.create_task_group() as tasks:
             for uri in uris:
-                tasks.start_soon(lambda uri=uri: rig.link.subscribe(uri, within=PATIENCE))
+                tasks.start_soon(lambda uri=uri: rig.backend.subscribe(uri, within=PATIENCE))
         for uri in uris:
             await touch(rig, uri)
 
@@ -131,8 +131,8 @@ async def test_callers_who_subscribe_at_once_all_get_what_they_want(
 async def test_a_stream_that_the_server_ends_is_opened_again(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path) as rig:
-        await rig.link.subscribe(ONE, within=PATIENCE)
+    async with running(combination, tmp_path) as rig:
+        await rig.backend.subscribe(ONE, within=PATIENCE)
         await rig.names("tools")
         await rig.call("end_streams")
         if rig.is_modern:
@@ -146,8 +146,8 @@ async def test_a_stream_that_the_server_ends_is_opened_again(
 async def test_log_messages_come_from_the_level_that_was_asked_for(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path) as rig:
-        await rig.link.set_log_level("warning", within=PATIENCE)
+    async with running(combination, tmp_path) as rig:
+        await rig.backend.set_log_level("warning", within=PATIENCE)
         await rig.call("log", level="info")
         await rig.call("log", level="error", n=2)
         await rig.sink.until(lambda: len(rig.sink.lines) >= 2)
@@ -164,19 +164,19 @@ async def test_log_messages_come_from_the_level_that_was_asked_for(
 
 
 async def test_a_level_that_there_is_not(combination: str, tmp_path: Path) -> None:
-    async with link(combination, tmp_path, "--refuse", "logging/setLevel") as rig:
+    async with running(combination, tmp_path, "--refuse", "logging/setLevel") as rig:
         with pytest.raises(InvalidArguments, match="'loud' is no log level: debug"):
-            await rig.link.set_log_level("loud", within=PATIENCE)
+            await rig.backend.set_log_level("loud", within=PATIENCE)
         if not rig.is_modern:
             with pytest.raises(NotSupported, match="log levels"):
-                await rig.link.set_log_level("info", within=PATIENCE)
+                await rig.backend.set_log_level("info", within=PATIENCE)
         assert await rig.text("echo", message="still there") == "still there"
 
 
 async def test_notifications_of_any_kind_pass_untouched_and_in_order(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         await rig.call("notify", n=10_000)
         await rig.sink.until(lambda: len(rig.sink.notifications) == 10_000)
         expected = [("notifications/fixture", {"n": n}) for n in range(10_000)]

@@ -8,7 +8,7 @@ import pytest
 from emceepee_stdio.backends.health import HealthPolicy
 from emceepee_stdio.errors import ProxyError, ServerUnavailable
 from emceepee_stdio.state.phases import Phase
-from tests.e2e.backend_harness import COMBINATIONS, LinkRig, beside, link
+from tests.e2e.backend_harness import COMBINATIONS, BackendRig, beside, running
 from tests.e2e.harness import PATIENCE
 
 pytestmark = pytest.mark.parametrize("combination", COMBINATIONS)
@@ -16,19 +16,19 @@ pytestmark = pytest.mark.parametrize("combination", COMBINATIONS)
 OFTEN = HealthPolicy(interval=0.05, within=0.2, misses=3)
 
 
-async def refreshed(rig: LinkRig) -> None:
+async def refreshed(rig: BackendRig) -> None:
     """Until the lists that were known are fetched anew."""
-    known = rig.link.lists.all_known()
+    known = rig.backend.lists.all_known()
     await rig.until_server(lambda: len(rig.messages("tools/list")) == 2)
     with anyio.fail_after(PATIENCE):
-        while set(rig.link.lists._kept) < set(known):
+        while set(rig.backend.lists._kept) < set(known):
             await anyio.sleep(0.01)
 
 
 async def test_a_server_that_comes_back_with_other_tools(combination: str, tmp_path: Path) -> None:
     toolbox = tmp_path / "toolbox"
     toolbox.write_text("hammer")
-    async with link(combination, tmp_path, "--toolbox", str(toolbox)) as rig:
+    async with running(combination, tmp_path, "--toolbox", str(toolbox)) as rig:
         await rig.settle()
         names = await rig.names("tools")
         await rig.names("resources")
@@ -43,7 +43,7 @@ async def test_a_server_that_comes_back_with_other_tools(combination: str, tmp_p
 
 
 async def test_a_server_that_comes_back_as_it_was(combination: str, tmp_path: Path) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         await rig.settle()
         await rig.names("tools")
         await rig.names("resources")
@@ -57,9 +57,9 @@ async def test_a_server_that_comes_back_as_it_was(combination: str, tmp_path: Pa
 async def test_lists_that_nobody_asked_for_are_not_fetched_by_a_reconnect(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         await rig.settle()
-        await rig.link.reconnect(within=PATIENCE)
+        await rig.backend.reconnect(within=PATIENCE)
         await rig.settle()
         assert await rig.text("echo", message="again") == "again"
         assert rig.messages("tools/list") == []
@@ -68,18 +68,18 @@ async def test_lists_that_nobody_asked_for_are_not_fetched_by_a_reconnect(
 async def test_a_silent_server_is_degraded_once_and_restored_once_and_never_reconnected(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path, health=OFTEN) as rig:
+    async with running(combination, tmp_path, health=OFTEN) as rig:
         look = "server/discover" if rig.is_modern else "ping"
         await rig.settle()
         await rig.until_server(lambda: len(rig.messages(look)) >= 3)
         await rig.call("mute", methods=[look])
         await rig.sink.until(lambda: "health degraded" in rig.sink.heard)
-        assert rig.link.snapshot().degraded
+        assert rig.backend.snapshot().degraded
         missed = len(rig.messages(look))
         await rig.until_server(lambda: len(rig.messages(look)) >= missed + 2)
         await rig.call("mute", methods=[])
         await rig.sink.until(lambda: "health restored" in rig.sink.heard)
-        assert not rig.link.snapshot().degraded
+        assert not rig.backend.snapshot().degraded
         healthy = len(rig.messages(look))
         await rig.until_server(lambda: len(rig.messages(look)) >= healthy + 2)
         turns = [what for what in rig.sink.heard if what.startswith("health")]
@@ -90,38 +90,38 @@ async def test_a_silent_server_is_degraded_once_and_restored_once_and_never_reco
 async def test_a_server_that_refuses_to_be_looked_at_is_well(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path, "--refuse", "ping", health=OFTEN) as rig:
+    async with running(combination, tmp_path, "--refuse", "ping", health=OFTEN) as rig:
         look = "server/discover" if rig.is_modern else "ping"
         await rig.settle()
         await rig.until_server(lambda: len(rig.messages(look)) >= 6)
-        assert not rig.link.snapshot().degraded
+        assert not rig.backend.snapshot().degraded
 
 
 async def test_a_stop_before_the_first_connection_is_made(combination: str, tmp_path: Path) -> None:
-    async with link(combination, tmp_path) as rig:
-        await rig.link.stop()
+    async with running(combination, tmp_path) as rig:
+        await rig.backend.stop()
         with pytest.raises(ServerUnavailable, match="removed"):
             await rig.call("echo", message="too late")
 
 
 async def test_a_stop_in_the_moment_of_the_connection(combination: str, tmp_path: Path) -> None:
-    async with link(combination, tmp_path) as rig:
-        await rig.link.connect(within=PATIENCE)
-        await rig.link.stop()
+    async with running(combination, tmp_path) as rig:
+        await rig.backend.connect(within=PATIENCE)
+        await rig.backend.stop()
 
 
 async def test_a_stop_while_a_stream_is_open(combination: str, tmp_path: Path) -> None:
-    async with link(combination, tmp_path) as rig:
-        await rig.link.subscribe("fixture://one", within=PATIENCE)
-        await rig.link.stop()
+    async with running(combination, tmp_path) as rig:
+        await rig.backend.subscribe("fixture://one", within=PATIENCE)
+        await rig.backend.stop()
 
 
 async def test_a_stop_while_a_question_is_open(combination: str, tmp_path: Path) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
 
         async def stop() -> None:
             await rig.sink.until(lambda: rig.sink.questions)
-            await rig.link.stop()
+            await rig.backend.stop()
 
         outcome = await beside(rig, "ask", stop)
         assert isinstance(outcome.error, ProxyError)
@@ -129,28 +129,28 @@ async def test_a_stop_while_a_question_is_open(combination: str, tmp_path: Path)
 
 
 async def test_a_stop_while_things_are_being_restored(combination: str, tmp_path: Path) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         await rig.settle()
         for kind in ("tools", "resources", "prompts"):
             await rig.names(kind)
-        await rig.link.subscribe("fixture://one", within=PATIENCE)
+        await rig.backend.subscribe("fixture://one", within=PATIENCE)
         await rig.call("mute", methods=["resources/subscribe", "subscriptions/listen"])
-        await rig.link.reconnect(within=PATIENCE)
-        await rig.link.stop()
+        await rig.backend.reconnect(within=PATIENCE)
+        await rig.backend.stop()
 
 
 async def test_a_server_that_dies_again_and_again_while_things_are_restored(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         await rig.settle()
         await rig.names("tools")
-        await rig.link.subscribe("fixture://one", within=PATIENCE)
+        await rig.backend.subscribe("fixture://one", within=PATIENCE)
         for _ in range(3):
             await rig.lose()
             if rig.server is not None:
                 await rig.server.start()
-            await rig.link.connect(within=PATIENCE)
+            await rig.backend.connect(within=PATIENCE)
         await rig.settle()
         if not rig.is_modern:
             await rig.until_server(lambda: rig.messages("resources/subscribe"))
@@ -162,11 +162,11 @@ async def test_a_server_that_dies_again_and_again_while_things_are_restored(
 
 
 async def test_reconnects_in_a_row_leave_one_connection(combination: str, tmp_path: Path) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         await rig.settle()
         async with anyio.create_task_group() as tasks:
             for _ in range(3):
-                tasks.start_soon(lambda: rig.link.reconnect(within=PATIENCE))
+                tasks.start_soon(lambda: rig.backend.reconnect(within=PATIENCE))
         await rig.settle()
         assert await rig.text("echo", message="again") == "again"
         assert rig.sink.heard[-1] in {"connected", "process started"}

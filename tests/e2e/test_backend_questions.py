@@ -10,7 +10,15 @@ import pytest
 from emceepee_stdio.backends.base import RemoteError
 from emceepee_stdio.errors import CallFailed, CallTimeout, ServerDisconnected
 from emceepee_stdio.wire.codec import RpcError
-from tests.e2e.backend_harness import COMBINATIONS, ROOTS, LinkRig, Reply, beside, fields, link
+from tests.e2e.backend_harness import (
+    COMBINATIONS,
+    ROOTS,
+    BackendRig,
+    Reply,
+    beside,
+    fields,
+    running,
+)
 from tests.e2e.harness import PATIENCE
 
 pytestmark = pytest.mark.parametrize("combination", COMBINATIONS)
@@ -22,13 +30,13 @@ SAID = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "
 REFUSAL = RpcError(-1, "nobody wants to answer this")
 
 
-def asker(rig: LinkRig, tool: str) -> str | None:
+def asker(rig: BackendRig, tool: str) -> str | None:
     """Who is known to have asked: pushed on a pipe, a question belongs to no call."""
     return None if rig.combination == "stdio-legacy" else tool
 
 
 async def test_a_form_is_put_and_its_answer_goes_back(combination: str, tmp_path: Path) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         outcome = await beside(rig, "ask", Reply(rig, ADA), mode="form")
         assert json.loads(outcome.text) == ADA
         (question,) = rig.sink.questions
@@ -40,7 +48,7 @@ async def test_a_form_is_put_and_its_answer_goes_back(combination: str, tmp_path
 
 
 async def test_a_url_is_put_and_agreed_to(combination: str, tmp_path: Path) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         outcome = await beside(rig, "ask", Reply(rig, ACCEPT), mode="url")
         assert json.loads(outcome.text) == ACCEPT
         (question,) = rig.sink.questions
@@ -50,7 +58,7 @@ async def test_a_url_is_put_and_agreed_to(combination: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 async def test_a_no_is_an_answer(combination: str, tmp_path: Path, action: str) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         outcome = await beside(rig, "ask", Reply(rig, {"action": action}))
         assert json.loads(outcome.text) == {"action": action}
 
@@ -60,7 +68,7 @@ async def test_the_model_is_asked(combination: str, tmp_path: Path, with_tools: 
     used = {"type": "tool_use", "id": "u1", "name": "weather", "input": {}}
     said: dict[str, Any] = {**SAID, "content": [used], "stopReason": "toolUse"}
     answer = said if with_tools else SAID
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         outcome = await beside(rig, "sample", Reply(rig, answer), with_tools=with_tools)
         assert json.loads(outcome.text) == answer
         (question,) = rig.sink.questions
@@ -69,7 +77,7 @@ async def test_the_model_is_asked(combination: str, tmp_path: Path, with_tools: 
 
 
 async def test_the_roots_are_answered_without_the_session(combination: str, tmp_path: Path) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         assert json.loads(await rig.text("roots")) == {"roots": ROOTS}
         rig.roots.clear()
         assert json.loads(await rig.text("roots")) == {"roots": []}
@@ -77,14 +85,14 @@ async def test_the_roots_are_answered_without_the_session(combination: str, tmp_
 
 
 async def test_two_questions_in_a_row(combination: str, tmp_path: Path) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         outcome = await beside(rig, "ask_twice", Reply(rig, ADA, GRACE))
         assert json.loads(outcome.text) == [ADA, GRACE]
         assert [question.call for question in rig.sink.questions] == [asker(rig, "ask_twice")] * 2
 
 
 async def test_several_questions_at_once(combination: str, tmp_path: Path) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         outcome = await beside(rig, "ask_many", Reply(rig, ADA, SAID))
         assert json.loads(outcome.text) == {"who": ADA, "model": SAID, "roots": {"roots": ROOTS}}
         assert len(rig.sink.questions) == 2
@@ -97,7 +105,7 @@ async def test_several_questions_at_once(combination: str, tmp_path: Path) -> No
 async def test_a_server_that_only_wants_to_be_called_again(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         assert await rig.text("poll", times=5) == "polled 5"
         calls = rig.messages("tools/call")
         assert len(calls) == (6 if rig.is_modern else 1)
@@ -108,7 +116,7 @@ async def test_a_server_that_only_wants_to_be_called_again(
 async def test_what_nobody_wants_to_answer_ends_in_words_that_say_so(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
 
         async def refuse() -> None:
             await rig.sink.until(lambda: len(rig.sink.questions) == 2)
@@ -130,7 +138,7 @@ async def test_what_nobody_wants_to_answer_ends_in_words_that_say_so(
 async def test_a_caller_who_gives_up_takes_the_question_along(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: rig.call("ask"))
             await rig.sink.until(lambda: rig.sink.questions)
@@ -146,7 +154,7 @@ async def test_a_caller_who_gives_up_takes_the_question_along(
 async def test_a_deadline_that_passes_takes_the_question_along(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         await rig.call("echo", message="warm")
         outcome = await beside(rig, "ask", within=1.5)
         assert isinstance(outcome.error, CallTimeout)
@@ -156,7 +164,7 @@ async def test_a_deadline_that_passes_takes_the_question_along(
 
 
 async def test_a_server_that_asks_for_ever_is_stopped(combination: str, tmp_path: Path) -> None:
-    async with link(combination, tmp_path, rounds=2) as rig:
+    async with running(combination, tmp_path, rounds=2) as rig:
         outcome = await beside(rig, "insist", Reply(rig, ACCEPT, ACCEPT))
         assert isinstance(outcome.error, CallFailed)
         assert "asked 3 times in a row" in str(outcome.error)
@@ -164,7 +172,7 @@ async def test_a_server_that_asks_for_ever_is_stopped(combination: str, tmp_path
 
 
 async def test_a_question_that_nobody_has_heard_of(combination: str, tmp_path: Path) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         outcome = await beside(rig, "ask_oddly")
         if rig.is_modern:
             assert "asks the unknown question odd/question" in str(outcome.error)
@@ -176,7 +184,7 @@ async def test_a_question_that_nobody_has_heard_of(combination: str, tmp_path: P
 async def test_a_round_that_makes_no_sense_is_an_error_only_where_there_are_rounds(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         empty = await beside(rig, "ask_nothing", how="empty")
         broken = await beside(rig, "ask_nothing", how="broken")
         if rig.is_modern:
@@ -190,7 +198,7 @@ async def test_a_round_that_makes_no_sense_is_an_error_only_where_there_are_roun
 async def test_a_url_that_comes_first_is_put_and_then_the_call_works(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         outcome = await beside(rig, "sign_in", Reply(rig, ACCEPT))
         assert outcome.text == '"accept"'
         (question,) = rig.sink.questions
@@ -201,7 +209,7 @@ async def test_a_url_that_comes_first_is_put_and_then_the_call_works(
 
 
 async def test_a_url_that_comes_first_and_is_declined(combination: str, tmp_path: Path) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         outcome = await beside(rig, "sign_in", Reply(rig, {"action": "decline"}))
         if rig.is_modern:
             assert outcome.text == '"decline"'
@@ -212,9 +220,9 @@ async def test_a_url_that_comes_first_and_is_declined(combination: str, tmp_path
 
 
 async def test_a_question_that_the_server_takes_back(combination: str, tmp_path: Path) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
         if rig.is_modern:  # a modern server has no way to ask by request
-            await rig.link.connect(within=PATIENCE)
+            await rig.backend.connect(within=PATIENCE)
             return
         assert await rig.text("ask_and_withdraw") == "withdrawn"
         await rig.sink.until(lambda: rig.sink.withdrawn_questions)
@@ -225,7 +233,7 @@ async def test_a_question_that_the_server_takes_back(combination: str, tmp_path:
 async def test_a_connection_lost_while_a_question_is_open_ends_the_call_for_good(
     combination: str, tmp_path: Path
 ) -> None:
-    async with link(combination, tmp_path) as rig:
+    async with running(combination, tmp_path) as rig:
 
         async def lose() -> None:
             await rig.sink.until(lambda: rig.sink.questions)

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from emceepee_stdio.backends.backend import Link, LinkOptions
+from emceepee_stdio.backends.backend import Backend, BackendOptions
 from emceepee_stdio.backends.channels.http_channel import HttpChannel
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, ProxyError, ServerDisconnected
@@ -200,7 +200,7 @@ async def test_after_a_new_session_the_lists_are_read_again() -> None:
     async with mcp_server(era="legacy") as server:
         clock, sink = Clock(), Recorder()
         async with anyio.create_task_group() as tasks:
-            link = Link(
+            link = Backend(
                 "server",
                 lambda emit: HttpChannel(
                     "server", server.url, emit=emit, clock=clock, ids=Ids(clock), options=QUICK
@@ -209,7 +209,7 @@ async def test_after_a_new_session_the_lists_are_read_again() -> None:
                 clock=clock,
                 uniform=random.uniform,
                 tasks=tasks,
-                options=LinkOptions(restarts=FOR_EVER),
+                options=BackendOptions(restarts=FOR_EVER),
             )
             tasks.start_soon(link.run)
             await link.list_all("tools", within=PATIENCE)

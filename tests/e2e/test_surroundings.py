@@ -18,7 +18,7 @@ import pytest
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.ids import Ids
-from emceepee_stdio.journal import Event, Journal
+from emceepee_stdio.journal import Journal, JournalEvent
 from emceepee_stdio.wire.stragglers import leftovers, owner_mark
 from tests.e2e.cli_harness import Home
 from tests.e2e.clients.raw import PROXY, ROOT, until
@@ -197,7 +197,7 @@ def test_a_clock_that_is_set_back_costs_no_line_and_no_order(tmp_path: Path) -> 
         now += 1.0
         wall += 1.0 if i != 30 else -86_400.0
         made.append(ids())
-        journal.record(Event.CONFIG_WARNING, warning=f"line {i}")
+        journal.record(JournalEvent.CONFIG_WARNING, warning=f"line {i}")
     journal.close()
     assert made == sorted(made)
     assert len(set(made)) == 60

@@ -11,7 +11,7 @@ import trio.testing
 from anyio.abc import TaskGroup
 from msgspec import Raw
 
-from emceepee_stdio.backends.backend import Link, LinkOptions
+from emceepee_stdio.backends.backend import Backend, BackendOptions
 from emceepee_stdio.backends.backend_events import (
     BackendEvent,
     Emit,
@@ -268,7 +268,7 @@ class Rig:
 
         options.setdefault("health", HealthPolicy(interval=math.inf))
         options.setdefault("restarts", RestartPolicy(base=1.0, limit=None))
-        self.link = Link(
+        self.backend = Backend(
             "server",
             make_channel,
             emit=self.told,
@@ -276,7 +276,7 @@ class Rig:
             uniform=lambda _low, _high: 1.0,
             tasks=tasks,
             roots=lambda: [{"uri": "file:///r"}],
-            options=LinkOptions(**options),
+            options=BackendOptions(**options),
         )
         self.outcomes: list[Raw | ProxyError] = []
 
@@ -284,7 +284,7 @@ class Rig:
         """Lose the connection, and have the next one settled."""
         self.server.crash()
         await anyio.wait_all_tasks_blocked()
-        await self.link.connect(within=60)
+        await self.backend.connect(within=60)
         await anyio.wait_all_tasks_blocked()
 
     def send(self, within: float = 60.0, call: object = "c") -> Callable[[], object]:
@@ -296,18 +296,18 @@ class Rig:
             deadline=trio.current_time() + within,
             call=call,
         )
-        return self.link.send(request, self.outcomes.append)
+        return self.backend.send(request, self.outcomes.append)
 
 
 @asynccontextmanager
 async def running(era: Era = Era.LEGACY, **options: Any) -> AsyncGenerator[Rig]:
     async with anyio.create_task_group() as tasks:
         rig = Rig(tasks, era, **options)
-        tasks.start_soon(rig.link.run)
+        tasks.start_soon(rig.backend.run)
         await anyio.wait_all_tasks_blocked()
         yield rig
-        await rig.link.stop()
-    assert rig.link.phase is Phase.DISCONNECTED
+        await rig.backend.stop()
+    assert rig.backend.phase is Phase.DISCONNECTED
 
 
 both = pytest.mark.parametrize("era", list(Era))
@@ -317,37 +317,37 @@ both = pytest.mark.parametrize("era", list(Era))
 async def test_a_subscription_in_the_very_moment_of_the_connection(era: Era) -> None:
     async with anyio.create_task_group() as tasks:
         rig = Rig(tasks, era, lazy=True)
-        tasks.start_soon(rig.link.run)
-        await rig.link.subscribe("u://1", within=60)
-        await rig.link.stop()
-    assert rig.link.subscriptions.uris == ("u://1",)
+        tasks.start_soon(rig.backend.run)
+        await rig.backend.subscribe("u://1", within=60)
+        await rig.backend.stop()
+    assert rig.backend.subscriptions.uris == ("u://1",)
 
 
 @both
 async def test_a_lost_connection_is_never_poked_by_what_looks_after_it(era: Era) -> None:
     health = HealthPolicy(interval=10.0, within=5.0)
     async with running(era, health=health, restarts=RestartPolicy(base=1000.0, cap=1000.0)) as rig:
-        await rig.link.list_all("tools", within=60)
+        await rig.backend.list_all("tools", within=60)
         rig.server.crash()
         await anyio.sleep(900)
         assert len(rig.server.connections) == 1
-        assert rig.link.phase is Phase.RECONNECTING
+        assert rig.backend.phase is Phase.RECONNECTING
 
 
 @both
 async def test_a_connection_that_flickers_is_looked_after_in_the_end(era: Era) -> None:
     async with running(era) as rig:
-        await rig.link.list_all("tools", within=60)
-        await rig.link.set_log_level("info", within=60)
+        await rig.backend.list_all("tools", within=60)
+        await rig.backend.set_log_level("info", within=60)
         for n in range(5):
             rig.server.tools = [{"name": str(n)}]
             rig.server.crash()
             while len(rig.server.connections) < n + 2:
                 await trio.lowlevel.checkpoint()
-                await rig.link.connect(within=60)
+                await rig.backend.connect(within=60)
         await anyio.wait_all_tasks_blocked()
         assert rig.told.differing[-1] == ["tools"]
-        known = rig.link.lists.known(Kind.TOOLS)
+        known = rig.backend.lists.known(Kind.TOOLS)
         assert known is not None
         assert known[0]["name"] == "4"
 
@@ -360,7 +360,7 @@ async def test_the_health_is_looked_at_by_the_lightest_request(era: Era) -> None
         rig.server.answers[look] = never
         await anyio.sleep(250)
         assert rig.told.health == [True]
-        assert rig.link.snapshot().degraded
+        assert rig.backend.snapshot().degraded
         rig.server.answers[look] = answered
         await anyio.sleep(150)
         assert rig.told.health == [True, False]
@@ -380,10 +380,10 @@ async def test_a_refusal_on_one_thing_does_not_keep_the_others_from_being_restor
     era: Era,
 ) -> None:
     async with running(era) as rig:
-        await rig.link.subscribe("u://1", within=60)
-        await rig.link.set_log_level("info", within=60)
-        await rig.link.list_all("tools", within=60)
-        await rig.link.list_all("resources", within=60)
+        await rig.backend.subscribe("u://1", within=60)
+        await rig.backend.set_log_level("info", within=60)
+        await rig.backend.list_all("tools", within=60)
+        await rig.backend.list_all("resources", within=60)
         rig.server.answers |= {
             "resources/subscribe": refusal(-32000, "not now"),
             "subscriptions/listen": refusal(-32601),
@@ -399,8 +399,8 @@ async def test_a_refusal_on_one_thing_does_not_keep_the_others_from_being_restor
 
 async def test_a_difference_that_was_seen_is_told_even_if_the_connection_is_lost_again() -> None:
     async with running() as rig:
-        await rig.link.list_all("tools", within=60)
-        await rig.link.list_all("resources", within=60)
+        await rig.backend.list_all("tools", within=60)
+        await rig.backend.list_all("resources", within=60)
         rig.server.tools = []
         rig.server.answers["resources/list"] = never
         await rig.crash()
@@ -414,12 +414,12 @@ async def test_a_server_that_no_longer_has_a_list_has_lost_its_items() -> None:
     async with running() as rig:
         resource = {"resources": [{"uri": "u://1", "name": "n"}]}
         rig.server.answers["resources/list"] = lambda _c, _p: _value(resource)
-        await rig.link.list_all("resources", within=60)
+        await rig.backend.list_all("resources", within=60)
         rig.server.hello = Hello(era=Era.LEGACY, protocol_version="2025-11-25")
         await rig.crash()
         await rig.crash()
         assert rig.told.differing == [["resources"]]
-        assert rig.link.lists.known(Kind.RESOURCES) == ()
+        assert rig.backend.lists.known(Kind.RESOURCES) == ()
 
 
 async def test_a_round_is_not_carried_over_to_the_next_connection() -> None:
@@ -435,7 +435,7 @@ async def test_a_round_is_not_carried_over_to_the_next_connection() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lose)
             with pytest.raises(ServerDisconnected, match="exited with code 9"):
-                await rig.link.call_tool("t", {}, within=60, call="c")
+                await rig.backend.call_tool("t", {}, within=60, call="c")
         assert rig.server.methods().count("tools/call") == 1
         assert rig.told.withdrawn == []
 
@@ -454,7 +454,7 @@ async def test_a_state_only_round_ends_with_the_connection_too() -> None:
 
         rig.server.answers["tools/call"] = poll
         with pytest.raises(ServerDisconnected, match="replaced"):
-            await rig.link.call_tool("t", {}, within=60)
+            await rig.backend.call_tool("t", {}, within=60)
         assert len(rig.server.calls()) == 3
 
 
@@ -467,7 +467,7 @@ async def test_the_pages_of_a_list_come_from_one_connection() -> None:
 
         rig.server.answers["tools/list"] = page
         with pytest.raises(ServerDisconnected, match="replaced"):
-            await rig.link.list_all("tools", within=60)
+            await rig.backend.list_all("tools", within=60)
         assert rig.server.methods().count("tools/list") == 1
 
 
@@ -484,7 +484,7 @@ async def test_the_time_of_a_call_is_one_time_however_many_rounds(era: Era) -> N
         rig.server.answers["tools/call"] = slow
         began = trio.current_time()
         with pytest.raises(CallTimeout):
-            await rig.link.call_tool("t", {}, within=10)
+            await rig.backend.call_tool("t", {}, within=10)
         assert trio.current_time() - began == pytest.approx(10)
 
 
@@ -493,16 +493,16 @@ async def test_nothing_is_sent_once_the_time_of_a_call_is_up() -> None:
         rig.server.answers["tools/call"] = lambda _c, _p: _value(POLLS)
         began = trio.current_time()
         with pytest.raises(CallTimeout, match="no result until the call's time was up"):
-            await rig.link.call_tool("t", {}, within=10)
+            await rig.backend.call_tool("t", {}, within=10)
         assert rig.server.times[-1] < began + 10
         with pytest.raises(CallTimeout, match="did not answer tools/call within 0 s"):
-            await rig.link.call_tool("t", {}, within=0)
+            await rig.backend.call_tool("t", {}, within=0)
         assert rig.server.times[-1] < began + 10
 
 
 async def test_the_late_words_of_a_replaced_stream_do_not_reach_the_session() -> None:
     async with running(Era.MODERN) as rig:
-        await rig.link.subscribe("u://1", within=60)
+        await rig.backend.subscribe("u://1", within=60)
         for mark in (1, 2):
             said = {"uri": "u://1", "_meta": {MARK: mark}}
             rig.server.current.tell("notifications/resources/updated", said)
@@ -520,24 +520,24 @@ async def test_all_pages_of_a_list_have_one_time() -> None:
         rig.server.answers["tools/list"] = slow
         began = trio.current_time()
         with pytest.raises(CallTimeout, match="within 10 s"):
-            await rig.link.list_all("tools", within=10)
+            await rig.backend.list_all("tools", within=10)
         assert trio.current_time() - began == pytest.approx(10)
 
 
 async def test_a_modern_request_carries_the_log_level_and_a_handshake_one_does_not() -> None:
     for era in Era:
         async with running(era) as rig:
-            await rig.link.set_log_level("info", within=60)
-            await rig.link.call_tool("t", {"x": 1}, within=60)
+            await rig.backend.set_log_level("info", within=60)
+            await rig.backend.call_tool("t", {"x": 1}, within=60)
             await rig.crash()
-            await rig.link.call_tool("t", {"x": 1}, within=60)
+            await rig.backend.call_tool("t", {"x": 1}, within=60)
             for params in rig.server.calls():
                 if era is Era.MODERN:
                     assert params["_meta"][LOG_LEVEL] == "info"
                 else:
                     assert "_meta" not in params
             with pytest.raises(InvalidArguments, match="no log level"):
-                await rig.link.set_log_level("shout", within=60)
+                await rig.backend.set_log_level("shout", within=60)
 
 
 async def test_a_pushed_question_names_its_call_and_is_left_to_the_session_when_that_ends() -> None:
@@ -552,7 +552,7 @@ async def test_a_pushed_question_names_its_call_and_is_left_to_the_session_when_
             return {}
 
         rig.server.answers["tools/call"] = push
-        await rig.link.call_tool("t", {}, within=60, call="c")
+        await rig.backend.call_tool("t", {}, within=60, call="c")
         assert [question.call for question in rig.told.questions] == ["c", "c", None]
         assert [question.is_open for question in rig.told.questions] == [False, True, True]
         assert rig.told.withdrawn == []
@@ -582,7 +582,7 @@ async def test_a_result_that_is_no_object_is_shown(era: Era, said: bytes) -> Non
     async with running(era) as rig:
         rig.server.answers["tools/call"] = lambda _c, _p: _value(Raw(said))
         with pytest.raises(CallFailed, match="no object") as caught:
-            await rig.link.call_tool("t", {}, within=60)
+            await rig.backend.call_tool("t", {}, within=60)
         assert said.decode() in str(caught.value)
 
 
@@ -591,7 +591,7 @@ async def test_wrong_params_are_not_a_missing_resource(data: bytes | None) -> No
     async with running() as rig:
         rig.server.answers["resources/read"] = refusal(-32602, "wrong", data)
         with pytest.raises(RemoteError):
-            await rig.link.read_resource("u://1", within=60)
+            await rig.backend.read_resource("u://1", within=60)
 
 
 @both
@@ -612,11 +612,11 @@ async def test_odd_notices_are_heard_before_and_after_the_hello(era: Era) -> Non
     async with anyio.create_task_group() as tasks:
         rig = Rig(tasks, era)
         rig.server.before_hello = say
-        tasks.start_soon(rig.link.run)
-        await rig.link.list_all("tools", within=60)
+        tasks.start_soon(rig.backend.run)
+        await rig.backend.list_all("tools", within=60)
         say()
-        assert await rig.link.list_all("tools", within=60)
-        await rig.link.stop()
+        assert await rig.backend.list_all("tools", within=60)
+        await rig.backend.stop()
     assert len(rig.told.lines) == 2 * len(odd)
     assert len(rig.told.notifications) == 4 * len(odd)
 
@@ -647,17 +647,17 @@ async def test_a_call_during_a_reconnect_goes_to_the_new_connection_in_its_own_w
     async with running(era) as rig:
         other = Era.LEGACY if era is Era.MODERN else Era.MODERN
         rig.server.hello = Hello(era=other, protocol_version="x", capabilities=CAPABILITIES)
-        await rig.link.set_log_level("info", within=60)
-        reconnect = rig.link._supervisor.reconnect
+        await rig.backend.set_log_level("info", within=60)
+        reconnect = rig.backend._supervisor.reconnect
 
         async def call_and_reconnect(*, within: float) -> object:
             """The call is made when the old connection has been given up, and nobody told yet."""
-            tasks.start_soon(lambda: rig.link.call_tool("t", {}, within=60))
+            tasks.start_soon(lambda: rig.backend.call_tool("t", {}, within=60))
             return await reconnect(within=within)
 
-        rig.link._supervisor.reconnect = call_and_reconnect
+        rig.backend._supervisor.reconnect = call_and_reconnect
         async with anyio.create_task_group() as tasks:
-            await rig.link.reconnect(within=60)
+            await rig.backend.reconnect(within=60)
         (call,) = rig.server.calls()
         assert ("_meta" in call) is (other is Era.MODERN)
         assert len(rig.server.connections) == 2
@@ -694,7 +694,7 @@ async def test_a_request_given_up_while_it_waits_for_a_connection_is_never_sent(
         if is_seen:
             await anyio.sleep(1)
         cancel()
-        await rig.link.connect(within=60)
+        await rig.backend.connect(within=60)
         await anyio.wait_all_tasks_blocked()
         assert rig.outcomes == []
         assert len(rig.server.connections) == 1
@@ -834,7 +834,7 @@ async def test_a_request_that_waits_when_the_backend_is_removed_is_told_so(era: 
         rig.server.opening = 5.0
         rig.send()
         await anyio.sleep(1)
-        await rig.link.stop()
+        await rig.backend.stop()
         await anyio.wait_all_tasks_blocked()
         (error,) = rig.outcomes
         assert isinstance(error, ServerUnavailable)
@@ -852,7 +852,7 @@ async def test_a_request_under_way_when_the_backend_is_removed_hears_of_it(state
         rig.server.answers["tools/call"] = says[state]
         rig.send()
         await anyio.sleep(0.01)
-        await rig.link.stop()
+        await rig.backend.stop()
         await anyio.sleep(1)
         (error,) = rig.outcomes
         assert isinstance(error, ServerDisconnected)
@@ -875,7 +875,7 @@ async def test_a_tool_that_asks_in_the_way_of_the_other_era_is_told_how_to_switc
     async with running(era) as rig:
         rig.server.answers["tools/call"] = refusal(-32603, said)
         with pytest.raises(RemoteError) as caught:
-            await rig.link.call_tool("t", {}, within=60)
+            await rig.backend.call_tool("t", {}, within=60)
         assert ("reconnect_server for server" in caught.value.next_step) is (other is not None)
         if other is not None:
             assert f"with era {other.value}" in caught.value.next_step
@@ -885,8 +885,8 @@ async def test_the_connection_and_the_session_see_each_new_list_of_tools_once() 
     seen: list[tuple[object, ...]] = []
     async with running(on_tools=seen.append) as rig:
         for _ in range(2):
-            await rig.link.list_all("tools", within=60)
-        await rig.link.list_all("resources", within=60)
+            await rig.backend.list_all("tools", within=60)
+        await rig.backend.list_all("resources", within=60)
         assert rig.server.current.listed == seen == [({"name": "a"},)]
         await rig.crash()
         assert rig.server.current.listed == [({"name": "a"},)]
@@ -899,12 +899,12 @@ async def test_the_connection_and_the_session_see_each_new_list_of_tools_once() 
 async def test_a_stop_before_the_run_and_a_run_after_the_stop() -> None:
     async with anyio.create_task_group() as tasks:
         rig = Rig(tasks, Era.LEGACY)
-        await rig.link.stop()
-        await rig.link.run()
+        await rig.backend.stop()
+        await rig.backend.run()
         with pytest.raises(ServerUnavailable, match="removed"):
-            await rig.link.call_tool("t", {}, within=60)
+            await rig.backend.call_tool("t", {}, within=60)
     assert rig.told.words == []
-    assert "Link" in repr(rig.link)
+    assert "Backend" in repr(rig.backend)
 
 
 def own_tasks() -> list[str | None]:
@@ -917,22 +917,22 @@ def own_tasks() -> list[str | None]:
 async def test_a_stop_returns_when_the_last_task_has_ended(era: Era) -> None:
     async with anyio.create_task_group() as tasks:
         rig = Rig(tasks, era)
-        tasks.start_soon(rig.link.run)
-        await rig.link.subscribe("u://1", within=60)
+        tasks.start_soon(rig.backend.run)
+        await rig.backend.subscribe("u://1", within=60)
         assert own_tasks()
-        await rig.link.stop()
+        await rig.backend.stop()
         assert own_tasks() == []
 
 
 async def test_nothing_is_told_of_a_backend_once_its_stop_has_returned() -> None:
     async with running() as rig:
-        await rig.link.list_all("tools", within=60)
-        await rig.link.list_all("resources", within=60)
+        await rig.backend.list_all("tools", within=60)
+        await rig.backend.list_all("resources", within=60)
         rig.server.tools = []
         rig.server.answers["resources/list"] = never
         await rig.crash()
         assert rig.told.differing == []
-        await rig.link.stop()
+        await rig.backend.stop()
         told = list(rig.told.differing)
         await anyio.wait_all_tasks_blocked()
         assert rig.told.differing == told
@@ -944,19 +944,19 @@ async def test_cancelling_the_run_ends_everything(era: Era) -> None:
 
     async def call() -> None:
         try:
-            await rig.link.call_tool("t", {}, within=60)
+            await rig.backend.call_tool("t", {}, within=60)
         except ProxyError as error:
             ends.append(error)
 
     async with anyio.create_task_group() as callers, anyio.create_task_group() as tasks:
         rig = Rig(tasks, era)
         rig.server.answers["tools/call"] = never
-        tasks.start_soon(rig.link.run)
-        await rig.link.subscribe("u://1", within=60)
+        tasks.start_soon(rig.backend.run)
+        await rig.backend.subscribe("u://1", within=60)
         callers.start_soon(call)
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
     assert isinstance(ends[0], ServerDisconnected)
-    assert rig.link._supervisor.current is None
+    assert rig.backend._supervisor.current is None
     assert own_tasks() == []
-    await rig.link.stop()
+    await rig.backend.stop()

@@ -200,9 +200,9 @@ async def test_a_notification_is_passed_on_as_it_came(server: Server) -> None:
 
 
 async def test_what_is_no_message_is_a_line_of_its_log(server: Server) -> None:
-    server.says(b"Listening on port 80", {"jsonrpc": "2.0", "id": 7, "result": {}})
+    server.says(b"SubscriptionStream on port 80", {"jsonrpc": "2.0", "id": 7, "result": {}})
     assert server.noise() == [
-        "Listening on port 80",
+        "SubscriptionStream on port 80",
         "an answer that nobody waits for: id 7",
     ]
     assert server.written() == []

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from emceepee_stdio.config.jsonc import CannotEdit, Unreadable, put, read, remove, strict_problem
-from emceepee_stdio.config.jsonc_tree import Reader
+from emceepee_stdio.config.jsonc_tree import JsoncReader
 
 ENTRY = {"command": "/x", "args": ["-m", "y"], "env": {"PATH": "/a:/b"}}
 
@@ -132,7 +132,7 @@ def test_replacing_touches_only_the_value(
 ):
     name = data.draw(st.sampled_from(sorted(document)))
     text = write(document, seed)
-    root = Reader(text).document()
+    root = JsoncReader(text).document()
     assert root is not None
     node = next(member.node for member in root.members if member.key == name)
     changed = put(text, (name,), value)

@@ -13,7 +13,12 @@ from msgspec import Raw
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.front.client_requests import ClientRequests
-from emceepee_stdio.front.consent import AskedBack, AskedDirectly, Questions, Seals
+from emceepee_stdio.front.consent import (
+    ConsentRequests,
+    ElicitedConsent,
+    InputRequiredConsent,
+    StateSigner,
+)
 from emceepee_stdio.session.client_calls import Decision, InputRequired
 from emceepee_stdio.wire.codec import Malformed, Notification, Request, RequestId
 from emceepee_stdio.wire.peer import Peer
@@ -43,7 +48,7 @@ class Deaf:
 
 
 class Wire:
-    """Questions to a client that is this test."""
+    """ConsentRequests to a client that is this test."""
 
     def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
         clock = Clock(monotonic=trio.current_time, wall=lambda: 1e9 + trio.current_time())
@@ -52,8 +57,8 @@ class Wire:
         self.troubled = 0
         self.deaf = Deaf()
         self.peer = Peer(handler=self.deaf, write=self.lines.append)
-        questions = Questions(ClientRequests(self.peer, clock), clock, tasks, within=WITHIN)
-        self.person = AskedDirectly(questions, patience=PATIENCE)
+        questions = ConsentRequests(ClientRequests(self.peer, clock), clock, tasks, within=WITHIN)
+        self.person = ElicitedConsent(questions, patience=PATIENCE)
         self.decisions: list[Decision] = []
 
     async def confirm(self, digest: str = "d", text: str = "Server: s") -> Decision:
@@ -298,13 +303,13 @@ class Later:
 
 
 async def confirm(
-    seals: Seals, digest: str, *, state: str | None = None, answer: object = None
+    seals: StateSigner, digest: str, *, state: str | None = None, answer: object = None
 ) -> Decision | InputRequired:
     async def never(_: bool) -> None:  # noqa: FBT001 - the way of a callback
         raise AssertionError
 
     responses = None if answer is None else {"approval": Raw(json.dumps(answer).encode())}
-    person = AskedBack(seals, state=state, responses=responses)
+    person = InputRequiredConsent(seals, state=state, responses=responses)
     try:
         return await person.confirm("Server: s", digest, on_ask=lambda: None, on_late=never)
     except InputRequired as question:
@@ -315,7 +320,7 @@ YES = {"action": "accept"}
 
 
 async def test_the_question_is_the_answer_and_the_next_call_brings_the_decision():
-    seals = Seals(Later().clock)
+    seals = StateSigner(Later().clock)
     question = await confirm(seals, "d")
     assert isinstance(question, InputRequired)
     asked: Any = question.requests["approval"]
@@ -325,7 +330,7 @@ async def test_the_question_is_the_answer_and_the_next_call_brings_the_decision(
 
 
 async def test_a_state_counts_once():
-    seals = Seals(Later().clock)
+    seals = StateSigner(Later().clock)
     question = await confirm(seals, "d")
     assert isinstance(question, InputRequired)
     assert await confirm(seals, "d", state=question.state, answer=YES) is Decision.AGREED
@@ -335,7 +340,7 @@ async def test_a_state_counts_once():
 
 
 async def test_a_state_counts_for_what_it_was_made_for():
-    seals = Seals(Later().clock)
+    seals = StateSigner(Later().clock)
     question = await confirm(seals, "harmless")
     assert isinstance(question, InputRequired)
     swapped = await confirm(seals, "harmful", state=question.state, answer=YES)
@@ -345,7 +350,7 @@ async def test_a_state_counts_for_what_it_was_made_for():
 
 async def test_a_state_expires():
     later = Later()
-    seals = Seals(later.clock)
+    seals = StateSigner(later.clock)
     first, second = await confirm(seals, "d"), await confirm(seals, "d")
     assert isinstance(first, InputRequired)
     assert isinstance(second, InputRequired)
@@ -356,15 +361,15 @@ async def test_a_state_expires():
 
 
 async def test_a_state_of_another_run_counts_for_nothing():
-    question = await confirm(Seals(Later().clock), "d")
+    question = await confirm(StateSigner(Later().clock), "d")
     assert isinstance(question, InputRequired)
-    other = await confirm(Seals(Later().clock), "d", state=question.state, answer=YES)
+    other = await confirm(StateSigner(Later().clock), "d", state=question.state, answer=YES)
     assert isinstance(other, InputRequired)
 
 
 async def test_no_letter_of_a_state_can_be_changed():
     later = Later()
-    seals = Seals(later.clock)
+    seals = StateSigner(later.clock)
     state = seals.seal("d")
     for i, letter in enumerate(state):
         other = "A" if letter != "A" else "B"
@@ -376,13 +381,13 @@ async def test_no_letter_of_a_state_can_be_changed():
 
 @pytest.mark.parametrize("state", ["", ":", "::", "nan:x:y", "1e999:x:y", "x" * 10_000, "é:ü:ß"])
 async def test_a_state_that_was_never_ours_is_no_state(state: str):
-    seals = Seals(Later().clock)
+    seals = StateSigner(Later().clock)
     assert not seals.opens(state, "d")
     assert isinstance(await confirm(seals, "d", state=state, answer=YES), InputRequired)
 
 
 async def test_an_answer_without_a_state_and_a_state_without_an_answer_are_nothing():
-    seals = Seals(Later().clock)
+    seals = StateSigner(Later().clock)
     assert isinstance(await confirm(seals, "d", answer=YES), InputRequired)
     question = await confirm(seals, "d")
     assert isinstance(question, InputRequired)
@@ -392,7 +397,7 @@ async def test_an_answer_without_a_state_and_a_state_without_an_answer_are_nothi
 
 async def test_so_many_spent_states_are_remembered_and_no_more():
     later = Later()
-    seals = Seals(later.clock)
+    seals = StateSigner(later.clock)
     for _ in range(10_005):
         assert seals.opens(seals.seal("d"), "d")
-    assert repr(seals) == "<Seals 10000 spent>"
+    assert repr(seals) == "<StateSigner 10000 spent>"

@@ -15,7 +15,7 @@ from emceepee_stdio.clock import Clock
 from emceepee_stdio.journal import reader as reader_module
 from emceepee_stdio.journal import rotated_files as trail_module
 from emceepee_stdio.journal.files import JournalFile
-from emceepee_stdio.journal.reader import Line, Reader
+from emceepee_stdio.journal.reader import JournalReader, Line
 from emceepee_stdio.journal.records import Record
 from emceepee_stdio.journal.rotated_files import Part
 
@@ -37,7 +37,7 @@ def everything(_: Line) -> bool:
     return True
 
 
-def texts(reader: Reader) -> list[str]:
+def texts(reader: JournalReader) -> list[str]:
     return [found.record.event if found.record else found.raw.decode() for found in reader.read()]
 
 
@@ -83,8 +83,8 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def reader(directory: Path) -> Iterator[Reader]:
-    reader = Reader(directory)
+def reader(directory: Path) -> Iterator[JournalReader]:
+    reader = JournalReader(directory)
     yield reader
     reader.close()
 
@@ -108,7 +108,7 @@ class World:
         self.directory = directory
         self.files = files
         self.processes: dict[int, Process] = {}
-        self.reader = Reader(directory)
+        self.reader = JournalReader(directory)
         self.rotations = dict.fromkeys(range(3), 0)
 
     def process(self, n: int) -> Process:
@@ -164,7 +164,7 @@ def test_each_line_is_read_once_and_in_order_however_it_is_written(
 
 
 def test_nothing_is_lost_or_doubled_while_a_writer_rotates_at_the_same_time(
-    directory: Path, reader: Reader
+    directory: Path, reader: JournalReader
 ):
     wall = Clock()
     file = JournalFile(
@@ -188,7 +188,7 @@ def test_nothing_is_lost_or_doubled_while_a_writer_rotates_at_the_same_time(
     assert shown + texts(reader) == [str(n) for n in range(count)]
 
 
-def test_a_line_is_read_only_when_its_newline_is_there(directory: Path, reader: Reader):
+def test_a_line_is_read_only_when_its_newline_is_there(directory: Path, reader: JournalReader):
     process = Process(directory, 1)
     whole = line("one")
     process.write(whole[:10])
@@ -200,7 +200,7 @@ def test_a_line_is_read_only_when_its_newline_is_there(directory: Path, reader: 
     process.close()
 
 
-def test_a_line_that_the_writer_took_back_is_never_seen(directory: Path, reader: Reader):
+def test_a_line_that_the_writer_took_back_is_never_seen(directory: Path, reader: JournalReader):
     path = directory / name(1)
     path.write_bytes(line("one") + b'{"timestamp": "half of a li')
     assert texts(reader) == ["one"]
@@ -210,7 +210,9 @@ def test_a_line_that_the_writer_took_back_is_never_seen(directory: Path, reader:
     assert texts(reader) == ["two"]
 
 
-def test_a_file_that_was_cut_short_is_read_from_its_beginning(directory: Path, reader: Reader):
+def test_a_file_that_was_cut_short_is_read_from_its_beginning(
+    directory: Path, reader: JournalReader
+):
     path = directory / name(1)
     path.write_bytes(line("one") + line("two"))
     assert texts(reader) == ["one", "two"]
@@ -223,7 +225,7 @@ def test_a_file_that_was_cut_short_is_read_from_its_beginning(directory: Path, r
 def test_the_rest_of_a_removed_file_is_read_before_its_successor(directory: Path):
     process = Process(directory, 1)
     process.write(line("old"))
-    reader = Reader(directory)
+    reader = JournalReader(directory)
     process.write(line("one"))
     process.path.unlink()
     process.write(line("two"))
@@ -233,7 +235,7 @@ def test_the_rest_of_a_removed_file_is_read_before_its_successor(directory: Path
     assert not reader.has_files
     process.write(line("three"))
     assert texts(reader) == ["three"]
-    assert repr(reader) == f"<Reader {directory} 1 trails 1 held>"
+    assert repr(reader) == f"<JournalReader {directory} 1 files 1 held>"
     reader.close()
     process.close()
 
@@ -243,7 +245,7 @@ def test_removing_the_file_in_use_does_not_show_the_rotated_ones_again(directory
     process.write(line("old"))
     process.rotate()
     process.write(line("one"))
-    reader = Reader(directory)
+    reader = JournalReader(directory)
     process.path.unlink()
     process.write(line("two"))
     assert texts(reader) == ["two"]
@@ -252,7 +254,7 @@ def test_removing_the_file_in_use_does_not_show_the_rotated_ones_again(directory
 
 
 def test_a_new_process_is_read_from_its_beginning_with_what_it_has_rotated(
-    directory: Path, reader: Reader
+    directory: Path, reader: JournalReader
 ):
     process = Process(directory, 1)
     for text in ("one", "two", "three"):
@@ -264,7 +266,7 @@ def test_a_new_process_is_read_from_its_beginning_with_what_it_has_rotated(
 
 def test_a_directory_that_does_not_exist_yet_is_no_failure(tmp_path: Path):
     directory = tmp_path / "later"
-    reader = Reader(directory)
+    reader = JournalReader(directory)
     assert texts(reader) == []
     assert not reader.has_files
     directory.mkdir()
@@ -274,7 +276,7 @@ def test_a_directory_that_does_not_exist_yet_is_no_failure(tmp_path: Path):
     reader.close()
 
 
-def test_only_plain_files_with_a_journals_name_are_read(directory: Path, reader: Reader):
+def test_only_plain_files_with_a_journals_name_are_read(directory: Path, reader: JournalReader):
     (directory / "notes.jsonl").write_bytes(line("foreign"))
     (directory / name(1)).mkdir()
     os.mkfifo(directory / name(2))
@@ -296,7 +298,7 @@ def test_a_file_that_may_not_be_opened_is_passed_over(
         return allowed(path, flags)
 
     monkeypatch.setattr(os, "open", choosy)
-    reader = Reader(directory)
+    reader = JournalReader(directory)
     reader.rewind(None, everything)
     assert texts(reader) == ["two"]
     monkeypatch.undo()
@@ -341,7 +343,7 @@ def test_the_last_lines_of_all_files_are_found_from_their_ends(
         said = past(Path(directory), strictly)
         for path in Path(directory).iterdir():
             os.utime(path, (NOON + 10_000, NOON + 10_000))
-        reader = Reader(Path(directory))
+        reader = JournalReader(Path(directory))
         reader.rewind(count, everything)
         assert texts(reader) == (said[-count:] if count else [])
         assert texts(reader) == []
@@ -388,7 +390,7 @@ def test_only_wanted_lines_are_counted(directory: Path):
     process = Process(directory, 1)
     for n in range(10):
         process.write(line(f"{n}", at=NOON + n, level="error" if n % 3 == 0 else "info"))
-    reader = Reader(directory)
+    reader = JournalReader(directory)
     reader.rewind(2, lambda found: found.record is not None and found.record.level == "error")
     assert texts(reader) == ["6", "7", "8", "9"]
     reader.close()
@@ -403,7 +405,7 @@ def test_going_back_ends_at_the_given_time_in_every_file(directory: Path):
         process.close()
     for path in directory.iterdir():
         os.utime(path, (NOON + 20, NOON + 20))
-    reader = Reader(directory)
+    reader = JournalReader(directory)
     reader.rewind(None, everything, since=NOON + 8)
     assert texts(reader) == ["1-8", "2-8", "1-9", "2-9"]
     reader.close()
@@ -412,7 +414,7 @@ def test_going_back_ends_at_the_given_time_in_every_file(directory: Path):
 def test_the_end_of_the_past_may_be_within_a_line(directory: Path):
     process = Process(directory, 1)
     process.write(line("old") + line("one")[:20])
-    reader = Reader(directory)
+    reader = JournalReader(directory)
     process.write(line("one")[20:])
     assert texts(reader) == ["one"]
     reader.close()
@@ -433,7 +435,7 @@ def test_old_files_are_not_even_opened(directory: Path, monkeypatch: pytest.Monk
         return really(path, flags)
 
     monkeypatch.setattr(os, "open", watched)
-    reader = Reader(directory)
+    reader = JournalReader(directory)
     reader.rewind(2, everything)
     assert texts(reader) == ["3", "4"]
     assert set(opened) == {name(3), name(4)}
@@ -451,7 +453,7 @@ def test_a_large_file_is_read_from_its_end_only(directory: Path, monkeypatch: py
         return really(part, at, size)
 
     monkeypatch.setattr(Part, "_read", counted)
-    reader = Reader(directory)
+    reader = JournalReader(directory)
     reader.rewind(20, everything)
     assert texts(reader) == [f"{n}" for n in range(99_980, 100_000)]
     assert sum(read) < 200_000
@@ -461,7 +463,7 @@ def test_a_large_file_is_read_from_its_end_only(directory: Path, monkeypatch: py
 # Many processes, and foreign lines
 
 
-def test_the_lines_of_several_processes_come_by_their_time(directory: Path, reader: Reader):
+def test_the_lines_of_several_processes_come_by_their_time(directory: Path, reader: JournalReader):
     one, two = Process(directory, 1), Process(directory, 2)
     one.write(line("a", at=NOON) + line("d", at=NOON + 3) + b"no json\n" + line("e", at=NOON + 4))
     two.write(line("b", at=NOON + 1) + line("c", at=NOON + 2) + line("f", at=NOON + 5))
@@ -504,15 +506,15 @@ def test_only_the_latest_files_are_held_and_the_others_are_still_followed(
     for n, process in enumerate(processes):
         process.write(line(f"old {n}"))
         os.utime(process.path, (NOON + n, NOON + n))
-    reader = Reader(directory)
-    assert [trail.path.name for trail in reader._held] == [name(4), name(3)]
+    reader = JournalReader(directory)
+    assert [files.path.name for files in reader._held] == [name(4), name(3)]
     assert texts(reader) == []
     processes[0].write(line("new"))
     shown = [text for _ in range(10) for text in texts(reader)]
     assert shown == ["new"]
-    assert [trail.path.name for trail in reader._held] == [name(0), name(4)]
-    assert "held" in repr(reader._trails[name(0)])
-    assert "quiet" in repr(reader._trails[name(1)])
+    assert [files.path.name for files in reader._held] == [name(0), name(4)]
+    assert "held" in repr(reader._files[name(0)])
+    assert "quiet" in repr(reader._files[name(1)])
     reader.close()
     for process in processes:
         process.close()
@@ -524,14 +526,14 @@ def test_where_an_open_file_cannot_be_renamed_nothing_stays_open(
     monkeypatch.setattr(trail_module, "_HOLDS_FILES", False)
     process = Process(directory, 1)
     process.write(line("old"))
-    reader = Reader(directory)
+    reader = JournalReader(directory)
     process.write(line("one"))
     assert texts(reader) == ["one"]
     process.write(line("two"))
     process.rotate()
     process.write(line("three"))
     assert texts(reader) == ["two", "three"]
-    assert "quiet" in repr(reader._trails[name(1)])
+    assert "quiet" in repr(reader._files[name(1)])
     process.close()
 
 
@@ -540,7 +542,7 @@ def test_a_file_that_moves_while_it_is_opened_is_looked_for_again(
 ):
     process = Process(directory, 1)
     process.write(line("one"))
-    reader = Reader(directory)
+    reader = JournalReader(directory)
     process.rotate()
     process.write(line("two"))
     really = os.open
@@ -564,7 +566,7 @@ def test_lines_written_while_a_file_is_read_are_not_lost_with_its_rotation(
 ):
     process = Process(directory, 1)
     process.write(line("one"))
-    reader = Reader(directory)
+    reader = JournalReader(directory)
     process.write(line("two"))
     really = Part.forward
 
@@ -586,7 +588,7 @@ def test_a_new_file_with_the_identity_of_an_old_one_is_new(directory: Path):
     process.write(line("old"))
     process.rotate()
     process.write(line("one"))
-    reader = Reader(directory)
+    reader = JournalReader(directory)
     Path(f"{process.path}.1").unlink()
     process.path.unlink()
     process.write(line("two") + line("three"))
@@ -598,7 +600,7 @@ def test_a_new_file_with_the_identity_of_an_old_one_is_new(directory: Path):
 def test_a_number_that_is_missing_in_the_middle_of_a_rotation_hides_nothing(directory: Path):
     process = Process(directory, 1)
     process.write(line("one"))
-    reader = Reader(directory)
+    reader = JournalReader(directory)
     for text in ("two", "three"):
         process.rotate()
         process.write(line(text))

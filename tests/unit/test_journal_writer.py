@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.journal import Event, Journal, Level, default_directory, writer
-from emceepee_stdio.journal.background_writer import Outlet
+from emceepee_stdio.journal import Journal, JournalEvent, Level, default_directory, writer
+from emceepee_stdio.journal.background_writer import BackgroundWriter
 from emceepee_stdio.journal.files import JournalFile
 from emceepee_stdio.journal.records import MAX_LINE_BYTES, MAX_STDERR_CHARS, MAX_STRING_CHARS
 
@@ -72,8 +72,8 @@ def test_levels_below_the_set_one_are_not_written(tmp_path: Path, stderr: Stderr
 
 
 def test_a_known_event_is_written_at_its_usual_level(journal: Journal):
-    journal.record(Event.TOOL_EXECUTION_START, tool="x")
-    journal.record(Event.TASK_FAILED, server="git", request_id="r", tool="x")
+    journal.record(JournalEvent.TOOL_EXECUTION_START, tool="x")
+    journal.record(JournalEvent.TASK_FAILED, server="git", request_id="r", tool="x")
     (line,) = lines_of(journal)
     assert (line["event"], line["level"], line["server"]) == ("task_failed", "warning", "git")
 
@@ -204,7 +204,7 @@ def test_lines_from_many_threads_are_whole_and_all_there(journal: Journal):
         assert own == list(range(200))
 
 
-class Gate:
+class AdmissionControl:
     """Holds the file's writer where it is until it is opened."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def small_journal(tmp_path: Path, stderr: Callable[[bytes], object] | None) -> J
 def test_a_flood_is_dropped_beyond_the_bound_and_the_count_is_written(
     tmp_path: Path, stderr: Stderr, monkeypatch: pytest.MonkeyPatch
 ):
-    gate = Gate(monkeypatch)
+    gate = AdmissionControl(monkeypatch)
     journal = small_journal(tmp_path, stderr)
     journal.info("first")
     assert gate.reached.wait(60)
@@ -251,7 +251,7 @@ def test_a_flood_is_dropped_beyond_the_bound_and_the_count_is_written(
 def test_what_queue_and_file_lost_together_is_counted_once_the_file_is_well(
     tmp_path: Path, stderr: Stderr, monkeypatch: pytest.MonkeyPatch
 ):
-    gate = Gate(monkeypatch)
+    gate = AdmissionControl(monkeypatch)
     directory = tmp_path / "log"
     directory.touch()
     journal = small_journal(directory, stderr)
@@ -357,7 +357,7 @@ def test_a_batch_that_runs_into_the_unexpected_is_lost_but_the_next_is_not():
             raise KeyError
         carried.extend(lines)
 
-    outlet = Outlet("x", carry, max_lines=10, max_bytes=100)
+    outlet = BackgroundWriter("x", carry, max_lines=10, max_bytes=100)
     outlet.offer(b"bad")
     assert outlet.flush(60)
     outlet.offer(b"good")
@@ -373,13 +373,13 @@ def test_the_bound_holds_for_bytes_as_well_as_for_lines():
         reached.set()
         opened.wait(60)
 
-    outlet = Outlet("x", carry, max_lines=99, max_bytes=8)
+    outlet = BackgroundWriter("x", carry, max_lines=99, max_bytes=8)
     outlet.offer(b"12345678")
     assert reached.wait(60)
     outlet.offer(b"12345678")
     outlet.offer(b"1")
     assert outlet.dropped == 1
-    assert repr(outlet) == "<Outlet x 1 waiting 1 dropped>"
+    assert repr(outlet) == "<BackgroundWriter x 1 waiting 1 dropped>"
     opened.set()
     assert outlet.close(60)
 
@@ -390,7 +390,9 @@ def test_lines_wait_for_a_thread_when_there_is_none_to_be_had(monkeypatch: pytes
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    outlet = Outlet("x", lambda lines, _: carried.extend(lines), max_lines=9, max_bytes=99)
+    outlet = BackgroundWriter(
+        "x", lambda lines, _: carried.extend(lines), max_lines=9, max_bytes=99
+    )
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         outlet.offer(b"a")
@@ -405,11 +407,11 @@ def test_the_directory_is_the_platforms_unless_the_environment_names_one(tmp_pat
 
 
 def test_every_event_has_a_level_and_a_sentence():
-    for event in Event:
+    for event in JournalEvent:
         assert event.level in Level
         assert re.fullmatch(r"[A-Z].*\.", event.meaning)
         assert event.value == event.name.lower()
-    assert Event("server_connected") is Event.SERVER_CONNECTED
+    assert JournalEvent("server_connected") is JournalEvent.SERVER_CONNECTED
 
 
 def test_a_journal_prints_what_it_is_and_how_it_is(journal: Journal):

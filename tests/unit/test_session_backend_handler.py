@@ -32,8 +32,8 @@ from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.backend_handler import BackendHandler
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import (
-    Asked,
     ClosedBy,
+    PendingRequest,
     Phase,
     RequestKind,
     RequestStatus,
@@ -129,7 +129,7 @@ class Around:
     def task(self, server: str = "s", tool: str = "build") -> Task:
         return self.tasks.promote(self.tasks.admit(), server=server, tool=tool, now=self.now)
 
-    def question(self, kind: RequestKind, server: str = "s") -> Asked:
+    def question(self, kind: RequestKind, server: str = "s") -> PendingRequest:
         method = {"elicitation": "elicitation/create", "sampling": "sampling/createMessage"}
         question = self.server.question(object(), method=method[kind.value])
         before = set(self.requests.open)
@@ -327,7 +327,7 @@ def test_the_process_is_told_with_its_last_words_only_when_it_crashed(around: Ar
 def test_an_unanswered_question_is_told_with_its_reason(
     around: Around, kind: RequestKind, event: str, by: ClosedBy
 ):
-    asked = Asked(
+    asked = PendingRequest(
         id="q9",
         kind=kind,
         server="s",

@@ -13,20 +13,22 @@ from emceepee_stdio.config import Settings
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.backend_handler import BackendHandler
-from emceepee_stdio.session.server_output import Flow, fields_of, is_too_deep, ring_of
+from emceepee_stdio.session.params import fields_of, is_too_deep
+from emceepee_stdio.session.rate_limit import RateLimit
+from emceepee_stdio.session.server_output import ring_of
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import Ring
 
 
 def test_a_flow_passes_so_many_in_a_minute_and_counts_the_rest():
-    flow = Flow(3)
+    flow = RateLimit(3)
     assert [flow.takes(0.0) for _ in range(5)] == [True, True, True, False, False]
     assert flow.take_over() == 2
     assert flow.take_over() == 0
 
 
 def test_a_flow_begins_anew_with_the_next_minute_and_still_knows_what_it_held_back():
-    flow = Flow(1)
+    flow = RateLimit(1)
     assert [flow.takes(now) for now in (10.0, 11.0, 69.9, 70.0, 71.0)] == [
         True,
         False,
@@ -38,15 +40,15 @@ def test_a_flow_begins_anew_with_the_next_minute_and_still_knows_what_it_held_ba
 
 
 def test_a_flow_that_was_never_full_has_nothing_to_tell():
-    flow = Flow(2)
+    flow = RateLimit(2)
     assert all(flow.takes(60.0 * i) for i in range(10))
     assert flow.take_over() == 0
-    assert repr(flow) == "<Flow 1/2 over=0>"
+    assert repr(flow) == "<RateLimit 1/2 over=0>"
 
 
 @given(st.lists(st.floats(0, 30), max_size=60), st.integers(1, 5))
 def test_nothing_is_lost_between_what_passed_and_what_was_counted(gaps: list[float], limit: int):
-    flow, now, passed, counted = Flow(limit), 0.0, 0, 0
+    flow, now, passed, counted = RateLimit(limit), 0.0, 0, 0
     for gap in gaps:
         now += gap
         if flow.takes(now):

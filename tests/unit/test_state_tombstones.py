@@ -1,10 +1,10 @@
 import pytest
 
-from emceepee_stdio.state.tombstones import Graves
+from emceepee_stdio.state.tombstones import Tombstones
 
 
 def test_a_name_that_was_never_here_has_no_grave():
-    assert Graves().tell("x", now=0.0) is None
+    assert Tombstones().describe("x", now=0.0) is None
 
 
 @pytest.mark.parametrize(
@@ -22,24 +22,24 @@ def test_a_name_that_was_never_here_has_no_grave():
     ],
 )
 def test_a_grave_tells_why_and_how_long_ago(seconds: float, told: str):
-    graves = Graves()
-    graves.bury("x", "it was time", now=100.0)
-    assert graves.tell("x", now=100.0 + seconds) == f"it was time, {told} ago"
+    tombstones = Tombstones()
+    tombstones.add("x", "it was time", now=100.0)
+    assert tombstones.describe("x", now=100.0 + seconds) == f"it was time, {told} ago"
 
 
 def test_only_the_last_graves_are_remembered():
-    graves = Graves(capacity=3)
+    tombstones = Tombstones(capacity=3)
     for name in "abcde":
-        graves.bury(name, "gone", now=0.0)
-    assert len(graves) == 3
-    assert [name for name in "abcde" if graves.tell(name, now=0.0)] == ["c", "d", "e"]
+        tombstones.add(name, "gone", now=0.0)
+    assert len(tombstones) == 3
+    assert [name for name in "abcde" if tombstones.describe(name, now=0.0)] == ["c", "d", "e"]
 
 
 def test_burying_again_renews_the_grave():
-    graves = Graves(capacity=2)
-    graves.bury("a", "first", now=0.0)
-    graves.bury("b", "gone", now=0.0)
-    graves.bury("a", "second", now=5.0)
-    graves.bury("c", "gone", now=5.0)
-    assert graves.tell("a", now=6.0) == "second, 1.0 s ago"
-    assert graves.tell("b", now=6.0) is None
+    tombstones = Tombstones(capacity=2)
+    tombstones.add("a", "first", now=0.0)
+    tombstones.add("b", "gone", now=0.0)
+    tombstones.add("a", "second", now=5.0)
+    tombstones.add("c", "gone", now=5.0)
+    assert tombstones.describe("a", now=6.0) == "second, 1.0 s ago"
+    assert tombstones.describe("b", now=6.0) is None

@@ -36,7 +36,7 @@ TOOLS: Sequence[Item] = (
 
 
 class Server(Sender):
-    """A link whose requests end when the test says so."""
+    """A backend whose requests end when the test says so."""
 
     name = "s"
     phase = Phase.CONNECTED
@@ -95,7 +95,7 @@ class World:
         )
 
     def begin(self) -> None:
-        member: Any = SimpleNamespace(link=self.server, config=None)
+        member: Any = SimpleNamespace(backend=self.server, config=None)
         self.runtime.servers.members["s"] = member
 
     async def know(self) -> None:

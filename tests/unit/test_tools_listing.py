@@ -32,7 +32,7 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 
 class Server:
-    """A link that answers with its list, an error, or never."""
+    """A backend that answers with its list, an error, or never."""
 
     def __init__(
         self,

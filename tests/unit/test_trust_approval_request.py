@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emceepee_stdio.config import ServerConfig
-from emceepee_stdio.trust.approval_request import Wish, shown, wish_for
+from emceepee_stdio.trust.approval_request import ApprovalRequest, approval_request_for, shown
 
 KEY = bytes(32)
 ENV = {"TOKEN": "hunter2", "MODE": "a"}
@@ -16,7 +16,7 @@ def config(*argv: str, **fields: Any) -> ServerConfig:
     return ServerConfig(name="s", command=argv[0], args=tuple(argv[1:]), **fields)
 
 
-def wish(**changed: Any) -> Wish:
+def wish(**changed: Any) -> ApprovalRequest:
     facts: dict[str, Any] = {
         "name": "s",
         "program": "/usr/bin/node",
@@ -24,11 +24,11 @@ def wish(**changed: Any) -> Wish:
         "cwd": "/home/me",
         "env": dict(ENV),
     }
-    return Wish(**(facts | changed))
+    return ApprovalRequest(**(facts | changed))
 
 
 def warnings(*argv: str, program: str | None = None, **fields: Any) -> str:
-    return "\n".join(wish_for(config(*argv, **fields), program=program).remarks)
+    return "\n".join(approval_request_for(config(*argv, **fields), program=program).remarks)
 
 
 # What a person sees
@@ -57,7 +57,9 @@ def test_a_link_is_shown_with_where_it_leads_and_both_count():
 def test_the_values_of_variables_and_headers_are_not_shown():
     assert "hunter2" not in wish().text()
     assert "hunter2" not in repr(wish())
-    web = Wish(name="w", url="https://example.com/mcp", headers={"Authorization": "hunter2"})
+    web = ApprovalRequest(
+        name="w", url="https://example.com/mcp", headers={"Authorization": "hunter2"}
+    )
     assert web.text().split("\n") == [
         "Server: w",
         "Address: https://example.com/mcp",
@@ -89,7 +91,7 @@ FORGED += [
 
 @pytest.mark.parametrize("text", FORGED)
 def test_nothing_in_a_wish_breaks_out_of_its_line(text: str):
-    forged = Wish(
+    forged = ApprovalRequest(
         name=f"n{text}",
         program=f"p{text}",
         file=f"f{text}",
@@ -100,7 +102,7 @@ def test_nothing_in_a_wish_breaks_out_of_its_line(text: str):
     assert len(forged.text().splitlines()) == 5
     assert len(forged.text().split("\n")) == 5
     assert all(line.isprintable() for line in forged.text().split("\n"))
-    web = Wish(name="w", url=f"https://x/{text}", headers={f"h{text}": "x"})
+    web = ApprovalRequest(name="w", url=f"https://x/{text}", headers={f"h{text}": "x"})
     assert len(web.text().splitlines()) == 3
     assert web.text().replace("\n", "").isprintable()
 
@@ -149,7 +151,7 @@ def test_the_name_of_the_server_and_the_order_of_variables_do_not_matter():
 
 def test_a_header_is_the_same_in_any_case_but_not_with_another_value():
     def web(**headers: str) -> str:
-        return Wish(name="w", url="https://x/", headers=headers).digest(KEY)
+        return ApprovalRequest(name="w", url="https://x/", headers=headers).digest(KEY)
 
     assert web(Accept="x") == web(accept="x")
     assert web(Accept="x") != web(Accept="y")
@@ -158,7 +160,7 @@ def test_a_header_is_the_same_in_any_case_but_not_with_another_value():
 def test_the_identity_of_a_server_is_its_command_line_or_address_alone():
     assert wish(name="b", env={}, cwd="/x", program="/y").identity(KEY) == wish().identity(KEY)
     assert wish(argv=["node", "other.js"]).identity(KEY) != wish().identity(KEY)
-    assert Wish(name="w", url="https://a/").identity(KEY) != Wish(
+    assert ApprovalRequest(name="w", url="https://a/").identity(KEY) != ApprovalRequest(
         name="w", url="https://b/"
     ).identity(KEY)
     assert wish().identity(KEY) != wish().identity(b"\x01" * 32)
@@ -166,9 +168,9 @@ def test_the_identity_of_a_server_is_its_command_line_or_address_alone():
 
 def test_variables_of_ours_that_it_gets_are_a_part_of_the_wish():
     entry = config("node", env={"A": "1"})
-    given_one = wish_for(entry, program="/n", passed={"TOKEN": "x"})
+    given_one = approval_request_for(entry, program="/n", passed={"TOKEN": "x"})
     assert "Variables: TOKEN, A" in given_one.text()
-    other = wish_for(entry, program="/n", passed={"TOKEN": "y"})
+    other = approval_request_for(entry, program="/n", passed={"TOKEN": "y"})
     assert given_one.digest(KEY) != other.digest(KEY)
 
 
@@ -293,7 +295,7 @@ def test_variables_that_make_a_program_load_other_code_are_warned_of(name: str):
 
 
 def test_warnings_are_the_last_lines_a_person_reads():
-    lines = wish_for(config("sh", "-c", "x"), program="/bin/sh").text().split("\n")
+    lines = approval_request_for(config("sh", "-c", "x"), program="/bin/sh").text().split("\n")
     assert [line.partition(":")[0] for line in lines] == [
         "Server",
         "Command",

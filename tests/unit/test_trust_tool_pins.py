@@ -13,7 +13,7 @@ from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import ServerConfig
 from emceepee_stdio.errors import ToolNotFound
 from emceepee_stdio.journal import Journal
-from emceepee_stdio.session.pin_checks import Pins
+from emceepee_stdio.session.pin_checks import PinChecks
 from emceepee_stdio.trust.store import TrustStore
 from emceepee_stdio.trust.tool_pins import Changes, compare, pin, pin_all
 
@@ -154,7 +154,7 @@ def test_two_schemas_are_the_same_exactly_when_they_are_equal(one: object, other
 
 
 class World:
-    """Pins on a store of their own, and what they told."""
+    """PinChecks on a store of their own, and what they told."""
 
     def __init__(self, tmp_path: Path, mode: str) -> None:
         self.path = tmp_path
@@ -163,7 +163,7 @@ class World:
         self.journal = Journal.open(
             directory=tmp_path / "journal", session="s", clock=clock, stderr=None
         )
-        self.pins = Pins(
+        self.pins = PinChecks(
             TrustStore(tmp_path / "trust"),
             mode=lambda: mode,
             tell=lambda _, data: self.told.append(data),

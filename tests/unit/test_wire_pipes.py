@@ -13,7 +13,7 @@ import anyio.lowlevel
 import pytest
 
 from emceepee_stdio.wire import pipes
-from emceepee_stdio.wire.pipes import Reader, Writer, open_reader, open_writer
+from emceepee_stdio.wire.pipes import PipeReader, PipeWriter, open_reader, open_writer
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="descriptors of POSIX")
 
@@ -40,7 +40,7 @@ class Sink:
         self.ends = 0
         self.ended = anyio.Event()
         self._more = anyio.Event()
-        self.reader: Reader = open_reader(fd, on_data=self._on_data, on_end=self._on_end)
+        self.reader: PipeReader = open_reader(fd, on_data=self._on_data, on_end=self._on_end)
 
     def _on_data(self, data: bytes) -> None:
         self.chunks.append(data)
@@ -67,7 +67,7 @@ class Source:
     def __init__(self, fd: int) -> None:
         self.breaks = 0
         self.broke = anyio.Event()
-        self.writer: Writer = open_writer(fd, on_broken=self._on_broken)
+        self.writer: PipeWriter = open_writer(fd, on_broken=self._on_broken)
 
     def _on_broken(self) -> None:
         self.breaks += 1

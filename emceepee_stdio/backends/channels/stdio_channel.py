@@ -45,7 +45,7 @@ from emceepee_stdio.wire.peer import OutgoingRequest
 from emceepee_stdio.wire.process import Listener, Process, Spawn, StopTimes
 from emceepee_stdio.wire.watchdog import Watchdog
 
-__all__ = ["Command", "Haste", "StdioChannel", "StdioOptions", "Surroundings"]
+__all__ = ["ChildContext", "Command", "Haste", "StdioChannel", "StdioOptions"]
 
 _ENDLESS = 4  # times the bound: whoever writes on after that will not stop
 
@@ -83,7 +83,7 @@ class Haste:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class ChildContext:
     """What all children of this process share."""
 
     clock: Clock
@@ -107,7 +107,7 @@ class StdioChannel:
         command: Command,
         *,
         emit: Emit,
-        surroundings: Surroundings,
+        surroundings: ChildContext,
         options: StdioOptions | None = None,
     ) -> None:
         self._name = name
@@ -229,7 +229,7 @@ class StdioConnection(Connection):
     process: Process
 
     def __init__(
-        self, name: str, *, emit: Emit, around: Surroundings, options: StdioOptions
+        self, name: str, *, emit: Emit, around: ChildContext, options: StdioOptions
     ) -> None:
         super().__init__(
             name,

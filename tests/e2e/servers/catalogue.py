@@ -141,7 +141,7 @@ get_revenue_report: Report revenue per day, month or product. | from, to, group_
 search_jql: Search issues with a JQL query. | jql, max_results:int?
 transition_issue: Move an issue to another status, such as Done. | key, status
 assign_issue: Assign an issue to a person. | key, assignee
-link_issues: Link two issues as blocking, duplicate or related. | from_key, to_key, type
+link_issues: Backend two issues as blocking, duplicate or related. | from_key, to_key, type
 add_watcher: Watch an issue on behalf of someone. | key, user
 log_work: Log time spent on an issue. | key, time_spent, comment?
 get_burndown: Get the burndown chart of a sprint. | sprint_id:int
@@ -391,7 +391,7 @@ read_graph: Read the whole graph. |
 remember_fact: Remember a fact about the user for later conversations. | fact, about?
 forget_fact: Forget a fact that was remembered. | fact_id
 recall: Recall what is known about a person or a subject. | about
-link_entities: Link two entities by a relation. | from, to, type
+link_entities: Backend two entities by a relation. | from, to, type
 merge_entities: Merge two entities that are the same. | keep, drop
 get_timeline: Show what was learned when. | since?
 export_graph: Export the graph as JSON. | path

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 server = FastMCP("sdk1")
 
 
-class Person(BaseModel):
+class Consent(BaseModel):
     name: str
 
 
@@ -23,7 +23,7 @@ async def echo(message: str) -> str:
 @server.tool()
 async def ask(ctx: Context) -> str:
     """Ask the user for a name."""
-    who = await ctx.elicit("Who are you?", Person)
+    who = await ctx.elicit("Who are you?", Consent)
     return f"hello {who.data.name}" if who.action == "accept" else who.action
 
 

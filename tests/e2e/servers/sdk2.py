@@ -12,12 +12,12 @@ from pydantic import BaseModel
 server = MCPServer("sdk2")
 
 
-class Person(BaseModel):
+class Consent(BaseModel):
     name: str
 
 
-def _who() -> Elicit[Person]:
-    return Elicit("Who are you?", Person)
+def _who() -> Elicit[Consent]:
+    return Elicit("Who are you?", Consent)
 
 
 @server.tool()
@@ -27,7 +27,7 @@ async def echo(message: str) -> str:
 
 
 @server.tool()
-async def ask(who: Annotated[ElicitationResult[Person], Resolve(_who)]) -> str:
+async def ask(who: Annotated[ElicitationResult[Consent], Resolve(_who)]) -> str:
     """Ask the user for a name."""
     return f"hello {who.data.name}" if who.action == "accept" else who.action
 

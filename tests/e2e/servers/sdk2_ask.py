@@ -18,14 +18,14 @@ FORM = {
 }
 
 
-class Person(BaseModel):
+class Consent(BaseModel):
     name: str
 
 
 @server.tool()
 async def push(ctx: Context) -> str:
     """Ask by request, as handshake servers do."""
-    who = await ctx.elicit("Who are you?", Person)
+    who = await ctx.elicit("Who are you?", Consent)
     return f"hello {who.data.name}" if who.action == "accept" else who.action
 
 
