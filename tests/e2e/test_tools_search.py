@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.client import Answer, Client, Setting, proxy
 from tests.peers import everything, filesystem, time
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "wishes.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "tool-search.md"
 CALL = re.compile(r"^(\w+) (\{.*\})$", re.MULTILINE)
 # What the last answer to each wish says.
 SAID = {
