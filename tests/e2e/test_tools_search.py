@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from scripts.measure_tool_search import in_servers, real_servers
 from tests.e2e.client import Answer, Client, Setting, proxy
+from tests.e2e.tool_searches import HELD_OUT_REAL, WISHES_REAL
 from tests.peers import everything, filesystem, time
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tool-search.md"
@@ -113,3 +115,15 @@ async def test_every_wish_on_the_page_comes_true(
                 assert "notes.db is locked" in made[0].text
                 assert "notes.db is locked" in made[1].text
             await client.drain()
+
+
+async def test_most_wishes_find_their_tool_among_those_of_real_servers(tmp_path: Path) -> None:
+    here = real_servers(tmp_path)
+    async with proxy(here) as client:
+        await client.connected(*here.servers)
+        tuned = await in_servers(client, WISHES_REAL)
+        held_out = await in_servers(client, HELD_OUT_REAL)
+    assert tuned.first >= 21
+    assert tuned.top_three >= 24
+    assert held_out.first >= 24
+    assert held_out.top_three >= 35
