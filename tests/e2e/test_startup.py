@@ -29,8 +29,8 @@ from tests.peers import plain
 
 HEAVY = {
     *("anyio", "asyncio", "concurrent", "httpx2", "importlib.metadata", "logging", "mcp"),
-    *("msgspec", "platformdirs", "regex", "rich", "subprocess", "threading", "typer", "ulid"),
-    "uvloop",
+    *("msgspec", "platformdirs", "regex", "rich", "subprocess", "threading", "tomlkit", "typer"),
+    *("ulid", "uvloop"),
 }
 GREETING = {"emceepee_stdio"} | {
     f"emceepee_stdio.{name}"
@@ -142,7 +142,29 @@ def test_serving_loads_nothing_that_only_a_terminal_needs(tmp_path: Path) -> Non
     assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [1, 2, 3, 4]
     loaded = {name.partition(".")[0] for name in imported(done.stderr)}
     assert "anyio" in loaded
-    assert not loaded & {"click", "rich", "shellingham", "typer"}
+    assert not loaded & {"click", "rich", "shellingham", "tomlkit", "typer"}
+
+
+@pytest.mark.parametrize(
+    ("command", "loaded"),
+    [
+        ("--help", False),
+        ("install", False),
+        ("uninstall codex", False),
+        ("config import codex --dry-run", False),
+        ("install codex --dry-run", True),
+    ],
+)
+def test_only_a_command_that_writes_toml_loads_its_writer(
+    tmp_path: Path, command: str, *, loaded: bool
+) -> None:
+    file = tmp_path / ".codex" / "config.toml"
+    file.parent.mkdir()
+    file.write_text("[mcp_servers.time]\ncommand = 'uvx'\n")
+    timed = (sys.executable, "-X", "importtime", "-m", "emceepee_stdio")
+    done = run(tmp_path, b"", *command.split(), python=timed)
+    assert done.returncode == 0
+    assert ("tomlkit" in imported(done.stderr)) is loaded
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])

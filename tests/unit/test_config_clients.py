@@ -1,4 +1,5 @@
 import json
+import sys
 import tomllib
 from pathlib import PurePath, PurePosixPath, PureWindowsPath
 from typing import Any, get_args
@@ -301,6 +302,53 @@ def test_tables_below_go_with_their_table_and_remarks_stay_with_the_next():
     assert toml_tables.remove(text, TABLE) == "# about env\n\n# about b\n[[b]]\nc = 1\n"
     changed = toml_tables.put(text, TABLE, {"command": "x"})
     assert changed.startswith('[mcp_servers.emceepee]\ncommand = "x"\n\n# about env\n')
+
+
+@pytest.mark.parametrize("line_break", ["\n", "\r\n"])
+@pytest.mark.parametrize("bom", ["", "\ufeff"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        "",
+        "# only a comment\n",
+        'mcp_servers.time.command = "x" # dotted\nb   =  1\n',
+        "[mcp_servers]\ntime = { command = 't',   args = [ ] } # inline\n",
+        "[mcp_servers.time]\ncommand = 't'\n\n[[skills]]\na = 1\n\n  [[skills]]\na = 2\n",
+        'x = [\n[1], # [a]\n[2],\n]\ny = """\n[b]\n# \\""""\n[ \'c\' . d ]\n# last\n',
+    ],
+)
+def test_the_bytes_around_a_table_stay_as_they_were(bom: str, other: str, line_break: str):
+    before = bom + other.replace("\n", line_break)
+    text = toml_tables.put(before, TABLE, ENTRY)
+    assert text.startswith(before)
+    assert toml_tables.read(text)["mcp_servers"]["emceepee"] == ENTRY  # type: ignore[index]
+    if other:
+        assert text.count("\n") == text.count(line_break)
+    assert toml_tables.remove(text, TABLE) == before
+    later = text + f"{line_break}# later{line_break}[later]{line_break}"
+    changed = toml_tables.put(later, TABLE, {"command": "x"})
+    assert changed.startswith(before)
+    assert changed.endswith(later[len(text) :])
+    removed = toml_tables.remove(changed, TABLE)
+    assert removed == before + later[len(text) :]
+
+
+def test_a_table_after_a_byte_order_mark_and_arrays_of_tables_below_it_are_found():
+    text = '\ufeff[mcp_servers.emceepee]\ncommand = "x"\n[[mcp_servers.emceepee.a]]\n\n# b\n[b]\n'
+    assert toml_tables.remove(text, TABLE) == "\ufeff\n# b\n[b]\n"
+    changed = toml_tables.put(text, TABLE, {"command": "y"})
+    assert changed == '\ufeff[mcp_servers.emceepee]\ncommand = "y"\n\n# b\n[b]\n'
+
+
+def test_the_library_that_writes_tables_is_not_needed_to_read_or_to_remove(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    text = toml_tables.put("a = 1\n", TABLE, ENTRY)
+    monkeypatch.setitem(sys.modules, "tomlkit", None)
+    assert toml_tables.put(text, TABLE, ENTRY) == text
+    assert toml_tables.remove(text, TABLE) == "a = 1\n"
+    with pytest.raises(ImportError):
+        toml_tables.put("", TABLE, ENTRY)
 
 
 @given(st.text(max_size=20), st.dictionaries(st.text(max_size=6), st.text(max_size=6), max_size=3))
