@@ -7,12 +7,9 @@ traceback, a hidden cursor or a process behind.
 import signal
 from collections.abc import Awaitable, Callable
 from types import FrameType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from emceepee_stdio.clock import Clock
-
-if TYPE_CHECKING:
-    import anyio
 
 __all__ = ["Interrupts", "interrupts"]
 
@@ -20,7 +17,6 @@ T = TypeVar("T")
 
 # Clearing away takes less; who presses after that has waited in vain, and is let go at once.
 _PATIENCE = 5.0
-_TICK = 0.1
 
 
 class Interrupts:
@@ -55,7 +51,7 @@ class Interrupts:
         failure: Exception | None = None
         results: list[T] = []
         async with anyio.create_task_group() as watching:
-            watching.start_soon(self._watch, watching.cancel_scope)
+            watching.start_soon(self._watch, watching.cancel_scope.cancel)
             try:
                 results.append(await main())
             except Exception as error:  # noqa: BLE001 - raised below, where no group wraps it
@@ -68,13 +64,23 @@ class Interrupts:
             raise KeyboardInterrupt from failure
         raise failure
 
-    async def _watch(self, running: "anyio.CancelScope") -> None:
-        """A signal does not wake a loop that was just falling asleep: look again and again."""
+    async def _watch(self, cancel: Callable[[], None]) -> None:
+        """Woken by a socket: a loop just falling asleep would not notice the handler alone."""
+        import socket  # noqa: PLC0415 - see the caller
+
         import anyio  # noqa: PLC0415 - see the caller
 
-        while self._first is None:  # noqa: ASYNC110 - it is a signal that sets it
-            await anyio.sleep(_TICK)
-        running.cancel()
+        woken, waker = socket.socketpair()
+        with woken, waker:
+            waker.settimeout(0)
+            before = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+            try:
+                while self._first is None:
+                    await anyio.wait_readable(woken)
+                    woken.recv(64)  # other signals write to it as well
+            finally:
+                signal.set_wakeup_fd(before)
+        cancel()
 
     def _heard(self, _number: int, _frame: FrameType | None) -> None:
         now = self._clock.now()

@@ -131,3 +131,27 @@ def test_after_the_loop_it_interrupts_at_once_again():
     )
     done = python(script)
     assert (done.returncode, done.stdout) == (0, "interrupted\n")
+
+
+def test_a_loop_that_sleeps_through_the_signal_is_woken():
+    # Another thread receives it: the sleep of the loop is not cut short, as when the signal comes
+    # just before that.
+    script = (
+        "import os, signal, threading, time, anyio\n"
+        "from emceepee_stdio.cli.interrupts import interrupts\n"
+        "interrupts.listen()\n"
+        "def press():\n"
+        "    time.sleep(0.5)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "async def serve():\n"
+        "    threading.Thread(target=press).start()\n"
+        "    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"
+        "    await anyio.sleep(20)\n"
+        "    print('slept')\n"
+        "try:\n"
+        "    interrupts.run(serve)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    done = python(script)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n")
