@@ -12,7 +12,6 @@ class Phase(StrEnum):
 
     IDLE = "idle"
     DISABLED = "disabled"
-    AWAITING_APPROVAL = "awaiting_approval"
     CONNECTING = "connecting"
     CONNECTED = "connected"
     RECONNECTING = "reconnecting"
@@ -26,11 +25,8 @@ PHASES = Machine(
     [
         Move(source=None, target=Phase.IDLE, cause="lazy, it waits for its first use"),
         Move(source=None, target=Phase.DISABLED, cause="its entry is broken or switched off"),
-        Move(source=None, target=Phase.AWAITING_APPROVAL, cause="a person must agree first"),
         Move(source=None, target=Phase.CONNECTING, cause="added"),
         Move(source=Phase.IDLE, target=Phase.CONNECTING, cause="first use"),
-        Move(source=Phase.AWAITING_APPROVAL, target=Phase.CONNECTING, cause="approved"),
-        Move(source=Phase.AWAITING_APPROVAL, target=Phase.FAILED, cause="refused"),
         Move(source=Phase.CONNECTING, target=Phase.CONNECTED, cause="the opening succeeded"),
         Move(source=Phase.CONNECTING, target=Phase.RECONNECTING, cause="it failed, a retry is set"),
         Move(source=Phase.CONNECTING, target=Phase.FAILED, cause="it failed for good"),

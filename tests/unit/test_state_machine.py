@@ -52,11 +52,10 @@ def test_the_repr_shows_the_size_of_the_table():
 
 # The phases of a backend, written out once more
 
-STARTS = {Phase.IDLE, Phase.DISABLED, Phase.AWAITING_APPROVAL, Phase.CONNECTING}
+STARTS = {Phase.IDLE, Phase.DISABLED, Phase.CONNECTING}
 FOLLOWING: dict[Phase, set[Phase]] = {
     Phase.IDLE: {Phase.CONNECTING},
     Phase.DISABLED: set(),
-    Phase.AWAITING_APPROVAL: {Phase.CONNECTING, Phase.FAILED},
     Phase.CONNECTING: {Phase.CONNECTED, Phase.RECONNECTING, Phase.FAILED},
     Phase.CONNECTED: {Phase.RECONNECTING, Phase.FAILED, Phase.CONNECTING},
     Phase.RECONNECTING: {Phase.CONNECTED, Phase.FAILED, Phase.CONNECTING},
@@ -73,7 +72,7 @@ def test_a_backend_moves_between_phases_as_the_design_says(source: Phase, target
 
 
 @pytest.mark.parametrize("phase", Phase)
-def test_a_backend_starts_idle_disabled_awaiting_approval_or_connecting(phase: Phase):
+def test_a_backend_starts_idle_disabled_or_connecting(phase: Phase):
     assert PHASES.allows(None, phase) == (phase in STARTS)
 
 
