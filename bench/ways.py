@@ -93,6 +93,10 @@ class Proxy:
                 raise Failed(f"the profile {path.name} lacks {key!r}")
         return cls(command, profile)
 
+    def started_by(self, command: Sequence[str]) -> "Proxy":
+        """The same proxy, started in another way."""
+        return Proxy(command, self._profile)
+
     def call(self, tool: str = "t", *, server: str = "raw", **arguments: Any) -> Call:
         values = {"server": server, "tool": tool, "arguments": arguments}
         return Call(filled(self._profile["call"], values))
