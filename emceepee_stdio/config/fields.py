@@ -21,7 +21,7 @@ __all__ = ["Given", "fit", "given_fields", "hints_of", "is_list", "is_object", "
 T = TypeVar("T")
 
 _HUMP = re.compile(r"(?<=[a-z0-9])[A-Z]")
-# JSON has no comments, so people write them as keys; `$schema` is for editors.
+# Clients whose files have no comments made people write them as keys; `$schema` is for editors.
 _REMARKS = ("_", "$", "/", "#")
 
 

@@ -15,10 +15,11 @@ from emceepee_stdio.config.jsonc_tree import (
     BLANK,
     COMMENT,
     JsoncMember,
-    JsoncReader,
     Node,
     Unreadable,
     end_of,
+    parse,
+    plain,
 )
 
 __all__ = ["CannotEdit", "Steps", "Unreadable", "put", "read", "remove", "strict_problem"]
@@ -36,23 +37,24 @@ class CannotEdit(ValueError):
 
 def read(text: str) -> object:
     """The value that the text holds; None where it holds nothing."""
-    node = JsoncReader(text).document()
-    return None if node is None else node.value
+    root = parse(text)
+    return None if root is None else root.value
 
 
 def strict_problem(text: str) -> str | None:
     """What in a readable text plain JSON would refuse, and where."""
-    reader = JsoncReader(text)
-    reader.document()
-    if reader.loose is None:
+    text = text.removeprefix("\ufeff")
+    both = zip(text, plain(text).text, strict=True)
+    position = next((place for place, (own, strict) in enumerate(both) if own != strict), None)
+    if position is None:
         return None
-    position, what = reader.loose
+    what = "a trailing comma" if text[position] == "," else "a comment"
     return f"{what} in line {text.count(chr(10), 0, position) + 1}"
 
 
 def put(text: str, path: Steps, value: object) -> str:
     """The text with this value at the path; objects that are missing on the way are made."""
-    root = JsoncReader(text).document()
+    root = parse(text)
     if root is None:
         return _checked(_begin(text, _nested(path, value)), _nested(path, value))
     if _at(root.value, path) == [value]:
@@ -72,14 +74,14 @@ def put(text: str, path: Steps, value: object) -> str:
 
 def remove(text: str, path: Steps) -> str:
     """The text without the member or item at the path; a text that has none stays as it is."""
-    root = JsoncReader(text).document()
+    root = parse(text)
     value = None if root is None else root.value
     while root is not None and _at(root.value, path):
         node = root
         for key in path[:-1]:
             node = cast("JsoncMember", _find(node, key)).node
         text = _cut(text, node, cast("JsoncMember", _find(node, path[-1])))
-        root = JsoncReader(text).document()
+        root = parse(text)
         if isinstance(path[-1], int):
             break
     return _checked(text, _without(value, path))
@@ -240,7 +242,7 @@ def _pair(text: str, root: Node, key: str | int, value: object, indent: str) -> 
 
 
 def _replace(text: str, node: Node, value: object) -> str:
-    root = cast("Node", JsoncReader(text).document())
+    root = cast("Node", parse(text))
     if "\n" in text[root.start : root.end]:
         new = _dump(text, root, value, _line_indent(text, node.start))
     else:

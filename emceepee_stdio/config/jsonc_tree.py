@@ -1,24 +1,63 @@
-"""JSON as people write it, read into a tree that knows where each part of it stands.
+"""The one reader of JSON as people write it; it knows where each value stands.
 
-Comments, trailing commas and a BOM are allowed; whatever else is wrong is named with its place.
+A BOM, comments and trailing commas become spaces, so that every position stays what it was. What
+is left is plain JSON for the decoder of the standard library, which also tells where values end.
+Whatever else is wrong is named with its place.
 """
 
 import json
 import re
-from dataclasses import dataclass, field
-from typing import cast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from typing import NamedTuple, cast
 
-__all__ = ["BLANK", "COMMENT", "JsoncMember", "JsoncReader", "Node", "Unreadable", "end_of"]
+__all__ = [
+    "BLANK",
+    "COMMENT",
+    "JsoncMember",
+    "Node",
+    "Repeated",
+    "Unreadable",
+    "end_of",
+    "parse",
+    "plain",
+]
 
 _MAX_DEPTH = 100
 
-_SPACE = re.compile(r"[ \t\r\n]*+")
 BLANK = re.compile(r"[ \t]*+")
 COMMENT = re.compile(r"//[^\n]*+|/\*(?s:.*?)\*/")
-_STRING = re.compile(r'"[^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*+"')
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d*+)(?:\.\d++)?(?:[eE][+-]?\d++)?(?![\w.])", re.ASCII)
-_WORDS = {"true": True, "false": False, "null": None}
-_WORD = re.compile(r"[A-Za-z]++")
+_SPACE = re.compile(r"[ \t\r\n]*+")
+_STRING = r'"(?:[^"\\]++|\\.)*+"?+'
+# Past all that the decoder sees to, up to the next bracket or comment.
+_MARK = re.compile(
+    rf"(?:[^\"/\[\]{{}}]++|{_STRING})*+"
+    rf"(?:(?P<open>[\[{{])|(?P<close>[\]}}])|(?P<comment>{COMMENT.pattern})|(?P<wrong>.)|\Z)",
+    re.DOTALL,
+)
+_COMMA_AT_END = re.compile(r",[ \t\r\n]*+[\]}]")
+# A comma without a value before it is no trailing one; it is left for the decoder to refuse.
+_COMMA = re.compile(
+    rf"{_STRING}|[\[{{,:][ \t\r\n]*+,|(?P<trailing>,)(?=[ \t\r\n]*+[\]}}])", re.DOTALL
+)
+
+
+class Repeated(dict[str, object]):
+    """An object with a name that is used again: the last one counts, all are in `pairs`."""
+
+    def __init__(self, pairs: list[tuple[str, object]]) -> None:
+        super().__init__(pairs)
+        self.pairs = pairs
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else Repeated(pairs)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
 
 
 class Unreadable(ValueError):
@@ -37,14 +76,52 @@ class Unreadable(ValueError):
         return cls(reason, line=text.count("\n", 0, position) + 1, column=column)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Plain(NamedTuple):
+    """A text without comments, and without trailing commas too, up to the first mistake seen."""
+
+    with_commas: str
+    text: str
+    mistake: tuple[int, str] | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Node:
     """A value, and where it stands."""
 
     start: int
     end: int
     value: object
-    members: "tuple[JsoncMember, ...]" = ()
+    plain: Plain
+
+    def __repr__(self) -> str:
+        return f"<Node {self.start}:{self.end} {type(self.value).__name__}>"
+
+    @cached_property
+    def members(self) -> "tuple[JsoncMember, ...]":
+        """Every member of an object, also those whose name is used again, or item of a list."""
+        return tuple(self._walk()) if self.plain.text[self.start] in "[{" else ()
+
+    def _walk(self) -> Iterator["JsoncMember"]:
+        with_commas, text, _ = self.plain
+        is_object = text[self.start] == "{"
+        start = end_of(_SPACE, text, self.start + 1)
+        for index in count():
+            if start == self.end - 1:
+                return
+            key, position = index, start
+            if is_object:
+                key, colon = _decode(text, start)
+                position = end_of(_SPACE, text, end_of(_SPACE, text, colon) + 1)
+            value, end = _decode(text, position)
+            after = end_of(_SPACE, with_commas, end)
+            member = JsoncMember(
+                key=cast("str | int", key),
+                start=start,
+                node=Node(start=position, end=end, value=value, plain=self.plain),
+                comma=after if with_commas[after] == "," else None,
+            )
+            yield member
+            start = end_of(_SPACE, text, member.end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,119 +138,63 @@ class JsoncMember:
         return self.node.end if self.comma is None else self.comma + 1
 
 
-@dataclass(slots=True)
-class JsoncReader:
-    """Reads one text from its beginning."""
+def parse(text: str) -> Node | None:
+    """What a text holds, None for nothing but space and comments; raises `Unreadable`."""
+    found = plain(text)
+    mistake = found.mistake
+    start, end = end_of(_SPACE, found.text, 0), len(found.text.rstrip(" \t\r\n"))
+    value: object = None
+    try:
+        if start < end:
+            value = _DECODER.decode(found.text)
+    except json.JSONDecodeError as error:
+        if mistake is None or error.pos < mistake[0]:
+            reason = error.msg[:1].lower() + error.msg[1:]
+            mistake = error.pos, reason.removesuffix(" at").removesuffix(" starting")
+    except ValueError:
+        # The limit of Python can be set, but not to less than 640 digits.
+        digits = re.search(r"\d{641}", found.text)
+        mistake = digits.start() if digits else 0, "this number has too many digits"
+    if mistake is not None:
+        raise Unreadable.at(text, *mistake)
+    return Node(start=start, end=end, value=value, plain=found) if start < end else None
 
-    text: str
-    # The first thing that plain JSON does not have: its place and what it is.
-    loose: tuple[int, str] | None = field(default=None)
 
-    def document(self) -> Node | None:
-        """The value, or None where there is nothing but space and comments."""
-        position = self._skip(1 if self.text.startswith("\ufeff") else 0)
-        if position == len(self.text):
-            return None
-        node = self._value(position, 0)
-        rest = self._skip(node.end)
-        if rest < len(self.text):
-            raise self._error(rest, "expected the end of the file")
-        return node
+def plain(text: str) -> Plain:
+    """The text with spaces in the place of what plain JSON does not have."""
+    with_commas, mistake = _without_comments(text)
+    if not _COMMA_AT_END.search(with_commas):
+        return Plain(with_commas, with_commas, mistake)
+    strict = _COMMA.sub(lambda comma: " " if comma["trailing"] else comma[0], with_commas)
+    return Plain(with_commas, strict, mistake)
 
-    def _error(self, position: int, reason: str) -> Unreadable:
-        return Unreadable.at(self.text, position, reason)
 
-    def _loosen(self, position: int, what: str) -> None:
-        if self.loose is None:
-            self.loose = (position, what)
+def _without_comments(text: str) -> tuple[str, tuple[int, str] | None]:
+    parts: list[str] = []
+    done = depth = 0
+    if text.startswith("\ufeff"):
+        parts, done = [" "], 1
+    for mark in _MARK.finditer(text, done):
+        kind, position = mark.lastgroup, mark.start(mark.lastgroup or 0)
+        depth += (kind == "open") - (kind == "close")
+        if kind == "wrong" or depth > _MAX_DEPTH:
+            parts.append(text[done:position])
+            return "".join(parts), (position, _mistake(text, position))
+        if kind == "comment":
+            parts += text[done:position], re.sub(r"[^\n]", " ", mark[kind])
+            done = mark.end()
+    return "".join((*parts, text[done:])), None
 
-    def _skip(self, position: int) -> int:
-        """Past space and comments."""
-        while True:
-            position = end_of(_SPACE, self.text, position)
-            if not self.text.startswith("/", position):
-                return position
-            comment = COMMENT.match(self.text, position)
-            if comment is None:
-                block = self.text.startswith("/*", position)
-                raise self._error(
-                    position, "this comment is not closed" if block else "expected a value"
-                )
-            self._loosen(position, "a comment")
-            position = comment.end()
 
-    def _value(self, position: int, depth: int) -> Node:
-        if depth > _MAX_DEPTH:
-            raise self._error(position, "this is nested too deeply")
-        match self.text[position : position + 1]:
-            case "{":
-                return self._container(position, depth, "}")
-            case "[":
-                return self._container(position, depth, "]")
-            case '"':
-                return self._string(position)
-            case _:
-                return self._scalar(position)
+def _mistake(text: str, position: int) -> str:
+    if text[position] in "[{":
+        return "this is nested too deeply"
+    is_comment = text.startswith("/*", position)
+    return "this comment is not closed" if is_comment else "expecting value"
 
-    def _string(self, position: int) -> Node:
-        found = _STRING.match(self.text, position)
-        if found is None:
-            raise self._error(position, "this string is not closed, or holds a control character")
-        try:
-            value: object = json.loads(found[0])
-        except json.JSONDecodeError as error:
-            raise self._error(position + error.pos, "this escape is not valid") from None
-        return Node(start=position, end=found.end(), value=value)
 
-    def _scalar(self, position: int) -> Node:
-        if number := _NUMBER.match(self.text, position):
-            try:
-                value: object = json.loads(number[0])
-            except ValueError:
-                raise self._error(position, "this number has too many digits") from None
-            return Node(start=position, end=number.end(), value=value)
-        word = _WORD.match(self.text, position)
-        if word is None or word[0] not in _WORDS:
-            raise self._error(position, "expected a value")
-        return Node(start=position, end=word.end(), value=_WORDS[word[0]])
-
-    def _container(self, start: int, depth: int, close: str) -> Node:
-        members: list[JsoncMember] = []
-        position = self._skip(start + 1)
-        while not self.text.startswith(close, position):
-            if members and members[-1].comma is None:
-                raise self._error(position, f"expected ',' or '{close}'")
-            member = self._member(position, depth, close, len(members))
-            members.append(member)
-            position = self._skip(member.end)
-        if members and (comma := members[-1].comma) is not None:
-            self._loosen(comma, "a trailing comma")
-        values = [member.node.value for member in members]
-        return Node(
-            start=start,
-            end=position + 1,
-            value=values
-            if close == "]"
-            else dict(zip((member.key for member in members), values, strict=True)),
-            members=tuple(members),
-        )
-
-    def _member(self, start: int, depth: int, close: str, index: int) -> JsoncMember:
-        key: str | int = index
-        position = start
-        if close == "}":
-            if not self.text.startswith('"', start):
-                raise self._error(start, "expected a name in double quotes or '}'")
-            name = self._string(start)
-            key = cast("str", name.value)
-            position = self._skip(name.end)
-            if not self.text.startswith(":", position):
-                raise self._error(position, "expected ':'")
-            position = self._skip(position + 1)
-        node = self._value(position, depth + 1)
-        after = self._skip(node.end)
-        comma = after if self.text.startswith(",", after) else None
-        return JsoncMember(key=key, start=start, node=node, comma=comma)
+def _decode(text: str, position: int) -> tuple[object, int]:
+    return cast("tuple[object, int]", _DECODER.raw_decode(text, position))
 
 
 def end_of(pattern: re.Pattern[str], text: str, position: int) -> int:

@@ -1,16 +1,16 @@
-"""Reads the configuration: from JSON text, or from the file that the person or the platform names.
+"""Reads the configuration: from text, or from the file that the person or the platform names.
 
 A document that cannot be read as a whole raises `ConfigInvalid`; everything smaller becomes a
 warning or a disabled server.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from emceepee_stdio.config.entries import KNOWN_KEYS, Entries
 from emceepee_stdio.config.fields import is_list, is_object, nearest
+from emceepee_stdio.config.jsonc_tree import Repeated, Unreadable, parse
 from emceepee_stdio.config.model import Config, Settings
 from emceepee_stdio.config.server import label
 from emceepee_stdio.config.settings import read_settings
@@ -28,14 +28,6 @@ _EXCERPT_CHARS = 40
 # In a broken document only the words of the format and punctuation are sure to be no secrets.
 _TOKEN = re.compile(r'(?P<plain>[{}\[\],:]|\s)|"(?P<text>(?:[^"\\]|\\.)*)"|.')
 _WORDS = frozenset((*_SECTIONS, _SETTINGS, *KNOWN_KEYS))
-
-
-class _Members(dict[str, object]):
-    """A JSON object that remembers every member, also those whose key was used again."""
-
-    def __init__(self, pairs: list[tuple[str, object]]) -> None:
-        super().__init__(pairs)
-        self.pairs = pairs
 
 
 def default_path(environ: Mapping[str, str]) -> Path:
@@ -74,10 +66,7 @@ def load_file(path: Path | None = None, *, environ: Mapping[str, str]) -> Config
 
 def load_text(text: str, *, environ: Mapping[str, str], source: str) -> Config:
     """Read a document; `source` is what messages call it."""
-    try:
-        return _config(_parse(text, source), environ=environ, source=source)
-    except RecursionError:
-        raise ConfigInvalid(f"{source} is nested too deeply.") from None
+    return _config(_parse(text, source), environ=environ, source=source)
 
 
 def _platform_path() -> Path:
@@ -87,26 +76,24 @@ def _platform_path() -> Path:
 
 
 def _parse(text: str, source: str) -> object:
-    if not text.strip():
+    try:
+        root = parse(text)
+    except Unreadable as error:
+        raise ConfigInvalid(
+            f"{source} is not valid JSON at line {error.line}, column {error.column} "
+            f"({error.reason}): {_excerpt(text, error.line, error.column)}",
+            hint="Mend it there; comments and a comma after the last item are allowed.",
+        ) from None
+    if root is None:
         raise ConfigInvalid(
             f"{source} is empty; expected a JSON object.", hint="Write {} into it, or remove it."
         )
-    try:
-        return json.loads(text.removeprefix("\ufeff"), object_pairs_hook=_Members)
-    except json.JSONDecodeError as error:
-        reason = error.msg[:1].lower() + error.msg[1:]
-        raise ConfigInvalid(
-            f"{source} is not valid JSON at line {error.lineno}, column {error.colno} "
-            f"({reason}): {_excerpt(error.doc, error.lineno, error.colno)}",
-            hint="Mend it there; JSON has no comments, and no comma after the last of a list.",
-        ) from None
-    except ValueError:
-        raise ConfigInvalid(f"{source} holds a number with too many digits.") from None
+    return root.value
 
 
 def _excerpt(text: str, line: int, column: int) -> str:
     """The text around the mistake, with everything hidden that may be a secret."""
-    whole = _TOKEN.sub(_hidden, text.split("\n")[line - 1])
+    whole = _TOKEN.sub(_hidden, text.removeprefix("\ufeff").split("\n")[line - 1])
     start = max(0, column - 1 - _EXCERPT_CHARS)
     return ("…" if start else "") + whole[start : column + _EXCERPT_CHARS].strip()
 
@@ -136,8 +123,8 @@ def _config(document: object, *, environ: Mapping[str, str], source: str) -> Con
 
 
 def _read_section(value: object, entries: Entries, *, section: str, source: str) -> None:
-    if isinstance(value, _Members):
-        for name, entry in value.pairs:
+    if is_object(value):
+        for name, entry in value.pairs if isinstance(value, Repeated) else value.items():
             entries.add(name, entry, section=section)
     elif is_list(value):
         for index, entry in enumerate(value):

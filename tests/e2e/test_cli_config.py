@@ -190,7 +190,7 @@ def test_what_makes_no_sense_is_refused(cli: Cli, arguments: list[str], code: in
     assert cli.files() == {}
 
 
-@pytest.mark.parametrize("text", ['{\n  "a" 1\n}', "{ // note\n}", "[]", '{"mcpServers": 1}'])
+@pytest.mark.parametrize("text", ['{\n  "a" 1\n}', "{ /* note\n}", "[]", '{"mcpServers": 1}'])
 def test_a_file_that_cannot_be_used_is_not_written_to(cli: Cli, text: str):
     write(cli, text)
     before = cli.files()

@@ -409,7 +409,15 @@ def test_servers_are_found_in_every_form_of_our_file():
     assert remove_server(changed, "z", source="x") is None
     assert remove_server(None, "z", source="x") is None
     with pytest.raises(ConfigInvalid, match="line 1"):
-        put_server("{ // no\n}", "b", {}, source="x")
+        put_server("{ no\n}", "b", {}, source="x")
+
+
+def test_comments_in_our_file_stay_when_it_is_changed():
+    text = '{\n  // mine\n  "mcpServers": {\n    "a": {"command": "a"}, // first\n  }\n}\n'
+    changed = put_server(text, "b", {"command": "b"}, source="x")
+    assert [place.name for place in places(changed)] == ["a", "b"]
+    assert "// mine" in changed
+    assert remove_server(changed, "b", source="x") == text
 
 
 def test_an_entry_is_judged_before_it_is_kept():

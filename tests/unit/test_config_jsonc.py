@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from emceepee_stdio.config.jsonc import CannotEdit, Unreadable, put, read, remove, strict_problem
-from emceepee_stdio.config.jsonc_tree import JsoncReader
+from emceepee_stdio.config.jsonc_tree import parse
 
 ENTRY = {"command": "/x", "args": ["-m", "y"], "env": {"PATH": "/a:/b"}}
 
@@ -132,7 +132,7 @@ def test_replacing_touches_only_the_value(
 ):
     name = data.draw(st.sampled_from(sorted(document)))
     text = write(document, seed)
-    root = JsoncReader(text).document()
+    root = parse(text)
     assert root is not None
     node = next(member.node for member in root.members if member.key == name)
     changed = put(text, (name,), value)
@@ -165,22 +165,26 @@ def test_items_of_lists_are_replaced_and_removed(
 @pytest.mark.parametrize(
     ("text", "line", "column", "reason"),
     [
-        ('{\n  "a": 1\n  "b": 2\n}', 3, 3, "expected ',' or '}'"),
-        ('{"a" 1}', 1, 6, "expected ':'"),
-        ("{a: 1}", 1, 2, "expected a name in double quotes or '}'"),
-        ('{"a": }', 1, 7, "expected a value"),
-        ('{"a": 01}', 1, 7, "expected a value"),
-        ('{"a": NaN}', 1, 7, "expected a value"),
-        ('{"a": 1}\n}', 2, 1, "expected the end of the file"),
-        ('\ufeff{"a": 1', 1, 8, "expected ',' or '}'"),
-        ('{"a": "x\n"}', 1, 7, "this string is not closed, or holds a control character"),
-        ('{"a": "\\x"}', 1, 8, "this escape is not valid"),
+        ('{\n  "a": 1\n  "b": 2\n}', 3, 3, "expecting ',' delimiter"),
+        ('{"a" 1}', 1, 6, "expecting ':' delimiter"),
+        ("{a: 1}", 1, 2, "expecting property name enclosed in double quotes"),
+        ('{"a": }', 1, 7, "expecting value"),
+        ('{"a": 01}', 1, 8, "expecting ',' delimiter"),
+        ('{"a": 1}\n}', 2, 1, "extra data"),
+        ('\ufeff{"a": 1', 1, 8, "expecting ',' delimiter"),
+        ('{"a": "x\n"}', 1, 9, "invalid control character"),
+        ('{"a": "x}', 1, 7, "unterminated string"),
+        ('{"a": "\\x"}', 1, 8, "invalid \\escape"),
         ("{} /* x", 1, 4, "this comment is not closed"),
-        ("{} /", 1, 4, "expected a value"),
-        ("[" * 200, 1, 102, "this is nested too deeply"),
-        ("[,]", 1, 2, "expected a value"),
-        ('{"a": 1,,}', 1, 9, "expected a name in double quotes or '}'"),
-        ("[1 2]", 1, 4, "expected ',' or ']'"),
+        ("{} /", 1, 4, "expecting value"),
+        ('{"a" 1} /* x', 1, 6, "expecting ':' delimiter"),
+        ('{/* x\n*/"a": 1,\n"b" 2}', 3, 5, "expecting ':' delimiter"),
+        ("[" * 200, 1, 101, "this is nested too deeply"),
+        ("[1, " + "9" * 5_000 + "]", 1, 5, "this number has too many digits"),
+        ("[,]", 1, 2, "expecting value"),
+        ("[ /* x */ ,]", 1, 11, "expecting value"),
+        ('{"a": 1,,}', 1, 9, "expecting property name enclosed in double quotes"),
+        ("[1 2]", 1, 4, "expecting ',' delimiter"),
     ],
 )
 def test_a_mistake_is_named_with_its_exact_place(text: str, line: int, column: int, reason: str):

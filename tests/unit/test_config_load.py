@@ -146,7 +146,7 @@ def test_the_excerpt_of_an_endless_line_is_short():
     assert "…" in fact
 
 
-@pytest.mark.parametrize("text", ["", " \n"])
+@pytest.mark.parametrize("text", ["", " \n", "\ufeff", "// {}\n"])
 def test_an_empty_document_is_refused(text: str):
     assert refusal(text) == "config.json is empty; expected a JSON object."
 
@@ -163,13 +163,32 @@ def test_servers_that_are_neither_a_map_nor_a_list_are_refused(section: str):
 
 
 def test_nesting_that_is_too_deep_is_refused():
-    assert refusal("[" * 100_000) == "config.json is nested too deeply."
+    fact = refusal('{"a":\n' + "[" * 100_000)
+    assert "at line 2, column 100 (this is nested too deeply)" in fact
 
 
 def test_a_number_without_end_is_refused():
-    assert (
-        refusal('{"a": ' + "9" * 5_000 + "}") == "config.json holds a number with too many digits."
-    )
+    fact = refusal('{"a": ' + "9" * 5_000 + "}")
+    assert "at line 1, column 7 (this number has too many digits)" in fact
+
+
+def test_comments_and_trailing_commas_are_no_mistake():
+    text = """// mine
+    {
+      "mcpServers": { /* two: */
+        "a": {"command": "x", "args": ["//", "/*",],}, // "b": {"command": "y"},
+        "c": {"url": "https://example.com/mcp"},
+      },
+    }"""
+    assert [server.name for server in load(text).servers] == ["a", "c"]
+    assert load(text).servers[0].args == ("//", "/*")
+    assert load(text).warnings == ()
+
+
+def test_a_comment_beside_a_mistake_is_not_shown():
+    fact = refusal(f'{{"mcpServers": {{}} /* {SECRET} */ 1 // {SECRET}\n}}')
+    assert "at line 1, column 41" in fact
+    assert SECRET not in fact
 
 
 def test_a_byte_order_mark_is_no_mistake():
