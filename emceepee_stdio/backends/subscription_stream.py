@@ -2,6 +2,14 @@
 
 There is one stream at a time. When what is wanted changes, a new one takes its place, and the old
 one ends only when the new one is open; when the server ends it, it is opened again.
+
+Theory of operation. `renew` raises the revision of what is wanted. One task, `run`, compares what
+the open stream was opened for with what is wanted now, and opens another one where they differ: it
+sends `subscriptions/listen` in a task of its own, which lasts as long as the stream, and waits for
+the acknowledgement, which says what the server grants. Then the revision counts as settled, and
+whoever waits in `settled` goes on, granted or refused. A stream that ends although it had granted
+something is broken: what was told meanwhile is lost, so `on_gap` drops the lists, and it is opened
+again after a pause that doubles. A refusal by a code that will not change is not tried again.
 """
 
 import math

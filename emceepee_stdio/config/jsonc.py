@@ -2,6 +2,14 @@
 
 An edit changes one member of one object and leaves every other byte of the text as it was; it is
 checked by reading the result, and a result that does not say what was meant is never returned.
+
+Theory of operation. The reader gives the value together with the place of every member in the
+text. To set a member is to replace the text of its value, or to write a new member behind the last
+one, with the indentation and the line ends that its neighbours have, and the comma that was
+missing. To remove one is to cut its text with its comma and the comment on its own line, but not a
+comment above it, which may speak of what follows. Because guessing a person's layout can go wrong,
+the result is read again and compared with the value that was meant: where they differ, the edit is
+refused and the file stays.
 """
 
 import json

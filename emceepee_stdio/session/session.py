@@ -1,7 +1,17 @@
 """The one session: all state, and what joins the client's calls, the servers and the events.
 
-What the client does comes in through the tools, what happens to a server through `backend_handler`.
-Everything here is synchronous but waiting.
+What the client does comes in through the tools, what happens to a server through
+`backend_handler`. Everything here is synchronous but waiting.
+
+Promotion, the theory of operation. A call that waits on a server has one moment at which it is
+looked at, `promote_at`: its own time limit, or sooner when its server has asked the client
+something (`make_way`), because a client that makes one call at a time could otherwise never
+answer. At that moment the ticker either promotes it, or, when the question was answered meanwhile,
+sets the moment back to the time limit. To promote is to answer the client with a task now and let
+the call go on: `finish` and `fail` then keep the outcome with the task instead of answering. A
+place in the limit of calls was taken before the call was made (`begin`), and the task inherits it,
+so a promotion can never be refused. Whichever comes first counts: a call is answered once, a task
+ends once, and a result that comes after its task was cancelled or has expired is only journaled.
 """
 
 from collections.abc import Callable, Hashable, Mapping

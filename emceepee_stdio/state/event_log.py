@@ -1,8 +1,22 @@
 """The event log: everything that happened, told exactly once, in order, within bounds.
 
 Delivery has two phases. A response *takes* events under a lease; the lease is *committed* once the
-response has been written, or *released* when it never was, and then its events wait again. What had
-to be dropped to stay within bounds is told too, as one `events_dropped` event.
+response has been written, or *released* when it never was, and then its events wait again. What
+had to be dropped to stay within bounds is told too, as one `events_dropped` event.
+
+Theory of operation. Every event has a sequence number, which is its place in the order; ids are
+only names. `_kept` holds all events by number, `undelivered` those that wait, `_leases` those that
+a response holds. An event moves by the table `DELIVERY`: waiting, leased, delivered, or back to
+waiting. Several responses may hold leases at the same time, and none of them sees an event of
+another, so an event is told once whatever the order in which they are written or cancelled.
+
+Two events that say the same are folded: the later one takes the place of the one that waits under
+the same key, and counts it. A leased event is out of reach of folding, since it may be on its way;
+when its lease is released and a later twin waits, the later one stays and counts both.
+
+When the log is full, room is made for a tenth at once: delivered events go first, since they are
+kept only for `take_after`, then the oldest that wait, never a leased one. In the place of the
+first that was lost stands the notice, and notices that wait together become one.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
