@@ -10,9 +10,13 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-__all__ = ["Clock"]
+__all__ = ["DAY_S", "HOUR_S", "MINUTE_S", "Clock"]
 
-_DRIFT_TOLERATED = 1.0
+MINUTE_S = 60
+HOUR_S = 60 * MINUTE_S
+DAY_S = 24 * HOUR_S
+
+_MAX_DRIFT_S = 1.0  # less than this is slewing, and stamps of one event would differ
 
 
 class Clock:
@@ -34,7 +38,7 @@ class Clock:
     def epoch(self, instant: float) -> float:
         """Seconds since 1970 of a monotonic instant."""
         anchor = self._wall() - self.now()
-        if abs(anchor - self._anchor) > _DRIFT_TOLERATED:
+        if abs(anchor - self._anchor) > _MAX_DRIFT_S:
             self._anchor = anchor
         return instant + self._anchor
 

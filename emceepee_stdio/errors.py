@@ -37,7 +37,7 @@ __all__ = [
     "error_types",
 ]
 
-MAX_ERROR_CHARS = 8_000
+MAX_ERROR_CHARS = 8_000  # a page of text: enough to act on, cheap in a model's context
 _CUT = " … (cut)"
 
 

@@ -13,7 +13,7 @@ from emceepee_stdio.clock import Clock
 
 __all__ = ["Ids"]
 
-_RANDOM_BITS = 80
+_RANDOM_BITS = 80  # the random part of a ULID
 
 
 class Ids:

@@ -10,6 +10,8 @@ from typing import Generic, TypeVar
 
 __all__ = ["Deadlines"]
 
+_SPARE_ENTRIES = 16  # stale ones that are not worth a rebuild of a small heap
+
 K = TypeVar("K", bound=Hashable)
 
 
@@ -28,7 +30,7 @@ class Deadlines(Generic[K]):
         self._serial += 1
         self._due[key] = (when, self._serial)
         heappush(self._heap, (when, self._serial, key))
-        if len(self._heap) > 2 * len(self._due) + 16:
+        if len(self._heap) > 2 * len(self._due) + _SPARE_ENTRIES:
             self._heap = [(when, serial, key) for key, (when, serial) in self._due.items()]
             heapify(self._heap)
 

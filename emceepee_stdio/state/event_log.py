@@ -29,8 +29,8 @@ from emceepee_stdio.state.machine import Machine, Move
 
 __all__ = ["DELIVERY", "Added", "Delivery", "EventLog", "Lease", "LogStatistics"]
 
-_EVICTED_SHARE = 10
-_NEARLY_FULL = 0.8
+_EVICTION_DIVISOR = 10  # a tenth at a time, so that a full log does not evict on every event
+_NEARLY_FULL_RATIO = 0.8  # warns while there is still room for the reader to catch up
 
 
 class Delivery(StrEnum):
@@ -289,7 +289,7 @@ class EventLog:
         entry.delivery = target
 
     def _just_became_nearly_full(self) -> bool:
-        nearly_full = len(self.undelivered) + self._leased >= self._capacity * _NEARLY_FULL
+        nearly_full = len(self.undelivered) + self._leased >= self._capacity * _NEARLY_FULL_RATIO
         just_now = nearly_full and not self._warned
         self._warned = nearly_full
         return just_now
@@ -299,7 +299,7 @@ class EventLog:
         if len(self._kept) < self._capacity:
             return 0, 0
         beyond = len(self._kept) - self._capacity
-        quota = beyond + max(1, self._capacity // _EVICTED_SHARE)
+        quota = beyond + max(1, self._capacity // _EVICTION_DIVISOR)
         delivered = [e for e in self._kept.values() if e.delivery is Delivery.DELIVERED][:quota]
         waiting = [e for e in self.undelivered.values() if not _is_notice(e)]
         lost = waiting[: quota - len(delivered)]

@@ -15,8 +15,9 @@ from emceepee_stdio.state.tombstones import Tombstones
 
 __all__ = ["Hit", "Hits", "Page", "Results", "Stored"]
 
-_CONTEXT_CHARS = 120
-_LOOK_AHEAD = 8_192
+_CONTEXT_CHARS = 120  # a line or two on either side of a hit
+_WINDOW_CHARS = 1 << 18  # bounds how long one search holds the loop
+_LOOK_AHEAD_CHARS = 8_192  # a match that starts in the window may end this far behind it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +114,7 @@ class Results:
         now: float,
         offset: int = 0,
         limit: int = 20,
-        window: int = 1 << 18,
+        window: int = _WINDOW_CHARS,
     ) -> Hits:
         """Look through one window of the text: bounded work, to be continued at `next_offset`.
 
@@ -122,7 +123,7 @@ class Results:
         text = self._text(result_id, now=now)
         _check_range(offset, limit)
         end = min(offset + window, len(text))
-        reach = min(end + _LOOK_AHEAD, len(text))
+        reach = min(end + _LOOK_AHEAD_CHARS, len(text))
         spans = (
             span for span in pattern.spans(text, offset, reach) if span[0] < end or end == len(text)
         )

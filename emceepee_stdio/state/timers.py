@@ -4,15 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from emceepee_stdio.clock import DAY_S
 from emceepee_stdio.errors import InvalidArguments, TimerLimit, TimerNotFound
 from emceepee_stdio.state.deadlines import Deadlines
 from emceepee_stdio.state.machine import Machine, Move
 
 __all__ = ["TIMER_STATES", "Fired", "Timer", "TimerStatus", "Timers"]
 
-_SHORTEST = 0.001
-_LONGEST = 86_400.0
-_LONGEST_MESSAGE = 500
+_MIN_DURATION_S = 0.001  # duration_ms is a whole number, and 0 would be due at once
+_MAX_DURATION_S = DAY_S  # a session rarely lives longer than a day
+_MAX_MESSAGE_CHARS = 500  # a reminder, not a document
 
 
 class TimerStatus(StrEnum):
@@ -78,13 +79,14 @@ class Timers:
         return f"<Timers active={len(self._active)} limit={self._limit}>"
 
     def set(self, *, duration: float, message: str, repeats: bool = False, now: float) -> Timer:
-        if not _SHORTEST <= duration <= _LONGEST:
+        if not _MIN_DURATION_S <= duration <= _MAX_DURATION_S:
             raise InvalidArguments(
-                f"duration_ms was {duration * 1000:g}; it must be from 1 to {_LONGEST * 1000:.0f}."
+                f"duration_ms was {duration * 1000:g}; "
+                f"it must be from 1 to {_MAX_DURATION_S * 1000:.0f}."
             )
-        if not 1 <= len(message) <= _LONGEST_MESSAGE:
+        if not 1 <= len(message) <= _MAX_MESSAGE_CHARS:
             raise InvalidArguments(
-                f"message had {len(message)} characters; it must have 1 to {_LONGEST_MESSAGE}."
+                f"message had {len(message)} characters; it must have 1 to {_MAX_MESSAGE_CHARS}."
             )
         if len(self._active) >= self._limit:
             raise TimerLimit(f"{self._limit} timers are active, which is the limit.")

@@ -1,9 +1,8 @@
 """What is gone, and why: a name that was valid once deserves more than "unknown"."""
 
-__all__ = ["Tombstones"]
+from emceepee_stdio.clock import HOUR_S, MINUTE_S
 
-_MINUTE_S = 60
-_HOUR_S = 3600
+__all__ = ["Tombstones"]
 
 
 class Tombstones:
@@ -31,8 +30,8 @@ class Tombstones:
 
 
 def _span(seconds: float) -> str:
-    if seconds < _MINUTE_S:
+    if seconds < MINUTE_S:
         return f"{seconds:.1f} s"
-    if seconds < _HOUR_S:
-        return f"{seconds / _MINUTE_S:.0f} min"
-    return f"{seconds / _HOUR_S:.1f} h"
+    if seconds < HOUR_S:
+        return f"{seconds / MINUTE_S:.0f} min"
+    return f"{seconds / HOUR_S:.1f} h"

@@ -11,8 +11,8 @@ from pathlib import Path
 __all__ = ["proxies_above"]
 
 _PROC = Path("/proc")
-_PARENT = 1  # field of /proc/PID/stat, counted from behind the name
-_MOST = 100
+_PARENT_FIELD = 1  # field of /proc/PID/stat, counted from behind the name
+_MAX_ANCESTORS = 100  # the tree may change while it is read; no real one is this deep
 _INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*")
 _SCRIPTS = frozenset({"emceepee", "emceepee-stdio"})
 
@@ -22,7 +22,7 @@ def proxies_above() -> int:
     if sys.platform != "linux":
         return 0
     count, pid = 0, os.getppid()
-    for _ in range(_MOST):
+    for _ in range(_MAX_ANCESTORS):
         if pid <= 1:
             break
         count += is_ours(_read(pid, "cmdline").decode(errors="replace").split("\0"))
@@ -42,7 +42,7 @@ def is_ours(argv: list[str]) -> bool:
 
 def _parent(pid: int) -> int:
     fields = _read(pid, "stat").rpartition(b")")[2].split()
-    return int(fields[_PARENT]) if len(fields) > _PARENT else 0
+    return int(fields[_PARENT_FIELD]) if len(fields) > _PARENT_FIELD else 0
 
 
 def _read(pid: int, what: str) -> bytes:

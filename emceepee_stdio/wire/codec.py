@@ -13,6 +13,8 @@ from typing import cast
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from emceepee_stdio.wire.framing import HEAD_BYTES, TAIL_BYTES
+
 __all__ = [
     "INTERNAL_ERROR",
     "INVALID_PARAMS",
@@ -44,12 +46,13 @@ INTERNAL_ERROR = -32603
 
 RequestId = int | str
 
-_SALVAGE_BYTES = 65_536
+_SHOWN_BYTES = 2_000  # of a line that is no message: enough to see what the server prints
+_EXCERPT_CHARS = 200  # of the same within an error text, which has more to say
+_ERROR_SHOWN_BYTES = 500  # an error object is mostly its message
 # A string that never ends is one token, too: looked into, each quote in it would be tried anew.
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[{}\[\]:,]|[^\s{}\[\]:,"]+')
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
 _LAST_ID = re.compile(rb'[{,]\s*"id"\s*:\s*(-?\d+|"(?:[^"\\]|\\.)*+")\s*\}\s*$')
-_LAST_BYTES = 512
 _TELLING = frozenset({b'"method"', b'"result"', b'"error"'})
 
 
@@ -177,7 +180,7 @@ def _read_error(raw: Raw) -> RpcError:
     try:
         error = _decode_error(raw)
     except msgspec.MsgspecError:
-        shown = bytes(raw)[:500].decode(errors="replace")
+        shown = bytes(raw)[:_ERROR_SHOWN_BYTES].decode(errors="replace")
         return RpcError(INTERNAL_ERROR, f"an error of unknown shape: {shown}", raw)
     return RpcError(error.code, error.message, None if error.data is UNSET else error.data)
 
@@ -247,7 +250,7 @@ def _salvage(line: bytes) -> Message:
     message_id, asks = salvage_id(line)
     if message_id is None:
         return Noise(_shown(line))
-    reason = f"not valid JSON: {_shown(line)[:200]}"
+    reason = f"not valid JSON: {_shown(line)[:_EXCERPT_CHARS]}"
     if asks:
         return Malformed(message_id, PARSE_ERROR, reason)
     return Response(message_id, RpcError(PARSE_ERROR, f"the answer is {reason}"))
@@ -262,7 +265,7 @@ def salvage_id(line: bytes, tail: bytes = b"") -> tuple[RequestId | None, bool]:
     depth = 0
     found: RequestId | None = None
     key = telling = previous = b""
-    for match in _TOKEN.finditer(line, 0, _SALVAGE_BYTES):
+    for match in _TOKEN.finditer(line, 0, HEAD_BYTES):
         token = match.group()
         if depth == 1 and token == b":":
             key = previous
@@ -275,13 +278,13 @@ def salvage_id(line: bytes, tail: bytes = b"") -> tuple[RequestId | None, bool]:
             break
         previous = token
     else:
-        if found is None and (tail or (len(line) > _SALVAGE_BYTES and _is_balanced(line))):
+        if found is None and (tail or (len(line) > HEAD_BYTES and _is_balanced(line))):
             found = _last_id(tail or line)
     return found, telling == b'"method"'
 
 
 def _last_id(line: bytes) -> RequestId | None:
-    last = _LAST_ID.search(line, max(0, len(line) - _LAST_BYTES))
+    last = _LAST_ID.search(line, max(0, len(line) - TAIL_BYTES))
     return _read_id(last[1]) if last else None
 
 
@@ -299,7 +302,7 @@ def _read_id(token: bytes) -> RequestId | None:
 
 
 def _shown(line: bytes) -> str:
-    return line[:2_000].decode(errors="replace")
+    return line[:_SHOWN_BYTES].decode(errors="replace")
 
 
 def to_json(value: object) -> bytes:

@@ -15,7 +15,7 @@ __all__ = ["DEPTH", "OWNER", "child_directory", "child_environment", "resolve_co
 DEPTH = "EMCEEPEE_DEPTH"
 OWNER = "EMCEEPEE_OWNER"
 
-_DEPTH_DIGITS = 10
+_MAX_DEPTH_DIGITS = 10  # no real depth is longer; converting endless digits is slow
 _NAMES = frozenset(
     {"HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "TMPDIR"}
     | {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
@@ -45,7 +45,9 @@ def child_environment(
     child = {name: value for name, value in environ.items() if _allowed(name) or name in wanted}
     child |= env
     depth = environ.get(DEPTH, "0")
-    child[DEPTH] = str(int(depth) + 1 if depth.isdecimal() and len(depth) < _DEPTH_DIGITS else 1)
+    child[DEPTH] = str(
+        int(depth) + 1 if depth.isdecimal() and len(depth) < _MAX_DEPTH_DIGITS else 1
+    )
     child[OWNER] = owner
     return child
 

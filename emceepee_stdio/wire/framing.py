@@ -6,10 +6,10 @@ the call that it answers can be ended, and what follows is read as usual.
 
 from dataclasses import dataclass
 
-__all__ = ["Lines", "Oversized"]
+__all__ = ["HEAD_BYTES", "TAIL_BYTES", "Lines", "Oversized"]
 
-_HEAD = 65_536
-_TAIL = 512
+HEAD_BYTES = 65_536  # the id of a message nearly always stands here; searching more costs too much
+TAIL_BYTES = 512  # an id that comes last is well within this
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class Lines:
         if self.unfinished <= self._max_bytes:
             self._unfinished += piece
             return
-        before = self._tail or bytes(self._unfinished[-_TAIL:])
-        self._tail = (before + piece[-_TAIL:])[-_TAIL:]
-        if len(self._unfinished) != _HEAD:
+        before = self._tail or bytes(self._unfinished[-TAIL_BYTES:])
+        self._tail = (before + piece[-TAIL_BYTES:])[-TAIL_BYTES:]
+        if len(self._unfinished) != HEAD_BYTES:
             self._unfinished += piece
-            del self._unfinished[_HEAD:]
+            del self._unfinished[HEAD_BYTES:]

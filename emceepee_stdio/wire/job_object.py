@@ -28,6 +28,7 @@ if sys.platform == "win32":
 
     _KILL_ON_JOB_CLOSE = 0x2000
     _EXTENDED_LIMIT_INFORMATION = 9
+    _TERMINATE_AND_SET_QUOTA = 0x0101  # what AssignProcessToJobObject needs
 
     class _BasicLimits(ctypes.Structure):
         _fields_ = [
@@ -65,7 +66,7 @@ if sys.platform == "win32":
             self._kernel.SetInformationJobObject(
                 self._job, _EXTENDED_LIMIT_INFORMATION, ctypes.byref(limits), ctypes.sizeof(limits)
             )
-            process = wintypes.HANDLE(self._kernel.OpenProcess(0x0101, 0, pid))
+            process = wintypes.HANDLE(self._kernel.OpenProcess(_TERMINATE_AND_SET_QUOTA, 0, pid))
             self._kernel.AssignProcessToJobObject(self._job, process)
             self._kernel.CloseHandle(process)
 

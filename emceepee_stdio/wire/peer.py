@@ -52,8 +52,8 @@ __all__ = [
 _REMEMBERED_IDS = 1_000  # answers to what was given up may come late; older ones are told as stray
 # The only request of ours that the other side may end by name; elsewhere the id would be its own.
 _STREAM = "subscriptions/listen"
-_ID_DIGITS = 18  # more digits than this are no id of ours
-_SHOWN_CHARS = 200
+_MAX_ID_DIGITS = 18  # an id of ours fits into 64 bits
+_SHOWN_CHARS = 200  # enough to recognise an id that we never gave
 
 OnProgress = Callable[[msgspec.Raw], None]
 
@@ -361,7 +361,7 @@ class Peer:
 
 def _ours(request_id: RequestId) -> RequestId:
     """Our ids are numbers; some servers answer with the same digits as a string."""
-    if isinstance(request_id, str) and request_id.isdecimal() and len(request_id) <= _ID_DIGITS:
+    if isinstance(request_id, str) and request_id.isdecimal() and len(request_id) <= _MAX_ID_DIGITS:
         return int(request_id)
     return request_id
 

@@ -19,10 +19,10 @@ import anyio
 __all__ = ["PipeReader", "PipeWriter", "open_reader", "open_writer"]
 
 # What a pipe holds; a larger buffer is only more to clear away.
-_CHUNK = 1 << 16
-_SMALL_CHUNK = 1 << 13
-_MANY_LINES = 100
-_JOIN_BELOW = 1 << 16
+_CHUNK_BYTES = 1 << 16
+_SMALL_CHUNK_BYTES = 1 << 13  # some hundred short lines: a millisecond of work
+_MANY_LINES = 100  # in one chunk: from here on handling lines costs more than reading them
+_JOIN_BELOW_BYTES = 1 << 16  # copying less than a pipe holds is cheaper than one more write
 
 
 class PipeReader(Protocol):
@@ -110,7 +110,7 @@ class _LoopReader:
         self._fd: int | None = fd
         self._on_data = on_data
         self._on_end = on_end
-        self._chunk = _CHUNK
+        self._chunk = _CHUNK_BYTES
 
     def _readable(self) -> None:
         if self._fd is None:
@@ -123,7 +123,7 @@ class _LoopReader:
             data = b""
         if data:
             # Of many small lines fewer are taken at a time, so that others get their turn.
-            self._chunk = _CHUNK if data.count(b"\n") < _MANY_LINES else _SMALL_CHUNK
+            self._chunk = _CHUNK_BYTES if data.count(b"\n") < _MANY_LINES else _SMALL_CHUNK_BYTES
             with _turn:
                 self._on_data(data)
         else:
@@ -221,7 +221,7 @@ class _LoopWriter:
     def _write_some(self, fd: int) -> None:
         """Small pieces go out together; a large one goes as it is, without being copied."""
         piece = self._queue[0]
-        if len(self._queue) > 1 and len(piece) < _JOIN_BELOW:
+        if len(self._queue) > 1 and len(piece) < _JOIN_BELOW_BYTES:
             piece = b"".join(self._queue)
             self._queue.clear()
             self._queue.append(piece)
@@ -271,7 +271,7 @@ class _ThreadReader:
         while data and not self._closed:
             self._taken.acquire()
             try:
-                data = b"" if self._closed else os.read(self._fd, _CHUNK)
+                data = b"" if self._closed else os.read(self._fd, _CHUNK_BYTES)
             except OSError:
                 data = b""
             with suppress(RuntimeError):  # the loop is closed: nobody listens any more

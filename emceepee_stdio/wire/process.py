@@ -29,9 +29,9 @@ from emceepee_stdio.wire.stragglers import kill_group, kill_marked
 
 __all__ = ["Exit", "Listener", "Process", "Spawn", "StopTimes"]
 
-_LAST_WAIT = 2.0
-_STDERR_LINE = 16_384
-_TAIL_LINES = 50
+_KILL_WAIT_S = 2.0  # SIGKILL takes milliseconds, unless the kernel holds the process
+_MAX_STDERR_LINE_BYTES = 16_384  # longer than any log line; binary output has no line ends at all
+_STDERR_TAIL_LINES = 50  # a Python traceback fits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +86,8 @@ class Process:
         self._listener = listener
         self._drain = drain
         self._loop = asyncio.get_running_loop()
-        self._stderr_lines = Lines(_STDERR_LINE)
-        self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._stderr_lines = Lines(_MAX_STDERR_LINE_BYTES)
+        self.tail: deque[str] = deque(maxlen=_STDERR_TAIL_LINES)
         self.pid = popen.pid
         self.exit: Exit | None = None
         self.exited = anyio.Event()
@@ -121,7 +121,7 @@ class Process:
                 self._signal(force=False)
                 await self._wait_exit(times.kill - times.term)
             self._signal(force=True)
-            await self._wait_exit(_LAST_WAIT)
+            await self._wait_exit(_KILL_WAIT_S)
             await anyio.to_thread.run_sync(kill_marked, self._spawn.owner)
             self._finish()
 
@@ -185,7 +185,7 @@ class Process:
     def _take_stderr(self, lines: list[bytes | Oversized]) -> None:
         for line in lines:
             raw = line.head if isinstance(line, Oversized) else line
-            text = raw[:_STDERR_LINE].decode(errors="replace").rstrip("\r")
+            text = raw[:_MAX_STDERR_LINE_BYTES].decode(errors="replace").rstrip("\r")
             self.tail.append(text)
             if not self.ended.is_set():
                 self._listener.on_stderr(text)

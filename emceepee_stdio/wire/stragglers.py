@@ -23,12 +23,10 @@ _PROC = Path("/proc")
 _OWNER_MARK = re.compile(
     rb"\0" + OWNER.encode() + rb"=[0-9A-Z]+-(?P<pid>\d{1,10})-(?P<started>\d*)[.\0]"
 )
-# A killed process is gone in next to no time, unless the kernel holds it: nobody waits for that.
-_NO_NEWS_MS = 500
-# Half a second in all for those that are just being started, by ones that are being killed or not.
-_ROUNDS = 50
-_PAUSE = 0.01
-_YOUNG = 2.0
+_KILL_WAIT_MS = 500  # a killed process ends in milliseconds, unless the kernel holds it
+_MAX_SCANS = 50  # with the pause half a second in all for processes that are just starting
+_SCAN_PAUSE_S = 0.01  # an exec takes about a millisecond
+_STARTING_AGE_S = 2.0  # an exec is over long before; an older one really has no environment
 _STARTED, _SIZE = 19, 20  # fields of /proc/PID/stat, counted from behind the name
 
 
@@ -89,12 +87,12 @@ def kill_marked(owner: str) -> list[int]:
     """
     killed: list[int] = []
     mark = _mark(owner)
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_SCANS):
         found, somebody_starts = _look(mark)
         if found:
             killed += _kill(found, mark)
         elif somebody_starts:
-            select.select([], [], [], _PAUSE)
+            select.select([], [], [], _SCAN_PAUSE_S)
         else:
             break
     return killed
@@ -142,7 +140,7 @@ def _await_end(handles: Iterable[int]) -> None:
     waiting = set(handles)
     for handle in waiting:
         poll.register(handle, select.POLLIN)
-    while waiting and (ended := poll.poll(_NO_NEWS_MS)):
+    while waiting and (ended := poll.poll(_KILL_WAIT_MS)):
         for handle, _ in ended:
             poll.unregister(handle)
             waiting.discard(handle)
@@ -159,7 +157,7 @@ def _is_starting(entry: Path) -> bool:
     if len(fields) <= _SIZE or not uptime or int(fields[_SIZE]) == 0:
         return False
     age = float(uptime[0]) - int(fields[_STARTED]) / os.sysconf("SC_CLK_TCK")
-    return 0 <= age < _YOUNG
+    return 0 <= age < _STARTING_AGE_S
 
 
 def _read(path: Path) -> bytes | None:

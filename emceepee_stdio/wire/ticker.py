@@ -9,7 +9,7 @@ from emceepee_stdio.clock import Clock
 
 __all__ = ["Ticker"]
 
-_AFTER_A_BUG_S = 1.0  # a source whose deadline stays due would make the loop spin
+_FAILURE_PAUSE_S = 1.0  # a source whose deadline stays due would make the loop spin
 
 
 class Ticker:
@@ -50,4 +50,4 @@ class Ticker:
                 self._expire(self._clock.now())
             except Exception as error:  # noqa: BLE001 - time must go on for everybody else
                 self._on_bug(error)
-                await anyio.sleep(_AFTER_A_BUG_S)
+                await anyio.sleep(_FAILURE_PAUSE_S)

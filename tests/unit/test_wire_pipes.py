@@ -497,7 +497,7 @@ def test_who_waits_is_woken_although_the_writer_is_closed_and_the_file_refuses()
 def test_a_thread_reads_one_chunk_ahead_at_most(tmp_path: Path):
     async def main() -> None:
         target = tmp_path / "data"
-        target.write_bytes(b"x" * (pipes._CHUNK * 5))
+        target.write_bytes(b"x" * (pipes._CHUNK_BYTES * 5))
         seen: list[int] = []
         done = anyio.Event()
         open_reader(
@@ -506,6 +506,6 @@ def test_a_thread_reads_one_chunk_ahead_at_most(tmp_path: Path):
             on_end=done.set,
         )
         await done.wait()
-        assert seen == [pipes._CHUNK] * 5
+        assert seen == [pipes._CHUNK_BYTES] * 5
 
     run(main)
