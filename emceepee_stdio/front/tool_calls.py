@@ -293,10 +293,11 @@ class ToolCalls:
         return self._patience[1]
 
     def _forwarder(self, call: Call, token: int | str) -> Callable[[Raw], None]:
-        """The backend's progress under the client's own token, until the client has its answer."""
+        """The backend's progress under the client's own token, or noted with the task."""
 
         def forward(params: Raw) -> None:
             if call.answered:
+                self._session.note_progress(call, params)
                 return
             try:
                 told = msgspec.json.decode(params, type=_Told)

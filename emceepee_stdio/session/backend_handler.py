@@ -157,7 +157,7 @@ class BackendHandler:
             servers=limits.servers,
         )
         method, params = event.method, event.params
-        ring.append(Notified(server=server, method=method, params=params, received_at=now))
+        ring.append(Notified(server=server, method=method, params=params, created_at=now))
         fields = fields_of(params)
         self._session.add(
             EventType.NOTIFICATION,
@@ -183,7 +183,7 @@ class BackendHandler:
         ring = ring_of(
             self._session.logs, server, capacity=limits.log_lines, servers=limits.servers
         )
-        ring.append(Logged(server=server, line=line, received_at=now))
+        ring.append(Logged(server=server, line=line, created_at=now))
         passed, over = self._flows.takes(server, now)
         if not passed:
             return
@@ -205,8 +205,7 @@ class BackendHandler:
             kind=asked.kind.value,
         )
         session.add(_ASKED[asked.kind], server=server, data={"request_id": asked.id})
-        if session.settings.promote_on_input:
-            session.make_way(server, question.call)
+        session.make_way(asked, question.call)
 
     def _withdrawn(self, key: object) -> None:
         if closed := self._session.questions.withdraw(key, now=self._session.clock.now()):

@@ -67,9 +67,10 @@ class Call:
 
     `ceiling` is how many seconds this client waits at most; `answer` gives it a reply, `proceed`
     one that still has to be made. At `deadline` it becomes a task, and at `promote_at` if its
-    server waits for an answer. `extra` are arguments that the tool does not know; `own_events` and
-    `lease` are events that the reply tells by itself; `consent` asks a person, where the client
-    offers it. `cancel_request` gives up the request that it waits for.
+    server waits for an answer; `questions` are those that it may have raised. `extra` are arguments
+    that the tool does not know; `own_events` and `lease` are events that the reply tells by itself;
+    `consent` asks a person, where the client offers it. `cancel_request` gives up the request that
+    it waits for.
     """
 
     ceiling: float
@@ -80,10 +81,12 @@ class Call:
     cancel_request: Cancel | None = None
     server: str | None = None
     tool: str = ""
+    args: Raw | None = None
     ttl: float | None = None
     slot: Slot | None = None
     deadline: float = math.inf
     promote_at: float = math.inf
+    questions: set[str] = field(default_factory=set[str])
     task: str | None = None
     answered: bool = False
     note: str | None = None

@@ -65,6 +65,7 @@ def _status(runtime: Runtime) -> dict[str, object]:
         "events": {"kept": events.kept, "waiting": events.waiting, "capacity": events.capacity},
         "calls_in_flight": session.tasks.in_flight,
         "working_tasks": len(session.tasks.working()),
+        "tasks": {status.value: count for status, count in session.tasks.totals().items()},
         "pending_requests": len(session.requests),
         "active_timers": len(session.timers.all()),
         "stored_result_bytes": session.results.size,

@@ -1,12 +1,62 @@
-"""What a client reads when its call has become a task: why, and how to go on."""
+"""What a client reads of a call that has become a task: why, with what, how far, how to go on.
 
-from collections.abc import Iterable, Sequence
+Nothing is claimed beyond what is known: that a call waits for the answer to a question is said only
+where it is known to have asked it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+from msgspec import Raw
 
 from emceepee_stdio.clock import Clock
+from emceepee_stdio.journal import redact
+from emceepee_stdio.session.params import fields_of
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.state import Task
+from emceepee_stdio.wire.codec import to_json
 
-__all__ = ["promoted", "shown_task"]
+__all__ = ["progress_text", "promoted", "shown_arguments", "shown_task"]
+
+_SHOWN_BYTES = 500  # of the arguments: enough to tell two tasks of one tool apart
+_READ_BYTES = 100_000  # larger arguments are not worth the time to look for secrets in them
+_MESSAGE_CHARS = 200
+
+
+class _Progress(msgspec.Struct):
+    progress: float | None = None
+    total: float | None = None
+    message: str | None = None
+
+
+def shown_arguments(args: Raw | None, *, mask: Callable[[str], str]) -> object:
+    """The arguments of a call without their secrets; a text that is cut where they are long."""
+    size = 0 if args is None else len(memoryview(args))
+    if size > _READ_BYTES:
+        return f"{size} bytes"
+    fields = fields_of(args)
+    if not fields:
+        return None
+    text = mask(to_json(redact(fields)).decode())
+    if len(text) > _SHOWN_BYTES:
+        return f"{text[:_SHOWN_BYTES]} … (cut from {len(text)} characters)"
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.MsgspecError:
+        return text
+
+
+def progress_text(params: Raw) -> str | None:
+    """What a progress notification says, in one line; None where it cannot be read."""
+    try:
+        said = msgspec.json.decode(params, type=_Progress)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    message = (said.message or "")[:_MESSAGE_CHARS]
+    if said.progress is None:
+        return message or None
+    far = f"{said.progress:.15g}" + ("" if said.total is None else f" of {said.total:.15g}")
+    return f"{message} ({far})" if message else far
 
 
 def shown_task(task: Task, clock: Clock) -> dict[str, object]:
@@ -20,6 +70,10 @@ def shown_task(task: Task, clock: Clock) -> dict[str, object]:
         "server": task.server,
         "tool": task.tool,
     }
+    if task.args is not None:
+        shown["tool_args"] = task.args
+    if task.status_message is not None:
+        shown["status_message"] = task.status_message
     if task.error is not None:
         shown["error"] = task.error
     return shown
@@ -29,17 +83,26 @@ def promoted(
     task: Task,
     reason: str,
     *,
+    raisers: Sequence[object],
+    call: object,
     note: str | None,
     working: Iterable[Task],
-    asked: Sequence[str],
+    elicitations: Sequence[object],
     clock: Clock,
 ) -> Reply:
-    """The answer in the place of a result; `working` and `asked` are what its server has open."""
-    why = (
-        f"{task.server} asks a question before it goes on with {task.tool}: answer it, "
-        if reason == "input_required"
-        else f"{task.tool} on {task.server} is still running: go on with other things, "
-    )
+    """The answer in the place of a result. `raisers` are the calls behind its server's questions.
+
+    A raiser of None is a question of which that is not known.
+    """
+    if call in raisers:
+        why = f"{task.server} asks a question before it goes on with {task.tool}: answer it, "
+    elif raisers:
+        why = (
+            f"{task.tool} on {task.server} is still running; {task.server} has a question open: "
+            "answer it, "
+        )
+    else:
+        why = f"{task.tool} on {task.server} is still running: go on with other things, "
     return Reply.sentence(
         f"{why}then call await_activity or get_task_result with task_id {task.id}."
         + (f" {note}" if note else ""),
@@ -48,7 +111,7 @@ def promoted(
             "reason": reason,
             "pending_on_server": {
                 "tasks": [shown_task(other, clock) for other in working],
-                "elicitations_for_server": asked,
+                "elicitations_for_server": elicitations,
             },
         },
     )

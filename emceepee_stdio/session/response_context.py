@@ -4,17 +4,39 @@ Events are cut to fit; questions are never left out, because a server is blocked
 """
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Protocol, cast
 
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.config import Settings
+from emceepee_stdio.journal import Secrets
 from emceepee_stdio.json_values import mapping
-from emceepee_stdio.session.session import Session
-from emceepee_stdio.state import Event, Lease, PendingRequest, RequestKind
+from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.questions import question_of
+from emceepee_stdio.state import Event, EventLog, Lease, PendingRequest, RequestKind, Requests
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = ["lease_events", "pending_client", "shown_elicitation", "shown_event", "shown_sampling"]
+__all__ = [
+    "lease_events",
+    "pending_client",
+    "shown_elicitation",
+    "shown_elicitations",
+    "shown_event",
+    "shown_sampling",
+    "task_of",
+]
 
 
-def lease_events(session: Session, lease: Lease) -> tuple[Lease, list[dict[str, object]]]:
+class _Session(Protocol):
+    """What of the session is looked at; the session itself shows questions, too."""
+
+    clock: Clock
+    settings: Settings
+    secrets: Secrets
+    events: EventLog
+    requests: Requests
+
+
+def lease_events(session: _Session, lease: Lease) -> tuple[Lease, list[dict[str, object]]]:
     """The first events of a lease that fit into one answer; the others wait again."""
     limits = session.settings.limits
     shown: list[dict[str, object]] = []
@@ -30,7 +52,7 @@ def lease_events(session: Session, lease: Lease) -> tuple[Lease, list[dict[str, 
     return lease, shown
 
 
-def shown_event(session: Session, event: Event) -> dict[str, object]:
+def shown_event(session: _Session, event: Event) -> dict[str, object]:
     data = event.data
     encoded = to_json(data)
     shown: dict[str, object] = {
@@ -49,7 +71,7 @@ def shown_event(session: Session, event: Event) -> dict[str, object]:
     return shown
 
 
-def pending_client(session: Session) -> dict[str, list[dict[str, object]]]:
+def pending_client(session: _Session) -> dict[str, list[dict[str, object]]]:
     """Everything that waits on the client."""
     pending = session.requests.pending()
     return {
@@ -66,7 +88,13 @@ def pending_client(session: Session) -> dict[str, list[dict[str, object]]]:
     }
 
 
-def shown_elicitation(session: Session, asked: PendingRequest) -> dict[str, object]:
+def shown_elicitations(session: _Session, server: str) -> list[dict[str, object]]:
+    """What a server asks the user, in the same words wherever it is shown."""
+    pending = session.requests.pending(kind=RequestKind.ELICITATION, server=server)
+    return [shown_elicitation(session, asked) for asked in pending]
+
+
+def shown_elicitation(session: _Session, asked: PendingRequest) -> dict[str, object]:
     """A question to the user: the message cut, schema and URL whole."""
     params = asked.params
     message = session.secrets.mask(str(params.get("message", "")))
@@ -81,7 +109,7 @@ def shown_elicitation(session: Session, asked: PendingRequest) -> dict[str, obje
     return shown
 
 
-def shown_sampling(session: Session, asked: PendingRequest, *, whole: bool) -> dict[str, object]:
+def shown_sampling(session: _Session, asked: PendingRequest, *, whole: bool) -> dict[str, object]:
     """A question to the model: a preview, or all of it."""
     shown = _head(session, asked)
     if whole:
@@ -94,11 +122,18 @@ def shown_sampling(session: Session, asked: PendingRequest, *, whole: bool) -> d
     return shown
 
 
-def _head(session: Session, asked: PendingRequest) -> dict[str, object]:
-    now = session.clock.now()
+def task_of(asked: PendingRequest) -> str | None:
+    """The task that a question belongs to, where it is known which call asked."""
+    call = question_of(asked).call
+    return call.task if isinstance(call, Call) else None
+
+
+def _head(session: _Session, asked: PendingRequest) -> dict[str, object]:
+    now, task = session.clock.now(), task_of(asked)
     return {
         "request_id": asked.id,
         "server": asked.server,
+        **({} if task is None else {"task_id": task}),
         "age_ms": round((now - asked.created_at) * 1000),
         "expires_in_ms": max(round((asked.expires_at - now) * 1000), 0),
     }

@@ -22,7 +22,7 @@ class Notified:
     server: str
     method: str
     params: Raw | None
-    received_at: float
+    created_at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Logged:
 
     server: str
     line: LogLine
-    received_at: float
+    created_at: float
 
 
 def ring_of(rings: dict[str, Ring[T]], server: str, *, capacity: int, servers: int) -> Ring[T]:

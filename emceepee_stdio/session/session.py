@@ -18,6 +18,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING
 
 import anyio
+from msgspec import Raw
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Settings
@@ -25,9 +26,10 @@ from emceepee_stdio.errors import ProxyError, TaskLimit
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal, JournalEvent, Secrets
 from emceepee_stdio.session.client_calls import Call, Calls
-from emceepee_stdio.session.promotion import promoted
-from emceepee_stdio.session.questions import Questions
+from emceepee_stdio.session.promotion import progress_text, promoted, shown_arguments
+from emceepee_stdio.session.questions import Questions, question_of
 from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.response_context import shown_elicitations
 from emceepee_stdio.state import (
     EventLog,
     EventType,
@@ -217,12 +219,19 @@ class Session:
         self._forget(call)
         call.answered = True
 
-    def cancel_task(self, task_id: str) -> Task:
-        """Stop a working task, also at its server."""
+    def cancel_task(self, task_id: str, *, by: Call | None = None) -> Task:
+        """Stop a working task, also at its server; the answer of `by` tells it."""
         task = self.tasks.cancel(task_id, now=self.clock.now())
         self._stop(task_id)
-        self._tell_task(EventType.TASK_CANCELLED, task)
+        event_id = self._tell_task(EventType.TASK_CANCELLED, task)
+        if by is not None:
+            by.own_events.append(event_id)
         return task
+
+    def note_progress(self, call: Call, params: Raw) -> None:
+        """How far a call is that has become a task."""
+        if call.task is not None and (text := progress_text(params)):
+            self.tasks.report(call.task, self.secrets.mask(text), now=self.clock.now())
 
     def fetch(self, task_id: str) -> Task:
         """A task for the client to take; once it has ended, its outcome is kept a while longer."""
@@ -238,11 +247,19 @@ class Session:
         self._promotions.clear(call)
         now = self.clock.now()
         task = self.tasks.promote(
-            call.slot, server=call.server, tool=call.tool, now=now, ttl=call.ttl
+            call.slot,
+            server=call.server,
+            tool=call.tool,
+            args=shown_arguments(call.args, mask=self.secrets.mask),
+            now=now,
+            ttl=call.ttl,
         )
         call.task = task.id
         self.ticker.look(task.expires_at)
-        call.own_events.append(self._tell_task(EventType.TASK_CREATED, task, reason=reason))
+        ttl_ms = round((task.expires_at - now) * 1000)
+        call.own_events.append(
+            self._tell_task(EventType.TASK_CREATED, task, reason=reason, ttl_ms=ttl_ms)
+        )
         self.journal.record(
             JournalEvent.TOOL_EXECUTION_TIMEOUT,
             server=task.server,
@@ -250,13 +267,16 @@ class Session:
             task_id=task.id,
             reason=reason,
         )
+        raisers = [question_of(a).call for a in self.requests.pending(server=task.server)]
         call.reply(
             promoted(
                 task,
                 reason,
+                raisers=raisers,
+                call=call,
                 note=call.note,
                 working=self.tasks.working(server=task.server),
-                asked=[asked.id for asked in self.requests.pending(server=task.server)],
+                elicitations=shown_elicitations(self, task.server),
                 clock=self.clock,
             )
         )
@@ -296,19 +316,22 @@ class Session:
         data = {"request_id": asked.id, "reason": reason}
         self.tell(_CLOSED[asked.kind], server=asked.server, data=data)
 
-    def make_way(self, server: str, asking: object) -> None:
+    def make_way(self, asked: PendingRequest, asking: object) -> None:
         """A client that calls one tool at a time could not answer: let its calls go, soon."""
         grace = self.clock.now() + self.settings.timeouts.promotion_grace_ms / 1000
-        for call in self._calls.waiting_on(server):
-            if asking is None or asking is call:
-                self._promote_at(call, min(grace, call.promote_at))
+        for call in self._calls.waiting_on(asked.server):
+            if asking is call or (asking is None and self.settings.promote_on_input):
+                call.questions.add(asked.id)
+                call.questions &= self.requests.open.keys()
+                if self.settings.promote_on_input:
+                    self._promote_at(call, min(grace, call.promote_at))
 
     # Time
 
     def _expire(self, now: float) -> None:
         for call in self._promotions.pop_due(now=now):
-            asked = self.requests.pending(server=call.server)
-            if asked or now >= call.deadline:
+            if now >= call.deadline or self.requests.pending(server=call.server):
+                asked = call.questions & self.requests.open.keys()
                 self.promote(call, "input_required" if asked else "timeout")
             else:  # what was asked has been answered or taken back meanwhile
                 self._promote_at(call, call.deadline)

@@ -5,6 +5,7 @@ be refused. A finished task keeps its outcome for the session until it was fetch
 after that; when an outcome has to go, the reason and the time stay known.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -45,7 +46,10 @@ TASK_STATES = Machine(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A view of one task. `result` is whatever the caller stored; `error` says what went wrong."""
+    """A view of one task. `result` is whatever the caller stored; `error` says what went wrong.
+
+    `args` is what may be shown of its arguments, `status_message` the last that it said of itself.
+    """
 
     id: str
     server: str
@@ -54,6 +58,8 @@ class Task:
     created_at: float
     updated_at: float
     expires_at: float
+    args: object = None
+    status_message: str | None = None
     result: object = None
     error: str | None = None
     size: int = 0
@@ -103,6 +109,7 @@ class Tasks:
         self._working: dict[str, Task] = {}
         self._finished: dict[str, Task] = {}
         self._finished_bytes = 0
+        self._ended: Counter[TaskStatus] = Counter()
         self._tombstones = Tombstones()
         self._deadlines: Deadlines[str] = Deadlines()
 
@@ -143,7 +150,14 @@ class Tasks:
         return ttl
 
     def promote(
-        self, slot: Slot, *, server: str, tool: str, now: float, ttl: float | None = None
+        self,
+        slot: Slot,
+        *,
+        server: str,
+        tool: str,
+        now: float,
+        args: object = None,
+        ttl: float | None = None,
     ) -> Task:
         """Turn a call in flight into a working task, in the same place."""
         ttl = self.check_ttl(ttl)
@@ -158,10 +172,16 @@ class Tasks:
             created_at=now,
             updated_at=now,
             expires_at=now + ttl,
+            args=args,
         )
         self._working[task.id] = task
         self._deadlines.set(task.id, task.expires_at)
         return task
+
+    def report(self, task_id: str, message: str, *, now: float) -> None:
+        """A working task says how far it is; of one that has ended it no longer counts."""
+        if task := self._working.get(task_id):
+            self._working[task_id] = replace(task, status_message=message, updated_at=now)
 
     def complete(self, task_id: str, result: object, *, now: float, size: int = 0) -> Task | None:
         """Keep the result; None when it came too late to count."""
@@ -204,6 +224,10 @@ class Tasks:
 
     def working(self, *, server: str | None = None) -> list[Task]:
         return [task for task in self._working.values() if server in (None, task.server)]
+
+    def totals(self) -> dict[TaskStatus, int]:
+        """How many are at work, and how many came to each end since the start."""
+        return {s: self._ended[s] for s in TaskStatus} | {TaskStatus.WORKING: len(self._working)}
 
     def all(self) -> Iterator[Task]:
         """Working tasks first, then the finished ones, each oldest first."""
@@ -250,6 +274,7 @@ class Tasks:
 
     def _finish(self, task: Task) -> Task:
         del self._working[task.id]
+        self._ended[task.status] += 1
         self._deadlines.clear(task.id)
         self._finished[task.id] = task
         self._finished_bytes += task.size

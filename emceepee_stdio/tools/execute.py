@@ -112,6 +112,7 @@ async def _prepare(runtime: Runtime, p: ExecuteTool, call: Call) -> None:
 def _send(runtime: Runtime, backend: Backend, p: ExecuteTool, call: Call, args: Raw) -> None:
     if call.slot is None:
         _begin(runtime, backend, p, call)
+    call.args = args
     request = OutgoingRequest(
         method="tools/call",
         params={"name": p.tool, "arguments": args},
@@ -143,6 +144,7 @@ def _needs_schema(backend: Backend, p: ExecuteTool, call: Call) -> bool:
 
 def _begin(runtime: Runtime, backend: Backend, p: ExecuteTool, call: Call) -> None:
     """How long this client may be kept waiting; a word is noted when it asked for more."""
+    call.args = _given(p)  # it may become a task at once
     times = runtime.settings.timeouts
     wanted = (times.call_ms if p.timeout_ms is UNSET else p.timeout_ms) / 1000
     wanted = min(wanted, times.call_max_ms / 1000)

@@ -83,7 +83,7 @@ async def get_logs(runtime: Runtime, p: GetLogs, call: Call) -> Reply:  # noqa: 
         keep = await _searched(runtime, rings, keep, pattern(runtime, p.pattern))
     newest = sorted(
         (line for ring in rings.values() for line in ring.last(p.limit, keep)),
-        key=lambda line: line.received_at,
+        key=lambda line: line.created_at,
     )[-p.limit :]
     share = Counter(line.server for line in newest)
     readings = [
@@ -149,7 +149,7 @@ def _notified(runtime: Runtime, item: Notified) -> dict[str, object]:
     shown: dict[str, object] = {
         "server": item.server,
         "method": item.method,
-        "received_at": runtime.clock.iso(item.received_at),
+        "created_at": runtime.clock.iso(item.created_at),
     }
     if item.params is not None:
         shown["params"] = item.params
@@ -160,7 +160,7 @@ def _logged(runtime: Runtime, entry: Logged) -> dict[str, object]:
     shown: dict[str, object] = {
         "server": entry.server,
         "source": entry.line.source.value,
-        "at": runtime.clock.iso(entry.received_at),
+        "created_at": runtime.clock.iso(entry.created_at),
         "text": entry.line.text,
     }
     if entry.line.level is not None:

@@ -8,9 +8,9 @@ from emceepee_stdio.errors import CallFailed
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.promotion import shown_task
 from emceepee_stdio.session.reply import Reply
-from emceepee_stdio.session.response_context import shown_elicitation
+from emceepee_stdio.session.response_context import shown_elicitations, task_of
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.state import IllegalMove, RequestKind, TaskStatus
+from emceepee_stdio.state import IllegalMove, TaskStatus
 from emceepee_stdio.tools.registry import Params
 
 __all__ = [
@@ -79,13 +79,10 @@ async def list_tasks(runtime: Runtime, p: ListTasks, call: Call) -> Reply:  # no
 async def get_task(runtime: Runtime, p: GetTask, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
     session = runtime.session
     task = session.tasks.get(p.task_id, now=runtime.clock.now())
-    pending = session.requests.pending(kind=RequestKind.ELICITATION, server=task.server)
     return Reply.json(
         {
             "task": shown_task(task, runtime.clock),
-            "pending_elicitations_for_server": [
-                shown_elicitation(session, asked) for asked in pending
-            ],
+            "pending_elicitations_for_server": shown_elicitations(session, task.server),
         }
     )
 
@@ -107,12 +104,16 @@ async def get_task_result(runtime: Runtime, p: GetTaskResult, call: Call) -> Rep
         return task.result
     if task.status is TaskStatus.WORKING:
         waits = session.requests.pending(server=task.server)
-        reason = "it waits for the answer to a question" if waits else "it is still working"
+        reason = "it is still working"
+        if task.id in map(task_of, waits):
+            reason = "it waits for the answer to a question"
+        elif waits:
+            reason = f"{reason}; {task.server} has a question open"
         return Reply.sentence(
             f"No result yet: {reason}.",
             {
                 "task": shown_task(task, runtime.clock),
-                "pending_elicitations_for_server": [w.id for w in waits],
+                "pending_elicitations_for_server": shown_elicitations(session, task.server),
             },
         )
     if task.status is TaskStatus.FAILED and task.error:
@@ -124,9 +125,9 @@ async def get_task_result(runtime: Runtime, p: GetTaskResult, call: Call) -> Rep
     )
 
 
-async def cancel_task(runtime: Runtime, p: CancelTask, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
+async def cancel_task(runtime: Runtime, p: CancelTask, call: Call) -> Reply:
     try:
-        task = runtime.session.cancel_task(p.task_id)
+        task = runtime.session.cancel_task(p.task_id, by=call)
     except IllegalMove as refused:
         message = f"It had already ended: {refused.source.value}."
         return Reply.json({"success": False, "message": message})

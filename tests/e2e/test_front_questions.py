@@ -30,9 +30,10 @@ def promoted(answer: Answer) -> tuple[str, str]:
     """The task and the question of a call that was promoted because its server asked."""
     assert answer.json["reason"] == "input_required"
     asked = answer.json["pending_on_server"]["elicitations_for_server"]
-    assert asked == answer.questions
-    assert len(asked) == 1
-    return answer.task, asked[0]
+    elicitations = answer.pending["elicitations"]
+    assert [q["request_id"] for q in asked] == [q["request_id"] for q in elicitations]
+    [question] = answer.questions
+    return answer.task, question
 
 
 async def accept(client: Client, question: str, **content: Any) -> Answer:
@@ -64,7 +65,12 @@ async def test_a_client_that_calls_one_tool_at_a_time_can_answer_what_its_call_a
         ]
         held = await client.call("get_task", task_id=task)
         assert [q["request_id"] for q in held.json["pending_elicitations_for_server"]] == [question]
+        assert shown.get("task_id") == (task if era == "modern" else None), "only what is known"
         early = await client.call("get_task_result", task_id=task)
+        [again_shown] = early.json["pending_elicitations_for_server"]
+        [held_shown] = held.json["pending_elicitations_for_server"]
+        assert again_shown.keys() == held_shown.keys() == shown.keys()
+        assert ("waits for the answer" in early.text) == (era == "modern")
         assert early.json["task"]["status"] == "working"
         assert early.questions == [question]
         told = await accept(client, question, **ALICE)
@@ -346,7 +352,8 @@ async def test_a_call_made_while_a_question_waits_is_soon_a_task(tmp_path: Path,
         assert quick.text == "still quick"
         assert quick.questions == [question]
         slow = await client.execute("slow", args={"seconds": 60}, timeout_ms=40_000)
-        assert slow.json["reason"] == "input_required"
+        assert slow.json["reason"] == "timeout", "the question is older than the call"
+        assert "s has a question open" in slow.text
         read = await client.call("read_resource", server="s", uri="fixture://one")
         assert read.text == "text of fixture://one"
         await accept(client, question, **ALICE)
@@ -418,9 +425,10 @@ async def test_an_answer_races_with_its_expiry_and_one_of_them_counts(
         for n in range(8):
             asking = await client.execute("ask")
             task = asking.task
-            [question] = asking.json["pending_on_server"]["elicitations_for_server"] or [None]
-            if question is None:
+            [shown] = asking.json["pending_on_server"]["elicitations_for_server"] or [None]
+            if shown is None:
                 continue
+            question = shown["request_id"]
             if n % 2:
                 await client.call("await_activity", timeout_ms=40 + 3 * n)
             answered = await accept(client, question, **ALICE)

@@ -116,7 +116,8 @@ class Wild(Client):
                 return answer
             # Garbage may be a question, and the call may have to wait for its answer.
             for question in answer.json["pending_elicitations_for_server"]:
-                await self.call("respond_to_elicitation", request_id=question, action="decline")
+                asked = question["request_id"]
+                await self.call("respond_to_elicitation", request_id=asked, action="decline")
         raise AssertionError(f"the task does not end: {answer}")
 
     def _take(self, message: Message) -> None:

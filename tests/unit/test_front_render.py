@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
+from emceepee_stdio.backends.backend_events import Question
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Settings
 from emceepee_stdio.front.limits import ceiling_ms
@@ -19,6 +20,7 @@ from emceepee_stdio.state import EventType, RequestKind
 from emceepee_stdio.versions import SERVER_INFO
 
 IDENTITY = b'{"name":"emceepee","version":"1"}'
+NOBODYS = Question(method="", params=None, key=0, deliver=lambda _: True)
 
 
 def session(tmp_path: Path, **limits: int) -> Session:
@@ -112,10 +114,12 @@ async def test_every_question_is_shown_whatever_its_size(tmp_path: Path) -> None
         {},
     ]
     for params in asked:
-        made.requests.add(RequestKind.ELICITATION, server="s", params=params, now=0.0)
+        made.requests.add(
+            RequestKind.ELICITATION, server="s", params=params, now=0.0, source=NOBODYS
+        )
     says = {"role": "user", "content": [{"type": "text", "text": "say a lot"}]}
     for params in ({"messages": [says]}, {"messages": []}, {"messages": 7}, {"messages": [8]}):
-        made.requests.add(RequestKind.SAMPLING, server="s", params=params, now=0.0)
+        made.requests.add(RequestKind.SAMPLING, server="s", params=params, now=0.0, source=NOBODYS)
     pending = context(rendered(made))["pending_client_action"]
     shown = pending["elicitations"]
     assert [len(shown), len(pending["sampling_requests"])] == [4, 4]

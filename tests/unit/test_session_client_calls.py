@@ -17,7 +17,9 @@ from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.backend_handler import BackendHandler
 from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.promotion import shown_task
 from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.response_context import shown_elicitation
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import EventType, RequestKind, RequestStatus, TaskStatus
 from emceepee_stdio.wire.codec import RpcError
@@ -26,10 +28,16 @@ from emceepee_stdio.wire.codec import RpcError
 class Asking:
     """A question of a server, and what became of it."""
 
-    def __init__(self, call: object = None, *, params: bytes = b'{"message":"who?"}') -> None:
+    def __init__(
+        self,
+        call: object = None,
+        *,
+        params: bytes = b'{"message":"who?"}',
+        method: str = "elicitation/create",
+    ) -> None:
         self.outcomes: list[bytes | RpcError] = []
         self.question = Question(
-            method="elicitation/create",
+            method=method,
             params=Raw(params),
             key=self,
             deliver=self._deliver,
@@ -61,6 +69,10 @@ class World:
 
     def withdrawn(self, server: str, asking: Asking) -> None:
         self._handler.take(server, Withdrawn(asking))
+
+    def sentence(self, call: Call) -> str:
+        [reply] = self.answers[id(call)]
+        return json.loads(b"[%b]" % reply.content)[0]["text"]
 
     def told(self) -> list[str]:
         """The kinds of all events so far."""
@@ -185,7 +197,8 @@ async def test_a_call_made_while_a_question_waits_gets_a_second(world: World) ->
     world.after(0.2)
     said = world.said(call)
     assert said is not None
-    assert said["reason"] == "input_required"
+    assert said["reason"] == "timeout", "the question is older than the call"
+    assert "s has a question open" in world.sentence(call)
     assert world.said(other) is None
     late = world.call(within=30)
     world.withdrawn("s", question)
@@ -200,6 +213,123 @@ async def test_the_plain_timeout_can_be_had_back(tmp_path: Path) -> None:
     late = world.call(within=5)
     world.after(4.9)
     assert (world.said(call), world.said(late)) == (None, None)
+
+
+async def test_without_promotion_on_input_a_call_that_ran_out_of_time_says_just_that(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, promote_on_input=False)
+    call, asking = world.call(within=5), world.call(within=6)
+    world.asked("s", Asking())
+    world.asked("s", Asking(asking))
+    world.after(7)
+    assert (world.said(call) or {})["reason"] == "timeout"
+    assert (world.said(asking) or {})["reason"] == "input_required", "it is known to have asked"
+
+
+async def test_a_call_is_not_said_to_have_asked_what_another_is_known_to_have_asked(
+    world: World,
+) -> None:
+    first, second = world.call(within=0.5), world.call()
+    world.asked("s", Asking(second))
+    world.after(1)
+    assert (world.said(first) or {})["reason"] == "timeout"
+    assert world.sentence(first).startswith("t on s is still running; s has a question open")
+    assert (world.said(second) or {})["reason"] == "input_required"
+    assert world.sentence(second).startswith("s asks a question before it goes on with t")
+
+
+async def test_of_a_question_that_no_call_is_known_to_have_raised_no_cause_is_claimed(
+    world: World,
+) -> None:
+    call = world.call()
+    world.asked("s", Asking())
+    world.after(0.2)
+    assert (world.said(call) or {})["reason"] == "input_required"
+    assert "before it goes on" not in world.sentence(call)
+    assert world.sentence(call).startswith("t on s is still running; s has a question open")
+
+
+async def test_what_a_promotion_shows_of_its_server_are_elicitations_whole_and_no_samplings(
+    world: World,
+) -> None:
+    call = world.call()
+    sampling = Asking(params=b'{"messages":[]}', method="sampling/createMessage")
+    world.asked("s", sampling)
+    world.asked("s", Asking(call))
+    world.asked("other", Asking())
+    world.after(0.2)
+    said = world.said(call) or {}
+    [shown] = said["pending_on_server"]["elicitations_for_server"]
+    assert shown["message"] == "who?"
+    [asked] = world.session.requests.pending(kind=RequestKind.ELICITATION, server="s")
+    world.now -= 0.1  # back to the moment of the promotion
+    assert shown == shown_elicitation(world.session, asked)
+    assert shown["task_id"] == call.task
+
+
+async def test_a_question_names_the_task_of_the_call_that_asked_it(world: World) -> None:
+    call = world.call()
+    world.asked("s", Asking(call))
+    world.asked("s", Asking())
+    mine, of_nobody = world.session.requests.pending()
+    assert "task_id" not in shown_elicitation(world.session, mine), "it is no task yet"
+    world.after(0.2)
+    assert shown_elicitation(world.session, mine)["task_id"] == call.task
+    assert "task_id" not in shown_elicitation(world.session, of_nobody)
+
+
+# What a task shows of itself
+
+
+async def test_a_task_shows_its_arguments_without_secrets_and_not_all_of_them(
+    world: World,
+) -> None:
+    world.session.secrets.add(["hunter2hunter2"])
+    plain, secret, large = world.call(within=5), world.call(within=5), world.call(within=5)
+    plain.args = Raw(b'{"a":1}')
+    secret.args = Raw(b'{"password":"p4ssw0rd","said":"it is hunter2hunter2"}')
+    large.args = Raw(b'{"text":"%b"}' % (b"x" * 5_000))
+    world.after(6)
+    shown = [(world.said(call) or {})["proxy_task"]["tool_args"] for call in (plain, secret, large)]
+    assert shown[0] == {"a": 1}
+    assert "p4ssw0rd" not in json.dumps(shown[1])
+    assert "hunter2" not in json.dumps(shown[1])
+    assert len(json.dumps(shown[2])) < 1_000
+
+
+async def test_progress_of_a_task_is_kept_and_moves_its_time(world: World) -> None:
+    call = world.call(within=5)
+    world.session.note_progress(call, Raw(b'{"progressToken":1,"progress":1}'))
+    world.after(6)
+    task = world.session.tasks.get(call.task or "", now=world.now)
+    assert task.status_message is None, "what came before belongs to the call"
+    world.after(10)
+    progress = b'{"progressToken":1,"progress":2,"total":4,"message":"half of it"}'
+    world.session.note_progress(call, Raw(progress))
+    task = world.session.tasks.get(call.task or "", now=world.now)
+    assert (task.status_message, task.updated_at) == ("half of it (2 of 4)", world.now)
+    world.after(1)
+    for odd in (b"7", b'{"progress":"x"}', b'{"progressToken":1}', b"[" * 99):
+        world.session.note_progress(call, Raw(odd))
+    world.session.note_progress(call, Raw(b'{"progress":3,"message":"%b"}' % (b"x" * 5_000)))
+    task = world.session.tasks.get(call.task or "", now=world.now)
+    assert len(task.status_message or "") < 300
+    assert shown_task(task, world.session.clock)["status_message"] == task.status_message
+    world.session.finish(call, Reply.text("done"))
+    world.session.note_progress(call, Raw(b'{"progress":4,"message":"late"}'))
+    assert "late" not in str(world.session.tasks.get(call.task or "", now=world.now).status_message)
+
+
+async def test_a_new_task_is_told_with_its_time_to_live(world: World) -> None:
+    call = world.call(within=0, ttl=10)
+    [event] = world.session.events.since(0)
+    assert dict(event.data) == {
+        "task_id": call.task,
+        "tool": "t",
+        "reason": "timeout",
+        "ttl_ms": 10_000,
+    }
 
 
 async def test_a_question_that_nobody_answers_is_refused_once(world: World) -> None:
@@ -315,7 +445,7 @@ def abandon(world: World, call: Call) -> None:
 
 def cancel_its_task(world: World, call: Call) -> None:
     world.after(1)
-    world.session.cancel_task(call.task or "")
+    world.session.cancel_task(call.task or "", by=Call(ceiling=45.0))
 
 
 def let_its_task_expire(world: World, _call: Call) -> None:

@@ -48,11 +48,11 @@ class Around:
     def log(self, server: str, text: str, level: str | None = None, source: str = "stderr") -> None:
         ring = self.runtime.session.logs.setdefault(server, Ring(self._lines))
         line = LogLine(source=LogSource(source), text=text, level=level)
-        ring.append(Logged(server=server, line=line, received_at=float(next(self.moments))))
+        ring.append(Logged(server=server, line=line, created_at=float(next(self.moments))))
 
     def notify(self, server: str, number: int) -> None:
         ring = self.runtime.session.notifications.setdefault(server, Ring(self._lines))
-        notified = Notified(server=server, method=f"n/{number}", params=None, received_at=0.0)
+        notified = Notified(server=server, method=f"n/{number}", params=None, created_at=0.0)
         ring.append(notified)
 
     async def logs(self, **arguments: Any) -> dict[str, Any]:
@@ -140,3 +140,14 @@ async def test_notifications_are_given_once_and_within_the_limit() -> None:
     rest = await around.notices(limit=3)
     assert [notice["method"] for notice in rest["notifications"]] == ["n/5", "n/6"]
     assert (rest["overwritten"], rest["remaining"]) == (0, 0)
+
+
+async def test_every_instant_has_the_same_name() -> None:
+    around = Around()
+    around.log("a", "line")
+    around.notify("a", 1)
+    [line] = (await around.logs())["logs"]
+    [notice] = (await around.notices())["notifications"]
+    for shown in (line, notice):
+        assert shown["created_at"].startswith("1970-01-01T00:00:0")
+        assert not {"at", "received_at"} & shown.keys()
