@@ -18,10 +18,8 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.backends.base import RemoteError
 from emceepee_stdio.errors import (
-    InvalidArguments,
     ProxyError,
     ServerDisconnected,
-    ServerNotFound,
     ToolNotFound,
 )
 from emceepee_stdio.journal import JournalEvent
@@ -29,9 +27,9 @@ from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.tools.listing import gather
 from emceepee_stdio.tools.registry import Params, Result
 from emceepee_stdio.tools.repair import depends_on_schema, is_plain, repaired
+from emceepee_stdio.tools.tool_resolution import server_of_tool
 from emceepee_stdio.wire.peer import OutgoingRequest
 
 __all__ = ["ExecuteTool", "execute_tool"]
@@ -93,7 +91,11 @@ def execute_tool(
 
 async def _prepare(runtime: Runtime, p: ExecuteTool, call: Call) -> None:
     """Find the server, learn its tools, see that a person has seen them; then send."""
-    backend = await _resolve(runtime, p, call)
+    backend = (
+        await server_of_tool(runtime, p.tool)
+        if p.server is UNSET
+        else runtime.servers.get(p.server)
+    )
     await checkpoint_if_cancelled()  # it may have been cancelled in the same moment
     args = None if _needs_schema(backend, p, call) else _repaired(runtime, backend, p, call)
     _begin(runtime, backend, p, call)
@@ -177,32 +179,6 @@ async def _learn(backend: Backend, runtime: Runtime) -> None:
     """The tools of a server that nobody has listed yet."""
     with suppress(ProxyError):
         await backend.list_all("tools", within=runtime.settings.timeouts.request_ms / 1000)
-
-
-async def _resolve(runtime: Runtime, p: ExecuteTool, call: Call) -> Backend:
-    """The named server, or the only one that has the tool."""
-    if p.server is not UNSET:
-        return runtime.servers.get(p.server)
-    having = _having(runtime, p.tool)
-    if not having:
-        await gather(runtime, "tools", ".*", call)
-        having = _having(runtime, p.tool)
-    if len(having) == 1:
-        return having[0]
-    if having:
-        names = ", ".join(sorted(backend.name for backend in having))
-        raise InvalidArguments(
-            f"Several servers have a tool {p.tool!r}: {names}.", hint="Say which with `server`."
-        )
-    names = ", ".join(runtime.servers.names()) or "none"
-    raise ServerNotFound(
-        f"No server has a tool {p.tool[:100]!r}; the servers are: {names}.",
-        hint="Call list_servers, or add_server to add the one that has it.",
-    )
-
-
-def _having(runtime: Runtime, tool: str) -> list[Backend]:
-    return [backend for backend in runtime.servers if backend.lists.tool(tool) is not None]
 
 
 def _schema(backend: Backend, tool: str) -> Mapping[str, object]:

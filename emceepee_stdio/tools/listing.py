@@ -38,6 +38,7 @@ __all__ = [
     "gather",
     "having",
     "matching",
+    "of_server",
     "page",
     "pattern",
 ]
@@ -110,6 +111,11 @@ async def matching(
 def having(*keys: str) -> Callable[[Item], Iterable[str]]:
     """The texts of an item that stand under these keys."""
     return lambda item: (str(item[1][key]) for key in keys if item[1].get(key))
+
+
+def of_server(server: str, item: Mapping[str, object]) -> dict[str, object]:
+    """An item under the name of the server that lists it, whatever the item itself says of that."""
+    return {"server": server} | dict(item) | {"server": server}
 
 
 async def gather(runtime: Runtime, kind: str, servers: str, call: Call) -> Found:

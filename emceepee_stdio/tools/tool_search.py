@@ -16,6 +16,7 @@ from emceepee_stdio.tools.listing import (
     gather,
     having,
     matching,
+    of_server,
     page,
     pattern,
 )
@@ -63,7 +64,7 @@ def _shown(server: str, tool: Mapping[str, object], detail: str) -> dict[str, ob
     if detail == "names":
         return head
     if detail == "full":
-        return {"server": server, **tool}
+        return of_server(server, tool)
     head["description"] = _first_sentence(str(tool.get("description") or tool.get("title") or ""))
     head["args"] = _arguments(tool.get("inputSchema"))
     return head

@@ -156,7 +156,7 @@ async def session(tmp_path: Path, mode: str = "auto") -> AsyncIterator[Runtime]:
 
 async def add(runtime: Runtime, url: str, person: Any = None, **fields: Any) -> ProxyError | None:
     """Have a model add it; the error, if there is one."""
-    call = Call(answer=lambda _: None, ceiling=10.0, person=person)
+    call = Call(answer=lambda _: None, ceiling=10.0, consent=person)
     try:
         await add_server(runtime, AddServer(name="s", url=url, **fields), call)
     except ProxyError as error:

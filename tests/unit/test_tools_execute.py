@@ -22,7 +22,7 @@ from emceepee_stdio.front.protocol import Protocol
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.session.server_registry import Environment
+from emceepee_stdio.session.server_registry import Environment, Origin
 from emceepee_stdio.state import Phase, TaskStatus
 from emceepee_stdio.wire.codec import RpcError
 from emceepee_stdio.wire.peer import OutgoingRequest
@@ -95,7 +95,7 @@ class World:
         )
 
     def begin(self) -> None:
-        member: Any = SimpleNamespace(backend=self.server, config=None)
+        member: Any = SimpleNamespace(backend=self.server, config=None, origin=Origin.CLIENT)
         self.runtime.servers.members["s"] = member
 
     async def know(self) -> None:

@@ -1,0 +1,88 @@
+"""Which server a call means that names none: the only one that has the tool.
+
+It is not known to be the only one before every configured server has listed its tools; whoever is
+asked first must not get what another was meant for. So they are waited for, a moment, and then the
+model has to say which it means.
+"""
+
+import anyio
+
+from emceepee_stdio.backends.backend import Backend
+from emceepee_stdio.errors import InvalidArguments, ProxyError, ServerNotFound
+from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.session.server_registry import Origin
+from emceepee_stdio.state import Phase
+
+__all__ = ["server_of_tool"]
+
+_LISTING_S = 1.0  # as long as a list waits for a server that is still connecting
+
+
+async def server_of_tool(runtime: Runtime, tool: str) -> Backend:
+    """The one; the error says between whom to choose."""
+    failed = await _list_tools(runtime, tool)
+    having = _having(runtime, tool)
+    names = ", ".join(sorted(backend.name for backend in having))
+    if len(having) > 1:
+        raise InvalidArguments(
+            f"Several servers have a tool {tool[:100]!r}: {names}.", hint="Say which with `server`."
+        )
+    missing = _unlisted(runtime)
+    if not having or _is_configured(runtime, having[0]):
+        missing -= failed  # a bad server costs itself, unless one of a model would stand in for it
+    if missing:
+        listed = f"{names} has a tool {tool[:100]!r}, but " if having else ""
+        raise InvalidArguments(
+            f"{listed}{', '.join(sorted(missing))} has not listed its tools yet.",
+            hint="Say which is meant with `server`.",
+        )
+    if having:
+        return having[0]
+    known = ", ".join(runtime.servers.names()) or "none"
+    raise ServerNotFound(
+        f"No server has a tool {tool[:100]!r}; the servers are: {known}.",
+        hint="Call list_servers, or add_server to add the one that has it.",
+    )
+
+
+async def _list_tools(runtime: Runtime, tool: str) -> set[str]:
+    """Have the tools listed that have to be known; the servers that cannot list theirs."""
+    failed = {name for name, entry in runtime.servers.broken.items() if not entry.switched_off}
+
+    async def ask(backend: Backend) -> None:
+        try:
+            await backend.list_all("tools", within=_LISTING_S * 2)  # the wait ends before
+        except ProxyError:
+            failed.add(backend.name)
+
+    asked = list(runtime.servers)
+    if _having(runtime, tool):
+        unlisted = _unlisted(runtime)
+        asked = [backend for backend in asked if backend.name in unlisted]
+    with anyio.move_on_after(_LISTING_S):
+        async with anyio.create_task_group() as tasks:
+            for backend in asked:
+                if backend.phase is Phase.FAILED:  # it is not started again for a list
+                    failed.add(backend.name)
+                else:
+                    tasks.start_soon(ask, backend)
+    return failed
+
+
+def _having(runtime: Runtime, tool: str) -> list[Backend]:
+    return [backend for backend in runtime.servers if backend.lists.tool(tool) is not None]
+
+
+def _unlisted(runtime: Runtime) -> set[str]:
+    """The configured servers of whose tools nothing is known."""
+    broken = {name for name, entry in runtime.servers.broken.items() if not entry.switched_off}
+    return broken | {
+        backend.name
+        for backend in runtime.servers
+        if backend.lists.tools is None and _is_configured(runtime, backend)
+    }
+
+
+def _is_configured(runtime: Runtime, backend: Backend) -> bool:
+    member = runtime.servers.members.get(backend.name)
+    return member is not None and member.origin is Origin.CONFIGURATION
