@@ -35,7 +35,7 @@ from emceepee_stdio.backends.connection import Channel, Connection
 from emceepee_stdio.backends.exchange import Exchange, ExchangeContext
 from emceepee_stdio.backends.health import Health, HealthPolicy
 from emceepee_stdio.backends.lists import KINDS, Item, Kind, Lists, differ
-from emceepee_stdio.backends.notifications import decoded, log_line, without_stream
+from emceepee_stdio.backends.notifications import LOG_LEVELS, decoded, log_line, without_stream
 from emceepee_stdio.backends.subscription_stream import ACKNOWLEDGED
 from emceepee_stdio.backends.subscriptions import Subscriptions
 from emceepee_stdio.backends.supervisor import Supervisor
@@ -51,13 +51,11 @@ from emceepee_stdio.errors import (
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.state.phases import Phase
 from emceepee_stdio.state.restarts import RestartPolicy, Restarts
-from emceepee_stdio.wire.codec import INVALID_PARAMS, METHOD_NOT_FOUND, to_json
+from emceepee_stdio.wire.codec import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, to_json
 from emceepee_stdio.wire.peer import OutgoingRequest
 
 __all__ = ["Backend", "BackendOptions", "Roots"]
 
-_RESOURCE_NOT_FOUND = -32002
-_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 _LIST_CHANGED = {
     "notifications/tools/list_changed": (Kind.TOOLS,),
     "notifications/resources/list_changed": (Kind.RESOURCES, Kind.TEMPLATES),
@@ -336,8 +334,8 @@ class Backend(Sender):
 
     async def set_log_level(self, level: str, *, within: float) -> None:
         """At once on a handshake connection; on a modern one each later request asks for it."""
-        if level not in _LEVELS:
-            raise InvalidArguments(f"{level!r} is no log level: {', '.join(_LEVELS)}.")
+        if level not in LOG_LEVELS:
+            raise InvalidArguments(f"{level!r} is no log level: {', '.join(LOG_LEVELS)}.")
         connection, left = await self._reach(within)
         if not connection.is_modern:
             try:
@@ -394,6 +392,6 @@ def _light_request(connection: Connection) -> str:
 
 
 def _is_missing_resource(error: RemoteError) -> bool:
-    if error.error.code == _RESOURCE_NOT_FOUND:
+    if error.error.code == RESOURCE_NOT_FOUND:
         return True
     return error.error.code == INVALID_PARAMS and "uri" in mapping(decoded(error.error.data))

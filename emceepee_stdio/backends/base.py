@@ -18,6 +18,7 @@ from emceepee_stdio.wire.codec import RpcError
 from emceepee_stdio.wire.peer import OutgoingRequest
 
 __all__ = [
+    "EXCERPT_BYTES",
     "Cancel",
     "Era",
     "Hello",
@@ -29,6 +30,8 @@ __all__ = [
     "SessionIds",
     "Snapshot",
 ]
+
+EXCERPT_BYTES = 200  # shows what came instead of an object, in one line of an error
 
 Params = Mapping[str, object]
 OnResult = Callable[[Raw | ProxyError], None]

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from emceepee_stdio import __version__
-from emceepee_stdio.backends.base import Era, Hello
+from emceepee_stdio.backends.base import EXCERPT_BYTES, Era, Hello
 from emceepee_stdio.errors import CannotConnect
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.versions import (
@@ -132,7 +132,7 @@ def _object(result: Raw, *, server: str, method: str) -> dict[str, object]:
     try:
         return msgspec.json.decode(result, type=dict[str, object])
     except (msgspec.MsgspecError, RecursionError):
-        shown = bytes(result)[:200].decode(errors="replace")
+        shown = bytes(result)[:EXCERPT_BYTES].decode(errors="replace")
         raise CannotConnect(
             f"{server} answered {method} with something that is no object: {shown}",
             hint="This is not an MCP server, or a broken one: check the command.",
@@ -154,4 +154,4 @@ def _text(value: object) -> str | None:
 
 
 def _shown(value: object) -> str:
-    return to_json(value)[:200].decode(errors="replace")
+    return to_json(value)[:EXCERPT_BYTES].decode(errors="replace")

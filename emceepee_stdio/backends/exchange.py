@@ -12,7 +12,7 @@ from functools import partial
 from msgspec import Raw
 
 from emceepee_stdio.backends.backend_events import Emit
-from emceepee_stdio.backends.base import Cancel, Era, OnResult, RemoteError
+from emceepee_stdio.backends.base import EXCERPT_BYTES, Cancel, Era, OnResult, RemoteError
 from emceepee_stdio.backends.connection import Connection
 from emceepee_stdio.backends.input_required import InputRounds, asks_for_input, required_urls
 from emceepee_stdio.backends.supervisor import Supervisor
@@ -23,7 +23,6 @@ from emceepee_stdio.wire.peer import OutgoingRequest
 __all__ = ["Exchange", "ExchangeContext"]
 
 _BRACE = ord("{")
-_SHOWN_BYTES = 200
 # What the SDK says of a tool whose questions belong to the other era: worth a hint, no more.
 _SAID_IN_MODERN = "back-channel"
 _SAID_IN_LEGACY = "returned an invalid result"
@@ -105,7 +104,7 @@ class Exchange:
             return self._advised(outcome, connection)
         if memoryview(outcome)[0] == _BRACE:
             return outcome
-        shown = bytes(memoryview(outcome)[:_SHOWN_BYTES]).decode(errors="replace")
+        shown = bytes(memoryview(outcome)[:EXCERPT_BYTES]).decode(errors="replace")
         return CallFailed(
             f"{self._context.server} answered {self._request.method} with something that is no "
             f"object: {shown}"

@@ -33,7 +33,7 @@ __all__ = ["InputRounds", "asks_for_input", "required_urls"]
 _URL_REQUIRED = -32042
 # A server that only wants to be called again is given a moment, longer each time.
 _FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 1.0
+_MAX_PAUSE_S = 1.0
 _NULL = Raw(b"null")
 _KNOWN = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 
@@ -139,7 +139,7 @@ class InputRounds:
                 self._check_limit(asked)
             else:
                 await self._pause(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE_S)
+                pause = min(pause * 2, _MAX_PAUSE_S)
             params = {**(self._request.params or {}), **await self._answers(interim)}
             result = await self._connection.request(replace(self._request, params=params))
         return result

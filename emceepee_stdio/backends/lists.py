@@ -14,16 +14,16 @@ import msgspec
 from msgspec import Raw
 
 from emceepee_stdio.backends.base import RemoteError
-from emceepee_stdio.clock import Clock
+from emceepee_stdio.clock import DAY_S, Clock
 from emceepee_stdio.errors import CallFailed, CallTimeout
 from emceepee_stdio.wire.codec import METHOD_NOT_FOUND
 
 __all__ = ["KINDS", "Item", "Kind", "Lists", "differ"]
 
 Item = Mapping[str, object]
-_MAX_PAGES = 1_000
-_MAX_ITEMS = 100_000
-_LONGEST_LIFE = 24 * 3600.0
+_MAX_PAGES = 1_000  # a server whose cursors never end would be read for ever
+_MAX_ITEMS = 100_000  # far above any real server; bounds the memory
+_MAX_TTL_S = DAY_S  # a list that never expires would hide a change that was not told
 
 
 class Kind(StrEnum):
@@ -226,4 +226,4 @@ def _life(ttl_ms: object) -> float:
     """Seconds; none where the server names none."""
     if isinstance(ttl_ms, bool) or not isinstance(ttl_ms, int | float):
         return 0.0
-    return min(max(ttl_ms, 0), _LONGEST_LIFE * 1000) / 1000
+    return min(max(ttl_ms, 0), _MAX_TTL_S * 1000) / 1000

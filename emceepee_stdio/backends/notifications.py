@@ -3,6 +3,8 @@
 Pure, and never raises: one that cannot be read is passed on as it came.
 """
 
+from typing import Literal, get_args
+
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
@@ -10,9 +12,12 @@ from emceepee_stdio.backends.backend_events import LogLine, LogSource
 from emceepee_stdio.versions import SUBSCRIPTION_ID
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = ["Mark", "decoded", "log_line", "without_stream"]
+__all__ = ["LOG_LEVELS", "LogLevel", "Mark", "decoded", "log_line", "without_stream"]
 
+LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 Mark = int | str
+
+LOG_LEVELS = get_args(LogLevel)  # the least severe first
 
 _STREAM_BYTES = SUBSCRIPTION_ID.encode()
 

@@ -33,10 +33,10 @@ __all__ = ["ACKNOWLEDGED", "SubscriptionStream"]
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
 _FOR_GOOD = (METHOD_NOT_FOUND, INVALID_PARAMS, INVALID_REQUEST)
-_ACKNOWLEDGE = 30.0
-_OVERLAP = 0.25
-_PAUSE = 1.0
-_LONGEST_PAUSE = 60.0
+_ACKNOWLEDGE_TIMEOUT_S = 30.0  # ample for a busy server; after that the stream is taken as open
+_OVERLAP_S = 0.25  # notifications under way on the old stream arrive before it is closed
+_FIRST_PAUSE_S = 1.0  # a broken stream is often a restart of the server, over within a second
+_MAX_PAUSE_S = 60.0  # the subscription is worth one request per minute
 
 Wanted = dict[str, object]
 
@@ -121,7 +121,7 @@ class SubscriptionStream:
 
     async def run(self) -> None:
         """Keep the stream as wanted, for as long as the connection lives."""
-        pause = _PAUSE
+        pause = _FIRST_PAUSE_S
         async with anyio.create_task_group() as tasks:
             while True:
                 revision, wanted = self._revision, self._wanted()
@@ -132,10 +132,10 @@ class SubscriptionStream:
                 await self._news(revision)
                 if self._stream is not None and self._is_broken():
                     self._on_gap()
-                    pause = _PAUSE if self._stream.granted else pause
+                    pause = _FIRST_PAUSE_S if self._stream.granted else pause
                     with anyio.move_on_after(pause):
                         await self._news(revision, broken=False)
-                    pause = min(pause * 2, _LONGEST_PAUSE)
+                    pause = min(pause * 2, _MAX_PAUSE_S)
 
     async def _open(self, wanted: Wanted, tasks: TaskGroup) -> None:
         """Put a new stream in the place of the one there is, unless the server refuses it."""
@@ -143,7 +143,7 @@ class SubscriptionStream:
         if wanted:
             self._opening = stream
             tasks.start_soon(self._hold, stream)
-            with anyio.move_on_after(_ACKNOWLEDGE):
+            with anyio.move_on_after(_ACKNOWLEDGE_TIMEOUT_S):
                 await self._connection.wakeup.wait_for(
                     lambda: stream.granted is not None or stream.over
                 )
@@ -153,7 +153,7 @@ class SubscriptionStream:
             if stream.over and stream.granted is None and not previous.over:
                 return
             if wanted and not previous.over:
-                await anyio.sleep(_OVERLAP)
+                await anyio.sleep(_OVERLAP_S)
             self._ended_marks.append(previous.mark)
             previous.scope.cancel()
         self._stream = stream

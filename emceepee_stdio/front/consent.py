@@ -26,12 +26,13 @@ from emceepee_stdio.wire.peer import OutgoingRequest
 __all__ = ["ConsentRequests", "ElicitedConsent", "InputRequiredConsent", "StateSigner"]
 
 _KEY = "approval"
-_LIFETIME = 600.0
+_SIGNING_KEY_BYTES = 32  # as long as the output of HMAC-SHA-256
+_NONCE_BYTES = 8  # no two of one process are alike
+_STATE_LIFETIME_S = 600.0  # a person may take some minutes to decide
 _TITLE = "emceepee: the model asks to add this server. May it?"
-_MOST_SPENT = 10_000
+_MAX_REMEMBERED = 10_000  # each is one answer of a person; bounds the memory
 _AGREEMENTS = (Decision.AGREED, Decision.AGREED_ONCE)
-# More than this at a time would only be clicked away.
-_MOST_OPEN = 10
+_MAX_OPEN = 10  # more at a time would only be clicked away
 
 
 def _elicitation(text: str) -> dict[str, object]:
@@ -102,7 +103,7 @@ class ConsentRequests:
         if known := self._agreed.get(digest):  # answered in the very moment before
             return known
         found = self._open.get(digest)
-        if found is None and len(self._open) >= _MOST_OPEN:
+        if found is None and len(self._open) >= _MAX_OPEN:
             return Decision.CANNOT_ASK
         if found is None:
             on_ask()
@@ -128,7 +129,7 @@ class ConsentRequests:
         )
         try:
             question.decision = await self._decision(request)
-            if question.decision in _AGREEMENTS and len(self._agreed) < _MOST_SPENT:
+            if question.decision in _AGREEMENTS and len(self._agreed) < _MAX_REMEMBERED:
                 self._agreed[digest] = question.decision
         finally:
             del self._open[digest]
@@ -170,15 +171,15 @@ class StateSigner:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._key = secrets.token_bytes(32)
+        self._key = secrets.token_bytes(_SIGNING_KEY_BYTES)
         self._spent: dict[str, None] = {}
 
     def __repr__(self) -> str:
         return f"<StateSigner {len(self._spent)} spent>"
 
     def seal(self, digest: str) -> str:
-        expires = round(self._clock.now() + _LIFETIME, 3)
-        nonce = secrets.token_hex(8)
+        expires = round(self._clock.now() + _STATE_LIFETIME_S, 3)
+        nonce = secrets.token_hex(_NONCE_BYTES)
         return f"{expires}:{nonce}:{self._sign(f'{expires}:{nonce}:{digest}')}"
 
     def opens(self, state: str, digest: str) -> bool:
@@ -192,7 +193,7 @@ class StateSigner:
         if float(expires) < self._clock.now() or nonce in self._spent:
             return False
         self._spent[nonce] = None
-        if len(self._spent) > _MOST_SPENT:
+        if len(self._spent) > _MAX_REMEMBERED:
             del self._spent[next(iter(self._spent))]
         return True
 

@@ -23,6 +23,7 @@ from emceepee_stdio.wire.codec import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     PARSE_ERROR,
+    RESOURCE_NOT_FOUND,
     Malformed,
     Notification,
     Request,
@@ -33,8 +34,6 @@ from emceepee_stdio.wire.codec import (
 from emceepee_stdio.wire.peer import Peer
 
 __all__ = ["Front"]
-
-_RESOURCE_NOT_FOUND = -32002
 
 
 class _Read(msgspec.Struct):
@@ -178,7 +177,7 @@ class Front:
         try:
             text = read_own(self._runtime, asked.uri)
         except ProxyError as error:
-            code = INVALID_PARAMS if modern else _RESOURCE_NOT_FOUND
+            code = INVALID_PARAMS if modern else RESOURCE_NOT_FOUND
             self._refuse(request_id, Refused(code, str(error), {"uri": asked.uri}))
             return
         kind = "text/plain" if asked.uri.startswith(RESULTS) else "application/json"

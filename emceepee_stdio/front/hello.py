@@ -14,10 +14,9 @@ from emceepee_stdio.front.protocol import LEAVES_OPEN, Protocol, Refused
 
 __all__ = ["Handover", "hello", "take_over"]
 
-_CHUNK = 65_536
-# Nobody greets at such length; the rest of us reads it better.
-_LONGEST = 1 << 20
-_A_MOMENT = 0.02
+_CHUNK_BYTES = 65_536  # what a pipe holds
+_MAX_GREETING_BYTES = 1 << 20  # no greeting is as long; the full reader takes over
+_MORE_WAIT_S = 0.02  # clients send their next request within a few milliseconds
 
 
 class Handover(NamedTuple):
@@ -61,7 +60,7 @@ def hello(wire_in: int, wire_out: int) -> Handover:
         if not data:
             return Handover(protocol, unread.strip(), stays, ended=True)
         unread += data
-        if len(unread) > _LONGEST and b"\n" not in unread:
+        if len(unread) > _MAX_GREETING_BYTES and b"\n" not in unread:
             return Handover(protocol, unread, stays, ended=False)
         while (end := unread.find(b"\n")) >= 0:
             answer = _answer(protocol, unread[:end])
@@ -133,7 +132,7 @@ def _has_more(fd: int) -> bool:
     if sys.platform == "win32":
         return False
     try:
-        return bool(select.select([fd], [], [], _A_MOMENT)[0])
+        return bool(select.select([fd], [], [], _MORE_WAIT_S)[0])
     except (OSError, ValueError):
         return False
 
@@ -142,7 +141,7 @@ def _read_some(fd: int) -> bytes:
     """What has come; nothing when the client is gone, however it went."""
     while True:
         try:
-            return os.read(fd, _CHUNK)
+            return os.read(fd, _CHUNK_BYTES)
         except BlockingIOError:  # whoever started us shares it with others that do not block
             select.select([fd], [], [])
         except OSError:

@@ -39,7 +39,7 @@ LEAVES_OPEN = frozenset({"initialize", "server/discover", "ping"})
 
 IDENTITY = {"name": "emceepee", "version": __version__}
 _CAPABILITIES: dict[str, object] = {"tools": {}, "resources": {}}
-_AN_HOUR_MS = 3_600_000
+_TOOLS_TTL_MS = 3_600_000  # the tools never change while the process lives
 
 INSTRUCTIONS = """\
 emceepee connects you to any number of MCP servers through these few tools.
@@ -194,7 +194,7 @@ def fills_forms(capabilities: Mapping[str, object]) -> bool:
 
 def _cacheable(body: bytes) -> bytes:
     """A modern result that may be kept, because it never changes."""
-    stamp = {"ttlMs": _AN_HOUR_MS, "cacheScope": "private", "_meta": {SERVER_INFO: IDENTITY}}
+    stamp = {"ttlMs": _TOOLS_TTL_MS, "cacheScope": "private", "_meta": {SERVER_INFO: IDENTITY}}
     return b'{"resultType":"complete",%b,%b' % (body[1:-1], _json(stamp)[1:])
 
 

@@ -20,7 +20,8 @@ from emceepee_stdio.wire.process import StopTimes
 
 __all__ = ["serve"]
 
-_PAUSE_READING = 16 << 20
+_SIGNAL_EXIT_BASE = 128  # how shells report an end by a signal
+_MAX_UNREAD_BYTES = 16 << 20  # two of the longest lines: a client that leaves more does not read
 
 
 class _Wire:
@@ -82,13 +83,13 @@ class _Wire:
             return
         self._queued += len(data)
         self._writer.write(data)
-        if self._writer.pending > _PAUSE_READING and self._reader and not self._paused:
+        if self._writer.pending > _MAX_UNREAD_BYTES and self._reader and not self._paused:
             self._paused = True
             self._reader.pause()
 
     def _written(self, total: int) -> None:
         self.front.calls.written(total)
-        if self._paused and self._writer and self._writer.pending < _PAUSE_READING:
+        if self._paused and self._writer and self._writer.pending < _MAX_UNREAD_BYTES:
             self._paused = False
             if self._reader is not None:
                 self._reader.resume()
@@ -121,7 +122,7 @@ async def _heed_signals(wire: _Wire) -> None:
     with anyio.open_signal_receiver(*_signals()) as signals:
         async for number in signals:
             if number in seen:
-                os._exit(128 + number)
+                os._exit(_SIGNAL_EXIT_BASE + number)
             seen.add(number)
             wire.on_signal()
 

@@ -50,7 +50,8 @@ if TYPE_CHECKING:
 __all__ = ["Meta", "ToolCalls"]
 
 _NULL = Raw(b"null")
-_MOST = 1_000  # of one client at the same time; a client that has more is broken
+_SHOWN_NAME_CHARS = 200  # every tool of ours is shorter; what was asked for may be anything
+_MAX_REQUESTS = 1_000  # of one client at the same time; a client that has more is broken
 
 
 class Meta(msgspec.Struct):
@@ -133,8 +134,8 @@ class ToolCalls:
         """Why a request of that id cannot be taken now."""
         if request_id in self._calls or request_id in self.others:
             return f"The id {request_id!r} is already in use."
-        is_full = len(self._calls) + len(self.others) >= _MOST
-        return f"{_MOST} requests are open already." if is_full else None
+        is_full = len(self._calls) + len(self.others) >= _MAX_REQUESTS
+        return f"{_MAX_REQUESTS} requests are open already." if is_full else None
 
     def cancel(self, request_id: RequestId) -> None:
         self.others.discard(request_id)
@@ -149,7 +150,7 @@ class ToolCalls:
         modern, refused = (False, None) if asked.meta is None else self.check(asked.meta)
         tool = TABLE.get(asked.name)
         if refused is None and tool is None:
-            refused = Refused(INVALID_PARAMS, f"Unknown tool: {asked.name[:200]}")
+            refused = Refused(INVALID_PARAMS, f"Unknown tool: {asked.name[:_SHOWN_NAME_CHARS]}")
         if refused is not None or tool is None:
             return refused
         consent = self._consent(asked, modern=modern)

@@ -32,9 +32,9 @@ _HEADLESS = (
     "can be asked, the proxy is started with `--policy allow`."
 )
 # A person has to read it; nobody reads more than this.
-_READABLE_CHARS = 20_000
-_MOST_REFUSED = 10_000
-_MOST_IN_VAIN = 50
+_MAX_REQUEST_CHARS = 20_000
+_MAX_REFUSALS = 10_000  # each is one question that a person answered; bounds the memory
+_MAX_UNANSWERED = 50  # questions without consent: after so many the model will not get it
 
 
 class AdmissionControl:
@@ -104,7 +104,7 @@ class AdmissionControl:
                 hint=_HEADLESS,
             )
         text = approval.text()
-        if len(text) > _READABLE_CHARS:
+        if len(text) > _MAX_REQUEST_CHARS:
             raise PolicyDenied(
                 f"{config.name} was not added: its command line is longer than a person reads.",
                 hint="Put what it needs into a file, and name that.",
@@ -123,7 +123,7 @@ class AdmissionControl:
                 return Admission("a person agreed", rule)
             case Decision.REFUSED:
                 self._record(JournalEvent.APPROVAL_DENIED, config, reason="the person refused")
-                if len(self._refused) < _MOST_REFUSED:
+                if len(self._refused) < _MAX_REFUSALS:
                     self._refused.add(digest)
                 raise PolicyDenied(
                     f"{config.name} was not added: the person, or the client for them, refused.",
@@ -139,10 +139,10 @@ class AdmissionControl:
 
     def _trouble(self, config: ServerConfig) -> None:
         """A person is about to be asked; there is an end to that."""
-        if self._in_vain >= _MOST_IN_VAIN:
+        if self._in_vain >= _MAX_UNANSWERED:
             raise PolicyDenied(
-                f"{config.name} was not added: the person was asked {_MOST_IN_VAIN} times without "
-                "agreeing, and is left in peace.",
+                f"{config.name} was not added: the person was asked {_MAX_UNANSWERED} times "
+                "without agreeing, and is left in peace.",
                 hint=_HEADLESS,
             )
         self._in_vain += 1

@@ -15,14 +15,14 @@ from emceepee_stdio.session.reply import Reply, text_block
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = ["LONGEST", "RESULTS", "fitted", "page_chars", "stored_whole", "whole_characters"]
+__all__ = ["CLUSTER_CHARS", "RESULTS", "fitted", "page_chars", "stored_whole", "whole_characters"]
 
 RESULTS = "emceepee://results/"
-LONGEST = 64
-_END_CHARS = 2_000
-_META_BYTES = 2_000
+CLUSTER_CHARS = 64  # the longest emoji or accented character has some ten code points
+_END_CHARS = 2_000  # from each end: shows what the result is, for about 1000 tokens
+_MAX_META_BYTES = 2_000  # what servers put there is small; more would not fit either
 # A character takes up to six bytes on the wire; there is more on the line than the page.
-_BYTES_OF_A_CHARACTER = 8
+_BYTES_PER_CHAR = 8
 
 
 class _Block(msgspec.Struct):
@@ -60,13 +60,13 @@ def stored_whole(session: Session, reply: Reply, limit: int) -> Reply:
         "It is stored as the JSON of its content blocks.",
         _where(stored.id, stored.chars),
     )
-    small = reply.meta is not None and len(bytes(reply.meta)) <= _META_BYTES
+    small = reply.meta is not None and len(bytes(reply.meta)) <= _MAX_META_BYTES
     return replace(told, is_error=reply.is_error, meta=reply.meta if small else None)
 
 
 def page_chars(settings: Settings) -> int:
     """The longest page of which the client can be sent every character."""
-    return settings.limits.client_line_bytes // _BYTES_OF_A_CHARACTER
+    return settings.limits.client_line_bytes // _BYTES_PER_CHAR
 
 
 def whole_characters(text: str, end: int) -> str:
@@ -75,8 +75,8 @@ def whole_characters(text: str, end: int) -> str:
         return text[:end]
     import regex  # noqa: PLC0415 - most texts never need it
 
-    start = max(end - LONGEST, 0)
-    edges = [match.start() for match in regex.finditer(r"\X", text[start : end + LONGEST])]
+    start = max(end - CLUSTER_CHARS, 0)
+    edges = [match.start() for match in regex.finditer(r"\X", text[start : end + CLUSTER_CHARS])]
     fitting = [start + edge for edge in edges if 0 < start + edge <= end]
     if fitting:
         return text[: fitting[-1]]

@@ -4,7 +4,12 @@ import json
 
 from emceepee_stdio import __version__
 from emceepee_stdio.errors import ResourceNotFound
-from emceepee_stdio.session.large_results import LONGEST, RESULTS, page_chars, whole_characters
+from emceepee_stdio.session.large_results import (
+    CLUSTER_CHARS,
+    RESULTS,
+    page_chars,
+    whole_characters,
+)
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.state.diagrams import diagrams
 
@@ -12,6 +17,7 @@ __all__ = ["OWN", "read_own"]
 
 OWN = "emceepee"
 
+_SHOWN_URI_CHARS = 200  # every address of ours is shorter; what was asked for may be anything
 _DIAGRAMS = "emceepee://diagrams"
 _STATUS = "emceepee://status"
 
@@ -27,7 +33,8 @@ def read_own(runtime: Runtime, uri: str) -> str:
     if uri.startswith(RESULTS):
         return _stored(runtime, uri)
     raise ResourceNotFound(
-        f"The proxy has no resource {uri[:200]!r}.", hint=f"It has {_DIAGRAMS} and {_STATUS}."
+        f"The proxy has no resource {uri[:_SHOWN_URI_CHARS]!r}.",
+        hint=f"It has {_DIAGRAMS} and {_STATUS}.",
     )
 
 
@@ -39,7 +46,7 @@ def _stored(runtime: Runtime, uri: str) -> str:
     )
     if page.next_offset is None:
         return page.text
-    text = whole_characters(page.text, max(limit - LONGEST, 1))
+    text = whole_characters(page.text, max(limit - CLUSTER_CHARS, 1))
     return (
         f"{text}\n… {page.total - len(text)} characters left out: "
         f'read_resource(server="{OWN}", uri="{uri}", offset={len(text)}) has them …'

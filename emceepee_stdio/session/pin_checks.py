@@ -14,13 +14,14 @@ from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import ServerConfig
 from emceepee_stdio.errors import NeedsApproval, ToolNotFound
 from emceepee_stdio.journal import Journal, JournalEvent
+from emceepee_stdio.session.suggestions import SHOWN_NAME_CHARS
 from emceepee_stdio.trust.approval_request import approval_request_for
 from emceepee_stdio.trust.store import Pending, TrustStore
 from emceepee_stdio.trust.tool_pins import Changes, Pinned, compare, pin_all
 
 __all__ = ["PinChecks"]
 
-_MOST_SERVERS = 1_000
+_MAX_SERVERS = 1_000  # far more than a session has; names come and go with add_server
 _UNNOTED = "Ask a person to see to the directory in which emceepee keeps what they agree to."
 
 Tools = Sequence[Mapping[str, object]]
@@ -69,7 +70,7 @@ class PinChecks:
         """A list was read. `start` runs the comparison in the background."""
         before = self._looks.pop(config.name, None)
         look = self._looks[config.name] = _Look(config, tools)
-        if len(self._looks) > _MOST_SERVERS:
+        if len(self._looks) > _MAX_SERVERS:
             del self._looks[next(iter(self._looks))]
         if self._mode() != "off":
             look.begun = True
@@ -110,7 +111,7 @@ class PinChecks:
             await anyio.to_thread.run_sync(self._judge, look)  # a person may have agreed meanwhile
         if look is None or tool not in look.now:
             raise ToolNotFound(
-                f"{server} does not list a tool {tool[:100]!r}.",
+                f"{server} does not list a tool {tool[:SHOWN_NAME_CHARS]!r}.",
                 hint="By policy only tools that are listed, and so can be compared, are run.",
             )
         if tool in look.changes.changed or tool in look.changes.added:

@@ -2,9 +2,10 @@
 
 import math
 
+from emceepee_stdio.clock import MINUTE_S
+
 __all__ = ["RateLimit", "RateLimits"]
 
-_MINUTE_S = 60.0
 _FORMER_SERVERS = 50  # beside those there are now: one that comes back goes on where it was
 
 
@@ -21,7 +22,7 @@ class RateLimit:
         return f"<RateLimit {self._count}/{self._limit} over={self._over}>"
 
     def takes(self, now: float) -> bool:
-        if now - self._began >= _MINUTE_S:
+        if now - self._began >= MINUTE_S:
             self._began = now
             self._count = 0
         self._count += 1

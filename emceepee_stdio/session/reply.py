@@ -13,6 +13,7 @@ from emceepee_stdio.wire.codec import to_json
 
 __all__ = ["Reply", "text_block"]
 
+_EXCERPT_BYTES = 500  # shows what came instead of a tool result
 _EMPTY = b"[]"
 _NULL = Raw(b"null")
 
@@ -103,7 +104,7 @@ class Reply:
         except RecursionError:
             raise CallFailed(f"{server} gave a result that is nested too deeply.") from None
         except msgspec.MsgspecError:
-            shown = bytes(memoryview(result)[:500]).decode(errors="replace")
+            shown = bytes(memoryview(result)[:_EXCERPT_BYTES]).decode(errors="replace")
             raise CallFailed(f"{server} gave a result that is no tool result: {shown}") from None
         content = _inside(parts.content, server=server)
         if content and not _are_blocks(parts.content):

@@ -26,7 +26,9 @@ from emceepee_stdio.wire.stragglers import leftovers
 
 __all__ = ["Runtime"]
 
-_DEEPEST = 2
+_DEPTH_DIGITS = 9  # no real depth is longer; converting endless digits is slow
+_DEFAULT_STOP = StopTimes(term=0.0, kill=0.25)  # where nobody said how to stop: at once
+_MAX_DEPTH = 2  # one inside another is a setup that people have; deeper is a loop
 
 
 class Runtime:
@@ -88,7 +90,7 @@ class Runtime:
         self.tasks: TaskGroup | None = None
         self._stop = anyio.Event()
         self._ended = anyio.Event()
-        self._times = StopTimes(term=0.0, kill=0.25)
+        self._times = _DEFAULT_STOP
 
     def __repr__(self) -> str:
         return f"<Runtime {self.session!r} {self.servers!r}>"
@@ -143,8 +145,8 @@ class Runtime:
     async def connect_configured(self) -> None:
         """Start what the configuration names, and keep it as the file says from then on."""
         told = self._environment.environ.get(DEPTH, "0")
-        depth = max(int(told[:9]) if told.isdecimal() else 0, proxies_above())
-        if depth >= _DEEPEST:
+        depth = max(int(told[:_DEPTH_DIGITS]) if told.isdecimal() else 0, proxies_above())
+        if depth >= _MAX_DEPTH:
             self.configured.skip(
                 f"This is an emceepee inside {depth} others: nothing configured is connected."
             )

@@ -1,6 +1,5 @@
 """The servers of the session by name: added, looked up, removed, all stopped at the end."""
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -35,6 +34,7 @@ from emceepee_stdio.errors import (
 )
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Secrets, given_secrets
+from emceepee_stdio.session.suggestions import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
 from emceepee_stdio.state import RestartPolicy
 from emceepee_stdio.trust.addresses import AddressRule
 from emceepee_stdio.wire.process import StopTimes
@@ -144,10 +144,10 @@ class Servers:
                 f"{name} is not in use: {broken.reason}.",
                 hint="Mend its entry in the configuration; `emceepee config check` shows it.",
             )
-        close = difflib.get_close_matches(name[:100], self.members, n=3, cutoff=0.5)
-        known = close or sorted(self.members)[:20]
+        close = close_names(name, self.members)
+        known = close or sorted(self.members)[:LISTED_NAMES]
         suffix = f" {'Close' if close else 'There'} are: {', '.join(known)}." if known else ""
-        raise ServerNotFound(f"There is no server {name[:100]!r}.{suffix}")
+        raise ServerNotFound(f"There is no server {name[:SHOWN_NAME_CHARS]!r}.{suffix}")
 
     async def add(
         self,

@@ -6,7 +6,6 @@ outcome comes back by itself. Whatever has to be seen to before that is seen to 
 then sends the same request in the same way.
 """
 
-import difflib
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
@@ -27,6 +26,8 @@ from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.session.suggestions import SHOWN_NAME_CHARS, close_names
+from emceepee_stdio.tools.listing import QUICK_LIST_TIMEOUT_S
 from emceepee_stdio.tools.registry import Params, Result
 from emceepee_stdio.tools.repair import depends_on_schema, is_plain, repaired
 from emceepee_stdio.tools.tool_resolution import server_of_tool
@@ -35,7 +36,6 @@ from emceepee_stdio.wire.peer import OutgoingRequest
 __all__ = ["ExecuteTool", "execute_tool"]
 
 _NO_ARGUMENTS = Raw(b"{}")
-_LOOK_S = 5.0  # to tell a tool that does not exist from one that failed; the error itself is there
 
 
 class ExecuteTool(Params):
@@ -196,7 +196,7 @@ def _repeatable(backend: Backend, tool: str) -> str:
 async def _refused(backend: Backend, tool: str, error: RemoteError) -> Reply:
     """A failed call of a tool that the server does not list is better told as that."""
     try:
-        tools = await backend.list_all("tools", within=_LOOK_S)
+        tools = await backend.list_all("tools", within=QUICK_LIST_TIMEOUT_S)
     except ProxyError:
         raise error from None
     names = [str(item.get("name")) for item in tools]
@@ -204,6 +204,6 @@ async def _refused(backend: Backend, tool: str, error: RemoteError) -> Reply:
 
 
 def _missing(backend: Backend, tool: str, names: list[str]) -> ToolNotFound:
-    close = difflib.get_close_matches(tool[:100], names, n=3, cutoff=0.5)
+    close = close_names(tool, names)
     shown = f" Close are: {', '.join(close)}." if close else f" Tools that it has: {len(names)}."
-    return ToolNotFound(f"{backend.name} has no tool {tool[:100]!r}.{shown}")
+    return ToolNotFound(f"{backend.name} has no tool {tool[:SHOWN_NAME_CHARS]!r}.{shown}")

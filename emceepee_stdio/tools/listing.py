@@ -4,7 +4,6 @@ A server that does not answer is named with the reason, never left out in silenc
 pattern nor a long list makes other calls wait, and no page is too long to be read.
 """
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -25,11 +24,13 @@ from emceepee_stdio.errors import (
 )
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.session.suggestions import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
 from emceepee_stdio.state import Pattern, Phase
 from emceepee_stdio.wire.codec import to_json
 
 __all__ = [
     "ALL",
+    "QUICK_LIST_TIMEOUT_S",
     "Cursor",
     "Found",
     "Item",
@@ -44,12 +45,14 @@ __all__ = [
 ]
 
 ALL = ".*"
-_PATIENCE = 10.0
-_PAGE_BYTES = 24_000
-_REASON_CHARS = 400
-# All texts together may take so many times what one may; others get their turn in between.
-_TEXTS = 10
-_TURN = 0.01
+QUICK_LIST_TIMEOUT_S = 5.0  # for a list that only makes an answer better, while a caller waits
+
+_CURSOR_DIGITS = 18  # fits into 64 bits, and no list is as long
+_LIST_TIMEOUT_S = 10.0  # one slow server must not keep the lists of all others back
+_PAGE_BYTES = 24_000  # 6000 tokens of 4 bytes; the strictest client cuts at 10,000
+_REASON_CHARS = 400  # per server that failed: a sentence or two
+_PATTERN_TIMEOUT_FACTOR = 10  # all texts together may take so many times what one may
+_SLICE_S = 0.01  # other calls get their turn after this much matching
 
 ServerPattern = Annotated[str, Meta(description="A server's name, or a regex of names.")]
 Limit = Annotated[int, Meta(ge=1, le=500, description="How many at once.")]
@@ -92,14 +95,14 @@ async def matching(
     """The items of which one text matches; a pattern that is slow in sum is refused, too."""
     if wanted.text == ALL:
         return list(items)
-    limit_ms = _TEXTS * runtime.settings.timeouts.pattern_ms
+    limit_ms = _PATTERN_TIMEOUT_FACTOR * runtime.settings.timeouts.pattern_ms
     now = runtime.clock.now
     found: list[T] = []
     spent, turn = 0.0, now()
     for item in items:
         if any(map(wanted.matches, texts(item))):
             found.append(item)
-        if (took := now() - turn) >= _TURN:
+        if (took := now() - turn) >= _SLICE_S:
             spent += took
             if spent * 1000 > limit_ms:
                 raise InvalidPattern(f"The pattern took longer than {limit_ms} ms in all.")
@@ -123,7 +126,7 @@ async def gather(runtime: Runtime, kind: str, servers: str, call: Call) -> Found
     found = Found()
     backends = await _chosen(runtime, servers, found)
     answers: dict[str, Sequence[Mapping[str, object]]] = {}
-    within = min(_PATIENCE, call.ceiling)
+    within = min(_LIST_TIMEOUT_S, call.ceiling)
     mask = runtime.session.secrets.mask
 
     async def ask(backend: Backend) -> None:
@@ -160,9 +163,11 @@ async def _chosen(runtime: Runtime, servers: str, found: Found) -> list[Backend]
         else await matching(runtime, names, pattern(runtime, servers), lambda name: [name])
     )
     if not chosen and servers != ALL:
-        close = difflib.get_close_matches(servers[:100], names, n=3, cutoff=0.5) or names[:20]
+        close = close_names(servers, names) or names[:LISTED_NAMES]
         suffix = f" There are: {', '.join(close)}." if close else ""
-        raise ServerNotFound(f"No server is called {servers[:100]!r} or matches it.{suffix}")
+        raise ServerNotFound(
+            f"No server is called {servers[:SHOWN_NAME_CHARS]!r} or matches it.{suffix}"
+        )
     for name in chosen:
         if name not in known and not broken[name].switched_off:
             found.fail(name, f"It is not in use: {broken[name].reason}.")
@@ -185,7 +190,7 @@ def page(
             raise InvalidArguments(
                 "cursor is not one of ours.", hint="Use next_cursor of the answer before."
             )
-        start = int(cursor[:18])
+        start = int(cursor[:_CURSOR_DIGITS])
     shown: list[dict[str, object]] = []
     room = _PAGE_BYTES
     for item in islice(items, start, start + limit):

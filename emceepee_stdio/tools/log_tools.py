@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from emceepee_stdio.backends.notifications import LOG_LEVELS, LogLevel
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.large_results import fitted
 from emceepee_stdio.session.reply import Reply
@@ -25,10 +26,8 @@ __all__ = [
     "set_log_level",
 ]
 
-Level = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 Source = Literal["protocol", "stderr", "stdout"]
 T = TypeVar("T")
-_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
 
 class GetNotifications(Params):
@@ -43,7 +42,8 @@ class GetLogs(Params):
 
     server: Annotated[str, Meta(description="Only of this server.")] | UnsetType = UNSET
     level: (
-        Annotated[Level, Meta(description="This level or above; output has no level.")] | UnsetType
+        Annotated[LogLevel, Meta(description="This level or above; output has no level.")]
+        | UnsetType
     ) = UNSET
     sources: (
         Annotated[list[Source], Meta(description="Only these: protocol, stderr, stdout.")]
@@ -61,7 +61,7 @@ class SetLogLevel(Params):
     """Whose, and how much."""
 
     server: Annotated[str, Meta(description="The server.")]
-    level: Annotated[Level, Meta(description="This level and above will be sent.")]
+    level: Annotated[LogLevel, Meta(description="This level and above will be sent.")]
 
 
 async def get_notifications(runtime: Runtime, p: GetNotifications, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
@@ -133,14 +133,14 @@ async def _searched(
 
 
 def _filter(p: GetLogs) -> Callable[[Logged], bool]:
-    least = -1 if p.level is UNSET else _LEVELS.index(p.level)
+    least = -1 if p.level is UNSET else LOG_LEVELS.index(p.level)
 
     def keep(entry: Logged) -> bool:
         line = entry.line
         source = line.source.value
         if (p.sources is not UNSET and source not in p.sources) or source in p.exclude_sources:
             return False
-        return least < 0 or (line.level in _LEVELS and _LEVELS.index(str(line.level)) >= least)
+        return least < 0 or line.level in LOG_LEVELS[least:]
 
     return keep
 

@@ -11,8 +11,10 @@ from emceepee_stdio.errors import CallFailed, InvalidArguments, PromptNotFound, 
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply, text_block
 from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.session.suggestions import LISTED_NAMES, SHOWN_NAME_CHARS
 from emceepee_stdio.tools.listing import (
     ALL,
+    QUICK_LIST_TIMEOUT_S,
     Cursor,
     Limit,
     ServerPattern,
@@ -103,7 +105,7 @@ async def get_prompt(runtime: Runtime, p: GetPrompt, call: Call) -> Reply:
     runtime.session.begin(
         call,
         server=backend.name,
-        tool=f"get_prompt {p.name}"[:100],
+        tool=f"get_prompt {p.name}"[:SHOWN_NAME_CHARS],
         within=min(times.call_ms / 1000, call.ceiling),
     )
     try:
@@ -163,12 +165,12 @@ def _blocks(content: Raw) -> list[bytes]:
 
 async def _check_prompt_exists(backend: Backend, name: str, error: ProxyError) -> None:
     try:
-        prompts = await backend.list_all("prompts", within=5.0)
+        prompts = await backend.list_all("prompts", within=QUICK_LIST_TIMEOUT_S)
     except ProxyError:
         return
     names = [str(prompt.get("name")) for prompt in prompts]
     if name not in names:
-        shown = ", ".join(names[:20]) or "none"
+        shown = ", ".join(names[:LISTED_NAMES]) or "none"
         raise PromptNotFound(
-            f"{backend.name} has no prompt {name[:100]!r}; it has: {shown}."
+            f"{backend.name} has no prompt {name[:SHOWN_NAME_CHARS]!r}; it has: {shown}."
         ) from error

@@ -31,7 +31,7 @@ _ENDINGS = (
     ("s", ""),
 )
 _ENDINGS_OF_VERBS = ("ing", "ed", "ion", "e")
-_SHORTEST_STEM = 3
+_MIN_STEM_CHARS = 3  # what is shorter means too many things
 _DOUBLED = frozenset("bdgmnprt")
 _STOP = frozenset(
     {"a", "an", "and", "are", "as", "at", "be", "by", "can", "could", "do", "does", "for", "from"}
@@ -60,12 +60,12 @@ _SAME = (
     ("add", "sum", "total"),
 )
 _WEIGHTS = {"name": 6.0, "title": 4.0, "description": 2.0, "server": 1.5, "arguments": 1.0}
-_ALIKE = 0.8
-_PART = 0.3
-_LENGTH_COSTS = 0.08
-_USUAL_WORDS = 10
-_LONGEST_TEXT = 4_000
-_MOST_WORDS = 40
+_SYNONYM_WEIGHT = 0.8  # nearly as good as the word itself
+_SUBSTRING_WEIGHT = 0.3  # often chance: counts only where nothing better matches
+_NAME_WORD_PENALTY = 0.08  # per word: of two that match alike the plainer name is meant
+_USUAL_WORDS = 10  # longer texts hold any word more easily, so they count less
+_MAX_TEXT_CHARS = 4_000  # of a description; bounds the work for a hostile server
+_MAX_QUERY_WORDS = 40  # a query is a sentence; bounds the work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class Ranked:
 
 def rank(query: str, tools: Sequence[tuple[str, Mapping[str, object]]]) -> list[Ranked]:
     """The tools that have anything to do with the query, best first."""
-    wanted = list(dict.fromkeys(words(query)))[:_MOST_WORDS]
+    wanted = list(dict.fromkeys(words(query)))[:_MAX_QUERY_WORDS]
     if not wanted:
         return [Ranked(server=server, tool=tool, score=0.0) for server, tool in tools]
     weights = [_weights(server, tool) for server, tool in tools]
@@ -95,7 +95,7 @@ def rank(query: str, tools: Sequence[tuple[str, Mapping[str, object]]]) -> list[
 
 def words(text: str) -> list[str]:
     """The stems of what a text says, without the words that say nothing."""
-    plain = _HUMP.sub(" ", text[:_LONGEST_TEXT])
+    plain = _HUMP.sub(" ", text[:_MAX_TEXT_CHARS])
     if not plain.isascii():
         plain = "".join(c for c in unicodedata.normalize("NFKD", plain) if not _is_accent(c))
     found = _WORD.findall(plain.casefold())
@@ -110,11 +110,11 @@ def _is_accent(char: str) -> bool:
 def _stem(word: str) -> str:
     """The word without the endings of English; what is no English is hardly touched."""
     for ending, instead in _ENDINGS:
-        if word.endswith(ending) and len(word) - len(ending) >= _SHORTEST_STEM - len(instead):
+        if word.endswith(ending) and len(word) - len(ending) >= _MIN_STEM_CHARS - len(instead):
             word = word.removesuffix(ending) + instead
             break
     for ending in _ENDINGS_OF_VERBS:
-        if word.endswith(ending) and len(word) - len(ending) >= _SHORTEST_STEM:
+        if word.endswith(ending) and len(word) - len(ending) >= _MIN_STEM_CHARS:
             word = word.removesuffix(ending)
             if ending != "e" and word[-1] == word[-2] and word[-1] in _DOUBLED:
                 word = word[:-1]
@@ -172,10 +172,10 @@ def _meanings(spellings: Sequence[str], rarity: Mapping[str, float]) -> Mapping[
     """Every word of the tools that this one may mean, and what it counts."""
     meant: dict[str, float] = {}
     for part in (word for word in rarity if _is_part(spellings[0], word)):
-        meant[part] = _PART * rarity[part]
+        meant[part] = _SUBSTRING_WEIGHT * rarity[part]
     for alike in _ALIKES.get(spellings[0], ()):
         if alike in rarity:
-            meant[alike] = _ALIKE * rarity[alike]
+            meant[alike] = _SYNONYM_WEIGHT * rarity[alike]
     for word in spellings:
         if word in rarity:
             meant[word] = rarity[word]
@@ -184,7 +184,7 @@ def _meanings(spellings: Sequence[str], rarity: Mapping[str, float]) -> Mapping[
 
 def _is_part(word: str, other: str) -> bool:
     short, long = sorted((word, other), key=len)
-    return len(short) > (_SHORTEST_STEM if short.isascii() else 0) and short in long
+    return len(short) > (_MIN_STEM_CHARS if short.isascii() else 0) and short in long
 
 
 def _score(meanings: Sequence[Mapping[str, float]], having: Mapping[str, float]) -> float:
@@ -198,4 +198,4 @@ def _score(meanings: Sequence[Mapping[str, float]], having: Mapping[str, float])
 
 def _brevity(tool: Mapping[str, object]) -> float:
     """Of two tools that fit alike, the one that is less special."""
-    return 1 / (1 + _LENGTH_COSTS * len(words(str(tool.get("name", "")))))
+    return 1 / (1 + _NAME_WORD_PENALTY * len(words(str(tool.get("name", "")))))

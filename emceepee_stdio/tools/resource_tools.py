@@ -8,7 +8,12 @@ from msgspec import UNSET, Meta, UnsetType
 
 from emceepee_stdio.errors import InvalidArguments
 from emceepee_stdio.session.client_calls import Call
-from emceepee_stdio.session.large_results import LONGEST, RESULTS, page_chars, whole_characters
+from emceepee_stdio.session.large_results import (
+    CLUSTER_CHARS,
+    RESULTS,
+    page_chars,
+    whole_characters,
+)
 from emceepee_stdio.session.own_resources import OWN, read_own
 from emceepee_stdio.session.reply import Reply, text_block
 from emceepee_stdio.session.runtime import Runtime
@@ -39,8 +44,9 @@ __all__ = [
     "unsubscribe_resource",
 ]
 
-_PAGE = 20_000
-_HITS = 20
+_PAGE_CHARS = 20_000  # 5000 tokens of 4 characters; the strictest client cuts at 10,000
+_HITS = 20  # with their excerpts about 5000 characters
+_MAX_HITS = 200  # with their excerpts about 50,000 characters, which some clients cut off
 
 Uri = Annotated[str, Meta(description="The resource's URI.")]
 Server = Annotated[str, Meta(description="The server.")]
@@ -149,8 +155,8 @@ async def _read_stored(runtime: Runtime, p: ReadResource) -> Reply:
     results, now = runtime.session.results, runtime.clock.now()
     result_id = p.uri.removeprefix(RESULTS)
     if p.pattern is UNSET:
-        limit = min(_PAGE if p.limit is UNSET else p.limit, page_chars(runtime.settings))
-        found = results.page(result_id, offset=p.offset, limit=limit + LONGEST, now=now)
+        limit = min(_PAGE_CHARS if p.limit is UNSET else p.limit, page_chars(runtime.settings))
+        found = results.page(result_id, offset=p.offset, limit=limit + CLUSTER_CHARS, now=now)
         text = whole_characters(found.text, limit)
         facts: dict[str, object] = {"offset": found.offset, "total_chars": found.total}
         if found.offset + len(text) < found.total:
@@ -163,7 +169,7 @@ async def _search_stored(runtime: Runtime, p: ReadResource, result_id: str) -> R
     """Window by window, so that no other call has to wait for the whole."""
     results, now = runtime.session.results, runtime.clock.now()
     wanted = pattern(runtime, "" if p.pattern is UNSET else p.pattern)
-    limit = min(_HITS if p.limit is UNSET else p.limit, 200)
+    limit = min(_HITS if p.limit is UNSET else p.limit, _MAX_HITS)
     shown: list[dict[str, object]] = []
     offset: int | None = p.offset
     while offset is not None and len(shown) < limit:

@@ -26,6 +26,7 @@ from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import OWN_NAME, Origin
 from emceepee_stdio.state import EventType, Phase
+from emceepee_stdio.tools.listing import QUICK_LIST_TIMEOUT_S
 from emceepee_stdio.tools.registry import Params
 from emceepee_stdio.wire.codec import to_json
 
@@ -40,7 +41,7 @@ __all__ = [
     "remove_server",
 ]
 
-_SAID_CHARS = 4_000
+_MAX_SERVER_TEXT_CHARS = 4_000  # instructions are a page; a hostile server has no more room
 _UNSEEN = frozenset({"Cf", "Co", "Cs", "Zl", "Zp", "Mn", "Me"})
 _FILLERS = "\u115f\u1160\u2800\u3164\uffa0"
 _OWN_EVENTS = frozenset(
@@ -253,13 +254,13 @@ def _introduction(hello: Hello) -> dict[str, object]:
 
 def _bounded(said: Mapping[str, object]) -> object:
     text = to_json(said).decode()
-    return said if len(text) <= _SAID_CHARS else _cut(text)
+    return said if len(text) <= _MAX_SERVER_TEXT_CHARS else _cut(text)
 
 
 def _cut(text: str) -> str:
-    if len(text) <= _SAID_CHARS:
+    if len(text) <= _MAX_SERVER_TEXT_CHARS:
         return text
-    return f"{text[:_SAID_CHARS]} … (cut from {len(text)} characters)"
+    return f"{text[:_MAX_SERVER_TEXT_CHARS]} … (cut from {len(text)} characters)"
 
 
 def _own(runtime: Runtime, name: str, call: Call, before: int) -> None:
@@ -300,7 +301,7 @@ async def _reconnected(runtime: Runtime, backend: Backend, call: Call) -> None:
 
 async def _counts(runtime: Runtime, backend: Backend) -> dict[str, int]:
     """How much the server offers, as far as it says so quickly."""
-    within = min(runtime.settings.timeouts.request_ms / 1000, 5.0)
+    within = min(runtime.settings.timeouts.request_ms / 1000, QUICK_LIST_TIMEOUT_S)
     for kind in ("tools", "resources", "resource_templates", "prompts"):
         try:
             await backend.list_all(kind, within=within)

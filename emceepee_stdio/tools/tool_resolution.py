@@ -11,6 +11,7 @@ from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.errors import InvalidArguments, ProxyError, ServerNotFound
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Origin
+from emceepee_stdio.session.suggestions import SHOWN_NAME_CHARS
 from emceepee_stdio.state import Phase
 
 __all__ = ["server_of_tool"]
@@ -25,13 +26,14 @@ async def server_of_tool(runtime: Runtime, tool: str) -> Backend:
     names = ", ".join(sorted(backend.name for backend in having))
     if len(having) > 1:
         raise InvalidArguments(
-            f"Several servers have a tool {tool[:100]!r}: {names}.", hint="Say which with `server`."
+            f"Several servers have a tool {tool[:SHOWN_NAME_CHARS]!r}: {names}.",
+            hint="Say which with `server`.",
         )
     missing = _unlisted(runtime)
     if not having or _is_configured(runtime, having[0]):
         missing -= failed  # a bad server costs itself, unless one of a model would stand in for it
     if missing:
-        listed = f"{names} has a tool {tool[:100]!r}, but " if having else ""
+        listed = f"{names} has a tool {tool[:SHOWN_NAME_CHARS]!r}, but " if having else ""
         raise InvalidArguments(
             f"{listed}{', '.join(sorted(missing))} has not listed its tools yet.",
             hint="Say which is meant with `server`.",
@@ -40,7 +42,7 @@ async def server_of_tool(runtime: Runtime, tool: str) -> Backend:
         return having[0]
     known = ", ".join(runtime.servers.names()) or "none"
     raise ServerNotFound(
-        f"No server has a tool {tool[:100]!r}; the servers are: {known}.",
+        f"No server has a tool {tool[:SHOWN_NAME_CHARS]!r}; the servers are: {known}.",
         hint="Call list_servers, or add_server to add the one that has it.",
     )
 

@@ -25,9 +25,9 @@ from emceepee_stdio.tools.registry import Params
 
 __all__ = ["ListTools", "list_tools"]
 
-_FEW = 5
-_SENTENCE = 160
-_ARGUMENTS = 300
+_FULL_DETAIL_TOOLS = 5  # so many schemas are worth their tokens: one of them is called next
+_SENTENCE_CHARS = 160  # a line or two in a list
+_ARGUMENTS_CHARS = 300  # names of some 20 arguments
 
 
 class ListTools(Params):
@@ -52,7 +52,7 @@ async def list_tools(runtime: Runtime, p: ListTools, call: Call) -> Reply:
     tools = await matching(runtime, found.items, pattern(runtime, p.tool), having("name"))
     if p.query is not UNSET:
         tools = [(entry.server, entry.tool) for entry in rank(p.query, tools)]
-    few = min(len(tools), p.limit) <= _FEW
+    few = min(len(tools), p.limit) <= _FULL_DETAIL_TOOLS
     detail = p.detail if p.detail is not UNSET else "full" if few else "summary"
     shown = [_shown(server, tool, detail) for server, tool in tools]
     entries, rest = page(shown, limit=p.limit, cursor=p.cursor)
@@ -74,7 +74,7 @@ def _first_sentence(text: str) -> str:
     line = " ".join(text.split())
     sentence, dot, _ = line.partition(". ")
     short = sentence + ("." if dot else "")
-    return _cut(short, _SENTENCE)
+    return _cut(short, _SENTENCE_CHARS)
 
 
 def _cut(text: str, limit: int) -> str:
@@ -88,4 +88,4 @@ def _arguments(schema: object) -> str:
     names = cast("dict[str, object]", properties) if isinstance(properties, dict) else {}
     needed = cast("list[object]", required) if isinstance(required, list) else []
     shown = ", ".join(name if name in needed else f"{name}?" for name in names)
-    return _cut(shown, _ARGUMENTS)
+    return _cut(shown, _ARGUMENTS_CHARS)

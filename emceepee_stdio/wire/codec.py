@@ -21,6 +21,7 @@ __all__ = [
     "INVALID_REQUEST",
     "METHOD_NOT_FOUND",
     "PARSE_ERROR",
+    "RESOURCE_NOT_FOUND",
     "Malformed",
     "Message",
     "Noise",
@@ -43,6 +44,7 @@ INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
+RESOURCE_NOT_FOUND = -32002  # of MCP, in the legacy era
 
 RequestId = int | str
 

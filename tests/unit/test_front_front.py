@@ -288,7 +288,7 @@ async def test_a_stream_that_is_open_keeps_its_id_until_it_is_taken_back(tmp_pat
 async def test_more_open_requests_than_the_limit_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tool_calls, "_MOST", 2)
+    monkeypatch.setattr(tool_calls, "_MAX_REQUESTS", 2)
     async with rig(tmp_path) as it:
         for request_id in (1, 2, 3):
             it.say(request_id, "await_activity", timeout_ms=NEWS_IN)

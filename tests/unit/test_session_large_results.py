@@ -8,7 +8,7 @@ from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Settings
 from emceepee_stdio.config.model import Limits
 from emceepee_stdio.session.large_results import (
-    LONGEST,
+    CLUSTER_CHARS,
     fitted,
     page_chars,
     stored_whole,
@@ -145,7 +145,7 @@ def test_nothing_is_torn_apart(text: str, end: int, cut: str) -> None:
 
 def test_an_endless_character_is_cut_all_the_same() -> None:
     endless = "e" + "\u0301" * 10_000
-    assert 0 < len(whole_characters(endless, 500)) <= 500 + LONGEST
+    assert 0 < len(whole_characters(endless, 500)) <= 500 + CLUSTER_CHARS
 
 
 def test_a_page_of_the_widest_characters_fits_into_a_line() -> None:

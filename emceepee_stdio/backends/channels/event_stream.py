@@ -2,15 +2,14 @@
 
 from dataclasses import dataclass
 
-from emceepee_stdio.wire.framing import Lines, Oversized
+from emceepee_stdio.wire.framing import HEAD_BYTES, Lines, Oversized
 
 __all__ = ["EventStream", "OversizedEvent", "ServerEvent"]
 
 _BOM = b"\xef\xbb\xbf"
 _DATA = b"data:"
-_HEAD = 65_536
-_LONGEST_ID = 4_096
-_RETRY_DIGITS = 9
+_MAX_EVENT_ID_BYTES = 4_096  # it goes back in a header, and servers limit those to 8 KiB or so
+_MAX_RETRY_DIGITS = 9  # eleven days in milliseconds; more is nonsense
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +92,9 @@ class EventStream:
                 self._add(value, len(value))
             case b"event":
                 self._kind = value.decode(errors="replace")
-            case b"id" if b"\0" not in value and len(value) <= _LONGEST_ID:
+            case b"id" if b"\0" not in value and len(value) <= _MAX_EVENT_ID_BYTES:
                 self._next_id = value.decode(errors="replace") or None
-            case b"retry" if value.isdigit() and len(value) <= _RETRY_DIGITS:
+            case b"retry" if value.isdigit() and len(value) <= _MAX_RETRY_DIGITS:
                 self.retry = int(value) / 1000
             case _:
                 pass
@@ -107,7 +106,7 @@ class EventStream:
         if self._size <= self._max_bytes:
             self._data.append(value)
         elif was_within:
-            self._data = [b"\n".join([*self._data, value])[:_HEAD]]
+            self._data = [b"\n".join([*self._data, value])[:HEAD_BYTES]]
 
     def _dispatch(self) -> ServerEvent | OversizedEvent | None:
         """An empty line ends an event; one without data only moves the position."""

@@ -55,12 +55,15 @@ _BROKEN = (
     ValueError,
     ExceptionGroup,
 )
-_TRIES = 4
-_LONGEST_PAUSE = 60.0
-_COME_AGAIN = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
-_KEEPS_METHOD = (HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT)
-_HIGHEST_PORT = 65_535
-_DRAINED = 65_536
+_MAX_ATTEMPTS = 4  # the first and three more: redirects and pauses that the server asks for
+_MAX_RETRY_AFTER_S = 60.0  # a longer pause is told to the caller instead of waited for
+# The statuses that may carry Retry-After
+_RETRYABLE = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+# Others turn a POST into a GET
+_METHOD_KEEPING_REDIRECTS = (HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT)
+_IDLE_CONNECTIONS = 20  # what httpx keeps by default; the rest is closed after use
+_MAX_PORT = 65_535  # 16 bits
+_MAX_DRAIN_BYTES = 65_536  # reading more costs more than a new connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +131,7 @@ class Answer:
         """Read what nobody needs, so that the socket can serve again, unless it is too much."""
         with anyio.move_on_after(within):
             try:
-                await self.body(_DRAINED)
+                await self.body(_MAX_DRAIN_BYTES)
             except (TooMuch, BrokenOff):
                 return
 
@@ -161,7 +164,7 @@ class Carrier:
         self, data: bytes, headers: Mapping[str, str], *, connect: float | None = None
     ) -> AsyncGenerator[Answer]:
         """Send a message; again, after a pause, where the server asks for that."""
-        for left in reversed(range(_TRIES)):
+        for left in reversed(range(_MAX_ATTEMPTS)):
             async with self._open("POST", headers, data=data, connect=connect) as answer:
                 pause = self._pause(answer)
                 if self._leads_on(answer, left=left, keeps_method=True):
@@ -174,7 +177,7 @@ class Carrier:
     @asynccontextmanager
     async def listen(self, headers: Mapping[str, str]) -> AsyncGenerator[Answer]:
         """Open a stream of events."""
-        for left in reversed(range(_TRIES)):
+        for left in reversed(range(_MAX_ATTEMPTS)):
             async with self._open("GET", headers) as answer:
                 if not self._leads_on(answer, left=left, keeps_method=False):
                     yield answer
@@ -186,14 +189,14 @@ class Carrier:
 
     def wait(self, answer: Answer) -> float | None:
         """How long the server asks us to stay away."""
-        if answer.status not in _COME_AGAIN:
+        if answer.status not in _RETRYABLE:
             return None
         epoch = self._clock.epoch(self._clock.now())
         return retry_after(answer.header("retry-after") or None, epoch=epoch)
 
     def _pause(self, answer: Answer) -> float | None:
         pause = self.wait(answer)
-        return None if pause is None or pause > _LONGEST_PAUSE else pause
+        return None if pause is None or pause > _MAX_RETRY_AFTER_S else pause
 
     @asynccontextmanager
     async def _open(
@@ -227,7 +230,7 @@ class Carrier:
         """Follow a redirect within the same place; elsewhere is for the person to decide."""
         if answer.location is None:
             return False
-        if (keeps_method and answer.status not in _KEEPS_METHOD) or not is_same_origin(
+        if (keeps_method and answer.status not in _METHOD_KEEPING_REDIRECTS) or not is_same_origin(
             self.url, answer.location
         ):
             raise NotMcp(
@@ -262,7 +265,7 @@ async def sockets(
             headers=headers,
             auth=httpx2.Auth() if given else None,
             verify=trust,
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=_IDLE_CONNECTIONS),
             mounts={f"all://{httpx2.URL(url).netloc.decode()}": None} if loopback else None,
         )
     except (ValueError, httpx2.InvalidURL) as error:
@@ -325,7 +328,7 @@ def _is_loopback(server: str, url: str) -> bool:
             f"The URL of {server} must begin with http:// or https:// and name a host.",
             hint="Correct its url.",
         )
-    if parsed.port is not None and not 0 < parsed.port <= _HIGHEST_PORT:
+    if parsed.port is not None and not 0 < parsed.port <= _MAX_PORT:
         raise CannotConnect(
             f"The URL of {server} names port {parsed.port}, which does not exist.",
             hint="Correct its url.",

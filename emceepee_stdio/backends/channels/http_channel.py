@@ -50,7 +50,7 @@ __all__ = ["HttpChannel", "HttpOptions", "HttpTimes"]
 
 C = TypeVar("C", bound=HttpConversation)
 
-_GOODBYE = 2.0
+_CLOSE_TIMEOUT_S = 2.0  # the DELETE that ends a session is a courtesy; nobody waits long for it
 _AUTH = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _NOT_STREAMABLE = (
     HTTPStatus.BAD_REQUEST,
@@ -139,7 +139,7 @@ class HttpChannel:
             else:
                 yield connection
             finally:
-                with anyio.move_on_after(_GOODBYE, shield=True):
+                with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
                     for made in attempt.made:
                         await made.leave()
                 tasks.cancel_scope.cancel()

@@ -17,7 +17,7 @@ from emceepee_stdio.backends.channels.http_carrier import (
     HttpTimes,
     TooMuch,
 )
-from emceepee_stdio.backends.channels.http_conversation import REFUSAL_BYTES, HttpConversation
+from emceepee_stdio.backends.channels.http_conversation import MAX_REFUSAL_BYTES, HttpConversation
 from emceepee_stdio.backends.channels.http_errors import BrokenOff, NotMcp, Unreachable
 from emceepee_stdio.backends.eras import stamp
 from emceepee_stdio.errors import CallFailed, ProxyError
@@ -27,9 +27,9 @@ from emceepee_stdio.wire.peer import OutgoingRequest, TooLarge
 __all__ = ["HttpConnection", "pause_before_reopening"]
 
 _PROBE = "emceepee-probe"
-_RESUMES = 5
-_SHORTEST_PAUSE = 0.05
-_MOST_DOUBLINGS = 10
+_MAX_RESUMES = 5  # in a row without a stream: the server has lost the request
+_MIN_PAUSE_S = 0.05  # `retry: 0` must not make us spin
+_MAX_DOUBLINGS = 10  # the cap is reached long before; it keeps the power small
 _NO_LISTENING = (
     HTTPStatus.NOT_FOUND,
     HTTPStatus.METHOD_NOT_ALLOWED,
@@ -109,7 +109,7 @@ class HttpConnection(HttpConversation):
         await self._read_events(answer, stream, request_id)
         failures = 0
         while self._peer.waits_for(request_id):
-            if stream.last_id is None or failures >= _RESUMES or self.era is Era.MODERN:
+            if stream.last_id is None or failures >= _MAX_RESUMES or self.era is Era.MODERN:
                 raise BrokenOff(f"{self._name} ended the stream before it had answered.")
             await anyio.sleep(pause_before_reopening(stream, times=self._carrier.times))
             failures += 1
@@ -120,7 +120,7 @@ class HttpConnection(HttpConversation):
                         stream = stream.again()
                         await self._read_events(resumed, stream, request_id)
                     elif self._check_session(resumed) or _is_final(resumed):
-                        failures = _RESUMES
+                        failures = _MAX_RESUMES
             except (Unreachable, BrokenOff) as error:
                 self._suspect(error)
 
@@ -207,7 +207,7 @@ class HttpConnection(HttpConversation):
         if self._session_id is None or answer.status not in _NO_SESSION:
             return
         try:
-            messages = decode(await answer.body(REFUSAL_BYTES))
+            messages = decode(await answer.body(MAX_REFUSAL_BYTES))
         except TooMuch:
             return
         if not any(isinstance(m, Response) and m.id == _PROBE for m in messages):
@@ -216,8 +216,8 @@ class HttpConnection(HttpConversation):
 
 def pause_before_reopening(stream: EventStream, misses: int = 0, *, times: HttpTimes) -> float:
     """What the server said, or what is usual; longer and longer while nothing is heard."""
-    pause = times.reopen if stream.retry is None else max(stream.retry, _SHORTEST_PAUSE)
-    return min(pause * 2 ** min(misses, _MOST_DOUBLINGS), times.reopen_cap)
+    pause = times.reopen if stream.retry is None else max(stream.retry, _MIN_PAUSE_S)
+    return min(pause * 2 ** min(misses, _MAX_DOUBLINGS), times.reopen_cap)
 
 
 def _is_final(answer: Answer) -> bool:

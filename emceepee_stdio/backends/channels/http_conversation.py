@@ -37,9 +37,9 @@ from emceepee_stdio.wire.codec import (
 )
 from emceepee_stdio.wire.peer import OutgoingRequest, TooLarge
 
-__all__ = ["REFUSAL_BYTES", "HttpConversation"]
+__all__ = ["MAX_REFUSAL_BYTES", "HttpConversation"]
 
-REFUSAL_BYTES = 1 << 20
+MAX_REFUSAL_BYTES = 1 << 20  # an error object fits many times; a page of HTML is cut off
 
 _OWN_WORD = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS)
 
@@ -206,7 +206,7 @@ class HttpConversation(Connection):
         if self._check_session(answer):
             return
         try:
-            body = await answer.body(REFUSAL_BYTES)
+            body = await answer.body(MAX_REFUSAL_BYTES)
         except TooMuch:
             body = b""
         error = None if answer.status in _OWN_WORD else _error_in(body)

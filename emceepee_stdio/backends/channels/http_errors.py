@@ -30,7 +30,8 @@ __all__ = [
 ]
 
 _PORTS = {"http": 80, "https": 443}
-_SHOWN_CHARS = 200
+_SHOWN_CHARS = 200  # one line of an error message
+_BYTES_PER_CHAR = 4  # the most that UTF-8 takes
 _CHECK_PATH = "Check the path of the URL; MCP is often served at /mcp or /sse."
 _HINTS = {
     HTTPStatus.UNAUTHORIZED: "Give a valid Authorization in headers, then call reconnect_server.",
@@ -156,7 +157,7 @@ def nameless_error(body: bytes) -> RpcError | None:
 def excerpt(body: bytes, kind: str) -> str:
     """What a refusal says for people to read, on one short line; nothing of a web page."""
     if kind == "text/plain":
-        text = body[: 4 * _SHOWN_CHARS].decode(errors="replace")
+        text = body[: _BYTES_PER_CHAR * _SHOWN_CHARS].decode(errors="replace")
     elif kind.endswith("json"):
         try:
             told = msgspec.json.decode(body, type=_Explained)

@@ -10,7 +10,7 @@ import anyio
 
 from emceepee_stdio.backends.channels.event_stream import EventStream, ServerEvent
 from emceepee_stdio.backends.channels.http_carrier import Answer
-from emceepee_stdio.backends.channels.http_conversation import REFUSAL_BYTES, HttpConversation
+from emceepee_stdio.backends.channels.http_conversation import MAX_REFUSAL_BYTES, HttpConversation
 from emceepee_stdio.backends.channels.http_errors import (
     HttpRefused,
     NotMcp,
@@ -57,7 +57,7 @@ class SseConnection(HttpConversation):
         stream = EventStream(max_bytes=self._max_message)
         async with self._carrier.listen(self._stream_headers(stream)) as answer:
             if answer.status != HTTPStatus.OK:
-                body = await answer.body(REFUSAL_BYTES)
+                body = await answer.body(MAX_REFUSAL_BYTES)
                 detail = excerpt(body, answer.kind)
                 raise HttpRefused(self._name, answer.status, detail=detail)
             if not answer.is_stream:

@@ -47,7 +47,7 @@ from emceepee_stdio.wire.watchdog import Watchdog
 
 __all__ = ["ChildContext", "Command", "Haste", "StdioChannel", "StdioOptions"]
 
-_ENDLESS = 4  # times the bound: whoever writes on after that will not stop
+_ENDLESS_LINE_FACTOR = 4  # times the bound: a server that writes on after that will not stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +239,7 @@ class StdioConnection(Connection):
             max_line=options.max_line,
         )
         self._options = options
-        self._longest_line = _ENDLESS * options.max_line
+        self._longest_line = _ENDLESS_LINE_FACTOR * options.max_line
         self._is_endless = False
 
     def __repr__(self) -> str:
