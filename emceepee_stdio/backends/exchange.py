@@ -14,7 +14,8 @@ from msgspec import Raw
 from emceepee_stdio.backends.backend_events import Emit
 from emceepee_stdio.backends.base import EXCERPT_BYTES, Cancel, Era, OnResult, RemoteError
 from emceepee_stdio.backends.connection import Connection
-from emceepee_stdio.backends.input_required import InputRounds, asks_for_input, required_urls
+from emceepee_stdio.backends.input_required import InputRounds, required_urls
+from emceepee_stdio.backends.result_types import COMPLETE, result_type
 from emceepee_stdio.backends.supervisor import Supervisor
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, ProxyError
@@ -126,7 +127,7 @@ class Exchange:
 
 def _needs_input(connection: Connection, outcome: Raw | ProxyError) -> bool:
     if isinstance(outcome, Raw):
-        return connection.is_modern and asks_for_input(outcome)
+        return connection.is_modern and result_type(outcome) != COMPLETE
     return (
         not connection.is_modern
         and isinstance(outcome, RemoteError)

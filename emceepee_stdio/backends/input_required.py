@@ -22,13 +22,19 @@ from emceepee_stdio.backends.backend_events import Emit, Question, Withdrawn
 from emceepee_stdio.backends.base import RemoteError
 from emceepee_stdio.backends.connection import Connection
 from emceepee_stdio.backends.notifications import decoded
+from emceepee_stdio.backends.result_types import (
+    COMPLETE,
+    INPUT_REQUIRED,
+    result_type,
+    type_refused,
+)
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, CallTimeout
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.wire.codec import RpcError
 from emceepee_stdio.wire.peer import OutgoingRequest
 
-__all__ = ["InputRounds", "asks_for_input", "required_urls"]
+__all__ = ["InputRounds", "required_urls"]
 
 _URL_REQUIRED = -32042
 # A server that only wants to be called again is given a moment, longer each time.
@@ -43,10 +49,6 @@ class _InputRequest(msgspec.Struct):
     params: Raw | UnsetType = UNSET
 
 
-class _ResultType(msgspec.Struct, rename="camel"):
-    result_type: object = None
-
-
 class _InputRequired(msgspec.Struct, rename="camel"):
     input_requests: dict[str, _InputRequest] | None = None
     request_state: Raw | UnsetType = UNSET
@@ -56,7 +58,6 @@ class _Urls(msgspec.Struct):
     elicitations: list[Raw]
 
 
-_read_type = msgspec.json.Decoder(_ResultType).decode
 _read_input_required = msgspec.json.Decoder(_InputRequired).decode
 
 
@@ -177,8 +178,10 @@ class InputRounds:
 
     def _interim(self, result: Raw) -> _InputRequired | None:
         """The questions in a result, or None when it is a result."""
-        if not asks_for_input(result):
+        if (said := result_type(result)) == COMPLETE:
             return None
+        if said != INPUT_REQUIRED:
+            raise type_refused(self._server, said, result)
         try:
             interim = _read_input_required(result)
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -228,14 +231,6 @@ class InputRounds:
         if missing:
             raise CallTimeout(f"{self._server} waited for an answer until the call's time was up.")
         return asked.answers()
-
-
-def asks_for_input(result: Raw) -> bool:
-    """Whether a result of the modern era is none yet."""
-    try:
-        return _read_type(result).result_type == "input_required"
-    except (msgspec.MsgspecError, RecursionError):
-        return False
 
 
 def required_urls(error: RemoteError) -> list[Raw] | None:

@@ -11,7 +11,8 @@ from msgspec import Raw
 
 from emceepee_stdio.config import Settings
 from emceepee_stdio.errors import ResultTooLarge
-from emceepee_stdio.session.reply import Reply, text_block
+from emceepee_stdio.session.content_blocks import text_block
+from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.wire.codec import to_json
 

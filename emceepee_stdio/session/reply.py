@@ -8,46 +8,44 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import Raw
 
+from emceepee_stdio.backends.result_types import task_refused
 from emceepee_stdio.errors import CallFailed, ProxyError
+from emceepee_stdio.session.content_blocks import mended, text_block
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = ["Reply", "text_block"]
+__all__ = ["RESOURCE", "Reply"]
 
+RESOURCE = "emceepee/resource"  # in `_meta` of a text block: the resource that it is from
 _EXCERPT_BYTES = 500  # shows what came instead of a tool result
-_EMPTY = b"[]"
 _NULL = Raw(b"null")
 
 
 class _Result(msgspec.Struct, rename="camel", omit_defaults=True):
-    content: Raw = Raw(_EMPTY)
+    content: Raw | msgspec.UnsetType = msgspec.UNSET
+    task: Raw | msgspec.UnsetType = msgspec.UNSET
     structured_content: Raw | msgspec.UnsetType = msgspec.UNSET
     is_error: object = False
     meta: Raw | msgspec.UnsetType = msgspec.field(name="_meta", default=msgspec.UNSET)
 
 
-class _Content(msgspec.Struct):
-    text: str | None = None
+class _TextContents(msgspec.Struct, rename="camel"):
+    text: str
+    uri: str | None = None
+    mime_type: str | None = None
+    meta: dict[str, Raw] | None = msgspec.field(name="_meta", default=None)
 
 
 class _Contents(msgspec.Struct):
     contents: list[Raw]
 
 
-class _Block(msgspec.Struct):
-    type: str
-
-
 class _TextOfBlock(msgspec.Struct):
     text: object = None
 
 
-_read_blocks = msgspec.json.Decoder(list[_Block]).decode
 _read_texts = msgspec.json.Decoder(list[_TextOfBlock]).decode
+_read_text_contents = msgspec.json.Decoder(_TextContents).decode
 _read_result = msgspec.json.Decoder(_Result).decode
-
-
-def text_block(text: str) -> bytes:
-    return b'{"type":"text","text":%b}' % to_json(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,29 +84,23 @@ class Reply:
         """What a resource holds: text as text, anything else embedded as it came."""
         try:
             contents = msgspec.json.decode(result, type=_Contents).contents
-            blocks = [
-                _embedded(bytes(raw))
-                if (text := msgspec.json.decode(raw, type=_Content).text) is None
-                else text_block(text)
-                for raw in contents
-            ]
+            return cls(content=b",".join(map(_held, contents)))
         except (msgspec.MsgspecError, RecursionError):
             raise CallFailed(f"{server} gave a resource without readable contents.") from None
-        return cls(content=b",".join(blocks))
 
     @classmethod
     def result(cls, result: Raw, *, server: str) -> "Reply":
         """A backend's result: its blocks untouched, structured content as text where it is news."""
         try:
             parts = _read_result(result)
+            content = _inside(parts.content, server=server)
         except RecursionError:
             raise CallFailed(f"{server} gave a result that is nested too deeply.") from None
         except msgspec.MsgspecError:
             shown = bytes(memoryview(result)[:_EXCERPT_BYTES]).decode(errors="replace")
             raise CallFailed(f"{server} gave a result that is no tool result: {shown}") from None
-        content = _inside(parts.content, server=server)
-        if content and not _are_blocks(parts.content):
-            content = _mended(parts.content)
+        if parts.content is msgspec.UNSET and parts.task is not msgspec.UNSET:
+            raise task_refused(server, parts.task)
         if parts.structured_content is not msgspec.UNSET:
             content = _with_structured(content, parts.structured_content)
         return cls(
@@ -125,37 +117,27 @@ def _object(meta: Raw | msgspec.UnsetType) -> Raw | None:
     return meta
 
 
-def _are_blocks(content: Raw) -> bool:
+def _held(contents: Raw) -> bytes:
+    """A host shows text best as text; what else the resource is goes with it."""
     try:
-        _read_blocks(content)
-    except (msgspec.MsgspecError, RecursionError):
-        return False
-    return True
+        held = _read_text_contents(contents)
+    except msgspec.MsgspecError:
+        return mended(b'[{"type":"resource","resource":%b}]' % bytes(contents))
+    about = {"uri": held.uri, "mimeType": held.mime_type}
+    known = {name: value for name, value in about.items() if value is not None}
+    meta = {**(held.meta or {}), RESOURCE: known}
+    return to_json({"type": "text", "text": held.text, "_meta": meta})
 
 
-def _mended(content: Raw) -> bytes:
-    """Clients refuse a result of which one block is none: that becomes a text that shows it."""
-    return b",".join(
-        bytes(block) if _are_blocks(Raw(b"[%b]" % bytes(block))) else text_block(_shown(block))
-        for block in msgspec.json.decode(content, type=list[Raw])
-    )
-
-
-def _shown(block: Raw) -> str:
-    return bytes(block).decode(errors="replace")
-
-
-def _embedded(resource: bytes) -> bytes:
-    return b'{"type":"resource","resource":%b}' % resource
-
-
-def _inside(content: Raw, *, server: str) -> bytes:
+def _inside(content: Raw | msgspec.UnsetType, *, server: str) -> bytes:
+    if content is msgspec.UNSET:
+        return b""
     raw = bytes(content).strip()
     if raw == b"null":
         return b""
     if not raw.startswith(b"["):
         raise CallFailed(f"{server} gave a result whose content is no list of blocks.")
-    return raw[1:-1].strip()
+    return mended(raw)
 
 
 def _with_structured(content: bytes, structured: Raw) -> bytes:

@@ -9,7 +9,8 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.errors import CallFailed, InvalidArguments, PromptNotFound, ProxyError
 from emceepee_stdio.session.client_calls import Call
-from emceepee_stdio.session.reply import Reply, text_block
+from emceepee_stdio.session.content_blocks import mended, text_block
+from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.suggestions import LISTED_NAMES, SHOWN_NAME_CHARS
 from emceepee_stdio.tools.listing import (
@@ -70,10 +71,6 @@ class CompleteArgument(Params):
     context: Annotated[dict[str, str], Meta(description="Arguments already chosen.")] = (
         msgspec.field(default_factory=dict)
     )
-
-
-class _Block(msgspec.Struct):
-    type: str
 
 
 class _Message(msgspec.Struct):
@@ -158,9 +155,7 @@ def _blocks(content: Raw) -> list[bytes]:
     if first == b'"':
         return [text_block(msgspec.json.decode(content, type=str))]
     blocks = msgspec.json.decode(content, type=list[Raw]) if first == b"[" else [content]
-    for block in blocks:
-        msgspec.json.decode(block, type=_Block)
-    return [bytes(block) for block in blocks]
+    return [mended(b"[%b]" % bytes(block)) for block in blocks]
 
 
 async def _check_prompt_exists(backend: Backend, name: str, error: ProxyError) -> None:

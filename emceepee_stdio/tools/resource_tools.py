@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from emceepee_stdio.errors import InvalidArguments
 from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.content_blocks import text_block
 from emceepee_stdio.session.large_results import (
     CLUSTER_CHARS,
     RESULTS,
@@ -15,7 +16,7 @@ from emceepee_stdio.session.large_results import (
     whole_characters,
 )
 from emceepee_stdio.session.own_resources import OWN, read_own
-from emceepee_stdio.session.reply import Reply, text_block
+from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.tools.listing import (
     ALL,

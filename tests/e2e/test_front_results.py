@@ -1,4 +1,5 @@
 import json
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.e2e.client import (
     both_backends,
     both_eras,
     command,
+    http_server,
     proxy,
     server,
     until,
@@ -63,6 +65,34 @@ async def test_a_result_passes_through_untouched_and_alone(
         bare = await passed({"content": BLOCKS[:1], "_meta": None, "isError": None})
         assert "isError" not in bare
         assert bare.get("_meta", {}) is not None
+
+
+TASK = {"taskId": "k-7", "status": "working"}
+UNFINISHED = [
+    ("legacy", {"task": TASK}, "not_supported", '"k-7"'),
+    ("modern", {"resultType": "task", **TASK}, "not_supported", '"k-7"'),
+    ("modern", {"resultType": "novel", "handle": "h-7"}, "call_failed", '"novel"'),
+    ("modern", {"resultType": 7, "content": []}, "call_failed", "result type 7"),
+]
+
+
+@pytest.mark.parametrize("transport", ["stdio", "http"])
+@pytest.mark.parametrize(("era", "result", "code", "named"), UNFINISHED)
+async def test_what_is_no_result_yet_is_an_error_that_says_what_came(
+    tmp_path: Path, transport: str, era: str, result: dict[str, Any], code: str, named: str
+) -> None:
+    async with AsyncExitStack() as stack:
+        entry = server(era=era)
+        if transport == "http":
+            entry = {"url": await stack.enter_async_context(http_server("--era", era))}
+        client = await stack.enter_async_context(
+            proxy(Setting(home=tmp_path / "home", servers={"s": entry}))
+        )
+        await client.connected()
+        answer = await client.execute("verbatim", args={"result": json.dumps(result)})
+        assert answer.is_error
+        assert f"[{code}]" in answer.text
+        assert named in answer.text
 
 
 async def test_blocks_keep_their_very_bytes(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from msgspec import Raw
 from emceepee_stdio.backends.backend_events import BackendEvent, Question, Withdrawn
 from emceepee_stdio.backends.base import Era, Hello, Loss, RemoteError
 from emceepee_stdio.backends.connection import Connection
-from emceepee_stdio.backends.input_required import InputRounds, asks_for_input, required_urls
+from emceepee_stdio.backends.input_required import InputRounds, required_urls
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, CallTimeout, ProxyError, ServerDisconnected
 from emceepee_stdio.wire.codec import RequestId, RpcError, encode_error, encode_result, to_json
@@ -133,7 +133,7 @@ async def test_a_result_is_handed_on_as_the_bytes_that_it_was() -> None:
         b'{"content":[]}',
         b"[1]",
         b"7",
-        b'{"resultType":7}',
+        b'{"resultType":null}',
     ):
         assert bytes(await Table(Raw(said)).run()) == said
 
@@ -356,21 +356,6 @@ async def test_urls_without_end_are_stopped() -> None:
     with pytest.raises(CallFailed, match="asked 3 times in a row"):
         await table.rounds.consent(url_required("https://a"))
     assert len(table.asked) == 2
-
-
-@pytest.mark.parametrize(
-    ("result", "asks"),
-    [
-        (b'{"resultType":"input_required"}', True),
-        (b'{"x":1,"resultType":"input_required","y":[{}]}', True),
-        (b'{"resultType":"complete"}', False),
-        (b'{"resultType":["input_required"]}', False),
-        (b'{"nested":{"resultType":"input_required"}}', False),
-        *((odd, False) for odd in (b"{}", b"[]", b"7", b'"input_required"', b"oops", b"[" * 9999)),
-    ],
-)
-def test_a_result_asks_for_input_only_if_it_says_so(result: bytes, *, asks: bool) -> None:
-    assert asks_for_input(Raw(result)) is asks
 
 
 @pytest.mark.parametrize("data", [None, b"7", b"{}", b'{"elicitations":7}', b"[[["])

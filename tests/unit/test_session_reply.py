@@ -5,9 +5,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from mcp_types import methods
 from msgspec import Raw
 
-from emceepee_stdio.errors import CallFailed
+from emceepee_stdio.errors import CallFailed, NotSupported
 from emceepee_stdio.session.reply import Reply
 
 
@@ -21,17 +22,43 @@ def text(words: str) -> dict[str, str]:
     return {"type": "text", "text": words}
 
 
+BLOCKS = [
+    {"type": "text", "text": "x", "annotations": {"priority": 1}},
+    {"type": "image", "data": "aGk=", "mimeType": "image/png"},
+    {"type": "audio", "data": "aGk=", "mimeType": "audio/wav"},
+    {"type": "resource_link", "uri": "x://1", "name": "n"},
+    {"type": "resource", "resource": {"uri": "x://1", "text": "x"}},
+    {"type": "resource", "resource": {"uri": "x://1", "blob": "aGk="}},
+]
+NO_BLOCKS = [
+    *("7", "null", '"x"', "[]", "{}", '{"type":7}', '{"text":"y"}', '{"type":"novel","text":"y"}'),
+    *('{"type":"text"}', '{"type":"text","text":5}', '{"type":"text","text":null}'),
+    *('{"type":"image","mimeType":"image/png"}', '{"type":"image","data":"aGk="}'),
+    *('{"type":"audio","data":7,"mimeType":"audio/wav"}', '{"type":"resource"}'),
+    *('{"type":"resource","resource":{"uri":"x://1"}}', '{"type":"resource_link","uri":"x://1"}'),
+]
+
+
 def test_blocks_keep_their_bytes() -> None:
-    given = '{"b":1.50,"a" :"\\u00e9","type":"y"} , {"type":"x"}'
+    given = '{"b":1.50,"text" :"\\u00e9","type":"text"} , {"type":"text","text":"x"}'
     _, reply = passed(f'{{"content": [ {given} ], "other": 1}}')
     assert reply.content == given.encode()
 
 
-@pytest.mark.parametrize("bad", ["7", "null", '"x"', "[]", "{}", '{"type":7}', '{"text":"y"}'])
-def test_what_is_no_block_is_shown_as_text_and_the_others_stay_as_they_are(bad: str) -> None:
+def test_every_kind_of_block_arrives_as_it_was() -> None:
+    assert passed({"content": BLOCKS})[0] == BLOCKS
+    methods.validate_server_result("tools/call", "2025-11-25", {"content": BLOCKS})
+
+
+@pytest.mark.parametrize("bad", NO_BLOCKS)
+def test_what_is_no_block_is_told_as_text_and_the_others_stay_as_they_are(bad: str) -> None:
     good = '{"type":"text" , "text":"a"}'
     blocks, reply = passed(f'{{"content":[{good}, {bad} ,{good}]}}')
-    assert blocks == [text("a"), text(bad), text("a")]
+    before, told, after = blocks
+    assert before == after == text("a")
+    assert told["type"] == "text"
+    assert told["text"].startswith("The server sent something that is no content block (")
+    assert told["text"].endswith(f": {bad}")
     assert reply.content.startswith(good.encode())
 
 
@@ -90,15 +117,43 @@ def test_what_is_no_result_is_said_to_be_none(result: str) -> None:
         passed(result)
 
 
+def held(*contents: dict[str, Any]) -> Any:
+    result = Raw(json.dumps({"contents": contents}).encode())
+    return json.loads(b"[%b]" % Reply.contents(result, server="s").content)
+
+
 def test_contents_of_a_resource_are_text_or_embedded() -> None:
-    result = {"contents": [{"uri": "x://1", "text": "abc"}, {"uri": "x://2", "blob": "aGk="}]}
-    reply = Reply.contents(Raw(json.dumps(result).encode()), server="s")
-    assert json.loads(b"[%b]" % reply.content) == [
-        text("abc"),
-        {"type": "resource", "resource": {"uri": "x://2", "blob": "aGk="}},
-    ]
+    blob = {"uri": "x://2", "blob": "aGk=", "mimeType": "image/png", "_meta": {"k": 1}}
+    first, second = held({"uri": "x://1", "text": "abc"}, blob)
+    assert (first["type"], first["text"]) == ("text", "abc")
+    assert second == {"type": "resource", "resource": blob}
     with pytest.raises(CallFailed):
         Reply.contents(Raw(b"{}"), server="s")
+
+
+def test_a_text_keeps_what_its_resource_said_beside_it() -> None:
+    [block] = held(
+        {"uri": "x://1", "text": "{}", "mimeType": "application/json", "_meta": {"k": 1}}
+    )
+    assert block["_meta"] == {
+        "k": 1,
+        "emceepee/resource": {"uri": "x://1", "mimeType": "application/json"},
+    }
+    [bare] = held({"uri": "x://1", "text": "abc", "mimeType": None})
+    assert bare["_meta"] == {"emceepee/resource": {"uri": "x://1"}}
+
+
+@pytest.mark.parametrize("bad", [{"uri": "x://1"}, {"uri": 7, "blob": "x"}, {"text": 5}])
+def test_contents_that_are_none_are_told_as_text(bad: dict[str, Any]) -> None:
+    [block] = held(bad)
+    assert block["type"] == "text"
+    assert "no content block" in block["text"]
+
+
+def test_a_task_in_place_of_a_result_is_not_supported() -> None:
+    with pytest.raises(NotSupported, match='"k"'):
+        passed({"task": {"taskId": "k"}})
+    assert passed({"task": {}, "content": [text("x")]})[0] == [text("x")]
 
 
 def nested(depth: int) -> str:
@@ -171,7 +226,8 @@ def test_a_block_that_is_none_is_shown_until_it_is_too_deep_to_be_read() -> None
         deep = nested(depth)
         content = attempted(f'{{"content":[7,{deep}]}}')
         found = json.loads(f"[{content}]")
-        assert found == [text("7"), text(deep)] or (not found and depth >= LIMIT - 150), depth
+        ends = [block["text"].partition("): ")[2] for block in found]
+        assert ends == ["7", deep] or (not found and depth >= LIMIT - 150), depth
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "7" * 5_000], ids=["huge", "low", "long"])

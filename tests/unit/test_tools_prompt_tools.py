@@ -45,12 +45,17 @@ def test_a_block_keeps_its_bytes() -> None:
 
 @pytest.mark.parametrize(
     "result",
-    [b"7", b"{}", b'{"messages":7}', b'{"messages":[7]}', b'{"messages":[{"role":"user"}]}']
-    + [b'{"messages":[{"role":"user","content":%b}]}' % bad for bad in (b"7", b"null", b"[7]")],
+    [b"7", b"{}", b'{"messages":7}', b'{"messages":[7]}', b'{"messages":[{"role":"user"}]}'],
 )
 def test_what_cannot_be_read_is_told(result: bytes) -> None:
     with pytest.raises(CallFailed, match="without readable messages"):
         _messages(Raw(result), server="s")
+
+
+@pytest.mark.parametrize("bad", [b"7", b"null", b"[7]", b'{"type":"text","text":5}'])
+def test_what_is_no_block_is_told_in_its_place(bad: bytes) -> None:
+    result = Raw(b'{"messages":[{"role":"user","content":%b}]}' % bad)
+    assert b"no content block" in _messages(result, server="s").content
 
 
 class Completing:
