@@ -144,6 +144,14 @@ def _last_text(params: Mapping[str, object]) -> str:
     messages = params.get("messages")
     if not isinstance(messages, list) or not messages:
         return ""
-    content = mapping(cast("list[object]", messages)[-1]).get("content")
-    blocks = cast("list[object]", content) if isinstance(content, list) else [content]
-    return " ".join(str(mapping(block).get("text", "")) for block in blocks).strip()
+    return _text_of(mapping(cast("list[object]", messages)[-1]).get("content")).strip()
+
+
+def _text_of(content: object) -> str:
+    """The words of one block or several; of the result of a tool, what the tool said."""
+    if isinstance(content, list):
+        return " ".join(map(_text_of, cast("list[object]", content)))
+    block = mapping(content)
+    if block.get("type") == "tool_result":
+        return _text_of(block.get("content"))
+    return str(block.get("text") or block.get("name") or "")

@@ -10,7 +10,7 @@ from typing import cast
 
 from emceepee_stdio.json_values import mapping
 
-__all__ = ["form_problems"]
+__all__ = ["form_problems", "with_defaults"]
 
 Schema = Mapping[str, object]
 
@@ -35,6 +35,17 @@ def form_problems(content: Mapping[str, object], schema: Schema) -> list[str]:
         elif properties:
             problems.append(f"{name} was not asked for; known are {', '.join(properties)}")
     return problems
+
+
+def with_defaults(content: Mapping[str, object], schema: Schema) -> dict[str, object]:
+    """The answer, and the schema's own default for every field that it leaves out."""
+    fields = {name: mapping(field) for name, field in mapping(schema.get("properties")).items()}
+    defaults = {
+        name: field["default"]
+        for name, field in fields.items()
+        if "default" in field and not any(_field(field["default"], field))
+    }
+    return {**defaults, **content}
 
 
 def _field(value: object, schema: Schema) -> Iterator[str]:

@@ -1,18 +1,20 @@
 """Tools to see and answer what servers ask: of the user, and of the model."""
 
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from emceepee_stdio.errors import InvalidArguments, ProxyError, RequestNotFound
 from emceepee_stdio.journal import JournalEvent
+from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.content_blocks import sampled_problem
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.response_context import shown_elicitation, shown_sampling
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.state import PendingRequest, RequestKind, RequestStatus
-from emceepee_stdio.tools.forms import form_problems
+from emceepee_stdio.tools.forms import form_problems, with_defaults
 from emceepee_stdio.tools.registry import Params
 from emceepee_stdio.wire.codec import to_json
 
@@ -135,9 +137,8 @@ async def respond_to_sampling(runtime: Runtime, p: RespondToSampling, call: Call
 
 def _checked_form(asked: PendingRequest, p: RespondToElicitation) -> dict[str, object]:
     """The content, if it fits; otherwise the question stays open and the error says why."""
-    content = {} if p.content is UNSET else p.content
-    schema = asked.params.get("requestedSchema")
-    known = cast("dict[str, object]", schema) if isinstance(schema, dict) else {}
+    known = mapping(asked.params.get("requestedSchema"))
+    content = with_defaults({} if p.content is UNSET else p.content, known)
     problems = form_problems(content, known)
     if problems:
         raise InvalidArguments(
@@ -148,13 +149,19 @@ def _checked_form(asked: PendingRequest, p: RespondToElicitation) -> dict[str, o
 
 
 def _blocks(content: Raw | UnsetType) -> object:
-    """A string becomes a text block; a block or a list of them goes as it is."""
+    """A string becomes a text block; a block or a list of them goes as it is, if it is one."""
     if content is UNSET:
         raise InvalidArguments("content is missing: say something, or decline.")
     if bytes(memoryview(content)[:1]) == b'"':
         return {"type": "text", "text": msgspec.json.decode(content, type=str)}
     if bytes(memoryview(content)[:1]) not in (b"{", b"["):
         raise InvalidArguments("content must be a string, a content block or a list of blocks.")
+    if problem := sampled_problem(content):
+        raise InvalidArguments(
+            f"content holds something that is no block of a model's answer: {problem}.",
+            hint="The question still waits. Blocks are text, image, audio, tool_use and "
+            "tool_result; plain words may be given as a string.",
+        )
     return content
 
 

@@ -3,8 +3,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp_types import methods
 
 from tests.e2e.client import (
+    LEGACY,
     Answer,
     Client,
     Setting,
@@ -122,6 +124,48 @@ async def test_the_model_answers_what_it_is_asked(
         assert refused.is_error
         assert "declined" in refused.text
         await client.quiet()
+
+
+NOT_SAID: list[Any] = [
+    {},
+    {"text": "hi"},
+    {"type": "text", "text": 5},
+    {"type": "novel"},
+    [{"type": "text", "text": "a"}, 7],
+    {"type": "image", "data": "aGk="},
+    {"type": "resource_link", "uri": "x://1", "name": "n"},
+    {"type": "tool_use", "id": "1", "name": "t", "input": []},
+    {"type": "tool_result", "toolUseId": "1", "content": "words"},
+]
+
+
+async def test_an_answer_that_no_model_can_give_is_refused_and_the_question_waits(
+    tmp_path: Path,
+) -> None:
+    async with proxy(setting(tmp_path)) as client:
+        await client.connected()
+        task, question = promoted(await client.execute("sample", args={"with_tools": True}))
+        for content in NOT_SAID:
+            refused = await client.call("respond_to_sampling", request_id=question, content=content)
+            assert "[invalid_arguments]" in refused.text, content
+            assert refused.questions == [question]
+        used = [{"type": "tool_use", "id": "1", "name": "weather", "input": {}}]
+        await client.call("respond_to_sampling", request_id=question, content=used)
+        result = json.loads((await client.call("get_task_result", task_id=task)).text)
+        assert result["content"] == used
+        methods.validate_client_result("sampling/createMessage", LEGACY, result)
+
+
+@both_backends
+async def test_what_the_user_leaves_out_is_answered_with_the_defaults_of_the_form(
+    tmp_path: Path, era: str
+) -> None:
+    async with proxy(setting(tmp_path, era)) as client:
+        await client.connected()
+        task, question = promoted(await client.execute("ask_with_defaults"))
+        await accept(client, question)
+        result = json.loads((await client.call("get_task_result", task_id=task)).text)
+        assert result == {"action": "accept", "content": {"name": "Ada", "age": 36}}
 
 
 @both_eras

@@ -131,6 +131,27 @@ async def test_every_question_is_shown_whatever_its_size(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    ("content", "preview"),
+    [
+        ({"type": "text", "text": "say"}, "say"),
+        ([{"type": "text", "text": "say"}, {"type": "text", "text": "it"}], "say it"),
+        ([{"type": "tool_result", "content": [{"type": "text", "text": "22 °C"}]}], "22 °C"),
+        ({"type": "tool_result", "content": [{"type": "image", "data": "x"}]}, ""),
+        ([{"type": "tool_use", "name": "weather", "input": {}}], "weather"),
+        ({"type": "tool_result", "content": 7}, ""),
+    ],
+)
+async def test_the_preview_of_a_sampling_request_is_what_was_said_last(
+    tmp_path: Path, content: Any, preview: str
+) -> None:
+    made = session(tmp_path)
+    says = [{"role": "assistant", "content": []}, {"role": "user", "content": content}]
+    made.requests.add(RequestKind.SAMPLING, server="s", params={"messages": says}, now=0.0)
+    [shown] = context(rendered(made))["pending_client_action"]["sampling_requests"]
+    assert shown["preview"] == preview
+
+
+@pytest.mark.parametrize(
     ("meta", "expected"),
     [
         (None, {}),

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from emceepee_stdio.tools.forms import form_problems
+from emceepee_stdio.tools.forms import form_problems, with_defaults
 
 
 def problems(value: Any, **schema: Any) -> list[str]:
@@ -91,3 +91,30 @@ def test_every_problem_is_named_at_once() -> None:
 def test_a_schema_that_says_nothing_forbids_nothing(schema: dict[str, Any]) -> None:
     assert form_problems({"x": 1}, schema) == []
     assert form_problems({}, schema) == []
+
+
+DEFAULTS = {
+    "name": {"type": "string", "default": "Ada"},
+    "age": {"type": "integer", "default": 30},
+    "score": {"type": "number", "default": 95.5},
+    "colour": {"type": "string", "enum": ["r", "g"], "default": "g"},
+    "many": {"type": "array", "items": {"type": "string", "enum": ["r", "g"]}, "default": ["r"]},
+    "sure": {"type": "boolean", "default": False},
+    "plain": {"type": "string"},
+}
+
+
+def test_what_was_left_out_gets_the_default_of_the_schema() -> None:
+    expected = {name: field["default"] for name, field in DEFAULTS.items() if "default" in field}
+    assert with_defaults({}, {"properties": DEFAULTS}) == expected
+    given = {"name": "Bob", "sure": None, "more": 1}
+    assert with_defaults(given, {"properties": DEFAULTS}) == expected | given
+
+
+@pytest.mark.parametrize(
+    "field",
+    [{"type": "string", "default": 7}, {"enum": ["r"], "default": "x"}, {"type": "integer"}, 7],
+)
+def test_a_default_that_does_not_fit_its_own_schema_is_none(field: object) -> None:
+    assert with_defaults({}, {"properties": {"f": field}}) == {}
+    assert with_defaults({}, {}) == {}

@@ -118,6 +118,21 @@ def ask(call: Call, *, mode: str = "form") -> Message:
 
 
 @tool()
+def ask_with_defaults(call: Call) -> Message:
+    """Ask the user a form that has an answer ready for every field."""
+    fields = {
+        "name": {"type": "string", "default": "Ada"},
+        "age": {"type": "integer", "default": 36},
+    }
+    question = {
+        "mode": "form",
+        "message": "Who are you?",
+        "requestedSchema": {"type": "object", "properties": fields, "required": ["name"]},
+    }
+    return text(json.dumps(call.ask("who", "elicitation/create", question)))
+
+
+@tool()
 def ask_twice(call: Call) -> Message:
     """Ask the user two things, one after the other."""
     first = call.ask("first", "elicitation/create", _form("First: who are you?"))
