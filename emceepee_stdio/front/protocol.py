@@ -1,7 +1,8 @@
 """The server side of MCP for a surface that never changes: a message in, an answer out. Pure.
 
 Both eras are served at once, message by message: `initialize` opens the handshake era, a request
-that carries its protocol version in `_meta` is modern and stands for itself. What needs the session
+that carries its protocol version in `_meta` is modern and stands for itself: even `initialize`,
+which that era does not know. What needs the session
 is not answered here. Only the standard library is used: this is loaded before anything else.
 """
 
@@ -108,10 +109,10 @@ class Protocol:
 
     def answer(self, method: str, params: Mapping[str, object]) -> bytes | Refused | None:
         """The result of a request as JSON, or why not; None when the session has to answer."""
-        if method == "initialize":
-            return _json(self._initialize(params))
         meta = mapping(params.get("_meta"))
         modern = PROTOCOL_VERSION in meta
+        if method == "initialize" and not modern:
+            return _json(self._initialize(params))
         if modern and (refused := self.check(meta)):
             return refused
         if method in ("tools/call", "resources/read", "subscriptions/listen") and (

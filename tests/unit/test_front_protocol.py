@@ -40,6 +40,15 @@ def test_an_unknown_version_gets_our_newest_of_the_handshake(version: object) ->
     assert asked("initialize", protocolVersion=version)["protocolVersion"] == LEGACY_VERSIONS[0]
 
 
+def test_the_modern_era_has_no_handshake() -> None:
+    params = {"protocolVersion": "2025-11-25", "_meta": ENVELOPE}
+    protocol = Protocol()
+    answer = protocol.answer("initialize", params)
+    assert isinstance(answer, Refused)
+    assert answer.code == -32601
+    assert protocol.version is None
+
+
 @pytest.mark.parametrize("method", STATIC)
 @pytest.mark.parametrize("version", [*LEGACY_VERSIONS, MODERN_VERSION])
 def test_every_static_answer_is_valid_in_every_version(method: str, version: str) -> None:
