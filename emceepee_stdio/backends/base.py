@@ -38,6 +38,9 @@ OnResult = Callable[[Raw | ProxyError], None]
 Cancel = Callable[[], object]
 
 
+_DATA_BYTES = 1_000  # of an error's data: enough for what is missing, too little to drown in
+
+
 class Era(StrEnum):
     """The two ways to speak MCP: with a handshake, or with every request on its own."""
 
@@ -49,7 +52,9 @@ class RemoteError(CallFailed):
     """The server answered with a JSON-RPC error."""
 
     def __init__(self, server: str, error: RpcError) -> None:
-        super().__init__(f"{server} answered with error {error.code}: {error.message}")
+        data = b"" if error.data is None else bytes(error.data)
+        shown = f" Its data: {data[:_DATA_BYTES].decode(errors='replace')}" if data else ""
+        super().__init__(f"{server} answered with error {error.code}: {error.message}{shown}")
         self.error = error
 
 

@@ -10,6 +10,7 @@ is woken by it, finds the state already changed.
 
 import math
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -38,6 +39,7 @@ from emceepee_stdio.backends.base import (
     SessionIds,
 )
 from emceepee_stdio.backends.eras import stamp
+from emceepee_stdio.backends.notifications import decoded
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallTimeout, ProxyError, ResultTooLarge, ServerDisconnected
 from emceepee_stdio.json_values import mapping
@@ -65,6 +67,9 @@ from emceepee_stdio.wire.wakeup import Wakeup
 __all__ = ["Channel", "Connection"]
 
 _QUESTIONS = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
+_VISITED = "notifications/elicitation/complete"
+_REMEMBERED_VISITS = 100  # a server tells of those that it asked for; more are not waited for
+_ID_CHARS = 1_000  # of an elicitation; longer ones are nobody's
 _NOT_CANCELLABLE = frozenset({"initialize", "server/discover"})
 
 
@@ -103,6 +108,7 @@ class Connection(Sender):
         self.is_left = False  # it is we who ended it
         self.services: list[Callable[[], Coroutine[object, object, None]]] = []
         self.wakeup = Wakeup()
+        self.visited: deque[object] = deque(maxlen=_REMEMBERED_VISITS)  # ids of URL elicitations
         self.on_lost: Callable[[Loss], str | None] = _nobody_supervises
         self._next_step: str | None = None
         self._ended = anyio.Event()
@@ -246,7 +252,16 @@ class Connection(Sender):
         self.on_noise(f"a request that cannot be handled: {type(error).__name__}")
 
     def on_notification(self, notification: Notification) -> None:
+        if notification.method == _VISITED:
+            self._take_visit(notification.params)
         self._emit(ServerNotification(notification.method, notification.params))
+
+    def _take_visit(self, params: Raw | None) -> None:
+        """A person has done at a URL what the server wanted there."""
+        visited = mapping(decoded(params)).get("elicitationId")
+        if isinstance(visited, str) and len(visited) <= _ID_CHARS:
+            self.visited.append(visited)
+            self.wakeup.wake()
 
     def on_cancelled(self, request_id: RequestId) -> None:
         self._emit(Withdrawn((self._proxy_id, request_id)))

@@ -9,7 +9,7 @@ when all are answered, one is refused, the call's time is up, or the connection 
 still open then is withdrawn, but for a lost connection, which has taken its questions along.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeGuard
@@ -37,6 +37,8 @@ from emceepee_stdio.wire.peer import OutgoingRequest
 __all__ = ["InputRounds", "required_urls"]
 
 _URL_REQUIRED = -32042
+_VISITS = 3  # a server that still wants a visit after so many is not going to be content
+_VISIT_S = 60.0  # for a server that does not say when the person is done at its URL
 # A server that only wants to be called again is given a moment, longer each time.
 _FIRST_PAUSE_S = 0.05
 _MAX_PAUSE_S = 1.0
@@ -137,7 +139,7 @@ class InputRounds:
         while interim := self._interim(result):
             if interim.input_requests:
                 asked += 1
-                self._check_limit(asked)
+                self._check_limit(asked, self._limit)
             else:
                 await self._pause(pause)
                 pause = min(pause * 2, _MAX_PAUSE_S)
@@ -146,22 +148,35 @@ class InputRounds:
         return result
 
     async def consent(self, refusal: RemoteError) -> Raw:
-        """The way of 2025-11-25: the call is made again once the person agreed to its URLs."""
+        """The way of 2025-11-25: the call is made again once the person has been at its URLs."""
         asked = 0
         while urls := required_urls(refusal):
             asked += 1
-            self._check_limit(asked)
+            self._check_limit(asked, min(self._limit, _VISITS))
             requests = {
                 str(n): _InputRequest("elicitation/create", url) for n, url in enumerate(urls)
             }
             outcomes = await self._put(requests)
             if any(_action(outcome) != "accept" for outcome in outcomes.values()):
                 break
+            await self._visits(urls)
             try:
                 return await self._connection.request(self._request)
             except RemoteError as error:
                 refusal = error
         raise refusal
+
+    async def _visits(self, urls: Sequence[Raw]) -> None:
+        """Until the server says that the person is done at every URL, or long enough."""
+        connection = self._connection
+        awaited = {mapping(decoded(url)).get("elicitationId") for url in urls}
+        left = self._request.deadline - self._clock.now()
+        with anyio.move_on_after(min(_VISIT_S, left)):
+            await connection.wakeup.wait_for(
+                lambda: connection.loss is not None or awaited.issubset(connection.visited)
+            )
+        for visited in awaited.intersection(connection.visited):
+            connection.visited.remove(visited)  # a URL that is required again is a visit of its own
 
     async def _pause(self, pause: float) -> None:
         """Wait, if there is so much time left."""
@@ -170,8 +185,8 @@ class InputRounds:
         if left <= pause:
             raise CallTimeout(f"{self._server} came to no result until the call's time was up.")
 
-    def _check_limit(self, asked: int) -> None:
-        if asked > self._limit:
+    def _check_limit(self, asked: int, limit: int) -> None:
+        if asked > limit:
             raise CallFailed(
                 f"{self._server} asked {asked} times in a row without coming to a result."
             )

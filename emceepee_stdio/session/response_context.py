@@ -104,6 +104,8 @@ def shown_elicitation(session: _Session, asked: PendingRequest) -> dict[str, obj
     shown["mode"] = params.get("mode", "form")
     if "url" in params:
         shown["url"] = params["url"]
+    if "elicitationId" in params:  # by which the server says that the visit is done
+        shown["elicitation_id"] = params["elicitationId"]
     if "requestedSchema" in params:
         shown["schema"] = params["requestedSchema"]
     return shown

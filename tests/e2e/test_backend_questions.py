@@ -208,6 +208,26 @@ async def test_a_url_that_comes_first_is_put_and_then_the_call_works(
         assert len(rig.messages("tools/call")) == 2
 
 
+async def test_a_call_is_made_again_only_when_the_person_has_been_at_the_url(
+    combination: str, tmp_path: Path
+) -> None:
+    async with running(combination, tmp_path) as rig:
+        if rig.is_modern:  # which asks inside its result instead
+            await rig.backend.connect(within=PATIENCE)
+            return
+
+        async def agree_and_visit() -> None:
+            await Reply(rig, ACCEPT)()
+            assert fields(rig.sink.questions[0])["elicitationId"] == "e-1"
+            await rig.text("echo", message="in the meantime")
+            await rig.text("finish_visit")
+
+        outcome = await beside(rig, "visit_first", agree_and_visit)
+        assert outcome.text == "visited"
+        called = [m["params"]["name"] for m in rig.messages("tools/call")]
+        assert called == ["visit_first", "echo", "finish_visit", "visit_first"]
+
+
 async def test_a_url_that_comes_first_and_is_declined(combination: str, tmp_path: Path) -> None:
     async with running(combination, tmp_path) as rig:
         outcome = await beside(rig, "sign_in", Reply(rig, {"action": "decline"}))

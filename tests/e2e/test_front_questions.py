@@ -200,6 +200,7 @@ async def test_a_person_may_be_sent_to_a_url(tmp_path: Path, era: str, *, modern
             [shown] = asking.pending["elicitations"]
             assert shown["mode"] == "url"
             assert shown["url"] == "https://example.com/sign-in"
+            assert ("elicitation_id" in shown) is (era == "legacy")
             assert "schema" not in shown
             await client.call("respond_to_elicitation", request_id=question, action="accept")
             result = await client.call("get_task_result", task_id=task)

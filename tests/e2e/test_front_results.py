@@ -199,6 +199,7 @@ async def test_get_task_result_waits_for_the_end_and_gives_errors_as_the_call_wo
         result = await client.call("get_task_result", task_id=refused.task)
         assert result.is_error
         assert "error -32000 as asked" in result.text
+        assert '{"asked":-32000}' in result.text, "what the error says beside its message"
         assert "[call_failed]" in result.text
         await client.quiet()
         assert [t["tool"] for t in (await client.call("list_tasks", status="failed")).json["tasks"]]

@@ -1,4 +1,5 @@
 import math
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -9,13 +10,25 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from emceepee_stdio.backends.backend_events import BackendEvent, Question, Withdrawn
+from emceepee_stdio.backends.backend_events import (
+    BackendEvent,
+    Question,
+    ServerNotification,
+    Withdrawn,
+)
 from emceepee_stdio.backends.base import Era, Hello, Loss, RemoteError
 from emceepee_stdio.backends.connection import Connection
 from emceepee_stdio.backends.input_required import InputRounds, required_urls
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, CallTimeout, ProxyError, ServerDisconnected
-from emceepee_stdio.wire.codec import RequestId, RpcError, encode_error, encode_result, to_json
+from emceepee_stdio.wire.codec import (
+    Notification,
+    RequestId,
+    RpcError,
+    encode_error,
+    encode_result,
+    to_json,
+)
 from emceepee_stdio.wire.peer import OutgoingRequest
 
 FORM = {"method": "elicitation/create", "params": {"message": "who?"}}
@@ -36,7 +49,7 @@ def asks(*keys: str, state: object = None) -> dict[str, object]:
 
 
 def url_required(*urls: str) -> RemoteError:
-    data = {"elicitations": [{"mode": "url", "url": url} for url in urls]}
+    data = {"elicitations": [{"mode": "url", "url": u, "elicitationId": u} for u in urls]}
     return RemoteError("server", RpcError(-32042, "URL elicitation required", Raw(to_json(data))))
 
 
@@ -51,7 +64,7 @@ class ScriptedConnection(Connection):
         self.sent: list[dict[str, Any]] = []
 
     def _fail(self, event: BackendEvent) -> None:
-        raise AssertionError(event)
+        assert isinstance(event, ServerNotification), event
 
     def break_off(self, fact: str) -> None:
         self.lose(Loss(fact=fact))
@@ -84,6 +97,7 @@ class Table:
     ) -> None:
         self.asked: list[Question] = []
         self.taken_back: list[object] = []
+        self.began = trio.current_time()
         self.answers: Any = lambda _: None
         clock = Clock(monotonic=trio.current_time, wall=lambda: 0.0)
         self.connection = ScriptedConnection(era, clock, list(script))
@@ -350,12 +364,68 @@ async def test_a_url_that_is_not_agreed_to_leaves_the_error_as_it_was(said: byte
     assert table.sent == []
 
 
-async def test_urls_without_end_are_stopped() -> None:
-    table = Table(url_required("https://a"), limit=2, era=Era.LEGACY)
+@pytest.mark.parametrize(("limit", "calls"), [(2, 2), (10, 3)])
+async def test_urls_without_end_are_stopped(limit: int, calls: int) -> None:
+    table = Table(url_required("https://a"), limit=limit, era=Era.LEGACY)
     table.answers = lambda question: question.respond(YES)
-    with pytest.raises(CallFailed, match="asked 3 times in a row"):
+    with pytest.raises(CallFailed, match=f"asked {calls + 1} times in a row"):
         await table.rounds.consent(url_required("https://a"))
-    assert len(table.asked) == 2
+    assert len(table.asked) == len(table.sent) == calls
+
+
+def visited(elicitation: str) -> Notification:
+    params = Raw(to_json({"elicitationId": elicitation}))
+    return Notification("notifications/elicitation/complete", params)
+
+
+async def test_a_call_is_made_again_when_the_server_says_that_every_url_was_visited() -> None:
+    table = Table(DONE, era=Era.LEGACY)
+    table.answers = lambda question: question.respond(YES)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(table.rounds.consent, url_required("a", "b"))
+        for told in ("b", "c", "a"):
+            await anyio.sleep(1)
+            assert table.sent == []
+            table.connection.on_notification(visited(told))
+    assert table.sent == [{"name": "t"}]
+    assert anyio.current_time() - table.began == pytest.approx(3)
+
+
+async def test_a_visit_that_is_told_before_the_person_agreed_counts_once() -> None:
+    table = Table(url_required("a"), DONE, era=Era.LEGACY)
+
+    def visit_and_agree(question: Question) -> None:
+        if len(table.asked) == 1:
+            table.connection.on_notification(visited("a"))
+        question.respond(YES)
+
+    table.answers = visit_and_agree
+    await table.rounds.consent(url_required("a"))
+    assert anyio.current_time() - table.began == pytest.approx(60), "the second was not told"
+
+
+async def test_without_a_word_the_call_is_made_again_after_a_minute_or_at_its_own_end() -> None:
+    for deadline, expected in ((math.inf, 60), (7.0, 7)):
+        table = Table(DONE, era=Era.LEGACY, deadline=trio.current_time() + deadline)
+        table.answers = lambda question: question.respond(YES)
+        with suppress(CallTimeout):
+            await table.rounds.consent(url_required("a"))
+        assert anyio.current_time() - table.began == pytest.approx(expected)
+
+
+async def test_a_loss_during_the_visit_ends_the_call() -> None:
+    table = Table(DONE, era=Era.LEGACY)
+
+    def agree_and_break(question: Question) -> None:
+        question.respond(YES)
+        trio.lowlevel.current_trio_token().run_sync_soon(
+            table.connection.break_off, "it exited with code 9."
+        )
+
+    table.answers = agree_and_break
+    with pytest.raises(ServerDisconnected, match="exited with code 9"):
+        await table.rounds.consent(url_required("a"))
+    assert anyio.current_time() - table.began == pytest.approx(0)
 
 
 @pytest.mark.parametrize("data", [None, b"7", b"{}", b'{"elicitations":7}', b"[[["])

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -314,10 +315,33 @@ def poll(call: Call, *, times: int) -> Message:
     return text(f"polled {times}")
 
 
-def _needs_visit() -> RpcError:
+def _needs_visit(*, done: bool = True) -> RpcError:
+    """The person is done there a moment later, unless somebody else says so."""
+    if done:
+        threading.Timer(0.05, _tell_visit).start()
     visit = {"mode": "url", "message": "Sign in", "url": "https://example.com/sign-in"}
     data = {"elicitations": [{**visit, "elicitationId": "e-1"}]}
     return RpcError(-32042, "URL elicitation required", data)
+
+
+def _tell_visit() -> None:
+    rpc.notify("notifications/elicitation/complete", {"elicitationId": "e-1"})
+
+
+@tool()
+def visit_first(call: Call) -> Message:
+    """Works once `finish_visit` was called; only in the handshake era."""
+    if call.server.signed_in:
+        return text("visited")
+    raise _needs_visit(done=False)
+
+
+@tool()
+def finish_visit(call: Call) -> Message:
+    """The person is done at the URL."""
+    call.server.signed_in = True
+    _tell_visit()
+    return text("done")
 
 
 @tool()
