@@ -6,9 +6,12 @@ Only constants: this is loaded before anything else.
 __all__ = [
     "CLIENT_CAPABILITIES",
     "CLIENT_INFO",
+    "HEADER_MISMATCH",
     "LEGACY_VERSIONS",
     "LOG_LEVEL",
+    "MISSING_CAPABILITY",
     "MODERN_VERSION",
+    "PREFIX",
     "PROTOCOL_VERSION",
     "SERVER_INFO",
     "SUBSCRIPTION_ID",
@@ -17,12 +20,14 @@ __all__ = [
 
 LEGACY_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 MODERN_VERSION = "2026-07-28"
+HEADER_MISMATCH = -32020
+MISSING_CAPABILITY = -32021
 UNSUPPORTED_VERSION = -32022
 
-_PREFIX = "io.modelcontextprotocol/"
-PROTOCOL_VERSION = f"{_PREFIX}protocolVersion"
-CLIENT_CAPABILITIES = f"{_PREFIX}clientCapabilities"
-CLIENT_INFO = f"{_PREFIX}clientInfo"
-SERVER_INFO = f"{_PREFIX}serverInfo"
-SUBSCRIPTION_ID = f"{_PREFIX}subscriptionId"
-LOG_LEVEL = f"{_PREFIX}logLevel"
+PREFIX = "io.modelcontextprotocol/"
+PROTOCOL_VERSION = f"{PREFIX}protocolVersion"
+CLIENT_CAPABILITIES = f"{PREFIX}clientCapabilities"
+CLIENT_INFO = f"{PREFIX}clientInfo"
+SERVER_INFO = f"{PREFIX}serverInfo"
+SUBSCRIPTION_ID = f"{PREFIX}subscriptionId"
+LOG_LEVEL = f"{PREFIX}logLevel"

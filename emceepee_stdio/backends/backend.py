@@ -7,7 +7,7 @@ begun on one connection is carried over to the next.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 import anyio
@@ -23,8 +23,10 @@ from emceepee_stdio.backends.backend_events import (
     Question,
     ServerNotification,
 )
+from emceepee_stdio.backends.backend_options import BackendOptions
 from emceepee_stdio.backends.base import (
     Cancel,
+    NotTaken,
     OnResult,
     Params,
     RemoteError,
@@ -33,7 +35,7 @@ from emceepee_stdio.backends.base import (
 )
 from emceepee_stdio.backends.connection import Channel, Connection
 from emceepee_stdio.backends.exchange import Exchange, ExchangeContext
-from emceepee_stdio.backends.health import Health, HealthPolicy
+from emceepee_stdio.backends.health import Health
 from emceepee_stdio.backends.lists import KINDS, Item, Kind, Lists, differ
 from emceepee_stdio.backends.notifications import LOG_LEVELS, decoded, log_line, without_stream
 from emceepee_stdio.backends.subscription_stream import ACKNOWLEDGED
@@ -50,11 +52,11 @@ from emceepee_stdio.errors import (
 )
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.state.phases import Phase
-from emceepee_stdio.state.restarts import RestartPolicy, Restarts
+from emceepee_stdio.state.restarts import Restarts
 from emceepee_stdio.wire.codec import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, to_json
 from emceepee_stdio.wire.peer import OutgoingRequest
 
-__all__ = ["Backend", "BackendOptions", "Roots"]
+__all__ = ["Backend", "Roots"]
 
 _LIST_CHANGED = {
     "notifications/tools/list_changed": (Kind.TOOLS,),
@@ -63,18 +65,6 @@ _LIST_CHANGED = {
 }
 
 Roots = Callable[[], Sequence[Mapping[str, str]]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendOptions:
-    """How this backend is treated. Times are seconds."""
-
-    lazy: bool = False
-    request: float = 60.0
-    rounds: int = 10
-    restarts: RestartPolicy = field(default_factory=RestartPolicy)
-    health: HealthPolicy = field(default_factory=HealthPolicy)
-    on_tools: Callable[[tuple[Item, ...]], None] | None = None
 
 
 class Backend(Sender):
@@ -123,6 +113,7 @@ class Backend(Sender):
             emit=self._take,
             clock=clock,
             max_rounds=options.rounds,
+            list_tools=self._list_tools_anew,
         )
 
     def __repr__(self) -> str:
@@ -273,11 +264,13 @@ class Backend(Sender):
 
     async def ask(self, method: str, params: Params, *, within: float, call: object = None) -> Raw:
         deadline = self._clock.now() + within
-        return await self.request(
-            OutgoingRequest(
-                method=method, params=params, within=within, deadline=deadline, call=call
-            )
+        request = OutgoingRequest(
+            method=method, params=params, within=within, deadline=deadline, call=call
         )
+        try:
+            return await self.request(request)
+        except NotTaken:
+            return await self.request(request)
 
     async def call_tool(
         self, tool: str, arguments: Raw | Params, *, within: float, call: object = None
@@ -289,7 +282,11 @@ class Backend(Sender):
         """The whole list; empty where the server has nothing of the kind."""
         wanted = Kind(kind)
         connection, left = await self._reach(within)
-        return await self._list(connection, wanted, within=left)
+        try:
+            return await self._list(connection, wanted, within=left)
+        except NotTaken:
+            connection, left = await self._reach(left)
+            return await self._list(connection, wanted, within=left)
 
     async def read_resource(self, uri: str, *, within: float, call: object = None) -> Raw:
         try:
@@ -344,6 +341,10 @@ class Backend(Sender):
                 raise self._unsupported(error, "log levels") from None
         self._log_level = connection.log_level = level
 
+    async def _list_tools_anew(self) -> None:
+        self.lists.drop(Kind.TOOLS)
+        await self.list_all(Kind.TOOLS, within=self._options.request)
+
     async def _list(self, connection: Connection, kind: Kind, *, within: float) -> tuple[Item, ...]:
         terms = KINDS[kind]
         if kind is not Kind.TOOLS and not connection.declares(terms.capability):
@@ -362,10 +363,10 @@ class Backend(Sender):
             fetch,
             told_of_changes=self.subscriptions.tells_changes(kind),
             within=within,
+            accept=connection.take_tools if kind is Kind.TOOLS else tuple,
         )
         if kind is Kind.TOOLS and items is not self._seen_tools:
             self._seen_tools = items
-            connection.tools_listed(items)
             if self._options.on_tools is not None:
                 self._options.on_tools(items)
         return items

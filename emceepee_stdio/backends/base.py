@@ -12,7 +12,7 @@ from enum import StrEnum
 import anyio
 from msgspec import Raw
 
-from emceepee_stdio.errors import CallFailed, ProxyError
+from emceepee_stdio.errors import CallFailed, ProxyError, ServerDisconnected
 from emceepee_stdio.state.phases import Phase
 from emceepee_stdio.wire.codec import RpcError
 from emceepee_stdio.wire.peer import OutgoingRequest
@@ -23,6 +23,7 @@ __all__ = [
     "Era",
     "Hello",
     "Loss",
+    "NotTaken",
     "OnResult",
     "Params",
     "RemoteError",
@@ -56,6 +57,10 @@ class RemoteError(CallFailed):
         shown = f" Its data: {data[:_DATA_BYTES].decode(errors='replace')}" if data else ""
         super().__init__(f"{server} answered with error {error.code}: {error.message}{shown}")
         self.error = error
+
+
+class NotTaken(ServerDisconnected):
+    """The connection was lost before the server saw the request: it may be sent once more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,9 @@ is woken by it, finds the state already changed.
 import math
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 from msgspec import Raw
@@ -32,6 +31,7 @@ from emceepee_stdio.backends.base import (
     Era,
     Hello,
     Loss,
+    NotTaken,
     OnResult,
     Params,
     RemoteError,
@@ -54,6 +54,7 @@ from emceepee_stdio.wire.codec import (
     to_json,
 )
 from emceepee_stdio.wire.peer import (
+    Closed,
     Outcome,
     OutgoingRequest,
     Overdue,
@@ -63,6 +64,9 @@ from emceepee_stdio.wire.peer import (
 )
 from emceepee_stdio.wire.ticker import Ticker
 from emceepee_stdio.wire.wakeup import Wakeup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
 
 __all__ = ["Channel", "Connection"]
 
@@ -112,6 +116,7 @@ class Connection(Sender):
         self.on_lost: Callable[[Loss], str | None] = _nobody_supervises
         self._next_step: str | None = None
         self._ended = anyio.Event()
+        self._untaken: set[RequestId] = set()  # refused unseen, whatever becomes of the others
 
     @property
     def session(self) -> SessionIds:
@@ -135,8 +140,12 @@ class Connection(Sender):
         line = encode_request(peer.next_id, request.method, params)
 
         def done(outcome: Outcome) -> None:
-            on_done(outcome if isinstance(outcome, Raw) else self._failure(outcome, request))
+            if isinstance(outcome, Closed) and request_id in self._untaken:
+                on_done(self.not_taken())
+            else:
+                on_done(outcome if isinstance(outcome, Raw) else self._failure(outcome, request))
 
+        request_id: RequestId | None = None
         if request.deadline <= self._clock.now():
             done(Overdue())
             return _nothing_to_cancel
@@ -176,8 +185,9 @@ class Connection(Sender):
     def _write(self, data: bytes) -> None:
         """Send what has no answer: a notification, or an answer of ours."""
 
-    def tools_listed(self, tools: Sequence[Params]) -> None:
-        """The tools of this server are known; some channels need to look at them."""
+    def take_tools(self, tools: tuple[Params, ...]) -> tuple[Params, ...]:
+        """The tools of this server as it listed them; those that this channel can call."""
+        return tools
 
     def _failure(self, outcome: Outcome, request: OutgoingRequest) -> ProxyError:
         """The boundary: what an outcome that is no result means, in our own words."""
@@ -195,6 +205,10 @@ class Connection(Sender):
                 hint="Ask the tool for less, or raise limits.line_bytes in the configuration.",
             )
         return self.lost_error()
+
+    def not_taken(self) -> NotTaken:
+        """What a request is told that the server has certainly not seen."""
+        return NotTaken(str(self.loss or self._left()), hint=self._next_step)
 
     def lost_error(self) -> ServerDisconnected:
         """What whoever waited on this connection is told once it is gone."""

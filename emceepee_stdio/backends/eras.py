@@ -17,8 +17,10 @@ from emceepee_stdio.json_values import mapping
 from emceepee_stdio.versions import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
+    HEADER_MISMATCH,
     LEGACY_VERSIONS,
     LOG_LEVEL,
+    MISSING_CAPABILITY,
     MODERN_VERSION,
     PROTOCOL_VERSION,
     SERVER_INFO,
@@ -28,8 +30,10 @@ from emceepee_stdio.wire.codec import METHOD_NOT_FOUND, RequestId, RpcError, to_
 
 __all__ = [
     "initialize_params",
+    "offers_modern",
     "read_discovery",
     "read_handshake",
+    "refuses_as_modern",
     "refuses_handshake",
     "stamp",
 ]
@@ -113,15 +117,31 @@ def read_discovery(result: Raw, *, server: str) -> Hello:
 
 def refuses_handshake(error: RpcError) -> bool:
     """Whether this error to initialize means: I speak the modern era only."""
-    if error.code in (UNSUPPORTED_VERSION, METHOD_NOT_FOUND):
+    known = error.code in (UNSUPPORTED_VERSION, METHOD_NOT_FOUND)
+    return known or MODERN_VERSION in _supported(error)
+
+
+def offers_modern(error: RpcError) -> bool:
+    """Whether this error to server/discover names the very version that it refused."""
+    return error.code == UNSUPPORTED_VERSION and MODERN_VERSION in _supported(error)
+
+
+def refuses_as_modern(error: RpcError) -> bool:
+    """Whether only a modern server answers server/discover so: a handshake is out of place then."""
+    if error.code in (HEADER_MISMATCH, MISSING_CAPABILITY):
         return True
-    if error.data is None:
-        return False
+    supported = _supported(error) if error.code == UNSUPPORTED_VERSION else []
+    return bool(supported) and not any(version in LEGACY_VERSIONS for version in supported)
+
+
+def _supported(error: RpcError) -> list[object]:
+    """The versions that an error names, if any."""
     try:
-        data: object = msgspec.json.decode(error.data)
+        data: object = msgspec.json.decode(error.data or b"null")
     except (msgspec.MsgspecError, RecursionError):
-        return False
-    return _lists_modern(mapping(data).get("supported"))
+        return []
+    supported = mapping(data).get("supported")
+    return cast("list[object]", supported) if isinstance(supported, list) else []
 
 
 def _lists_modern(versions: object) -> bool:

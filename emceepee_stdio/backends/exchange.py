@@ -6,6 +6,7 @@ only then a task goes through the rounds. All of it happens on the connection th
 out on, or not at all.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,6 +20,7 @@ from emceepee_stdio.backends.result_types import COMPLETE, result_type
 from emceepee_stdio.backends.supervisor import Supervisor
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, ProxyError
+from emceepee_stdio.versions import HEADER_MISMATCH
 from emceepee_stdio.wire.peer import OutgoingRequest
 
 __all__ = ["Exchange", "ExchangeContext"]
@@ -31,13 +33,17 @@ _SAID_IN_LEGACY = "returned an invalid result"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeContext:
-    """What all exchanges with one server share. `max_rounds` bounds how often it may ask."""
+    """What all exchanges with one server share.
+
+    `max_rounds` bounds how often it may ask; `list_tools` learns anew how its tools are called.
+    """
 
     server: str
     supervisor: Supervisor
     emit: Emit
     clock: Clock
     max_rounds: int
+    list_tools: Callable[[], Awaitable[None]]
 
 
 class Exchange:
@@ -89,7 +95,9 @@ class Exchange:
             limit=context.max_rounds,
         )
         try:
-            if isinstance(outcome, RemoteError):
+            if isinstance(outcome, RemoteError) and connection.is_modern:
+                result = await rounds.run(await self._with_headers(connection, outcome))
+            elif isinstance(outcome, RemoteError):
                 result = await rounds.consent(outcome)
             else:
                 result = await rounds.run(outcome if isinstance(outcome, Raw) else Raw())
@@ -99,6 +107,14 @@ class Exchange:
         if isinstance(judged, ProxyError):
             raise judged
         return judged
+
+    async def _with_headers(self, connection: Connection, refusal: RemoteError) -> Raw:
+        """The call was refused unread for a header that only the list of tools tells of."""
+        try:
+            await self._context.list_tools()
+        except ProxyError:
+            raise refusal from None
+        return await connection.request(self._request)
 
     def _judged(self, outcome: Raw | ProxyError, connection: Connection | None) -> Raw | ProxyError:
         if isinstance(outcome, ProxyError):
@@ -128,8 +144,8 @@ class Exchange:
 def _needs_input(connection: Connection, outcome: Raw | ProxyError) -> bool:
     if isinstance(outcome, Raw):
         return connection.is_modern and result_type(outcome) != COMPLETE
-    return (
-        not connection.is_modern
-        and isinstance(outcome, RemoteError)
-        and bool(required_urls(outcome))
-    )
+    if not isinstance(outcome, RemoteError):
+        return False
+    if connection.is_modern:
+        return outcome.error.code == HEADER_MISMATCH
+    return bool(required_urls(outcome))

@@ -51,6 +51,7 @@ KINDS = {
     Kind.PROMPTS: _Terms(method="prompts/list", key="prompts", capability="prompts"),
 }
 
+Accept = Callable[[tuple[Item, ...]], tuple[Item, ...]]
 Fetch = Callable[[Mapping[str, object] | None], Awaitable[Raw]]
 
 
@@ -114,9 +115,15 @@ class Lists:
         return ()
 
     async def get(
-        self, kind: Kind, fetch: Fetch, *, told_of_changes: bool, within: float
+        self,
+        kind: Kind,
+        fetch: Fetch,
+        *,
+        told_of_changes: bool,
+        within: float,
+        accept: Accept = tuple,
     ) -> tuple[Item, ...]:
-        """The list as it is now. Callers at the same time share one fetch."""
+        """The list as it is now, of what is accepted. Callers at the same time share one fetch."""
         with anyio.move_on_after(within):
             while True:
                 kept = self._kept.get(kind)
@@ -126,7 +133,7 @@ class Lists:
                     return kept.items
                 shared = self._fetching.get(kind)
                 if shared is None or shared.changes != self._changes[kind]:
-                    return await self._fetch(kind, fetch, told_of_changes=told_of_changes)
+                    return await self._fetch(kind, fetch, accept, told_of_changes=told_of_changes)
                 await shared.done.wait()
                 # Another's deadline or cancellation is not ours: then look again.
                 if isinstance(shared.outcome, CallFailed):
@@ -137,10 +144,13 @@ class Lists:
             f"{self._server} did not answer {KINDS[kind].method} within {within:g} s."
         )
 
-    async def _fetch(self, kind: Kind, fetch: Fetch, *, told_of_changes: bool) -> tuple[Item, ...]:
+    async def _fetch(
+        self, kind: Kind, fetch: Fetch, accept: Accept, *, told_of_changes: bool
+    ) -> tuple[Item, ...]:
         mine = self._fetching[kind] = _Fetching(self._changes[kind])
         try:
-            items, ttl = await self._fetch_all(kind, fetch)
+            listed, ttl = await self._fetch_all(kind, fetch)
+            items = accept(listed)
             self._know(kind, items, mine.changes)
             if mine.changes == self._changes[kind]:
                 self._keep(kind, items, ttl, told_of_changes=told_of_changes)

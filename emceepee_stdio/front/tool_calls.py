@@ -38,6 +38,7 @@ from emceepee_stdio.tools.table import TABLE
 from emceepee_stdio.versions import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
+    PREFIX,
     PROTOCOL_VERSION,
     SERVER_INFO,
 )
@@ -75,12 +76,14 @@ class _Told(msgspec.Struct, omit_defaults=True):
 class _Call(msgspec.Struct):
     name: str
     arguments: Raw | UnsetType = UNSET
-    meta: Meta | None = msgspec.field(name="_meta", default=None)
+    meta: Raw | UnsetType = msgspec.field(name="_meta", default=UNSET)
     responses: dict[str, Raw] | None = msgspec.field(name="inputResponses", default=None)
     state: str | None = msgspec.field(name="requestState", default=None)
 
 
 _read_call = msgspec.json.Decoder(_Call).decode
+_read_meta = msgspec.json.Decoder(Meta | None).decode
+_read_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 class ToolCalls:
@@ -147,18 +150,21 @@ class ToolCalls:
     def begin(self, request: Request) -> Refused | None:
         """Run the tool that is asked for; or why it cannot be."""
         asked = _read_call(request.params or b"{}")
-        modern, refused = (False, None) if asked.meta is None else self.check(asked.meta)
+        meta = None if asked.meta is UNSET else _read_meta(asked.meta)
+        modern, refused = (False, None) if meta is None else self.check(meta)
         tool = TABLE.get(asked.name)
         if refused is None and tool is None:
             refused = Refused(INVALID_PARAMS, f"Unknown tool: {asked.name[:_SHOWN_NAME_CHARS]}")
         if refused is not None or tool is None:
             return refused
-        consent = self._consent(asked, modern=modern)
+        consent = self._consent(asked, meta, modern=modern)
         call = Call(tool=tool.name, ceiling=self._ceiling(), consent=consent)
         call.answer = partial(self._answer, request.id, call, modern)
         call.proceed = partial(self._proceed, call)
-        if asked.meta is not None and asked.meta.progress is not UNSET:
-            call.on_progress = self._forwarder(call, asked.meta.progress)
+        if asked.meta is not UNSET and meta is not None:
+            call.meta = _passed_on(asked.meta)
+            if meta.progress is not UNSET:
+                call.on_progress = self._forwarder(call, meta.progress)
         self._calls[request.id] = call
         arguments = None if asked.arguments in (UNSET, _NULL) else asked.arguments
         work: Work = partial(tool.call, self._runtime, arguments, call)
@@ -227,10 +233,10 @@ class ToolCalls:
         else:
             self._session.fail(call, self.unexpected(error, call.tool))
 
-    def _consent(self, asked: _Call, *, modern: bool) -> Consent | None:
+    def _consent(self, asked: _Call, meta: Meta | None, *, modern: bool) -> Consent | None:
         """Whom the client can ask for us, if anybody."""
         if modern:
-            declared = None if asked.meta is None else asked.meta.capabilities
+            declared = None if meta is None else meta.capabilities
             if not fills_forms(mapping(declared)):
                 return None
             return InputRequiredConsent(self._seals, state=asked.state, responses=asked.responses)
@@ -308,3 +314,12 @@ class ToolCalls:
             self._peer.notify("notifications/progress", to_json(told))
 
         return forward
+
+
+def _passed_on(meta: Raw) -> dict[str, Raw]:
+    """What of a call's `_meta` is for its server: all but what is said of this connection."""
+    return {
+        key: value
+        for key, value in _read_keys(meta).items()
+        if key != "progressToken" and not key.startswith(PREFIX)
+    }

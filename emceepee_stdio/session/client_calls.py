@@ -67,10 +67,10 @@ class Call:
 
     `ceiling` is how many seconds this client waits at most; `answer` gives it a reply, `proceed`
     one that still has to be made. At `deadline` it becomes a task, and at `promote_at` if its
-    server waits for an answer; `questions` are those that it may have raised. `extra` are arguments
-    that the tool does not know; `own_events` and `lease` are events that the reply tells by itself;
-    `consent` asks a person, where the client offers it. `cancel_request` gives up the request that
-    it waits for.
+    server waits for an answer; `questions` are those that it may have raised. `meta` is what the
+    client says to the server beside its arguments; `extra` are arguments that the tool does not
+    know; `own_events` and `lease` are events that the reply tells by itself; `consent` asks a
+    person, where the client offers it. `cancel_request` gives up the request that it waits for.
     """
 
     ceiling: float
@@ -90,6 +90,7 @@ class Call:
     task: str | None = None
     answered: bool = False
     note: str | None = None
+    meta: Mapping[str, Raw] = field(default_factory=dict[str, Raw])
     extra: Mapping[str, Raw] = field(default_factory=dict[str, Raw])
     own_events: list[str] = field(default_factory=list[str])
     lease: Lease | None = None

@@ -10,8 +10,9 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from emceepee_stdio.backends.backend import Backend, BackendOptions
+from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.backends.backend_events import BackendEvent, Emit, LogLine, LogSource
+from emceepee_stdio.backends.backend_options import BackendOptions
 from emceepee_stdio.backends.base import Era
 from emceepee_stdio.backends.channels.stdio_channel import (
     ChildContext,

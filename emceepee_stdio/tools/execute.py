@@ -15,7 +15,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from emceepee_stdio.backends.backend import Backend
-from emceepee_stdio.backends.base import RemoteError
+from emceepee_stdio.backends.base import NotTaken, RemoteError
 from emceepee_stdio.errors import (
     ProxyError,
     ServerDisconnected,
@@ -99,11 +99,7 @@ async def _prepare(runtime: Runtime, p: ExecuteTool, call: Call) -> None:
     await checkpoint_if_cancelled()  # it may have been cancelled in the same moment
     args = None if _needs_schema(backend, p, call) else _repaired(runtime, backend, p, call)
     _begin(runtime, backend, p, call)
-    if runtime.pins.enforced:
-        await _learn(backend, runtime)
-        member = runtime.servers.members.get(backend.name)
-        if member is not None:
-            await runtime.pins.check(member.config, p.tool)
+    await _check_pins(runtime, backend, p)
     if args is None:
         await _learn(backend, runtime)
         args = _repaired(runtime, backend, p, call)
@@ -111,21 +107,53 @@ async def _prepare(runtime: Runtime, p: ExecuteTool, call: Call) -> None:
     _send(runtime, backend, p, call, args)
 
 
-def _send(runtime: Runtime, backend: Backend, p: ExecuteTool, call: Call, args: Raw) -> None:
+def _send(
+    runtime: Runtime,
+    backend: Backend,
+    p: ExecuteTool,
+    call: Call,
+    args: Raw,
+    *,
+    again: bool = False,
+) -> None:
     if call.slot is None:
         _begin(runtime, backend, p, call)
     call.args = args
+    params: dict[str, object] = {"name": p.tool, "arguments": args}
+    if call.meta:
+        params["_meta"] = call.meta
     request = OutgoingRequest(
         method="tools/call",
-        params={"name": p.tool, "arguments": args},
+        params=params,
         call=call,
         on_progress=call.on_progress,
     )
 
     def on_done(outcome: Raw | ProxyError) -> None:
-        call.proceed(partial(_answered, backend, p.tool, outcome))
+        if isinstance(outcome, NotTaken) and not again:
+            call.proceed(partial(_send_again, runtime, backend, p, call, args))
+        else:
+            call.proceed(partial(_answered, backend, p.tool, outcome))
 
     call.cancel_request = backend.send(request, on_done)
+
+
+async def _send_again(
+    runtime: Runtime, backend: Backend, p: ExecuteTool, call: Call, args: Raw
+) -> None:
+    """The server has not seen the call; the one that it meets now may be another one."""
+    await _check_pins(runtime, backend, p)
+    await checkpoint_if_cancelled()
+    _send(runtime, backend, p, call, args, again=True)
+
+
+async def _check_pins(runtime: Runtime, backend: Backend, p: ExecuteTool) -> None:
+    """Whether a person has seen this tool as it is, where that is asked for."""
+    if runtime.pins.enforced:
+        await _learn(backend, runtime)
+        member = runtime.servers.members.get(backend.name)
+        if member is not None:
+            await runtime.pins.check(member.config, p.tool)
 
 
 def _answered(backend: Backend, tool: str, outcome: Raw | ProxyError) -> Result:
@@ -133,7 +161,7 @@ def _answered(backend: Backend, tool: str, outcome: Raw | ProxyError) -> Result:
         return Reply.result(outcome, server=backend.name)
     if isinstance(outcome, RemoteError):
         return _refused(backend, tool, outcome)
-    if isinstance(outcome, ServerDisconnected):
+    if isinstance(outcome, ServerDisconnected) and not isinstance(outcome, NotTaken):
         fact = f"{outcome.fact}\n{_repeatable(backend, tool)}"
         raise ServerDisconnected(fact, hint=outcome.next_step)
     raise outcome

@@ -58,6 +58,7 @@ _OWN_EVENTS = frozenset(
         EventType.PROCESS_CRASHED,
     }
 )
+_PRINTED_LINES = 5  # of a server that is still connecting: enough to see what it is
 
 Name = Annotated[str, Meta(description="The server's name.")]
 EraChoice = Annotated[
@@ -151,9 +152,13 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
     facts = describe(runtime, backend.snapshot())
     facts["keep_with"] = _config_line(p)
     if backend.phase is not Phase.CONNECTED:
+        printed = _printed(runtime, config.name)
+        if printed:
+            facts["printed"] = printed
         return Reply.sentence(
             f"{config.name} is still {facts['phase']}; it goes on in the background. "
-            "list_servers or await_activity tells when it is there.",
+            "list_servers or await_activity tells when it is there."
+            + (" What it printed so far is no answer: see printed." if printed else ""),
             facts,
         )
     counts = await _counts(runtime, backend)
@@ -261,6 +266,12 @@ def _cut(text: str) -> str:
     if len(text) <= _MAX_SERVER_TEXT_CHARS:
         return text
     return f"{text[:_MAX_SERVER_TEXT_CHARS]} … (cut from {len(text)} characters)"
+
+
+def _printed(runtime: Runtime, name: str) -> list[str]:
+    """The last lines that a server wrote, whatever they were meant to be."""
+    ring = runtime.session.logs.get(name)
+    return [] if ring is None else [_cut(each.line.text) for each in ring.last(_PRINTED_LINES)]
 
 
 def _own(runtime: Runtime, name: str, call: Call, before: int) -> None:

@@ -94,7 +94,8 @@ class Process:
         self.ended = anyio.Event()
         self._output_over = False
         self._job = contain(popen.pid)
-        self.stdin = open_writer(_take_fd(popen.stdin), on_broken=lambda: None)
+        self._stdin_fd = _take_fd(popen.stdin)
+        self.stdin = open_writer(self._stdin_fd, on_broken=lambda: None)
         self._stdout = open_reader(
             _take_fd(popen.stdout), on_data=listener.on_stdout, on_end=self._output_ended
         )
@@ -124,6 +125,20 @@ class Process:
             await self._wait_exit(_KILL_WAIT_S)
             await anyio.to_thread.run_sync(kill_marked, self._spawn.owner)
             self._finish()
+
+    @property
+    def unread(self) -> int:
+        """Bytes of its input that it has not read, where the platform can tell; else none."""
+        if sys.platform != "linux" or self.ended.is_set():
+            return 0
+        import fcntl  # noqa: PLC0415 - not on every platform, and seldom needed
+        import termios  # noqa: PLC0415
+
+        try:
+            size = fcntl.ioctl(self._stdin_fd, termios.FIONREAD, bytes(4))
+        except OSError:
+            return 0
+        return int.from_bytes(size, sys.byteorder)
 
     def kill(self) -> None:
         """End the whole group at once; its exit is noticed as any other."""

@@ -20,8 +20,9 @@ import anyio.to_thread
 import msgspec
 from mcp_types import methods
 
-from emceepee_stdio.backends.backend import Backend, BackendOptions
+from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.backends.backend_events import Emit, Question
+from emceepee_stdio.backends.backend_options import BackendOptions
 from emceepee_stdio.backends.base import Era
 from emceepee_stdio.backends.channels.http_channel import HttpChannel, HttpOptions, HttpTimes
 from emceepee_stdio.backends.channels.stdio_channel import (

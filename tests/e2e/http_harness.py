@@ -63,8 +63,7 @@ class HttpRig:
         connection = await self.connection()
         result = await connection.request(outgoing("tools/list"))
         tools = msgspec.json.decode(result)["tools"]
-        connection.tools_listed(tools)
-        return tools
+        return list(connection.take_tools(tuple(tools)))
 
     def hello(self) -> tuple[str, str]:
         hello = self.supervisor.snapshot().hello

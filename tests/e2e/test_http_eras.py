@@ -326,6 +326,63 @@ async def test_a_discovery_without_a_common_version_leads_to_the_handshake() -> 
             assert rig.hello()[0] == "legacy"
 
 
+def refusing(server: McpServer, times: int, code: int, data: object = None) -> None:
+    """Discovery is refused so often, with that error."""
+
+    async def refuse(exchange: Exchange) -> bool:
+        nonlocal times
+        if exchange.message.get("method") != "server/discover" or not times:
+            return False
+        times -= 1
+        error = {"code": code, "message": "refused", **({} if data is None else {"data": data})}
+        await exchange.reply(400, {"jsonrpc": "2.0", "id": exchange.message["id"], "error": error})
+        return True
+
+    server.before = refuse
+
+
+async def test_a_discovery_that_names_our_version_in_its_refusal_is_made_again() -> None:
+    async with mcp_server(era="modern") as server:
+        refusing(server, 1, -32022, {"supported": [MODERN], "requested": "x"})
+        async with http_backend(server.url) as rig:
+            assert await rig.text("echo", message="hello") == "hello"
+            assert rig.hello()[0] == "modern"
+        asked = [m["method"] for m in server.messages()]
+        assert asked == ["server/discover", "server/discover", "tools/call"]
+
+
+@pytest.mark.parametrize(
+    ("code", "data"),
+    [
+        (-32020, None),
+        (-32021, {"requiredCapabilities": {"tasks": {}}}),
+        (-32022, {"supported": [MODERN]}),
+        (-32022, {"supported": ["2099-01-01"]}),
+    ],
+)
+async def test_the_refusal_of_a_modern_server_is_not_answered_with_a_handshake(
+    code: int, data: object
+) -> None:
+    async with mcp_server() as server:
+        refusing(server, 9, code, data)
+        async with http_backend(server.url) as rig:
+            with pytest.raises(ProxyError, match=f"error {code}") as caught:
+                await rig.supervisor.connection(within=PATIENCE)
+            assert data is None or next(iter(data)) in str(caught.value)
+        assert server.messages("initialize") == []
+
+
+@pytest.mark.parametrize("data", [{"supported": ["2025-11-25"]}, {"supported": []}, None])
+async def test_a_refusal_that_names_no_modern_version_is_answered_with_a_handshake(
+    data: object,
+) -> None:
+    async with mcp_server() as server:
+        refusing(server, 9, -32022, data)
+        async with http_backend(server.url) as rig:
+            assert await rig.text("echo", message="hello") == "hello"
+            assert rig.hello()[0] == "legacy"
+
+
 @pytest.mark.parametrize("path", ["/mcp", "/sse"])
 async def test_the_headers_of_the_configuration_go_with_every_request(path: str) -> None:
     headers = {"Authorization": "Bearer abc", "X-Team": " blue\n"}

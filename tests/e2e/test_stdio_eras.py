@@ -106,6 +106,35 @@ async def test_a_modern_only_server_works_from_its_refusal_on(tmp_path: Path) ->
         assert hello_of(rig)[0] == "modern"
 
 
+@pytest.mark.parametrize("code", ["-32602", "-32600", "-32603", "-32601", "-32022", "0"])
+async def test_a_modern_server_may_refuse_the_handshake_with_any_error(
+    tmp_path: Path, code: str
+) -> None:
+    async with backend(peers.rude("modern-refuses", code), tmp_path) as rig:
+        assert await rig.text("echo", message="hello") == "hello"
+        assert hello_of(rig)[0] == "modern"
+        assert len(rig.sink.pids) == 1
+
+
+async def test_a_modern_server_may_be_silent_to_the_handshake(tmp_path: Path) -> None:
+    options = replace(FAST, probe=0.2)
+    async with backend(peers.rude("modern-silent"), tmp_path, options=options) as rig:
+        assert await rig.text("echo", message="hello") == "hello"
+        assert hello_of(rig)[0] == "modern"
+        assert len(rig.sink.pids) == 1
+
+
+async def test_a_server_that_is_slow_to_start_is_asked_nothing_but_the_handshake(
+    tmp_path: Path,
+) -> None:
+    options = replace(FAST, probe=0.1)
+    async with backend(peers.rude("slow-start", "1"), tmp_path, options=options) as rig:
+        assert await rig.text("echo", message="hello") == "hello"
+        assert hello_of(rig)[0] == "legacy"
+        assert rig.messages("server/discover") == []
+        assert rig.sink.heard == ["connecting", "process started", "connected"]
+
+
 async def test_a_question_reaches_the_sink_and_its_answer_the_server(tmp_path: Path) -> None:
     async with backend(peers.plain("--era", "legacy"), tmp_path) as rig:
         results: list[str] = []

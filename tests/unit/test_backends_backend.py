@@ -11,7 +11,7 @@ import trio.testing
 from anyio.abc import TaskGroup
 from msgspec import Raw
 
-from emceepee_stdio.backends.backend import Backend, BackendOptions
+from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.backends.backend_events import (
     BackendEvent,
     Emit,
@@ -24,6 +24,7 @@ from emceepee_stdio.backends.backend_events import (
     ServerNotification,
     Withdrawn,
 )
+from emceepee_stdio.backends.backend_options import BackendOptions
 from emceepee_stdio.backends.base import Era, Hello, Loss, Params, RemoteError
 from emceepee_stdio.backends.connection import Connection
 from emceepee_stdio.backends.health import HealthPolicy
@@ -143,8 +144,9 @@ class FakeConnection(Connection):
     def tell(self, method: str, params: object) -> None:
         self._peer.take(encode_notification(method, to_json(params)))
 
-    def tools_listed(self, tools: Sequence[Params]) -> None:
+    def take_tools(self, tools: tuple[Params, ...]) -> tuple[Params, ...]:
         self.listed.append(tools)
+        return tools
 
     def _transmit(self, line: bytes, request_id: RequestId, request: OutgoingRequest) -> None:
         params = msgspec.json.decode(line).get("params")
@@ -667,7 +669,7 @@ async def test_a_call_during_a_reconnect_goes_to_the_new_connection_in_its_own_w
 
 
 def urls_required() -> Answer:
-    data = {"elicitations": [{"mode": "url", "url": "https://a"}]}
+    data = {"elicitations": [{"mode": "url", "url": "https://a", "elicitationId": "e"}]}
     return refusal(-32042, "URL elicitation required", to_json(data))
 
 
@@ -768,6 +770,7 @@ async def test_a_request_given_up_in_a_later_round_is_cancelled_at_the_server(er
         await anyio.wait_all_tasks_blocked()
         rig.server.answers["tools/call"] = never
         assert rig.told.questions[0].respond(YES)
+        rig.server.current.tell("notifications/elicitation/complete", {"elicitationId": "e"})
         await anyio.wait_all_tasks_blocked()
         assert len(rig.server.calls()) == 2
         cancel()
@@ -788,6 +791,7 @@ async def test_a_request_that_is_seen_through_its_questions_is_answered_once(era
         await anyio.wait_all_tasks_blocked()
         rig.server.answers["tools/call"] = answered
         assert rig.told.questions[0].respond(YES)
+        rig.server.current.tell("notifications/elicitation/complete", {"elicitationId": "e"})
         await anyio.wait_all_tasks_blocked()
         cancel()
         rig.server.crash()

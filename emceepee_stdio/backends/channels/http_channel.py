@@ -30,8 +30,10 @@ from emceepee_stdio.backends.channels.http_headers import HeaderMaps
 from emceepee_stdio.backends.channels.http_sse import SseConnection
 from emceepee_stdio.backends.eras import (
     initialize_params,
+    offers_modern,
     read_discovery,
     read_handshake,
+    refuses_as_modern,
     refuses_handshake,
 )
 from emceepee_stdio.clock import Clock
@@ -223,6 +225,8 @@ class HttpChannel:
         """Whether the server speaks the modern era; an error where asking on makes no sense."""
         connection.era = Era.MODERN
         outcome = await connection.greet("server/discover", {}, self.options.times.probe)
+        if isinstance(outcome, RemoteError) and offers_modern(outcome.error):
+            outcome = await connection.greet("server/discover", {}, self.options.times.probe)
         try:
             if isinstance(outcome, Raw):
                 connection.hello = read_discovery(outcome, server=self._name)
@@ -232,6 +236,11 @@ class HttpChannel:
                 raise
         if isinstance(outcome, ProxyError) and self._ends_opening(outcome):
             raise self._hopeless(outcome)
+        if isinstance(outcome, RemoteError) and refuses_as_modern(outcome.error):
+            raise CannotConnect(
+                f"{self._name} speaks the modern era, but refused server/discover: {outcome.fact}",
+                hint="Update emceepee or the server: they do not agree on the protocol.",
+            )
         if self.options.era is Era.MODERN:
             raise CannotConnect(
                 f"{self._name} does not speak the modern era: {_told(outcome)}",

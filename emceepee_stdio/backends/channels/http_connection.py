@@ -97,7 +97,9 @@ class HttpConnection(HttpConversation):
     async def _refused(self, answer: Answer, request_id: RequestId) -> None:
         if answer.status == HTTPStatus.BAD_REQUEST and self._session_id is not None:
             # It may mean that the session is over: only then is it everybody's affair.
+            self._untaken.add(request_id)
             await self._probe_or_end()
+            self._untaken.discard(request_id)
         if self.loss is None:
             await super()._refused(answer, request_id)
 
@@ -138,6 +140,7 @@ class HttpConnection(HttpConversation):
             await answer.read(take)
         except BrokenOff as error:
             self.note(f"a stream broke off: {error.fact}")
+            self._suspect(error)
 
     async def _listen(self) -> None:
         """Hold the listening stream open for as long as the connection lives."""

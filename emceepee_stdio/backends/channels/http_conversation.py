@@ -5,7 +5,7 @@ shows that the server is gone, is for the two transports to say.
 """
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
 
@@ -13,11 +13,13 @@ import anyio
 from anyio.abc import TaskGroup
 
 from emceepee_stdio.backends.backend_events import Emit
-from emceepee_stdio.backends.base import Era, Loss, Params, SessionIds
+from emceepee_stdio.backends.base import Era, Loss, NotTaken, Params, SessionIds
 from emceepee_stdio.backends.channels.event_stream import EventStream, OversizedEvent, ServerEvent
 from emceepee_stdio.backends.channels.http_carrier import EVENTS, JSON, Answer, Carrier, TooMuch
 from emceepee_stdio.backends.channels.http_errors import (
     HttpRefused,
+    Unreachable,
+    challenge,
     excerpt,
     nameless_error,
     said,
@@ -80,9 +82,13 @@ class HttpConversation(Connection):
         """What is under way, for looking in."""
         return {"posts": len(self._posts), "waiting": self._peer.statistics().sent}
 
-    def tools_listed(self, tools: Sequence[Params]) -> None:
-        if self.era is Era.MODERN:
-            self._header_maps.learn(tools)
+    def take_tools(self, tools: tuple[Params, ...]) -> tuple[Params, ...]:
+        if self.era is Era.LEGACY:
+            return tools
+        wrong = self._header_maps.learn(tools)
+        if wrong:
+            self.note(f"not listed, because of an x-mcp-header out of place: {', '.join(wrong)}")
+        return tuple(tool for tool in tools if tool.get("name") not in wrong)
 
     async def initialized(self) -> None:
         """The last word of the handshake, delivered before anything else is asked."""
@@ -182,7 +188,11 @@ class HttpConversation(Connection):
         with scope:
             error = await self._failure_in(partial(self._post, line, request_id, request))
             if error is not None:
+                if isinstance(error, Unreachable):
+                    self._untaken.add(request_id)
                 await self._see_if_alive(error)
+                if request_id in self._untaken:
+                    error = NotTaken(error.fact, hint=error.next_step)
                 self._peer.give_up(request_id, error)
         if self._posts.get(request_id) is scope:
             del self._posts[request_id]
@@ -203,7 +213,7 @@ class HttpConversation(Connection):
 
     async def _refused(self, answer: Answer, request_id: RequestId) -> None:
         """A status that is no success: the error in its body, if it is one, else the status."""
-        if self._check_session(answer):
+        if self._check_session(answer, request_id):
             return
         try:
             body = await answer.body(MAX_REFUSAL_BYTES)
@@ -211,18 +221,21 @@ class HttpConversation(Connection):
             body = b""
         error = None if answer.status in _OWN_WORD else _error_in(body)
         if error is None:
+            told = (excerpt(body, answer.kind), challenge(answer.header("www-authenticate")))
             raise HttpRefused(
                 self._name,
                 answer.status,
-                detail=excerpt(body, answer.kind),
+                detail="; ".join(filter(None, told)),
                 wait=self._carrier.wait(answer),
             )
         self._peer.give_up(request_id, error)
 
-    def _check_session(self, answer: Answer) -> bool:
+    def _check_session(self, answer: Answer, request_id: RequestId | None = None) -> bool:
         """A handshake session that the server no longer knows is over for everybody."""
         forgotten = answer.status == HTTPStatus.NOT_FOUND and self._session_id is not None
         if forgotten:
+            if request_id is not None:
+                self._untaken.add(request_id)
             self.end(f"{self._name} has forgotten the session.")
         return forgotten
 

@@ -1,5 +1,6 @@
 """What an HTTP answer that is no answer means, in our own words: the fact and the next step."""
 
+import re
 import socket
 import ssl
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ __all__ = [
     "NotMcp",
     "Unreachable",
     "Untrusted",
+    "challenge",
     "excerpt",
     "is_same_origin",
     "nameless_error",
@@ -32,6 +34,9 @@ __all__ = [
 _PORTS = {"http": 80, "https": 443}
 _SHOWN_CHARS = 200  # one line of an error message
 _BYTES_PER_CHAR = 4  # the most that UTF-8 takes
+_CHALLENGE_CHARS = 4_000  # of a header that may come from anywhere
+_AUTH_PARAM = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s",]+))')
+_ASKED_FOR = ("error", "error_description", "scope", "resource_metadata")
 _CHECK_PATH = "Check the path of the URL; MCP is often served at /mcp or /sse."
 _HINTS = {
     HTTPStatus.UNAUTHORIZED: "Give a valid Authorization in headers, then call reconnect_server.",
@@ -154,6 +159,15 @@ def nameless_error(body: bytes) -> RpcError | None:
     return RpcError(error.code, error.message, error.data)
 
 
+def challenge(header: str) -> str:
+    """What a WWW-Authenticate header asks for, for people to read: scope, and who gives it."""
+    found = {
+        name.lower(): quoted or plain
+        for name, quoted, plain in _AUTH_PARAM.findall(header[:_CHALLENGE_CHARS])
+    }
+    return ", ".join(f"{name} {_line(found[name])}" for name in _ASKED_FOR if found.get(name))
+
+
 def excerpt(body: bytes, kind: str) -> str:
     """What a refusal says for people to read, on one short line; nothing of a web page."""
     if kind == "text/plain":
@@ -167,6 +181,10 @@ def excerpt(body: bytes, kind: str) -> str:
         text = next((word for word in words if isinstance(word, str)), "")
     else:
         return ""
+    return _line(text)
+
+
+def _line(text: str) -> str:
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]}…"
 

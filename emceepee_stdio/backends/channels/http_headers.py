@@ -43,14 +43,15 @@ class HeaderMaps:
     def __repr__(self) -> str:
         return f"<HeaderMaps {sorted(self._maps)}>"
 
-    def learn(self, tools: Sequence[Mapping[str, object]]) -> None:
-        """Take in what the server has listed."""
-        self._maps = {
-            name: found
+    def learn(self, tools: Sequence[Mapping[str, object]]) -> list[str]:
+        """Take in what the server has listed; the names of tools that cannot be called so."""
+        maps = {
+            name: header_map(tool.get("inputSchema"))
             for tool in tools
             if isinstance(name := tool.get("name"), str)
-            and (found := header_map(tool.get("inputSchema")))
         }
+        self._maps = {name: found for name, found in maps.items() if found}
+        return [name for name, found in maps.items() if found is None]
 
     def headers(self, request: OutgoingRequest) -> dict[str, str]:
         return modern_headers(request, self._maps)
@@ -81,10 +82,10 @@ def modern_headers(request: OutgoingRequest, maps: Mapping[str, HeaderMap]) -> d
     return headers
 
 
-def header_map(schema: object) -> dict[tuple[str, ...], str]:
+def header_map(schema: object) -> dict[tuple[str, ...], str] | None:
     """Which properties of an input schema are to be mirrored, and under which name.
 
-    One mark that is out of place makes all of them void, for the server as for us.
+    None where a mark is out of place: such a tool is not to be listed.
     """
     found: dict[tuple[str, ...], str] = {}
     for path, fields in _schemas(schema):
@@ -92,9 +93,9 @@ def header_map(schema: object) -> dict[tuple[str, ...], str]:
             continue
         token, kind = fields[_MARK], fields.get("type")
         if not path or not isinstance(token, str) or not _TOKEN.fullmatch(token):
-            return {}
+            return None
         if kind not in _MIRRORED_TYPES or token.lower() in map(str.lower, found.values()):
-            return {}
+            return None
         found[path] = token
     return found
 

@@ -20,7 +20,7 @@ from emceepee_stdio.backends.backend_events import (
     ProcessEnded,
     ProcessStarted,
 )
-from emceepee_stdio.backends.base import Era, Loss, RemoteError
+from emceepee_stdio.backends.base import Era, Loss, Params, RemoteError
 from emceepee_stdio.backends.connection import Connection
 from emceepee_stdio.backends.eras import (
     initialize_params,
@@ -150,18 +150,49 @@ class StdioChannel:
         """Say hello; False when this server wants the other era and another process."""
         if era is Era.MODERN:
             return await self._discover(connection)
-        outcome = await connection.greet("initialize", initialize_params(), self.options.connect)
-        if isinstance(outcome, RemoteError) and refuses_handshake(outcome.error):
-            if self.options.era is Era.LEGACY:
+        outcome = await self._shake_hands(connection)
+        if connection.era is Era.MODERN and isinstance(outcome, Raw):
+            connection.hello = read_discovery(outcome, server=self._name)
+            return True
+        if isinstance(outcome, RemoteError):
+            modern = refuses_handshake(outcome.error)
+            if modern and self.options.era is Era.LEGACY:
                 raise CannotConnect(
                     f"{self._name} speaks only the modern era: {outcome.error.message}",
                     hint="Remove era: legacy from this server's settings.",
                 )
-            return await self._discover(connection)
+            if self.options.era is None:
+                if await self._discover(connection):
+                    return True
+                if modern:
+                    return False
         result = connection.opened(outcome, "initialize")
         connection.hello = read_handshake(result, server=self._name)
         connection.notify("notifications/initialized")
         return True
+
+    async def _shake_hands(self, connection: "StdioConnection") -> Raw | ProxyError:
+        """The answer to the handshake, or to the modern question where that comes first.
+
+        A server that has read the handshake and says nothing is asked in the modern way, too. One
+        that has not read it is still starting, and may not bear a second question.
+        """
+        outcomes: list[Raw | ProxyError] = []
+        async with anyio.create_task_group() as tasks:
+
+            async def ask(era: Era, method: str, params: Params) -> None:
+                connection.era = era
+                outcome = await connection.greet(method, params, self.options.connect)
+                if era is Era.LEGACY or isinstance(outcome, Raw):
+                    connection.era = era
+                    outcomes.append(outcome)
+                    tasks.cancel_scope.cancel()
+
+            tasks.start_soon(ask, Era.LEGACY, "initialize", initialize_params())
+            if self.options.era is None and self._learned is None:
+                await connection.silence(self.options.probe)
+                tasks.start_soon(ask, Era.MODERN, "server/discover", dict[str, object]())
+        return outcomes[0]
 
     async def _discover(self, connection: "StdioConnection") -> bool:
         connection.era = Era.MODERN
@@ -263,6 +294,12 @@ class StdioConnection(Connection):
                 hint="Run the command by hand: it must speak MCP on stdin and stdout.",
             )
         raise ServerFailed(outcome.fact)
+
+    async def silence(self, seconds: float) -> None:
+        """Until the server has read what was sent, and has had so long to answer it."""
+        await anyio.sleep(seconds)
+        while self.process.unread:  # noqa: ASYNC110 - nobody tells when it is read
+            await anyio.sleep(seconds)
 
     def listener(self) -> Listener:
         return Listener(on_stdout=self._on_stdout, on_stderr=self._on_stderr, on_end=self._on_end)

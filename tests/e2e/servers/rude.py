@@ -16,6 +16,9 @@ Opening and ending:
   init-wrong-shape SHAPE   answers initialize with a `list`, `null`, or `no-capabilities`
   dies-on-discover         exits with code 1 on a first message other than initialize
   ignores-unknown          does not answer methods that it does not know
+  modern-refuses CODE      refuses initialize with that code, and serves the modern era well
+  modern-silent            does not answer initialize, and serves the modern era well
+  slow-start SECONDS       reads nothing for that long, and dies on anything but initialize then
   modern-only              refuses initialize with -32022, and serves the modern era well
   stubborn                 ignores EOF, SIGTERM and SIGINT
   slow-exit SECONDS        takes that long to exit after EOF
@@ -122,12 +125,22 @@ class Modes(Rude):
         self.unknown = lambda _: None
 
     def modern_only(self) -> None:
-        def echo(_: Call, *, message: str = "") -> Message:
-            return text(message)
+        _modern().run()
 
-        server = dual.Server("rude", era="modern")
-        server.tools["echo"] = Tool(echo)
+    def modern_refuses(self, code: str) -> None:
+        server = _modern()
+        refusal = rpc.RpcError(int(code), "what is initialize?")
+        server._unsupported = lambda _: refusal
         server.run()
+
+    def modern_silent(self) -> None:
+        server = _modern()
+        server.mute = {"initialize"}
+        server.run()
+
+    def slow_start(self, seconds: str) -> None:
+        rpc.pause(float(seconds))
+        self.unknown = lambda _: rpc.leave(1)
 
     def stubborn(self) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -217,6 +230,15 @@ class Modes(Rude):
             answer(message, text("withdrawn"))
 
         self.misbehave = ask_and_cancel
+
+
+def _modern() -> dual.Server:
+    def echo(_: Call, *, message: str = "") -> Message:
+        return text(message)
+
+    server = dual.Server("rude", era="modern")
+    server.tools["echo"] = Tool(echo)
+    return server
 
 
 def main(mode: str, *arguments: str) -> None:
