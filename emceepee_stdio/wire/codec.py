@@ -51,8 +51,12 @@ RequestId = int | str
 _SHOWN_BYTES = 2_000  # of a line that is no message: enough to see what the server prints
 _EXCERPT_CHARS = 200  # of the same within an error text, which has more to say
 _ERROR_SHOWN_BYTES = 500  # an error object is mostly its message
+# What the fast reader refuses is read once more by a slow one, for which this takes 0.1 s.
+_CARE_BYTES = 1 << 20
+_BATCH_MESSAGES = 1_000  # ten times as many as there are calls under way
 # A string that never ends is one token, too: looked into, each quote in it would be tried anew.
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[{}\[\]:,]|[^\s{}\[\]:,"]+')
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
 _LAST_ID = re.compile(rb'[{,]\s*"id"\s*:\s*(-?\d+|"(?:[^"\\]|\\.)*+")\s*\}\s*$')
 _TELLING = frozenset({b'"method"', b'"result"', b'"error"'})
@@ -196,8 +200,10 @@ def _decode_with_care(line: bytes, *, strict: bool) -> list[Message]:
     if not line.startswith(b"{"):
         return [Noise(_shown(line))] if line else []
     try:
-        fields = _loads(line)
+        fields = _loads(line) if len(line) <= _CARE_BYTES else None
     except (ValueError, RecursionError):
+        fields = None
+    if fields is None:
         return [_salvage(line)]
     return [_rebuild(cast("dict[str, object]", fields), strict=strict)]
 
@@ -210,6 +216,8 @@ def _decode_batch(line: bytes, *, strict: bool) -> list[Message]:
             parts = _decode_parts(to_json(_loads(line)))
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return [Noise(_shown(line))]
+    if len(parts) > _BATCH_MESSAGES:
+        return [Noise(f"a batch of {len(parts)} messages was dropped: {_shown(line)[:200]}")]
     return [message for part in parts for message in _decode_part(part, strict=strict)]
 
 
@@ -317,7 +325,8 @@ def to_json(value: object) -> bytes:
 
 def _without_surrogates(value: object) -> object:
     if isinstance(value, str):
-        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        paired = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+        return _SURROGATE.sub("\ufffd", paired)
     if isinstance(value, dict):
         items = cast("dict[str, object]", value).items()
         return {_without_surrogates(key): _without_surrogates(item) for key, item in items}

@@ -10,18 +10,18 @@ import queue
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Protocol
 
 import anyio
 
+from emceepee_stdio.wire.framing import turns
+
 __all__ = ["PipeReader", "PipeWriter", "open_reader", "open_writer"]
 
 # What a pipe holds; a larger buffer is only more to clear away.
 _CHUNK_BYTES = 1 << 16
-_SMALL_CHUNK_BYTES = 1 << 13  # some hundred short lines: a millisecond of work
-_MANY_LINES = 100  # in one chunk: from here on handling lines costs more than reading them
 _JOIN_BELOW_BYTES = 1 << 16  # copying less than a pipe holds is cheaper than one more write
 
 
@@ -110,33 +110,57 @@ class _LoopReader:
         self._fd: int | None = fd
         self._on_data = on_data
         self._on_end = on_end
-        self._chunk = _CHUNK_BYTES
+        self._paused = False
+        self._turns: Iterator[bytes] | None = None  # of what was read, and not yet taken in
 
     def _readable(self) -> None:
         if self._fd is None:
             return
         try:
-            data = os.read(self._fd, self._chunk)
+            data = os.read(self._fd, _CHUNK_BYTES)
         except BlockingIOError:
             return
         except OSError:
             data = b""
-        if data:
-            # Of many small lines fewer are taken at a time, so that others get their turn.
-            self._chunk = _CHUNK_BYTES if data.count(b"\n") < _MANY_LINES else _SMALL_CHUNK_BYTES
-            with _turn:
-                self._on_data(data)
-        else:
+        if not data:
             self.close()
             self._on_end()
+            return
+        pieces = turns(data)
+        piece = next(pieces)
+        if len(piece) < len(data):
+            self._loop.remove_reader(self._fd)
+            self._turns = pieces
+            self._loop.call_soon(self._go_on)
+        with _turn:
+            self._on_data(piece)
+
+    def _go_on(self) -> None:
+        """One more piece; the descriptor is looked at again when there is none."""
+        if self._fd is None or self._paused or self._turns is None:
+            return
+        piece = next(self._turns, None)
+        if piece is None:
+            self._turns = None
+            self._loop.add_reader(self._fd, self._readable)
+            return
+        self._loop.call_soon(self._go_on)
+        with _turn:
+            self._on_data(piece)
 
     def pause(self) -> None:
+        self._paused = True
         if self._fd is not None:
             self._loop.remove_reader(self._fd)
 
     def resume(self) -> None:
-        if self._fd is not None:
+        if self._fd is None or not self._paused:
+            return
+        self._paused = False
+        if self._turns is None:
             self._loop.add_reader(self._fd, self._readable)
+        else:
+            self._loop.call_soon(self._go_on)
 
     def close(self) -> None:
         if self._fd is not None:

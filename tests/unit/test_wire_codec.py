@@ -653,3 +653,19 @@ def test_a_truncated_answer_never_ends_the_call_of_another(message_id: int, inne
             assert isinstance(message, Noise | Response)
             if isinstance(message, Response):
                 assert message.id == message_id
+
+
+def test_a_batch_of_more_messages_than_there_can_be_calls_is_noise() -> None:
+    line = b"[" + b",".join([b'{"jsonrpc":"2.0","method":"x"}'] * 1_001) + b"]"
+    (noise,) = decode(line)
+    assert isinstance(noise, Noise)
+    assert noise.text.startswith("a batch of 1001 messages was dropped")
+
+
+def test_a_large_line_that_is_not_quite_json_still_ends_its_call_without_a_second_reading() -> None:
+    line = b'{"jsonrpc":"2.0","id":7,"result":[%b]}' % b",".join([b"NaN"] * 300_000)
+    (answer,) = decode(line)
+    assert isinstance(answer, Response)
+    assert answer.id == 7
+    assert isinstance(answer.outcome, RpcError)
+    assert answer.outcome.code == PARSE_ERROR

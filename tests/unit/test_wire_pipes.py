@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -507,5 +508,40 @@ def test_a_thread_reads_one_chunk_ahead_at_most(tmp_path: Path):
         )
         await done.wait()
         assert seen == [pipes._CHUNK_BYTES] * 5
+
+    run(main)
+
+
+def test_others_have_their_turn_while_many_short_lines_are_taken_in() -> None:
+    async def main() -> None:
+        read_end, write_end = os.pipe()
+        os.write(write_end, b"\n" * 65_536)
+        os.close(write_end)
+        sink = Sink(read_end)
+        sizes = [0]
+        while not sink.ended.is_set():
+            await anyio.lowlevel.checkpoint()
+            sizes.append(len(sink.data))
+        assert sink.data == b"\n" * 65_536
+        assert max(after - before for before, after in pairwise(sizes)) <= 4_096
+
+    run(main)
+
+
+def test_a_reader_that_is_paused_amid_many_lines_takes_no_more_and_loses_none() -> None:
+    async def main() -> None:
+        read_end, write_end = os.pipe()
+        os.write(write_end, b"\n" * 65_536)
+        os.close(write_end)
+        sink = Sink(read_end)
+        await sink.until(1)
+        sink.reader.pause()
+        had = len(sink.data)
+        for _ in range(100):
+            await anyio.lowlevel.checkpoint()
+        assert len(sink.data) == had < 65_536
+        sink.reader.resume()
+        await sink.ended.wait()
+        assert sink.data == b"\n" * 65_536
 
     run(main)

@@ -17,6 +17,7 @@ from urllib.parse import urljoin
 
 import anyio
 import httpx2
+from anyio.lowlevel import checkpoint
 
 from emceepee_stdio.backends.channels.http_errors import (
     BrokenOff,
@@ -31,11 +32,14 @@ from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CannotConnect
 from emceepee_stdio.journal import redact_url
 from emceepee_stdio.trust.addresses import AddressRule
+from emceepee_stdio.wire.framing import turns
 
 __all__ = ["EVENTS", "JSON", "Answer", "Carrier", "HttpTimes", "TooMuch", "sockets"]
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
+# Compressed, a few hundred bytes hold gigabytes; and to a server on this machine it saves nothing.
+PLAIN = "identity"
 
 _NO_CONNECTION = (
     httpx2.ConnectError,
@@ -64,6 +68,7 @@ _METHOD_KEEPING_REDIRECTS = (HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT
 _IDLE_CONNECTIONS = 20  # what httpx keeps by default; the rest is closed after use
 _MAX_PORT = 65_535  # 16 bits
 _MAX_DRAIN_BYTES = 65_536  # reading more costs more than a new connection
+_SHOWN_CHARS = 100  # an encoding is a word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,12 +113,17 @@ class Answer:
         return self._response.headers.get(name, "")
 
     async def read(self, take: Callable[[bytes], bool]) -> None:
-        """Hand over the body as it comes, to its end or until that is enough."""
+        """Hand over the body as it comes, to its end or until that is enough.
+
+        What came in one read, or in many small chunks of one, is not taken in at once.
+        """
         with _in_our_words(self._server):
-            async with aclosing(self._response.aiter_bytes()) as chunks:
+            async with aclosing(self._response.aiter_raw()) as chunks:
                 async for chunk in chunks:
-                    if not take(chunk):
-                        return
+                    for piece in turns(chunk):
+                        if not take(piece):
+                            return
+                        await checkpoint()
 
     async def body(self, limit: int) -> bytes:
         body = bytearray()
@@ -219,6 +229,7 @@ class Carrier:
                 timeout=timeout,
                 extensions=self._extensions(),
             ) as response:
+                _refuse_encoded(self._server, response)
                 yield Answer(response, self._server)
 
     def _extensions(self) -> dict[str, Any]:
@@ -262,7 +273,7 @@ async def sockets(
     given = "authorization" in map(str.lower, headers)
     try:
         client = httpx2.AsyncClient(
-            headers=headers,
+            headers={**headers, "accept-encoding": PLAIN},
             auth=httpx2.Auth() if given else None,
             verify=trust,
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=_IDLE_CONNECTIONS),
@@ -337,6 +348,16 @@ def _is_loopback(server: str, url: str) -> bool:
         return parsed.host == "localhost" or ip_address(parsed.host).is_loopback
     except ValueError:
         return False
+
+
+def _refuse_encoded(server: str, response: httpx2.Response) -> None:
+    encoding = response.headers.get("content-encoding", PLAIN).strip().lower()
+    if encoding not in ("", PLAIN):
+        raise NotMcp(
+            f"{server} answered in the encoding {encoding[:_SHOWN_CHARS]!r}, though it was asked "
+            f"for {PLAIN}.",
+            hint="Its server, or a proxy before it, has to honour Accept-Encoding.",
+        )
 
 
 @contextmanager
