@@ -1,7 +1,7 @@
 """The lists of one server: fetched to the last page, kept until the server says otherwise.
 
 What was known last can always be looked at without asking; it may be old, and says so by being
-called `known`.
+called `known`. A list without measure costs its own server: it is cut, and that is known, too.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import cast
 
 import anyio
+import anyio.lowlevel
 import msgspec
 from msgspec import Raw
 
@@ -18,11 +19,12 @@ from emceepee_stdio.clock import DAY_S, Clock
 from emceepee_stdio.errors import CallFailed, CallTimeout
 from emceepee_stdio.wire.codec import METHOD_NOT_FOUND
 
-__all__ = ["KINDS", "Item", "Kind", "Lists", "differ"]
+__all__ = ["KINDS", "MAX_ITEMS", "Item", "Kind", "Lists", "differ"]
 
 Item = Mapping[str, object]
 _MAX_PAGES = 1_000  # a server whose cursors never end would be read for ever
-_MAX_ITEMS = 100_000  # far above any real server; bounds the memory
+MAX_ITEMS = 5_000  # no model reads so many, and to read more would keep others waiting
+_TURN_ITEMS = 200  # read at a time: about a millisecond of work
 _MAX_TTL_S = DAY_S  # a list that never expires would hide a change that was not told
 
 
@@ -50,6 +52,9 @@ KINDS = {
     ),
     Kind.PROMPTS: _Terms(method="prompts/list", key="prompts", capability="prompts"),
 }
+
+_read_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+_read_list = msgspec.json.Decoder(list[Raw]).decode
 
 Accept = Callable[[tuple[Item, ...]], tuple[Item, ...]]
 Fetch = Callable[[Mapping[str, object] | None], Awaitable[Raw]]
@@ -82,6 +87,7 @@ class Lists:
         self.tools: dict[str, Item] | None = None  # by name, as seen last; None before the first
         self._changes = dict.fromkeys(Kind, 0)
         self._fetching: dict[Kind, _Fetching] = {}
+        self.cut: set[Kind] = set()  # lists of which only the beginning was read
 
     def __repr__(self) -> str:
         return f"<Lists {self._server} {self.counts()}>"
@@ -197,30 +203,49 @@ class Lists:
                     return (), 0.0
                 raise
             found, ttl, cursor = self._read_page(terms, page)
-            items += found
+            room = MAX_ITEMS - len(items)
+            items += await _read_items(found[:room])
             lives.append(ttl)
-            if cursor is None:
+            is_cut = len(found) > room or (len(found) == room and cursor is not None)
+            if cursor is None or is_cut:
+                (self.cut.add if is_cut else self.cut.discard)(kind)
                 return tuple(items), min(lives)
-            if cursor in cursors or len(items) > _MAX_ITEMS:
+            if cursor in cursors:
                 break
             cursors.add(cursor)
         raise CallFailed(
             f"{self._server} does not come to an end of {terms.method}: {len(items)} items so far."
         )
 
-    def _read_page(self, terms: _Terms, page: Raw) -> tuple[Sequence[Item], float, str | None]:
+    def _read_page(self, terms: _Terms, page: Raw) -> tuple[Sequence[Raw], float, str | None]:
         try:
-            fields = msgspec.json.decode(page, type=dict[str, object])
-        except (msgspec.MsgspecError, RecursionError):
-            fields = {}
-        found = fields.get(terms.key)
-        if not isinstance(found, list):
-            raise CallFailed(f"{self._server} answered {terms.method} without {terms.key}.")
-        items = [
-            cast("Item", item) for item in cast("list[object]", found) if isinstance(item, dict)
-        ]
-        cursor = fields.get("nextCursor")
-        return items, _life(fields.get("ttlMs")), cursor if isinstance(cursor, str) else None
+            fields = _read_fields(page)
+            found = _read_list(fields[terms.key])
+        except (msgspec.MsgspecError, RecursionError, KeyError):
+            fact = f"{self._server} answered {terms.method} without {terms.key}."
+            raise CallFailed(fact) from None
+        cursor = _read_value(fields.get("nextCursor"))
+        ttl = _life(_read_value(fields.get("ttlMs")))
+        return found, ttl, cursor if isinstance(cursor, str) else None
+
+
+async def _read_items(found: Sequence[Raw]) -> list[Item]:
+    """Those that are objects; others get their turn in between."""
+    items: list[Item] = []
+    for number, raw in enumerate(found, 1):
+        item = _read_value(raw)
+        if isinstance(item, dict):
+            items.append(cast("Item", item))
+        if number % _TURN_ITEMS == 0:
+            await anyio.lowlevel.checkpoint()
+    return items
+
+
+def _read_value(raw: Raw | None) -> object:
+    try:
+        return None if raw is None else msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
 
 
 def differ(before: Sequence[Item], now: Sequence[Item]) -> bool:

@@ -10,7 +10,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from emceepee_stdio.journal.redact import redact_argv, redact_env, redact_url
+from emceepee_stdio.journal.redact import CUT, redact_argv, redact_env, redact_url
 from emceepee_stdio.journal.secret_patterns import MARKER
 
 __all__ = ["Secrets", "given_secrets"]
@@ -31,7 +31,7 @@ class Secrets:
 
     def __init__(self) -> None:
         self._values: dict[str, None] = {}
-        self._pattern: re.Pattern[str] | None = None
+        self._longest = 0
 
     def __repr__(self) -> str:
         return f"<Secrets {len(self._values)} known>"
@@ -40,12 +40,50 @@ class Secrets:
         for value in values:
             if len(value) >= _SHORTEST and len(self._values) < _MOST:
                 self._values[value] = None
-        # The longest first: one may be a part of another.
-        words = sorted(self._values, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, words))) if words else None
+                self._longest = max(self._longest, len(value))
 
     def mask(self, text: str) -> str:
-        return text if self._pattern is None else self._pattern.sub(MARKER, text)
+        spans = self._spans(text)
+        return _hidden(text, spans) if spans else text
+
+    def mask_head(self, text: str, max_chars: int) -> str:
+        """The beginning of the text, with its size where it is cut; the rest is not looked at."""
+        if len(text) <= max_chars:
+            return self.mask(text)
+        # A secret that begins before the cut is seen whole, and hidden whole.
+        spans = self._spans(text[: max_chars + self._longest])
+        shown = [(start, end) for start, end in spans if start < max_chars]
+        end = max(max_chars, shown[-1][1] if shown else 0)
+        return f"{_hidden(text[:end], shown)}… {CUT} {len(text)} characters"
+
+    def _spans(self, text: str) -> list[tuple[int, int]]:
+        """Where secrets stand, from left to right; those that overlap are one.
+
+        Each is looked for by itself: that takes time proportional to the text, whatever is in it,
+        where one pattern of them all would look at the length of a secret in every place.
+        """
+        found: list[tuple[int, int]] = []
+        for value in self._values:
+            start = text.find(value)
+            while start >= 0:
+                found.append((start, start + len(value)))
+                start = text.find(value, start + len(value))
+        merged: list[tuple[int, int]] = []
+        for start, end in sorted(found):
+            if merged and start < merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+            else:
+                merged.append((start, end))
+        return merged
+
+
+def _hidden(text: str, spans: Sequence[tuple[int, int]]) -> str:
+    pieces: list[str] = []
+    done = 0
+    for start, end in spans:
+        pieces += (text[done:start], MARKER)
+        done = end
+    return "".join([*pieces, text[done:]])
 
 
 def given_secrets(

@@ -35,6 +35,9 @@ from emceepee_stdio.state import ClosedBy, EventType, Phase, RequestKind, fold_k
 
 __all__ = ["BackendHandler"]
 
+_LOG_LINE_CHARS = 16_384  # of one log message, as of a line on stderr; masking it stays short
+_LOGGER_CHARS = 1_000  # the name of a logger is a word
+
 _ASKED = {
     RequestKind.ELICITATION: EventType.ELICITATION_REQUEST,
     RequestKind.SAMPLING: EventType.SAMPLING_REQUEST,
@@ -177,8 +180,12 @@ class BackendHandler:
             )
 
     def _log(self, server: str, line: LogLine) -> None:
-        mask = self._session.secrets.mask
-        line = replace(line, text=mask(line.text), logger=line.logger and mask(line.logger))
+        mask = self._session.secrets.mask_head
+        line = replace(
+            line,
+            text=mask(line.text, _LOG_LINE_CHARS),
+            logger=line.logger and mask(line.logger, _LOGGER_CHARS),
+        )
         limits, now = self._session.settings.limits, self._session.clock.now()
         ring = ring_of(
             self._session.logs, server, capacity=limits.log_lines, servers=limits.servers

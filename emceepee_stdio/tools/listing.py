@@ -14,7 +14,7 @@ import anyio.lowlevel
 from msgspec import UNSET, Meta, UnsetType
 
 from emceepee_stdio.backends.backend import Backend
-from emceepee_stdio.backends.lists import Kind
+from emceepee_stdio.backends.lists import MAX_ITEMS, Kind
 from emceepee_stdio.errors import (
     InvalidArguments,
     InvalidPattern,
@@ -53,6 +53,9 @@ _PAGE_BYTES = 24_000  # 6000 tokens of 4 bytes; the strictest client cuts at 10,
 _REASON_CHARS = 400  # per server that failed: a sentence or two
 _PATTERN_TIMEOUT_FACTOR = 10  # all texts together may take so many times what one may
 _SLICE_S = 0.01  # other calls get their turn after this much matching
+_CONNECTING_TIMEOUT_S = 1.0  # for who is not there yet, when others have answered
+
+_LATER = "Call again later, or list_servers to see what it waits for."
 
 ServerPattern = Annotated[str, Meta(description="A server's name, or a regex of names.")]
 Limit = Annotated[int, Meta(ge=1, le=500, description="How many at once.")]
@@ -68,9 +71,14 @@ class Found:
 
     items: list[Item] = field(default_factory=list[Item])
     failed: dict[str, str] = field(default_factory=dict[str, str])
+    cut: list[str] = field(default_factory=list[str])
 
     def failures(self) -> dict[str, object]:
-        return {"servers_that_failed": self.failed} if self.failed else {}
+        shown: dict[str, object] = {"servers_that_failed": self.failed} if self.failed else {}
+        if self.cut:
+            said = f"Only its first {MAX_ITEMS} are listed."
+            shown["servers_with_more"] = dict.fromkeys(self.cut, said)
+        return shown
 
     def fail(self, server: str, reason: str) -> None:
         cut = reason[: _REASON_CHARS - 2] + " …"
@@ -129,23 +137,39 @@ async def gather(runtime: Runtime, kind: str, servers: str, call: Call) -> Found
     within = min(_LIST_TIMEOUT_S, call.ceiling)
     mask = runtime.session.secrets.mask
 
+    waits = {b.name: anyio.CancelScope() for b in backends if b.phase is not Phase.CONNECTED}
+    answered = anyio.Event()
+
     async def ask(backend: Backend) -> None:
         # One that was given up is not started again for a list.
         if backend.phase is Phase.FAILED and (given_up := backend.snapshot().last_error):
             found.fail(backend.name, mask(given_up))
             return
         try:
+            await _connected(backend, waits, within)
             items = await _list(backend, kind, within)
             if kind == "tools" and runtime.pins.enforced:
                 items = await runtime.pins.veiled(backend.name, items)
             answers[backend.name] = items
+            answered.set()
         except ProxyError as error:
             found.fail(backend.name, mask(str(error)))
             answers[backend.name] = backend.lists.known(Kind(kind)) or ()
+        if Kind(kind) in backend.lists.cut:
+            found.cut.append(backend.name)
+
+    async def wait_no_longer() -> None:
+        await anyio.sleep(_CONNECTING_TIMEOUT_S)
+        await answered.wait()
+        for wait in waits.values():
+            wait.cancel()
 
     async with anyio.create_task_group() as tasks:
-        for backend in backends:
-            tasks.start_soon(ask, backend)
+        async with anyio.create_task_group() as asked:
+            for backend in backends:
+                asked.start_soon(ask, backend)
+            tasks.start_soon(wait_no_longer)
+        tasks.cancel_scope.cancel()
     found.items = [
         (backend.name, item) for backend in backends for item in answers.get(backend.name, ())
     ]
@@ -174,6 +198,16 @@ async def _chosen(runtime: Runtime, servers: str, found: Found) -> list[Backend]
     return [known[name] for name in chosen if name in known]
 
 
+async def _connected(backend: Backend, waits: dict[str, anyio.CancelScope], within: float) -> None:
+    """Wait for its connection, until somebody decides that this takes too long."""
+    if wait := waits.get(backend.name):
+        with wait:
+            await backend.connect(within=within)
+            del waits[backend.name]
+        if wait.cancelled_caught:
+            raise ServerUnavailable(f"{backend.name} is still connecting.", hint=_LATER)
+
+
 async def _list(backend: Backend, kind: str, within: float) -> Sequence[Mapping[str, object]]:
     with anyio.move_on_after(within):
         return await backend.list_all(kind, within=within)
@@ -181,7 +215,11 @@ async def _list(backend: Backend, kind: str, within: float) -> Sequence[Mapping[
 
 
 def page(
-    items: Sequence[dict[str, object]], *, limit: int, cursor: str | UnsetType
+    items: Sequence[T],
+    show: Callable[[T], dict[str, object]],
+    *,
+    limit: int,
+    cursor: str | UnsetType,
 ) -> tuple[list[dict[str, object]], dict[str, object]]:
     """One page, of at least one item, and what to say about the rest."""
     start = 0
@@ -193,7 +231,7 @@ def page(
         start = int(cursor[:_CURSOR_DIGITS])
     shown: list[dict[str, object]] = []
     room = _PAGE_BYTES
-    for item in islice(items, start, start + limit):
+    for item in map(show, islice(items, start, start + limit)):
         room -= len(to_json(item)) + 1
         if room < 0 and shown:
             break

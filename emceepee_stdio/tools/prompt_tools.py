@@ -91,8 +91,7 @@ async def list_prompts(runtime: Runtime, p: ListPrompts, call: Call) -> Reply:
     found = await gather(runtime, "prompts", p.server, call)
     texts = having("name", "title", "description")
     items = await matching(runtime, found.items, pattern(runtime, p.pattern), texts)
-    prompts: list[dict[str, object]] = [of_server(server, prompt) for server, prompt in items]
-    entries, rest = page(prompts, limit=p.limit, cursor=p.cursor)
+    entries, rest = page(items, lambda item: of_server(*item), limit=p.limit, cursor=p.cursor)
     return Reply.json({"prompts": entries, **rest, **found.failures()})
 
 

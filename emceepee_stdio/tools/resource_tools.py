@@ -105,8 +105,7 @@ async def list_resources(runtime: Runtime, p: ListResources, call: Call) -> Repl
     found = await gather(runtime, "resources", p.server, call)
     texts = having("uri", "name", "title", "description")
     items = await matching(runtime, found.items, pattern(runtime, p.pattern), texts)
-    shown: list[dict[str, object]] = [of_server(server, item) for server, item in items]
-    entries, rest = page(shown, limit=p.limit, cursor=p.cursor)
+    entries, rest = page(items, lambda item: of_server(*item), limit=p.limit, cursor=p.cursor)
     return Reply.json({"resources": entries, **rest, **found.failures()})
 
 
@@ -114,8 +113,7 @@ async def list_resource_templates(runtime: Runtime, p: ListResourceTemplates, ca
     found = await gather(runtime, "resource_templates", p.server, call)
     texts = having("uriTemplate", "name", "title", "description")
     items = await matching(runtime, found.items, pattern(runtime, p.pattern), texts)
-    shown: list[dict[str, object]] = [of_server(server, item) for server, item in items]
-    entries, rest = page(shown, limit=p.limit, cursor=p.cursor)
+    entries, rest = page(items, lambda item: of_server(*item), limit=p.limit, cursor=p.cursor)
     return Reply.json({"resource_templates": entries, **rest, **found.failures()})
 
 

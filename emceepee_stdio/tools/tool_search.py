@@ -54,8 +54,7 @@ async def list_tools(runtime: Runtime, p: ListTools, call: Call) -> Reply:
         tools = [(entry.server, entry.tool) for entry in rank(p.query, tools)]
     few = min(len(tools), p.limit) <= _FULL_DETAIL_TOOLS
     detail = p.detail if p.detail is not UNSET else "full" if few else "summary"
-    shown = [_shown(server, tool, detail) for server, tool in tools]
-    entries, rest = page(shown, limit=p.limit, cursor=p.cursor)
+    entries, rest = page(tools, lambda item: _shown(*item, detail), limit=p.limit, cursor=p.cursor)
     return Reply.json({"tools": entries, **rest, **found.failures()})
 
 

@@ -1,6 +1,7 @@
 """What one server sends to be slow to read makes nobody else wait, and does not delay the end."""
 
 import gzip
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -12,10 +13,11 @@ import anyio.lowlevel
 import pytest
 
 from emceepee_stdio.errors import ProxyError
-from tests.e2e.client import Client, Setting, proxy, server
+from tests.e2e.client import Client, Setting, command, proxy, server
 from tests.e2e.http_harness import http_backend, mcp_server
 from tests.e2e.servers.http_mcp import Call, McpServer
 from tests.e2e.servers.http_wire import head
+from tests.peers import rude
 
 BOMB = gzip.compress(gzip.compress(bytes(b"\n" * (64 << 20))))  # a few hundred bytes
 
@@ -80,3 +82,82 @@ async def test_others_have_their_turn_while_many_small_events_are_taken_in(
             tasks.cancel_scope.cancel()
     assert counts[-1] >= count
     assert max(after - before for before, after in pairwise(counts)) <= count / 10
+
+
+def noisy(home: Path) -> dict[str, Any]:
+    """A server that was given a long secret, and logs what is nearly that, over and over."""
+    home.mkdir(parents=True, exist_ok=True)
+    script = home / "noisy.py"
+    script.write_text(NOISY)
+    env = {"API_TOKEN": "a" * 100_000 + "b"}
+    return command([sys.executable, str(script)], env=env)
+
+
+NOISY = """
+import json, sys
+say = lambda **m: print(json.dumps({"jsonrpc": "2.0", **m}), flush=True)
+hello = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}, "logging": {}},
+         "serverInfo": {"name": "noisy", "version": "1"}}
+for line in sys.stdin:
+    m = json.loads(line)
+    if m.get("method") == "tools/call":
+        say(method="notifications/message", params={"level": "info", "data": "a" * (4 << 20)})
+    if "id" in m:
+        listed = {"tools": [{"name": "log", "inputSchema": {"type": "object"}}], "content": []}
+        say(id=m["id"], result=hello if m["method"] == "initialize" else listed)
+"""
+
+
+async def test_a_long_secret_and_a_long_line_that_is_nearly_it_keep_nobody_waiting(
+    tmp_path: Path,
+) -> None:
+    servers = {"bad": noisy(tmp_path), "good": server()}
+    async with proxy(Setting(home=tmp_path, servers=servers)) as client:
+        await client.connected("bad", "good")
+        under_attack = await client.begin_execute("log", "bad")
+        assert (await client.execute("echo", "good", args={"message": "hi"})).text == "hi"
+        await under_attack.answer()
+        (line,) = (await client.call("get_logs", server="bad", sources=["protocol"])).json["logs"]
+        assert line["text"].endswith(f"… [cut] {4 << 20} characters")
+
+
+async def test_of_a_list_without_measure_the_beginning_is_shown_and_that_is_said(
+    tmp_path: Path,
+) -> None:
+    toolbox = tmp_path / "toolbox"
+    toolbox.write_text("\n".join(f"tool-{n}" for n in range(20_000)))
+    servers = {"many": server("--toolbox", str(toolbox)), "good": server()}
+    async with proxy(Setting(home=tmp_path / "home", servers=servers)) as client:
+        await client.connected("many", "good")
+        listed = (await client.call("list_tools", detail="names", limit=1)).json
+        assert listed["servers_with_more"] == {"many": "Only its first 5000 are listed."}
+        assert 5_000 < listed["total"] < 5_100
+
+
+@pytest.fixture
+def hanging() -> dict[str, Any]:
+    """A server that never says hello, and would be waited for two minutes."""
+    return command(rude("silent"))
+
+
+async def test_a_list_names_who_is_still_connecting_and_does_not_wait_for_it(
+    tmp_path: Path, hanging: dict[str, Any]
+) -> None:
+    servers = {"hangs": hanging, "good": server()}
+    async with proxy(Setting(home=tmp_path, servers=servers)) as client:
+        await client.connected("good")
+        asked = [
+            await client.begin_call(tool)
+            for tool in ("list_tools", "list_resources", "list_resource_templates", "list_prompts")
+        ]
+        for pending in asked:
+            failed = (await pending.answer()).json["servers_that_failed"]
+            assert failed["hangs"].startswith("hangs is still connecting.")
+
+
+async def test_a_list_of_the_connecting_server_alone_waits_for_it(tmp_path: Path) -> None:
+    servers = {"slow": server(), "good": server()}
+    async with proxy(Setting(home=tmp_path, servers=servers)) as client:
+        listed = (await client.call("list_tools", server="slow", detail="names")).json
+        assert listed["tools"]
+        assert "servers_that_failed" not in listed

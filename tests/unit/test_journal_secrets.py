@@ -156,3 +156,27 @@ def test_what_looks_like_a_token_is_one_whatever_its_variable_is_called():
     assert secrets.mask("hunter2-and-more abcd1234efgh") == "[redacted] [redacted]"
     plain = "verbose-mode /srv/data2026/x 1234567890123"
     assert secrets.mask(plain) == plain
+
+
+def test_secrets_that_overlap_are_hidden_together():
+    assert secrets("abcdefgh", "efghijkl").mask("<abcdefghijkl>") == f"<{MARKER}>"
+    assert secrets("abcdef", "ghijkl").mask("abcdefghijkl") == f"{MARKER}{MARKER}"
+
+
+def test_the_time_does_not_grow_with_the_length_of_a_secret_that_is_nearly_in_the_text():
+    # With one step for each character of the secret in each place this takes an hour.
+    text = "a" * (8 << 20)
+    assert secrets("a" * 500_000 + "b").mask(text) is text
+
+
+def test_of_a_long_text_the_beginning_is_shown_with_its_size():
+    known = secrets("quiet-river")
+    assert known.mask_head("a quiet-river", 13) == f"a {MARKER}"
+    assert known.mask_head("abc quiet-river", 3) == "abc… [cut] 15 characters"
+
+
+@pytest.mark.parametrize("limit", range(1, 15))
+def test_no_part_of_a_secret_is_shown_where_a_text_is_cut(limit: int):
+    shown = secrets("quiet-river", "zzzzzz").mask_head("a quiet-river and more", limit)
+    assert "qu" not in shown
+    assert shown.endswith("… [cut] 22 characters")

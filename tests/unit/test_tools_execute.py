@@ -48,7 +48,7 @@ class Server(Sender):
         self.listed: Sequence[Item] | ProxyError = TOOLS
         self.may_list = anyio.Event()
         self.may_list.set()
-        self.lists = SimpleNamespace(tools=TOOLS, tool=self._tool)
+        self.lists = SimpleNamespace(tools=TOOLS, tool=self._tool, cut=set())
         self._on_done: list[OnResult] = []
 
     def _tool(self, name: str) -> Item | None:

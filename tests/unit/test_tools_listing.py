@@ -44,7 +44,7 @@ class Server:
         last_error: str | None = None,
     ) -> None:
         self.name, self.answer, self.phase = name, answer, phase
-        self.lists = SimpleNamespace(known={Kind.TOOLS: known}.__getitem__)
+        self.lists = SimpleNamespace(known={Kind.TOOLS: known}.__getitem__, cut=set())
         self._last_error = last_error
         self.asked = 0
 
@@ -151,7 +151,7 @@ def test_pages_are_complete_and_without_repeats() -> None:
     seen: list[dict[str, object]] = []
     cursor: Any = UNSET
     while True:
-        shown, rest = page(items, limit=10, cursor=cursor)
+        shown, rest = page(items, dict, limit=10, cursor=cursor)
         assert rest["total"] == 103
         seen += shown
         if "next_cursor" not in rest:
@@ -162,22 +162,22 @@ def test_pages_are_complete_and_without_repeats() -> None:
 
 def test_a_page_is_bounded_in_bytes_but_never_empty() -> None:
     items: list[dict[str, object]] = [{"text": "x" * 10_000} for _ in range(10)]
-    shown, rest = page(items, limit=500, cursor=UNSET)
+    shown, rest = page(items, dict, limit=500, cursor=UNSET)
     assert len(json.dumps(shown)) < 24_100
     assert rest["next_cursor"] == str(len(shown)) == "2"
     huge: list[dict[str, object]] = [{"text": "x" * 100_000}, {"text": "y"}]
-    shown, rest = page(huge, limit=500, cursor=UNSET)
+    shown, rest = page(huge, dict, limit=500, cursor=UNSET)
     assert (len(shown), rest["next_cursor"]) == (1, "1")
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "-1", "1.0", " 1", "\u0661"])
 def test_a_cursor_that_is_not_ours_is_refused(cursor: str) -> None:
     with pytest.raises(InvalidArguments):
-        page([{"n": 1}], limit=1, cursor=cursor)
+        page([{"n": 1}], dict, limit=1, cursor=cursor)
 
 
 def test_a_cursor_beyond_the_end_shows_nothing() -> None:
-    assert page([{"n": 1}], limit=1, cursor="9" * 5_000) == ([], {"total": 1})
+    assert page([{"n": 1}], dict, limit=1, cursor="9" * 5_000) == ([], {"total": 1})
 
 
 async def test_items_match_by_any_of_their_texts() -> None:
