@@ -129,12 +129,12 @@ class Calls:
     def __repr__(self) -> str:
         return f"<Calls {sum(map(len, self._by_server.values()))} in flight>"
 
-    def add(self, server: str, call: Call, *, limit: int) -> bool:
-        """Count one more, with those that have become tasks; False when that would be too many."""
-        calls = self._by_server.setdefault(server, {})
-        if len(calls) < limit:
-            calls[call] = None
-        return call in calls
+    def add(self, server: str, call: Call) -> None:
+        self._by_server.setdefault(server, {})[call] = None
+
+    def count(self, server: str) -> int:
+        """How many are at work, with those that have become tasks."""
+        return len(self._by_server.get(server, ()))
 
     def remove(self, call: Call) -> None:
         if call.server is not None and (calls := self._by_server.get(call.server)):

@@ -74,6 +74,7 @@ def shown_event(session: _Session, event: Event) -> dict[str, object]:
 def pending_client(session: _Session) -> dict[str, list[dict[str, object]]]:
     """Everything that waits on the client."""
     pending = session.requests.pending()
+    session.requests.shown.update(asked.id for asked in pending)
     return {
         "elicitations": [
             shown_elicitation(session, asked)

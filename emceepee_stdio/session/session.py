@@ -25,6 +25,7 @@ from emceepee_stdio.config import Settings
 from emceepee_stdio.errors import ProxyError, TaskLimit
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal, JournalEvent, Secrets
+from emceepee_stdio.session.call_queue import CallQueue, no_place
 from emceepee_stdio.session.client_calls import Call, Calls
 from emceepee_stdio.session.promotion import progress_text, promoted, shown_arguments
 from emceepee_stdio.session.questions import Questions, question_of
@@ -88,6 +89,7 @@ class Session:
         self.notifications: dict[str, Ring[Notified]] = {}
         self.logs: dict[str, Ring[Logged]] = {}
         self._calls = Calls()
+        self._queue = CallQueue()
         self._promotions: Deadlines[Call] = Deadlines()
         self._news = Wakeup()
         self.wake = self._news.wake
@@ -157,15 +159,11 @@ class Session:
         """
         if ttl is not None:
             call.ttl = self.tasks.check_ttl(ttl)
-        call.slot = self.tasks.admit()
+        if not self._has_room(server):
+            raise self._no_place(server)
+        call.slot = self.tasks.admit(beyond=True)
         call.server, call.tool = server, tool
-        limit = self.settings.limits.server_calls
-        if not self._calls.add(server, call, limit=limit):
-            self.tasks.leave(call.slot)
-            raise TaskLimit(
-                f"{server} has {limit} calls and tasks at work, as many as one server may have.",
-                hint="Wait for one with await_activity, or stop one with cancel_task.",
-            )
+        self._calls.add(server, call)
         now = self.clock.now()
         call.deadline = now + within
         if self.journal.debugs:
@@ -177,6 +175,45 @@ class Session:
         if waits and self.settings.promote_on_input:
             within = min(within, self.settings.timeouts.question_pending_ms / 1000)
         self._promote_at(call, now + within)
+
+    def has_place(self, server: str) -> bool:
+        """Whether a call of this server may begin now: there is room, and nobody waits for it."""
+        return self._has_room(server) and server not in self._queue
+
+    async def begin_in_turn(
+        self, call: Call, *, server: str, tool: str, within: float, ttl: float | None = None
+    ) -> None:
+        """Begin as soon as there is a place; the call's own time goes on meanwhile."""
+        deadline = self.clock.now() + within
+
+        def begin() -> None:
+            left = deadline - self.clock.now()
+            self.begin(call, server=server, tool=tool, within=left, ttl=ttl)
+
+        self.tasks.check_ttl(ttl)
+        if self.has_place(server) or within <= 0:
+            begin()
+            return
+        if self.settings.promote_on_input and self.requests.pending(server=server):
+            within = min(within, self.settings.timeouts.question_pending_ms / 1000)
+        await self._queue.wait(server, call, begin, within=within)
+        if call.slot is None:
+            raise self._no_place(server)
+
+    def _has_room(self, server: str) -> bool:
+        """One call is every server's own, beyond all limits; more are within both of them."""
+        at_work = self._calls.count(server)
+        return not at_work or (
+            at_work < self.settings.limits.server_calls and self.tasks.has_room()
+        )
+
+    def _no_place(self, server: str) -> TaskLimit:
+        asks = bool(self.requests.pending(server=server))
+        return no_place(server, self._calls.count(server), self.settings.limits, asks=asks)
+
+    def _let_in(self) -> None:
+        if self._queue:
+            self._queue.let_in(self._has_room)
 
     def finish(self, call: Call, reply: Reply) -> None:
         """The tool is done: answer the client, or keep the reply as the result of its task."""
@@ -191,9 +228,11 @@ class Session:
             )
         if call.task is None:
             call.reply(reply)
+            self._let_in()
             return
         now = self.clock.now()
         task = self.tasks.complete(call.task, reply, now=now, size=reply.size)
+        self._let_in()
         if task is None:
             self.journal.record(JournalEvent.LATE_RESULT, server=call.server, task_id=call.task)
             return
@@ -206,8 +245,10 @@ class Session:
         self._forget(call)
         if call.task is None:
             call.reply(Reply.error(error))
+            self._let_in()
             return
         task = self.tasks.fail(call.task, str(error), now=self.clock.now())
+        self._let_in()
         if task is not None:
             self._tell_task(EventType.TASK_FAILED, task)
             self.journal.record(
@@ -218,6 +259,7 @@ class Session:
         """The client cancelled: nothing is answered, the place is free."""
         self._forget(call)
         call.answered = True
+        self._let_in()
 
     def cancel_task(self, task_id: str, *, by: Call | None = None) -> Task:
         """Stop a working task, also at its server; the answer of `by` tells it."""
@@ -291,6 +333,7 @@ class Session:
         if call := self._calls.of_task(task_id):
             call.cancel()
             self._forget(call)
+            self._let_in()
 
     def _forget(self, call: Call) -> None:
         if call.slot is None:
@@ -318,6 +361,7 @@ class Session:
 
     def make_way(self, asked: PendingRequest, asking: object) -> None:
         """A client that calls one tool at a time could not answer: let its calls go, soon."""
+        self._queue.send_away(asked.server)
         grace = self.clock.now() + self.settings.timeouts.promotion_grace_ms / 1000
         for call in self._calls.waiting_on(asked.server):
             if asking is call or (asking is None and self.settings.promote_on_input):

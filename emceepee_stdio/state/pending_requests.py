@@ -125,6 +125,7 @@ class Requests:
         self._timeout = timeout
         self._limit = limit
         self.open: dict[str, PendingRequest] = {}  # the one home of what is pending, by id
+        self.shown: set[str] = set()  # those of them that the client has seen in an answer
         self._tombstones = Tombstones()
         self._deadlines: Deadlines[str] = Deadlines()
 
@@ -143,7 +144,8 @@ class Requests:
         now: float,
         source: object = None,
     ) -> PendingRequest:
-        if len(self.open) >= self._limit:
+        # One question is every server's own, however many others wait.
+        if len(self.open) >= self._limit and self.pending(server=server):
             raise TooManyRequests(f"{self._limit} questions are already waiting for the client")
         asked = PendingRequest(
             id=self._new_id(),
@@ -180,6 +182,10 @@ class Requests:
             for asked in self.open.values()
             if kind in (None, asked.kind) and server in (None, asked.server)
         ]
+
+    def has_news(self, *, server: str) -> bool:
+        """Whether this server asks something that the client has not been shown."""
+        return any(asked.id not in self.shown for asked in self.pending(server=server))
 
     def respond(
         self, request_id: str, status: RequestStatus, *, kind: RequestKind, now: float
@@ -222,6 +228,7 @@ class Requests:
     ) -> PendingRequest:
         _STATES[asked.kind].check(asked.status, status)
         del self.open[asked.id]
+        self.shown.discard(asked.id)
         self._deadlines.clear(asked.id)
         why = f"{status.value} ({by.value})" if by else status.value
         self._tombstones.add(asked.id, why, now=now)

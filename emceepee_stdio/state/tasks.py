@@ -123,9 +123,12 @@ class Tasks:
     def in_flight(self) -> int:
         return self._in_flight
 
-    def admit(self) -> Slot:
-        """Take a place for a call that is about to be made."""
-        if self._in_flight + len(self._working) >= self._limit:
+    def has_room(self) -> bool:
+        return self._in_flight + len(self._working) < self._limit
+
+    def admit(self, *, beyond: bool = False) -> Slot:
+        """Take a place for a call that is about to be made; `beyond` the limit where it is due."""
+        if not beyond and not self.has_room():
             raise TaskLimit(
                 f"{self._in_flight} calls and {len(self._working)} tasks are running; "
                 f"the limit is {self._limit} together.",

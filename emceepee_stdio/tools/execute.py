@@ -83,7 +83,12 @@ def execute_tool(
     member = None if p.server is UNSET else runtime.servers.members.get(p.server)
     enforced = runtime.configured.config.settings.policy.pin == "enforce"
     args = None if p.args is UNSET else p.args
-    if member is None or enforced or not is_plain(args, call.extra):
+    if (
+        member is None
+        or enforced
+        or not is_plain(args, call.extra)
+        or not runtime.session.has_place(member.backend.name)
+    ):
         return _prepare(runtime, p, call)
     _send(runtime, member.backend, p, call, args or _NO_ARGUMENTS)
     return None
@@ -98,7 +103,9 @@ async def _prepare(runtime: Runtime, p: ExecuteTool, call: Call) -> None:
     )
     await checkpoint_if_cancelled()  # it may have been cancelled in the same moment
     args = None if _needs_schema(backend, p, call) else _repaired(runtime, backend, p, call)
-    _begin(runtime, backend, p, call)
+    await runtime.session.begin_in_turn(
+        call, server=backend.name, tool=p.tool, within=_within(runtime, p, call), ttl=_ttl(p)
+    )
     await _check_pins(runtime, backend, p)
     if args is None:
         await _learn(backend, runtime)
@@ -117,7 +124,8 @@ def _send(
     again: bool = False,
 ) -> None:
     if call.slot is None:
-        _begin(runtime, backend, p, call)
+        within = _within(runtime, p, call)
+        runtime.session.begin(call, server=backend.name, tool=p.tool, within=within, ttl=_ttl(p))
     call.args = args
     params: dict[str, object] = {"name": p.tool, "arguments": args}
     if call.meta:
@@ -172,7 +180,7 @@ def _needs_schema(backend: Backend, p: ExecuteTool, call: Call) -> bool:
     return backend.lists.tools is None and depends_on_schema(_given(p), call.extra)
 
 
-def _begin(runtime: Runtime, backend: Backend, p: ExecuteTool, call: Call) -> None:
+def _within(runtime: Runtime, p: ExecuteTool, call: Call) -> float:
     """How long this client may be kept waiting; a word is noted when it asked for more."""
     call.args = _given(p)  # it may become a task at once
     times = runtime.settings.timeouts
@@ -181,13 +189,11 @@ def _begin(runtime: Runtime, backend: Backend, p: ExecuteTool, call: Call) -> No
     if p.timeout_ms is not UNSET and wanted > call.ceiling:
         lowered = round(call.ceiling * 1000)
         call.note = f"timeout_ms was lowered to {lowered}, because this client waits no longer."
-    runtime.session.begin(
-        call,
-        server=backend.name,
-        tool=p.tool,
-        within=min(wanted, call.ceiling),
-        ttl=None if p.task_ttl_ms is UNSET else p.task_ttl_ms / 1000,
-    )
+    return min(wanted, call.ceiling)
+
+
+def _ttl(p: ExecuteTool) -> float | None:
+    return None if p.task_ttl_ms is UNSET else p.task_ttl_ms / 1000
 
 
 def _given(p: ExecuteTool) -> Raw | None:

@@ -98,7 +98,7 @@ async def list_prompts(runtime: Runtime, p: ListPrompts, call: Call) -> Reply:
 async def get_prompt(runtime: Runtime, p: GetPrompt, call: Call) -> Reply:
     backend = runtime.servers.get(p.server)
     times = runtime.settings.timeouts
-    runtime.session.begin(
+    await runtime.session.begin_in_turn(
         call,
         server=backend.name,
         tool=f"get_prompt {p.name}"[:SHOWN_NAME_CHARS],

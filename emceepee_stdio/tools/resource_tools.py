@@ -130,7 +130,9 @@ async def read_resource(runtime: Runtime, p: ReadResource, call: Call) -> Reply:
     backend = runtime.servers.get(p.server)
     times = runtime.settings.timeouts
     within = min(times.call_ms / 1000, call.ceiling)
-    runtime.session.begin(call, server=backend.name, tool="read_resource", within=within)
+    await runtime.session.begin_in_turn(
+        call, server=backend.name, tool="read_resource", within=within
+    )
     result = await backend.read_resource(p.uri, within=math.inf, call=call)
     return Reply.contents(result, server=backend.name)
 

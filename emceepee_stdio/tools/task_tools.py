@@ -88,14 +88,14 @@ async def get_task(runtime: Runtime, p: GetTask, call: Call) -> Reply:  # noqa: 
 
 
 async def get_task_result(runtime: Runtime, p: GetTaskResult, call: Call) -> Reply:
-    """Wait for the end; a question of the same server is a reason to return before it."""
+    """Wait for the end; a question that the client has not been shown ends the wait, too."""
     session, now = runtime.session, runtime.clock.now
     task = session.tasks.get(p.task_id, now=now())
 
     def is_time() -> bool:
         current = session.tasks.get(p.task_id, now=now())
-        asks = runtime.settings.promote_on_input and session.requests.pending(server=task.server)
-        return current.status is not TaskStatus.WORKING or bool(asks)
+        asks = runtime.settings.promote_on_input and session.requests.has_news(server=task.server)
+        return current.status is not TaskStatus.WORKING or asks
 
     wanted = call.ceiling if p.timeout_ms is UNSET else p.timeout_ms / 1000
     await session.until(is_time, within=min(wanted, call.ceiling))

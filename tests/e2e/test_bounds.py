@@ -67,25 +67,53 @@ def slow(client: Host, server: str) -> str:
     return json.loads(said.result["content"][1]["text"])["proxy_task"]["task_id"]
 
 
-def test_one_server_has_so_many_calls_at_work_and_the_others_are_not_affected(
+def test_a_call_over_the_number_of_one_server_waits_its_turn_and_the_others_are_not_affected(
     tmp_path: Path,
 ) -> None:
     limits = {"limits": {"server_calls": 3, "tasks": 20}}
     servers = {"busy": entry(), "free": entry()}
     with host(tmp_path, servers=servers, settings=limits) as client:
-        tasks = [slow(client, "busy") for _ in range(2)]
-        waiting = client.start("execute_tool", server="busy", tool="slow", args={"seconds": 300})
-        until(lambda: _in_flight(client) == 3, "three calls at work")
-        refused = client.execute("busy", "echo", message="x")
-        assert "[task_limit]" in refused.text
-        assert "busy has 3 calls and tasks at work" in refused.text
-        assert "cancel_task" in refused.text
+        tasks = [slow(client, "busy") for _ in range(3)]
+        queued = [
+            client.start("execute_tool", server="busy", tool="echo", args={"message": str(n)})
+            for n in range(10)
+        ]
         assert client.execute("free", "echo", message="hi").text.startswith("hi")
+        assert not any(client.answers(request) for request in queued)
         client.use("cancel_task", task_id=tasks[0])
-        until(lambda: not client.execute("busy", "echo", message="x").is_error, "a free place")
-        client.send({"method": "notifications/cancelled", "params": {"requestId": waiting}})
-        client.use("cancel_task", task_id=tasks[1])
+        assert [client.said_to(request).text.splitlines()[0] for request in queued] == [
+            str(n) for n in range(10)
+        ]
+        for task in tasks[1:]:
+            client.use("cancel_task", task_id=task)
         until(lambda: _in_flight(client) == 0, "all places to be free")
+
+
+def test_a_call_that_found_no_place_within_its_own_time_is_told_so(tmp_path: Path) -> None:
+    limits = {"limits": {"server_calls": 1}}
+    with host(tmp_path, servers={"busy": entry()}, settings=limits) as client:
+        task = slow(client, "busy")
+        for timeout_ms in (0, 100):
+            refused = client.use("execute_tool", server="busy", tool="echo", timeout_ms=timeout_ms)
+            assert "[task_limit]" in refused.text
+            assert "busy has 1 calls and tasks at work" in refused.text
+            assert "cancel_task" in refused.text
+        cancelled = client.start("execute_tool", server="busy", tool="echo")
+        client.send({"method": "notifications/cancelled", "params": {"requestId": cancelled}})
+        client.use("cancel_task", task_id=task)
+        until(lambda: _in_flight(client) == 0, "all places to be free")
+        assert client.execute("busy", "echo", message="x").text.startswith("x")
+
+
+def test_no_number_of_bad_servers_takes_the_last_place_of_a_good_one(tmp_path: Path) -> None:
+    limits = {"limits": {"server_calls": 2, "tasks": 4, "pending_requests": 2}}
+    servers = {name: entry() for name in ("bad", "worse", "good")}
+    with host(tmp_path, servers=servers, settings=limits) as client:
+        for name in ("bad", "worse"):
+            for _ in range(2):
+                slow(client, name)
+        assert client.execute("good", "echo", message="hi").text.startswith("hi")
+        assert slow(client, "good")
 
 
 def _in_flight(client: Host) -> int:

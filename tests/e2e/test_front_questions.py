@@ -68,17 +68,20 @@ async def test_a_client_that_calls_one_tool_at_a_time_can_answer_what_its_call_a
         held = await client.call("get_task", task_id=task)
         assert [q["request_id"] for q in held.json["pending_elicitations_for_server"]] == [question]
         assert shown.get("task_id") == (task if era == "modern" else None), "only what is known"
-        early = await client.call("get_task_result", task_id=task)
+        early = await client.call("get_task_result", task_id=task, timeout_ms=0)
         [again_shown] = early.json["pending_elicitations_for_server"]
         [held_shown] = held.json["pending_elicitations_for_server"]
         assert again_shown.keys() == held_shown.keys() == shown.keys()
         assert ("waits for the answer" in early.text) == (era == "modern")
         assert early.json["task"]["status"] == "working"
         assert early.questions == [question]
+        waits = await client.begin_call("get_task_result", task_id=task)
+        await client.call("list_timers")
+        assert waits.message is None, "what it was shown before ends no wait"
         told = await accept(client, question, **ALICE)
         assert told.json == {"answered": question, "server": "s", "action": "accept"}
         assert not told.pending
-        result = await client.call("get_task_result", task_id=task)
+        result = await waits.answer()
         assert json.loads(result.text) == {"action": "accept", "content": ALICE}
         await client.quiet()
         kinds = [e["type"] for e in client.events]

@@ -155,6 +155,29 @@ def test_more_questions_than_anybody_could_answer_are_refused():
     assert len(requests) == 2
 
 
+def test_one_question_of_every_server_has_a_place_however_many_others_wait():
+    requests = make_requests(limit=2)
+    ask(requests)
+    ask(requests)
+    assert ask(requests, server="o").server == "o"
+    with pytest.raises(TooManyRequests):
+        ask(requests, server="o")
+
+
+def test_a_question_is_news_until_it_was_shown():
+    requests = make_requests()
+    first = ask(requests)
+    assert requests.has_news(server="s")
+    assert not requests.has_news(server="o")
+    requests.shown.add(first.id)
+    assert not requests.has_news(server="s")
+    second = ask(requests)
+    assert requests.has_news(server="s")
+    requests.withdraw(second.id, now=0.0)
+    requests.withdraw(first.id, now=0.0)
+    assert requests.shown == set()
+
+
 def test_what_is_pending_is_listed_by_kind_and_server():
     requests = make_requests()
     a, b, c = ask(requests), ask(requests, SAMPLING), ask(requests, server="o")
@@ -195,7 +218,8 @@ class RequestMachine(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(RequestKind), server=st.sampled_from("ab"))
     def ask(self, kind: RequestKind, server: str) -> None:
-        if len(self.open) < 4:
+        own = not any(asked.server == server for asked in self.open.values())
+        if len(self.open) < 4 or own:
             asked = ask(self.requests, kind, server=server, now=self.now)
             self.open[asked.id] = asked
         else:
