@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from emceepee_stdio.config.jsonc import CannotEdit, Unreadable
+from emceepee_stdio.config.regular_file import make_private, read_regular
 from emceepee_stdio.errors import ConfigInvalid
 
 __all__ = [
@@ -100,7 +101,7 @@ class Change:
         if self.after is None:
             target.unlink()
         else:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_private(target.parent)
             write_whole(target, self.after, like=None if self.before is None else target.stat())
         return backup
 
@@ -130,7 +131,7 @@ def read_file(path: Path) -> str | None:
     """The text of a file to the last byte, or None where there is no file."""
     with _naming(path):
         try:
-            return path.read_bytes().decode("utf-8")
+            return read_regular(path).decode("utf-8")
         except FileNotFoundError:
             return None
         except UnicodeDecodeError as error:

@@ -12,6 +12,7 @@ from emceepee_stdio.config.entries import KNOWN_KEYS, Entries
 from emceepee_stdio.config.fields import is_list, is_object, nearest
 from emceepee_stdio.config.jsonc_tree import Repeated, Unreadable, parse
 from emceepee_stdio.config.model import Config, Settings
+from emceepee_stdio.config.regular_file import read_regular
 from emceepee_stdio.config.server import label
 from emceepee_stdio.config.settings import read_settings
 from emceepee_stdio.errors import ConfigInvalid
@@ -45,7 +46,7 @@ def load_file(path: Path | None = None, *, environ: Mapping[str, str]) -> Config
     """Read the named file, or the default one, which need not exist."""
     path = default_path(environ) if path is None else path
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = read_regular(path).decode("utf-8")
     except FileNotFoundError:
         if path == _platform_path():
             return Config()

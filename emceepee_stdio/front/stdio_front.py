@@ -4,6 +4,7 @@ End of input, a closed stdout and a first signal all lead to the same orderly en
 once more ends at once.
 """
 
+import faulthandler
 import os
 import signal
 import sys
@@ -22,6 +23,8 @@ __all__ = ["serve"]
 
 _SIGNAL_EXIT_BASE = 128  # how shells report an end by a signal
 _MAX_UNREAD_BYTES = 16 << 20  # two of the longest lines: a client that leaves more does not read
+
+_LAST_RESORT_S = 15.0  # twice what the slowest orderly end takes
 
 
 class _Wire:
@@ -107,6 +110,8 @@ async def serve(runtime: Runtime, handover: Handover, wire_in: int, wire_out: in
             wire.front.start()
         wire.open(wire_in, wire_out, handover.unread, ended=handover.ended)
         await wire.over.wait()
+        # Threads and files may hang in ways that nobody foresaw: this needs neither loop nor lock.
+        faulthandler.dump_traceback_later(_LAST_RESORT_S, exit=True)
         wire.stop_reading()
         await wire.let_finish(stop.term)
         if wire.signalled:

@@ -14,12 +14,13 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from emceepee_stdio.clock import Clock
+from emceepee_stdio.config.regular_file import make_private
 
 __all__ = ["JournalFile", "default_directory"]
 
@@ -39,7 +40,8 @@ _FLAGS = (
     | getattr(os, "O_BINARY", 0)
 )
 _FILE_MODE = 0o600
-_DIRECTORY_MODE = 0o700
+_MAX_FILES = 1_000  # of all processes; short sessions leave small files, but one each
+_MAX_SHARES = 4  # all files together hold what so many processes may write
 
 
 def default_directory(environ: Mapping[str, str]) -> Path:
@@ -142,7 +144,7 @@ class JournalFile:
         return (found.st_dev, found.st_ino) == self._identity
 
     def _open(self) -> int:
-        self._directory.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+        make_private(self._directory)
         if not self._swept:
             self._swept = True
             self._sweep()
@@ -168,19 +170,25 @@ class JournalFile:
         return self.path.with_name(f"{self.path.name}.{n}")
 
     def _sweep(self) -> None:
-        """Remove journals of any process that nobody wrote to for too long."""
+        """Remove journals of any process: what is too old, and the oldest of too many."""
         oldest = self._clock.epoch(self._clock.now()) - self._max_age
-        with suppress(OSError), os.scandir(self._directory) as entries:
-            for entry in entries:
-                if _OURS.fullmatch(entry.name):
-                    _remove_if_older(entry, oldest)
+        room = self._max_bytes * self._files * _MAX_SHARES
+        found = sorted(_journals(self._directory), reverse=True)
+        for number, (written_at, size, path) in enumerate(found, 1):
+            room -= size
+            if written_at < oldest or room < 0 or number > _MAX_FILES:
+                with suppress(OSError):
+                    Path(path).unlink()
 
 
-def _remove_if_older(entry: os.DirEntry[str], oldest: float) -> None:
-    with suppress(OSError):
-        found = entry.stat(follow_symlinks=False)
-        if stat.S_ISREG(found.st_mode) and found.st_mtime < oldest:
-            Path(entry.path).unlink()
+def _journals(directory: Path) -> Iterator[tuple[float, int, str]]:
+    """When each was written to last, its size and its path."""
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            if _OURS.fullmatch(entry.name):
+                found = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(found.st_mode):
+                    yield found.st_mtime, found.st_size, entry.path
 
 
 def _claim(fd: int) -> os.stat_result:

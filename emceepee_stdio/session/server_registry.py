@@ -223,6 +223,9 @@ class Servers:
         del self.members[name]
         await backend.stop()
 
+    def renew_watchdog(self) -> None:
+        self._watchdog.renew()
+
     async def stop_all(self, times: StopTimes) -> None:
         """Every backend at once, in bounded time; nothing of them is left."""
         self._haste.times = times

@@ -5,9 +5,10 @@ a lock, whole or not at all. A file that cannot be read counts as empty; one tha
 is the caller's to tell.
 """
 
+import errno
 import os
 import secrets
-import stat
+import select
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ import msgspec
 from msgspec import Struct, field
 
 from emceepee_stdio.config.edit import write_whole
+from emceepee_stdio.config.regular_file import make_private, read_regular
 from emceepee_stdio.trust.tool_pins import Pinned
 
 try:
@@ -32,6 +34,8 @@ _MOST_APPROVALS = 1_000
 _MOST_PENDING = 100
 _MOST_SERVERS = 300
 _PIN_BYTES = 4 << 20
+_LOCK_TRIES = 40  # two seconds in all
+_LOCK_PAUSE_S = 0.05
 _ID_CHARS = 8
 
 T = TypeVar("T", bound="Struct")
@@ -181,7 +185,7 @@ class TrustStore:
 
     def _read(self, name: str, kind: type[T]) -> T:
         try:
-            return msgspec.json.decode((self.directory / f"{name}.json").read_bytes(), type=kind)
+            return msgspec.json.decode(read_regular(self.directory / f"{name}.json"), type=kind)
         except (OSError, msgspec.MsgspecError, RecursionError):
             return kind()
 
@@ -195,23 +199,34 @@ class TrustStore:
             write_whole(self.directory / f"{name}.json", text)
 
     def _make_directory(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True, mode=stat.S_IRWXU)
+        make_private(self.directory)
 
     @contextmanager
     def _locked(self) -> Generator[None]:
         descriptor = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            if fcntl is not None:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            _lock(descriptor)
             yield
         finally:
             os.close(descriptor)
 
 
+def _lock(descriptor: int) -> None:
+    """Whoever holds it does so for milliseconds: one that holds it longer is not waited for."""
+    if fcntl is None:
+        return
+    for _ in range(_LOCK_TRIES):
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        select.select([], [], [], _LOCK_PAUSE_S)
+    raise OSError(errno.ETIMEDOUT, "another process holds its lock")
+
+
 def _private_key(path: Path) -> bytes | None:
     """The key, if it is whole and nobody else could have read it."""
     try:
-        mode, key = path.stat().st_mode, path.read_bytes()
+        mode, key = path.stat().st_mode, read_regular(path)
     except OSError:
         return None
     is_private = os.name != "posix" or not mode & _OTHERS

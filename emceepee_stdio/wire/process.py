@@ -111,7 +111,14 @@ class Process:
     async def start(cls, spawn: Spawn, listener: Listener, *, drain: float = 0.1) -> "Process":
         """Start it, off the loop: a slow disk must not hold up other backends."""
         popen = await anyio.to_thread.run_sync(_popen, spawn)
-        return cls(popen, spawn, listener, drain)
+        try:
+            return cls(popen, spawn, listener, drain)
+        except OSError:  # there was no descriptor left for its pipes: it must not run unheard
+            if sys.platform != "win32":
+                kill_group(popen.pid, force=True)
+            popen.kill()
+            popen.wait()
+            raise
 
     async def stop(self, times: StopTimes) -> None:
         """End it and all that it started: end of input, SIGTERM, SIGKILL, each with a limit."""

@@ -47,7 +47,7 @@ def leftovers(home: str | None) -> list[Leftover]:
     found: list[Leftover] = []
     if sys.platform != "linux":
         return found
-    for entry in _PROC.iterdir():
+    for entry in _processes():
         if not entry.name.isdecimal():
             continue
         environment = b"\0" + (_read(entry / "environ") or b"")
@@ -107,7 +107,7 @@ def _look(mark: bytes) -> tuple[list[int], bool]:
     found: list[int] = []
     somebody_starts = False
     if sys.platform == "linux":
-        for entry in _PROC.iterdir():
+        for entry in _processes():
             if not entry.name.isdecimal():
                 continue
             environment = _read(entry / "environ")
@@ -158,6 +158,14 @@ def _is_starting(entry: Path) -> bool:
         return False
     age = float(uptime[0]) - int(fields[_STARTED]) / os.sysconf("SC_CLK_TCK")
     return 0 <= age < _STARTING_AGE_S
+
+
+def _processes() -> list[Path]:
+    """One entry for each; none where not even /proc can be opened, for want of descriptors."""
+    try:
+        return list(_PROC.iterdir())
+    except OSError:
+        return []
 
 
 def _read(path: Path) -> bytes | None:

@@ -80,6 +80,14 @@ class Watchdog:
         for pgid in self._groups:  # children from before it could be started
             self._tell(f"+ {pgid}\n")
 
+    def renew(self) -> None:
+        """Start another one where somebody has killed it: our children must not survive us."""
+        if self._process is not None and self._process.poll() is not None:
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+            self._process = None
+            self.start()
+
     def _spawn(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(  # noqa: S603 - our own script
             [SHELL, "-c", _SCRIPT, "emceepee-watchdog", f"{OWNER}={self._owner}"],

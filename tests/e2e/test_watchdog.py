@@ -1,5 +1,7 @@
 """The watchdog by process groups alone: where no mark can be read, they are all there is."""
 
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,3 +41,22 @@ def test_a_group_that_was_taken_back_is_left_alone() -> None:
         watchdog.close()
         assert gone.wait(30) == -9
         assert kept.poll() is None
+
+
+def test_one_that_was_killed_is_followed_by_another_that_knows_the_same_groups() -> None:
+    watchdog = Watchdog(NOBODY)
+    watchdog.start()
+    with sleeper() as process:
+        watchdog.add(process.pid)
+        killed = _pid(watchdog)
+        os.kill(killed, signal.SIGKILL)
+        os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT)
+        watchdog.renew()
+        assert _pid(watchdog) != killed
+        watchdog.renew()
+        watchdog.close()
+        assert process.wait(30) == -9
+
+
+def _pid(watchdog: Watchdog) -> int:
+    return int(repr(watchdog).removeprefix("<Watchdog pid=").removesuffix(">"))

@@ -403,3 +403,30 @@ def test_two_journals_of_one_process_have_a_file_each(directory: Path):
         journal.info(journal.statistics().path.stem[-1])
         journal.close()
     assert sorted(events_in(path)[0] for path in directory.iterdir()) == ["a", "b"]
+
+
+def journals(directory: Path, count: int, size: int) -> list[str]:
+    directory.mkdir()
+    names = [f"emceepee-20270101T000000Z-{n}-SHORT.jsonl" for n in range(1, count + 1)]
+    for n, name in enumerate(names):
+        (directory / name).write_bytes(b"x" * size)
+        os.utime(directory / name, (NOON - count + n, NOON - count + n))
+    return names
+
+
+def begun(directory: Path, **bounds: int) -> set[str]:
+    """The journals that are left when one more process has begun its own."""
+    journal = Journal.open(directory=directory, session="s", clock=fixed_clock(), **bounds)
+    journal.info("x")
+    journal.close()
+    return {path.name for path in directory.iterdir()} - {journal.statistics().path.name}
+
+
+def test_the_journals_of_all_processes_together_have_a_bound_and_the_oldest_go(directory: Path):
+    names = journals(directory, count=10, size=1_000)
+    assert begun(directory, max_bytes=1_024, files=1) == set(names[-4:])
+
+
+def test_there_are_so_many_journals_at_most_however_small_they_are(directory: Path):
+    names = journals(directory, count=1_100, size=1)
+    assert begun(directory) == set(names[-1_000:])

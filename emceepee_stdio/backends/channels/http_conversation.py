@@ -5,6 +5,7 @@ shows that the server is gone, is for the two transports to say.
 """
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
@@ -44,6 +45,8 @@ __all__ = ["MAX_REFUSAL_BYTES", "HttpConversation"]
 MAX_REFUSAL_BYTES = 1 << 20  # an error object fits many times; a page of HTML is cut off
 
 _OWN_WORD = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS)
+_MAX_SENDERS = 8  # sockets for notifications and answers of ours, beside those of the calls
+_MAX_UNSENT = 1_000  # messages that wait for one of them; nobody honest asks so much at once
 
 
 class HttpConversation(Connection):
@@ -68,6 +71,8 @@ class HttpConversation(Connection):
         self._header_maps = header_maps
         self._session_id: str | None = None
         self._posts: dict[RequestId, anyio.CancelScope] = {}
+        self._unsent: deque[bytes] = deque()
+        self._senders = 0
         self._is_open = False
 
     def __repr__(self) -> str:
@@ -136,7 +141,30 @@ class HttpConversation(Connection):
         self._tasks.start_soon(self._exchange, line, request_id, request, scope)
 
     def _write(self, data: bytes) -> None:
-        self._start(partial(self._send, data), self._note_failure)
+        """Each message takes a socket until the server has taken it: only so many at a time."""
+        if len(self._unsent) >= _MAX_UNSENT:
+            self.note("an answer was dropped: the server does not take those before it")
+            return
+        self._unsent.append(data)
+        if self._senders < _MAX_SENDERS:
+            self._senders += 1
+            self._tasks.start_soon(self._send_all)
+
+    async def _send_all(self) -> None:
+        try:
+            while self._unsent:
+                send = partial(self._send_in_time, self._unsent.popleft())
+                if error := await self._failure_in(send):
+                    self._note_failure(error)
+        finally:
+            self._senders -= 1
+
+    async def _send_in_time(self, data: bytes) -> None:
+        within = self._carrier.times.network
+        with anyio.move_on_after(within) as time:
+            await self._send(data)
+        if time.cancelled_caught:
+            self.note(f"a message was not taken within {within:g} s")
 
     def on_given_up(self, request_id: RequestId, method: str, reason: str) -> None:
         """Ending its POST takes a request back; in the modern era that is all there is to it."""

@@ -1,0 +1,40 @@
+"""Files that are read without waiting for anybody, and directories for their owner alone.
+
+A pipe in the place of a file would hold up whoever opens it, for ever: only regular files are read.
+"""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+__all__ = ["make_private", "read_regular"]
+
+_FLAGS = (
+    os.O_RDONLY
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_BINARY", 0)
+)
+
+
+def read_regular(path: Path) -> bytes:
+    """All of a regular file; OSError where it is none."""
+    descriptor = os.open(path, _FLAGS)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
+
+
+def make_private(directory: Path) -> None:
+    """Make a directory, and those above it that are missing; whatever the umask allows."""
+    for missing in [d for d in reversed(directory.parents) if not d.exists()]:
+        missing.mkdir(mode=stat.S_IRWXU, exist_ok=True)
+    directory.mkdir(mode=stat.S_IRWXU, exist_ok=True)
