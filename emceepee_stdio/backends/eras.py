@@ -138,7 +138,7 @@ def _supported(error: RpcError) -> list[object]:
     """The versions that an error names, if any."""
     try:
         data: object = msgspec.json.decode(error.data or b"null")
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
         return []
     supported = mapping(data).get("supported")
     return cast("list[object]", supported) if isinstance(supported, list) else []
@@ -151,7 +151,7 @@ def _lists_modern(versions: object) -> bool:
 def _object(result: Raw, *, server: str, method: str) -> dict[str, object]:
     try:
         return msgspec.json.decode(result, type=dict[str, object])
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
         shown = bytes(result)[:EXCERPT_BYTES].decode(errors="replace")
         raise CannotConnect(
             f"{server} answered {method} with something that is no object: {shown}",

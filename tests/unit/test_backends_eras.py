@@ -2,7 +2,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mcp_types import methods
 from msgspec import Raw
@@ -298,6 +298,7 @@ def test_a_server_that_has_never_heard_of_initialize_is_tried_as_modern():
 
 
 @given(data=st.binary(max_size=60))
+@example(data=b'"\x80"')
 def test_no_data_makes_it_raise(data: bytes):
     refuses_handshake(RpcError(1, "m", Raw(data)))
     for read in (read_handshake, read_discovery):
