@@ -8,15 +8,19 @@ import os
 import signal
 import sys
 from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from emceepee_stdio.config import FixedValues
 
 __all__ = ["main"]
 
 
-def main() -> None:
-    """Serve, or hand over to the command line."""
+def main(*, fixed: "FixedValues | None" = None) -> None:
+    """Serve, or hand over to the command line. Tests pass fixed values of their own."""
     arguments = sys.argv[1:]
     if _is_to_serve(arguments):
-        sys.exit(_serve(arguments))
+        sys.exit(_serve(arguments, fixed))
     # Nothing is loaded before it is needed.
     from emceepee_stdio.cli.interrupts import interrupts  # noqa: PLC0415 - see above
 
@@ -43,7 +47,7 @@ def _is_to_serve(arguments: list[str]) -> bool:
     return not asks_for_help and not os.isatty(0)
 
 
-def _serve(arguments: list[str]) -> int:
+def _serve(arguments: list[str], fixed: "FixedValues | None") -> int:
     from emceepee_stdio.front.hello import hello, take_over  # noqa: PLC0415 - see above
 
     _end_on_signals()
@@ -54,7 +58,7 @@ def _serve(arguments: list[str]) -> int:
             return 0
         from emceepee_stdio.cli.serve import serve_greeted  # noqa: PLC0415 - see above
 
-        return serve_greeted(arguments[1:], handover, wire_in, wire_out)
+        return serve_greeted(arguments[1:], handover, wire_in, wire_out, fixed=fixed)
     except KeyboardInterrupt:
         return 0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Config, PolicyMode, ServerConfig, Settings
+from emceepee_stdio.config import Config, FixedValues, PolicyMode, ServerConfig, Settings
 from emceepee_stdio.config.source import Source
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.front.hello import Handover
@@ -33,11 +33,12 @@ def run(
     config_path: Path | None = None,
     extra: Sequence[ServerConfig] = (),
     policy: PolicyMode | None = None,
+    fixed: FixedValues | None = None,
 ) -> int:
     """Serve the greeted client; the exit code."""
     clock = Clock()
     ids = Ids(clock)
-    source = Source(config_path, environ=os.environ, extra=extra, policy=policy)
+    source = Source(config_path, environ=os.environ, extra=extra, policy=policy, fixed=fixed)
     stamp = source.stamp()
     config, problem = _load(source)
     journal = _journal(config, clock, session=ids())

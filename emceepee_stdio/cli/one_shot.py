@@ -51,14 +51,15 @@ async def visit(
     """The session; every server in it is stopped at its end."""
     clock = Clock()
     patience = max(round(within * 1000), 1)
-    timeouts = msgspec.structs.replace(
-        settings.timeouts,
-        connect_ms=patience,
-        request_ms=patience,
-        stop_term_ms=round(_STOP.term * 1000),
-        stop_kill_ms=round(_STOP.kill * 1000),
+    settings = msgspec.structs.replace(
+        settings,
+        timeouts=msgspec.structs.replace(
+            settings.timeouts, connect_ms=patience, request_ms=patience
+        ),
+        fixed=msgspec.structs.replace(
+            settings.fixed, stop_term_s=_STOP.term, stop_kill_s=_STOP.kill
+        ),
     )
-    settings = msgspec.structs.replace(settings, timeouts=timeouts)
     runtime = Runtime(
         Config(settings=settings),
         clock=clock,

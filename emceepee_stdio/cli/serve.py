@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from emceepee_stdio.config import PolicyMode, ServerConfig
+from emceepee_stdio.config import FixedValues, PolicyMode, ServerConfig
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.front.hello import Handover
 
@@ -53,7 +53,14 @@ OPTIONS = (
 )
 
 
-def serve_greeted(arguments: Sequence[str], handover: Handover, wire_in: int, wire_out: int) -> int:
+def serve_greeted(
+    arguments: Sequence[str],
+    handover: Handover,
+    wire_in: int,
+    wire_out: int,
+    *,
+    fixed: FixedValues | None = None,
+) -> int:
     """Serve a client that has been greeted; a mistake in the command line ends it with usage."""
     options = _parser().parse_args(arguments)
     try:
@@ -72,6 +79,7 @@ def serve_greeted(arguments: Sequence[str], handover: Handover, wire_in: int, wi
         config_path=None if options.config is None else Path(options.config),
         extra=extra,
         policy=options.policy,
+        fixed=fixed,
     )
 
 

@@ -4,6 +4,7 @@ Owns the file's keys, defaults, bounds and spellings. A mistake in one entry cos
 mistake in one setting falls back to its default; neither ever shows a value that may be a secret.
 """
 
+from emceepee_stdio.config.fixed import FixedValues
 from emceepee_stdio.config.load import default_path, load_file, load_text
 from emceepee_stdio.config.model import (
     BrokenServer,
@@ -14,7 +15,6 @@ from emceepee_stdio.config.model import (
     PolicyMode,
     RestartConfig,
     RestartOverrides,
-    RestartSettings,
     ServerConfig,
     Settings,
     Timeouts,
@@ -24,13 +24,13 @@ from emceepee_stdio.config.model import (
 __all__ = [
     "BrokenServer",
     "Config",
+    "FixedValues",
     "Limits",
     "Logging",
     "Policy",
     "PolicyMode",
     "RestartConfig",
     "RestartOverrides",
-    "RestartSettings",
     "ServerConfig",
     "Settings",
     "Timeouts",

@@ -10,6 +10,7 @@ import msgspec
 
 from emceepee_stdio.config.expand import expand
 from emceepee_stdio.config.fields import Given, fit, given_fields, hints_of, is_object
+from emceepee_stdio.config.fixed import FORMER_RESTART
 from emceepee_stdio.config.recursion import RESERVED_NAME, starts_emceepee
 from emceepee_stdio.config.server import (
     BrokenServer,
@@ -177,6 +178,7 @@ class Entries:
             fit(value, dict[str, object], path=path),
             known=hints,
             spellings=_RESTART_SPELLINGS,
+            former=FORMER_RESTART,
             path=path,
             warnings=self.warnings,
         )

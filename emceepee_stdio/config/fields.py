@@ -51,17 +51,24 @@ def given_fields(
     known: Collection[str],
     spellings: Mapping[str, str] | None = None,
     ignored: Collection[str] = (),
+    former: Mapping[str, str] | None = None,
     path: str,
     warnings: list[str],
 ) -> dict[str, Given]:
-    """What is given for each known field; our own spelling wins over another one."""
-    spellings = spellings or {}
+    """What is given for each known field; our own spelling wins over another one.
+
+    `former` has keys that are known no more, and what holds instead.
+    """
+    spellings, former = spellings or {}, former or {}
     found: dict[str, Given] = {}
     for key, value in members.items():
         field = spellings.get(key) or _snake(key)
         if field in known:
             if key == field or field not in found:
                 found[field] = Given(key, value)
+        elif field in former:
+            now = former[field]
+            warnings.append(f"{path}.{label(key)} is no longer a setting: {now}.")
         elif key not in ignored and not key.startswith(_REMARKS):
             near = nearest(key, [*known, *spellings])
             advice = f"; did you mean '{near}'?" if near else "."

@@ -11,7 +11,7 @@ from pathlib import Path
 from emceepee_stdio.config.entries import KNOWN_KEYS, Entries
 from emceepee_stdio.config.fields import is_list, is_object, nearest
 from emceepee_stdio.config.jsonc_tree import Repeated, Unreadable, parse
-from emceepee_stdio.config.model import Config, Settings
+from emceepee_stdio.config.model import Config, SettingsSection
 from emceepee_stdio.config.regular_file import read_regular
 from emceepee_stdio.config.server import label
 from emceepee_stdio.config.settings import read_settings
@@ -141,7 +141,7 @@ def _read_section(value: object, entries: Entries, *, section: str, source: str)
 def _typos(document: Mapping[str, object]) -> Iterator[str]:
     known = (*_SECTIONS, _SETTINGS)
     for key in document:
-        if key in Settings.__struct_fields__:
+        if key in SettingsSection.__struct_fields__:
             yield f"{label(key)} is ignored where it stands: it belongs inside '{_SETTINGS}'."
         elif key not in known:
             near = nearest(key, known, cutoff=_TYPO_CUTOFF)

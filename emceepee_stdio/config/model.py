@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
+from emceepee_stdio.config.fixed import FixedValues
 from emceepee_stdio.config.server import (
     BrokenServer,
     RestartConfig,
     RestartOverrides,
-    RestartSettings,
     ServerConfig,
     ServerEntry,
 )
@@ -27,10 +27,10 @@ __all__ = [
     "PolicyMode",
     "RestartConfig",
     "RestartOverrides",
-    "RestartSettings",
     "ServerConfig",
     "ServerEntry",
     "Settings",
+    "SettingsSection",
     "Timeouts",
     "config_schema",
 ]
@@ -38,7 +38,6 @@ __all__ = [
 _MINUTE = 60_000
 _HOUR = 60 * _MINUTE
 _DAY = 24 * _HOUR
-_WEEK = 7 * _DAY
 _KIB = 1024
 _MIB = 1024 * _KIB
 _GIB = 1024 * _MIB
@@ -70,96 +69,28 @@ class Timeouts(Struct, frozen=True, kw_only=True):
     """How long things may take, in milliseconds."""
 
     call_ms: Annotated[int, _within(0, _DAY, "A call, before it becomes a task.")] = 2 * _MINUTE
-    call_max_ms: Annotated[int, _within(1, _DAY, "The longest wait that a call may ask for.")] = (
-        15 * _MINUTE
-    )
     client_ceiling_ms: Annotated[
         int, _within(1, _DAY, "The longest wait that a client bears, unless it is known better.")
     ] = 45_000
-    promotion_grace_ms: Annotated[
-        int, _within(0, _MINUTE, "Time to finish for calls whose server has asked something.")
-    ] = 100
-    question_pending_ms: Annotated[
-        int, _within(0, _HOUR, "A call to a server that waits for an answer, before it is a task.")
-    ] = 1_000
     connect_ms: Annotated[
         int, _within(1, _HOUR, "Start and handshake of a server; a first start may download it.")
     ] = 2 * _MINUTE
-    probe_ms: Annotated[int, _within(1, _HOUR, "Finding out what a server speaks.")] = 5_000
     request_ms: Annotated[
         int, _within(1, _DAY, "Any other request to a server, such as a list.")
     ] = _MINUTE
     client_request_ms: Annotated[
         int, _within(1, _DAY, "An elicitation or a sampling request, before it expires.")
     ] = 10 * _MINUTE
-    await_ms: Annotated[int, _within(0, _DAY, "await_activity, when it names no time.")] = 30_000
-    task_ttl_ms: Annotated[int, _within(1, _WEEK, "A task, before it expires.")] = 30 * _MINUTE
-    task_ttl_max_ms: Annotated[
-        int, _within(1, _WEEK, "The longest life that a task may ask for.")
-    ] = _DAY
-    result_retention_ms: Annotated[
-        int, _within(0, _WEEK, "How long a result is kept after it was fetched.")
-    ] = 5 * _MINUTE
-    health_interval_ms: Annotated[
-        int, _within(1, _DAY, "From one look at a server's health to the next.")
-    ] = 2 * _MINUTE
-    health_ms: Annotated[int, _within(1, _HOUR, "One look at a server's health.")] = _MINUTE
-    stop_term_ms: Annotated[
-        int, _within(0, _MINUTE, "On removal, from closing stdin to SIGTERM.")
-    ] = 2_000
-    stop_kill_ms: Annotated[
-        int, _within(0, _MINUTE, "On removal, from closing stdin to SIGKILL.")
-    ] = 4_000
-    eof_term_ms: Annotated[
-        int, _within(0, _MINUTE, "When the client hangs up, from then to SIGTERM.")
-    ] = 500
-    eof_kill_ms: Annotated[
-        int, _within(0, _MINUTE, "When the client hangs up, from then to SIGKILL.")
-    ] = 1_200
-    signal_kill_ms: Annotated[
-        int, _within(0, _MINUTE, "When the proxy is told to end, from SIGTERM to SIGKILL.")
-    ] = 250
-    exit_drain_ms: Annotated[
-        int, _within(0, _MINUTE, "Reading the last output of a server that exited.")
-    ] = 100
-    config_poll_ms: Annotated[
-        int, _within(1, _HOUR, "From one look at the configuration file to the next.")
-    ] = 1_000
-    pattern_ms: Annotated[int, _within(1, _MINUTE, "Matching one regular expression.")] = 100
+    task_ttl_ms: Annotated[int, _within(1, _DAY, "A task, before it expires.")] = 30 * _MINUTE
 
 
 class Limits(Struct, frozen=True, kw_only=True):
     """How much is kept, shown and accepted."""
 
-    events: Annotated[int, _within(1, 1_000_000, "Events kept for the client.")] = 1_000
-    response_events: Annotated[int, _within(1, 10_000, "Events shown in one response.")] = 20
-    response_event_bytes: Annotated[
-        int, _within(1, _MIB, "Bytes of events shown in one response.")
-    ] = 8 * _KIB
-    event_data_bytes: Annotated[int, _within(1, _MIB, "Bytes of data shown of one event.")] = _KIB
-    notifications: Annotated[int, _within(1, 100_000, "Notifications kept for each server.")] = 100
-    log_lines: Annotated[int, _within(1, 100_000, "Log lines kept for each server.")] = 500
     tasks: Annotated[int, _within(1, 10_000, "Calls and tasks at work at the same time.")] = 100
     server_calls: Annotated[
         int, _within(1, 10_000, "Calls and tasks of one server at work at the same time.")
     ] = 50
-    finished_tasks: Annotated[int, _within(1, 100_000, "Finished tasks kept.")] = 1_000
-    timers: Annotated[int, _within(1, 10_000, "Active timers.")] = 100
-    pending_requests: Annotated[
-        int, _within(1, 10_000, "Questions of servers that wait for an answer.")
-    ] = 100
-    question_chars: Annotated[
-        int, _within(1, 1_000_000, "Characters of a question shown in every response.")
-    ] = 2_000
-    question_bytes: Annotated[
-        int, _within(_KIB, 64 * _MIB, "Bytes of a question to the user; a larger one is refused.")
-    ] = 32 * _KIB
-    server_questions: Annotated[
-        int, _within(1, 10_000, "Questions of one server that wait for an answer.")
-    ] = 20
-    sampling_preview_chars: Annotated[
-        int, _within(1, 1_000_000, "Characters of a sampling request shown in every response.")
-    ] = 200
     stored_bytes: Annotated[
         int, _within(0, 16 * _GIB, "Bytes of results kept for one session.")
     ] = 64 * _MIB
@@ -167,25 +98,7 @@ class Limits(Struct, frozen=True, kw_only=True):
         int, _within(0, _GIB, "Characters over which a result is stored and paged; 0 never does.")
     ] = 40_000
     line_bytes: Annotated[int, _within(_KIB, _GIB, "Bytes of one line from a server.")] = 64 * _MIB
-    output_lines: Annotated[
-        int,
-        _within(1, 1_000_000, "Lines of one server's output written to the journal in a minute."),
-    ] = 3_000
-    unread_bytes: Annotated[
-        int, _within(_KIB, _GIB, "Bytes that a server may leave unread before it is refused more.")
-    ] = 64 * _MIB
-    client_line_bytes: Annotated[
-        int, _within(_KIB, 64 * _MIB, "Bytes of one line to the client.")
-    ] = 8 * _MIB
-    pattern_chars: Annotated[int, _within(1, 100_000, "Characters of a regular expression.")] = 500
-    stderr_tail_lines: Annotated[
-        int, _within(0, 1_000, "Lines of stderr shown when a server died.")
-    ] = 10
-    health_misses: Annotated[
-        int, _within(1, 1_000, "Missed looks before a server's health counts as degraded.")
-    ] = 3
     servers: Annotated[int, _within(1, 10_000, "Servers at the same time.")] = 100
-    rounds: Annotated[int, _within(1, 1_000, "Rounds of questions that one request may take.")] = 10
 
 
 class Logging(Struct, frozen=True, kw_only=True):
@@ -208,13 +121,13 @@ class Logging(Struct, frozen=True, kw_only=True):
     max_age_days: Annotated[int, _within(1, 3_650, "Days after which a file is removed.")] = 14
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class SettingsSection(Struct, frozen=True, kw_only=True):
     """The proxy's own settings."""
 
     policy: Policy = field(default_factory=Policy)
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)
-    restart: RestartSettings = field(default_factory=RestartSettings)
+    restart: RestartConfig = field(default_factory=RestartConfig)
     logging: Logging = field(default_factory=Logging)
     roots: Annotated[
         tuple[
@@ -236,6 +149,12 @@ class Settings(Struct, frozen=True, kw_only=True):
         dict[str, Annotated[int, _within(1, _DAY, "The longest wait that this client bears.")]],
         Meta(description="The longest wait that a client bears, by the name it gives itself."),
     ] = {}
+
+
+class Settings(SettingsSection, frozen=True, kw_only=True):
+    """What a person has set, and what nobody can."""
+
+    fixed: FixedValues = field(default_factory=FixedValues)
 
 
 class Config(Struct, frozen=True, kw_only=True):
@@ -260,7 +179,7 @@ class ConfigFile(Struct, frozen=True, kw_only=True, rename={"mcp_servers": "mcpS
     context_servers: Annotated[
         dict[str, ServerEntry], Meta(description="Servers by name, as Zed writes them.")
     ] = {}
-    emceepee: Settings = field(default_factory=Settings)
+    emceepee: SettingsSection = field(default_factory=SettingsSection)
 
 
 def config_schema() -> dict[str, object]:

@@ -17,7 +17,6 @@ __all__ = [
     "BrokenServer",
     "RestartConfig",
     "RestartOverrides",
-    "RestartSettings",
     "ServerConfig",
     "ServerEntry",
     "label",
@@ -56,23 +55,22 @@ Attempts = Annotated[
     int, _within(0, 1_000, "Restarts in a row before the server is given up; 0 never restarts.")
 ]
 BaseMs = Annotated[int, _within(1, _HOUR, "Delay before the first restart.")]
-Factor = Annotated[float, _within(1.0, 10.0, "How much longer each delay is than the one before.")]
 CapMs = Annotated[int, _within(1, _DAY, "The longest delay between two restarts.")]
-Jitter = Annotated[float, _within(0.0, 1.0, "Share by which each delay is varied at random.")]
-StableMs = Annotated[
-    int, _within(1, _DAY, "How long the server must stay up before its attempts count afresh.")
-]
 
 
 class RestartConfig(Struct, frozen=True, kw_only=True):
-    """How a server that ended is started again."""
+    """How servers that ended are started again, unless an entry says otherwise."""
 
     attempts: Attempts = 5
     base_ms: BaseMs = 1_000
-    factor: Factor = 2.0
     cap_ms: CapMs = _MINUTE
-    jitter: Jitter = 0.1
-    stable_ms: StableMs = _MINUTE
+
+    def for_server(self, server: "ServerConfig", *, http_cap_s: float) -> "RestartConfig":
+        """These settings with what the server's own entry says otherwise."""
+        general = msgspec.to_builtins(self)
+        if server.url is not None:
+            general["cap_ms"] = round(http_cap_s * 1000)
+        return msgspec.convert(general | msgspec.to_builtins(server.restart), RestartConfig)
 
 
 class RestartOverrides(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -80,10 +78,7 @@ class RestartOverrides(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     attempts: Attempts | None = None
     base_ms: BaseMs | None = None
-    factor: Factor | None = None
     cap_ms: CapMs | None = None
-    jitter: Jitter | None = None
-    stable_ms: StableMs | None = None
 
 
 class ServerEntry(Struct, frozen=True, kw_only=True):
@@ -185,19 +180,3 @@ class BrokenServer(Struct, frozen=True, kw_only=True):
     name: str
     reason: str
     switched_off: bool = False
-
-
-class RestartSettings(RestartConfig, frozen=True, kw_only=True):
-    """How servers that ended are started again, unless an entry says otherwise."""
-
-    http_cap_ms: Annotated[
-        int, _within(1, _DAY, "The longest delay between two connects to a URL.")
-    ] = 3 * _MINUTE
-
-    def for_server(self, server: ServerConfig) -> RestartConfig:
-        """These settings with what the server's own entry says otherwise."""
-        general = msgspec.to_builtins(self)
-        cap = general.pop("http_cap_ms")
-        if server.url is not None:
-            general["cap_ms"] = cap
-        return msgspec.convert(general | msgspec.to_builtins(server.restart), RestartConfig)

@@ -11,17 +11,27 @@ from msgspec import Struct
 
 from emceepee_stdio.config.expand import expand
 from emceepee_stdio.config.fields import fit, given_fields, hints_of
-from emceepee_stdio.config.model import Settings
+from emceepee_stdio.config.fixed import FORMER_LIMITS, FORMER_RESTART, FORMER_TIMEOUTS
+from emceepee_stdio.config.model import Limits, Settings, SettingsSection, Timeouts
+from emceepee_stdio.config.server import RestartConfig
 from emceepee_stdio.errors import ConfigInvalid
 
 __all__ = ["read_settings"]
+
+_FORMER: Mapping[type[Struct], Mapping[str, str]] = {
+    Timeouts: FORMER_TIMEOUTS,
+    Limits: FORMER_LIMITS,
+    RestartConfig: FORMER_RESTART,
+}
 
 
 def read_settings(section: object, *, environ: Mapping[str, str], warnings: list[str]) -> Settings:
     if section is None:
         return Settings()
     try:
-        fitting = _fitting(Settings, section, path="emceepee", environ=environ, warnings=warnings)
+        fitting = _fitting(
+            SettingsSection, section, path="emceepee", environ=environ, warnings=warnings
+        )
     except ConfigInvalid as error:
         warnings.append(_fallback(error))
         return Settings()
@@ -40,7 +50,8 @@ def _fitting(
     hints = hints_of(struct)
     members = fit(section, dict[str, object], path=path)
     fitting: dict[str, object] = {}
-    found = given_fields(members, known=hints, path=path, warnings=warnings)
+    former = _FORMER.get(struct)
+    found = given_fields(members, known=hints, former=former, path=path, warnings=warnings)
     for field, (key, value) in found.items():
         hint, where = hints[field], f"{path}.{key}"
         try:

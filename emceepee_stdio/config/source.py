@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from emceepee_stdio.config.fixed import FixedValues
 from emceepee_stdio.config.load import default_path, load_file
 from emceepee_stdio.config.model import Config, PolicyMode
 from emceepee_stdio.config.server import ServerConfig
@@ -23,11 +24,13 @@ class Source:
         environ: Mapping[str, str],
         extra: Sequence[ServerConfig] = (),
         policy: PolicyMode | None = None,
+        fixed: FixedValues | None = None,
     ) -> None:
         self._path = path
         self._environ = environ
         self._extra = tuple(extra)
         self._policy: PolicyMode | None = policy
+        self._fixed = fixed or FixedValues()
 
     def __repr__(self) -> str:
         return f"<Source {self._path or 'default'} and {len(self._extra)} more>"
@@ -49,7 +52,7 @@ class Source:
         given = {server.name for server in self._extra}
         kept = tuple(server for server in config.servers if server.name not in given)
         off = tuple(server for server in config.disabled if server.name not in given)
-        settings = config.settings
+        settings = msgspec.structs.replace(config.settings, fixed=self._fixed)
         if self._policy is not None:
             policy = msgspec.structs.replace(settings.policy, mode=self._policy)
             settings = msgspec.structs.replace(settings, policy=policy)

@@ -39,7 +39,7 @@ def render(
     if call.lease is not None:
         leases.append(call.lease)
     body = _assemble(reply, [reply.content, *context] if reply.content else context, identity)
-    limit = session.settings.limits.client_line_bytes
+    limit = session.settings.fixed.client_line_bytes
     if len(body) > limit and reply.content:
         instead = stored_whole(session, reply, limit)
         body = _assemble(instead, [instead.content, *context], identity)
@@ -47,7 +47,7 @@ def render(
 
 
 def _context(session: Session) -> tuple[Lease, list[bytes]]:
-    lease = session.events.take(limit=session.settings.limits.response_events)
+    lease = session.events.take(limit=session.settings.fixed.response_events)
     try:
         lease, events = lease_events(session, lease)
         return lease, _blocks(session, lease, events)

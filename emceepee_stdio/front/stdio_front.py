@@ -100,8 +100,8 @@ class _Wire:
 
 async def serve(runtime: Runtime, handover: Handover, wire_in: int, wire_out: int) -> None:
     """Serve this client to the end; nothing of the servers is left when it returns."""
-    times = runtime.settings.timeouts
-    stop = StopTimes(term=times.eof_term_ms / 1000, kill=times.eof_kill_ms / 1000)
+    fixed = runtime.settings.fixed
+    stop = StopTimes(term=fixed.eof_term_s, kill=fixed.eof_kill_s)
     async with anyio.create_task_group() as tasks:
         await tasks.start(runtime.run)
         wire = _Wire(runtime, handover.protocol, tasks)
@@ -115,7 +115,7 @@ async def serve(runtime: Runtime, handover: Handover, wire_in: int, wire_out: in
         wire.stop_reading()
         await wire.let_finish(stop.term)
         if wire.signalled:
-            stop = StopTimes(term=0.0, kill=times.signal_kill_ms / 1000)
+            stop = StopTimes(term=0.0, kill=fixed.signal_kill_s)
         await runtime.stop(stop)
         wire.close()
         tasks.cancel_scope.cancel()

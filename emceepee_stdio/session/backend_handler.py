@@ -48,11 +48,11 @@ class BackendHandler:
     """Takes what every backend tells. `target_of` is the command line or address of a server."""
 
     def __init__(self, session: Session, *, target_of: Callable[[str], str | None]) -> None:
-        limits = session.settings.limits
+        settings = session.settings
         self._session = session
         self._journal = session.journal
         self._target_of = target_of
-        self._flows = RateLimits(limits.output_lines, servers=limits.servers)
+        self._flows = RateLimits(settings.fixed.output_lines, servers=settings.limits.servers)
 
     def __repr__(self) -> str:
         return f"<BackendHandler {self._session!r}>"
@@ -152,12 +152,12 @@ class BackendHandler:
     # What servers say
 
     def _notification(self, server: str, event: ServerNotification) -> None:
-        limits, now = self._session.settings.limits, self._session.clock.now()
+        settings, now = self._session.settings, self._session.clock.now()
         ring = ring_of(
             self._session.notifications,
             server,
-            capacity=limits.notifications,
-            servers=limits.servers,
+            capacity=settings.fixed.notifications,
+            servers=settings.limits.servers,
         )
         method, params = event.method, event.params
         ring.append(Notified(server=server, method=method, params=params, created_at=now))
@@ -186,9 +186,12 @@ class BackendHandler:
             text=mask(line.text, _LOG_LINE_CHARS),
             logger=line.logger and mask(line.logger, _LOGGER_CHARS),
         )
-        limits, now = self._session.settings.limits, self._session.clock.now()
+        settings, now = self._session.settings, self._session.clock.now()
         ring = ring_of(
-            self._session.logs, server, capacity=limits.log_lines, servers=limits.servers
+            self._session.logs,
+            server,
+            capacity=settings.fixed.log_lines,
+            servers=settings.limits.servers,
         )
         ring.append(Logged(server=server, line=line, created_at=now))
         passed, over = self._flows.takes(server, now)

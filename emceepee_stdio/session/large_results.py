@@ -67,7 +67,7 @@ def stored_whole(session: Session, reply: Reply, limit: int) -> Reply:
 
 def page_chars(settings: Settings) -> int:
     """The longest page of which the client can be sent every character."""
-    return settings.limits.client_line_bytes // _BYTES_PER_CHAR
+    return settings.fixed.client_line_bytes // _BYTES_PER_CHAR
 
 
 def whole_characters(text: str, end: int) -> str:

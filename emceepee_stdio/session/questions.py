@@ -7,7 +7,7 @@ of the backend, through which the answer goes back.
 from typing import cast
 
 from emceepee_stdio.backends.backend_events import Question
-from emceepee_stdio.config import Limits
+from emceepee_stdio.config import FixedValues
 from emceepee_stdio.session.params import fields_of, is_too_deep
 from emceepee_stdio.state import PendingRequest, RequestKind, Requests
 from emceepee_stdio.state.pending_requests import TooManyRequests
@@ -28,9 +28,9 @@ def question_of(asked: PendingRequest) -> Question:
 class Questions:
     """Lets questions in and sees them out."""
 
-    def __init__(self, requests: Requests, limits: Limits) -> None:
+    def __init__(self, requests: Requests, fixed: FixedValues) -> None:
         self._requests = requests
-        self._limits = limits
+        self._fixed = fixed
 
     def __repr__(self) -> str:
         return f"<Questions of {self._requests!r}>"
@@ -76,15 +76,15 @@ class Questions:
 
     def _too_much(self, server: str, kind: RequestKind, question: Question) -> str | None:
         """Every answer shows every question: one server must not fill them all."""
-        limits = self._limits
+        fixed = self._fixed
         pending = self._requests.pending(server=server)
         size = 0 if question.params is None else len(bytes(question.params))
         if any(question_of(asked).key == question.key for asked in pending):
             return "The id of this question is already in use."
         if question.params is not None and is_too_deep(question.params):
             return "A question that is nested so deeply is not passed on."
-        if kind is RequestKind.ELICITATION and size > limits.question_bytes:
-            return f"A question of {size} bytes is too large; {limits.question_bytes} are allowed."
-        if len(pending) >= limits.server_questions:
-            return f"{limits.server_questions} questions of this server wait already."
+        if kind is RequestKind.ELICITATION and size > fixed.question_bytes:
+            return f"A question of {size} bytes is too large; {fixed.question_bytes} are allowed."
+        if len(pending) >= fixed.server_questions:
+            return f"{fixed.server_questions} questions of this server wait already."
         return None

@@ -38,10 +38,10 @@ class _Session(Protocol):
 
 def lease_events(session: _Session, lease: Lease) -> tuple[Lease, list[dict[str, object]]]:
     """The first events of a lease that fit into one answer; the others wait again."""
-    limits = session.settings.limits
+    fixed = session.settings.fixed
     shown: list[dict[str, object]] = []
-    room = limits.response_event_bytes
-    for event in lease.events[: limits.response_events]:
+    room = fixed.response_event_bytes
+    for event in lease.events[: fixed.response_events]:
         entry = shown_event(session, event)
         room -= len(to_json(entry)) + 1
         if room < 0 and shown:
@@ -64,7 +64,7 @@ def shown_event(session: _Session, event: Event) -> dict[str, object]:
     }
     if event.count > 1:
         shown["count"] = event.count
-    limit = session.settings.limits.event_data_bytes
+    limit = session.settings.fixed.event_data_bytes
     if len(encoded) > limit:
         shown["data"] = encoded[:limit].decode(errors="ignore")
         shown["truncated"] = True
@@ -99,7 +99,7 @@ def shown_elicitation(session: _Session, asked: PendingRequest) -> dict[str, obj
     """A question to the user: the message cut, schema and URL whole."""
     params = asked.params
     message = session.secrets.mask(str(params.get("message", "")))
-    limit = session.settings.limits.question_chars
+    limit = session.settings.fixed.question_chars
     shown = _head(session, asked)
     shown["message"] = message[:limit] + (" …" if len(message) > limit else "")
     shown["mode"] = params.get("mode", "form")
@@ -119,7 +119,7 @@ def shown_sampling(session: _Session, asked: PendingRequest, *, whole: bool) -> 
         shown["request"] = asked.params
         return shown
     preview = _last_text(asked.params)
-    limit = session.settings.limits.sampling_preview_chars
+    limit = session.settings.fixed.sampling_preview_chars
     shown["preview"] = preview[:limit] + (" …" if len(preview) > limit else "")
     shown["whole_in"] = "get_sampling_requests"
     return shown

@@ -153,6 +153,4 @@ class Runtime:
             return
         await self.configured.start(self.group())
         await self._report_leftovers()
-        await self.configured.watch(
-            self.group(), every=self.settings.timeouts.config_poll_ms / 1000
-        )
+        await self.configured.watch(self.group(), every=self.settings.fixed.config_poll_s)

@@ -249,7 +249,7 @@ class Servers:
             sse={"auto": None, "http": False, "sse": True}.get(config.transport),
             connect=times.connect_ms / 1000,
             max_message=limits.line_bytes,
-            times=http.HttpTimes(probe=times.probe_ms / 1000),
+            times=http.HttpTimes(probe=self._settings.fixed.probe_s),
             rule=rule,
         )
         return lambda emit: http.HttpChannel(
@@ -265,7 +265,8 @@ class Servers:
     def _stdio_channel(self, config: ServerConfig, emit: Emit) -> StdioChannel:
         if config.command is None:
             raise ConfigInvalid(f"{config.name} has neither a command nor a url.")
-        times, limits = self._settings.timeouts, self._settings.limits
+        connect, max_line = self._settings.timeouts.connect_ms, self._settings.limits.line_bytes
+        fixed = self._settings.fixed
         return StdioChannel(
             config.name,
             Command(
@@ -279,36 +280,36 @@ class Servers:
             surroundings=self._around,
             options=StdioOptions(
                 era=_era(config),
-                connect=times.connect_ms / 1000,
-                probe=times.probe_ms / 1000,
-                drain=times.exit_drain_ms / 1000,
-                stop=StopTimes(term=times.stop_term_ms / 1000, kill=times.stop_kill_ms / 1000),
-                tail_lines=limits.stderr_tail_lines,
-                max_line=limits.line_bytes,
-                max_unread=limits.unread_bytes,
+                connect=connect / 1000,
+                probe=fixed.probe_s,
+                drain=fixed.exit_drain_s,
+                stop=StopTimes(term=fixed.stop_term_s, kill=fixed.stop_kill_s),
+                tail_lines=fixed.stderr_tail_lines,
+                max_line=max_line,
+                max_unread=fixed.unread_bytes,
             ),
         )
 
     def _link_options(self, config: ServerConfig, tasks: TaskGroup) -> BackendOptions:
-        times = self._settings.timeouts
-        restart = self._settings.restart.for_server(config)
+        fixed = self._settings.fixed
+        restart = self._settings.restart.for_server(config, http_cap_s=fixed.restart_http_cap_s)
         return BackendOptions(
             lazy=config.lazy,
-            request=times.request_ms / 1000,
-            rounds=self._settings.limits.rounds,
+            request=self._settings.timeouts.request_ms / 1000,
+            rounds=fixed.rounds,
             restarts=RestartPolicy(
                 base=restart.base_ms / 1000,
-                factor=restart.factor,
+                factor=fixed.restart_factor,
                 cap=restart.cap_ms / 1000,
-                jitter=restart.jitter,
+                jitter=fixed.restart_jitter,
                 # A URL is tried for ever, unless its own entry says otherwise.
                 limit=restart.attempts if config.url is None else config.restart.attempts,
-                stable_after=restart.stable_ms / 1000,
+                stable_after=fixed.restart_stable_s,
             ),
             health=HealthPolicy(
-                interval=times.health_interval_ms / 1000,
-                within=times.health_ms / 1000,
-                misses=self._settings.limits.health_misses,
+                interval=fixed.health_interval_s,
+                within=fixed.health_s,
+                misses=fixed.health_misses,
             ),
             on_tools=lambda tools: self.on_tools(config, tools, tasks.start_soon),
         )

@@ -62,29 +62,29 @@ class Session:
     """State, calls and events of the one client."""
 
     def __init__(self, settings: Settings, *, clock: Clock, ids: Ids, journal: Journal) -> None:
-        limits, times = settings.limits, settings.timeouts
+        limits, times, fixed = settings.limits, settings.timeouts, settings.fixed
         self.settings = settings
         self.clock = clock
         self.ids = ids
         self.journal = journal
         self.secrets = Secrets()
-        self.events = EventLog(new_id=ids, capacity=limits.events)
+        self.events = EventLog(new_id=ids, capacity=fixed.events)
         self.tasks = Tasks(
             new_id=ids,
             limit=limits.tasks,
-            ttl=min(times.task_ttl_ms, times.task_ttl_max_ms) / 1000,
-            max_ttl=times.task_ttl_max_ms / 1000,
-            retention=times.result_retention_ms / 1000,
-            max_finished=limits.finished_tasks,
+            ttl=min(times.task_ttl_ms / 1000, fixed.task_ttl_max_s),
+            max_ttl=fixed.task_ttl_max_s,
+            retention=fixed.result_retention_s,
+            max_finished=fixed.finished_tasks,
             max_bytes=limits.stored_bytes,
         )
         self.requests = Requests(
             new_id=ids,
             timeout=times.client_request_ms / 1000,
-            limit=limits.pending_requests,
+            limit=fixed.pending_requests,
         )
-        self.questions = Questions(self.requests, limits)
-        self.timers = Timers(new_id=ids, limit=limits.timers)
+        self.questions = Questions(self.requests, fixed)
+        self.timers = Timers(new_id=ids, limit=fixed.timers)
         self.results = Results(new_id=ids, max_bytes=limits.stored_bytes)
         self.notifications: dict[str, Ring[Notified]] = {}
         self.logs: dict[str, Ring[Logged]] = {}
@@ -173,7 +173,7 @@ class Session:
             return
         waits = self.requests.open and self.requests.pending(server=server)
         if waits and self.settings.promote_on_input:
-            within = min(within, self.settings.timeouts.question_pending_ms / 1000)
+            within = min(within, self.settings.fixed.question_pending_s)
         self._promote_at(call, now + within)
 
     def has_place(self, server: str) -> bool:
@@ -195,7 +195,7 @@ class Session:
             begin()
             return
         if self.settings.promote_on_input and self.requests.pending(server=server):
-            within = min(within, self.settings.timeouts.question_pending_ms / 1000)
+            within = min(within, self.settings.fixed.question_pending_s)
         await self._queue.wait(server, call, begin, within=within)
         if call.slot is None:
             raise self._no_place(server)
@@ -362,7 +362,7 @@ class Session:
     def make_way(self, asked: PendingRequest, asking: object) -> None:
         """A client that calls one tool at a time could not answer: let its calls go, soon."""
         self._queue.send_away(asked.server)
-        grace = self.clock.now() + self.settings.timeouts.promotion_grace_ms / 1000
+        grace = self.clock.now() + self.settings.fixed.promotion_grace_s
         for call in self._calls.waiting_on(asked.server):
             if asking is call or (asking is None and self.settings.promote_on_input):
                 call.questions.add(asked.id)

@@ -30,8 +30,7 @@ class AwaitActivity(Params):
 
 async def await_activity(runtime: Runtime, p: AwaitActivity, call: Call) -> Reply:
     session = runtime.session
-    times = runtime.settings.timeouts
-    wanted = (times.await_ms if p.timeout_ms is UNSET else p.timeout_ms) / 1000
+    wanted = runtime.settings.fixed.await_s if p.timeout_ms is UNSET else p.timeout_ms / 1000
     triggers: list[Mapping[str, object]] = [{"type": "immediate"}]
     lease = _take(runtime, p)
     if not lease.events:
@@ -58,7 +57,7 @@ async def await_activity(runtime: Runtime, p: AwaitActivity, call: Call) -> Repl
 
 
 def _take(runtime: Runtime, p: AwaitActivity) -> Lease:
-    limit = runtime.settings.limits.response_events
+    limit = runtime.settings.fixed.response_events
     if p.last_event_id is UNSET:
         return runtime.session.events.take(limit=limit)
     return runtime.session.events.take_after(p.last_event_id, limit=limit)

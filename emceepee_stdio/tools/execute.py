@@ -185,7 +185,6 @@ def _within(runtime: Runtime, p: ExecuteTool, call: Call) -> float:
     call.args = _given(p)  # it may become a task at once
     times = runtime.settings.timeouts
     wanted = (times.call_ms if p.timeout_ms is UNSET else p.timeout_ms) / 1000
-    wanted = min(wanted, times.call_max_ms / 1000)
     if p.timeout_ms is not UNSET and wanted > call.ceiling:
         lowered = round(call.ceiling * 1000)
         call.note = f"timeout_ms was lowered to {lowered}, because this client waits no longer."

@@ -86,13 +86,9 @@ class Found:
 
 
 def pattern(runtime: Runtime, text: str) -> Pattern:
-    settings = runtime.settings
+    fixed = runtime.settings.fixed
     try:
-        return Pattern(
-            text,
-            max_chars=settings.limits.pattern_chars,
-            timeout=settings.timeouts.pattern_ms / 1000,
-        )
+        return Pattern(text, max_chars=fixed.pattern_chars, timeout=fixed.pattern_s)
     except RecursionError:
         raise InvalidPattern("The pattern is nested too deeply.") from None
 
@@ -103,7 +99,7 @@ async def matching(
     """The items of which one text matches; a pattern that is slow in sum is refused, too."""
     if wanted.text == ALL:
         return list(items)
-    limit_ms = _PATTERN_TIMEOUT_FACTOR * runtime.settings.timeouts.pattern_ms
+    limit = _PATTERN_TIMEOUT_FACTOR * runtime.settings.fixed.pattern_s
     now = runtime.clock.now
     found: list[T] = []
     spent, turn = 0.0, now()
@@ -112,8 +108,8 @@ async def matching(
             found.append(item)
         if (took := now() - turn) >= _SLICE_S:
             spent += took
-            if spent * 1000 > limit_ms:
-                raise InvalidPattern(f"The pattern took longer than {limit_ms} ms in all.")
+            if spent > limit:
+                raise InvalidPattern(f"The pattern took longer than {limit * 1000:g} ms in all.")
             await anyio.lowlevel.checkpoint()
             turn = now()
     return found

@@ -21,6 +21,7 @@ import pytest
 from mcp_types import methods
 
 from tests.peers import SERVERS, plain
+from tests.proxy_entry import proxy_command
 
 PATIENCE = 20.0
 LEGACY = "2025-11-25"
@@ -424,6 +425,7 @@ class Setting:
     servers: dict[str, Any] = field(default_factory=dict)
     timeouts: dict[str, int] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
+    fixed: dict[str, float] = field(default_factory=dict)
     more: dict[str, Any] = field(default_factory=dict)
     text: str | None = None
 
@@ -477,7 +479,7 @@ async def proxy(
     """Run the proxy; at the end close its stdin and see that it ends well."""
     setting.write()
     process = await anyio.open_process(
-        [sys.executable, "-m", "emceepee_stdio", "serve", "--config", setting.config, *arguments],
+        [*proxy_command(setting.fixed), "serve", "--config", setting.config, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

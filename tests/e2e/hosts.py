@@ -4,7 +4,7 @@ Every question that the proxy puts is judged by the types of the SDK.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -175,14 +175,16 @@ def host(
     modern: bool = False,
     client: str = "raw",
     settings: Message | None = None,
+    fixed: Mapping[str, float] | None = None,
     **options: Any,
 ) -> Iterator[Host]:
     """A proxy under this policy, greeted; it ends well and nothing of it is left."""
     policy = ({} if mode is None else {"mode": mode}) | ({} if pin is None else {"pin": pin})
-    settings = {"policy": policy, "timeouts": {"config_poll_ms": 20}, **(settings or {})}
+    settings = {"policy": policy, **(settings or {})}
     made = Host(
         tmp_path,
         settings=settings,
+        fixed={"config_poll_s": 0.02, **(fixed or {})},
         arguments=["serve", *arguments] if arguments else (),
         **options,
     )

@@ -106,7 +106,7 @@ def test_a_call_that_found_no_place_within_its_own_time_is_told_so(tmp_path: Pat
 
 
 def test_no_number_of_bad_servers_takes_the_last_place_of_a_good_one(tmp_path: Path) -> None:
-    limits = {"limits": {"server_calls": 2, "tasks": 4, "pending_requests": 2}}
+    limits = {"limits": {"server_calls": 2, "tasks": 4}}
     servers = {name: entry() for name in ("bad", "worse", "good")}
     with host(tmp_path, servers=servers, settings=limits) as client:
         for name in ("bad", "worse"):
@@ -164,8 +164,8 @@ def test_what_is_short_is_shown_as_it_is(tmp_path: Path) -> None:
 def test_a_flood_of_output_is_kept_for_reading_and_not_all_written_to_the_journal(
     tmp_path: Path,
 ) -> None:
-    limits = {"limits": {"output_lines": 10, "log_lines": 40}}
-    with host(tmp_path, servers={"s": entry()}, settings=limits) as client:
+    fixed = {"output_lines": 10, "log_lines": 40}
+    with host(tmp_path, servers={"s": entry()}, fixed=fixed) as client:
         client.execute("s", "stderr", text="flood", n=100)
 
         def kept() -> list[Any]:

@@ -30,13 +30,13 @@ from tests.e2e.client import (
 from tests.e2e.harness import alive
 from tests.peers import plain, rude
 
-POLL_MS = 20
+POLL_S = 0.02
 # Long enough to write a file between two looks at it, on any machine.
-SLOW_POLL_MS = 2_500
+SLOW_POLL_S = 2.5
 
 
 def setting(tmp_path: Path, **servers: Any) -> Setting:
-    return Setting(home=tmp_path / "home", servers=servers, timeouts={"config_poll_ms": POLL_MS})
+    return Setting(home=tmp_path / "home", servers=servers, fixed={"config_poll_s": POLL_S})
 
 
 def edit(made: Setting, **servers: Any) -> None:
@@ -174,7 +174,7 @@ async def test_a_broken_edit_keeps_everything_is_told_once_and_mended_later(
         assert await pids(client) == before
         assert (await client.execute("echo", "it", args={"message": "hi"})).text == "hi"
         # Time for many a look at the same broken file.
-        await client.call("await_activity", timeout_ms=20 * POLL_MS)
+        await client.call("await_activity", timeout_ms=round(20_000 * POLL_S))
         await settled(client, made, it=server())
         assert (await pids(client))["it"] == before["it"]
         assert len(told(client, "config_rejected")) == 1
@@ -196,7 +196,7 @@ async def test_a_file_that_was_broken_at_the_start_is_used_once_it_is_mended(tmp
 
 async def test_a_file_that_is_whole_at_the_next_look_is_not_complained_about(tmp_path: Path):
     made = setting(tmp_path, it=server())
-    made.timeouts["config_poll_ms"] = SLOW_POLL_MS
+    made.fixed["config_poll_s"] = SLOW_POLL_S
     async with proxy(made) as client:
         await client.connected("it")
         before = await pids(client)
@@ -388,7 +388,7 @@ async def test_what_a_person_wrote_into_the_file_counts_as_agreed_to_as_long_as_
 
 async def test_an_edit_while_the_proxy_ends_starts_nothing(tmp_path: Path):
     made = setting(tmp_path, stubborn=command(rude("stubborn")), turns=server())
-    made.timeouts |= {"eof_term_ms": 100, "eof_kill_ms": 2_000}
+    made.fixed |= {"eof_term_s": 0.1, "eof_kill_s": 2}
     log = tmp_path / "never.jsonl"
     async with proxy(made) as client:
         await client.connected("stubborn", "turns")

@@ -32,7 +32,7 @@ def numbers(events: list[Message]) -> list[int]:
 async def test_in_a_storm_every_event_is_told_once_to_whoever_asks(
     tmp_path: Path, *, modern: bool
 ) -> None:
-    made = setting(tmp_path, limits={"events": 10_000, "response_events": 40})
+    made = setting(tmp_path, fixed={"events": 10_000, "response_events": 40})
     async with proxy(made, modern=modern) as client:
         await client.connected()
         await client.drain()
@@ -131,7 +131,7 @@ async def test_more_events_than_fit_come_later_in_their_order(
 
 
 async def test_an_answer_holds_so_many_bytes_of_events_and_no_more(tmp_path: Path) -> None:
-    made = setting(tmp_path, limits={"response_event_bytes": 2_000, "event_data_bytes": 1024})
+    made = setting(tmp_path, fixed={"response_event_bytes": 2_000, "event_data_bytes": 1024})
     async with proxy(made) as client:
         await client.connected()
         await client.drain()
@@ -149,7 +149,7 @@ async def test_an_answer_holds_so_many_bytes_of_events_and_no_more(tmp_path: Pat
 
 @both_eras
 async def test_what_had_to_be_dropped_is_counted(tmp_path: Path, *, modern: bool) -> None:
-    made = setting(tmp_path, limits={"events": 50, "response_events": 10})
+    made = setting(tmp_path, fixed={"events": 50, "response_events": 10})
     async with proxy(made, modern=modern) as client:
         await client.connected()
         await client.drain()

@@ -24,11 +24,12 @@ from tests.peers import rude
 
 def setting(tmp_path: Path, era: str = "legacy", **more: Any) -> Setting:
     log = tmp_path / "log"
-    restart = {"base_ms": 300, "jitter": 0}
+    restart = {"base_ms": 300}
     return Setting(
         home=tmp_path / "home",
         servers={"s": server(era=era, log=log)},
         more={"restart": restart, **more},
+        fixed={"restart_jitter": 0},
     )
 
 
@@ -172,7 +173,7 @@ async def test_a_call_whose_server_goes_is_told_that_it_may_have_been_carried_ou
     tmp_path: Path, era: str, leave: Callable[[Client, Setting], Awaitable[None]]
 ) -> None:
     made = setting(tmp_path, era, policy={"mode": "allow"})
-    made.timeouts = {"config_poll_ms": 20}
+    made.fixed["config_poll_s"] = 0.02
     async with proxy(made) as client:
         await client.connected()
         plain = await client.begin_execute("slow", args={"seconds": 60})

@@ -356,7 +356,7 @@ async def test_the_plain_timeout_can_be_had_back(tmp_path: Path, *, modern: bool
 
 
 async def test_all_calls_of_a_handshake_server_make_way_unless_they_finish(tmp_path: Path) -> None:
-    made = setting(tmp_path, timeouts={"promotion_grace_ms": 400})
+    made = setting(tmp_path, fixed={"promotion_grace_s": 0.4})
     async with proxy(made) as client:
         await client.connected()
         await client.drain()
@@ -392,7 +392,7 @@ async def test_only_the_asking_call_of_a_modern_server_makes_way(tmp_path: Path)
 
 @both_backends
 async def test_a_call_made_while_a_question_waits_is_soon_a_task(tmp_path: Path, era: str) -> None:
-    made = setting(tmp_path, era, timeouts={"question_pending_ms": 150})
+    made = setting(tmp_path, era, fixed={"question_pending_s": 0.15})
     async with proxy(made) as client:
         await client.connected()
         task, question = promoted(await client.execute("ask"))
@@ -413,7 +413,7 @@ async def test_a_call_made_while_a_question_waits_is_soon_a_task(tmp_path: Path,
 
 
 async def test_a_call_whose_question_is_answered_in_time_need_not_make_way(tmp_path: Path) -> None:
-    made = setting(tmp_path, timeouts={"promotion_grace_ms": 20_000})
+    made = setting(tmp_path, fixed={"promotion_grace_s": 20})
     async with proxy(made) as client:
         await client.connected()
         asking = await client.begin_execute("ask")
@@ -428,8 +428,8 @@ async def test_a_call_whose_question_is_answered_in_time_need_not_make_way(tmp_p
 async def test_a_question_is_never_left_out_and_its_message_is_cut(
     tmp_path: Path, *, modern: bool
 ) -> None:
-    limits = {"question_chars": 5, "sampling_preview_chars": 3, "response_event_bytes": 1}
-    made = setting(tmp_path, "modern", limits=limits)
+    fixed = {"question_chars": 5, "sampling_preview_chars": 3, "response_event_bytes": 1}
+    made = setting(tmp_path, "modern", fixed=fixed)
     async with proxy(made, modern=modern) as client:
         await client.connected()
         for _ in range(12):
@@ -450,7 +450,7 @@ async def test_a_question_is_never_left_out_and_its_message_is_cut(
 
 
 async def test_too_many_questions_are_refused_to_the_server(tmp_path: Path) -> None:
-    made = setting(tmp_path, "modern", limits={"pending_requests": 2})
+    made = setting(tmp_path, "modern", fixed={"pending_requests": 2})
     async with proxy(made) as client:
         await client.connected()
         for _ in range(2):
@@ -467,7 +467,9 @@ async def test_too_many_questions_are_refused_to_the_server(tmp_path: Path) -> N
 async def test_an_answer_races_with_its_expiry_and_one_of_them_counts(
     tmp_path: Path, era: str
 ) -> None:
-    made = setting(tmp_path, era, timeouts={"client_request_ms": 60, "promotion_grace_ms": 0})
+    made = setting(
+        tmp_path, era, timeouts={"client_request_ms": 60}, fixed={"promotion_grace_s": 0}
+    )
     async with proxy(made) as client:
         await client.connected()
         for n in range(8):

@@ -244,7 +244,7 @@ async def test_the_ceiling_of_a_client_goes_by_its_name(tmp_path: Path) -> None:
 async def test_a_result_that_was_fetched_is_forgotten_later_and_says_so(
     tmp_path: Path, *, modern: bool
 ) -> None:
-    made = setting(tmp_path, timeouts={"result_retention_ms": 1})
+    made = setting(tmp_path, fixed={"result_retention_s": 0.001})
     async with proxy(made, modern=modern) as client:
         await client.connected()
         task = (await client.execute("echo", args={"message": "x"}, timeout_ms=0)).task
@@ -286,7 +286,7 @@ async def until_free(client: Any) -> None:
 async def test_a_lifetime_over_the_maximum_is_refused_and_the_usual_one_is_cut(
     tmp_path: Path,
 ) -> None:
-    made = setting(tmp_path, timeouts={"task_ttl_max_ms": 60_000})
+    made = setting(tmp_path, fixed={"task_ttl_max_s": 60})
     async with proxy(made) as client:
         await client.connected()
         wrong = await client.execute(

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from emceepee_stdio.wire.stragglers import kill_marked
-from tests.e2e.clients.raw import PATIENCE, PROXY, ROOT, Message, Proxy, entry, proxy, until
+from tests.e2e.clients.raw import PATIENCE, ROOT, Message, Proxy, entry, proxy, until
 from tests.e2e.clients.raw import surroundings as proxy_environment
 from tests.peers import node_modules, plain, rude
+from tests.proxy_entry import proxy_command
 
 NEVER = {"restart": {"base_ms": 3_600_000, "cap_ms": 3_600_000}}
 BY_SIGNAL = {"SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT, "SIGHUP": signal.SIGHUP}
@@ -216,8 +217,8 @@ def test_the_same_signal_again_ends_at_once_and_still_leaves_nothing(
     tmp_path: Path, name: str
 ) -> None:
     servers = zoo(tmp_path)
-    patient = {"timeouts": {"signal_kill_ms": 60_000}}
-    with proxy(tmp_path, servers=servers, settings=patient) as client:
+    patient = {"signal_kill_s": 60}
+    with proxy(tmp_path, servers=servers, fixed=patient) as client:
         fill(client)
         begun = starts(client, *servers)
         client.process.send_signal(BY_SIGNAL[name])
@@ -241,8 +242,8 @@ def test_a_host_that_sends_one_signal_after_the_other_still_gets_an_orderly_end(
 
 def test_a_signal_ends_the_patience_with_a_call_after_the_end_of_stdin(tmp_path: Path) -> None:
     servers = {"server": entry(plain(), tmp_path, "server")}
-    patient = {"timeouts": {"eof_term_ms": 60_000, "eof_kill_ms": 60_000}}
-    with proxy(tmp_path, servers=servers, settings=patient) as client:
+    patient = {"eof_term_s": 60, "eof_kill_s": 60}
+    with proxy(tmp_path, servers=servers, fixed=patient) as client:
         calling(client)
         client.meet_family()
         client.close_stdin()
@@ -292,8 +293,8 @@ def test_a_call_in_flight_is_told_once_that_it_ended(tmp_path: Path, way: str) -
 
 def test_a_client_that_only_closed_its_end_still_gets_its_answer(tmp_path: Path) -> None:
     servers = {"server": entry(plain(), tmp_path, "server")}
-    patient = {"timeouts": {"eof_term_ms": 60_000, "eof_kill_ms": 60_000}}
-    with proxy(tmp_path, servers=servers, settings=patient) as client:
+    patient = {"eof_term_s": 60, "eof_kill_s": 60}
+    with proxy(tmp_path, servers=servers, fixed=patient) as client:
         connect(client, "server")
         client.meet_family()
         quick = {"server": "server", "tool": "slow", "args": {"seconds": 0.3}}
@@ -324,9 +325,9 @@ def test_nothing_is_started_for_a_client_that_is_going(tmp_path: Path) -> None:
         "slow": entry(rude("slow-exit", "300"), tmp_path, "slow"),
         "stubborn": entry(rude("stubborn"), tmp_path, "stubborn"),
     }
-    patient = {"timeouts": {"signal_kill_ms": 1_000}}
+    patient = {"signal_kill_s": 1}
     late = entry(plain(), tmp_path, "late")
-    with proxy(tmp_path, servers=servers, settings=patient) as client:
+    with proxy(tmp_path, servers=servers, fixed=patient) as client:
         connect(client, "slow", "stubborn")
         client.meet_family()
         client.begin("add_server", name="slow", replace=True, **late)
@@ -374,14 +375,19 @@ def test_a_client_that_is_killed_takes_the_proxy_and_all_servers_along(tmp_path:
     assert client.journal()[-1]["event"] == "registry_shutdown_complete"
 
 
-def _run(tmp_path: Path, stdin: bytes | None, **options: Any) -> tuple[list[Message], int]:
+def _run(
+    tmp_path: Path,
+    stdin: bytes | None,
+    fixed: dict[str, float] | None = None,
+    **options: Any,
+) -> tuple[list[Message], int]:
     """The proxy with a file (or nothing) as stdin and a file as stdout."""
     requests, out = tmp_path / "requests.jsonl", tmp_path / "out.jsonl"
     requests.write_bytes(stdin or b"")
     source = requests if stdin is not None else Path(os.devnull)
     with source.open("rb") as wire_in, out.open("wb") as wire_out:
         done = subprocess.run(
-            PROXY,
+            proxy_command(fixed),
             stdin=wire_in,
             stdout=wire_out,
             stderr=subprocess.PIPE,
@@ -422,7 +428,7 @@ def test_requests_from_a_file_are_answered_into_a_file(tmp_path: Path) -> None:
         tmp_path,
         _lines(*HELLO, {"id": 1, "method": "tools/list"}, call, status),
         servers={"server": entry(plain(), tmp_path, "server")},
-        settings={"timeouts": {"eof_term_ms": 60_000, "eof_kill_ms": 60_000}},
+        fixed={"eof_term_s": 60, "eof_kill_s": 60},
     )
     assert code == 0
     by_id = {answer["id"]: answer["result"] for answer in answers}

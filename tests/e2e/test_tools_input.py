@@ -57,8 +57,12 @@ OF_A_SERVER = {
 
 
 def setting(tmp_path: Path) -> Setting:
-    timeouts = {"client_ceiling_ms": 2_000, "await_ms": 1}
-    return Setting(home=tmp_path / "home", servers={"s": server()}, timeouts=timeouts)
+    return Setting(
+        home=tmp_path / "home",
+        servers={"s": server()},
+        timeouts={"client_ceiling_ms": 2_000},
+        fixed={"await_s": 0.001},
+    )
 
 
 def readable(answer: Answer) -> bool:

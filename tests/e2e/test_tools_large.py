@@ -21,11 +21,18 @@ TORN = re.compile("[\u0301\u200d]|👩|👧|👦|🇹")
 
 @asynccontextmanager
 async def ready(
-    tmp_path: Path, era: str = "legacy", *, modern: bool = False, **limits: int
+    tmp_path: Path,
+    era: str = "legacy",
+    *,
+    modern: bool = False,
+    fixed: dict[str, float] | None = None,
+    **limits: int,
 ) -> AsyncIterator[Client]:
     argv = [sys.executable, str(SERVERS / "large.py"), "--era", era]
     entry = command(argv, era=era)
-    setting = Setting(home=tmp_path / "home", servers={"s": entry}, limits=limits)
+    setting = Setting(
+        home=tmp_path / "home", servers={"s": entry}, limits=limits, fixed=fixed or {}
+    )
     async with proxy(setting, modern=modern) as client:
         await client.connected()
         await client.drain()
@@ -180,8 +187,8 @@ async def test_storing_can_be_switched_off(tmp_path: Path) -> None:
 async def test_what_does_not_fit_into_one_line_is_stored_in_any_case(
     tmp_path: Path, result_chars: int
 ) -> None:
-    limits = {"client_line_bytes": 100_000, "result_chars": result_chars}
-    async with ready(tmp_path, **limits) as client:
+    fixed: dict[str, float] = {"client_line_bytes": 100_000}
+    async with ready(tmp_path, fixed=fixed, result_chars=result_chars) as client:
         shown = await client.execute("show", args={"chars": 10, "size": 200_000})
         assert len(json.dumps(shown.result)) < 100_000
         got = [page async for page in pages(client, where(shown)["uri"], limit=1_000_000)]

@@ -8,9 +8,9 @@ from tests.e2e.client import Client, Setting, both_backends, proxy, server
 CUSTOM = "notifications/fixture"
 
 
-def setting(tmp_path: Path, *names: str, era: str = "legacy", **limits: int) -> Setting:
+def setting(tmp_path: Path, *names: str, era: str = "legacy", **fixed: float) -> Setting:
     servers = {name: server(era=era) for name in names or ("s",)}
-    return Setting(home=tmp_path / "home", servers=servers, limits=limits)
+    return Setting(home=tmp_path / "home", servers=servers, fixed=fixed)
 
 
 async def notices(client: Client, **arguments: Any) -> dict[str, Any]:

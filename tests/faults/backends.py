@@ -64,22 +64,26 @@ BAD: tuple[Entry, ...] = (
 _TIMEOUTS = {
     "client_ceiling_ms": 10_000,
     "connect_ms": 10_000,
-    "probe_ms": 3_000,
     "request_ms": 8_000,
     "client_request_ms": 600,
     "task_ttl_ms": 20_000,
-    "stop_term_ms": 200,
-    "stop_kill_ms": 400,
-    "config_poll_ms": 100,
 }
 _LIMITS = {
-    "events": 300,
-    "event_data_bytes": 65_536,
-    "finished_tasks": 400,
     "stored_bytes": 4 << 20,
     "result_chars": 20_000,
 }
-_RESTART = {"base_ms": 50, "cap_ms": 400, "stable_ms": 2_000, "http_cap_ms": 400}
+_RESTART = {"base_ms": 50, "cap_ms": 400}
+_FIXED = {
+    "probe_s": 3,
+    "stop_term_s": 0.2,
+    "stop_kill_s": 0.4,
+    "config_poll_s": 0.1,
+    "events": 300,
+    "event_data_bytes": 65_536,
+    "finished_tasks": 400,
+    "restart_stable_s": 2,
+    "restart_http_cap_s": 0.4,
+}
 
 
 def closed_port() -> Entry:
@@ -193,4 +197,5 @@ def setting(home: Path, random: Random, urls: dict[str, UrlServer]) -> Setting:
         timeouts=_TIMEOUTS,
         limits=_LIMITS,
         more={"restart": _RESTART},
+        fixed=_FIXED,
     )

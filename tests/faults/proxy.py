@@ -5,7 +5,6 @@ import fcntl
 import json
 import os
 import subprocess
-import sys
 import termios
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -17,6 +16,7 @@ import anyio
 from tests.e2e.client import ENVELOPE, LEGACY, Answer, Setting
 from tests.faults import processes
 from tests.faults.model import Entry, Message, Model
+from tests.proxy_entry import proxy_command
 
 __all__ = ["PATIENCE", "HangError", "Pending", "Proxy"]
 
@@ -87,7 +87,7 @@ class Proxy:
     def _start(self) -> subprocess.Popen[bytes]:
         paths = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
         process = subprocess.Popen(
-            [sys.executable, "-m", "emceepee_stdio", "serve", "--config", self.setting.config],
+            [*proxy_command(self.setting.fixed), "serve", "--config", self.setting.config],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

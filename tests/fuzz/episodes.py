@@ -127,8 +127,8 @@ async def child_episode(seed: int | str, home: Path, steps: int) -> Seen:
 async def replay_child(said: Path, home: Path, *, calls: int = 4) -> Seen:
     """A server that says the same thing before every answer."""
     entry = babbler(0, "--noise", "0", "--say", str(said)) | {"era": "legacy"}
-    limits = {"server_questions": 1_000, "pending_requests": 1_000}
-    setting = Setting(home=home, servers={BABBLER: entry, CALM: server()}, limits=limits)
+    fixed: dict[str, float] = {"server_questions": 1_000, "pending_requests": 1_000}
+    setting = Setting(home=home, servers={BABBLER: entry, CALM: server()}, fixed=fixed)
     async with running(setting, seed=0) as client:
         await client.greet()
         await client.connected(BABBLER, CALM)

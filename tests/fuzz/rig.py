@@ -20,6 +20,7 @@ import anyio
 from mcp_types import jsonrpc_message_adapter
 
 from tests.e2e.client import PATIENCE, Answer, Client, Message, Pending, Setting
+from tests.proxy_entry import proxy_command
 
 __all__ = ["MEGABYTE", "Wild", "memory", "peak_memory", "running"]
 
@@ -177,7 +178,7 @@ async def running(
     """The proxy, not greeted yet; at the end it must leave well and have seen no bug of its own."""
     setting.write()
     process = await anyio.open_process(
-        [sys.executable, "-m", "emceepee_stdio", "serve", "--config", setting.config],
+        [*proxy_command(setting.fixed), "serve", "--config", setting.config],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -59,13 +59,13 @@ def test_a_list_with_restart_settings_is_read():
                         "baseDelayMs": 10,
                         "maxDelayMs": 20,
                         "backoffMultiplier": 3,
-                        "jitter": 0.2,
                     },
                 },
             ]
         }
     )
-    assert config.warnings == ()
+    where = "servers.local.restartConfig.backoffMultiplier"
+    assert config.warnings == (f"{where} is no longer a setting: it is always 2.",)
     assert config.servers == (
         ServerConfig(name="remote", url="http://localhost:3001/mcp"),
         ServerConfig(
@@ -75,7 +75,7 @@ def test_a_list_with_restart_settings_is_read():
             args=("server.js",),
             env={"DEBUG": "true"},
             cwd="/srv",
-            restart=RestartOverrides(attempts=3, base_ms=10, cap_ms=20, factor=3.0, jitter=0.2),
+            restart=RestartOverrides(attempts=3, base_ms=10, cap_ms=20),
         ),
     )
 

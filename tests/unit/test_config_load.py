@@ -73,7 +73,7 @@ def said(text: str, **environ: str) -> str:
 @example('{"mcpServers": {"a": {"command": "x", "env": ' + "[" * 900 + "]" * 900 + "}}}")
 @example('{"emceepee": {"timeouts": {"call_ms": ' + "9" * 5_000 + "}}}")
 @example('{"emceepee": {"timeouts": {"call_ms": ' + "9" * 4_000 + "}}}")
-@example('{"emceepee": {"restart": {"jitter": NaN, "factor": Infinity}}}')
+@example('{"emceepee": {"restart": {"base_ms": NaN, "cap_ms": Infinity}}}')
 @example('{"mcpServers": {"\\ud800": {"\\ud800": "\\ud800"}}, "mcp\\u001bServers": 1}')
 def test_any_text_is_a_config_or_config_invalid(text: str):
     try:
@@ -225,10 +225,10 @@ def test_a_file_is_read(tmp_path: Path):
 
 def test_the_variable_names_the_file(tmp_path: Path):
     path = tmp_path / "other.json"
-    path.write_text('{"emceepee": {"limits": {"events": 5}}}')
+    path.write_text('{"emceepee": {"limits": {"tasks": 5}}}')
     environ = {"EMCEEPEE_CONFIG": str(path)}
     assert default_path(environ) == path
-    assert load_file(environ=environ).settings.limits.events == 5
+    assert load_file(environ=environ).settings.limits.tasks == 5
 
 
 def test_the_variable_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

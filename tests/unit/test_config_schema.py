@@ -5,8 +5,8 @@ import jsonschema
 import msgspec
 import pytest
 
-from emceepee_stdio.config import Settings, config_schema, load_text
-from emceepee_stdio.config.model import ServerEntry
+from emceepee_stdio.config import config_schema, load_text
+from emceepee_stdio.config.model import ServerEntry, SettingsSection
 
 SCHEMA = config_schema()
 DEFINITIONS: Any = SCHEMA["$defs"]
@@ -14,8 +14,8 @@ DEFINITIONS: Any = SCHEMA["$defs"]
 FULL = {
     "mcpServers": {"a": {"command": "x", "args": ["y"], "env": {"A": "b"}, "cwd": "/"}},
     "servers": [{"name": "b", "url": "https://example.org", "headers": {"A": "b"}}],
-    "context_servers": {"c": {"command": "x", "restart": {"attempts": 1, "factor": 1.5}}},
-    "emceepee": json.loads(msgspec.json.encode(Settings())),
+    "context_servers": {"c": {"command": "x", "restart": {"attempts": 1, "base_ms": 5}}},
+    "emceepee": json.loads(msgspec.json.encode(SettingsSection())),
 }
 
 
@@ -33,7 +33,7 @@ def test_a_file_with_everything_fits_the_schema_and_the_loader():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"emceepee": {"limits": {"events": 0}}},
+        {"emceepee": {"limits": {"tasks": 0}}},
         {"emceepee": {"policy": {"mode": "maybe"}}},
         {"emceepee": {"roots": ["relative"]}},
         {"emceepee": {"logging": {"directory": "relative"}}},

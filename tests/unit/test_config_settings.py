@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from emceepee_stdio.config import Config, ServerConfig, Settings, load_text
-from emceepee_stdio.config.model import RestartConfig, RestartOverrides, RestartSettings
+from emceepee_stdio.config.model import RestartConfig, RestartOverrides, SettingsSection
 
 
 def load(emceepee: object, **environ: str) -> Config:
@@ -27,7 +27,7 @@ def bounded_fields() -> Iterator[tuple[tuple[str, ...], float, float]]:
         elif isinstance(kind, inspect.IntType | inspect.FloatType):
             yield path, kind.ge, kind.le
 
-    yield from walk(inspect.type_info(Settings), ())
+    yield from walk(inspect.type_info(SettingsSection), ())
 
 
 def at(settings: object, path: tuple[str, ...]) -> object:
@@ -47,12 +47,12 @@ NAMES = [".".join(path) for path, _, _ in BOUNDED]
 
 
 def test_every_number_of_the_settings_has_both_bounds():
-    assert len(BOUNDED) > 50
+    assert len(BOUNDED) > 15
     assert all(low is not None and high is not None for _, low, high in BOUNDED)
 
 
 def test_every_default_survives_a_round_trip():
-    config = load(msgspec.to_builtins(Settings()))
+    config = load(msgspec.to_builtins(SettingsSection()))
     assert config.settings == Settings()
     assert config.warnings == ()
 
@@ -96,23 +96,23 @@ def test_every_number_within_its_bounds_is_taken_as_it_is(data: st.DataObject):
 
 
 def test_the_defaults_are_those_that_are_promised():
-    timeouts, limits = Settings().timeouts, Settings().limits
-    assert (timeouts.call_ms, timeouts.call_max_ms) == (120_000, 900_000)
-    assert (timeouts.client_ceiling_ms, timeouts.promotion_grace_ms) == (45_000, 100)
-    assert (timeouts.task_ttl_ms, timeouts.task_ttl_max_ms) == (1_800_000, 86_400_000)
-    assert (limits.events, limits.response_events, limits.response_event_bytes) == (1000, 20, 8192)
-    assert (limits.stored_bytes, limits.client_line_bytes) == (67_108_864, 8_388_608)
+    timeouts, limits, fixed = Settings().timeouts, Settings().limits, Settings().fixed
+    assert (timeouts.call_ms, timeouts.client_ceiling_ms) == (120_000, 45_000)
+    assert (timeouts.task_ttl_ms, fixed.task_ttl_max_s) == (1_800_000, 86_400)
+    assert fixed.promotion_grace_s == 0.1
+    assert (fixed.events, fixed.response_events, fixed.response_event_bytes) == (1000, 20, 8192)
+    assert (limits.stored_bytes, fixed.client_line_bytes) == (67_108_864, 8_388_608)
     assert limits.result_chars == 40_000
 
 
 def test_one_wrong_value_costs_only_itself():
-    config = load({"limits": {"events": "many", "tasks": 7}, "promote_on_input": False})
-    assert config.settings.limits.events == 1000
+    config = load({"limits": {"servers": "many", "tasks": 7}, "promote_on_input": False})
+    assert config.settings.limits.servers == 100
     assert config.settings.limits.tasks == 7
     assert config.settings.promote_on_input is False
     assert config.warnings == (
         (
-            "emceepee.limits.events: expected an integer from 1 to 1000000, got a string."
+            "emceepee.limits.servers: expected an integer from 1 to 10000, got a string."
             " The default is used."
         ),
     )
@@ -175,10 +175,10 @@ def test_our_own_spelling_wins_over_another_one_in_either_order():
 
 
 def test_an_unknown_key_is_reported_with_its_nearest_neighbour():
-    config = load({"limts": {}, "limits": {"event": 5, "zzz": 1, "_comment": "hi"}})
+    config = load({"limts": {}, "limits": {"task": 5, "zzz": 1, "_comment": "hi"}})
     assert config.warnings == (
         "emceepee.limts is not a known key and is ignored; did you mean 'limits'?",
-        "emceepee.limits.event is not a known key and is ignored; did you mean 'events'?",
+        "emceepee.limits.task is not a known key and is ignored; did you mean 'tasks'?",
         "emceepee.limits.zzz is not a known key and is ignored.",
     )
 
@@ -188,9 +188,9 @@ def test_settings_that_are_null_are_the_defaults_without_a_word():
 
 
 def test_a_command_restarts_by_the_settings_and_its_own_entry():
-    settings = RestartSettings(attempts=9, base_ms=10)
+    settings = RestartConfig(attempts=9, base_ms=10)
     server = ServerConfig(name="a", command="x", restart=RestartOverrides(base_ms=20))
-    assert settings.for_server(server) == RestartConfig(attempts=9, base_ms=20)
+    assert settings.for_server(server, http_cap_s=180) == RestartConfig(attempts=9, base_ms=20)
 
 
 def test_a_url_has_a_longer_cap_unless_its_entry_names_one():
@@ -198,5 +198,74 @@ def test_a_url_has_a_longer_cap_unless_its_entry_names_one():
     hasty = ServerConfig(
         name="b", url="https://example.org", restart=RestartOverrides(cap_ms=5_000)
     )
-    assert RestartSettings().for_server(patient).cap_ms == 180_000
-    assert RestartSettings().for_server(hasty).cap_ms == 5_000
+    assert RestartConfig().for_server(patient, http_cap_s=180).cap_ms == 180_000
+    assert RestartConfig().for_server(hasty, http_cap_s=180).cap_ms == 5_000
+
+
+# Every setting that there was once, as a person wrote it, and what the warning says of it.
+FORMER = {
+    "timeouts.call_max_ms": (
+        "a call may ask for 900 s at most, and timeouts.call_ms counts as it is written"
+    ),
+    "timeouts.promotion_grace_ms": "it is always 100 ms",
+    "timeouts.question_pending_ms": "it is always 1 s",
+    "timeouts.probe_ms": "it is always 5 s",
+    "timeouts.await_ms": "it is always 30 s",
+    "timeouts.task_ttl_max_ms": "it is always 86400 s",
+    "timeouts.result_retention_ms": "it is always 300 s",
+    "timeouts.health_interval_ms": "it is always 120 s",
+    "timeouts.health_ms": "it is always 60 s",
+    "timeouts.stop_term_ms": "it is always 2 s",
+    "timeouts.stop_kill_ms": "it is always 4 s",
+    "timeouts.eof_term_ms": "it is always 500 ms",
+    "timeouts.eof_kill_ms": "it is always 1.2 s",
+    "timeouts.signal_kill_ms": "it is always 250 ms",
+    "timeouts.exit_drain_ms": "it is always 100 ms",
+    "timeouts.config_poll_ms": "it is always 1 s",
+    "timeouts.pattern_ms": "it is always 100 ms",
+    "limits.events": "it is always 1000",
+    "limits.response_events": "it is always 20",
+    "limits.response_event_bytes": "it is always 8192",
+    "limits.event_data_bytes": "it is always 1024",
+    "limits.notifications": "it is always 100",
+    "limits.log_lines": "it is always 500",
+    "limits.finished_tasks": "it is always 1000",
+    "limits.timers": "it is always 100",
+    "limits.pending_requests": "it is always 100",
+    "limits.question_chars": "it is always 2000",
+    "limits.question_bytes": "it is always 32768",
+    "limits.server_questions": "it is always 20",
+    "limits.sampling_preview_chars": "it is always 200",
+    "limits.output_lines": "it is always 3000",
+    "limits.unread_bytes": "it is always 67108864",
+    "limits.client_line_bytes": "it is always 8388608",
+    "limits.pattern_chars": "it is always 500",
+    "limits.stderr_tail_lines": "it is always 10",
+    "limits.health_misses": "it is always 3",
+    "limits.rounds": "it is always 10",
+    "restart.factor": "it is always 2",
+    "restart.jitter": "it is always 0.1",
+    "restart.stable_ms": "it is always 60 s",
+    "restart.http_cap_ms": "it is always 180 s",
+}
+
+
+@pytest.mark.parametrize("key", FORMER)
+def test_a_former_setting_is_a_warning_that_says_what_holds_now(key: str):
+    config = load(nested(tuple(key.split(".")), 7))
+    assert config.settings == Settings()
+    assert config.warnings == (f"emceepee.{key} is no longer a setting: {FORMER[key]}.",)
+
+
+def test_a_former_setting_is_known_in_camel_case_and_costs_no_other():
+    config = load({"timeouts": {"promotionGraceMs": "x", "call_ms": 5}})
+    assert config.settings.timeouts.call_ms == 5
+    assert config.warnings == (
+        "emceepee.timeouts.promotionGraceMs is no longer a setting: it is always 100 ms.",
+    )
+
+
+def test_no_fixed_value_can_be_written_in_the_file():
+    config = load({"fixed": {"events": 5}})
+    assert config.settings == Settings()
+    assert config.warnings == ("emceepee.fixed is not a known key and is ignored.",)

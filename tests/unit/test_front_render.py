@@ -23,10 +23,10 @@ IDENTITY = b'{"name":"emceepee","version":"1"}'
 NOBODYS = Question(method="", params=None, key=0, deliver=lambda _: True)
 
 
-def session(tmp_path: Path, **limits: int) -> Session:
+def session(tmp_path: Path, **fixed: int) -> Session:
     clock = Clock()
     ids = Ids(clock)
-    settings = msgspec.convert({"limits": limits}, Settings)
+    settings = msgspec.convert({"fixed": fixed}, Settings)
     journal = Journal.open(directory=tmp_path, session="s", clock=clock, stderr=None)
     return Session(settings, clock=clock, ids=ids, journal=journal)
 

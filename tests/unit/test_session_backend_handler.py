@@ -497,7 +497,7 @@ def test_taking_back_what_was_answered_is_nothing(around: Around):
 
 
 def test_more_questions_than_anybody_could_answer_are_refused(tmp_path: Path):
-    around = Around(tmp_path, limits={"pending_requests": 2})
+    around = Around(tmp_path, fixed={"pending_requests": 2})
     for number, server in enumerate(["s", "other", "other"]):
         around.take(around.server.question(number), server=server)
     ((key, refusal),) = around.server.heard

@@ -169,7 +169,7 @@ async def test_question_after_question_cannot_put_the_promotion_off(world: World
 
 
 async def test_the_grace_never_lengthens_the_wait(tmp_path: Path) -> None:
-    world = World(tmp_path, timeouts={"promotion_grace_ms": 10_000})
+    world = World(tmp_path, fixed={"promotion_grace_s": 10})
     call = world.call(within=1)
     world.asked("s", Asking())
     world.after(1.01)
@@ -365,7 +365,7 @@ async def test_a_task_whose_time_is_over_cancels_its_call_and_late_ends_count_fo
 
 
 async def test_a_lifetime_is_judged_before_the_call_is_made(tmp_path: Path) -> None:
-    world = World(tmp_path, timeouts={"task_ttl_max_ms": 5_000})
+    world = World(tmp_path, fixed={"task_ttl_max_s": 5})
     with pytest.raises(InvalidArguments, match="task_ttl_ms"):
         world.call(ttl=6.0)
     assert world.session.tasks.in_flight == 0
@@ -397,7 +397,7 @@ async def test_what_was_fetched_is_forgotten_in_time_whatever_else_is_due(world:
 
 
 def test_a_question_that_would_fill_every_answer_is_refused(tmp_path: Path) -> None:
-    world = World(tmp_path, limits={"question_bytes": 1024})
+    world = World(tmp_path, fixed={"question_bytes": 1024})
     large = Asking(params=b'{"message":"%b"}' % (b"x" * 2_000))
     world.asked("s", large)
     (refusal,) = large.outcomes
@@ -408,7 +408,7 @@ def test_a_question_that_would_fill_every_answer_is_refused(tmp_path: Path) -> N
 
 
 def test_one_server_cannot_ask_more_than_its_share(tmp_path: Path) -> None:
-    world = World(tmp_path, limits={"server_questions": 2})
+    world = World(tmp_path, fixed={"server_questions": 2})
     questions = [Asking() for _ in range(3)]
     for question in questions:
         world.asked("s", question)

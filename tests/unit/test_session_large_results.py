@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Settings
-from emceepee_stdio.config.model import Limits
+from emceepee_stdio.config import FixedValues, Limits, Settings
 from emceepee_stdio.session.large_results import (
     CLUSTER_CHARS,
     fitted,
@@ -24,9 +23,9 @@ IMAGE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
 class Around:
     """As much of a session as a large result needs."""
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, fixed: FixedValues | None = None, **limits: int) -> None:
         numbers = count(1)
-        self.settings = Settings(limits=Limits(**limits))
+        self.settings = Settings(limits=Limits(**limits), fixed=fixed or FixedValues())
         self.clock = Clock(monotonic=lambda: 1.0, wall=lambda: 1.0)
         self.results = Results(
             new_id=lambda: f"R{next(numbers)}", max_bytes=self.settings.limits.stored_bytes
@@ -149,6 +148,6 @@ def test_an_endless_character_is_cut_all_the_same() -> None:
 
 
 def test_a_page_of_the_widest_characters_fits_into_a_line() -> None:
-    around = Around(client_line_bytes=10_000)
+    around = Around(FixedValues(client_line_bytes=10_000))
     chars = page_chars(around.settings)
     assert len(text_block("\x01" * chars)) < 10_000

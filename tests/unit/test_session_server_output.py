@@ -61,7 +61,7 @@ def test_lines_over_the_bound_are_kept_for_reading_and_counted_in_the_journal(tm
     now = 1_000.0
     clock = Clock(monotonic=lambda: now, wall=lambda: now)
     journal = Journal.open(directory=tmp_path, session="s", clock=clock, stderr=None)
-    settings = msgspec.convert({"limits": {"output_lines": 3}}, Settings)
+    settings = msgspec.convert({"fixed": {"output_lines": 3}}, Settings)
     session = Session(settings, clock=clock, ids=Ids(clock), journal=journal)
     line = LogLine(source=LogSource.STDERR, text="x", level="info")
     handler = BackendHandler(session, target_of=lambda _: None)

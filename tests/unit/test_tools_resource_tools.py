@@ -7,8 +7,7 @@ import pytest
 from msgspec import Raw
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Settings
-from emceepee_stdio.config.model import Limits
+from emceepee_stdio.config import FixedValues, Settings
 from emceepee_stdio.errors import CallFailed, InvalidArguments, InvalidPattern, ResourceNotFound
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.own_resources import read_own
@@ -19,13 +18,13 @@ from emceepee_stdio.tools.resource_tools import ReadResource, read_resource
 URI = "emceepee://results/R1"
 
 
-def runtime(text: str = "", **limits: int) -> Any:
+def runtime(text: str = "", **fixed: int) -> Any:
     numbers = count(1)
     results = Results(new_id=lambda: f"R{next(numbers)}", max_bytes=10**8)
     results.put(text, now=0.0)
     return SimpleNamespace(
         session=SimpleNamespace(results=results),
-        settings=Settings(limits=Limits(**limits)),
+        settings=Settings(fixed=FixedValues(**fixed)),
         clock=Clock(monotonic=lambda: 0.0, wall=lambda: 0.0),
     )
 

@@ -5,7 +5,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -13,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.harness import alive
+from tests.proxy_entry import proxy_command
 
 PATIENCE = 60.0
 ROOT = Path(__file__).resolve().parents[3]
-PROXY = (sys.executable, "-m", "emceepee_stdio")
+PROXY = tuple(proxy_command())
 
 _META = "io.modelcontextprotocol/"
 MODERN = {
@@ -76,7 +76,8 @@ class Proxy:
         servers: Mapping[str, Message] | None = None,
         settings: Mapping[str, Any] | None = None,
         arguments: Sequence[str] = (),
-        python: Sequence[str] = PROXY,
+        fixed: Mapping[str, float] | None = None,
+        python: Sequence[str] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.tmp_path = tmp_path
@@ -89,7 +90,7 @@ class Proxy:
         self._errors = tmp_path / "stderr.txt"
         with self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
-                [*python, *arguments],
+                [*(python or proxy_command(fixed)), *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
