@@ -76,7 +76,7 @@ class Timeouts(Struct, frozen=True, kw_only=True):
         int, _within(1, _HOUR, "Start and handshake of a server; a first start may download it.")
     ] = 2 * _MINUTE
     request_ms: Annotated[
-        int, _within(1, _DAY, "Any other request to a server, such as a list.")
+        int, _within(1, _DAY, "Any other request to a server, such as a completion.")
     ] = _MINUTE
     client_request_ms: Annotated[
         int, _within(1, _DAY, "An elicitation or a sampling request, before it expires.")
