@@ -146,7 +146,8 @@ async def test_the_preview_of_a_sampling_request_is_what_was_said_last(
 ) -> None:
     made = session(tmp_path)
     says = [{"role": "assistant", "content": []}, {"role": "user", "content": content}]
-    made.requests.add(RequestKind.SAMPLING, server="s", params={"messages": says}, now=0.0)
+    params = {"messages": says}
+    made.requests.add(RequestKind.SAMPLING, server="s", params=params, now=0.0, source=NOBODYS)
     [shown] = context(rendered(made))["pending_client_action"]["sampling_requests"]
     assert shown["preview"] == preview
 
