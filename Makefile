@@ -11,7 +11,7 @@ MINUTES ?= 30
 SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo peers test check fmt lint types imports deps docs docs-check soak bench clean
+.PHONY: help demo peers peers-slow test check check-slow fmt lint types imports deps docs docs-check soak bench clean
 
 help: ## Show this list.
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,11 +29,17 @@ demo: $(STAMP) ## See the product at work.
 peers: $(STAMP) ## Install the third-party servers and clients that the tests talk to.
 	$(BIN)/python scripts/peers.py
 
-test: peers ## Run every test.
+peers-slow: $(STAMP) ## Install what only the slow tests talk to.
+	$(BIN)/python scripts/peers.py slow
+
+test: peers ## Run every test that is not slow.
 	$(BIN)/pytest -n $(WORKERS) --cov --cov-report=term
 	$(BIN)/coverage report --include='emceepee_stdio/state/*' --fail-under=95
 
 check: lint types imports deps docs-check test ## Everything that must hold before a change lands.
+
+check-slow: peers peers-slow ## What takes longer: the official conformance suite.
+	$(BIN)/pytest -n $(WORKERS) -m slow
 
 fmt: $(STAMP) ## Format the code and mend what can be mended.
 	$(BIN)/ruff format $(SOURCES)

@@ -16,7 +16,8 @@ __all__ = ["installed_peers"]
 def installed_peers() -> list[Proxy]:
     """Those that can be measured; without any, stderr tells how to get them."""
     if not peers.is_installed(peers.BENCH):
-        print(f"no peers to compare with; install them: {peers.BENCH_COMMAND}", file=sys.stderr)
+        command = peers.command_for(peers.BENCH)
+        print(f"no peers to compare with; install them: {command}", file=sys.stderr)
         return []
     return [
         Proxy.read(command, PROFILES / f"{name}.json")

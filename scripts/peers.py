@@ -1,9 +1,12 @@
 """Install the third-party MCP peers that the end-to-end tests drive, into `.cache/peers/`.
 
-Usage: python scripts/peers.py [tests|bench] [--check] [--require-npm]
+Usage: python scripts/peers.py [tests|slow|bench] [--check] [--require-npm]
 
-The pins are in `tests/peers/`. `bench` stands for the proxies that the benchmarks measure beside
-ours; they are pinned in `bench/peers.txt`, and no test needs them.
+The pins are in `tests/peers/`. `slow` stands for what the slow tests need beside them: the official
+conformance suite with a Node.js that it accepts (x86-64 Linux alone has one on npm; elsewhere the
+one on PATH is taken), and the source of the mcp SDK, for its example servers and schemas. `bench`
+stands for the proxies that the benchmarks measure beside ours; they are pinned in
+`bench/peers.txt`, and no test needs them.
 
 Each peer is installed into a folder beside its place and renamed into it when whole, so what is
 there is complete; a stamp inside holds a hash of its pins, so a second run does nothing and needs
@@ -20,6 +23,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import venv
 from collections.abc import Iterator
@@ -34,12 +38,21 @@ ROOT = Path(__file__).resolve().parent.parent
 PINS = ROOT / "tests" / "peers"
 CACHE = ROOT / ".cache" / "peers"
 COMMAND = "python scripts/peers.py"
-BENCH_COMMAND = f"{COMMAND} bench"
 
 NPM = "npm"
 PYTHONS = ("py-mcp1", "py-servers", "py-old")
 PEERS = (NPM, *PYTHONS)
+SUITE = "npm-suite"
+SDK_SOURCE = "mcp-sdist"
+SLOW = (SUITE, SDK_SOURCE)
 BENCH = "py-bench"
+NPM_PEERS = {NPM: PINS, SUITE: PINS / "suite"}
+
+
+def command_for(peer: str) -> str:
+    """What installs a peer."""
+    of = " bench" if peer == BENCH else " slow" if peer in SLOW else ""
+    return f"{COMMAND}{of}"
 
 
 def folder(peer: str) -> Path:
@@ -61,8 +74,8 @@ def is_installed(peer: str) -> bool:
 
 
 def _pin_files(peer: str) -> tuple[Path, ...]:
-    if peer == NPM:
-        return (PINS / "package.json", PINS / "package-lock.json")
+    if pins := NPM_PEERS.get(peer):
+        return (pins / "package.json", pins / "package-lock.json")
     if peer == BENCH:
         return (ROOT / "bench" / "peers.txt",)
     return (PINS / f"{peer}.txt",)
@@ -72,14 +85,15 @@ def _stamp(peer: str) -> str:
     digest = hashlib.sha256()
     for path in _pin_files(peer):
         digest.update(path.read_bytes())
-    if peer != NPM:
+    if peer not in NPM_PEERS:
         # A virtual environment belongs to the interpreter it was made with.
         digest.update(f"{sys.version_info[:2]} {sys.base_prefix}".encode())
     return digest.hexdigest()
 
 
-def _install_npm(place: Path, npm: str) -> None:
-    for path in _pin_files(NPM):
+def _install_npm(place: Path, peer: str) -> None:
+    npm = str(shutil.which("npm"))
+    for path in _pin_files(peer):
         shutil.copy(path, place)
     options = ("--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
     subprocess.run([npm, "ci", *options], cwd=place, check=True, stdout=sys.stderr)
@@ -92,13 +106,29 @@ def _install_python(place: Path, pins: Path) -> None:
     subprocess.run([*pip, *install], check=True, stdout=sys.stderr)
 
 
+def _install_source(place: Path, pins: Path) -> None:
+    """The source distribution as it is, of which nothing is built or installed."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-qq", "download"]
+    options = ["--no-deps", "--no-binary=:all:", "--dest", place, "--requirement", pins]
+    # The build backend, which pip asks for the name of the package, comes as a wheel.
+    subprocess.run([*pip, *options], check=True, stdout=sys.stderr)
+    (archive,) = place.glob("*.tar.gz")
+    with tarfile.open(archive) as source:
+        source.extractall(place, filter="data")
+    archive.unlink()
+    (folder_inside,) = place.iterdir()
+    folder_inside.rename(place / "source")
+
+
 def _install(peer: str) -> None:
     # A fresh name each time: what an interrupted run started may still be writing to its own.
     for leftover in CACHE.glob(".new-*"):
         shutil.rmtree(leftover, ignore_errors=True)
     new = Path(tempfile.mkdtemp(prefix=f".new-{peer}-", dir=CACHE))
-    if peer == NPM:
-        _install_npm(new, str(shutil.which("npm")))
+    if peer in NPM_PEERS:
+        _install_npm(new, peer)
+    elif peer == SDK_SOURCE:
+        _install_source(new, *_pin_files(peer))
     else:
         _install_python(new, *_pin_files(peer))
     (new / ".stamp").write_text(_stamp(peer))
@@ -115,15 +145,16 @@ def _our_turn() -> Iterator[None]:
         yield
 
 
-def _wanted(*, require_npm: bool) -> tuple[str, ...] | None:
+def _wanted(of: str, *, require_npm: bool) -> tuple[str, ...] | None:
     """The peers to have, or None when npm is required and not there."""
-    if shutil.which("node") and shutil.which("npm"):
-        return PEERS
+    wanted = {"tests": PEERS, "slow": SLOW, "bench": (BENCH,)}[of]
+    if not NPM_PEERS.keys() & set(wanted) or (shutil.which("node") and shutil.which("npm")):
+        return wanted
     if require_npm:
         _say("node and npm are required here and not on PATH: install Node.js 20 or newer.")
         return None
     _say("The npm peers are left out: node and npm are not on PATH. Tests that need them skip.")
-    return PYTHONS
+    return tuple(peer for peer in wanted if peer not in NPM_PEERS)
 
 
 def _install_missing(wanted: tuple[str, ...]) -> int:
@@ -146,9 +177,9 @@ def _say(sentence: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        description="Install the peers of the end-to-end tests, or those of the benchmarks."
+        description="Install the peers of the tests, of the slow tests, or of the benchmarks."
     )
-    parser.add_argument("of", nargs="?", choices=("tests", "bench"), default="tests")
+    parser.add_argument("of", nargs="?", choices=("tests", "slow", "bench"), default="tests")
     parser.add_argument("--check", action="store_true", help="only say what is missing")
     parser.add_argument(
         "--require-npm",
@@ -157,15 +188,13 @@ def main() -> int:
         help="fail when node or npm is missing (the default where CI=true)",
     )
     options = parser.parse_args()
-    for_bench = options.of == "bench"
-    wanted = (BENCH,) if for_bench else _wanted(require_npm=options.require_npm)
+    wanted = _wanted(options.of, require_npm=options.require_npm)
     if wanted is None:
         return 1
     missing = tuple(peer for peer in wanted if not is_installed(peer))
     if options.check:
         for peer in missing:
-            command = BENCH_COMMAND if for_bench else COMMAND
-            _say(f"{peer} is missing or not of the pinned versions; run: {command}")
+            _say(f"{peer} is missing or not of the pinned versions; run: {command_for(peer)}")
         return 1 if missing else 0
     return _install_missing(missing) if missing else 0
 

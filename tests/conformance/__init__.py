@@ -1,0 +1,1 @@
+"""The official conformance suite, with emceepee as the client and as the server."""
