@@ -1,5 +1,6 @@
 """Servers that cannot be connected to, or that answer badly: each a typed error, and we go on."""
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from emceepee_stdio.errors import (
 )
 from emceepee_stdio.state.phases import Phase
 from emceepee_stdio.state.restarts import RestartPolicy
-from tests.e2e.harness import FAST, PATIENCE, backend
+from tests.e2e.harness import FAST, PATIENCE, Rig, backend
 from tests.peers import plain, rude
 
 ONCE = RestartPolicy(limit=0)
@@ -217,12 +218,15 @@ async def test_a_server_that_stops_reading_is_refused_before_memory_grows_withou
 ) -> None:
     async with backend(rude("never-reads"), tmp_path) as rig:
         await rig.call("misbehave")
-        big = "x" * (30 << 20)
-        for _ in range(3):
-            with pytest.raises(CallTimeout):
-                await rig.call("echo", within=0.05, message=big)
         with pytest.raises(ServerUnavailable, match="does not read"):
-            await rig.call("echo", within=0.05, message=big)
+            await _call_in_vain(rig, "x" * (30 << 20))
+
+
+async def _call_in_vain(rig: Rig, message: str) -> None:
+    """On a busy machine some calls give up before they are written, so it is more than three."""
+    for _ in range(10):
+        with suppress(CallTimeout):
+            await rig.call("echo", within=0.5, message=message)
 
 
 async def test_an_unknown_question_of_the_server_is_refused_politely(tmp_path: Path) -> None:
