@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,13 +28,21 @@ class Verdict:
 
 def run_client(scenario: str, version: str, command: str, place: Path) -> Verdict:
     """Let the suite start our client against its mock server."""
-    options = ["--command", command, "--timeout", "90000"]
-    return _run("client", scenario, version, options, place)
+    options = ["--scenario", scenario, "--command", command, "--timeout", "90000"]
+    done = _start("client", options, version, place)
+    return _verdict([path.parent for path in place.rglob("checks.json")], done)
 
 
-def run_server(scenario: str, version: str, url: str, place: Path) -> Verdict:
-    """Let the suite's own client try the server at this address."""
-    return _run("server", scenario, version, ["--url", url], place)
+def run_servers(version: str, url: str, place: Path) -> dict[str, Verdict]:
+    """Let the suite's own client try the server at this address with all it has."""
+    done = _start("server", ["--suite", "all", "--url", url], version, place)
+    folders = [path.parent for path in place.rglob("checks.json")]
+    assert folders, done.stdout + done.stderr
+    # A folder is named after its scenario and the time.
+    return {
+        path.name.removeprefix("server-").rpartition("-20")[0]: _verdict([path], done)
+        for path in folders
+    }
 
 
 def scenarios(role: str, version: str) -> list[str]:
@@ -48,17 +57,22 @@ def scenarios(role: str, version: str) -> list[str]:
     return [name for name in names if not name.startswith("auth/")]
 
 
-def _run(role: str, scenario: str, version: str, options: list[str], place: Path) -> Verdict:
-    done = subprocess.run(
-        [*suite(), role, "--scenario", scenario, "--spec-version", version, *options, "-o", place],
+def _start(
+    role: str, options: list[str], version: str, place: Path
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*suite(), role, *options, "--spec-version", version, "-o", place],
         capture_output=True,
         text=True,
         timeout=HANG_S,
         check=False,
     )
+
+
+def _verdict(folders: Iterable[Path], done: subprocess.CompletedProcess[str]) -> Verdict:
     found: list[dict[str, Any]] = []
-    for path in place.rglob("checks.json"):
-        found += json.loads(path.read_text())
+    for folder in folders:
+        found += json.loads((folder / "checks.json").read_text())
     return Verdict(
         failed=tuple(_line(c) for c in found if c["status"] in ("FAILURE", "WARNING")),
         passed=tuple(c["name"] for c in found if c["status"] == "SUCCESS"),
