@@ -20,6 +20,7 @@ import anyio.abc
 import pytest
 from mcp_types import methods
 
+from tests.e2e.official_schema import Judge
 from tests.peers import SERVERS, plain
 from tests.proxy_entry import proxy_command
 
@@ -162,6 +163,7 @@ class Client:
         self.events: list[Message] = []
         self.told_twice_is_fine = False
         self.stderr = b""
+        self._official = Judge()
         self._pending: dict[int | str, Pending] = {}
         self._judged: set[tuple[str, str, str]] = set()
         self._last_id = 0
@@ -174,6 +176,9 @@ class Client:
 
     async def send(self, *messages: object) -> None:
         """Lines as they are; objects as JSON."""
+        for message in messages:
+            if isinstance(message, dict):
+                self._official.hear(message)
         lines = [m if isinstance(m, bytes) else json.dumps(m).encode() + b"\n" for m in messages]
         assert self.process.stdin is not None
         await self.process.stdin.send(b"".join(lines))
@@ -332,7 +337,9 @@ class Client:
                     *lines, rest = buffer.split(b"\n")
                     buffer = bytearray(rest)
                     for line in lines:
-                        self._take(json.loads(line))
+                        message = json.loads(line)
+                        self._official.judge(message)
+                        self._take(message)
                 await self._reading.wait()
             assert not buffer, "the last line has no end"
         except Exception as error:  # noqa: BLE001 - raised where the test waits

@@ -2,9 +2,11 @@
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
+from tests.e2e import official_schema
 from tests.peers import PeerMissingError
 
 
@@ -20,6 +22,18 @@ def pytest_configure() -> None:
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def every_message_fits_the_official_schema(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All that we sent, to the client and to the fixture servers, in this test."""
+    official_schema.judges.clear()
+    place = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
+    yield
+    faults = [fault for judge in official_schema.judges for fault in judge.faults]
+    if place is not None and official_schema.is_here():
+        faults += official_schema.logs_in(place)
+    assert not faults
 
 
 @pytest.hookimpl(wrapper=True)

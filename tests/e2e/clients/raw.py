@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.harness import alive
+from tests.e2e.official_schema import Judge
 from tests.proxy_entry import proxy_command
 
 PATIENCE = 60.0
@@ -87,6 +88,7 @@ class Proxy:
         self.family: set[int] = set()
         self.owners: set[str] = set()
         self._buffer = b""
+        self.judge = Judge()
         self._errors = tmp_path / "stderr.txt"
         with self._errors.open("wb") as errors:
             self.process = subprocess.Popen(
@@ -107,6 +109,7 @@ class Proxy:
             data = data[self.process.stdin.write(data) :]
 
     def send(self, message: Message) -> None:
+        self.judge.hear(message)
         self.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
     def ask(self, method: str, params: Message | None = None) -> int:
@@ -168,7 +171,10 @@ class Proxy:
         data = os.read(fd, 1 << 16)
         self.over = not data
         *lines, self._buffer = (self._buffer + data).split(b"\n")
-        self.said += [json.loads(line) for line in lines]
+        said = [json.loads(line) for line in lines]
+        for message in said:
+            self.judge.judge(message)
+        self.said += said
 
     # What can be seen from outside
 
