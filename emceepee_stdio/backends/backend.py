@@ -98,9 +98,10 @@ class Backend(Sender):
             on_degraded=lambda n: emit(HealthChange(degraded=True, misses=n)),
             on_restored=lambda n: emit(HealthChange(degraded=False, misses=n)),
         )
+        self.channel = make_channel(self._take)
         self._supervisor = Supervisor(
             name,
-            make_channel(self._take),
+            self.channel,
             emit=self._take,
             clock=clock,
             restarts=Restarts(options.restarts, uniform=uniform),

@@ -87,6 +87,7 @@ def execute_tool(
         member is None
         or enforced
         or not is_plain(args, call.extra)
+        or member.backend.channel.needs_tools
         or not runtime.session.has_place(member.backend.name)
     ):
         return _prepare(runtime, p, call)
@@ -176,8 +177,9 @@ def _answered(backend: Backend, tool: str, outcome: Raw | ProxyError) -> Result:
 
 
 def _needs_schema(backend: Backend, p: ExecuteTool, call: Call) -> bool:
-    """Whether the arguments cannot be read before the server has listed its tools."""
-    return backend.lists.tools is None and depends_on_schema(_given(p), call.extra)
+    """Whether the arguments cannot be read, or sent, before the server has listed its tools."""
+    unlisted = backend.lists.tools is None
+    return backend.channel.needs_tools or (unlisted and depends_on_schema(_given(p), call.extra))
 
 
 def _within(runtime: Runtime, p: ExecuteTool, call: Call) -> float:

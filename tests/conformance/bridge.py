@@ -202,8 +202,15 @@ async def read_resource(
     answer = _good(
         await context.lifespan_context.use("read_resource", server=SERVER, uri=str(params.uri))
     )
-    contents = [block["resource"] for block in _without_context(answer)["content"]]
+    contents = [_contents(block) for block in _without_context(answer)["content"]]
     return types.ReadResourceResult.model_validate({"contents": contents})
+
+
+def _contents(block: Json) -> Json:
+    """A resource is embedded, or text with what is known of it beside it."""
+    if block["type"] == "resource":
+        return block["resource"]
+    return {**block["_meta"]["emceepee/resource"], "text": block["text"]}
 
 
 async def subscribe(context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:

@@ -194,6 +194,7 @@ class FakeServer:
     """A channel to a server whose answers are functions."""
 
     transport = "fake"
+    needs_tools = False
     target = "fake"
     emit: Emit
 

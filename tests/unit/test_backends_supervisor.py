@@ -83,6 +83,7 @@ class FakeChannel:
     """Connects by a plan, and sees to it that no two connections are open at once."""
 
     transport = "fake"
+    needs_tools = False
     target = "fake --server"
 
     def __init__(self, clock: Clock) -> None:

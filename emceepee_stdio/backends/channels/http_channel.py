@@ -117,6 +117,12 @@ class HttpChannel:
     def target(self) -> str:
         return redact_url(self._url)
 
+    @property
+    def needs_tools(self) -> bool:
+        """A modern call carries headers that only the list of tools tells of."""
+        legacy = Era.LEGACY in (self._learned_era, self.options.era)
+        return not (self._header_maps.learned or legacy)
+
     @asynccontextmanager
     async def connect(self) -> AsyncGenerator[HttpConversation]:
         """Open, and at the end say goodbye and close every socket."""

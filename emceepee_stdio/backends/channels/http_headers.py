@@ -39,12 +39,14 @@ class HeaderMaps:
 
     def __init__(self) -> None:
         self._maps: dict[str, HeaderMap] = {}
+        self.learned = False
 
     def __repr__(self) -> str:
         return f"<HeaderMaps {sorted(self._maps)}>"
 
     def learn(self, tools: Sequence[Mapping[str, object]]) -> list[str]:
         """Take in what the server has listed; the names of tools that cannot be called so."""
+        self.learned = True
         maps = {
             name: header_map(tool.get("inputSchema"))
             for tool in tools

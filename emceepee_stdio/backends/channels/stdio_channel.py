@@ -100,6 +100,7 @@ class StdioChannel:
     """Starts the process and opens the conversation; remembers the era that worked."""
 
     transport = "stdio"
+    needs_tools = False
 
     def __init__(
         self,
