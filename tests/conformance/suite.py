@@ -1,6 +1,7 @@
 """Runs the official suite and reads what it found."""
 
 import json
+import re
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from tests.peers import suite
 
 LEGACY = "2025-11-25"
 MODERN = "2026-07-28"
+_FOLDER = re.compile(r"server-(.*)-20\d\d-\d\d-.*")  # scenario and time
 HANG_S = 100.0  # far more than any scenario takes; a run that hangs fails
 
 
@@ -38,11 +40,7 @@ def run_servers(version: str, url: str, place: Path) -> dict[str, Verdict]:
     done = _start("server", ["--suite", "all", "--url", url], version, place)
     folders = [path.parent for path in place.rglob("checks.json")]
     assert folders, done.stdout + done.stderr
-    # A folder is named after its scenario and the time.
-    return {
-        path.name.removeprefix("server-").rpartition("-20")[0]: _verdict([path], done)
-        for path in folders
-    }
+    return {_FOLDER.fullmatch(path.name)[1]: _verdict([path], done) for path in folders}
 
 
 def scenarios(role: str, version: str) -> list[str]:
