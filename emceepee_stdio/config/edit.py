@@ -20,6 +20,7 @@ from emceepee_stdio.config.regular_file import make_private, read_regular
 from emceepee_stdio.errors import ConfigInvalid
 
 __all__ = [
+    "PRIVATE_FILE_MODE",
     "Change",
     "EditRefused",
     "backup_path",
@@ -30,8 +31,8 @@ __all__ = [
 ]
 
 # Entries hold tokens, so what we make is for its owner alone.
-_PRIVATE = stat.S_IRUSR | stat.S_IWUSR
-_OLDER = 5
+PRIVATE_FILE_MODE = stat.S_IRUSR | stat.S_IWUSR
+_OLDER_BACKUPS = 5  # a few edits back; the file may hold tokens, so not more copies than that
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 
@@ -114,7 +115,10 @@ def _keep_older(backup: Path, text: str) -> None:
     """What a backup held before moves on to .1, .2 and so on, unless it says the same."""
     if not backup.is_file() or _text_of(backup) == text:
         return
-    names = [backup, *(backup.with_name(f"{backup.name}.{n}") for n in range(1, _OLDER + 1))]
+    names = [
+        backup,
+        *(backup.with_name(f"{backup.name}.{n}") for n in range(1, _OLDER_BACKUPS + 1)),
+    ]
     for newer, older in reversed(list(pairwise(names))):
         if newer.is_file():
             newer.replace(older)
@@ -181,7 +185,7 @@ def write_whole(path: Path, text: str, *, like: os.stat_result | None = None) ->
             file.write(text.encode("utf-8"))
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(_PRIVATE if like is None else stat.S_IMODE(like.st_mode))
+        Path(name).chmod(PRIVATE_FILE_MODE if like is None else stat.S_IMODE(like.st_mode))
         if like is not None:
             _give_back(name, like)
         Path(name).replace(path)

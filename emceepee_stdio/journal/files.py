@@ -19,15 +19,14 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from emceepee_stdio.clock import Clock
+from emceepee_stdio.clock import DAY_S, Clock
 from emceepee_stdio.config.regular_file import make_private
 
 __all__ = ["JournalFile", "default_directory"]
 
 _OURS = re.compile(r"emceepee-\d{8}T\d{6}Z-\d+-[\w-]*\.jsonl(?:\.\d+)?", re.ASCII)
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
-_SESSION_CHARS = 64
-_SECONDS_PER_DAY = 86_400
+_MAX_SESSION_CHARS = 64  # part of a file name, and many file systems end those at 255 bytes
 
 # Append only what is a plain file of ours: no link is followed, and no pipe is waited for.
 _FLAGS = (
@@ -39,7 +38,8 @@ _FLAGS = (
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_BINARY", 0)
 )
-_FILE_MODE = 0o600
+# A journal may hold secrets that were not recognised: it is for its owner alone.
+_FILE_MODE = stat.S_IRUSR | stat.S_IWUSR
 _MAX_FILES = 1_000  # of all processes; short sessions leave small files, but one each
 _MAX_SHARES = 4  # all files together hold what so many processes may write
 
@@ -71,7 +71,7 @@ class JournalFile:
         self._clock = clock
         self._max_bytes = max_bytes
         self._files = files
-        self._max_age = max_age_days * _SECONDS_PER_DAY
+        self._max_age = max_age_days * DAY_S
         self._fd: int | None = None
         self._identity = (0, 0)
         self._swept = False
@@ -203,5 +203,5 @@ def _claim(fd: int) -> os.stat_result:
 
 def _file_name(clock: Clock, session: str) -> str:
     started = datetime.fromtimestamp(clock.epoch(clock.now()), tz=UTC)
-    name = _NOT_IN_A_NAME.sub("_", session)[:_SESSION_CHARS]
+    name = _NOT_IN_A_NAME.sub("_", session)[:_MAX_SESSION_CHARS]
     return f"emceepee-{started:%Y%m%dT%H%M%SZ}-{os.getpid()}-{name}.jsonl"

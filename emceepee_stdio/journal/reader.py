@@ -22,11 +22,11 @@ from emceepee_stdio.journal.rotated_files import FilePosition, RotatedFiles
 __all__ = ["JournalReader", "Line"]
 
 _NAME = re.compile(r"(emceepee-.+\.jsonl)(?:\.\d+)?", re.ASCII)
-# The files that were written to last are looked at every time and kept open, the others sometimes.
-_HELD = 64
-_SOMETIMES = 10
-# A line is written after its time, but the proxy's clock may be this much ahead of the file's.
-_AHEAD = 2.0
+# The files that were written to last are kept open and read every time, the others at every tenth
+# read: most of those belong to processes that have ended.
+_MAX_OPEN_FILES = 64  # well below what systems let a process open
+_READS_PER_FULL_READ = 10
+_MAX_CLOCK_LEAD_S = 2.0  # a line's time may be this much after its file's: two clocks took them
 
 _decode = msgspec.json.Decoder(Record).decode
 
@@ -52,7 +52,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One step back in a files. The first shows no line: none can be later than this."""
+    """One step back through a process's files. The first has no line: all lines are earlier."""
 
     at: float
     files: RotatedFiles
@@ -101,7 +101,7 @@ class JournalReader:
         for name in names.difference(self._files):
             files = self._files[name] = RotatedFiles(self._directory / name)
             self._held.append(files)
-        everything = self._reads % _SOMETIMES == 0
+        everything = self._reads % _READS_PER_FULL_READ == 0
         self._reads += 1
         due = self._files.values() if everything else self._held
         yield from merge(*map(self._on, due), key=attrgetter("at"))
@@ -140,7 +140,7 @@ class JournalReader:
             self._held = [held for held in self._held if held is not files]
 
     def _hold_the_latest(self) -> None:
-        self._held = nlargest(_HELD, self._files.values(), key=attrgetter("modified"))
+        self._held = nlargest(_MAX_OPEN_FILES, self._files.values(), key=attrgetter("modified"))
         for files in set(self._files.values()).difference(self._held):
             files.release()
         for files in self._held:
@@ -149,7 +149,7 @@ class JournalReader:
 
 def _back(files: RotatedFiles) -> Iterator[_Step]:
     """Steps that never go forward in time. The files are opened with the second one."""
-    at = files.modified + _AHEAD
+    at = files.modified + _MAX_CLOCK_LEAD_S
     yield _Step(at, files)
     for place, raw in files.backward():
         line = Line.of(raw, otherwise=at)

@@ -13,11 +13,11 @@ from emceepee_stdio.journal.redact import CUT, redact
 
 __all__ = ["MAX_LINE_BYTES", "MAX_STDERR_CHARS", "MAX_STRING_CHARS", "Record"]
 
-MAX_LINE_BYTES = 64 * 1024
-MAX_STRING_CHARS = 16 * 1024
-MAX_STDERR_CHARS = 500
+MAX_LINE_BYTES = 64 * 1024  # so that no single message fills a journal
+MAX_STRING_CHARS = 16 * 1024  # so that a long text leaves room for the other fields
+MAX_STDERR_CHARS = 500  # a few lines of a terminal; the file has the rest
 
-_MAX_NAME_CHARS = 200
+_MAX_NAME_CHARS = 200  # of events, servers and ids; more than one of these is data
 # As a JSON string inside JSON this can double; the rest of the line fits beside it.
 _HEAD_BYTES = 28 * 1024
 

@@ -28,21 +28,21 @@ __all__ = [
 TOO_DEEP = "[too deep]"
 CUT = "[cut]"
 
-_MAX_DEPTH = 64
+_MAX_DEPTH = 64  # the copy is recursive: stay far from Python's limit of 1000
 # Values that share their parts can be exponentially larger than they look.
 _MAX_ITEMS = 100_000
-_MAX_NUMBER_BITS = 1024
+_MAX_NUMBER_BITS = 1024  # Python raises when it prints an integer of over 4300 digits
 # A string is cut only after it was searched, and this much beyond the cut is searched with it and
 # thrown away: half a secret is not recognised.
 _MARGIN_CHARS = 4096
-_ITEM_COST = 4
+_ITEM_COST_CHARS = 4  # quotes, colon and comma, so that empty items count as well
 
 _NAME = re.compile(r"[\w.$-]{1,80}")
-_PAIR = 2
+_PAIR_ITEMS = 2  # a name and its value
 _PAIR_NAMES = ("name", "key", "header")
 
 # `--env=TOKEN=…` and `--header=X-Api-Key: …` hold a name after a name.
-_NAMES_IN_AN_ARGUMENT = 4
+_MAX_NAMES_IN_ARGUMENT = 4
 _NAMED_ARGUMENT = re.compile(r"([\w.$-]++)(?:=|:[ \t]*+)")
 
 # What a shell or a session manager sets, and what looks secret only by its name.
@@ -134,7 +134,7 @@ class _Walk:
         names_a_secret = any(_is_secret_word(value.get(name)) for name in _PAIR_NAMES)
         shown: dict[str, object] = {}
         for key, item in value.items():
-            if not self._spend(_ITEM_COST):
+            if not self._spend(_ITEM_COST_CHARS):
                 shown[CUT] = f"{len(value) - len(shown)} more"
                 break
             name = _as_text(key)
@@ -152,12 +152,16 @@ class _Walk:
         return self.copy(item, depth + 1)
 
     def _sequence(self, items: list[object], depth: int) -> list[object]:
-        if len(items) == _PAIR and _is_secret_word(items[0]) and isinstance(items[1], str | bytes):
+        if (
+            len(items) == _PAIR_ITEMS
+            and _is_secret_word(items[0])
+            and isinstance(items[1], str | bytes)
+        ):
             return [self.copy(items[0], depth + 1), MARKER]
         shown: list[object] = []
         previous = ""
         for item in items:
-            if not self._spend(_ITEM_COST):
+            if not self._spend(_ITEM_COST_CHARS):
                 shown.append(f"{CUT} {len(items) - len(shown)} more")
                 break
             if not isinstance(item, str):
@@ -239,7 +243,7 @@ def _follows_a_flag(previous: str, argument: str) -> bool:
 def _argument(argument: str) -> str:
     """One argument; what a secret name is set to in it is hidden up to its end, spaces and all."""
     start = 0
-    for _ in range(_NAMES_IN_AN_ARGUMENT):
+    for _ in range(_MAX_NAMES_IN_ARGUMENT):
         named = _NAMED_ARGUMENT.match(argument, start)
         if not named:
             break

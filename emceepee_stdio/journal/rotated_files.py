@@ -15,13 +15,12 @@ from pathlib import Path
 
 __all__ = ["FilePosition", "Part", "RotatedFiles"]
 
-_BLOCK = 64 * 1024
-# The journal's own lines are far shorter. What is longer comes in pieces, to bound the memory.
-_LONGEST = 1024 * 1024
-# Numbers that may be missing in the row: rotation leaves one open for a moment, a person any.
-_GAP = 3
-# A file may be moved just as it is opened.
-_TRIES = 3
+_BLOCK_BYTES = 64 * 1024  # a line of the journal is shorter, so one block mostly holds several
+# The journal's own lines are far shorter. Longer ones come in pieces, to bound the memory.
+_MAX_PIECE_BYTES = 1024 * 1024
+# Rotation leaves out one number for a moment, and a person may have removed others.
+_MAX_MISSING_NUMBERS = 3
+_OPEN_ATTEMPTS = 3  # a file may be renamed just as it is opened
 # Elsewhere an open file cannot be renamed, and the writer must be able to.
 _HOLDS_FILES = os.name == "posix"
 
@@ -45,7 +44,7 @@ class FilePosition:
 
 
 class Part:
-    """One open file of a files."""
+    """One open file of a process."""
 
     def __init__(self, path: Path) -> None:
         self._file = FileIO(os.open(path, _FLAGS), closefd=True)
@@ -65,13 +64,13 @@ class Part:
         """The whole lines from `start` on, each with the offset behind it."""
         rest = b""
         at = start
-        while at < end and (block := self._read(at, min(_BLOCK, end - at))):
+        while at < end and (block := self._read(at, min(_BLOCK_BYTES, end - at))):
             at += len(block)
             *lines, rest = (rest + block).split(b"\n")
             for line in lines:
                 start += len(line) + 1
                 yield start, line
-            if len(rest) >= _LONGEST:
+            if len(rest) >= _MAX_PIECE_BYTES:
                 start += len(rest)
                 yield start, rest
                 rest = b""
@@ -82,7 +81,7 @@ class Part:
         at = end
         unfinished = True
         while at > 0:
-            size = min(_BLOCK, at)
+            size = min(_BLOCK_BYTES, at)
             at -= size
             text = self._read(at, size) + rest
             rest, *lines = text.split(b"\n")
@@ -93,7 +92,7 @@ class Part:
                     yield begin, line
                 unfinished = False
                 begin -= 1
-            if len(rest) >= _LONGEST:
+            if len(rest) >= _MAX_PIECE_BYTES:
                 if not unfinished:
                     yield at, rest
                 rest = b""
@@ -229,7 +228,7 @@ class RotatedFiles:
 
     def _newer(self) -> Part | None:
         """The file that was begun after the one in hand; None when that is the newest."""
-        for _ in range(_TRIES):
+        for _ in range(_OPEN_ATTEMPTS):
             if self._is_in_hand(_stat(self.path)):
                 return None
             parts = list(self._parts())
@@ -266,7 +265,7 @@ class RotatedFiles:
         """The files there are, the newest first. One that is moved meanwhile may come twice."""
         missing = 0
         number = 0
-        while missing < _GAP:
+        while missing < _MAX_MISSING_NUMBERS:
             path = self.path.with_name(f"{self.path.name}.{number}") if number else self.path
             stats = _stat(path)
             if stats is None:

@@ -11,7 +11,7 @@ from itertools import pairwise
 __all__ = ["counts_things", "holds_a_header", "holds_a_password", "is_secret_name"]
 
 # The end of a name says the most; a name longer than this is data.
-_NAME_CHARS = 200
+_MAX_NAME_CHARS = 200
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
@@ -78,7 +78,7 @@ _TEXT_TOKENS = frozenset(
 
 def is_secret_name(name: str) -> bool:
     """Whether what stands under this name is to be hidden."""
-    return _is_secret(name[-_NAME_CHARS:])
+    return _is_secret(name[-_MAX_NAME_CHARS:])
 
 
 def counts_things(name: str) -> bool:

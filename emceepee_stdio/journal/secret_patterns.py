@@ -22,8 +22,8 @@ __all__ = ["MARKER", "is_plain_value", "redact_text"]
 
 MARKER = "[redacted]"
 
-# Shorter than the shortest token that is all letters and digits.
-_PLAIN_CHARS = 20
+# No pattern here matches a shorter text that is all letters and digits.
+_MIN_TOKEN_CHARS = 20
 
 _NAME_HINTS = (
     *("auth", "bearer", "cookie", "cred", "jwt", "key", "otp", "pass"),
@@ -106,7 +106,7 @@ _TOKENS = [
 
 def redact_text(text: str) -> str:
     """The text with every secret in it replaced by the marker."""
-    if len(text) < _PLAIN_CHARS and text.isalnum():
+    if len(text) < _MIN_TOKEN_CHARS and text.isalnum():
         return text
     if "-----BEGIN" in text:
         text = _PRIVATE_KEY.sub(MARKER, text)

@@ -15,9 +15,8 @@ from emceepee_stdio.journal.secret_patterns import MARKER
 
 __all__ = ["Secrets", "given_secrets"]
 
-# Shorter ones stand in ordinary words.
-_SHORTEST = 6
-_MOST = 10_000
+_MIN_SECRET_CHARS = 6  # shorter values also occur inside ordinary words
+_MAX_SECRETS = 10_000  # bounds the pattern that every line is searched with
 _ARGUMENT_VALUE = re.compile(r"[\w.$-]++(?:=|:[ \t]*+)(.+)", re.DOTALL)
 # Whatever its variable is called: letters and digits, long, and no path.
 _TOKEN_LIKE = re.compile(r"(?=.*[A-Za-z])(?=.*\d)[^\s/\\]{10,}")
@@ -38,7 +37,7 @@ class Secrets:
 
     def add(self, values: Iterable[str]) -> None:
         for value in values:
-            if len(value) >= _SHORTEST and len(self._values) < _MOST:
+            if len(value) >= _MIN_SECRET_CHARS and len(self._values) < _MAX_SECRETS:
                 self._values[value] = None
                 self._longest = max(self._longest, len(value))
 

@@ -23,21 +23,22 @@ __all__ = ["Journal", "JournalStatistics", "write_to_stderr"]
 _RANKS = {level: rank for rank, level in enumerate(Level)}
 _DEBUG, _INFO, _WARNING, _ERROR = _RANKS.values()
 
-_MAX_LINES = 10_000
-_MAX_BYTES = 4 * 1024 * 1024
-_MAX_STDERR_LINES = 1_000
+# What may wait while the disk, or whoever reads stderr, is slow. More is dropped and counted.
+_MAX_QUEUED_LINES = 10_000
+_MAX_QUEUED_STDERR_LINES = 1_000  # stderr is for a person to read
+_MAX_QUEUED_BYTES = 4 * 1024 * 1024  # of each of the two: lines may be long
 
 # Together the two seconds that ending the process may cost at most. A reader of stderr that is
 # stuck must not eat the time of the file.
-_FILE_DRAIN = 1.5
-_STDERR_DRAIN = 0.5
+_FILE_DRAIN_S = 1.5
+_STDERR_DRAIN_S = 0.5
 
-_STDERR = 2
+_STDERR_FD = 2  # written to directly, so that no buffer is left when the process ends
 
 
 def write_to_stderr(line: bytes) -> None:
     while line:
-        line = line[os.write(_STDERR, line) :]
+        line = line[os.write(_STDERR_FD, line) :]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,7 @@ class Journal:
         clock: Clock,
         level: Level = Level.INFO,
         stderr: Callable[[bytes], object] | None = write_to_stderr,
-        max_lines: int = _MAX_LINES,
+        max_lines: int = _MAX_QUEUED_LINES,
     ) -> None:
         self._file = file
         self._session = redact_text(session)
@@ -77,14 +78,14 @@ class Journal:
             "emceepee-journal",
             self._carry_to_file,
             max_lines=max_lines,
-            max_bytes=_MAX_BYTES,
+            max_bytes=_MAX_QUEUED_BYTES,
             finish=file.close,
         )
         self._to_stderr = BackgroundWriter(
             "emceepee-stderr",
             self._carry_to_stderr,
-            max_lines=_MAX_STDERR_LINES,
-            max_bytes=_MAX_BYTES,
+            max_lines=_MAX_QUEUED_STDERR_LINES,
+            max_bytes=_MAX_QUEUED_BYTES,
         )
 
     @classmethod
@@ -199,14 +200,14 @@ class Journal:
         if self._threshold <= _RANKS[known]:
             self._take(known, event, server, request_id, data)
 
-    def flush(self, timeout: float = _FILE_DRAIN + _STDERR_DRAIN) -> bool:
+    def flush(self, timeout: float = _FILE_DRAIN_S + _STDERR_DRAIN_S) -> bool:
         """Wait until the lines so far are out; False when the time was up."""
         return self._to_file.flush(timeout) and self._to_stderr.flush(timeout)
 
     def close(self) -> None:
         """Write what is waiting, within two seconds. Lines that come later are dropped."""
-        self._to_file.close(_FILE_DRAIN)
-        self._to_stderr.close(_STDERR_DRAIN)
+        self._to_file.close(_FILE_DRAIN_S)
+        self._to_stderr.close(_STDERR_DRAIN_S)
 
     def statistics(self) -> JournalStatistics:
         return JournalStatistics(

@@ -14,9 +14,9 @@ __all__ = ["AddressRule", "Area", "area_of", "named_area", "only"]
 AddressRule = Callable[[str], str | None]
 
 _NAT64 = ip_network("64:ff9b::/96")
-_IPV4_BITS = 0xFFFF_FFFF
-# All that is given out; the rest is reserved, or wears an IPv4 address in yet another way.
-_GIVEN_OUT = ip_network("2000::/3")
+_IPV4_MASK = 0xFFFF_FFFF  # a /96 prefix leaves the last 32 bits for the IPv4 address
+# All global unicast addresses; the rest is reserved, or embeds an IPv4 address in another way.
+_GLOBAL_UNICAST = ip_network("2000::/3")
 
 
 class Area(StrEnum):
@@ -33,11 +33,11 @@ def area_of(address: str) -> Area:
         found = ip_address(address.partition("%")[0])
     except ValueError:
         return Area.NEAR
-    found = _inner(found)
+    found = _embedded(found)
     if found.is_loopback:
         return Area.LOOPBACK
     is_public = found.is_global and not found.is_multicast
-    if isinstance(found, IPv6Address) and found not in _GIVEN_OUT:
+    if isinstance(found, IPv6Address) and found not in _GLOBAL_UNICAST:
         is_public = False
     return Area.PUBLIC if is_public else Area.NEAR
 
@@ -66,8 +66,8 @@ def only(area: Area) -> AddressRule:
     return problem
 
 
-def _inner(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """An IPv4 address in the clothes of IPv6 is what it wears underneath."""
+def _embedded(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """The IPv4 address that an IPv6 address embeds, or the address itself."""
     if isinstance(address, IPv4Address):
         return address
     if address.ipv4_mapped is not None:
@@ -75,5 +75,5 @@ def _inner(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
     if address.sixtofour is not None:
         return address.sixtofour
     if address in _NAT64:
-        return IPv4Address(int(address) & _IPV4_BITS)
+        return IPv4Address(int(address) & _IPV4_MASK)
     return address

@@ -8,6 +8,7 @@ is the caller's to tell.
 import errno
 import os
 import secrets
+import stat
 import select
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,7 +18,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from emceepee_stdio.config.edit import write_whole
+from emceepee_stdio.config.edit import PRIVATE_FILE_MODE, write_whole
 from emceepee_stdio.config.regular_file import make_private, read_regular
 from emceepee_stdio.trust.tool_pins import Pinned
 
@@ -28,15 +29,14 @@ except ImportError:  # Windows: the last one to write wins
 
 __all__ = ["Approval", "Pending", "TrustStore", "default_trust_directory"]
 
-_KEY_BYTES = 32
-_OTHERS = 0o077
-_MOST_APPROVALS = 1_000
-_MOST_PENDING = 100
-_MOST_SERVERS = 300
-_PIN_BYTES = 4 << 20
+_KEY_BYTES = 32  # as long as what HMAC-SHA-256 puts out; RFC 2104 advises at least that
+_MAX_APPROVALS = 1_000  # every change writes the whole file; the oldest make room
+_MAX_PENDING = 100  # more than a person will read through
+_MAX_SERVERS = 300  # whose tools are pinned
+_MAX_FILE_BYTES = 4 << 20  # of pins and of what waits: they hold texts of servers
 _LOCK_TRIES = 40  # two seconds in all
 _LOCK_PAUSE_S = 0.05
-_ID_CHARS = 8
+_ID_CHARS = 8  # short to type, and two of a hundred are hardly ever alike
 
 T = TypeVar("T", bound="Struct")
 
@@ -118,7 +118,7 @@ class TrustStore:
         with self._changing("approvals", _Approvals) as file:
             file.granted = [one for one in file.granted if one.digest != digest]
             file.granted.append(Approval(digest=digest, name=name, at=at, what=what))
-            del file.granted[:-_MOST_APPROVALS]
+            del file.granted[:-_MAX_APPROVALS]
         self.settle(digest)
 
     def revoke(self, digest: str) -> None:
@@ -140,8 +140,8 @@ class TrustStore:
                 and (pending.identity is None or one.identity != pending.identity)
             ]
             file.waiting.append(pending)
-            del file.waiting[:-_MOST_PENDING]
-            while len(file.waiting) > 1 and len(msgspec.json.encode(file)) > _PIN_BYTES:
+            del file.waiting[:-_MAX_PENDING]
+            while len(file.waiting) > 1 and len(msgspec.json.encode(file)) > _MAX_FILE_BYTES:
                 del file.waiting[0]
 
     def settle(self, digest: str) -> None:
@@ -149,7 +149,7 @@ class TrustStore:
             with self._changing("pending", _Waiting) as file:
                 file.waiting = [one for one in file.waiting if one.digest != digest]
 
-    # PinChecks
+    # Pinned tools
 
     def pinned(self, identity: str) -> dict[str, Pinned] | None:
         """The tools of a server as they were agreed to; None when it was never seen."""
@@ -160,8 +160,8 @@ class TrustStore:
         with self._changing("pins", _Pins) as file:
             file.servers.pop(identity, None)
             file.servers[identity] = dict(tools)
-            while len(file.servers) > _MOST_SERVERS or (
-                len(file.servers) > 1 and len(msgspec.json.encode(file)) > _PIN_BYTES
+            while len(file.servers) > _MAX_SERVERS or (
+                len(file.servers) > 1 and len(msgspec.json.encode(file)) > _MAX_FILE_BYTES
             ):
                 del file.servers[next(iter(file.servers))]
 
@@ -178,7 +178,7 @@ class TrustStore:
                 if key := _private_key(path):  # another one was faster
                     return key
                 path.unlink(missing_ok=True)
-                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE_MODE)
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(made)
         return made
@@ -203,7 +203,7 @@ class TrustStore:
 
     @contextmanager
     def _locked(self) -> Generator[None]:
-        descriptor = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT, PRIVATE_FILE_MODE)
         try:
             _lock(descriptor)
             yield
@@ -229,5 +229,5 @@ def _private_key(path: Path) -> bytes | None:
         mode, key = path.stat().st_mode, read_regular(path)
     except OSError:
         return None
-    is_private = os.name != "posix" or not mode & _OTHERS
+    is_private = os.name != "posix" or not mode & (stat.S_IRWXG | stat.S_IRWXO)
     return key if is_private and len(key) == _KEY_BYTES else None

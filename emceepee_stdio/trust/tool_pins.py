@@ -17,9 +17,8 @@ __all__ = ["Changes", "Pinned", "compare", "pin", "pin_all"]
 
 # What a person reads first; whatever else a server says of a tool comes after it.
 _FIRST = ("title", "description", "inputSchema", "outputSchema", "annotations")
-# Of a larger tool only the hash is kept: that it changed can be told, but not how.
-_KEPT_CHARS = 8_000
-_MOST_TOOLS = 2_000
+_MAX_TEXT_CHARS = 8_000  # of a larger tool only the hash is kept: a change is told, not shown
+_MAX_TOOLS = 2_000  # of one server, to bound the file; tools beyond that are not pinned
 
 
 class Pinned(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -58,14 +57,14 @@ def pin(tool: Mapping[str, object]) -> Pinned:
     text = _readable(parts)
     return Pinned(
         digest=hashlib.sha256(exact.encode("utf-8", "surrogatepass")).hexdigest(),
-        text=text if len(text) <= _KEPT_CHARS else "",
+        text=text if len(text) <= _MAX_TEXT_CHARS else "",
     )
 
 
 def pin_all(tools: Iterable[Mapping[str, object]]) -> dict[str, Pinned]:
     pinned: dict[str, Pinned] = {}
     for tool in tools:
-        if len(pinned) < _MOST_TOOLS:
+        if len(pinned) < _MAX_TOOLS:
             pinned[str(tool.get("name"))] = pin(tool)
     return pinned
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.journal import reader as reader_module
-from emceepee_stdio.journal import rotated_files as trail_module
+from emceepee_stdio.journal import rotated_files as files_module
 from emceepee_stdio.journal.files import JournalFile
 from emceepee_stdio.journal.reader import JournalReader, Line
 from emceepee_stdio.journal.records import Record
@@ -361,8 +361,8 @@ def test_backward_finds_what_forward_finds(
     lines: list[bytes], rest: bytes, block: int, longest: int
 ):
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trail_module, "_BLOCK", block)
-        patch.setattr(trail_module, "_LONGEST", longest)
+        patch.setattr(files_module, "_BLOCK_BYTES", block)
+        patch.setattr(files_module, "_MAX_PIECE_BYTES", longest)
         path = Path(directory) / "file"
         content = b"".join(line + b"\n" for line in lines)
         path.write_bytes(content + rest)
@@ -426,7 +426,7 @@ def test_old_files_are_not_even_opened(directory: Path, monkeypatch: pytest.Monk
         path = directory / name(n)
         path.write_bytes(line(f"{n}", at=NOON + 100 * n))
         os.utime(path, (NOON + 100 * n, NOON + 100 * n))
-    monkeypatch.setattr(reader_module, "_HELD", 0)
+    monkeypatch.setattr(reader_module, "_MAX_OPEN_FILES", 0)
     opened: list[str] = []
     really = os.open
 
@@ -501,7 +501,7 @@ def test_a_journal_line_has_its_time_and_its_record():
 def test_only_the_latest_files_are_held_and_the_others_are_still_followed(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(reader_module, "_HELD", 2)
+    monkeypatch.setattr(reader_module, "_MAX_OPEN_FILES", 2)
     processes = [Process(directory, n) for n in range(5)]
     for n, process in enumerate(processes):
         process.write(line(f"old {n}"))
@@ -523,7 +523,7 @@ def test_only_the_latest_files_are_held_and_the_others_are_still_followed(
 def test_where_an_open_file_cannot_be_renamed_nothing_stays_open(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(trail_module, "_HOLDS_FILES", False)
+    monkeypatch.setattr(files_module, "_HOLDS_FILES", False)
     process = Process(directory, 1)
     process.write(line("old"))
     reader = JournalReader(directory)

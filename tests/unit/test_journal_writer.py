@@ -339,7 +339,7 @@ def test_without_stderr_everything_is_in_the_file_only(tmp_path: Path):
 
 def test_stderr_is_written_whole_even_in_pieces(monkeypatch: pytest.MonkeyPatch):
     reader, end = os.pipe()
-    monkeypatch.setattr(writer, "_STDERR", end)
+    monkeypatch.setattr(writer, "_STDERR_FD", end)
     write = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, bytes(data)[:3]))
     writer.write_to_stderr(b"one two three\n")

@@ -255,7 +255,7 @@ def test_a_write_that_fails_half_way_leaves_the_file_as_it_was(
 
 
 def test_so_many_agreements_are_kept_the_newest(directory: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "_MOST_APPROVALS", 5)
+    monkeypatch.setattr(module, "_MAX_APPROVALS", 5)
     store = TrustStore(directory)
     for i in range(8):
         store.approve(f"{i}", name="s", at=AT)
@@ -272,7 +272,7 @@ def test_so_many_wait_the_newest(directory: Path):
 def test_the_pins_of_so_many_servers_are_kept_the_last_seen(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(module, "_MOST_SERVERS", 3)
+    monkeypatch.setattr(module, "_MAX_SERVERS", 3)
     store = TrustStore(directory)
     for name in ("a", "b", "c", "a", "d"):
         store.pin(name, {"t": Pinned(digest=name)})
@@ -283,7 +283,7 @@ def test_the_pins_of_so_many_servers_are_kept_the_last_seen(
 def test_the_file_of_pins_does_not_grow_beyond_its_size(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(module, "_PIN_BYTES", 10_000)
+    monkeypatch.setattr(module, "_MAX_FILE_BYTES", 10_000)
     store = TrustStore(directory)
     for i in range(10):
         store.pin(f"{i}", {"t": Pinned(digest="d", text="x" * 3_000)})
@@ -295,7 +295,7 @@ def test_the_file_of_pins_does_not_grow_beyond_its_size(
 
 
 def test_the_bounds_are_those_of_a_person():
-    bounds = (module._MOST_APPROVALS, module._MOST_PENDING, module._MOST_SERVERS)
+    bounds = (module._MAX_APPROVALS, module._MAX_PENDING, module._MAX_SERVERS)
     assert bounds == (1_000, 100, 300)
 
 
