@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from math import inf
 from typing import Any, cast
 
 from emceepee_stdio.cli.one_shot import OneShotSession
@@ -14,14 +15,12 @@ from emceepee_stdio.wire.codec import to_json
 
 __all__ = ["answer_questions"]
 
-_FOREVER = 365 * 86_400.0
-
 
 async def answer_questions(here: OneShotSession, terminal: Terminal) -> None:
     """For as long as it runs: one question after the other."""
     session = here.runtime.session
     while True:
-        await session.until(lambda: bool(session.requests.pending()), within=_FOREVER)
+        await session.until(lambda: bool(session.requests.pending()), within=inf)
         for asked in session.requests.pending():
             answer = await _answer(here, asked, terminal)
             if asked.id not in [one.id for one in session.requests.pending()]:

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from emceepee_stdio.cli.config import JsonOption
+from emceepee_stdio.cli.exit_codes import FAILED
 from emceepee_stdio.cli.interrupts import interrupts
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.clock import Clock
@@ -20,8 +21,6 @@ from emceepee_stdio.trust.approval_request import shown
 from emceepee_stdio.trust.store import Approval, Pending, TrustStore, default_trust_directory
 
 __all__ = ["approve"]
-
-_REFUSED = 1
 
 
 def approve(
@@ -126,11 +125,11 @@ def _answer(store: TrustStore, wanted: str, terminal: Terminal) -> None:
     allowed = _asked(terminal)
     if allowed is None:
         terminal.note("Not answered: it goes on waiting.")
-        raise typer.Exit(_REFUSED)
+        raise typer.Exit(FAILED)
     if not allowed:
         store.settle(found.digest)
         terminal.line("Refused, and forgotten.")
-        raise typer.Exit(_REFUSED)
+        raise typer.Exit(FAILED)
     clock = Clock()
     if found.tools is not None and found.identity is not None:
         store.pin(found.identity, found.tools)

@@ -13,7 +13,7 @@ import anyio
 import msgspec
 
 from emceepee_stdio.backends.backend_events import LogSource
-from emceepee_stdio.cli.one_shot import OneShotSession, visit
+from emceepee_stdio.cli.one_shot import OneShotSession, one_shot_session
 from emceepee_stdio.cli.report import Check, Status
 from emceepee_stdio.config import BrokenServer, ServerConfig, Settings
 from emceepee_stdio.errors import CannotConnect, ProxyError, WrongCredentials
@@ -25,8 +25,8 @@ from emceepee_stdio.wire.environment import child_directory, child_environment, 
 __all__ = ["broken_check", "check_backends"]
 
 _KINDS = ("tools", "resources", "resource_templates", "prompts")
-_SHOWN_LINES = 5
-_LINE_CHARS = 300
+_SHOWN_LINES = 5  # of stderr: a program mostly ends with its error
+_SHOWN_LINE_CHARS = 300  # a few lines of a terminal
 # What a failed import, and a package that is not there, look like on stderr.
 _BROKEN_IMPORT = re.compile(r"(?:ModuleNotFound|Import|Attribute)Error\b.*|Cannot find module.*")
 _NO_PACKAGE = re.compile(
@@ -59,7 +59,7 @@ async def check_backends(
     """One check for each server, in their order. `shell_path` is the PATH of the person's shell."""
     found: dict[str, Check] = {}
 
-    async with visit(settings, environ=environ, within=within) as here:
+    async with one_shot_session(settings, environ=environ, within=within) as here:
 
         async def look(server: ServerConfig) -> None:
             found[server.name] = await _Patient(
@@ -321,7 +321,7 @@ class _Patient:
         if ring is None:
             return []
         last = ring.last(_SHOWN_LINES, lambda logged: logged.line.source is source)
-        return [self._shown(logged.line.text)[:_LINE_CHARS] for logged in last]
+        return [self._shown(logged.line.text)[:_SHOWN_LINE_CHARS] for logged in last]
 
     def _shown(self, text: str) -> str:
         return self._here.shown(text)

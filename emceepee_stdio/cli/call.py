@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 import typer
 
 from emceepee_stdio.cli.config import ConfigOption, JsonOption
+from emceepee_stdio.cli.exit_codes import CREDENTIALS_REFUSED, FAILED, SERVER_FAILED
 from emceepee_stdio.cli.interrupts import interrupts
 from emceepee_stdio.cli.ls import TimeoutOption, chosen
 from emceepee_stdio.cli.terminal import Terminal
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["call"]
 
-_TOOL_FAILED, _AUTH, _BACKEND = 1, 3, 4
-_TIMEOUT = 120.0
+_TIMEOUT_S = 120.0  # a first start may download the server, and then the tool runs
 
 
 def call(
@@ -42,7 +42,7 @@ def call(
         ),
     ] = None,
     *,
-    timeout: TimeoutOption = _TIMEOUT,
+    timeout: TimeoutOption = _TIMEOUT_S,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -62,7 +62,7 @@ def call(
         raise typer.Exit(_failed(server, outcome, terminal))
     _show(outcome.result, terminal, as_json=as_json)
     if outcome.result.get("isError"):
-        raise typer.Exit(_TOOL_FAILED)
+        raise typer.Exit(FAILED)
 
 
 def _show(result: Mapping[str, Any], terminal: Terminal, *, as_json: bool) -> None:
@@ -113,11 +113,11 @@ async def _run(
     import anyio  # noqa: PLC0415 - see above
 
     from emceepee_stdio.cli.answering import answer_questions  # noqa: PLC0415 - see above
-    from emceepee_stdio.cli.one_shot import visit  # noqa: PLC0415 - see above
+    from emceepee_stdio.cli.one_shot import one_shot_session  # noqa: PLC0415 - see above
 
     outcome = _Outcome(None, None, reached=False)
     async with (
-        visit(settings, environ=os.environ, within=within) as here,
+        one_shot_session(settings, environ=os.environ, within=within) as here,
         anyio.create_task_group() as tasks,
     ):
         tasks.start_soon(answer_questions, here, terminal)
@@ -182,9 +182,9 @@ def _failed(server: str, outcome: _Outcome, terminal: Terminal) -> int:
         more = "Give it more time with --timeout SECONDS."
         terms = f"See what its tools take: emceepee ls {name} --json"
         terminal.note(more if isinstance(failure, errors.CallTimeout) else terms)
-        return _TOOL_FAILED
+        return FAILED
     terminal.note(f"See why: emceepee doctor {name}")
-    return _AUTH if isinstance(failure, WrongCredentials) else _BACKEND
+    return CREDENTIALS_REFUSED if isinstance(failure, WrongCredentials) else SERVER_FAILED
 
 
 def _block(block: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import stat
 import sys
 from pathlib import Path
 
@@ -17,8 +18,6 @@ from emceepee_stdio.journal.redact import MARKER, redact_env
 from emceepee_stdio.wire.stragglers import leftovers
 
 __all__ = ["config_checks", "environment_checks", "registration_checks"]
-
-_OTHERS = 0o077
 
 
 def environment_checks(config: Config) -> list[Check]:
@@ -121,7 +120,7 @@ def _config(
 
 
 def _shows_secrets(config: Config, file: Path) -> bool:
-    if os.name != "posix" or not file.stat().st_mode & _OTHERS:
+    if os.name != "posix" or not file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         return False
     return any(
         server.headers or MARKER in redact_env(server.env).values() for server in config.servers

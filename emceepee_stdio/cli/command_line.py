@@ -17,6 +17,7 @@ from emceepee_stdio.cli.approve import approve
 from emceepee_stdio.cli.call import call
 from emceepee_stdio.cli.demo import demo
 from emceepee_stdio.cli.doctor import doctor
+from emceepee_stdio.cli.exit_codes import FAILED
 from emceepee_stdio.cli.install import install, uninstall
 from emceepee_stdio.cli.ls import ls
 from emceepee_stdio.cli.serve_help import serve
@@ -27,8 +28,7 @@ from emceepee_stdio.errors import ProxyError
 
 __all__ = ["app", "run"]
 
-_FAILURE = 1
-_STDOUT = 1
+_STDOUT_FD = 1
 
 app = typer.Typer(
     name="emceepee",
@@ -83,7 +83,7 @@ def run() -> int:
         if _debugging():
             raise
         Terminal().note(f"emceepee: {error}")
-        return _FAILURE
+        return FAILED
     except BrokenPipeError:
         _abandon_stdout()
         return 0
@@ -95,7 +95,7 @@ def run() -> int:
             f"emceepee: The system refused something: {error.strerror or type(error).__name__}"
             f"{where}. See to the permissions there, and run the command again."
         )
-        return _FAILURE
+        return FAILED
     except Exception as error:
         if _debugging():
             raise
@@ -104,14 +104,14 @@ def run() -> int:
             f"emceepee: an unexpected {type(error).__name__} stopped this command. "
             "Run it as `emceepee --debug …` to see where, and report that."
         )
-        return _FAILURE
+        return FAILED
     return 0
 
 
 def _abandon_stdout() -> None:
     """Whoever read it has enough: what is left in the buffer goes nowhere, quietly."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, _STDOUT)
+    os.dup2(nowhere, _STDOUT_FD)
     os.close(nowhere)
 
 

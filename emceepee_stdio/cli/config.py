@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from emceepee_stdio.cli.exit_codes import FAILED
 from emceepee_stdio.cli.import_servers import import_servers
 from emceepee_stdio.cli.install import DryRunOption
 from emceepee_stdio.cli.terminal import Terminal
@@ -25,7 +26,6 @@ __all__ = ["app"]
 app = typer.Typer(no_args_is_help=True, help="Look at the configuration, and change it.")
 app.command("import")(import_servers)
 
-_PROBLEMS = 1
 # What a command line that we print has in place of a value that we do not show.
 _TO_FILL_IN = "…"
 _REFERENCE = re.compile(r"(?:Bearer )?\$\{[^}]*\}")
@@ -194,7 +194,7 @@ def check(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     else:
         _say_problems(loaded, terminal)
     if not healthy:
-        raise typer.Exit(_PROBLEMS)
+        raise typer.Exit(FAILED)
 
 
 @app.command()

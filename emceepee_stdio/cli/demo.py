@@ -16,14 +16,14 @@ from typing import Any
 
 import typer
 
+from emceepee_stdio.cli.exit_codes import FAILED
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.clock import Clock
 
 __all__ = ["demo"]
 
-_FAILED = 1
-_WIDTH = 78
-_PATIENCE = 30.0
+_MAX_LINE_CHARS = 78  # fits into a terminal of 80 columns
+_EXIT_TIMEOUT_S = 30.0  # far longer than the proxy takes to stop its servers
 _SERVER = Path(__file__).with_name("demo_server.py")
 
 
@@ -102,11 +102,11 @@ def demo() -> None:
         raise
     except (_Broken, OSError, KeyError, ValueError) as error:
         terminal.note(f"emceepee demo: this should not have happened: {error}")
-        raise typer.Exit(_FAILED) from None
+        raise typer.Exit(FAILED) from None
     if process.returncode != 0:
         code = process.returncode
         terminal.note(f"emceepee demo: the proxy ended with code {code} instead of 0.")
-        raise typer.Exit(_FAILED)
+        raise typer.Exit(FAILED)
     terminal.line(f"\nEverything came true, in {clock.now() - start:.1f} s.", style="bold green")
     terminal.line("Next: `emceepee install claude-desktop`, or another client: `emceepee install`.")
 
@@ -181,7 +181,7 @@ def _leave(process: subprocess.Popen[bytes]) -> None:
         with suppress(OSError):
             process.stdin.close()
     try:
-        process.wait(timeout=_PATIENCE)
+        process.wait(timeout=_EXIT_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
 
@@ -206,4 +206,4 @@ def _fact(texts: list[str], *path: str | int) -> Any:
 
 def _cut(line: str) -> str:
     line = line.replace("\n", " ")
-    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"
+    return line if len(line) <= _MAX_LINE_CHARS else line[: _MAX_LINE_CHARS - 1] + "…"

@@ -12,6 +12,7 @@ import typer
 
 from emceepee_stdio.cli.checks import config_checks, environment_checks, registration_checks
 from emceepee_stdio.cli.config import ConfigOption, JsonOption
+from emceepee_stdio.cli.exit_codes import CREDENTIALS_REFUSED, FAILED, SERVER_FAILED
 from emceepee_stdio.cli.install import registered_environments
 from emceepee_stdio.cli.interrupts import interrupts
 from emceepee_stdio.cli.report import Check, Report, report_schema
@@ -22,8 +23,7 @@ from emceepee_stdio.errors import ConfigInvalid
 
 __all__ = ["doctor"]
 
-_FAILURE, _AUTH, _BACKEND = 1, 3, 4
-_TIMEOUT = 30.0
+_TIMEOUT_S = 30.0  # a first start may download the server, but a person waits
 _STYLES = {"ok": "green", "warning": "yellow", "off": "dim", "auth": "red", "failed": "bold red"}
 # What a program gets that a desktop starts: none of the shell's profile was read for it.
 _DESKTOP_PATHS = {
@@ -46,7 +46,7 @@ def doctor(
             max=3600,
             help="How long each server may take; all are tried at once.",
         ),
-    ] = _TIMEOUT,
+    ] = _TIMEOUT_S,
     desktop_env: Annotated[
         bool,
         typer.Option(
@@ -186,10 +186,10 @@ def _verdict(report: Report) -> str:
 def _exit_code(report: Report) -> int:
     failed = {check.category for check in report.checks if check.status == "failed"}
     if "backend" in failed:
-        return _BACKEND
+        return SERVER_FAILED
     if failed:
-        return _FAILURE
-    return _AUTH if any(check.status == "auth" for check in report.checks) else 0
+        return FAILED
+    return CREDENTIALS_REFUSED if any(check.status == "auth" for check in report.checks) else 0
 
 
 def _list(value: object) -> list[object]:

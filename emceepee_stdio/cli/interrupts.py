@@ -15,8 +15,7 @@ __all__ = ["Interrupts", "interrupts"]
 
 T = TypeVar("T")
 
-# Clearing away takes less; who presses after that has waited in vain, and is let go at once.
-_PATIENCE = 5.0
+_MAX_CLEANUP_S = 5.0  # longer than cleaning up should take; a later Ctrl-C ends the process at once
 
 
 class Interrupts:
@@ -31,9 +30,9 @@ class Interrupts:
         return f"<Interrupts first={self._first}>"
 
     def listen(self) -> None:
-        """From now on; a process that was started deaf to Ctrl-C stays so."""
+        """From now on; a process that was started to ignore Ctrl-C still does."""
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._heard)
+            signal.signal(signal.SIGINT, self._on_signal)
 
     def run(self, main: Callable[[], Awaitable[T]]) -> T:
         """Run it on the event loop, where Ctrl-C cancels it instead of tearing it apart."""
@@ -82,13 +81,13 @@ class Interrupts:
                 signal.set_wakeup_fd(before)
         cancel()
 
-    def _heard(self, _number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         now = self._clock.now()
         if self._first is None:
             self._first = now
             if not self._on_loop:
                 raise KeyboardInterrupt
-        elif now - self._first > _PATIENCE:
+        elif now - self._first > _MAX_CLEANUP_S:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.raise_signal(signal.SIGINT)
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from emceepee_stdio.cli.config import ConfigOption, JsonOption
+from emceepee_stdio.cli.exit_codes import CREDENTIALS_REFUSED, SERVER_FAILED
 from emceepee_stdio.cli.interrupts import interrupts
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config import Config, ServerConfig, Settings, load_file
@@ -16,10 +17,8 @@ from emceepee_stdio.config.fields import nearest
 
 __all__ = ["TimeoutOption", "chosen", "ls"]
 
-_AUTH = 3
-_BACKEND = 4
-_TIMEOUT = 30.0
-_DESCRIPTION_CHARS = 100
+_TIMEOUT_S = 30.0  # a first start may download the server, but a person waits
+_DESCRIPTION_CHARS = 100  # about a line of a table
 _KINDS = {
     "tools": "name",
     "prompts": "name",
@@ -37,7 +36,7 @@ def ls(
         str | None, typer.Argument(metavar="[SERVER]", help="Only this server, with descriptions.")
     ] = None,
     *,
-    timeout: TimeoutOption = _TIMEOUT,
+    timeout: TimeoutOption = _TIMEOUT_S,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -67,7 +66,7 @@ def ls(
             terminal.note(f"{one['name']}: {one['error']}")
     if failed := [one["name"] for one in found if "error" in one]:
         terminal.note(f"See why: emceepee doctor {shlex.join(failed)}")
-        raise typer.Exit(_AUTH if refused.issuperset(failed) else _BACKEND)
+        raise typer.Exit(CREDENTIALS_REFUSED if refused.issuperset(failed) else SERVER_FAILED)
 
 
 def chosen(name: str, config: Config) -> ServerConfig:
@@ -93,11 +92,11 @@ async def _gather(
 ) -> list[dict[str, Any]]:
     import anyio  # noqa: PLC0415 - see above
 
-    from emceepee_stdio.cli.one_shot import visit  # noqa: PLC0415 - see above
+    from emceepee_stdio.cli.one_shot import one_shot_session  # noqa: PLC0415 - see above
     from emceepee_stdio.errors import ProxyError, WrongCredentials  # noqa: PLC0415 - see above
 
     found: dict[str, dict[str, Any]] = {}
-    async with visit(settings, environ=os.environ, within=within) as here:
+    async with one_shot_session(settings, environ=os.environ, within=within) as here:
 
         async def ask(server: ServerConfig) -> None:
             backend = await here.open(server)

@@ -19,9 +19,9 @@ from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Origin
 from emceepee_stdio.wire.process import StopTimes
 
-__all__ = ["OneShotSession", "visit"]
+__all__ = ["OneShotSession", "one_shot_session"]
 
-_STOP = StopTimes(term=0.2, kill=0.6)
+_STOP = StopTimes(term=0.2, kill=0.6)  # s: a person waits for the command to end
 
 
 class OneShotSession:
@@ -45,16 +45,16 @@ class OneShotSession:
 
 
 @asynccontextmanager
-async def visit(
+async def one_shot_session(
     settings: Settings, *, environ: Mapping[str, str], within: float
 ) -> AsyncGenerator[OneShotSession]:
     """The session; every server in it is stopped at its end."""
     clock = Clock()
-    patience = max(round(within * 1000), 1)
+    timeout_ms = max(round(within * 1000), 1)
     settings = msgspec.structs.replace(
         settings,
         timeouts=msgspec.structs.replace(
-            settings.timeouts, connect_ms=patience, request_ms=patience
+            settings.timeouts, connect_ms=timeout_ms, request_ms=timeout_ms
         ),
         fixed=msgspec.structs.replace(
             settings.fixed, stop_term_s=_STOP.term, stop_kill_s=_STOP.kill

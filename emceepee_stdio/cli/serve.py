@@ -18,7 +18,7 @@ from emceepee_stdio.front.hello import Handover
 
 __all__ = ["OPTIONS", "Option", "serve_greeted"]
 
-_USAGE = 2
+_USAGE_EXIT_CODE = 2  # what argparse ends with, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ def serve_greeted(
         extra = [_server(text) for text in options.server]
     except (ValueError, ProxyError) as error:
         sys.stderr.write(f"emceepee serve: {error}\n")
-        return _USAGE
+        return _USAGE_EXIT_CODE
     if handover.ended and not handover.unread:
         return 0
     from emceepee_stdio.app import run  # noqa: PLC0415 - a wrong command line need not pay for it

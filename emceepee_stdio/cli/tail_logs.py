@@ -22,6 +22,7 @@ from zlib import crc32
 import msgspec
 import typer
 
+from emceepee_stdio.cli.exit_codes import FAILED
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import load_file
@@ -34,15 +35,14 @@ from emceepee_stdio.state.patterns import Pattern
 
 __all__ = ["tail_logs"]
 
-_LINES = 20
-_POLL_SECONDS = 0.1
-_STDOUT = 1
-_FAILURE = 1
+_DEFAULT_LINES = 20  # fits on one screen
+_POLL_S = 0.1  # a person takes this for at once
+_STDOUT_FD = 1
 # The person waits for their own pattern, so it may take a while; it must not hang.
-_PATTERN_SECONDS = 2.0
+_PATTERN_TIMEOUT_S = 2.0
 
 _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])", re.ASCII)
-_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 _RANKS = {level.value: rank for rank, level in enumerate(Level)}
 _EVENTS = frozenset(str(event) for event in JournalEvent)
@@ -74,7 +74,7 @@ def tail_logs(  # noqa: PLR0913 - one for each option
             metavar="N",
             min=0,
             help="How many of the past lines to show first.",
-            show_default=f"{_LINES}; with --since all",
+            show_default=f"{_DEFAULT_LINES}; with --since all",
         ),
     ] = None,
     follow: Annotated[
@@ -144,7 +144,7 @@ def tail_logs(  # noqa: PLR0913 - one for each option
         only_records=as_json,
     )
     start = -inf if since is None else _instant(since, clock)
-    count = _LINES if lines is None and since is None else lines
+    count = _DEFAULT_LINES if lines is None and since is None else lines
     directory = log_dir or _directory(os.environ)
     view = None if as_json else _View(clock, os.environ, wraps=wrap)
     try:
@@ -155,7 +155,7 @@ def tail_logs(  # noqa: PLR0913 - one for each option
         why = error.strerror or type(error).__name__
         Terminal().note(f"emceepee: The journals in {directory} cannot be read: {why}.")
         Terminal().note("Say where they are with --log-dir, or mend the directory's permissions.")
-        raise typer.Exit(_FAILURE) from None
+        raise typer.Exit(FAILED) from None
 
 
 def _tail(
@@ -176,7 +176,7 @@ def _tail(
         for line in reader.read():
             if wanted(line):
                 _write(line.raw.decode() if view is None else view.show(line))
-        if not follow or _reader_leaves_within(_POLL_SECONDS):
+        if not follow or _reader_leaves_within(_POLL_S):
             break
     reader.close()
 
@@ -222,7 +222,7 @@ class _View:
 
     def __init__(self, clock: Clock, environ: Mapping[str, str], *, wraps: bool) -> None:
         self._clock = clock
-        self._on_terminal = os.isatty(_STDOUT)
+        self._on_terminal = os.isatty(_STDOUT_FD)
         self._wraps = wraps
         self._coloured = (
             self._on_terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
@@ -318,14 +318,14 @@ def _local(at: float) -> datetime:
 
 def _pattern(text: str | None) -> Pattern | None:
     try:
-        return None if text is None else Pattern(text, timeout=_PATTERN_SECONDS)
+        return None if text is None else Pattern(text, timeout=_PATTERN_TIMEOUT_S)
     except InvalidPattern as error:
         raise typer.BadParameter(error.fact, param_hint="--grep") from None
 
 
 def _instant(text: str, clock: Clock) -> float:
     if ago := _AGO.fullmatch(text.strip()):
-        return clock.epoch(clock.now()) - float(ago[1]) * _SECONDS[ago[2]]
+        return clock.epoch(clock.now()) - float(ago[1]) * _SECONDS_PER_UNIT[ago[2]]
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
@@ -361,17 +361,17 @@ def _reader_leaves_within(seconds: float) -> bool:
         threading.Event().wait(seconds)
         return False
     poller = select.poll()
-    poller.register(_STDOUT, 0)
+    poller.register(_STDOUT_FD, 0)
     return bool(poller.poll(seconds * 1000))
 
 
 def _goes_to_a_pipe() -> bool:
-    mode = os.fstat(_STDOUT).st_mode
+    mode = os.fstat(_STDOUT_FD).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
 def _abandon_stdout() -> None:
     """Let what is still buffered go nowhere, so that the end of the process cannot fail on it."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, _STDOUT)
+    os.dup2(nowhere, _STDOUT_FD)
     os.close(nowhere)

@@ -25,7 +25,7 @@ __all__ = [
     "plain",
 ]
 
-_MAX_DEPTH = 100
+_MAX_DEPTH = 100  # the parser is recursive: stay far from Python's limit of 1000
 
 BLANK = re.compile(r"[ \t]*+")
 COMMENT = re.compile(r"//[^\n]*+|/\*(?s:.*?)\*/")

@@ -17,18 +17,18 @@ from emceepee_stdio.config.server import label
 from emceepee_stdio.config.settings import read_settings
 from emceepee_stdio.errors import ConfigInvalid
 
-__all__ = ["PATH_VARIABLE", "default_path", "load_file", "load_text"]
+__all__ = ["PATH_VARIABLE", "SECTIONS", "default_path", "load_file", "load_text"]
 
 PATH_VARIABLE = "EMCEEPEE_CONFIG"
+SECTIONS = ("mcpServers", "servers", "context_servers")
 
 _SETTINGS = "emceepee"
-_SECTIONS = ("mcpServers", "servers", "context_servers")
-# The top level of a client's own file is full of keys that are not ours to judge.
-_TYPO_CUTOFF = 0.8
-_EXCERPT_CHARS = 40
+# Strict, because the top level of a client's own file is full of keys that are not ours to judge.
+_TYPO_MIN_SIMILARITY = 0.8
+_EXCERPT_CHARS = 40  # on each side of the mistake: a line of a terminal
 # In a broken document only the words of the format and punctuation are sure to be no secrets.
 _TOKEN = re.compile(r'(?P<plain>[{}\[\],:]|\s)|"(?P<text>(?:[^"\\]|\\.)*)"|.')
-_WORDS = frozenset((*_SECTIONS, _SETTINGS, *KNOWN_KEYS))
+_WORDS = frozenset((*SECTIONS, _SETTINGS, *KNOWN_KEYS))
 
 
 def default_path(environ: Mapping[str, str]) -> Path:
@@ -111,7 +111,7 @@ def _config(document: object, *, environ: Mapping[str, str], source: str) -> Con
     if not is_object(document):
         raise ConfigInvalid(f"{source}: expected a JSON object at the top.")
     entries = Entries(environ)
-    for section in _SECTIONS:
+    for section in SECTIONS:
         _read_section(document.get(section), entries, section=section, source=source)
     warnings = [*_typos(document), *entries.warnings]
     settings = read_settings(document.get(_SETTINGS), environ=environ, warnings=warnings)
@@ -139,11 +139,11 @@ def _read_section(value: object, entries: Entries, *, section: str, source: str)
 
 
 def _typos(document: Mapping[str, object]) -> Iterator[str]:
-    known = (*_SECTIONS, _SETTINGS)
+    known = (*SECTIONS, _SETTINGS)
     for key in document:
         if key in SettingsSection.__struct_fields__:
             yield f"{label(key)} is ignored where it stands: it belongs inside '{_SETTINGS}'."
         elif key not in known:
-            near = nearest(key, known, cutoff=_TYPO_CUTOFF)
+            near = nearest(key, known, cutoff=_TYPO_MIN_SIMILARITY)
             if near:
                 yield f"{label(key)} is not a known key and is ignored; did you mean '{near}'?"

@@ -13,12 +13,11 @@ from emceepee_stdio.config.entries import Entries
 from emceepee_stdio.config.expand import UnsetVariable, expand
 from emceepee_stdio.config.fields import is_list, is_object
 from emceepee_stdio.config.jsonc import Steps
-from emceepee_stdio.config.load import load_text
+from emceepee_stdio.config.load import SECTIONS, load_text
 from emceepee_stdio.config.server import label
 from emceepee_stdio.errors import ConfigInvalid
 
 __all__ = [
-    "SECTIONS",
     "ConfigLocation",
     "Outcome",
     "judge",
@@ -27,8 +26,6 @@ __all__ = [
     "remove_server",
     "take_over",
 ]
-
-SECTIONS = ("mcpServers", "servers", "context_servers")
 
 # What only an editor can fill in.
 _EDITOR_VARIABLE = re.compile(

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emceepee_stdio.config import load, toml_tables
+from emceepee_stdio.config import toml_tables
 from emceepee_stdio.config.clients import CLIENTS, Client, ClientKey, is_ours
 from emceepee_stdio.config.jsonc import CannotEdit, Unreadable
 from emceepee_stdio.config.own_file import (
-    SECTIONS,
     judge,
     places,
     put_server,
@@ -110,7 +109,6 @@ def test_claude_desktop_as_a_windows_package_is_looked_for_first():
 
 def test_the_table_has_every_name_that_the_command_line_takes():
     assert tuple(CLIENTS) == get_args(ClientKey)
-    assert SECTIONS == load._SECTIONS
 
 
 def test_what_shows_that_a_client_is_there():
