@@ -2,7 +2,7 @@
 
 Most results are complete when they come, and then nothing here waits. A server that needs an answer
 of the client first says so in its result (modern era) or in an error that names URLs (2025-11-25):
-only then a task goes through the rounds. All of it happens on the connection that the request went
+only then a task makes the round trips. All of it happens on the connection that the request went
 out on, or not at all.
 """
 
@@ -15,7 +15,7 @@ from msgspec import Raw
 from emceepee_stdio.backends.backend_events import Emit
 from emceepee_stdio.backends.base import EXCERPT_BYTES, Cancel, Era, OnResult, RemoteError
 from emceepee_stdio.backends.connection import Connection
-from emceepee_stdio.backends.input_required import InputRounds, required_urls
+from emceepee_stdio.backends.input_required import MultiRoundTrip, required_urls
 from emceepee_stdio.backends.result_types import COMPLETE, result_type
 from emceepee_stdio.backends.supervisor import Supervisor
 from emceepee_stdio.clock import Clock
@@ -86,7 +86,7 @@ class Exchange:
     async def _complete(self, connection: Connection, outcome: Raw | ProxyError) -> Raw:
         """Ask the client what the server needs to know, until there is a result."""
         context = self._context
-        rounds = InputRounds(
+        round_trips = MultiRoundTrip(
             context.server,
             connection,
             self._request,
@@ -96,11 +96,11 @@ class Exchange:
         )
         try:
             if isinstance(outcome, RemoteError) and connection.is_modern:
-                result = await rounds.run(await self._with_headers(connection, outcome))
+                result = await round_trips.run(await self._with_headers(connection, outcome))
             elif isinstance(outcome, RemoteError):
-                result = await rounds.consent(outcome)
+                result = await round_trips.consent(outcome)
             else:
-                result = await rounds.run(outcome if isinstance(outcome, Raw) else Raw())
+                result = await round_trips.run(outcome if isinstance(outcome, Raw) else Raw())
         except ProxyError as error:
             raise self._advised(error, connection) from None
         judged = self._judged(result, connection)

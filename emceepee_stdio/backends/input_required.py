@@ -34,7 +34,7 @@ from emceepee_stdio.json_values import mapping
 from emceepee_stdio.wire.codec import RpcError
 from emceepee_stdio.wire.peer import OutgoingRequest
 
-__all__ = ["InputRounds", "required_urls"]
+__all__ = ["MultiRoundTrip", "required_urls"]
 
 _URL_REQUIRED = -32042
 _VISITS = 3  # a server that still wants a visit after so many is not going to be content
@@ -112,7 +112,7 @@ class _Round:
         return {k: said for k, said in self.outcomes.items() if not isinstance(said, RpcError)}
 
 
-class InputRounds:
+class MultiRoundTrip:
     """Makes a call again until its result is complete."""
 
     def __init__(

@@ -6,8 +6,8 @@ one ends only when the new one is open; when the server ends it, it is opened ag
 Theory of operation. `renew` raises the revision of what is wanted. One task, `run`, compares what
 the open stream was opened for with what is wanted now, and opens another one where they differ: it
 sends `subscriptions/listen` in a task of its own, which lasts as long as the stream, and waits for
-the acknowledgement, which says what the server grants. Then the revision counts as settled, and
-whoever waits in `settled` goes on, granted or refused. A stream that ends although it had granted
+the acknowledgement, which says what the server grants. Then the revision counts as answered, and
+`wait_until_answered` returns, granted or refused. A stream that ends although it had granted
 something is broken: what was told meanwhile is lost, so `on_gap` drops the lists, and it is opened
 again after a pause that doubles. A refusal by a code that will not change is not tried again.
 """
@@ -76,7 +76,7 @@ class SubscriptionStream:
         self._ended_marks: list[Mark | None] = []
         self.failure: ProxyError | None = None
         self._revision = 1
-        self._settled = 0
+        self._answered_revision = 0
 
     def __repr__(self) -> str:
         return f"<SubscriptionStream {self._stream!r}>"
@@ -96,11 +96,11 @@ class SubscriptionStream:
         self._revision += 1
         self._connection.wakeup.wake()
 
-    async def settled(self) -> None:
-        """Until the server has answered what is wished for now."""
+    async def wait_until_answered(self) -> None:
+        """Until the server has answered what is wanted now."""
         revision = self._revision
         await self._connection.wakeup.wait_for(
-            lambda: self._connection.loss or self._settled >= revision
+            lambda: self._connection.loss or self._answered_revision >= revision
         )
         if self._connection.loss is not None:
             raise self._connection.lost_error()
@@ -116,7 +116,7 @@ class SubscriptionStream:
         self._connection.wakeup.wake()
 
     def hears(self, mark: Mark) -> bool:
-        """False for a stream that has ended, whose last words may come late."""
+        """False for a stream that has ended, whose last messages may come late."""
         return mark not in self._ended_marks
 
     async def run(self) -> None:
@@ -127,7 +127,7 @@ class SubscriptionStream:
                 revision, wanted = self._revision, self._wanted()
                 if self._stream is None or self._is_broken() or self._stream.wanted != wanted:
                     await self._open(wanted, tasks)
-                self._settled = revision
+                self._answered_revision = revision
                 self._connection.wakeup.wake()
                 await self._news(revision)
                 if self._stream is not None and self._is_broken():

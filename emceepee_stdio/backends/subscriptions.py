@@ -109,7 +109,7 @@ class Subscriptions:
         """A new connection: everything that was wanted before is wanted again."""
         if self._stream is not None:
             with anyio.move_on_after(within):
-                await self._stream.settled()
+                await self._stream.wait_until_answered()
             refused = set(self._uris).difference(map(str, self._stream.granted_uris))
             for uri in refused:
                 self._note(f"the subscription to {uri} was not restored")
@@ -136,7 +136,7 @@ class Subscriptions:
     async def _settle(self, stream: SubscriptionStream, within: float) -> None:
         stream.renew()
         with anyio.move_on_after(within):
-            await stream.settled()
+            await stream.wait_until_answered()
             return
         raise CallTimeout(f"{self._server} did not open its stream of changes in {within:g} s.")
 

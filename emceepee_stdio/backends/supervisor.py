@@ -139,7 +139,7 @@ class Supervisor(Sender):
                         on_done(self._gone())
                     raise
                 except Exception as error:  # noqa: BLE001 - it would end the backend for everybody
-                    outcome = self._in_our_words(error)
+                    outcome = self._as_our_error(error)
                 if not scope.cancel_called:
                     on_done(outcome)
 
@@ -220,7 +220,7 @@ class Supervisor(Sender):
                 self._gain(connection)
                 await self._serve(connection)
         except Exception as error:  # noqa: BLE001 - whatever a start raises is a failed start
-            failure = self._in_our_words(error)
+            failure = self._as_our_error(error)
             if gained is not None:
                 gained.lose(Loss(fact=failure.fact))
             elif not self._renew:
@@ -235,10 +235,10 @@ class Supervisor(Sender):
                 self._leave(connection)
             raise
         except Exception as error:
-            connection.lose(Loss(fact=self._in_our_words(error).fact))
+            connection.lose(Loss(fact=self._as_our_error(error).fact))
             raise
 
-    def _in_our_words(self, error: BaseException) -> ProxyError:
+    def _as_our_error(self, error: BaseException) -> ProxyError:
         """The boundary: whatever was raised on the way to the server, as an error of ours."""
         while isinstance(error, BaseExceptionGroup):
             error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]

@@ -122,7 +122,7 @@ def _answer(store: TrustStore, wanted: str, terminal: Terminal) -> None:
         raise EditRefused(
             "This is for a person to answer.", hint="Run the command yourself, at a terminal."
         )
-    allowed = _asked(terminal)
+    allowed = _is_allowed(terminal)
     if allowed is None:
         terminal.note("Not answered: it goes on waiting.")
         raise typer.Exit(FAILED)
@@ -140,7 +140,7 @@ def _answer(store: TrustStore, wanted: str, terminal: Terminal) -> None:
     terminal.line("Allowed. The model can try again now.")
 
 
-def _asked(terminal: Terminal) -> bool | None:
+def _is_allowed(terminal: Terminal) -> bool | None:
     # The event loop: not for those who only list.
     from emceepee_stdio.cli.prompt import ask_whether  # noqa: PLC0415 - see above
 

@@ -85,11 +85,11 @@ def _order(request_id: object, drink: str) -> None:
     """Ask first; the answer of the client is the answer to the order."""
 
     def served(answer: Message) -> None:
-        wish = _object(answer, "result")
-        if wish.get("action") != "accept":
+        reply = _object(answer, "result")
+        if reply.get("action") != "accept":
             _say(request_id, "No coffee, then.")
             return
-        content = _object(wish, "content")
+        content = _object(reply, "content")
         milk = "with milk" if content.get("milk") else "black"
         _say(request_id, f"One {drink}, {milk}, {content.get('sugar', 0)} lumps of sugar.")
 

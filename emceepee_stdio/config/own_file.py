@@ -89,7 +89,7 @@ def remove_server(text: str | None, name: str, *, source: str) -> str | None:
 
 
 def judge(name: str, entry: object, *, environ: Mapping[str, str]) -> str | None:
-    """A word on an entry that works, or may once a variable is set; raises if it never will."""
+    """A warning on an entry that works, or may once a variable is set; raises if it never will."""
     section = SECTIONS[0]
     try:
         expand(entry, environ=environ, path=f"{section}.{label(name)}")
@@ -124,12 +124,12 @@ def take_over(
             outcomes.append(Outcome(name, *reason))
             continue
         try:
-            word = judge(name, entry, environ=environ)
+            warning = judge(name, entry, environ=environ)
             text = put_server(text, name, entry if is_object(entry) else {}, source=source)
         except ConfigInvalid as error:
             outcomes.append(Outcome(name, "skipped", error.fact))
         else:
-            outcomes.append(Outcome(name, "taken", word or ""))
+            outcomes.append(Outcome(name, "taken", warning or ""))
     return text, outcomes
 
 

@@ -95,7 +95,7 @@ class ConsentRequests:
         text: str,
         digest: str,
         *,
-        patience: float,
+        within: float,
         on_ask: Callable[[], None],
         on_late: OnLate,
     ) -> Decision:
@@ -114,7 +114,7 @@ class ConsentRequests:
                 self._tasks.start_soon(self._client.keep_time)
         found.waiting += 1
         try:
-            with anyio.move_on_after(patience):
+            with anyio.move_on_after(within):
                 await found.answered.wait()
         finally:
             found.waiting -= 1
@@ -154,15 +154,15 @@ def _read(outcome: Raw) -> Decision:
 class ElicitedConsent:
     """The person behind a client of the handshake era."""
 
-    def __init__(self, questions: ConsentRequests, *, patience: float) -> None:
+    def __init__(self, questions: ConsentRequests, *, within: float) -> None:
         self._questions = questions
-        self._patience = patience
+        self._within = within
 
     async def confirm(
         self, text: str, digest: str, *, on_ask: Callable[[], None], on_late: OnLate
     ) -> Decision:
         return await self._questions.ask(
-            text, digest, patience=self._patience, on_ask=on_ask, on_late=on_late
+            text, digest, within=self._within, on_ask=on_ask, on_late=on_late
         )
 
 

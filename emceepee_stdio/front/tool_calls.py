@@ -108,7 +108,7 @@ class ToolCalls:
         self._unwritten: deque[tuple[int, list[Lease]]] = deque()
         self._calls: dict[RequestId, Call] = {}
         self.others: set[RequestId] = set()  # open, but no calls: streams, and readings that wait
-        self._patience: tuple[str, float] | None = None
+        self._client_ceiling: tuple[str, float] | None = None
         self._answered = anyio.Event()
         self._seals = StateSigner(runtime.clock)
         self._questions = ConsentRequests(
@@ -242,7 +242,7 @@ class ToolCalls:
             return InputRequiredConsent(self._seals, state=asked.state, responses=asked.responses)
         if not self._protocol.fills_forms:
             return None
-        return ElicitedConsent(self._questions, patience=self._ceiling())
+        return ElicitedConsent(self._questions, within=self._ceiling())
 
     def _answer(self, request_id: RequestId, call: Call, modern: bool, reply: Reply) -> None:  # noqa: FBT001 - given by position
         self._calls.pop(request_id, None)
@@ -289,15 +289,15 @@ class ToolCalls:
     def _ceiling(self) -> float:
         """How long this client waits, by the name that it gave last."""
         name = self._protocol.client_name
-        if self._patience is None or self._patience[0] != name:
+        if self._client_ceiling is None or self._client_ceiling[0] != name:
             settings = self._runtime.settings
             ceiling = ceiling_ms(
                 name,
                 default=settings.timeouts.client_ceiling_ms,
                 configured=settings.client_ceilings_ms,
             )
-            self._patience = (name, ceiling / 1000)
-        return self._patience[1]
+            self._client_ceiling = (name, ceiling / 1000)
+        return self._client_ceiling[1]
 
     def _forwarder(self, call: Call, token: int | str) -> Callable[[Raw], None]:
         """The backend's progress under the client's own token, or noted with the task."""

@@ -260,7 +260,7 @@ class Journal:
             request_id=request_id,
         )
 
-    def _own(self, event: JournalEvent, **data: object) -> Record:
+    def _own_record(self, event: JournalEvent, **data: object) -> Record:
         return self._record(event.level, event, data)
 
     def _say(self, record: Record) -> None:
@@ -278,7 +278,7 @@ class Journal:
         except OSError as error:
             failure = error
         if self._file.renewals > renewals_before:
-            self._say(self._own(JournalEvent.JOURNAL_RENEWED, path=self._file.path))
+            self._say(self._own_record(JournalEvent.JOURNAL_RENEWED, path=self._file.path))
         self._report_health(failure)
         written = self._file.lines - lines_before
         if written >= len(earlier):
@@ -287,29 +287,33 @@ class Journal:
         self._lost += missed
         self._lost_unreported += missed
         if failure is None and dropped:
-            self._say(self._own(JournalEvent.JOURNAL_DROPPED, count=dropped))
+            self._say(self._own_record(JournalEvent.JOURNAL_DROPPED, count=dropped))
         elif dropped:
             self._lost_unreported += dropped
 
     def _dropped_line(self, count: int) -> list[bytes]:
-        return [self._own(JournalEvent.JOURNAL_DROPPED, count=count).as_json()] if count else []
+        return (
+            [self._own_record(JournalEvent.JOURNAL_DROPPED, count=count).as_json()] if count else []
+        )
 
     def _report_health(self, failure: OSError | None) -> None:
         """Say it once when the file stops taking lines, and once when it takes them again."""
         path = self._file.path
         if failure is not None and not self._failing:
             why = failure.strerror or type(failure).__name__
-            self._say(self._own(JournalEvent.JOURNAL_UNWRITABLE, path=path, error=why))
+            self._say(self._own_record(JournalEvent.JOURNAL_UNWRITABLE, path=path, error=why))
         elif failure is None and self._failing:
             lost = self._lost_unreported
-            self._say(self._own(JournalEvent.JOURNAL_RECOVERED, path=path, lines_lost=lost))
+            self._say(self._own_record(JournalEvent.JOURNAL_RECOVERED, path=path, lines_lost=lost))
         self._failing = failure is not None
 
     def _carry_to_stderr(self, lines: list[bytes], dropped: int) -> None:
         if dropped:
             lines = [
                 *lines,
-                self._own(JournalEvent.JOURNAL_DROPPED, of="stderr", count=dropped).as_text(),
+                self._own_record(
+                    JournalEvent.JOURNAL_DROPPED, of="stderr", count=dropped
+                ).as_text(),
             ]
         for line in lines:
             with suppress(OSError, ValueError):

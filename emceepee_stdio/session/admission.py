@@ -58,7 +58,7 @@ class AdmissionControl:
         self._journal = journal
         self._agreed: set[str] = set()
         self._refused: set[str] = set()
-        self._in_vain = 0
+        self._unanswered = 0
 
     def __repr__(self) -> str:
         return f"<AdmissionControl {self._policy().mode}>"
@@ -114,7 +114,7 @@ class AdmissionControl:
             decision = await call.consent.confirm(
                 text,
                 digest,
-                on_ask=lambda: self._trouble(config),
+                on_ask=lambda: self._before_asking(config),
                 on_late=lambda kept: self._remember(config, digest, kept=kept),
             )
         match decision:
@@ -137,15 +137,15 @@ class AdmissionControl:
             case Decision.CANNOT_ASK:
                 raise await self._put_aside(config, text, digest)
 
-    def _trouble(self, config: ServerConfig) -> None:
-        """A person is about to be asked; there is an end to that."""
-        if self._in_vain >= _MAX_UNANSWERED:
+    def _before_asking(self, config: ServerConfig) -> None:
+        """Count that a person is about to be asked; raise when they were asked too often."""
+        if self._unanswered >= _MAX_UNANSWERED:
             raise PolicyDenied(
                 f"{config.name} was not added: the person was asked {_MAX_UNANSWERED} times "
                 "without agreeing, and is left in peace.",
                 hint=_HEADLESS,
             )
-        self._in_vain += 1
+        self._unanswered += 1
         self._record(JournalEvent.APPROVAL_REQUESTED, config)
 
     async def _put_aside(self, config: ServerConfig, text: str, digest: str) -> NeedsApproval:
@@ -173,7 +173,7 @@ class AdmissionControl:
         env = child_environment(around.environ, env=config.env, pass_env=config.pass_env, owner="")
         directory = around.cwd / child_directory(config.cwd, ours=around.cwd, home=around.home)
         found = resolve_command(config.command or "", path=env.get("PATH", ""), directory=directory)
-        program = os.path.abspath(directory / found)  # noqa: PTH100 - its backends must stay
+        program = os.path.abspath(directory / found)  # noqa: PTH100 - symbolic links must stay
         return approval_request_for(
             config,
             program=program,
@@ -198,7 +198,7 @@ class AdmissionControl:
 
     async def _remember(self, config: ServerConfig, digest: str, *, kept: bool) -> None:
         self._agreed.add(digest)
-        self._in_vain = 0
+        self._unanswered = 0
         self._record(JournalEvent.APPROVAL_GRANTED, config, remembered=kept)
         if kept:
             try:

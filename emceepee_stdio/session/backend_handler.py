@@ -38,7 +38,7 @@ __all__ = ["BackendHandler"]
 _LOG_LINE_CHARS = 16_384  # of one log message, as of a line on stderr; masking it stays short
 _LOGGER_CHARS = 1_000  # the name of a logger is a word
 
-_ASKED = {
+_REQUEST_EVENTS = {
     RequestKind.ELICITATION: EventType.ELICITATION_REQUEST,
     RequestKind.SAMPLING: EventType.SAMPLING_REQUEST,
 }
@@ -71,7 +71,7 @@ class BackendHandler:
             case PhaseChange():
                 self._phase_changed(server, event.masked(self._session.secrets.mask))
             case Question():
-                self._asked(server, event)
+                self._on_question(server, event)
             case Withdrawn():
                 self._withdrawn(event.key)
             case ProcessStarted():
@@ -202,7 +202,7 @@ class BackendHandler:
         write = self._journal.debug if line.source is LogSource.PROTOCOL else self._journal.info
         write(JournalEvent.SERVER_OUTPUT, server=server, source=line.source.value, text=line.text)
 
-    def _asked(self, server: str, question: Question) -> None:
+    def _on_question(self, server: str, question: Question) -> None:
         session = self._session
         asked = session.questions.admit(server, question, now=session.clock.now())
         if asked is None:
@@ -214,7 +214,7 @@ class BackendHandler:
             request_id=asked.id,
             kind=asked.kind.value,
         )
-        session.add(_ASKED[asked.kind], server=server, data={"request_id": asked.id})
+        session.add(_REQUEST_EVENTS[asked.kind], server=server, data={"request_id": asked.id})
         session.make_way(asked, question.call)
 
     def _withdrawn(self, key: object) -> None:

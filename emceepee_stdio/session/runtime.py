@@ -71,7 +71,7 @@ class Runtime:
             journal=journal,
         )
         self.trust = TrustStore(environment.trust)
-        self.gate = AdmissionControl(
+        self.admission = AdmissionControl(
             self.trust,
             policy=lambda: self.configured.config.settings.policy,
             configured=lambda: self.configured.config.servers,

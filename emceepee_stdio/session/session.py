@@ -359,12 +359,12 @@ class Session:
         data = {"request_id": asked.id, "reason": reason}
         self.tell(_CLOSED[asked.kind], server=asked.server, data=data)
 
-    def make_way(self, asked: PendingRequest, asking: object) -> None:
+    def make_way(self, asked: PendingRequest, asking_call: object) -> None:
         """A client that calls one tool at a time could not answer: let its calls go, soon."""
         self._queue.send_away(asked.server)
         grace = self.clock.now() + self.settings.fixed.promotion_grace_s
         for call in self._calls.waiting_on(asked.server):
-            if asking is call or (asking is None and self.settings.promote_on_input):
+            if asking_call is call or (asking_call is None and self.settings.promote_on_input):
                 call.questions.add(asked.id)
                 call.questions &= self.requests.open.keys()
                 if self.settings.promote_on_input:

@@ -132,7 +132,7 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
     if member is not None and member.config != config and not p.replace:
         raise ServerExists(f"{config.name} exists already, with other settings.")
     if member is None or member.config != config:
-        admission = await runtime.gate.admit(config, call, replaced=member)
+        admission = await runtime.admission.admit(config, call, replaced=member)
     backend = await runtime.servers.add(
         config,
         runtime.group(),
@@ -143,10 +143,10 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
     is_new = backend not in present
     if is_new:
         session.tell(EventType.SERVER_ADDED, server=config.name)
-    failure = await _settled(runtime, backend, call)
+    failure = await _connection_failure(runtime, backend, call)
     if failure is not None and is_new and backend in list(runtime.servers):
         await runtime.servers.remove(config.name)
-    _own(runtime, config.name, call, before)
+    _claim_events(runtime, config.name, call, before)
     if failure is not None:
         raise failure
     facts = describe(runtime, backend.snapshot())
@@ -172,7 +172,7 @@ async def remove_server(runtime: Runtime, p: RemoveServer, call: Call) -> Reply:
     questions = [asked.id for asked in session.requests.pending(server=p.name)]
     await runtime.servers.remove(p.name)
     session.tell(EventType.SERVER_REMOVED, server=p.name)
-    _own(runtime, p.name, call, before)
+    _claim_events(runtime, p.name, call, before)
     return Reply.json({"removed": p.name, "failed_tasks": tasks, "rejected_requests": questions})
 
 
@@ -194,7 +194,7 @@ async def reconnect_server(runtime: Runtime, p: ReconnectServer, call: Call) -> 
         else:
             await _reconnected(runtime, backend, call)
     finally:
-        _own(runtime, p.name, call, before)
+        _claim_events(runtime, p.name, call, before)
     return Reply.json(describe(runtime, backend.snapshot()))
 
 
@@ -274,7 +274,7 @@ def _printed(runtime: Runtime, name: str) -> list[str]:
     return [] if ring is None else [_cut(each.line.text) for each in ring.last(_PRINTED_LINES)]
 
 
-def _own(runtime: Runtime, name: str, call: Call, before: int) -> None:
+def _claim_events(runtime: Runtime, name: str, call: Call, before: int) -> None:
     """What the tool itself did to the server is told by its answer; the rest stays news."""
     call.own_events += [
         event.id
@@ -283,14 +283,17 @@ def _own(runtime: Runtime, name: str, call: Call, before: int) -> None:
     ]
 
 
-async def _settled(runtime: Runtime, backend: Backend, call: Call) -> ServerFailed | None:
-    """Until it is connected, has failed, asks something, or the client will not wait longer."""
-    waits = (Phase.CONNECTING, None)
+async def _connection_failure(
+    runtime: Runtime, backend: Backend, call: Call
+) -> ServerFailed | None:
+    """Wait until it is connected, fails, asks something, or the client stops waiting."""
+    unfinished = (Phase.CONNECTING, None)
     session = runtime.session
     asked = len(session.requests.pending(server=backend.name))
     await session.until(
         lambda: (
-            backend.phase not in waits or len(session.requests.pending(server=backend.name)) > asked
+            backend.phase not in unfinished
+            or len(session.requests.pending(server=backend.name)) > asked
         ),
         within=call.ceiling,
     )

@@ -8,8 +8,8 @@ is the caller's to tell.
 import errno
 import os
 import secrets
-import stat
 import select
+import stat
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path

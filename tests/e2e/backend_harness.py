@@ -140,7 +140,7 @@ class BackendRig:
         await self.backend.connect(within=PATIENCE)
         stream = self.backend.subscriptions._stream
         if stream is not None:
-            await stream.settled()
+            await stream.wait_until_answered()
 
     async def lose(self) -> None:
         """The server dies; the link has noticed when this returns."""

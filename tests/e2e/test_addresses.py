@@ -244,7 +244,7 @@ async def test_https_to_the_internet_needs_no_word(
     resolver.names["example.com"] = [[PUBLIC]]
     async with session(tmp_path) as runtime:
         call = Call(answer=lambda _: None, ceiling=1.0)
-        admission = await runtime.gate.admit(ServerConfig(name="s", url=url), call)
+        admission = await runtime.admission.admit(ServerConfig(name="s", url=url), call)
         assert admission.grounds == "policy auto"
         assert admission.rule is not None
         assert admission.rule(PUBLIC) is None
@@ -319,7 +319,7 @@ async def test_the_rule_stays_when_the_era_of_a_server_is_changed(
                 name="s", url=f"https://rebind.example:{listener.port}/mcp", lazy=True
             )
             call = Call(answer=lambda _: None, ceiling=10.0)
-            admission = await runtime.gate.admit(config, call)
+            admission = await runtime.admission.admit(config, call)
             await runtime.servers.add(
                 config, runtime.group(), origin=Origin.CLIENT, admission=admission
             )

@@ -18,7 +18,7 @@ from emceepee_stdio.backends.backend_events import (
 )
 from emceepee_stdio.backends.base import Era, Hello, Loss, RemoteError
 from emceepee_stdio.backends.connection import Connection
-from emceepee_stdio.backends.input_required import InputRounds, required_urls
+from emceepee_stdio.backends.input_required import MultiRoundTrip, required_urls
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, CallTimeout, ProxyError, ServerDisconnected
 from emceepee_stdio.wire.codec import (
@@ -104,7 +104,7 @@ class Table:
         self.request = OutgoingRequest(
             method="tools/call", params={"name": "t"}, deadline=deadline, call="the call"
         )
-        self.rounds = InputRounds(
+        self.round_trips = MultiRoundTrip(
             "server",
             self.connection,
             self.request,
@@ -133,7 +133,7 @@ class Table:
 
     async def run(self) -> Raw:
         """Make the call, and see it through."""
-        return await self.rounds.run(await self.connection.request(self.request))
+        return await self.round_trips.run(await self.connection.request(self.request))
 
     async def failure(self) -> ProxyError:
         with pytest.raises(ProxyError) as caught:
@@ -254,7 +254,7 @@ async def test_a_refusal_to_a_url_ends_the_call_with_its_reason() -> None:
     table = Table(DONE, era=Era.LEGACY)
     table.answers = lambda question: question.respond(RpcError(-1, "not today"))
     with pytest.raises(CallFailed, match="not today"):
-        await table.rounds.consent(url_required("https://a"))
+        await table.round_trips.consent(url_required("https://a"))
     assert table.sent == []
 
 
@@ -322,9 +322,9 @@ async def test_nothing_is_asked_once_the_connection_is_lost() -> None:
     table = Table(DONE)
     table.connection.break_off("it exited with code 9.")
     with pytest.raises(ServerDisconnected, match="exited with code 9"):
-        await table.rounds.run(Raw(to_json(asks("a"))))
+        await table.round_trips.run(Raw(to_json(asks("a"))))
     with pytest.raises(ServerDisconnected, match="exited with code 9"):
-        await table.rounds.consent(url_required("https://a"))
+        await table.round_trips.consent(url_required("https://a"))
     assert table.asked == []
 
 
@@ -344,7 +344,7 @@ async def test_an_answer_in_the_moment_of_the_loss_is_not_sent_anywhere() -> Non
 async def test_urls_that_are_agreed_to_let_the_call_be_made_again() -> None:
     table = Table(url_required("https://b"), DONE, era=Era.LEGACY)
     table.answers = lambda question: question.respond(YES)
-    result = await table.rounds.consent(url_required("https://a", "https://c"))
+    result = await table.round_trips.consent(url_required("https://a", "https://c"))
     assert msgspec.json.decode(result) == DONE
     urls = [msgspec.json.decode(question.params or b"")["url"] for question in table.asked]
     assert urls == ["https://a", "https://c", "https://b"]
@@ -359,7 +359,7 @@ async def test_a_url_that_is_not_agreed_to_leaves_the_error_as_it_was(said: byte
     table.answers = lambda question: question.respond(said)
     refusal = url_required("https://a")
     with pytest.raises(RemoteError) as caught:
-        await table.rounds.consent(refusal)
+        await table.round_trips.consent(refusal)
     assert caught.value is refusal
     assert table.sent == []
 
@@ -369,7 +369,7 @@ async def test_urls_without_end_are_stopped(limit: int, calls: int) -> None:
     table = Table(url_required("https://a"), limit=limit, era=Era.LEGACY)
     table.answers = lambda question: question.respond(YES)
     with pytest.raises(CallFailed, match=f"asked {calls + 1} times in a row"):
-        await table.rounds.consent(url_required("https://a"))
+        await table.round_trips.consent(url_required("https://a"))
     assert len(table.asked) == len(table.sent) == calls
 
 
@@ -382,7 +382,7 @@ async def test_a_call_is_made_again_when_the_server_says_that_every_url_was_visi
     table = Table(DONE, era=Era.LEGACY)
     table.answers = lambda question: question.respond(YES)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(table.rounds.consent, url_required("a", "b"))
+        tasks.start_soon(table.round_trips.consent, url_required("a", "b"))
         for told in ("b", "c", "a"):
             await anyio.sleep(1)
             assert table.sent == []
@@ -400,7 +400,7 @@ async def test_a_visit_that_is_told_before_the_person_agreed_counts_once() -> No
         question.respond(YES)
 
     table.answers = visit_and_agree
-    await table.rounds.consent(url_required("a"))
+    await table.round_trips.consent(url_required("a"))
     assert anyio.current_time() - table.began == pytest.approx(60), "the second was not told"
 
 
@@ -409,7 +409,7 @@ async def test_without_a_word_the_call_is_made_again_after_a_minute_or_at_its_ow
         table = Table(DONE, era=Era.LEGACY, deadline=trio.current_time() + deadline)
         table.answers = lambda question: question.respond(YES)
         with suppress(CallTimeout):
-            await table.rounds.consent(url_required("a"))
+            await table.round_trips.consent(url_required("a"))
         assert anyio.current_time() - table.began == pytest.approx(expected)
 
 
@@ -424,7 +424,7 @@ async def test_a_loss_during_the_visit_ends_the_call() -> None:
 
     table.answers = agree_and_break
     with pytest.raises(ServerDisconnected, match="exited with code 9"):
-        await table.rounds.consent(url_required("a"))
+        await table.round_trips.consent(url_required("a"))
     assert anyio.current_time() - table.began == pytest.approx(0)
 
 

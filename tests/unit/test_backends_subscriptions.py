@@ -189,7 +189,7 @@ def refused(code: int = -32601) -> RemoteError:
 async def test_list_changes_are_listened_for_where_the_server_declares_them() -> None:
     desk = Desk()
     async with desk.connected():
-        await desk.stream.settled()
+        await desk.stream.wait_until_answered()
         assert desk.server.listens == [{"toolsListChanged": True}]
         assert desk.subscriptions.tells_changes(Kind.TOOLS)
         assert not desk.subscriptions.tells_changes(Kind.PROMPTS)
@@ -199,7 +199,7 @@ async def test_list_changes_are_listened_for_where_the_server_declares_them() ->
 async def test_without_anything_to_hear_there_is_no_stream() -> None:
     desk = Desk()
     async with desk.connected(capabilities={"tools": {}}):
-        await desk.stream.settled()
+        await desk.stream.wait_until_answered()
         assert desk.server.requests == []
 
 
@@ -227,7 +227,7 @@ async def test_the_new_stream_is_open_before_the_old_one_ends() -> None:
 async def test_the_late_words_of_a_stream_that_has_ended_are_not_heard() -> None:
     desk = Desk()
     async with desk.connected() as connection:
-        await desk.stream.settled()
+        await desk.stream.wait_until_answered()
         await desk.add("a", connection)
         assert [desk.subscriptions.hears(mark) for mark in (1, 2)] == [False, True]
 
@@ -256,7 +256,7 @@ async def test_what_is_not_granted_is_not_wanted_any_more() -> None:
         with pytest.raises(NotSupported, match="did not accept a subscription to a"):
             await desk.add("a", connection)
         assert desk.subscriptions.uris == ()
-        await desk.stream.settled()
+        await desk.stream.wait_until_answered()
         assert desk.subscriptions.tells_changes(Kind.TOOLS)
 
 
@@ -273,7 +273,7 @@ async def test_a_server_that_knows_no_streams_is_asked_once_per_wish() -> None:
     desk = Desk()
     desk.server.failures = [refused(), refused(), refused()]
     async with desk.connected() as connection:
-        await desk.stream.settled()
+        await desk.stream.wait_until_answered()
         await anyio.sleep(1000)
         assert len(desk.server.listens) == 1
         with pytest.raises(NotSupported, match="no such thing"):
@@ -284,11 +284,11 @@ async def test_a_server_that_knows_no_streams_is_asked_once_per_wish() -> None:
 async def test_a_refused_wish_leaves_the_stream_as_it_was() -> None:
     desk = Desk()
     async with desk.connected() as connection:
-        await desk.stream.settled()
+        await desk.stream.wait_until_answered()
         desk.server.failures = [refused(-32602)]
         with pytest.raises(NotSupported):
             await desk.add("a", connection)
-        await desk.stream.settled()
+        await desk.stream.wait_until_answered()
         assert list(desk.server.open) == [1]
         assert desk.subscriptions.tells_changes(Kind.TOOLS)
         assert desk.subscriptions.hears(1)
@@ -297,7 +297,7 @@ async def test_a_refused_wish_leaves_the_stream_as_it_was() -> None:
 async def test_a_failure_on_the_way_is_told_as_it_was() -> None:
     desk = Desk()
     async with desk.connected() as connection:
-        await desk.stream.settled()
+        await desk.stream.wait_until_answered()
         desk.server.failures = [ServerUnavailable("the network is gone")]
         with pytest.raises(ServerUnavailable, match="network"):
             await desk.add("a", connection)
@@ -427,7 +427,7 @@ async def test_an_odd_acknowledgement_grants_nothing(said: bytes | None) -> None
     async with desk.connected():
         await anyio.wait_all_tasks_blocked()
         desk.subscriptions.acknowledged(None if said is None else Raw(said))
-        await desk.stream.settled()
+        await desk.stream.wait_until_answered()
         assert not desk.subscriptions.tells_changes(Kind.TOOLS)
         assert desk.subscriptions.hears(1)
 

@@ -135,6 +135,6 @@ def test_a_stream_opened_anew_keeps_its_position_and_forgets_half_an_event() -> 
     stream = EventStream(max_bytes=100)
     stream.feed(b"id: 1\nretry: 50\ndata: a\n\nid: 2\ndata: half")
     again = stream.again()
-    assert (again.last_id, again.retry, again.heard) == ("1", 0.05, False)
+    assert (again.last_id, again.retry, again.has_data) == ("1", 0.05, False)
     assert again.feed(b"data: b\n\n") == [ServerEvent("message", b"b")]
-    assert again.heard
+    assert again.has_data

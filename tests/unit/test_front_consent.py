@@ -58,7 +58,7 @@ class Wire:
         self.deaf = Deaf()
         self.peer = Peer(handler=self.deaf, write=self.lines.append)
         questions = ConsentRequests(ClientRequests(self.peer, clock), clock, tasks, within=WITHIN)
-        self.person = ElicitedConsent(questions, patience=PATIENCE)
+        self.person = ElicitedConsent(questions, within=PATIENCE)
         self.decisions: list[Decision] = []
 
     async def confirm(self, digest: str = "d", text: str = "Server: s") -> Decision:

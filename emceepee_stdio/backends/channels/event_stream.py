@@ -46,7 +46,7 @@ class EventStream:
         self._next_id = last_id
         self.last_id = last_id
         self.retry = retry
-        self.heard = False
+        self.has_data = False
 
     def __repr__(self) -> str:
         return f"<EventStream last_id={self.last_id!r}>"
@@ -57,7 +57,7 @@ class EventStream:
 
     def feed(self, data: bytes) -> list[ServerEvent | OversizedEvent]:
         events: list[ServerEvent | OversizedEvent] = []
-        self.heard = self.heard or bool(data)
+        self.has_data = self.has_data or bool(data)
         for line in self._lines.feed(self._with_newlines(data)):
             if isinstance(line, Oversized):
                 self._take_oversized(line)

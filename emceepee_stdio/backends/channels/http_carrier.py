@@ -117,7 +117,7 @@ class Answer:
 
         What came in one read, or in many small chunks of one, is not taken in at once.
         """
-        with _in_our_words(self._server):
+        with _our_errors(self._server):
             async with aclosing(self._response.aiter_raw()) as chunks:
                 async for chunk in chunks:
                     for piece in turns(chunk):
@@ -220,7 +220,7 @@ class Carrier:
         timeout = httpx2.Timeout(
             self.times.network, read=None, pool=None, connect=connect or self.times.network
         )
-        with _in_our_words(self._server):
+        with _our_errors(self._server):
             async with self._client.stream(
                 method,
                 self.url,
@@ -361,7 +361,7 @@ def _refuse_encoded(server: str, response: httpx2.Response) -> None:
 
 
 @contextmanager
-def _in_our_words(server: str) -> Generator[None]:
+def _our_errors(server: str) -> Generator[None]:
     try:
         yield
     except _NO_CONNECTION as error:

@@ -30,13 +30,13 @@ _PROBE = "emceepee-probe"
 _MAX_RESUMES = 5  # in a row without a stream: the server has lost the request
 _MIN_PAUSE_S = 0.05  # `retry: 0` must not make us spin
 _MAX_DOUBLINGS = 10  # the cap is reached long before; it keeps the power small
-_NO_LISTENING = (
+_NO_GET_STREAM = (
     HTTPStatus.NOT_FOUND,
     HTTPStatus.METHOD_NOT_ALLOWED,
     HTTPStatus.NOT_ACCEPTABLE,
     HTTPStatus.NOT_IMPLEMENTED,
 )
-_SERVER_TROUBLE = HTTPStatus.INTERNAL_SERVER_ERROR
+_FIRST_SERVER_ERROR = HTTPStatus.INTERNAL_SERVER_ERROR
 _NO_SESSION = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND)
 
 
@@ -158,8 +158,8 @@ class HttpConnection(HttpConversation):
                         await self._read_events(answer, stream, None)
             except ProxyError as error:
                 self._suspect(error)
-            misses = 0 if stream.heard else misses + 1
-            stream.heard = False
+            misses = 0 if stream.has_data else misses + 1
+            stream.has_data = False
             pause = pause_before_reopening(stream, misses, times=self._carrier.times)
             await anyio.sleep(max(wait or 0.0, pause))
 
@@ -169,7 +169,7 @@ class HttpConnection(HttpConversation):
             self._suspect()
         if answer.status == HTTPStatus.OK:
             return answer.is_stream
-        return answer.status not in _NO_LISTENING
+        return answer.status not in _NO_GET_STREAM
 
     # Doubt
 
@@ -218,14 +218,14 @@ class HttpConnection(HttpConversation):
 
 
 def pause_before_reopening(stream: EventStream, misses: int = 0, *, times: HttpTimes) -> float:
-    """What the server said, or what is usual; longer and longer while nothing is heard."""
+    """What the server said, or what is usual; longer and longer while no data comes."""
     pause = times.reopen if stream.retry is None else max(stream.retry, _MIN_PAUSE_S)
     return min(pause * 2 ** min(misses, _MAX_DOUBLINGS), times.reopen_cap)
 
 
 def _is_final(answer: Answer) -> bool:
     """Whether asking for the stream again would bring the same refusal."""
-    return answer.status < _SERVER_TROUBLE and answer.status != HTTPStatus.TOO_MANY_REQUESTS
+    return answer.status < _FIRST_SERVER_ERROR and answer.status != HTTPStatus.TOO_MANY_REQUESTS
 
 
 def _is_on_the_way(error: ProxyError) -> bool:

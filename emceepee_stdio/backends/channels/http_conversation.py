@@ -44,7 +44,7 @@ __all__ = ["MAX_REFUSAL_BYTES", "HttpConversation"]
 
 MAX_REFUSAL_BYTES = 1 << 20  # an error object fits many times; a page of HTML is cut off
 
-_OWN_WORD = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS)
+_DESCRIBED_BY_US = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS)
 _MAX_SENDERS = 8  # sockets for notifications and answers of ours, beside those of the calls
 _MAX_UNSENT = 1_000  # messages that wait for one of them; nobody honest asks so much at once
 
@@ -247,7 +247,7 @@ class HttpConversation(Connection):
             body = await answer.body(MAX_REFUSAL_BYTES)
         except TooMuch:
             body = b""
-        error = None if answer.status in _OWN_WORD else _error_in(body)
+        error = None if answer.status in _DESCRIBED_BY_US else _error_in(body)
         if error is None:
             told = (excerpt(body, answer.kind), challenge(answer.header("www-authenticate")))
             raise HttpRefused(

@@ -13,7 +13,7 @@ def setting(tmp_path: Path, *names: str, era: str = "legacy", **fixed: float) ->
     return Setting(home=tmp_path / "home", servers=servers, fixed=fixed)
 
 
-async def notices(client: Client, **arguments: Any) -> dict[str, Any]:
+async def notifications(client: Client, **arguments: Any) -> dict[str, Any]:
     return (await client.call("get_notifications", **arguments)).json
 
 
@@ -39,12 +39,12 @@ async def test_a_notification_of_any_kind_is_an_event_and_is_kept_in_full(tmp_pa
         for method in methods:
             await client.execute("notify", args={"n": 1, "method": method})
             await client.until_event("notification", method=method)
-        kept = await notices(client)
+        kept = await notifications(client)
         assert [notice["method"] for notice in kept["notifications"]] == list(methods)
         assert kept["notifications"][0]["params"] == {"n": 0}
         assert kept["notifications"][0]["server"] == "s"
         assert (kept["overwritten"], kept["remaining"]) == (0, 0)
-        assert (await notices(client))["notifications"] == []
+        assert (await notifications(client))["notifications"] == []
 
 
 @both_backends
@@ -54,7 +54,7 @@ async def test_list_changes_are_told_in_both_eras(tmp_path: Path, era: str) -> N
         await client.execute("grow")
         event = await client.until_event("notification", method="notifications/tools/list_changed")
         assert event["server"] == "s"
-        (notice,) = (await notices(client, server="s"))["notifications"]
+        (notice,) = (await notifications(client, server="s"))["notifications"]
         assert notice["method"] == "notifications/tools/list_changed"
 
 
@@ -79,10 +79,10 @@ async def test_a_flood_is_folded_where_it_says_the_same_and_counted_where_it_is_
         counts = [e.get("count", 1) for e in client.events if e["type"] == "notification"]
         assert sum(counts) == 250
         assert event["data"]["params"] == {"uri": "fixture://one"}
-        kept = await notices(client, limit=30)
+        kept = await notifications(client, limit=30)
         assert len(kept["notifications"]) == 30
         assert (kept["overwritten"], kept["remaining"]) == (150, 70)
-        kept = await notices(client)
+        kept = await notifications(client)
         assert len(kept["notifications"]) == 70
         assert (kept["overwritten"], kept["remaining"]) == (0, 0)
         client.events.clear()
@@ -94,7 +94,7 @@ async def test_a_flood_is_folded_where_it_says_the_same_and_counted_where_it_is_
         lost = sum(event["data"]["count"] for event in dropped)
         assert len(told) + lost == 300
         assert told[-1]["data"]["params"] == {"n": 299}
-        kept = await notices(client)
+        kept = await notifications(client)
         assert [notice["params"]["n"] for notice in kept["notifications"]] == list(range(200, 300))
         assert kept["overwritten"] == 200
 
@@ -106,7 +106,7 @@ async def test_notifications_of_several_servers_are_all_given_once(tmp_path: Pat
             await client.execute("notify", name, args={"n": 5})
             await client.until_event("notification", method=CUSTOM)
         seen: list[tuple[str, int]] = []
-        while page := (await notices(client, limit=3))["notifications"]:
+        while page := (await notifications(client, limit=3))["notifications"]:
             assert len(page) <= 3
             seen += [(notice["server"], notice["params"]["n"]) for notice in page]
         assert sorted(seen) == sorted((name, n) for name in ("a", "b") for n in range(5))
@@ -199,7 +199,7 @@ async def test_a_flood_of_long_lines_is_stored_not_lost(tmp_path: Path) -> None:
         assert await lines(client) == []
 
 
-async def test_the_last_words_of_a_server_that_is_gone_can_be_read(tmp_path: Path) -> None:
+async def test_the_last_lines_of_a_server_that_is_gone_can_be_read(tmp_path: Path) -> None:
     async with proxy(setting(tmp_path)) as client:
         await client.connected()
         await client.execute("stderr", args={"text": "farewell"})
