@@ -48,7 +48,6 @@ class JournalStatistics:
     path: Path
     lines_written: int
     lines_dropped: int
-    bytes_in_file: int
     failing: bool
 
 
@@ -214,7 +213,6 @@ class Journal:
             path=self._file.path,
             lines_written=self._file.lines,
             lines_dropped=self._to_file.dropped + self._lost,
-            bytes_in_file=self._file.size,
             failing=self._failing,
         )
 

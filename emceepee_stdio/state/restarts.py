@@ -21,11 +21,6 @@ class RestartPolicy:
     limit: int | None = 5
     stable_after: float = 60.0
 
-    @classmethod
-    def for_http(cls) -> "RestartPolicy":
-        """A laptop that slept comes back: for ever, with a longer pause."""
-        return cls(cap=180.0, limit=None)
-
 
 class Restarts:
     """The attempts of one backend. `uniform(a, b)` is the source of jitter."""

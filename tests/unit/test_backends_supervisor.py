@@ -984,7 +984,7 @@ def test_without_a_limit_the_prospects_name_none():
         assert isinstance(error, ProxyError)
         assert error.next_step.startswith("Restart 2 of any number follows")
 
-    virtually(main, policy=RestartPolicy.for_http())
+    virtually(main, policy=RestartPolicy(limit=None))
 
 
 # Reconnecting on demand

@@ -417,9 +417,6 @@ def test_every_event_has_a_level_and_a_sentence():
 def test_a_journal_prints_what_it_is_and_how_it_is(journal: Journal):
     journal.info("x")
     journal.flush()
-    name = journal.statistics().path.name
-    assert repr(journal) == f"<Journal {name} well 1 lines>"
-    assert (
-        repr(journal._file)
-        == f"<JournalFile {name} open {journal.statistics().bytes_in_file} bytes>"
-    )
+    path = journal.statistics().path
+    assert repr(journal) == f"<Journal {path.name} well 1 lines>"
+    assert repr(journal._file) == f"<JournalFile {path.name} open {path.stat().st_size} bytes>"

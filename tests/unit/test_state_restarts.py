@@ -9,16 +9,17 @@ def middle(low: float, high: float) -> float:
     return (low + high) / 2
 
 
+HTTP = RestartPolicy(cap=180.0, limit=None)
+
+
 def make_restarts(policy: RestartPolicy | None = None) -> Restarts:
     return Restarts(policy or RestartPolicy(), uniform=middle)
 
 
 def test_the_defaults_are_those_of_the_design():
-    stdio, http = RestartPolicy(), RestartPolicy.for_http()
+    stdio = RestartPolicy()
     assert (stdio.base, stdio.factor, stdio.cap, stdio.jitter) == (1.0, 2.0, 60.0, 0.1)
     assert (stdio.limit, stdio.stable_after) == (5, 60.0)
-    assert (http.base, http.factor, http.cap, http.jitter) == (1.0, 2.0, 180.0, 0.1)
-    assert http.limit is None
 
 
 def test_a_crash_loop_is_given_up_even_though_every_start_succeeds():
@@ -94,7 +95,7 @@ def test_jitter_is_asked_for_within_its_share():
 
 
 def test_http_never_gives_up_and_no_number_of_attempts_overflows():
-    restarts = make_restarts(RestartPolicy.for_http())
+    restarts = make_restarts(HTTP)
     delays = [restarts.after_loss(now=0.0) for _ in range(5000)]
     assert None not in delays
     assert delays[:9] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 180.0]
@@ -102,7 +103,7 @@ def test_http_never_gives_up_and_no_number_of_attempts_overflows():
 
 
 def test_the_first_delay_after_a_huge_number_of_attempts_is_the_cap():
-    restarts = make_restarts(RestartPolicy.for_http())
+    restarts = make_restarts(HTTP)
     restarts._attempts = 10**12
     assert restarts.after_loss(now=0.0) == 180.0
 
