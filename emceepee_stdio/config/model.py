@@ -87,6 +87,9 @@ class Timeouts(Struct, frozen=True, kw_only=True):
 class Limits(Struct, frozen=True, kw_only=True):
     """How much is kept, shown and accepted."""
 
+    memory_bytes: Annotated[
+        int, _within(_MIB, _GIB, "Bytes of events, notifications and log lines kept in all.")
+    ] = 32 * _MIB
     tasks: Annotated[int, _within(1, 10_000, "Calls and tasks at work at the same time.")] = 100
     server_calls: Annotated[
         int, _within(1, 10_000, "Calls and tasks of one server at work at the same time.")

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Meta", "ToolCalls"]
 
+_UNREAD_PROGRESS_BYTES = 1 << 20  # that wait for the client; thousands of progress messages
+_PROGRESS_CHARS = 2_000  # of one message: a line for a person to read
 _NULL = Raw(b"null")
 _SHOWN_NAME_CHARS = 200  # every tool of ours is shorter; what was asked for may be anything
 _MAX_REQUESTS = 1_000  # of one client at the same time; a client that has more is broken
@@ -105,6 +107,7 @@ class ToolCalls:
         self._tasks = tasks
         self._identity = to_json(IDENTITY)
         self._queued = queued
+        self._written = 0
         self._unwritten: deque[tuple[int, list[Lease]]] = deque()
         self._calls: dict[RequestId, Call] = {}
         self.others: set[RequestId] = set()  # open, but no calls: streams, and readings that wait
@@ -129,6 +132,7 @@ class ToolCalls:
 
     def written(self, total: int) -> None:
         """So many bytes have left: the answers among them have told their events."""
+        self._written = total
         while self._unwritten and self._unwritten[0][0] <= total:
             for lease in self._unwritten.popleft()[1]:
                 self._session.events.commit(lease)
@@ -310,7 +314,12 @@ class ToolCalls:
                 told = msgspec.json.decode(params, type=_Told)
             except (msgspec.MsgspecError, RecursionError):
                 return  # the client would not understand it either
+            if self._queued() - self._written > _UNREAD_PROGRESS_BYTES:
+                return  # the client does not keep up; later progress says more than this
             told.token = token
+            if told.message is not UNSET and len(told.message) > _PROGRESS_CHARS:
+                cut = f" … (cut from {len(told.message)} characters)"
+                told.message = told.message[:_PROGRESS_CHARS] + cut
             self._peer.notify("notifications/progress", to_json(told))
 
         return forward

@@ -8,8 +8,10 @@ pending questions are rejected, each with its event. Finished results stay. One 
 however many attempts it takes to end it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+
+from msgspec import Raw
 
 from emceepee_stdio.backends.backend_events import (
     AttemptFailed,
@@ -27,11 +29,26 @@ from emceepee_stdio.backends.backend_events import (
     Withdrawn,
 )
 from emceepee_stdio.journal import JournalEvent
-from emceepee_stdio.session.params import fields_of, fold_of
+from emceepee_stdio.session.params import fields_of, fold_of, fold_of_large
 from emceepee_stdio.session.rate_limit import RateLimits
-from emceepee_stdio.session.server_output import Logged, Notified, ring_of
+from emceepee_stdio.session.server_output import (
+    Logged,
+    Notified,
+    cut_name,
+    excerpt_of,
+    kept_params,
+)
 from emceepee_stdio.session.session import Session
-from emceepee_stdio.state import ClosedBy, EventType, Phase, RequestKind, fold_key
+from emceepee_stdio.state import (
+    ClosedBy,
+    EventData,
+    EventType,
+    Excerpt,
+    Phase,
+    RequestKind,
+    fold_key,
+)
+from emceepee_stdio.wire.codec import to_json
 
 __all__ = ["BackendHandler"]
 
@@ -152,22 +169,27 @@ class BackendHandler:
     # What servers say
 
     def _notification(self, server: str, event: ServerNotification) -> None:
-        settings, now = self._session.settings, self._session.clock.now()
-        ring = ring_of(
-            self._session.notifications,
-            server,
-            capacity=settings.fixed.notifications,
-            servers=settings.limits.servers,
-        )
-        method, params = event.method, event.params
-        ring.append(Notified(server=server, method=method, params=params, created_at=now))
-        fields = fields_of(params)
-        self._session.add(
-            EventType.NOTIFICATION,
+        session, method, params = self._session, cut_name(event.method), event.params
+        kept = Notified(
             server=server,
-            data={"method": method, "params": fields} if fields else {"method": method},
-            fold=fold_of(server, method, fields),
+            method=method,
+            params=kept_params(params),
+            created_at=session.clock.now(),
         )
+        session.notifications.append(server, kept, kept.size)
+        data, fold = self._told(server, method, params)
+        session.add(EventType.NOTIFICATION, server=server, data=data, fold=fold)
+
+    def _told(self, server: str, method: str, params: Raw | None) -> tuple[EventData, Hashable]:
+        """What the event says, and what makes another say the same; large params stay bytes."""
+        limit = self._session.settings.fixed.event_data_bytes
+        if params is not None and len(memoryview(params)) > limit:
+            cut = excerpt_of(params, limit)
+            text = f'{{"method":{to_json(method).decode()},"params":{cut.text}'
+            return Excerpt(text, cut.size), fold_of_large(server, method, params)
+        fields = fields_of(params)
+        data: dict[str, object] = {"method": method, **({"params": fields} if fields else {})}
+        return data, fold_of(server, method, fields)
 
     def _lists_differ(self, server: str, kinds: Sequence[str]) -> None:
         for kind in kinds:
@@ -184,16 +206,12 @@ class BackendHandler:
         line = replace(
             line,
             text=mask(line.text, _LOG_LINE_CHARS),
+            level=line.level and cut_name(line.level),
             logger=line.logger and mask(line.logger, _LOGGER_CHARS),
         )
-        settings, now = self._session.settings, self._session.clock.now()
-        ring = ring_of(
-            self._session.logs,
-            server,
-            capacity=settings.fixed.log_lines,
-            servers=settings.limits.servers,
-        )
-        ring.append(Logged(server=server, line=line, created_at=now))
+        now = self._session.clock.now()
+        kept = Logged(server=server, line=line, created_at=now)
+        self._session.logs.append(server, kept, kept.size)
         passed, over = self._flows.takes(server, now)
         if not passed:
             return

@@ -16,7 +16,15 @@ from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = ["CLUSTER_CHARS", "RESULTS", "fitted", "page_chars", "stored_whole", "whole_characters"]
+__all__ = [
+    "CLUSTER_CHARS",
+    "RESULTS",
+    "fitted",
+    "kept_whole",
+    "page_chars",
+    "stored_whole",
+    "whole_characters",
+]
 
 RESULTS = "emceepee://results/"
 CLUSTER_CHARS = 64  # the longest emoji or accented character has some ten code points
@@ -63,6 +71,15 @@ def stored_whole(session: Session, reply: Reply, limit: int) -> Reply:
     )
     small = reply.meta is not None and len(bytes(reply.meta)) <= _MAX_META_BYTES
     return replace(told, is_error=reply.is_error, meta=reply.meta if small else None)
+
+
+def kept_whole(session: Session, text: str, *, under: str) -> dict[str, object]:
+    """Where a text can be read that is too large for an answer; or why it cannot be."""
+    try:
+        stored = session.results.put(text, now=session.clock.now(), under=under)
+    except ResultTooLarge as error:
+        return {"not_stored": str(error)}
+    return _where(stored.id, stored.chars)
 
 
 def page_chars(settings: Settings) -> int:

@@ -4,15 +4,26 @@ import re
 from collections.abc import Hashable
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from emceepee_stdio.state import fold_key
+from emceepee_stdio.state.event_types import short_key
 
-__all__ = ["fields_of", "fold_of", "is_too_deep"]
+__all__ = ["fields_of", "fold_of", "fold_of_large", "is_too_deep"]
 
 _MAX_DEPTH = 64  # what is nested deeper than this could be read, but perhaps not written again
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _BRACKETS = re.compile(rb"[\[\]{}]")
+
+
+class _Key(msgspec.Struct):
+    """What names the subject of a notification, wherever it stands in its params."""
+
+    token: Raw | UnsetType = msgspec.field(name="progressToken", default=UNSET)
+    uri: Raw | UnsetType = UNSET
+
+
+_read_key = msgspec.json.Decoder(_Key).decode
 
 
 def fields_of(params: Raw | None) -> dict[str, object]:
@@ -43,3 +54,19 @@ def fold_of(server: str, method: str, fields: dict[str, object]) -> Hashable:
         return fold_key(server, method, fields)
     except (TypeError, ValueError, RecursionError):
         return None
+
+
+def fold_of_large(server: str, method: str, params: Raw) -> Hashable:
+    """The same for params that are too large to be looked into: by the bytes that they are."""
+    key: Raw | UnsetType = UNSET
+    try:
+        read = _read_key(params)
+    except (msgspec.MsgspecError, RecursionError):
+        read = _Key()
+    if method == "notifications/progress":
+        key = read.token
+    elif method == "notifications/resources/updated":
+        key = read.uri
+    elif method.endswith("/list_changed"):
+        return server, method
+    return server, method, short_key(bytes(params if key is UNSET else key))

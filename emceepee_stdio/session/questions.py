@@ -4,6 +4,7 @@ A pending question lives in `state/requests`, and nowhere else; what is kept wit
 of the backend, through which the answer goes back.
 """
 
+from collections.abc import Sequence
 from typing import cast
 
 from emceepee_stdio.backends.backend_events import Question
@@ -15,10 +16,17 @@ from emceepee_stdio.wire.codec import INVALID_REQUEST, RpcError
 
 __all__ = ["Questions", "question_of"]
 
+_SHARE_DIVISOR = 4  # of the bytes for one server: three that ask too much leave room for others
+
 _KINDS = {
     "elicitation/create": RequestKind.ELICITATION,
     "sampling/createMessage": RequestKind.SAMPLING,
 }
+
+
+def _size(asked: PendingRequest) -> int:
+    params = question_of(asked).params
+    return 0 if params is None else len(memoryview(params))
 
 
 def question_of(asked: PendingRequest) -> Question:
@@ -28,9 +36,10 @@ def question_of(asked: PendingRequest) -> Question:
 class Questions:
     """Lets questions in and sees them out."""
 
-    def __init__(self, requests: Requests, fixed: FixedValues) -> None:
+    def __init__(self, requests: Requests, fixed: FixedValues, *, memory_bytes: int) -> None:
         self._requests = requests
         self._fixed = fixed
+        self._memory_bytes = memory_bytes
 
     def __repr__(self) -> str:
         return f"<Questions of {self._requests!r}>"
@@ -40,6 +49,7 @@ class Questions:
         kind = _KINDS[question.method]
         refusal = self._too_much(server, kind, question)
         if refusal is None:
+            question.params = question.params and question.params.copy()
             params = fields_of(question.params)
             try:
                 return self._requests.add(
@@ -78,7 +88,7 @@ class Questions:
         """Every answer shows every question: one server must not fill them all."""
         fixed = self._fixed
         pending = self._requests.pending(server=server)
-        size = 0 if question.params is None else len(bytes(question.params))
+        size = 0 if question.params is None else len(memoryview(question.params))
         if any(question_of(asked).key == question.key for asked in pending):
             return "The id of this question is already in use."
         if question.params is not None and is_too_deep(question.params):
@@ -87,4 +97,16 @@ class Questions:
             return f"A question of {size} bytes is too large; {fixed.question_bytes} are allowed."
         if len(pending) >= fixed.server_questions:
             return f"{fixed.server_questions} questions of this server wait already."
+        return self._too_many_bytes(pending, size)
+
+    def _too_many_bytes(self, pending: Sequence[PendingRequest], size: int) -> str | None:
+        """`pending` are those of the same server; its first question needs only its share."""
+        limit = self._memory_bytes
+        share = limit // _SHARE_DIVISOR
+        if size + sum(map(_size, pending)) > share:
+            return (
+                f"With {size} bytes more, questions of this server would take over {share} bytes."
+            )
+        if pending and size + sum(map(_size, self._requests.open.values())) > limit:
+            return f"Questions of all servers take {limit} bytes already."
         return None

@@ -12,7 +12,15 @@ from emceepee_stdio.journal import Secrets
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.questions import question_of
-from emceepee_stdio.state import Event, EventLog, Lease, PendingRequest, RequestKind, Requests
+from emceepee_stdio.state import (
+    Event,
+    EventLog,
+    Excerpt,
+    Lease,
+    PendingRequest,
+    RequestKind,
+    Requests,
+)
 from emceepee_stdio.wire.codec import to_json
 
 __all__ = [
@@ -24,6 +32,11 @@ __all__ = [
     "shown_sampling",
     "task_of",
 ]
+
+
+_QUESTIONS_BYTES = 8 << 10  # in every answer, as much as events take
+_LINE_CHARS = 80  # enough to recognise a question by
+_LINE_LOOK_CHARS = 1_000  # of which the line is made
 
 
 class _Session(Protocol):
@@ -54,38 +67,56 @@ def lease_events(session: _Session, lease: Lease) -> tuple[Lease, list[dict[str,
 
 def shown_event(session: _Session, event: Event) -> dict[str, object]:
     data = event.data
-    encoded = to_json(data)
+    is_cut = isinstance(data, Excerpt)
     shown: dict[str, object] = {
         "id": event.id,
         "type": event.type.value,
         "server": event.server,
         "created_at": session.clock.iso(event.created_at),
-        "data": data,
+        "data": data.text if is_cut else data,
     }
     if event.count > 1:
         shown["count"] = event.count
-    limit = session.settings.fixed.event_data_bytes
-    if len(encoded) > limit:
-        shown["data"] = encoded[:limit].decode(errors="ignore")
-        shown["truncated"] = True
+    if is_cut:
+        shown |= {"truncated": True, "data_bytes": data.size}
     return shown
 
 
 def pending_client(session: _Session) -> dict[str, list[dict[str, object]]]:
-    """Everything that waits on the client."""
+    """Everything that waits on the client; what no longer fits is named in one line each."""
+    shown: dict[RequestKind, list[dict[str, object]]] = {kind: [] for kind in RequestKind}
+    room = _QUESTIONS_BYTES
     pending = session.requests.pending()
     session.requests.shown.update(asked.id for asked in pending)
-    return {
-        "elicitations": [
+    for asked in pending:
+        is_form = asked.kind is RequestKind.ELICITATION
+        entry = (
             shown_elicitation(session, asked)
-            for asked in pending
-            if asked.kind is RequestKind.ELICITATION
-        ],
-        "sampling_requests": [
-            shown_sampling(session, asked, whole=False)
-            for asked in pending
-            if asked.kind is RequestKind.SAMPLING
-        ],
+            if is_form
+            else shown_sampling(session, asked, whole=False)
+        )
+        size = len(to_json(entry))
+        if size > room and room < _QUESTIONS_BYTES:  # the first is whole, however large it is
+            entry = _one_line(session, asked)
+        else:
+            room -= size
+        shown[asked.kind].append(entry)
+    return {
+        "elicitations": shown[RequestKind.ELICITATION],
+        "sampling_requests": shown[RequestKind.SAMPLING],
+    }
+
+
+def _one_line(session: _Session, asked: PendingRequest) -> dict[str, object]:
+    """A question that is there, and where to read it."""
+    is_form = asked.kind is RequestKind.ELICITATION
+    text = str(asked.params.get("message", "")) if is_form else _last_text(asked.params)
+    line = " ".join(session.secrets.mask(text)[:_LINE_LOOK_CHARS].split())
+    return {
+        "request_id": asked.id,
+        "server": asked.server,
+        "line": line[:_LINE_CHARS] + (" …" if len(line) > _LINE_CHARS else ""),
+        "whole_in": "get_elicitations" if is_form else "get_sampling_requests",
     }
 
 

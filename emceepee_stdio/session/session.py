@@ -14,8 +14,7 @@ so a promotion can never be refused. Whichever comes first counts: a call is ans
 ends once, and a result that comes after its task was cancelled or has expired is only journaled.
 """
 
-from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable
 
 import anyio
 from msgspec import Raw
@@ -31,14 +30,15 @@ from emceepee_stdio.session.promotion import progress_text, promoted, shown_argu
 from emceepee_stdio.session.questions import Questions, question_of
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.response_context import shown_elicitations
+from emceepee_stdio.session.server_output import event_bytes, kept_data, output_rings
 from emceepee_stdio.state import (
+    EventData,
     EventLog,
     EventType,
     PendingRequest,
     RequestKind,
     Requests,
     Results,
-    Ring,
     Task,
     Tasks,
     Timers,
@@ -46,9 +46,6 @@ from emceepee_stdio.state import (
 from emceepee_stdio.state.deadlines import Deadlines
 from emceepee_stdio.wire.ticker import Ticker
 from emceepee_stdio.wire.wakeup import Wakeup
-
-if TYPE_CHECKING:
-    from emceepee_stdio.session.server_output import Logged, Notified
 
 __all__ = ["Session"]
 
@@ -68,7 +65,7 @@ class Session:
         self.ids = ids
         self.journal = journal
         self.secrets = Secrets()
-        self.events = EventLog(new_id=ids, capacity=fixed.events)
+        self.events = EventLog(new_id=ids, capacity=fixed.events, max_bytes=event_bytes(limits))
         self.tasks = Tasks(
             new_id=ids,
             limit=limits.tasks,
@@ -83,11 +80,10 @@ class Session:
             timeout=times.client_request_ms / 1000,
             limit=fixed.pending_requests,
         )
-        self.questions = Questions(self.requests, fixed)
+        self.questions = Questions(self.requests, fixed, memory_bytes=limits.memory_bytes)
         self.timers = Timers(new_id=ids, limit=fixed.timers)
         self.results = Results(new_id=ids, max_bytes=limits.stored_bytes)
-        self.notifications: dict[str, Ring[Notified]] = {}
-        self.logs: dict[str, Ring[Logged]] = {}
+        self.notifications, self.logs = output_rings(settings)
         self._calls = Calls()
         self._queue = CallQueue()
         self._promotions: Deadlines[Call] = Deadlines()
@@ -115,7 +111,7 @@ class Session:
         kind: EventType,
         *,
         server: str | None = None,
-        data: Mapping[str, object] | None = None,
+        data: EventData | None = None,
         fold: Hashable = None,
     ) -> str:
         """Something happened: keep it for the client and wake whoever waits. Its id."""
@@ -128,11 +124,14 @@ class Session:
         kind: EventType,
         *,
         server: str | None = None,
-        data: Mapping[str, object] | None = None,
+        data: EventData | None = None,
         fold: Hashable = None,
     ) -> str:
         """Keep it for the client; who adds more before anybody is woken wakes them himself."""
-        added = self.events.add(kind, now=self.clock.now(), server=server, data=data, fold=fold)
+        data, size = kept_data(data or {}, self.settings.fixed.event_data_bytes)
+        added = self.events.add(
+            kind, now=self.clock.now(), server=server, data=data, size=size, fold=fold
+        )
         if added.nearly_full or added.dropped:
             self.journal.record(
                 JournalEvent.EVENT_STORE_EVICTION,
@@ -393,4 +392,4 @@ class Session:
             data: dict[str, object] = {"timer_id": timer.id, "message": timer.message}
             if timer.repeats:
                 data |= {"fired": timer.fired, "missed": fired.missed}
-            self.tell(EventType.TIMER_EXPIRED, data=data)
+            self.tell(EventType.TIMER_EXPIRED, data=data, fold=("timer", timer.id))

@@ -6,7 +6,7 @@ happened comes back as a value. Nothing here waits, writes or knows who is liste
 
 from emceepee_stdio.state.diagrams import Diagram, diagrams
 from emceepee_stdio.state.event_log import EventLog, Lease
-from emceepee_stdio.state.event_types import Event, EventType, fold_key
+from emceepee_stdio.state.event_types import Event, EventData, EventType, Excerpt, fold_key
 from emceepee_stdio.state.machine import IllegalMove
 from emceepee_stdio.state.patterns import Pattern
 from emceepee_stdio.state.pending_requests import (
@@ -19,7 +19,7 @@ from emceepee_stdio.state.pending_requests import (
 from emceepee_stdio.state.phases import PHASES, Phase
 from emceepee_stdio.state.restarts import RestartPolicy, Restarts
 from emceepee_stdio.state.results import Results
-from emceepee_stdio.state.ring import Reading, Ring
+from emceepee_stdio.state.ring import Reading, Ring, Rings
 from emceepee_stdio.state.tasks import Slot, Task, Tasks, TaskStatus
 from emceepee_stdio.state.timers import Timer, Timers, TimerStatus
 
@@ -28,8 +28,10 @@ __all__ = [
     "ClosedBy",
     "Diagram",
     "Event",
+    "EventData",
     "EventLog",
     "EventType",
+    "Excerpt",
     "IllegalMove",
     "Lease",
     "Pattern",
@@ -43,6 +45,7 @@ __all__ = [
     "Restarts",
     "Results",
     "Ring",
+    "Rings",
     "Slot",
     "Task",
     "TaskStatus",

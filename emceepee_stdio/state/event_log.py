@@ -14,43 +14,38 @@ Two events that say the same are folded: the later one takes the place of the on
 the same key, and counts it. A leased event is out of reach of folding, since it may be on its way;
 when its lease is released and a later twin waits, the later one stays and counts both.
 
-When the log is full, room is made for a tenth at once: delivered events go first, since they are
-kept only for `take_after`, then the oldest that wait, never a leased one. In the place of the
-first that was lost stands the notice, and notices that wait together become one.
+The log is bounded in events and in bytes, and one server has a share of the bytes. When it is full,
+room is made for a tenth at once. Delivered events go first, since they are kept only for
+`take_after`; then notifications that wait, of the server that has most of them, oldest first. All
+other events last: they go only for one of their own kind, never for a notification, which is
+dropped itself where nothing else is left to give way. A leased event never goes. In the place of
+the first that was lost stands the notice, and notices that wait together become one.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from itertools import islice
 
-from emceepee_stdio.state.event_types import Event, EventType
-from emceepee_stdio.state.machine import Machine, Move
+from emceepee_stdio.state.event_entries import (
+    DELIVERY,
+    ENTRY_BYTES,
+    Delivery,
+    Entry,
+    in_order,
+    is_notice,
+    is_notification,
+    merged,
+    notice_of,
+)
+from emceepee_stdio.state.event_types import Event, EventData, EventType
+from emceepee_stdio.state.eviction import oldest_of_the_largest
 
 __all__ = ["DELIVERY", "Added", "Delivery", "EventLog", "Lease", "LogStatistics"]
 
 _EVICTION_DIVISOR = 10  # a tenth at a time, so that a full log does not evict on every event
+_SHARE_DIVISOR = 4  # of the bytes for one server: three that flood leave room for the others
 _NEARLY_FULL_RATIO = 0.8  # warns while there is still room for the reader to catch up
-
-
-class Delivery(StrEnum):
-    """Where an event stands on its way to the client."""
-
-    WAITING = "waiting"
-    LEASED = "leased"
-    DELIVERED = "delivered"
-
-
-DELIVERY = Machine(
-    "event_delivery",
-    Delivery,
-    [
-        Move(source=None, target=Delivery.WAITING, cause="something happened"),
-        Move(source=Delivery.WAITING, target=Delivery.LEASED, cause="a response takes it"),
-        Move(source=Delivery.LEASED, target=Delivery.DELIVERED, cause="the response was written"),
-        Move(source=Delivery.LEASED, target=Delivery.WAITING, cause="the response never went out"),
-    ],
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,26 +75,26 @@ class LogStatistics:
     waiting: int
     leased: int
     capacity: int
-
-
-@dataclass(slots=True)
-class _Entry:
-    event: Event
-    delivery: Delivery
-    fold: Hashable = None
-    last_lost: int = 0
+    bytes: int
 
 
 class EventLog:
     """Bounded and ordered by sequence; each event is in exactly one delivery state."""
 
-    def __init__(self, *, new_id: Callable[[], str], capacity: int = 1000) -> None:
+    def __init__(
+        self, *, new_id: Callable[[], str], capacity: int = 1000, max_bytes: int = 8 << 20
+    ) -> None:
         self._new_id = new_id
         self._capacity = capacity
-        self._kept: dict[int, _Entry] = {}
-        self.undelivered: dict[int, _Entry] = {}  # what waits, by its place in the order
+        self._max_bytes = max_bytes
+        self._share = max_bytes // _SHARE_DIVISOR
+        self._bytes = 0  # of what is kept, in all and by server
+        self._bytes_of: Counter[str | None] = Counter()
+        self._notices: set[int] = set()  # those that wait
+        self._kept: dict[int, Entry] = {}
+        self.undelivered: dict[int, Entry] = {}  # what waits, by its place in the order
         self._folds: dict[Hashable, int] = {}
-        self._leases: dict[int, tuple[_Entry, ...]] = {}
+        self._leases: dict[int, tuple[Entry, ...]] = {}
         self._leased = 0
         self._next_seq = 1
         self._next_lease = 1
@@ -115,6 +110,7 @@ class EventLog:
             waiting=len(self.undelivered),
             leased=self._leased,
             capacity=self._capacity,
+            bytes=self._bytes,
         )
 
     @property
@@ -137,12 +133,14 @@ class EventLog:
         *,
         now: float,
         server: str | None = None,
-        data: Mapping[str, object] | None = None,
+        data: EventData | None = None,
+        size: int = 0,
         fold: Hashable = None,
     ) -> Added:
-        """Append an event; one that waits under the same `fold` gives way and is counted in it."""
-        count = 1 + self._supersede(fold)
-        evicted, dropped = self._make_room(now=now)
+        """Append an event; one that waits under the same `fold` gives way and is counted in it.
+
+        `size` is how many bytes its data takes.
+        """
         event = Event(
             seq=self._take_seq(),
             id=self._new_id(),
@@ -150,13 +148,20 @@ class EventLog:
             server=server,
             created_at=now,
             data=data or {},
-            count=count,
+            count=1 + self._supersede(fold),
         )
-        self._keep(_Entry(event, Delivery.WAITING, fold))
+        entry = Entry(event, Delivery.WAITING, fold, ENTRY_BYTES + size)
+        evicted, lost = self._make_room(entry)
+        if not self._is_beyond(entry):
+            self._keep(entry)
+        else:
+            lost.append(entry)
+        if lost:
+            self._tell_dropped(lost, now=now)
         return Added(
             event=event,
             evicted=evicted,
-            dropped=dropped,
+            dropped=sum(entry.event.count for entry in lost),
             nearly_full=self._just_became_nearly_full(),
         )
 
@@ -176,7 +181,7 @@ class EventLog:
             for entry in self._kept.values()
             if entry.event.seq > seq and entry.delivery is not Delivery.LEASED
         ]
-        entries.sort(key=_seq)
+        entries.sort(key=in_order)
         taken = entries[:limit]
         return self._lease(taken, remaining=len(entries) - len(taken))
 
@@ -213,11 +218,24 @@ class EventLog:
         self._next_seq += 1
         return seq
 
-    def _keep(self, entry: _Entry) -> None:
+    def _keep(self, entry: Entry) -> None:
         self._kept[entry.event.seq] = entry
-        self.undelivered[entry.event.seq] = entry
+        self._count_bytes(entry, entry.size)
+        self._wait(entry)
         if entry.fold is not None:
             self._folds[entry.fold] = entry.event.seq
+
+    def _count_bytes(self, entry: Entry, change: int) -> None:
+        server = entry.event.server
+        self._bytes += change
+        self._bytes_of[server] += change
+        if not self._bytes_of[server]:
+            del self._bytes_of[server]
+
+    def _wait(self, entry: Entry) -> None:
+        self.undelivered[entry.event.seq] = entry
+        if is_notice(entry):
+            self._notices.add(entry.event.seq)
 
     def _supersede(self, fold: Hashable) -> int:
         """Remove the waiting event that says the same; how many it stood for."""
@@ -227,17 +245,19 @@ class EventLog:
         entry = self._forget(seq)
         return entry.event.count
 
-    def _forget(self, seq: int) -> _Entry:
+    def _forget(self, seq: int) -> Entry:
         entry = self._kept.pop(seq)
         self.undelivered.pop(seq, None)
+        self._notices.discard(seq)
+        self._count_bytes(entry, -entry.size)
         self._unfold(entry)
         return entry
 
-    def _unfold(self, entry: _Entry) -> None:
+    def _unfold(self, entry: Entry) -> None:
         if self._folds.get(entry.fold) == entry.event.seq:
             del self._folds[entry.fold]
 
-    def _lease(self, entries: list[_Entry], *, remaining: int) -> Lease:
+    def _lease(self, entries: list[Entry], *, remaining: int) -> Lease:
         number = self._next_lease
         self._next_lease += 1
         for entry in entries:
@@ -245,6 +265,7 @@ class EventLog:
                 self._move(entry, Delivery.LEASED)
                 self._leased += 1
                 del self.undelivered[entry.event.seq]
+                self._notices.discard(entry.event.seq)
                 self._unfold(entry)
         self._leases[number] = tuple(entries)
         return Lease(
@@ -253,28 +274,28 @@ class EventLog:
             remaining=remaining,
         )
 
-    def _open(self, lease: Lease) -> tuple[_Entry, ...]:
+    def _open(self, lease: Lease) -> tuple[Entry, ...]:
         if lease.number not in self._leases:
             raise ValueError(f"lease {lease.number} was already committed or released")
         return self._leases[lease.number]
 
-    def _close(self, lease: Lease) -> tuple[_Entry, ...]:
+    def _close(self, lease: Lease) -> tuple[Entry, ...]:
         entries = self._open(lease)
         del self._leases[lease.number]
         return entries
 
-    def _put_back(self, entries: Iterable[_Entry]) -> None:
+    def _put_back(self, entries: Iterable[Entry]) -> None:
         returned = [entry for entry in entries if entry.delivery is Delivery.LEASED]
         for entry in returned:
             self._move(entry, Delivery.WAITING)
             self._leased -= 1
-            self.undelivered[entry.event.seq] = entry
+            self._wait(entry)
             if entry.fold is not None:
                 self._fold_again(entry)
         if returned:
             self._arrange_waiting()
 
-    def _fold_again(self, entry: _Entry) -> None:
+    def _fold_again(self, entry: Entry) -> None:
         """While it was leased another may have come that says the same: the later stays."""
         twin = self._folds.setdefault(entry.fold, entry.event.seq)
         if twin == entry.event.seq:
@@ -284,7 +305,7 @@ class EventLog:
         kept.event = replace(kept.event, count=kept.event.count + gone.event.count)
         self._folds[entry.fold] = newer
 
-    def _move(self, entry: _Entry, target: Delivery) -> None:
+    def _move(self, entry: Entry, target: Delivery) -> None:
         DELIVERY.check(entry.delivery, target)
         entry.delivery = target
 
@@ -294,72 +315,77 @@ class EventLog:
         self._warned = nearly_full
         return just_now
 
-    def _make_room(self, *, now: float) -> tuple[int, int]:
-        """When full, evict a tenth: delivered events first, then the oldest that wait."""
-        if len(self._kept) < self._capacity:
-            return 0, 0
-        beyond = len(self._kept) - self._capacity
-        quota = beyond + max(1, self._capacity // _EVICTION_DIVISOR)
-        delivered = [e for e in self._kept.values() if e.delivery is Delivery.DELIVERED][:quota]
-        waiting = [e for e in self.undelivered.values() if not _is_notice(e)]
-        lost = waiting[: quota - len(delivered)]
-        for entry in (*delivered, *lost):
-            self._forget(entry.event.seq)
-        dropped = sum(entry.event.count for entry in lost)
-        if lost:
-            self._tell_dropped(lost, dropped, now=now)
-        return len(delivered) + len(lost), dropped
+    def _make_room(self, newcomer: Entry) -> tuple[int, list[Entry]]:
+        """How many gave way, and which of them had not been told."""
+        lost: list[Entry] = []
+        evicted = 0
+        for only_own in (True, False):
+            events, size = self._surplus(newcomer, only_own=only_own)
+            if events <= 0 and size <= 0:
+                continue
+            for entry in self._who_gives_way(newcomer, only_own=only_own, by_bytes=size > 0):
+                if events <= 0 and size <= 0:
+                    break
+                events, size, evicted = events - 1, size - entry.size, evicted + 1
+                self._forget(entry.event.seq)
+                if entry.delivery is Delivery.WAITING:
+                    lost.append(entry)
+        return evicted, lost
 
-    def _tell_dropped(self, lost: list[_Entry], dropped: int, *, now: float) -> None:
-        """Put a notice where the first lost event was."""
-        first, last = lost[0].event, lost[-1].event
-        event = Event(
-            seq=first.seq,
-            id=self._new_id(),
-            type=EventType.EVENTS_DROPPED,
-            server=None,
-            created_at=now,
-            data={"count": dropped, "first_id": first.id, "last_id": last.id},
-            count=dropped,
+    def _surplus(self, newcomer: Entry, *, only_own: bool) -> tuple[int, int]:
+        """How many events and bytes have to go: none, or a tenth more than is needed."""
+        limit = self._share if only_own else self._max_bytes
+        held = self._bytes_of[newcomer.event.server] if only_own else self._bytes
+        over = held + newcomer.size - limit
+        size = over + limit // _EVICTION_DIVISOR if over > 0 else 0
+        if only_own or len(self._kept) < self._capacity:
+            return 0, size
+        beyond = len(self._kept) - self._capacity
+        return beyond + max(1, self._capacity // _EVICTION_DIVISOR), size
+
+    def _is_beyond(self, newcomer: Entry) -> bool:
+        """Whether it finds no room: a notification is dropped then, anything else is kept."""
+        return is_notification(newcomer) and (
+            len(self._kept) >= self._capacity
+            or self._bytes + newcomer.size > self._max_bytes
+            or self._bytes_of[newcomer.event.server] + newcomer.size > self._share
         )
-        self._keep(_Entry(event, Delivery.WAITING, last_lost=last.seq))
-        self._arrange_waiting()
+
+    def _who_gives_way(self, newcomer: Entry, *, only_own: bool, by_bytes: bool) -> Iterator[Entry]:
+        """Delivered events, then notifications, then what only its own kind may push out."""
+
+        def concerned(entries: Iterable[Entry]) -> list[Entry]:
+            server = newcomer.event.server
+            return [e for e in entries if not only_own or e.event.server == server]
+
+        if len(self._kept) > len(self.undelivered) + self._leased:
+            delivered = [e for e in self._kept.values() if e.delivery is Delivery.DELIVERED]
+            yield from sorted(concerned(delivered), key=in_order)
+        waiting = [e for e in concerned(self.undelivered.values()) if not is_notice(e)]
+        for kind in (True, False) if not is_notification(newcomer) else (True,):
+            yield from oldest_of_the_largest(
+                [e for e in waiting if is_notification(e) is kind],
+                owner=lambda e: e.event.server,
+                weight=(lambda e: e.size) if by_bytes else (lambda _: 1),
+            )
+
+    def _tell_dropped(self, lost: list[Entry], *, now: float) -> None:
+        """Put a notice where the first lost event was, or into the one that waits before it."""
+        lost.sort(key=in_order)
+        notice = notice_of(lost, id=self._new_id(), now=now)
+        if len(self._notices) == 1 and (waiting := next(iter(self._notices))) < notice.event.seq:
+            both = merged([self.undelivered[waiting], notice])
+            self._kept[waiting] = self.undelivered[waiting] = both
+        else:
+            self._keep(notice)
+            self._arrange_waiting()
 
     def _arrange_waiting(self) -> None:
         """Put what waits back in order; notices that wait together become one."""
         self.undelivered = dict(sorted(self.undelivered.items()))
-        notices = [entry for entry in self.undelivered.values() if _is_notice(entry)]
-        if len(notices) > 1:
+        if len(self._notices) > 1:
+            notices = [self.undelivered[seq] for seq in sorted(self._notices)]
             for entry in notices:
                 self._forget(entry.event.seq)
-            self._keep(_merged(notices))
+            self._keep(merged(notices))
             self.undelivered = dict(sorted(self.undelivered.items()))
-
-
-def _is_notice(entry: _Entry) -> bool:
-    return entry.event.type is EventType.EVENTS_DROPPED
-
-
-def _seq(entry: _Entry) -> int:
-    return entry.event.seq
-
-
-def _merged(notices: list[_Entry]) -> _Entry:
-    """One notice for several, standing where the first of them stood."""
-    first, last = notices[0].event, max(notices, key=_last_lost)
-    count = sum(entry.event.count for entry in notices)
-    event = replace(
-        first,
-        created_at=max(entry.event.created_at for entry in notices),
-        data={
-            "count": count,
-            "first_id": first.data["first_id"],
-            "last_id": last.event.data["last_id"],
-        },
-        count=count,
-    )
-    return _Entry(event, Delivery.WAITING, last_lost=last.last_lost)
-
-
-def _last_lost(entry: _Entry) -> int:
-    return entry.last_lost

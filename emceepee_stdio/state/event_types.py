@@ -3,10 +3,13 @@
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from hashlib import blake2b
 
 import msgspec
 
-__all__ = ["Event", "EventType", "fold_key"]
+__all__ = ["Event", "EventData", "EventType", "Excerpt", "fold_key", "short_key"]
+
+_LONGEST_KEY_BYTES = 64  # a longer one is remembered by its digest
 
 
 class EventType(StrEnum):
@@ -40,6 +43,17 @@ class EventType(StrEnum):
     EVENTS_DROPPED = "events_dropped"
 
 
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """The beginning of something that is too large to keep, and how many bytes it had."""
+
+    text: str
+    size: int
+
+
+EventData = Mapping[str, object] | Excerpt
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One thing that happened. `seq` orders; `id` identifies; `count` is how many it stands for."""
@@ -49,7 +63,7 @@ class Event:
     type: EventType
     server: str | None
     created_at: float
-    data: Mapping[str, object]
+    data: EventData
     count: int = 1
 
     def __repr__(self) -> str:
@@ -69,4 +83,9 @@ def fold_key(server: str, method: str, params: Mapping[str, object]) -> Hashable
 
 
 def _plain(value: object) -> bytes:
-    return msgspec.json.encode(value, order="deterministic")
+    return short_key(msgspec.json.encode(value, order="deterministic"))
+
+
+def short_key(key: bytes) -> bytes:
+    """The key itself, or what stands for it where it is long."""
+    return key if len(key) <= _LONGEST_KEY_BYTES else blake2b(key, digest_size=16).digest()

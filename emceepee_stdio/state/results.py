@@ -78,7 +78,10 @@ class Results:
     def size(self) -> int:
         return self._size
 
-    def put(self, text: str, *, now: float) -> Stored:
+    def put(self, text: str, *, now: float, under: str | None = None) -> Stored:
+        """Keep a text; under an id that it has already, it is kept once."""
+        if under is not None and under in self._stored:
+            return self._stored[under]
         size = sys.getsizeof(text)
         if size > self._max_bytes:
             raise ResultTooLarge(
@@ -86,7 +89,7 @@ class Results:
             )
         while self._size + size > self._max_bytes:
             self._drop_oldest(now=now)
-        stored = Stored(id=self._new_id(), created_at=now, chars=len(text), size=size)
+        stored = Stored(id=under or self._new_id(), created_at=now, chars=len(text), size=size)
         self._texts[stored.id] = text
         self._stored[stored.id] = stored
         self._size += size

@@ -1,13 +1,19 @@
-"""A bounded buffer that counts what it overwrote, and says so when it is read."""
+"""Bounded buffers that count what they overwrote, and say so when they are read.
+
+`Rings` are those of all servers: bounded in items by server, and in bytes by server and in sum.
+"""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-__all__ = ["Reading", "Ring"]
+__all__ = ["Reading", "Ring", "Rings"]
 
 T = TypeVar("T")
+
+_SHARE_DIVISOR = 4  # of the bytes for one server: three that flood leave room for the others
+_FORMER_SERVERS = 50  # beside those there are now: what a server that is gone has said still counts
 
 
 def _anything(_item: object) -> bool:
@@ -29,19 +35,30 @@ class Ring(Generic[T]):
     def __init__(self, capacity: int) -> None:
         if capacity < 1:
             raise ValueError("a ring holds at least one item")
-        self._items: deque[T] = deque(maxlen=capacity)
+        self._capacity = capacity
+        self._items: deque[T] = deque()
+        self._sizes: deque[int] = deque()
         self._overwritten = 0
+        self.bytes = 0
 
     def __repr__(self) -> str:
-        return f"<Ring {len(self._items)}/{self._items.maxlen} overwritten={self._overwritten}>"
+        return f"<Ring {len(self._items)}/{self._capacity} overwritten={self._overwritten}>"
 
     def __len__(self) -> int:
         return len(self._items)
 
-    def append(self, item: T) -> None:
-        if len(self._items) == self._items.maxlen:
-            self._overwritten += 1
+    def append(self, item: T, size: int = 0) -> None:
+        if len(self._items) == self._capacity:
+            self.overwrite_oldest()
         self._items.append(item)
+        self._sizes.append(size)
+        self.bytes += size
+
+    def overwrite_oldest(self) -> None:
+        """Make room; whoever reads next is told."""
+        self._items.popleft()
+        self.bytes -= self._sizes.popleft()
+        self._overwritten += 1
 
     def last(self, count: int, keep: Callable[[T], bool] = _anything) -> list[T]:
         """The newest items that match, oldest of them first; nothing is changed."""
@@ -76,9 +93,10 @@ class Ring(Generic[T]):
         chosen, matching = self._choose(limit=limit, keep=keep, newest=newest)
         reading = self._reading(chosen, matching)
         taken = set(chosen)
-        rest = [item for index, item in enumerate(self._items) if index not in taken]
-        self._items.clear()
-        self._items.extend(rest)
+        left = [index for index in range(len(self._items)) if index not in taken]
+        self._items = deque(self._items[index] for index in left)
+        self._sizes = deque(self._sizes[index] for index in left)
+        self.bytes = sum(self._sizes)
         self._overwritten = 0
         return reading
 
@@ -96,3 +114,56 @@ class Ring(Generic[T]):
             remaining=matching - len(chosen),
             overwritten=self._overwritten,
         )
+
+
+class Rings(Mapping[str, Ring[T]]):
+    """The rings of all servers; who has most makes room for the others."""
+
+    def __init__(self, *, capacity: int, servers: int, max_bytes: int) -> None:
+        self._capacity = capacity
+        self._most_servers = servers + _FORMER_SERVERS
+        self._max_bytes = max_bytes
+        self._share = max_bytes // _SHARE_DIVISOR
+        self._rings: dict[str, Ring[T]] = {}
+        self._bytes = 0  # at least what they hold: reading makes it less
+
+    def __repr__(self) -> str:
+        held = sum(ring.bytes for ring in self._rings.values())
+        return f"<Rings of {len(self._rings)} servers, {held}/{self._max_bytes} bytes>"
+
+    def __getitem__(self, server: str) -> Ring[T]:
+        return self._rings[server]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rings)
+
+    def __len__(self) -> int:
+        return len(self._rings)
+
+    def append(self, server: str, item: T, size: int) -> None:
+        """Keep it; the oldest of that server make room, or of the server that has most."""
+        ring = self._of(server)
+        ring.append(item, size)
+        while ring.bytes > self._share:
+            ring.overwrite_oldest()
+        self._bytes += size
+        if self._bytes > self._max_bytes:
+            self._shrink()
+
+    def _of(self, server: str) -> Ring[T]:
+        """Made if need be; those that nothing was added to for long make room."""
+        ring = self._rings.pop(server, None)
+        if ring is None:
+            ring = Ring[T](self._capacity)
+        self._rings[server] = ring
+        if len(self._rings) > self._most_servers:
+            del self._rings[next(iter(self._rings))]
+        return ring
+
+    def _shrink(self) -> None:
+        self._bytes = sum(ring.bytes for ring in self._rings.values())
+        while self._bytes > self._max_bytes:
+            largest = max(self._rings.values(), key=lambda ring: ring.bytes)
+            before = largest.bytes
+            largest.overwrite_oldest()
+            self._bytes -= before - largest.bytes

@@ -1,4 +1,7 @@
-"""Timers of the client: once or again and again, without drift, at most one firing per tick."""
+"""Timers of the client: once or again and again, without drift, at most one firing per tick.
+
+A repeating timer fires at most ten times a second; the rounds in between are counted as missed.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,6 +15,7 @@ from emceepee_stdio.state.machine import Machine, Move
 __all__ = ["TIMER_STATES", "Fired", "Timer", "TimerStatus", "Timers"]
 
 _MIN_DURATION_S = 0.001  # duration_ms is a whole number, and 0 would be due at once
+_MIN_PAUSE_S = 0.1  # of a repeating timer: a client that reads its events is slower than that
 _MAX_DURATION_S = DAY_S  # a session rarely lives longer than a day
 _MAX_MESSAGE_CHARS = 500  # a reminder, not a document
 
@@ -134,9 +138,11 @@ class Timers:
             TIMER_STATES.check(timer.status, TimerStatus.EXPIRED)
             done = replace(timer, status=TimerStatus.EXPIRED, fired=timer.fired + 1)
             return Fired(timer=self._retire(done), missed=0)
-        missed = int((now - timer.due_at) / timer.duration)
+        # The first round that is still to come, and not too soon.
+        earliest = now + _MIN_PAUSE_S if timer.duration < _MIN_PAUSE_S else now
+        missed = max(int((earliest - timer.due_at) / timer.duration), 0)
         due_at = timer.due_at + (missed + 1) * timer.duration
-        if due_at <= now:  # the division was rounded down to a step that has passed as well
+        if due_at <= earliest:  # the division was rounded down to a step that has passed as well
             missed += 1
             due_at += timer.duration
         timer = replace(timer, due_at=due_at, fired=timer.fired + 1)

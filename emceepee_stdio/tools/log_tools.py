@@ -13,7 +13,7 @@ from emceepee_stdio.session.large_results import fitted
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_output import Logged, Notified
-from emceepee_stdio.state import Pattern, Ring
+from emceepee_stdio.state import Excerpt, Pattern, Ring
 from emceepee_stdio.tools.listing import matching, pattern
 from emceepee_stdio.tools.registry import Params
 
@@ -151,7 +151,9 @@ def _notified(runtime: Runtime, item: Notified) -> dict[str, object]:
         "method": item.method,
         "created_at": runtime.clock.iso(item.created_at),
     }
-    if item.params is not None:
+    if isinstance(item.params, Excerpt):
+        shown |= {"params": item.params.text, "truncated": True, "params_bytes": item.params.size}
+    elif item.params is not None:
         shown["params"] = item.params
     return shown
 

@@ -1,5 +1,6 @@
 """Tools to see and answer what servers ask: of the user, and of the model."""
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -10,11 +11,13 @@ from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.content_blocks import sampled_problem
+from emceepee_stdio.session.large_results import kept_whole, page_chars
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.response_context import shown_elicitation, shown_sampling
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.state import PendingRequest, RequestKind, RequestStatus
 from emceepee_stdio.tools.forms import form_problems, with_defaults
+from emceepee_stdio.tools.listing import Cursor, Limit, page
 from emceepee_stdio.tools.registry import Params
 from emceepee_stdio.wire.codec import to_json
 
@@ -42,6 +45,8 @@ class GetElicitations(Params):
     """Which to show."""
 
     server: Annotated[str, Meta(description="Only of this server.")] | UnsetType = UNSET
+    limit: Limit = 50
+    cursor: Cursor | UnsetType = UNSET
 
 
 class RespondToElicitation(Params):
@@ -92,15 +97,27 @@ class RespondToSampling(Params):
 async def get_elicitations(runtime: Runtime, p: GetElicitations, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
     server = None if p.server is UNSET else p.server
     pending = runtime.session.requests.pending(kind=RequestKind.ELICITATION, server=server)
-    return Reply.json(
-        {"elicitations": [shown_elicitation(runtime.session, asked) for asked in pending]}
-    )
+    show = partial(shown_elicitation, runtime.session)
+    entries, rest = page(pending, show, limit=p.limit, cursor=p.cursor)
+    return Reply.json({"elicitations": entries, **rest})
 
 
 async def get_sampling_requests(runtime: Runtime, p: GetSamplingRequests, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
+    """Whole, as many as one answer holds; of the others a preview, and where the whole is."""
+    session = runtime.session
     server = None if p.server is UNSET else p.server
-    pending = runtime.session.requests.pending(kind=RequestKind.SAMPLING, server=server)
-    shown = [shown_sampling(runtime.session, asked, whole=True) for asked in pending]
+    room = runtime.settings.limits.result_chars or page_chars(runtime.settings)
+    shown: list[dict[str, object]] = []
+    for asked in session.requests.pending(kind=RequestKind.SAMPLING, server=server):
+        entry = shown_sampling(session, asked, whole=True)
+        size = len(to_json(entry))
+        if size > room:
+            whole = to_json(asked.params).decode()
+            entry = shown_sampling(session, asked, whole=False)
+            entry |= {"request_bytes": size, **kept_whole(session, whole, under=asked.id)}
+        else:
+            room -= size
+        shown.append(entry)
     return Reply.json({"sampling_requests": shown})
 
 

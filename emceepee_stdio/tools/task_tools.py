@@ -11,6 +11,7 @@ from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.response_context import shown_elicitations, task_of
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.state import IllegalMove, TaskStatus
+from emceepee_stdio.tools.listing import Cursor, Limit, page
 from emceepee_stdio.tools.registry import Params
 
 __all__ = [
@@ -39,6 +40,8 @@ class ListTasks(Params):
         | UnsetType
     ) = UNSET
     include_completed: Annotated[bool, Meta(description="Also those that have ended.")] = False
+    limit: Limit = 50
+    cursor: Cursor | UnsetType = UNSET
 
 
 class GetTask(Params):
@@ -67,13 +70,16 @@ async def list_tasks(runtime: Runtime, p: ListTasks, call: Call) -> Reply:  # no
     session = runtime.session
     with_ended = p.include_completed or p.status not in (UNSET, TaskStatus.WORKING)
     tasks = [
-        shown_task(task, runtime.clock)
+        task
         for task in session.tasks.all()
         if (with_ended or task.status is TaskStatus.WORKING)
         and p.server in (UNSET, task.server)
         and p.status in (UNSET, task.status.value)
     ]
-    return Reply.json({"tasks": tasks})
+    entries, rest = page(
+        tasks, lambda task: shown_task(task, runtime.clock), limit=p.limit, cursor=p.cursor
+    )
+    return Reply.json({"tasks": entries, **rest})
 
 
 async def get_task(runtime: Runtime, p: GetTask, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool

@@ -26,6 +26,7 @@ from emceepee_stdio.tools.registry import Params
 __all__ = ["ListTools", "list_tools"]
 
 _FULL_DETAIL_TOOLS = 5  # so many schemas are worth their tokens: one of them is called next
+_DESCRIPTION_CHARS = 4_000  # as much as is shown of what a server says of itself
 _SENTENCE_CHARS = 160  # a line or two in a list
 _ARGUMENTS_CHARS = 300  # names of some 20 arguments
 
@@ -63,10 +64,19 @@ def _shown(server: str, tool: Mapping[str, object], detail: str) -> dict[str, ob
     if detail == "names":
         return head
     if detail == "full":
-        return of_server(server, tool)
+        return of_server(server, _bounded(tool))
     head["description"] = _first_sentence(str(tool.get("description") or tool.get("title") or ""))
     head["args"] = _arguments(tool.get("inputSchema"))
     return head
+
+
+def _bounded(tool: Mapping[str, object]) -> Mapping[str, object]:
+    """The tool as it is, but for a description that nobody would read to its end."""
+    text = tool.get("description")
+    if not isinstance(text, str) or len(text) <= _DESCRIPTION_CHARS:
+        return tool
+    cut = f"{text[:_DESCRIPTION_CHARS]} … (cut from {len(text)} characters)"
+    return {**tool, "description": cut}
 
 
 def _first_sentence(text: str) -> str:

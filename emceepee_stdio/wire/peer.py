@@ -368,4 +368,4 @@ def _ours(request_id: RequestId) -> RequestId:
 
 def method_not_found(method: str) -> RpcError:
     """The polite refusal of a request that nobody here knows."""
-    return RpcError(METHOD_NOT_FOUND, f"Method not found: {method}")
+    return RpcError(METHOD_NOT_FOUND, f"Method not found: {method[:_SHOWN_CHARS]}")

@@ -31,6 +31,7 @@ __all__ = ["Exit", "Listener", "Process", "Spawn", "StopTimes"]
 
 _KILL_WAIT_S = 2.0  # SIGKILL takes milliseconds, unless the kernel holds the process
 _MAX_STDERR_LINE_BYTES = 16_384  # longer than any log line; binary output has no line ends at all
+_EVERYTHING_BYTES = sys.maxsize  # more than was ever written
 _STDERR_TAIL_LINES = 50  # a Python traceback fits
 
 
@@ -68,11 +69,15 @@ class StopTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """Who hears what a child says. `on_end` comes last, once."""
+    """Who hears what a child says. `on_end` comes last, once.
+
+    `on_written` hears how many bytes the child has taken in all.
+    """
 
     on_stdout: Callable[[bytes], None]
     on_stderr: Callable[[str], None]
     on_end: Callable[[], None]
+    on_written: Callable[[int], None] | None = None
 
 
 class Process:
@@ -95,7 +100,9 @@ class Process:
         self._output_over = False
         self._job = contain(popen.pid)
         self._stdin_fd = _take_fd(popen.stdin)
-        self.stdin = open_writer(self._stdin_fd, on_broken=lambda: None)
+        self.stdin = open_writer(
+            self._stdin_fd, on_broken=self._input_broken, on_written=listener.on_written
+        )
         self._stdout = open_reader(
             _take_fd(popen.stdout), on_data=listener.on_stdout, on_end=self._output_ended
         )
@@ -147,6 +154,13 @@ class Process:
             return 0
         return int.from_bytes(size, sys.byteorder)
 
+    def pause(self) -> None:
+        """Read no more of its output for now."""
+        self._stdout.pause()
+
+    def resume(self) -> None:
+        self._stdout.resume()
+
     def kill(self) -> None:
         """End the whole group at once; its exit is noticed as any other."""
         self._signal(force=True)
@@ -189,6 +203,11 @@ class Process:
             self._finish()
         else:
             self._loop.call_later(self._drain, self._finish)
+
+    def _input_broken(self) -> None:
+        """It closed its input: what it did not read is not waited for."""
+        if self._listener.on_written is not None:
+            self._listener.on_written(_EVERYTHING_BYTES)
 
     def _output_ended(self) -> None:
         """Its output is over: it is leaving, or of no more use. Its exit code gets a moment."""

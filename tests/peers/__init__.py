@@ -15,6 +15,7 @@ __all__ = [
     "everything",
     "fetch",
     "filesystem",
+    "flooder",
     "git",
     "inspector",
     "memory",
@@ -140,6 +141,11 @@ def plain(*options: str) -> list[str]:
 def rude(mode: str, *options: str) -> list[str]:
     """The raw server that misbehaves in one way; needs no installed peer."""
     return [sys.executable, str(SERVERS / "rude.py"), mode, *options]
+
+
+def flooder() -> list[str]:
+    """The raw server that sends a great many large messages; needs no installed peer."""
+    return [sys.executable, str(SERVERS / "flooder.py")]
 
 
 def _node_server(package: str) -> list[str]:

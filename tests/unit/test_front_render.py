@@ -106,7 +106,7 @@ async def test_a_whole_reply_gets_no_context_and_takes_no_events(tmp_path: Path)
 
 async def test_every_question_is_shown_whatever_its_size(tmp_path: Path) -> None:
     made = session(tmp_path, question_chars=10, sampling_preview_chars=4)
-    schema = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(500)}}
+    schema = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(100)}}
     asked: list[dict[str, Any]] = [
         {"message": "m" * 50, "requestedSchema": schema},
         {"message": "go", "mode": "url", "url": "https://x"},

@@ -15,9 +15,7 @@ from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.backend_handler import BackendHandler
 from emceepee_stdio.session.params import fields_of, is_too_deep
 from emceepee_stdio.session.rate_limit import RateLimit
-from emceepee_stdio.session.server_output import ring_of
 from emceepee_stdio.session.session import Session
-from emceepee_stdio.state import Ring
 
 
 def test_a_flow_passes_so_many_in_a_minute_and_counts_the_rest():
@@ -81,26 +79,6 @@ def test_lines_over_the_bound_are_kept_for_reading_and_counted_in_the_journal(tm
         ("server_output", "loud", None),
     ]
     assert len(list(session.logs["loud"].last(100))) == 11
-
-
-def test_a_ring_is_made_once_for_each_server():
-    rings = dict[str, Ring[int]]()
-    ring = ring_of(rings, "a", capacity=2, servers=1)
-    assert ring_of(rings, "a", capacity=2, servers=1) is ring
-    for i in range(3):
-        ring.append(i)
-    assert list(ring.last(5)) == [1, 2]
-
-
-def test_rings_of_servers_that_are_gone_make_room_the_longest_silent_first():
-    rings = dict[str, Ring[int]]()
-    for i in range(52):
-        ring_of(rings, f"s{i}", capacity=1, servers=2)
-    ring_of(rings, "s0", capacity=1, servers=2)
-    ring_of(rings, "new", capacity=1, servers=2)
-    assert len(rings) == 52
-    assert "s0" in rings
-    assert "s1" not in rings
 
 
 def nested(depth: int, opening: bytes = b"[", closing: bytes = b"]") -> Raw:

@@ -2,27 +2,22 @@ from dataclasses import dataclass
 from itertools import count
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from emceepee_stdio.state.event_log import (
-    DELIVERY,
-    Added,
-    Delivery,
-    EventLog,
-    Lease,
-    LogStatistics,
-)
+from emceepee_stdio.state.event_entries import DELIVERY, ENTRY_BYTES, Delivery
+from emceepee_stdio.state.event_log import Added, EventLog, Lease, LogStatistics
 from emceepee_stdio.state.event_types import EventType, fold_key
+from emceepee_stdio.state.eviction import oldest_of_the_largest
 from emceepee_stdio.state.machine import IllegalMove
 
 NOTE = EventType.NOTIFICATION
 
 
-def make_log(capacity: int = 1000) -> EventLog:
+def make_log(capacity: int = 1000, max_bytes: int = 8 << 20) -> EventLog:
     numbers = count(1)
-    return EventLog(new_id=lambda: f"e{next(numbers)}", capacity=capacity)
+    return EventLog(new_id=lambda: f"e{next(numbers)}", capacity=capacity, max_bytes=max_bytes)
 
 
 def add(log: EventLog, *, fold: object = None, now: float = 0.0, **data: object) -> Added:
@@ -240,7 +235,7 @@ def test_after_an_id_a_notice_stands_where_the_first_lost_event_was():
     fill(log, 11)
     notice, *rest = log.take_after("e1").events
     assert notice.type is EventType.EVENTS_DROPPED
-    assert [event.id for event in rest] == [f"e{n}" for n in (*range(2, 11), 12)]
+    assert [event.id for event in rest] == [f"e{n}" for n in range(2, 12)]
 
 
 # Bounds
@@ -251,7 +246,9 @@ def test_a_full_log_evicts_a_tenth():
     fill(log, 100)
     added = add(log)
     assert (added.evicted, added.dropped) == (10, 10)
-    assert log.statistics() == LogStatistics(kept=92, waiting=92, leased=0, capacity=100)
+    assert log.statistics() == LogStatistics(
+        kept=92, waiting=92, leased=0, capacity=100, bytes=92 * ENTRY_BYTES
+    )
 
 
 def test_delivered_events_go_first_and_are_not_counted_as_dropped():
@@ -364,7 +361,7 @@ def test_a_notice_spans_from_the_first_to_the_last_loss_whatever_was_lost_first(
     add(log)
     notice = log.take(limit=1).events[0]
     assert notice.data["first_id"] == early[0]
-    assert notice.data["last_id"] == late[1]
+    assert notice.data["last_id"] == late[2]
     assert notice.seq == 1
 
 
@@ -387,6 +384,90 @@ def test_events_under_a_lease_still_count_towards_the_warning():
     fill(log, 7)
     log.take()
     assert add(log).nearly_full
+
+
+# Who gives way
+
+
+def note(log: EventLog, server: str, number: int, *, size: int = 0) -> list[Added]:
+    return [log.add(NOTE, now=0.0, server=server, size=size) for _ in range(number)]
+
+
+def kinds(log: EventLog) -> list[tuple[str, str | None]]:
+    return [(event.type.value, event.server) for event in log.take().events]
+
+
+def test_notifications_of_one_server_push_out_no_end_of_a_task_and_no_timer():
+    log = make_log(capacity=100)
+    log.add(EventType.TASK_COMPLETED, now=0.0, server="good")
+    log.add(EventType.TIMER_EXPIRED, now=0.0)
+    note(log, "bad", 5_000)
+    told = kinds(log)
+    assert told[:2] == [("task_completed", "good"), ("timer_expired", None)]
+    assert len(told) <= 100
+
+
+def test_the_server_with_most_notifications_gives_way_first():
+    log = make_log(capacity=100)
+    quiet = [a.event.id for a in note(log, "quiet", 5)]
+    note(log, "bad", 1_000)
+    told = log.take().events
+    assert [e.id for e in told if e.server == "quiet"] == quiet
+    (notice,) = [e for e in told if e.type is EventType.EVENTS_DROPPED]
+    assert notice.count + sum(e.server == "bad" for e in told) == 1_000
+
+
+def test_a_notification_that_finds_only_lasting_events_is_dropped_itself_and_counted():
+    log = make_log(capacity=10)
+    for _ in range(10):
+        log.add(EventType.TASK_FAILED, now=0.0, server="good")
+    added = note(log, "bad", 3)
+    assert [(a.evicted, a.dropped) for a in added] == [(0, 1)] * 3
+    told = log.take().events
+    assert [e.type for e in told] == [EventType.TASK_FAILED] * 10 + [EventType.EVENTS_DROPPED]
+    assert told[-1].data == {
+        "count": 3,
+        "first_id": added[0].event.id,
+        "last_id": added[2].event.id,
+    }
+
+
+def test_a_flood_of_lasting_events_costs_the_server_that_made_them():
+    log = make_log(capacity=20)
+    log.add(EventType.TASK_COMPLETED, now=0.0, server="good")
+    for _ in range(200):
+        log.add(EventType.ELICITATION_REQUEST, now=0.0, server="bad")
+    assert ("task_completed", "good") in kinds(log)
+
+
+def test_the_log_is_bounded_in_bytes_and_one_server_has_a_share_of_them():
+    log = make_log(max_bytes=100_000)
+    for server in ("a", "b", "c", "d", "e", "f"):
+        note(log, server, 50, size=5_000)
+        assert log.statistics().bytes <= 100_000
+        held = sum(5_000 + ENTRY_BYTES for e in log.since(0) if e.server == server)
+        assert held <= 25_000
+    log.add(EventType.TASK_COMPLETED, now=0.0, server="a", size=5_000)
+    assert log.statistics().bytes <= 100_000
+
+
+def test_a_notification_beyond_the_share_of_its_server_is_dropped_and_counted():
+    log = make_log(max_bytes=100_000)
+    (added,) = note(log, "bad", 1, size=30_000)
+    assert added.dropped == 1
+    assert kinds(log) == [("events_dropped", None)]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9)), max_size=30))
+def test_the_oldest_of_who_has_most_goes_first_at_every_step(items: list[tuple[str, int]]):
+    left = list(enumerate(items))
+    order = list(oldest_of_the_largest(left, owner=lambda i: i[1][0], weight=lambda i: i[1][1]))
+    for gone in order:
+        load = {o: sum(w for _, (p, w) in left if p == o) for o in "abc"}
+        assert gone == max(left, key=lambda i: (load[i[1][0]], -i[0]))
+        left.remove(gone)
+    assert left == []
 
 
 # Folding
@@ -565,6 +646,9 @@ class Item:
     id: str
     count: int
     fold: str | None
+    server: str | None = None
+    lasting: bool = False
+    size: int = ENTRY_BYTES
     status: str = "waiting"
     notice: bool = False
     first: tuple[int, str] = (0, "")
@@ -578,6 +662,9 @@ class Held:
 
 
 CAPACITY = 10
+MAX_BYTES = 12_000
+SHARE = MAX_BYTES // 4
+TASK = EventType.TASK_COMPLETED
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -585,7 +672,7 @@ class LogMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.log = make_log(CAPACITY)
+        self.log = make_log(CAPACITY, MAX_BYTES)
         self.items: list[Item] = []
         self.held: list[Held] = []
         self.known: list[str] = ["never was"]
@@ -600,15 +687,49 @@ class LogMachine(RuleBasedStateMachine):
     def leased(self) -> list[Item]:
         return [i for i in self.items if i.status == "leased"]
 
-    def expect_room_made(self) -> tuple[int, int, list[Item]]:
-        if len(self.items) < CAPACITY:
-            return 0, 0, []
-        quota = len(self.items) - CAPACITY + 1
-        delivered = [i for i in self.items if i.status == "delivered"][:quota]
-        lost = [i for i in self.waiting() if not i.notice][: quota - len(delivered)]
-        for item in delivered + lost:
-            self.items.remove(item)
-        return len(delivered) + len(lost), sum(i.count for i in lost), lost
+    def size(self, server: str | None = None, *, of_all: bool = True) -> int:
+        return sum(i.size for i in self.items if of_all or i.server == server)
+
+    def next_to_go(self, new: Item, *, own: bool, by_bytes: bool) -> Item | None:
+        """What was told; then notifications of who has most; then, for its kind only, the rest."""
+        there = [i for i in self.items if not own or i.server == new.server]
+        there.sort(key=lambda i: i.seq)
+        if delivered := [i for i in there if i.status == "delivered"]:
+            return delivered[0]
+        for lasting in (False, True) if new.lasting else (False,):
+            found = [
+                i for i in there if i.status == "waiting" and not i.notice and i.lasting is lasting
+            ]
+            if found:
+                load = {
+                    i.server: sum(o.size if by_bytes else 1 for o in found if o.server == i.server)
+                    for i in found
+                }
+                return max(found, key=lambda i: (load[i.server], -i.seq))
+        return None
+
+    def expect_room_made(self, new: Item) -> tuple[int, list[Item]]:
+        evicted, lost = 0, list[Item]()
+        for own in (True, False):
+            limit = SHARE if own else MAX_BYTES
+            over = self.size(new.server, of_all=not own) + new.size - limit
+            surplus = over + limit // 10 if over > 0 else 0
+            events = 0 if own else max(0, len(self.items) - CAPACITY + 1)
+            by_bytes = surplus > 0
+            while (surplus > 0 or events > 0) and (
+                gone := self.next_to_go(new, own=own, by_bytes=by_bytes)
+            ):
+                self.items.remove(gone)
+                evicted, surplus, events = evicted + 1, surplus - gone.size, events - 1
+                lost += [gone] if gone.status == "waiting" else []
+        return evicted, lost
+
+    def finds_no_room(self, new: Item) -> bool:
+        return not new.lasting and (
+            len(self.items) >= CAPACITY
+            or self.size() + new.size > MAX_BYTES
+            or self.size(new.server, of_all=False) + new.size > SHARE
+        )
 
     def expect_notices_merged(self) -> None:
         notices = [i for i in self.waiting() if i.notice]
@@ -628,23 +749,41 @@ class LogMachine(RuleBasedStateMachine):
             )
         )
 
-    @rule(fold=st.sampled_from([None, None, "a", "b"]))
-    def add(self, fold: str | None) -> None:
+    @rule(
+        fold=st.sampled_from([None, None, "a", "b"]),
+        server=st.sampled_from([None, "x", "x", "y"]),
+        lasting=st.booleans(),
+        size=st.sampled_from([0, 0, 0, 500, 2_000, 3_000]),
+    )
+    def add(self, fold: str | None, server: str | None, lasting: bool, size: int) -> None:  # noqa: FBT001 - drawn by name
+        fold = fold and f"{fold} {server}"
         times = 1
         for old in [i for i in self.waiting() if fold is not None and i.fold == fold]:
             self.items.remove(old)
             times += old.count
-        evicted, dropped, lost = self.expect_room_made()
-        added = self.log.add(NOTE, now=0.0, fold=fold)
+        kind = TASK if lasting else NOTE
+        new = Item(self.log.latest + 1, "", times, fold, server, lasting, ENTRY_BYTES + size)
+        others = [i for i in self.items if i.server != server and i.lasting]
+        evicted, lost = self.expect_room_made(new)
+        if not lasting:
+            assert all(i in self.items or i.status == "delivered" for i in others)
+        added = self.log.add(kind, now=0.0, server=server, size=size, fold=fold)
+        new.id = added.event.id
+        assert added.event.seq == new.seq
+        if self.finds_no_room(new):
+            lost.append(new)
+        else:
+            self.items.append(new)
+        dropped = sum(i.count for i in lost)
         assert (added.evicted, added.dropped, added.event.count) == (evicted, dropped, times)
         if lost:
+            lost.sort(key=lambda i: i.seq)
             ends = (lost[0].seq, lost[0].id), (lost[-1].seq, lost[-1].id)
-            before = f"e{int(added.event.id[1:]) - 1}"
-            notice = Item(ends[0][0], before, dropped, None, notice=True)
+            after = f"e{int(added.event.id[1:]) + 1}"
+            notice = Item(ends[0][0], after, dropped, None, notice=True)
             notice.first, notice.last = ends
             self.items.append(notice)
             self.expect_notices_merged()
-        self.items.append(Item(added.event.seq, added.event.id, times, fold))
         self.known.append(added.event.id)
         self.added += 1
         nearly_full = len(self.waiting()) + len(self.leased()) >= CAPACITY * 0.8
@@ -739,6 +878,7 @@ class LogMachine(RuleBasedStateMachine):
             waiting=len(self.waiting()),
             leased=len(self.leased()),
             capacity=CAPACITY,
+            bytes=self.size(),
         )
 
     def teardown(self) -> None:

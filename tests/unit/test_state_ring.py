@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emceepee_stdio.state.ring import Reading, Ring
+from emceepee_stdio.state.ring import Reading, Ring, Rings
 
 
 def ring_of(capacity: int, items: range) -> Ring[int]:
@@ -128,3 +128,81 @@ def test_a_ring_agrees_with_a_plain_list(
             items = [item for n, item in enumerate(items) if n not in chosen]
             lost = 0
         assert len(ring) == len(items) <= capacity
+
+
+# The rings of all servers
+
+
+def rings_of(*, capacity: int = 100, servers: int = 10, max_bytes: int = 400) -> Rings[int]:
+    return Rings(capacity=capacity, servers=servers, max_bytes=max_bytes)
+
+
+def test_a_server_has_one_ring_with_its_newest_items():
+    rings = rings_of(capacity=2)
+    for item in range(3):
+        rings.append("a", item, 1)
+    assert list(rings) == ["a"]
+    assert rings["a"].read() == Reading(items=(1, 2), remaining=0, overwritten=1)
+
+
+def test_rings_of_servers_that_are_gone_make_room_the_longest_silent_first():
+    rings = rings_of(servers=2)
+    for number in range(52):
+        rings.append(f"s{number}", 0, 1)
+    rings.append("s0", 0, 1)
+    rings.append("new", 0, 1)
+    assert len(rings) == 52
+    assert "s0" in rings
+    assert "s1" not in rings
+
+
+def test_one_server_holds_its_share_of_the_bytes_and_the_loss_is_counted():
+    rings = rings_of()
+    for item in range(5):
+        rings.append("loud", item, 40)
+    assert rings["loud"].read() == Reading(items=(3, 4), remaining=0, overwritten=3)
+
+
+def test_an_item_larger_than_the_share_is_counted_as_lost():
+    rings = rings_of()
+    rings.append("loud", 1, 101)
+    assert rings["loud"].peek() == Reading(items=(), remaining=0, overwritten=1)
+
+
+def test_in_sum_who_has_most_makes_room_for_the_others():
+    rings = rings_of()
+    for server in "abcde":
+        for item in range(2):
+            rings.append(server, item, 45)
+    assert sum(rings[server].bytes for server in rings) <= 400
+    assert [len(rings[server]) for server in "abcde"] == [1, 1, 2, 2, 2]
+
+
+def test_what_was_read_makes_room():
+    rings = rings_of()
+    for server in "abcd":
+        rings.append(server, 1, 100)
+    for server in "abcd":
+        rings[server].read()
+    rings.append("e", 1, 100)
+    assert rings["e"].bytes == 100
+    assert repr(rings) == "<Rings of 5 servers, 100/400 bytes>"
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 120), st.booleans()), max_size=60))
+def test_rings_stay_within_their_bytes_and_count_every_loss(steps: list[tuple[str, int, bool]]):
+    rings = rings_of(capacity=5)
+    added, told = 0, 0
+    for server, size, reads in steps:
+        rings.append(server, 0, size)
+        added += 1
+        assert sum(ring.bytes for ring in rings.values()) <= 400
+        assert all(ring.bytes <= 100 for ring in rings.values())
+        if reads:
+            reading = rings[server].read(limit=2)
+            told += len(reading.items) + reading.overwritten
+    for ring in rings.values():
+        reading = ring.read()
+        told += len(reading.items) + reading.overwritten
+    assert told == added

@@ -39,6 +39,7 @@ from emceepee_stdio.errors import (
 )
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import redact_argv
+from emceepee_stdio.wire.backlog import Backlog
 from emceepee_stdio.wire.codec import RequestId
 from emceepee_stdio.wire.environment import child_directory, child_environment, resolve_command
 from emceepee_stdio.wire.peer import OutgoingRequest
@@ -48,6 +49,7 @@ from emceepee_stdio.wire.watchdog import Watchdog
 __all__ = ["ChildContext", "Command", "Haste", "StdioChannel", "StdioOptions"]
 
 _ENDLESS_LINE_FACTOR = 4  # times the bound: a server that writes on after that will not stop
+_UNREAD_ANSWER_BYTES = 4 << 20  # a hundred thousand pings: a server that reads leaves far less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +275,8 @@ class StdioConnection(Connection):
         self._options = options
         self._longest_line = _ENDLESS_LINE_FACTOR * options.max_line
         self._is_endless = False
+        self._backlog = Backlog(_UNREAD_ANSWER_BYTES)
+        self._is_paused = False
 
     def __repr__(self) -> str:
         return f"<StdioConnection {self._name} {self.era.value} {self.process!r}>"
@@ -303,7 +307,12 @@ class StdioConnection(Connection):
             await anyio.sleep(seconds)
 
     def listener(self) -> Listener:
-        return Listener(on_stdout=self._on_stdout, on_stderr=self._on_stderr, on_end=self._on_end)
+        return Listener(
+            on_stdout=self._on_stdout,
+            on_stderr=self._on_stderr,
+            on_end=self._on_end,
+            on_written=self._on_written,
+        )
 
     def _transmit(self, line: bytes, request_id: RequestId, _request: OutgoingRequest) -> None:
         """Write, unless the server has stopped reading and would only fill our memory."""
@@ -315,10 +324,24 @@ class StdioConnection(Connection):
             )
             self._peer.give_up(request_id, unread)
         else:
+            self._backlog.request(len(line))
             stdin.write(line)
 
     def _write(self, data: bytes) -> None:
+        """Write, and read no more from a server that does not read its answers."""
+        if self.process.stdin.broken:
+            return
+        self._backlog.answer(len(data))
         self.process.stdin.write(data)
+        if self._backlog.is_over and not self._is_paused:
+            self._is_paused = True
+            self.process.pause()
+
+    def _on_written(self, total: int) -> None:
+        self._backlog.written(total)
+        if self._is_paused and not self._backlog.is_over:
+            self._is_paused = False
+            self.process.resume()
 
     def _on_stdout(self, data: bytes) -> None:
         """A line many times as long as one may be will not end: stop who writes it."""
