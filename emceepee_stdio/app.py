@@ -21,6 +21,7 @@ from emceepee_stdio.journal import Journal, JournalEvent, default_directory
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Environment
 from emceepee_stdio.trust.store import default_trust_directory
+from emceepee_stdio.wire.allocator import give_back_large_blocks
 
 __all__ = ["environment_of", "run"]
 
@@ -53,6 +54,7 @@ def run(
         source=source,
         stamp=stamp,
     )
+    give_back_large_blocks()
     # What is there by now stays to the end: nobody has to look through it again and again.
     gc.freeze()
     try:

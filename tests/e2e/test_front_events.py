@@ -131,11 +131,11 @@ async def test_more_events_than_fit_come_later_in_their_order(
 
 
 async def test_an_answer_holds_so_many_bytes_of_events_and_no_more(tmp_path: Path) -> None:
-    made = setting(tmp_path, fixed={"response_event_bytes": 2_000, "event_data_bytes": 1024})
+    made = setting(tmp_path, fixed={"response_event_bytes": 400, "event_data_bytes": 128})
     async with proxy(made) as client:
         await client.connected()
         await client.drain()
-        long = "notifications/" + "x" * 3_000
+        long = "notifications/" + "x" * 180
         await client.execute("notify", args={"n": 5, "method": long})
         with anyio.fail_after(PATIENCE):
             while sum(e.get("truncated", False) for e in client.events) < 5:
@@ -143,7 +143,8 @@ async def test_an_answer_holds_so_many_bytes_of_events_and_no_more(tmp_path: Pat
                 assert len(answer.events) <= 1
         for event in client.events:
             if event.get("truncated"):
-                assert len(event["data"]) == 1024
+                assert len(event["data"]) == 128
+                assert event["data_bytes"] > 180
                 assert event["data"].startswith('{"method":"notifications/xxx')
 
 
