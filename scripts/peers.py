@@ -2,11 +2,11 @@
 
 Usage: python scripts/peers.py [tests|slow|bench] [--check] [--require-npm]
 
-The pins are in `tests/peers/`. `slow` stands for what the slow tests need beside them: the official
+The pins are in `tests/peers/`. One of them is the source of the mcp SDK, for its example servers and
+the official schemas. `slow` stands for what the slow tests need beside them: the official
 conformance suite with a Node.js that it accepts (x86-64 Linux alone has one on npm; elsewhere the
-one on PATH is taken), and the source of the mcp SDK, for its example servers and schemas. `bench`
-stands for the proxies that the benchmarks measure beside ours; they are pinned in
-`bench/peers.txt`, and no test needs them.
+one on PATH is taken). `bench` stands for the proxies that the benchmarks measure beside ours; they
+are pinned in `bench/peers.txt`, and no test needs them.
 
 Each peer is installed into a folder beside its place and renamed into it when whole, so what is
 there is complete; a stamp inside holds a hash of its pins, so a second run does nothing and needs
@@ -41,10 +41,10 @@ COMMAND = "python scripts/peers.py"
 
 NPM = "npm"
 PYTHONS = ("py-mcp1", "py-servers", "py-old")
-PEERS = (NPM, *PYTHONS)
-SUITE = "npm-suite"
 SDK_SOURCE = "mcp-sdist"
-SLOW = (SUITE, SDK_SOURCE)
+PEERS = (NPM, *PYTHONS, SDK_SOURCE)
+SUITE = "npm-suite"
+SLOW = (SUITE,)
 BENCH = "py-bench"
 NPM_PEERS = {NPM: PINS, SUITE: PINS / "suite"}
 
