@@ -19,6 +19,7 @@ from emceepee_stdio.backends.base import NotTaken, RemoteError
 from emceepee_stdio.errors import (
     ProxyError,
     ServerDisconnected,
+    TaskLimit,
     ToolNotFound,
 )
 from emceepee_stdio.journal import JournalEvent
@@ -88,10 +89,12 @@ def execute_tool(
         or enforced
         or not is_plain(args, call.extra)
         or member.backend.channel.needs_tools
-        or not runtime.session.has_place(member.backend.name)
     ):
         return _prepare(runtime, p, call)
-    _send(runtime, member.backend, p, call, args or _NO_ARGUMENTS)
+    try:
+        _send(runtime, member.backend, p, call, args or _NO_ARGUMENTS)
+    except TaskLimit:  # it has to wait for a place
+        return _prepare(runtime, p, call)
     return None
 
 

@@ -27,10 +27,8 @@ class Oversized:
 def turns(data: bytes) -> Iterator[bytes]:
     """The same bytes, of which others get their turn in between where they hold many lines."""
     if data.count(b"\n") + data.count(b"\r") <= _MANY_LINES:
-        yield data
-        return
-    for start in range(0, len(data), _TURN_BYTES):
-        yield data[start : start + _TURN_BYTES]
+        return iter((data,))
+    return (data[start : start + _TURN_BYTES] for start in range(0, len(data), _TURN_BYTES))
 
 
 class Lines:
