@@ -2,8 +2,8 @@
 
 Usage: python scripts/peers.py [tests|slow|bench] [--check] [--require-npm]
 
-The pins are in `tests/peers/`. One of them is the source of the mcp SDK, for its example servers and
-the official schemas. `slow` stands for what the slow tests need beside them: the official
+The pins are in `tests/peers/`. One of them is the source of the mcp SDK, for its example servers
+and the official schemas. `slow` stands for what the slow tests need beside them: the official
 conformance suite with a Node.js that it accepts (x86-64 Linux alone has one on npm; elsewhere the
 one on PATH is taken). `bench` stands for the proxies that the benchmarks measure beside ours; they
 are pinned in `bench/peers.txt`, and no test needs them.

@@ -49,6 +49,7 @@ class Server(Sender):
         self.may_list = anyio.Event()
         self.may_list.set()
         self.lists = SimpleNamespace(tools=TOOLS, tool=self._tool, cut=set())
+        self.channel = SimpleNamespace(needs_tools=False)
         self._on_done: list[OnResult] = []
 
     def _tool(self, name: str) -> Item | None:
