@@ -22,6 +22,7 @@ from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Environment
 from emceepee_stdio.trust.store import default_trust_directory
 from emceepee_stdio.wire.allocator import give_back_large_blocks
+from emceepee_stdio.wire.orphans import expect_orphans
 
 __all__ = ["environment_of", "run"]
 
@@ -55,6 +56,7 @@ def run(
         stamp=stamp,
     )
     give_back_large_blocks()
+    expect_orphans()
     # What is there by now stays to the end: nobody has to look through it again and again.
     gc.freeze()
     try:

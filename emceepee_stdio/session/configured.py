@@ -81,7 +81,7 @@ class Configured:
         """Look at the file for as long as the session lasts."""
         while self._source is not None:
             await anyio.sleep(every)
-            self._servers.renew_watchdog()
+            self._servers.mind_processes()
             try:
                 await self._look(self._source, tasks)
             except Exception as error:  # noqa: BLE001 - a bug here must not end the session

@@ -38,6 +38,7 @@ from emceepee_stdio.journal import Secrets, given_secrets
 from emceepee_stdio.session.suggestions import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
 from emceepee_stdio.state import RestartPolicy
 from emceepee_stdio.trust.addresses import AddressRule
+from emceepee_stdio.wire.orphans import bury_orphans, end_orphans
 from emceepee_stdio.wire.process import StopTimes
 from emceepee_stdio.wire.stragglers import owner_mark
 from emceepee_stdio.wire.watchdog import Watchdog
@@ -223,7 +224,9 @@ class Servers:
         del self.members[name]
         await backend.stop()
 
-    def renew_watchdog(self) -> None:
+    def mind_processes(self) -> None:
+        """Bury what died, and let no descendant be without a guard."""
+        self._watchdog.guard_orphans(bury_orphans())
         self._watchdog.renew()
 
     async def stop_all(self, times: StopTimes) -> None:
@@ -233,6 +236,7 @@ class Servers:
             for backend in self:
                 tasks.start_soon(backend.stop)
         self.members.clear()
+        await end_orphans()
         await anyio.to_thread.run_sync(self._watchdog.close)
 
     async def _channel_maker(

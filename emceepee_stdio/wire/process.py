@@ -24,8 +24,9 @@ import anyio.to_thread
 from emceepee_stdio.errors import CannotConnect
 from emceepee_stdio.wire.framing import Lines, Oversized
 from emceepee_stdio.wire.job_object import contain
+from emceepee_stdio.wire.orphans import adopt_orphans, descendants, forget_child, note_child
 from emceepee_stdio.wire.pipes import open_reader, open_writer
-from emceepee_stdio.wire.stragglers import kill_group, kill_marked
+from emceepee_stdio.wire.stragglers import kill_group, kill_marked, kill_same, moments_of_birth
 
 __all__ = ["Exit", "Listener", "Process", "Spawn", "StopTimes"]
 
@@ -94,6 +95,7 @@ class Process:
         self._stderr_lines = Lines(_MAX_STDERR_LINE_BYTES)
         self.tail: deque[str] = deque(maxlen=_STDERR_TAIL_LINES)
         self.pid = popen.pid
+        note_child(self.pid)
         self.exit: Exit | None = None
         self.exited = anyio.Event()
         self.ended = anyio.Event()
@@ -125,11 +127,13 @@ class Process:
                 kill_group(popen.pid, force=True)
             popen.kill()
             popen.wait()
+            forget_child(popen.pid)
             raise
 
     async def stop(self, times: StopTimes) -> None:
         """End it and all that it started: end of input, SIGTERM, SIGKILL, each with a limit."""
         with anyio.CancelScope(shield=True):
+            family = await anyio.to_thread.run_sync(self._family)
             self.stdin.close()
             await self._wait_exit(times.term)
             if self.exit is None:
@@ -137,6 +141,7 @@ class Process:
                 await self._wait_exit(times.kill - times.term)
             self._signal(force=True)
             await self._wait_exit(_KILL_WAIT_S)
+            await anyio.to_thread.run_sync(kill_same, family)
             await anyio.to_thread.run_sync(kill_marked, self._spawn.owner)
             self._finish()
 
@@ -164,6 +169,10 @@ class Process:
     def kill(self) -> None:
         """End the whole group at once; its exit is noticed as any other."""
         self._signal(force=True)
+
+    def _family(self) -> dict[int, str]:
+        """Who is below it: known by that alone if it left the group and cleared its mark."""
+        return moments_of_birth(descendants(self.pid)) if self.exit is None else {}
 
     async def _wait_exit(self, seconds: float) -> None:
         if self.exit is None:
@@ -197,6 +206,7 @@ class Process:
             self._loop.call_soon_threadsafe(self._on_exit, code)
 
     def _on_exit(self, code: int) -> None:
+        forget_child(self.pid)
         self.exit = Exit(code=code)
         self.exited.set()
         if self._output_over:
@@ -253,6 +263,7 @@ def _take_fd(pipe: IO[bytes] | None) -> int:
 
 
 def _popen(spawn: Spawn) -> subprocess.Popen[bytes]:
+    adopt_orphans()
     try:
         return subprocess.Popen(  # noqa: S603 - argv only, never a shell; policy was asked above
             list(spawn.argv),

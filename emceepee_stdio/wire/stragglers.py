@@ -10,14 +10,24 @@ import re
 import select
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from emceepee_stdio.wire.environment import OWNER
+from emceepee_stdio.wire.orphans import descendants, orphans
 
-__all__ = ["Leftover", "kill_group", "kill_marked", "leftovers", "marked", "owner_mark"]
+__all__ = [
+    "Leftover",
+    "kill_group",
+    "kill_marked",
+    "kill_same",
+    "leftovers",
+    "marked",
+    "moments_of_birth",
+    "owner_mark",
+]
 
 _PROC = Path("/proc")
 _OWNER_MARK = re.compile(
@@ -83,19 +93,46 @@ def marked(owner: str) -> list[int]:
 def kill_marked(owner: str) -> list[int]:
     """Kill them and see them end; a process that takes a freed pid in between is not hit.
 
-    One that is just being started shows no environment for a moment: it is looked at again.
+    One that is just being started shows no environment for a moment: it is looked at again. One
+    that forks and exits faster than all processes can be looked at has come to us: its group is
+    killed as a whole, and as long as orphans come and go there may be another.
     """
     killed: list[int] = []
     mark = _mark(owner)
     for _ in range(_MAX_SCANS):
+        ours = orphans()
+        for pid in ours:
+            _kill_group_of(pid, mark)
         found, somebody_starts = _look(mark)
         if found:
             killed += _kill(found, mark)
+        elif ours != orphans():
+            continue
         elif somebody_starts:
             select.select([], [], [], _SCAN_PAUSE_S)
         else:
             break
     return killed
+
+
+def moments_of_birth(pids: Iterable[int]) -> dict[int, str]:
+    """What tells a process from a later one with its number."""
+    return {pid: _started(pid) for pid in pids}
+
+
+def kill_same(born: Mapping[int, str]) -> None:
+    """Kill those that are still the same, and all below them."""
+    for pid, started in born.items():
+        if started and _started(pid) == started:
+            for one in (*descendants(pid), pid):
+                with suppress(OSError):
+                    os.kill(one, signal.SIGKILL)
+
+
+def _kill_group_of(pid: int, mark: bytes) -> None:
+    with suppress(OSError):
+        if _carries(_read(_PROC / str(pid) / "environ"), mark):
+            kill_group(os.getpgid(pid), force=True)
 
 
 def _mark(owner: str) -> bytes:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from emceepee_stdio.wire.environment import OWNER
+from emceepee_stdio.wire.orphans import forget_child, note_child
 
 __all__ = ["Watchdog"]
 
@@ -62,6 +63,7 @@ class Watchdog:
         self._warn = warn
         self._process: subprocess.Popen[bytes] | None = None
         self._groups: set[int] = set()
+        self._orphan_groups: set[int] = set()
 
     def __repr__(self) -> str:
         pid = self._process.pid if self._process else None
@@ -77,7 +79,8 @@ class Watchdog:
             warn, self._warn = self._warn, _tell_nobody
             warn(f"{SHELL} cannot be started: {error.strerror or error}")
             return
-        for pgid in self._groups:  # children from before it could be started
+        note_child(self._process.pid)
+        for pgid in self._groups | self._orphan_groups:  # children from before it could be started
             self._tell(f"+ {pgid}\n")
 
     def renew(self) -> None:
@@ -85,6 +88,7 @@ class Watchdog:
         if self._process is not None and self._process.poll() is not None:
             if self._process.stdin is not None:
                 self._process.stdin.close()
+            forget_child(self._process.pid)
             self._process = None
             self.start()
 
@@ -107,6 +111,15 @@ class Watchdog:
         self._groups.discard(pgid)
         self._tell(f"- {pgid}\n")
 
+    def guard_orphans(self, groups: set[int]) -> None:
+        """The groups of all that came to us, as they are now: they may carry no mark."""
+        groups = groups - self._groups
+        for pgid in self._orphan_groups - groups - self._groups:
+            self._tell(f"- {pgid}\n")
+        for pgid in groups - self._orphan_groups:
+            self._tell(f"+ {pgid}\n")
+        self._orphan_groups = groups
+
     def close(self) -> None:
         """All children are gone: let it end. Bounded, because it has next to nothing to do."""
         if self._process is None:
@@ -120,6 +133,7 @@ class Watchdog:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        forget_child(process.pid)
 
     def _tell(self, line: str) -> None:
         if self._process is not None and self._process.stdin is not None:
