@@ -6,9 +6,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
-from tests.e2e.client import Setting, command, proxy, server, until
+from tests.e2e.client import PATIENCE, Setting, command, proxy, server, until
 from tests.peers import rude
 
 DAY_S = 86_400
@@ -109,3 +110,19 @@ async def test_a_journal_older_than_the_configured_days_is_removed(tmp_path: Pat
         await client.connected()
         await until(lambda: not old.exists())
     assert kept.exists()
+
+
+@pytest.mark.parametrize("mebibytes", [1, 32])
+async def test_log_lines_are_kept_within_the_configured_memory(tmp_path: Path, mebibytes: int):
+    async with proxy(setting(tmp_path, limits={"memory_bytes": mebibytes << 20})) as client:
+        await client.connected()
+        await client.execute("stderr", args={"text": "x" * 10_000, "n": 100})
+
+        async def read() -> dict[str, int]:
+            logs = (await client.call("get_logs", server="s", limit=1, peek=True)).json
+            return {key: logs[key] for key in ("overwritten", "remaining")}
+
+        with anyio.fail_after(PATIENCE):
+            while sum((await read()).values()) < 99:
+                pass
+        assert bool((await read())["overwritten"]) is (mebibytes == 1)
