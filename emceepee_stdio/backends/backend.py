@@ -137,9 +137,9 @@ class Backend(Sender):
         """Own the backend until it is stopped."""
         await self._supervisor.run()
 
-    async def stop(self) -> None:
+    async def stop(self, why: str = "was removed") -> None:
         """Returns when nothing of the backend is left."""
-        await self._supervisor.stop()
+        await self._supervisor.stop(why)
 
     async def connect(self, *, within: float) -> Connection:
         """The living connection, made first if need be."""

@@ -53,7 +53,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseChange:
-    """A backend went from one phase to another."""
+    """A backend went from one phase to another. `url` is where it is, if it has an address."""
 
     previous: Phase | None
     phase: Phase
@@ -64,6 +64,7 @@ class PhaseChange:
     attempts: int | None = None
     retry_in: float | None = None
     was_connected_before: bool = False
+    url: str | None = None
 
     def masked(self, mask: Callable[[str], str]) -> "PhaseChange":
         """The same, with nothing in it that must not be shown."""
@@ -76,9 +77,11 @@ class PhaseChange:
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailed:
-    """One more attempt to reconnect came to nothing."""
+    """One more attempt to reconnect came to nothing; the next one follows, unless that is None."""
 
     error: ProxyError
+    attempt: int
+    retry_in: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

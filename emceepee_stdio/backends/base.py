@@ -76,11 +76,15 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """Why a connection ended: the fact, and the last lines of stderr."""
+    """Why a connection ended: the fact, and the last lines of stderr.
+
+    `restarted` where it is known that the server itself is gone, and will begin anew.
+    """
 
     fact: str
     tail: Sequence[str] = ()
     exit_code: int | None = None
+    restarted: bool = False
 
     def masked(self, mask: Callable[[str], str]) -> "Loss":
         """The same, with nothing in it that must not be shown."""

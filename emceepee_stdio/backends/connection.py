@@ -225,11 +225,11 @@ class Connection(Sender):
             await self._ended.wait()
             tasks.cancel_scope.cancel()
 
-    def close(self) -> None:
+    def close(self, why: Loss | None = None) -> None:
         """We are going: what is in flight ends now, not when the server does."""
         if self.loss is None:
             self.is_left = True
-            self.lose(self._left())
+            self.lose(why or self._left())
 
     def _left(self) -> Loss:
         return Loss(fact=f"The connection to {self._name} was closed.")

@@ -78,6 +78,7 @@ class Supervisor(Sender):
         self._renew = False
         self._attempt_scope: anyio.CancelScope | None = None
         self._run_scope = anyio.CancelScope()
+        self._why_stopped = ""
         self._stopped = anyio.Event()
 
     def __repr__(self) -> str:
@@ -168,8 +169,9 @@ class Supervisor(Sender):
             self._attempt_scope.cancel()
         return await self.connection(within=within)
 
-    async def stop(self) -> None:
+    async def stop(self, why: str = "was removed") -> None:
         """End the owner task; returns when nothing of the backend is left."""
+        self._why_stopped = why
         self._run_scope.cancel()
         if self.phase is None:  # `run` has not begun: nobody was told of it, nor need be now
             self.phase = Phase.DISCONNECTED
@@ -269,11 +271,13 @@ class Supervisor(Sender):
 
     def _leave(self, connection: Connection) -> None:
         """It is we who leave, which is told at once; stopping the server may take a while."""
+        stays = self._renew and not self._run_scope.cancel_called
+        why = None if stays else Loss(fact=f"{self.name} {self._why_stopped}.")
         if self.current is connection:
             self._drop()
-            stays = self._renew and not self._run_scope.cancel_called
-            self._enter(Phase.CONNECTING if stays else Phase.DISCONNECTED)
-        connection.close()
+            connection.is_left = True  # what is answered now still goes out
+            self._enter(Phase.CONNECTING if stays else Phase.DISCONNECTED, loss=why)
+        connection.close(why)
 
     def _fail(self, error: ProxyError) -> None:
         self._last_error = error
@@ -283,13 +287,13 @@ class Supervisor(Sender):
     def _retry_or_give_up(
         self, error: ProxyError, *, loss: Loss | None = None, hopeless: bool = False
     ) -> None:
-        now = self._clock.now()
+        now, failed = self._clock.now(), self._restarts.attempts
         delay = None if hopeless else self._restarts.after_loss(now=now)
         if not self._renew:  # what somebody has replaced by a new attempt fails for nobody
             self._failures += 1
         self._wanted = anyio.Event()
         if self.phase is Phase.RECONNECTING:
-            self._emit(AttemptFailed(error))
+            self._emit(AttemptFailed(error, attempt=failed, retry_in=delay))
         if delay is None:
             self._enter(Phase.FAILED, loss=loss, error=error)
         else:
@@ -333,6 +337,7 @@ class Supervisor(Sender):
                     attempts=self._restarts.policy.limit,
                     retry_in=retry_in,
                     was_connected_before=self._hello_before,
+                    url=self._channel.target if self._channel.transport == "http" else None,
                 )
             )
         self._changed.wake()

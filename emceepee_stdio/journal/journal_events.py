@@ -29,12 +29,20 @@ class JournalEvent(StrEnum):
         return event
 
     SERVER_SPAWNED = "server_spawned", Level.INFO, "A backend's process was started."
-    SERVER_CONNECTED = "server_connected", Level.INFO, "A backend answered the handshake."
-    SERVER_DISCONNECTED = "server_disconnected", Level.INFO, "A backend's connection ended."
+    SERVER_CONNECTED = (
+        "server_connected",
+        Level.INFO,
+        "A backend answered the handshake; `url`, if it has one.",
+    )
+    SERVER_DISCONNECTED = (
+        "server_disconnected",
+        Level.INFO,
+        "A backend's connection ended, in whichever way; `reason`.",
+    )
     SERVER_RECONNECTING = (
         "server_reconnecting",
         Level.INFO,
-        "A lost backend will be tried again after a delay.",
+        "A lost backend will be tried again: `attempt`, after `delay_ms`.",
     )
     SERVER_FAILED = (
         "server_failed",
@@ -44,10 +52,34 @@ class JournalEvent(StrEnum):
     SERVER_RECONNECT_FAILED = (
         "server_reconnect_failed",
         Level.WARNING,
-        "One attempt to reach a lost backend failed.",
+        "One attempt to reach a lost backend failed: `attempt`, `error`.",
+    )
+    SESSION_SERVER_RECONCILIATION_COMPLETE = (
+        "session_server_reconciliation_complete",
+        Level.INFO,
+        "What a backend had open when it was lost or left has been ended; `invalidated_*` counts.",
+    )
+    SERVER_CONFIG_ADDED = (
+        "server_config_added",
+        Level.INFO,
+        "A server was added: `by` whom, `target`.",
+    )
+    SERVER_CONFIG_UPDATED = (
+        "server_config_updated",
+        Level.INFO,
+        "A server got other settings: `by` whom, `target`.",
+    )
+    SERVER_CONFIG_REMOVED = (
+        "server_config_removed",
+        Level.INFO,
+        "A server was removed: `by` whom, `target`.",
     )
     TOOL_EXECUTION_START = "tool_execution_start", Level.DEBUG, "A tool call went to its backend."
-    TOOL_EXECUTION_COMPLETE = "tool_execution_complete", Level.DEBUG, "A tool call was answered."
+    TOOL_EXECUTION_COMPLETE = (
+        "tool_execution_complete",
+        Level.DEBUG,
+        "A tool call ended: `outcome` (completed, failed, cancelled, expired), `duration_ms`.",
+    )
     TOOL_EXECUTION_TIMEOUT = (
         "tool_execution_timeout",
         Level.INFO,
@@ -58,8 +90,12 @@ class JournalEvent(StrEnum):
         Level.INFO,
         "Arguments of the wrong type were put right before the call.",
     )
-    TASK_COMPLETED = "task_completed", Level.INFO, "A task has its result."
-    TASK_FAILED = "task_failed", Level.WARNING, "A task ended with an error."
+    TASK_COMPLETED = "task_completed", Level.INFO, "A task of `tool` has its result."
+    TASK_FAILED = (
+        "task_failed",
+        Level.WARNING,
+        "A task of `tool` ended with an error, also because its server was lost.",
+    )
     ELICITATION_RECEIVED = (
         "elicitation_received",
         Level.INFO,
@@ -116,6 +152,16 @@ class JournalEvent(StrEnum):
         "event_store_eviction",
         Level.WARNING,
         "Events had to leave the full event log.",
+    )
+    EVENT_STORE_APPROACHING_LIMIT = (
+        "event_store_approaching_limit",
+        Level.WARNING,
+        "The event log is nearly full of events that nobody has been told: `percent_full`.",
+    )
+    EVENT_CURSOR_NOT_FOUND = (
+        "event_cursor_not_found",
+        Level.WARNING,
+        "The client named a `last_event_id` that is not kept, and got all events that are.",
     )
     REGISTRY_SHUTDOWN_START = "registry_shutdown_start", Level.INFO, "The proxy began to stop."
     REGISTRY_SHUTDOWN_COMPLETE = "registry_shutdown_complete", Level.INFO, "Every backend is gone."

@@ -8,8 +8,9 @@ pending questions are rejected, each with its event. Finished results stay. One 
 however many attempts it takes to end it.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from msgspec import Raw
 
@@ -28,6 +29,7 @@ from emceepee_stdio.backends.backend_events import (
     StateEvent,
     Withdrawn,
 )
+from emceepee_stdio.backends.base import Hello
 from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.session.params import fields_of, fold_of, fold_of_large
 from emceepee_stdio.session.rate_limit import RateLimits
@@ -44,6 +46,7 @@ from emceepee_stdio.state import (
     EventData,
     EventType,
     Excerpt,
+    PendingRequest,
     Phase,
     RequestKind,
     fold_key,
@@ -61,6 +64,32 @@ _REQUEST_EVENTS = {
 }
 
 
+_LEAVING = "The connection is being closed: there will be no answer."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outage:
+    """What the loss of a connection took with it, and what is known of its cause."""
+
+    hello: Hello | None = None
+    restarted: bool = False
+    tasks: int = 0
+    elicitations: int = 0
+    sampling_requests: int = 0
+
+    def kind(self, hello: Hello | None) -> str:
+        """A restart where that is known, or the server is not what it was."""
+        is_other = self.hello is not None and self.hello != hello
+        return "restart" if self.restarted or is_other else "network_blip"
+
+    def counts(self) -> dict[str, int]:
+        return {
+            "invalidated_tasks": self.tasks,
+            "invalidated_elicitations": self.elicitations,
+            "invalidated_sampling_requests": self.sampling_requests,
+        }
+
+
 class BackendHandler:
     """Takes what every backend tells. `target_of` is the command line or address of a server."""
 
@@ -69,6 +98,8 @@ class BackendHandler:
         self._session = session
         self._journal = session.journal
         self._target_of = target_of
+        self._hellos: dict[str, Hello | None] = {}  # of the connections that live
+        self._outages: dict[str, _Outage] = {}  # of those that are lost and tried again
         self._flows = RateLimits(settings.fixed.output_lines, servers=settings.limits.servers)
 
     def __repr__(self) -> str:
@@ -96,10 +127,7 @@ class BackendHandler:
             case ProcessEnded():
                 self._process_ended(server, event)
             case AttemptFailed():
-                error = event.error.masked(self._session.secrets.mask)
-                self._journal.record(
-                    JournalEvent.SERVER_RECONNECT_FAILED, server=server, error=str(error)
-                )
+                self._attempt_failed(server, event)
             case ListsDiffer():
                 self._lists_differ(server, event.kinds)
             case HealthChange():
@@ -112,42 +140,87 @@ class BackendHandler:
         if change.previous is Phase.CONNECTED:
             self._lost(server, change)
         if change.phase is Phase.CONNECTED:
-            again = change.previous is Phase.RECONNECTING and change.was_connected_before
-            kind = EventType.SERVER_RECONNECTED if again else EventType.SERVER_CONNECTED
-            self._session.add(kind, server=server, data=_introduction(change))
+            self._connected(server, change)
         elif change.phase is Phase.RECONNECTING:
             self._session.add(EventType.SERVER_RECONNECTING, server=server, data=_prospects(change))
         elif change.phase is Phase.FAILED:
             self._session.add(
                 EventType.SERVER_RESTART_FAILED, server=server, data=_prospects(change)
             )
+        elif change.phase is Phase.DISCONNECTED:
+            self._outages.pop(server, None)
         self._journal_phase(server, change)
 
+    def _connected(self, server: str, change: PhaseChange) -> None:
+        outage = self._outages.pop(server, None)
+        if change.previous is Phase.RECONNECTING and change.was_connected_before:
+            kind, cost = EventType.SERVER_RECONNECTED, outage or _Outage()
+            data = _introduction(change) | {"type": cost.kind(change.hello), **cost.counts()}
+        else:
+            kind, data = EventType.SERVER_CONNECTED, _introduction(change)
+        self._hellos[server] = change.hello
+        self._session.add(kind, server=server, data=data)
+
     def _lost(self, server: str, change: PhaseChange) -> None:
+        fact = change.loss.fact if change.loss else f"The connection to {server} was closed."
+        session = self._session
+        session.add(EventType.SERVER_DISCONNECTED, server=server, data={"reason": fact})
+        self._journal.record(JournalEvent.SERVER_DISCONNECTED, server=server, reason=fact)
+        tasks = session.fail_tasks(server, str(change.loss or fact), fact=fact)
+        asked = Counter(asked.kind for asked in self._reject(server, change))
+        outage = _Outage(
+            hello=self._hellos.pop(server, None),
+            restarted=change.loss is not None and change.loss.restarted,
+            tasks=tasks,
+            elicitations=asked[RequestKind.ELICITATION],
+            sampling_requests=asked[RequestKind.SAMPLING],
+        )
+        if change.phase is Phase.RECONNECTING:
+            self._outages[server] = outage
+        self._journal.record(
+            JournalEvent.SESSION_SERVER_RECONCILIATION_COMPLETE, server=server, **outage.counts()
+        )
+
+    def _reject(self, server: str, change: PhaseChange) -> list[PendingRequest]:
+        """Close its questions; where it is we who leave, the server still hears of it."""
         removed = change.phase is Phase.DISCONNECTED
         reason = ClosedBy.REMOVED if removed else ClosedBy.DISCONNECTED
-        fact = change.loss.fact if change.loss else f"The connection to {server} was closed."
-        session, now = self._session, self._session.clock.now()
-        session.add(EventType.SERVER_DISCONNECTED, server=server, data={"reason": fact})
-        # Each task keeps the whole story; its event tells the fact.
-        for task in session.tasks.fail_server(server, str(change.loss or fact), now=now):
-            data = {"task_id": task.id, "tool": task.tool, "error": fact}
-            session.add(EventType.TASK_FAILED, server=server, data=data)
-        for asked in session.requests.reject_server(server, reason, now=now):
+        session = self._session
+        rejected = session.requests.reject_server(server, reason, now=session.clock.now())
+        for asked in rejected:
+            if removed or change.phase is Phase.CONNECTING:
+                session.questions.refuse(asked, _LEAVING)
             session.tell_closed(asked)
+        return rejected
+
+    def _attempt_failed(self, server: str, event: AttemptFailed) -> None:
+        error = str(event.error.masked(self._session.secrets.mask))
+        self._journal.record(
+            JournalEvent.SERVER_RECONNECT_FAILED, server=server, attempt=event.attempt, error=error
+        )
+        if event.retry_in is not None:
+            self._journal.record(
+                JournalEvent.SERVER_RECONNECTING,
+                server=server,
+                attempt=event.attempt + 1,
+                delay_ms=round(event.retry_in * 1000),
+            )
 
     def _journal_phase(self, server: str, change: PhaseChange) -> None:
         record, error = self._journal.record, str(change.error)
         if change.phase is Phase.CONNECTED:
-            record(JournalEvent.SERVER_CONNECTED, server=server)
+            data = {} if change.url is None else {"url": self._session.secrets.mask(change.url)}
+            record(JournalEvent.SERVER_CONNECTED, server=server, **data)
         elif change.phase is Phase.RECONNECTING:
-            attempt = change.attempt
-            record(JournalEvent.SERVER_RECONNECTING, server=server, attempt=attempt, error=error)
+            record(
+                JournalEvent.SERVER_RECONNECTING,
+                server=server,
+                attempt=change.attempt,
+                delay_ms=round((change.retry_in or 0.0) * 1000),
+                error=error,
+            )
         elif change.phase is Phase.FAILED:
             record(JournalEvent.SERVER_FAILED, server=server, error=error)
-        elif change.previous is Phase.CONNECTED:
-            told = error if change.error else None
-            record(JournalEvent.SERVER_DISCONNECTED, server=server, error=told)
 
     def _process_started(self, server: str, pid: int) -> None:
         self._session.add(EventType.PROCESS_STARTED, server=server, data={"pid": pid})

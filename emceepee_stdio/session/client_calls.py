@@ -84,6 +84,7 @@ class Call:
     args: Raw | None = None
     ttl: float | None = None
     slot: Slot | None = None
+    began_at: float = 0.0
     deadline: float = math.inf
     promote_at: float = math.inf
     questions: set[str] = field(default_factory=set[str])
@@ -136,11 +137,15 @@ class Calls:
         """How many are at work, with those that have become tasks."""
         return len(self._by_server.get(server, ()))
 
-    def remove(self, call: Call) -> None:
-        if call.server is not None and (calls := self._by_server.get(call.server)):
-            calls.pop(call, None)
-            if not calls:
-                del self._by_server[call.server]
+    def remove(self, call: Call) -> bool:
+        """Whether it was in flight until now."""
+        calls = self._by_server.get(call.server or "", {})
+        if call not in calls:
+            return False
+        del calls[call]
+        if not calls and call.server is not None:
+            del self._by_server[call.server]
+        return True
 
     def waiting_on(self, server: str) -> list[Call]:
         """Those that have not been answered yet."""

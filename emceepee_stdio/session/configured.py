@@ -131,7 +131,7 @@ class Configured:
     async def _add(self, server: ServerConfig, tasks: TaskGroup, *, tell: bool = False) -> None:
         """In the place of what the configuration said before; what the client put there stays."""
         try:
-            await self._servers.add(
+            backend = await self._servers.add(
                 server, tasks, origin=Origin.CONFIGURATION, replace=self._is_ours(server.name)
             )
         except ProxyError as error:
@@ -143,14 +143,13 @@ class Configured:
             )
             return
         if tell:
-            self._tell(EventType.SERVER_ADDED, server.name)
+            by, target = Origin.CONFIGURATION.value, backend.snapshot().target
+            self._session.tell_added(server.name, by=by, target=target)
 
     async def _remove(self, name: str) -> None:
-        await self._servers.remove(name)
-        self._tell(EventType.SERVER_REMOVED, name)
-
-    def _tell(self, kind: EventType, name: str) -> None:
-        self._session.tell(kind, server=name, data={"by": Origin.CONFIGURATION.value})
+        by = Origin.CONFIGURATION
+        await self._servers.remove(name, by=by)
+        self._session.tell(EventType.SERVER_REMOVED, server=name, data={"by": by.value})
 
     def _is_ours(self, name: str) -> bool:
         member = self._servers.members.get(name)

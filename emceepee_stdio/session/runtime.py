@@ -15,7 +15,7 @@ from emceepee_stdio.session.admission import AdmissionControl
 from emceepee_stdio.session.backend_handler import BackendHandler
 from emceepee_stdio.session.configured import Configured, Stamp
 from emceepee_stdio.session.pin_checks import PinChecks
-from emceepee_stdio.session.server_registry import Environment, Servers
+from emceepee_stdio.session.server_registry import Environment, Origin, RegisteredServer, Servers
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import EventType
 from emceepee_stdio.trust.store import TrustStore
@@ -87,6 +87,7 @@ class Runtime:
             journal=journal,
         )
         self.servers.on_tools = self.pins.seen
+        self.servers.on_change = self._journal_change
         self.tasks: TaskGroup | None = None
         self._stop = anyio.Event()
         self._ended = anyio.Event()
@@ -112,6 +113,10 @@ class Runtime:
         self.session.tell(
             EventType.TOOLS_CHANGED, server=server, data=data, fold=(server, "tools_changed")
         )
+
+    def _journal_change(self, kind: JournalEvent, member: RegisteredServer, by: Origin) -> None:
+        target = self.session.secrets.mask(member.backend.snapshot().target)
+        self.journal.record(kind, server=member.config.name, by=by.value, target=target)
 
     def _target_of(self, name: str) -> str | None:
         """The command line or address of a server, without its secrets."""

@@ -34,7 +34,7 @@ from emceepee_stdio.errors import (
     ServerUnavailable,
 )
 from emceepee_stdio.ids import Ids
-from emceepee_stdio.journal import Secrets, given_secrets
+from emceepee_stdio.journal import JournalEvent, Secrets, given_secrets
 from emceepee_stdio.session.suggestions import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
 from emceepee_stdio.state import RestartPolicy
 from emceepee_stdio.trust.addresses import AddressRule
@@ -88,6 +88,9 @@ class RegisteredServer:
     admission: Admission | None = None
 
 
+OnChange = Callable[[JournalEvent, RegisteredServer, Origin], None]
+
+
 class Servers:
     """Makes a backend for each configuration and owns it. `tasks` is where they run."""
 
@@ -123,6 +126,7 @@ class Servers:
         )
         self.members: dict[str, RegisteredServer] = {}
         self.broken: dict[str, BrokenServer] = {}
+        self.on_change: OnChange = lambda _kind, _member, _by: None
         self.on_tools: OnTools = lambda _config, _tools, _start: None
 
     def __repr__(self) -> str:
@@ -167,13 +171,15 @@ class Servers:
             )
         rule = None if admission is None else admission.rule
         make_channel = await self._channel_maker(config, rule)
+        replaced = False
         # In a loop: while one is stopped, somebody else may have added another of the name.
         while present := self.members.get(config.name):
             if present.config == config:
                 return present.backend
             if not replace:
                 raise ServerExists(f"{config.name} exists already, with other settings.")
-            await self.remove(config.name)
+            await self._take_out(config.name)
+            replaced = True
         if len(self.members) >= self._settings.limits.servers:
             raise InvalidArguments(
                 f"There are {len(self.members)} servers, which is the limit.",
@@ -192,9 +198,11 @@ class Servers:
             roots=lambda: self._environment.roots,
             options=self._link_options(config, tasks),
         )
-        self.members[config.name] = RegisteredServer(
+        member = self.members[config.name] = RegisteredServer(
             config=config, origin=origin, backend=backend, admission=admission
         )
+        kind = JournalEvent.SERVER_CONFIG_UPDATED if replaced else JournalEvent.SERVER_CONFIG_ADDED
+        self.on_change(kind, member, origin)
         tasks.start_soon(self._run, backend)
         return backend
 
@@ -219,10 +227,15 @@ class Servers:
             line = f"{backend.name} was given up because of an unexpected error: {error!r}"
             self._emit(backend.name, LogLine(source=LogSource.PROTOCOL, text=line, level="error"))
 
-    async def remove(self, name: str) -> None:
+    async def remove(self, name: str, *, by: Origin = Origin.CLIENT) -> None:
+        member = await self._take_out(name)
+        self.on_change(JournalEvent.SERVER_CONFIG_REMOVED, member, by)
+
+    async def _take_out(self, name: str) -> RegisteredServer:
         backend = self.get(name)
-        del self.members[name]
+        member = self.members.pop(name)
         await backend.stop()
+        return member
 
     def mind_processes(self) -> None:
         """Bury what died, and let no descendant be without a guard."""
@@ -234,7 +247,7 @@ class Servers:
         self._haste.times = times
         async with anyio.create_task_group() as tasks:
             for backend in self:
-                tasks.start_soon(backend.stop)
+                tasks.start_soon(backend.stop, "was stopped: the proxy is ending")
         self.members.clear()
         await end_orphans()
         await anyio.to_thread.run_sync(self._watchdog.close)

@@ -31,6 +31,7 @@ from emceepee_stdio.session.questions import Questions, question_of
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.response_context import shown_elicitations
 from emceepee_stdio.session.server_output import event_bytes, kept_data, output_rings
+from emceepee_stdio.session.session_journal import SessionJournal
 from emceepee_stdio.state import (
     EventData,
     EventLog,
@@ -84,6 +85,7 @@ class Session:
         self.timers = Timers(new_id=ids, limit=fixed.timers)
         self.results = Results(new_id=ids, max_bytes=limits.stored_bytes)
         self.notifications, self.logs = output_rings(settings)
+        self._written = SessionJournal(journal, clock)
         self._calls = Calls()
         self._queue = CallQueue()
         self._promotions: Deadlines[Call] = Deadlines()
@@ -133,13 +135,12 @@ class Session:
             kind, now=self.clock.now(), server=server, data=data, size=size, fold=fold
         )
         if added.nearly_full or added.dropped:
-            self.journal.record(
-                JournalEvent.EVENT_STORE_EVICTION,
-                waiting=self.events.waiting,
-                evicted=added.evicted,
-                dropped=added.dropped,
-            )
+            self._written.event_added(self.events, added)
         return added.event.id
+
+    def tell_added(self, server: str, *, by: str, target: str) -> None:
+        data = {"by": by, "target": self.secrets.mask(target)}
+        self.tell(EventType.SERVER_ADDED, server=server, data=data)
 
     async def until(self, condition: Callable[[], bool], *, within: float) -> bool:
         """Wait until something that happens makes the condition true; False when time is up."""
@@ -163,10 +164,10 @@ class Session:
         call.slot = self.tasks.admit(beyond=True)
         call.server, call.tool = server, tool
         self._calls.add(server, call)
-        now = self.clock.now()
+        now = call.began_at = self.clock.now()
         call.deadline = now + within
         if self.journal.debugs:
-            self.journal.debug(JournalEvent.TOOL_EXECUTION_START, server=server, tool=tool)
+            self._written.call_began(call)
         if within <= 0:
             self.promote(call, "timeout")
             return
@@ -216,15 +217,7 @@ class Session:
 
     def finish(self, call: Call, reply: Reply) -> None:
         """The tool is done: answer the client, or keep the reply as the result of its task."""
-        self._forget(call)
-        if call.server is not None and self.journal.debugs:
-            self.journal.debug(
-                JournalEvent.TOOL_EXECUTION_COMPLETE,
-                server=call.server,
-                tool=call.tool,
-                bytes=reply.size,
-                is_error=reply.is_error,
-            )
+        self._forget(call, "completed", bytes=reply.size, is_error=reply.is_error)
         if call.task is None:
             call.reply(reply)
             self._let_in()
@@ -236,12 +229,12 @@ class Session:
             self.journal.record(JournalEvent.LATE_RESULT, server=call.server, task_id=call.task)
             return
         self._tell_task(EventType.TASK_COMPLETED, task)
-        self.journal.record(JournalEvent.TASK_COMPLETED, server=task.server, task_id=task.id)
+        self._written.completed(task)
 
     def fail(self, call: Call, error: ProxyError) -> None:
         """The tool failed: tell the client, or fail its task."""
         error = error.masked(self.secrets.mask)
-        self._forget(call)
+        self._forget(call, "failed", error=error.code)
         if call.task is None:
             call.reply(Reply.error(error))
             self._let_in()
@@ -249,21 +242,25 @@ class Session:
         task = self.tasks.fail(call.task, str(error), now=self.clock.now())
         self._let_in()
         if task is not None:
-            self._tell_task(EventType.TASK_FAILED, task)
-            self.journal.record(
-                JournalEvent.TASK_FAILED, server=task.server, task_id=task.id, error=str(error)
-            )
+            self._tell_failed(task, str(error))
+
+    def fail_tasks(self, server: str, error: str, *, fact: str) -> int:
+        """Its server is gone: each task keeps the whole error, its event tells the fact."""
+        failed = self.tasks.fail_server(server, error, now=self.clock.now())
+        for task in failed:
+            self._tell_failed(task, fact)
+        return len(failed)
 
     def abandon(self, call: Call) -> None:
         """The client cancelled: nothing is answered, the place is free."""
-        self._forget(call)
+        self._forget(call, "cancelled")
         call.answered = True
         self._let_in()
 
     def cancel_task(self, task_id: str, *, by: Call | None = None) -> Task:
         """Stop a working task, also at its server; the answer of `by` tells it."""
         task = self.tasks.cancel(task_id, now=self.clock.now())
-        self._stop(task_id)
+        self._stop(task_id, "cancelled")
         event_id = self._tell_task(EventType.TASK_CANCELLED, task)
         if by is not None:
             by.own_events.append(event_id)
@@ -301,13 +298,7 @@ class Session:
         call.own_events.append(
             self._tell_task(EventType.TASK_CREATED, task, reason=reason, ttl_ms=ttl_ms)
         )
-        self.journal.record(
-            JournalEvent.TOOL_EXECUTION_TIMEOUT,
-            server=task.server,
-            tool=task.tool,
-            task_id=task.id,
-            reason=reason,
-        )
+        self._written.promoted(task, reason)
         raisers = [question_of(a).call for a in self.requests.pending(server=task.server)]
         call.reply(
             promoted(
@@ -328,21 +319,28 @@ class Session:
         if deadline < self.ticker.next:
             self.ticker.look(deadline)
 
-    def _stop(self, task_id: str) -> None:
+    def _stop(self, task_id: str, outcome: str) -> None:
         if call := self._calls.of_task(task_id):
             call.cancel()
-            self._forget(call)
+            self._forget(call, outcome)
             self._let_in()
 
-    def _forget(self, call: Call) -> None:
+    def _forget(self, call: Call, outcome: str, **more: str | int) -> None:
+        """It is no longer in flight; the first time that this is said, it is journaled."""
         if call.slot is None:
             return
         self._promotions.clear(call)
-        self._calls.remove(call)
+        if self._calls.remove(call) and self.journal.debugs:
+            self._written.call_ended(call, outcome, **more)
         self.tasks.leave(call.slot)
         if self.requests.open:
             for asked in self.questions.end_call(call, now=self.clock.now()):
                 self.tell_closed(asked)
+
+    def _tell_failed(self, task: Task, error: str) -> None:
+        data = {"task_id": task.id, "tool": task.tool, "error": error}
+        self.tell(EventType.TASK_FAILED, server=task.server, data=data)
+        self._written.failed(task, error)
 
     def _tell_task(self, kind: EventType, task: Task, **more: object) -> str:
         data: dict[str, object] = {"task_id": task.id, "tool": task.tool, **more}
@@ -379,7 +377,7 @@ class Session:
             else:  # what was asked has been answered or taken back meanwhile
                 self._promote_at(call, call.deadline)
         for task in self.tasks.expire(now=now).expired:
-            self._stop(task.id)
+            self._stop(task.id, "expired")
             self._tell_task(EventType.TASK_EXPIRED, task)
         for asked in self.requests.expire(now=now):
             self.questions.refuse(asked, "The client did not answer in time.")

@@ -127,6 +127,9 @@ class EventLog:
         newer = [entry.event for entry in self._kept.values() if entry.event.seq > seq]
         return sorted(newer, key=lambda event: event.seq)
 
+    def keeps(self, event_id: str) -> bool:
+        return any(entry.event.id == event_id for entry in self._kept.values())
+
     def add(
         self,
         kind: EventType,

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, UnsetType
 
+from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.promotion import shown_task
 from emceepee_stdio.session.reply import Reply
@@ -14,6 +15,8 @@ from emceepee_stdio.state import Event, EventType, Lease
 from emceepee_stdio.tools.registry import Params
 
 __all__ = ["AwaitActivity", "await_activity"]
+
+_SHOWN_ID_CHARS = 100  # an id of ours has 26; what else a client sends is shown in part
 
 
 class AwaitActivity(Params):
@@ -32,6 +35,8 @@ async def await_activity(runtime: Runtime, p: AwaitActivity, call: Call) -> Repl
     session = runtime.session
     wanted = runtime.settings.fixed.await_s if p.timeout_ms is UNSET else p.timeout_ms / 1000
     triggers: list[Mapping[str, object]] = [{"type": "immediate"}]
+    woken_by: list[Event] = []
+    is_lost = _is_lost(runtime, p)
     lease = _take(runtime, p)
     if not lease.events:
         session.events.release(lease)
@@ -39,8 +44,10 @@ async def await_activity(runtime: Runtime, p: AwaitActivity, call: Call) -> Repl
         await session.until(
             lambda: session.events.latest > before, within=min(wanted, call.ceiling)
         )
-        triggers = _triggers(session.events.since(before))
+        woken_by = session.events.since(before)
+        triggers = _triggers(woken_by)
         lease = _take(runtime, p)
+    told_elsewhere = _told_elsewhere(runtime, woken_by, lease)
     lease, events = lease_events(session, lease)
     call.lease = lease
     body: dict[str, object] = {
@@ -51,9 +58,29 @@ async def await_activity(runtime: Runtime, p: AwaitActivity, call: Call) -> Repl
     }
     if lease.remaining:
         body["events_remaining"] = lease.remaining
+    if told_elsewhere:
+        body["told_elsewhere"] = told_elsewhere
+    if is_lost:
+        body["cursor_not_found"] = True
     if events:
         body["last_event_id"] = events[-1]["id"]
     return Reply.json(body, whole=True)
+
+
+def _is_lost(runtime: Runtime, p: AwaitActivity) -> bool:
+    """Whether the client goes on from an event that is not kept; then it gets all that are."""
+    if p.last_event_id is UNSET or runtime.session.events.keeps(p.last_event_id):
+        return False
+    runtime.journal.record(
+        JournalEvent.EVENT_CURSOR_NOT_FOUND, last_event_id=p.last_event_id[:_SHOWN_ID_CHARS]
+    )
+    return True
+
+
+def _told_elsewhere(runtime: Runtime, woken_by: list[Event], lease: Lease) -> int:
+    """How many of the events that ended the wait are in another answer."""
+    here = {event.seq for event in lease.events} | runtime.session.events.undelivered.keys()
+    return sum(event.seq not in here for event in woken_by)
 
 
 def _take(runtime: Runtime, p: AwaitActivity) -> Lease:

@@ -142,7 +142,8 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
     )
     is_new = backend not in present
     if is_new:
-        session.tell(EventType.SERVER_ADDED, server=config.name)
+        by, target = Origin.CLIENT.value, backend.snapshot().target
+        session.tell_added(config.name, by=by, target=target)
     failure = await _connection_failure(runtime, backend, call)
     if failure is not None and is_new and backend in list(runtime.servers):
         await runtime.servers.remove(config.name)
@@ -171,7 +172,7 @@ async def remove_server(runtime: Runtime, p: RemoveServer, call: Call) -> Reply:
     tasks = [task.id for task in session.tasks.working(server=p.name)]
     questions = [asked.id for asked in session.requests.pending(server=p.name)]
     await runtime.servers.remove(p.name)
-    session.tell(EventType.SERVER_REMOVED, server=p.name)
+    session.tell(EventType.SERVER_REMOVED, server=p.name, data={"by": Origin.CLIENT.value})
     _claim_events(runtime, p.name, call, before)
     return Reply.json({"removed": p.name, "failed_tasks": tasks, "rejected_requests": questions})
 

@@ -1,6 +1,7 @@
 """What backends tell, as state and events of a session whose clock is ours."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -163,8 +164,43 @@ def test_an_outage_and_its_end_are_told_once_each(around: Around):
     assert around.told() == [
         ("server_disconnected", {"reason": "s exited with code 3."}),
         ("server_reconnecting", {"attempt": 1, "attempts": 5, "retry_in_ms": 1000}),
-        ("server_reconnected", INTRODUCTION),
+        (
+            "server_reconnected",
+            {
+                **INTRODUCTION,
+                "type": "network_blip",
+                "invalidated_tasks": 0,
+                "invalidated_elicitations": 0,
+                "invalidated_sampling_requests": 0,
+            },
+        ),
     ]
+
+
+@pytest.mark.parametrize(
+    ("loss", "hello", "kind"),
+    [
+        (LOSS, HELLO, "network_blip"),
+        (replace(LOSS, restarted=True), HELLO, "restart"),
+        (LOSS, replace(HELLO, server_info={"name": "s", "version": "2"}), "restart"),
+    ],
+    ids=["as before", "a new process or session", "another version"],
+)
+def test_a_return_says_whether_the_server_began_anew_and_what_the_outage_cost(
+    around: Around, loss: Loss, hello: Hello, kind: str
+):
+    around.change(Phase.CONNECTING, Phase.CONNECTED, hello=HELLO)
+    around.task()
+    around.task()
+    around.question(RequestKind.ELICITATION)
+    around.question(RequestKind.SAMPLING)
+    around.change(Phase.CONNECTED, Phase.RECONNECTING, loss=loss)
+    around.told()
+    around.change(Phase.RECONNECTING, Phase.CONNECTED, hello=hello, was_connected_before=True)
+    [(event, data)] = around.told()
+    assert event == "server_reconnected"
+    assert (data["type"], data["invalidated_tasks"]) == (kind, 2)
+    assert (data["invalidated_elicitations"], data["invalidated_sampling_requests"]) == (1, 1)
 
 
 def test_a_first_connection_after_failed_attempts_is_no_reconnection(around: Around):
@@ -278,6 +314,21 @@ def test_a_removal_rejects_with_its_own_reason(around: Around):
     ]
 
 
+@pytest.mark.parametrize("phase", [Phase.DISCONNECTED, Phase.CONNECTING])
+def test_who_leaves_a_server_refuses_its_questions_first(around: Around, phase: Phase):
+    around.question(RequestKind.ELICITATION)
+    around.question(RequestKind.SAMPLING)
+    around.change(Phase.CONNECTED, phase)
+    refusals = [outcome for _, outcome in around.server.heard]
+    assert [isinstance(refusal, RpcError) for refusal in refusals] == [True, True]
+
+
+def test_a_server_that_is_gone_is_answered_nothing(around: Around):
+    around.question(RequestKind.ELICITATION)
+    around.change(Phase.CONNECTED, Phase.RECONNECTING, loss=LOSS)
+    assert around.server.heard == []
+
+
 @pytest.mark.parametrize(
     "previous", [Phase.IDLE, Phase.CONNECTING, Phase.RECONNECTING, Phase.FAILED, None]
 )
@@ -349,24 +400,48 @@ def test_events_carry_the_time_at_which_they_happened(around: Around):
 
 def test_a_look_into_the_journal_finds_what_happened_to_a_server(around: Around):
     around.take(ProcessStarted(4711))
-    around.change(Phase.CONNECTING, Phase.CONNECTED, hello=HELLO)
-    around.change(Phase.CONNECTED, Phase.RECONNECTING, attempt=1, error=ServerFailed("gone"))
-    around.take(AttemptFailed(ServerFailed("again")))
+    around.change(Phase.CONNECTING, Phase.CONNECTED, hello=HELLO, url="https://a.example/mcp")
+    task = around.task()
+    error = ServerFailed("gone")
+    around.change(
+        Phase.CONNECTED, Phase.RECONNECTING, attempt=1, retry_in=0.5, loss=LOSS, error=error
+    )
+    around.take(AttemptFailed(ServerFailed("again"), attempt=1, retry_in=2.0))
+    around.take(AttemptFailed(ServerFailed("last"), attempt=2))
     around.change(Phase.RECONNECTING, Phase.FAILED, error=ServerFailed("never"))
     around.change(Phase.CONNECTED, Phase.DISCONNECTED)
     journal = around.journal()
     assert [event for event, _ in journal] == [
         "server_spawned",
         "server_connected",
+        "server_disconnected",
+        "task_failed",
+        "session_server_reconciliation_complete",
+        "server_reconnecting",
+        "server_reconnect_failed",
         "server_reconnecting",
         "server_reconnect_failed",
         "server_failed",
         "server_disconnected",
+        "session_server_reconciliation_complete",
     ]
-    assert (journal[0][1]["pid"], journal[0][1]["command"]) == (4711, "run s")
-    assert "gone" in journal[2][1]["error"]
-    assert "again" in journal[3][1]["error"]
-    assert "never" in journal[4][1]["error"]
+    data = [data for _, data in journal]
+    assert (data[0]["pid"], data[0]["command"]) == (4711, "run s")
+    assert data[1] == {"url": "https://a.example/mcp"}
+    assert data[2] == {"reason": LOSS.fact}
+    assert data[3] == {"task_id": task.id, "tool": "build", "error": LOSS.fact}
+    assert data[4] == {
+        "invalidated_tasks": 1,
+        "invalidated_elicitations": 0,
+        "invalidated_sampling_requests": 0,
+    }
+    assert (data[5]["attempt"], data[5]["delay_ms"]) == (1, 500)
+    assert "gone" in data[5]["error"]
+    assert (data[6]["attempt"], "again" in data[6]["error"]) == (1, True)
+    assert (data[7]["attempt"], data[7]["delay_ms"]) == (2, 2000)
+    assert data[8]["attempt"] == 2
+    assert "never" in data[9]["error"]
+    assert data[10] == {"reason": "The connection to s was closed."}
 
 
 def test_what_is_secret_is_masked_in_every_event_of_a_loss(around: Around):
@@ -376,7 +451,7 @@ def test_what_is_secret_is_masked_in_every_event_of_a_loss(around: Around):
     error = ServerFailed("open-sesame-123 is wrong")
     around.take(ProcessEnded(loss=loss, expected=False))
     around.change(Phase.CONNECTED, Phase.FAILED, loss=loss, error=error)
-    around.take(AttemptFailed(error))
+    around.take(AttemptFailed(error, attempt=1))
     told, kept = around.told(), around.tasks.get(task.id, now=around.now).error
     shown = json.dumps([told, kept, around.journal()])
     assert [kind for kind, _ in told] == [

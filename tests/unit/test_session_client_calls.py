@@ -52,14 +52,16 @@ class Asking:
 class World:
     """A session and its clock."""
 
-    def __init__(self, tmp_path: Path, **settings: Any) -> None:
+    def __init__(self, tmp_path: Path, *, level: str = "info", **settings: Any) -> None:
         self.now = 1_000.0
         clock = Clock(monotonic=lambda: self.now, wall=lambda: self.now)
         self.session = Session(
             msgspec.convert(settings, Settings),
             clock=clock,
             ids=Ids(clock),
-            journal=Journal.open(directory=tmp_path, session="s", clock=clock, stderr=None),
+            journal=Journal.open(
+                directory=tmp_path, session="s", clock=clock, level=level, stderr=None
+            ),
         )
         self._handler = BackendHandler(self.session, target_of=lambda _: None)
         self.answers: dict[int, list[Reply]] = {}
@@ -426,6 +428,71 @@ def test_a_call_is_answered_once(world: World) -> None:
     world.session.fail(call, CallFailed("fourth"))
     assert len(world.answers[id(call)]) == 1
     assert repr(call) == "<Call s/t answered>"
+
+
+# What the journal says of calls and events
+
+
+def journal(world: World, tmp_path: Path) -> list[tuple[str, dict[str, Any]]]:
+    world.session.journal.close()
+    (path,) = tmp_path.glob("*.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [(line["event"], line["data"]) for line in lines]
+
+
+@pytest.mark.parametrize("end", ["finish", "fail", "abandon", "cancel", "expire"])
+async def test_every_call_that_was_begun_ends_in_the_journal_once_with_its_duration(
+    tmp_path: Path, end: str
+) -> None:
+    world = World(tmp_path, level="debug")
+    call = world.call(within=40, ttl=50)
+    world.after(41 if end in ("cancel", "expire") else 2)
+    match end:
+        case "finish":
+            world.session.finish(call, Reply.text("done", is_error=True))
+        case "fail":
+            world.session.fail(call, CallFailed("It broke."))
+        case "abandon":
+            world.session.abandon(call)
+        case "cancel":
+            world.session.cancel_task(call.task or "")
+        case _:
+            world.after(100)
+    world.session.finish(call, Reply.text("late"))
+    told = [data for event, data in journal(world, tmp_path) if event == "tool_execution_complete"]
+    [data] = told
+    words = {"finish": "completed", "fail": "failed", "expire": "expired"}
+    assert data["outcome"] == words.get(end, "cancelled")
+    assert data["duration_ms"] == {"cancel": 41_000, "expire": 90_000}.get(end, 2_000)
+    assert data["tool"] == "t"
+    assert data.get("error") == ("call_failed" if end == "fail" else None)
+
+
+async def test_a_task_ends_in_the_journal_with_its_tool(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    done, failed = world.call(within=0), world.call(within=0)
+    world.session.finish(done, Reply.text("done"))
+    world.session.fail(failed, CallFailed("It broke."))
+    told = dict(journal(world, tmp_path))
+    assert told["task_completed"] == {"task_id": done.task, "tool": "t"}
+    assert (told["task_failed"]["task_id"], told["task_failed"]["tool"]) == (failed.task, "t")
+
+
+async def test_a_log_that_is_nearly_full_has_evicted_nothing_yet(tmp_path: Path) -> None:
+    world = World(tmp_path, fixed={"events": 10})
+    for _ in range(9):
+        world.session.tell(EventType.TIMER_EXPIRED)
+    events = journal(world, tmp_path)
+    assert events == [
+        ("event_store_approaching_limit", {"waiting": 8, "capacity": 10, "percent_full": 80})
+    ]
+
+
+async def test_events_that_had_to_go_are_an_eviction(tmp_path: Path) -> None:
+    world = World(tmp_path, fixed={"events": 10})
+    for _ in range(12):
+        world.session.tell(EventType.TIMER_EXPIRED)
+    assert "event_store_eviction" in dict(journal(world, tmp_path))
 
 
 # The end of a call and what it has asked

@@ -214,7 +214,7 @@ class HttpConnection(HttpConversation):
         except TooMuch:
             return
         if not any(isinstance(m, Response) and m.id == _PROBE for m in messages):
-            self.end(f"{self._name} has forgotten the session.")
+            self.end(f"{self._name} has forgotten the session.", restarted=True)
 
 
 def pause_before_reopening(stream: EventStream, misses: int = 0, *, times: HttpTimes) -> float:

@@ -104,13 +104,17 @@ class HttpConversation(Connection):
         self._is_open = True
 
     async def leave(self) -> None:
-        """End what is in flight."""
+        """End what is in flight, and deliver what was answered at the last moment."""
         self._is_open = False
         self.close()
+        async with anyio.create_task_group() as tasks:
+            for _ in range(min(_MAX_SENDERS, len(self._unsent))):
+                self._senders += 1
+                tasks.start_soon(self._send_all)
 
-    def end(self, fact: str) -> None:
+    def end(self, fact: str, *, restarted: bool = False) -> None:
         """The connection is lost: everything in flight ends with it."""
-        self.lose(Loss(fact=fact))
+        self.lose(Loss(fact=fact, restarted=restarted))
 
     # Tasks
 
@@ -146,7 +150,8 @@ class HttpConversation(Connection):
             self.note("an answer was dropped: the server does not take those before it")
             return
         self._unsent.append(data)
-        if self._senders < _MAX_SENDERS:
+        # Once we have left, the tasks of the connection end: `leave` sends what is answered now.
+        if self._senders < _MAX_SENDERS and not self.is_left:
             self._senders += 1
             self._tasks.start_soon(self._send_all)
 
@@ -264,7 +269,7 @@ class HttpConversation(Connection):
         if forgotten:
             if request_id is not None:
                 self._untaken.add(request_id)
-            self.end(f"{self._name} has forgotten the session.")
+            self.end(f"{self._name} has forgotten the session.", restarted=True)
         return forgotten
 
     def _take_event(

@@ -371,4 +371,5 @@ class StdioConnection(Connection):
             fact=f"{self._name} {how}.",
             tail=self._tail(),
             exit_code=None if status is None else status.code,
+            restarted=True,
         )
