@@ -14,6 +14,7 @@ from typer.main import get_command
 from emceepee_stdio.cli.command_line import app
 from emceepee_stdio.errors import error_types
 from emceepee_stdio.journal import JournalEvent
+from emceepee_stdio.state import EventType
 from emceepee_stdio.state.diagrams import Diagram, diagrams, further_diagrams
 from emceepee_stdio.tools.registry import Tool
 from emceepee_stdio.tools.table import TOOLS
@@ -59,6 +60,25 @@ def journal_page() -> str:
     )
     head = ["| event | level | meaning |", "|---|---|---|"]
     return "\n".join(["# Journal events\n", NOTICE, intro, *head, *rows, ""])
+
+
+def _event_section(kind: EventType) -> str:
+    rows = [
+        f"| `{name}` | {'sometimes' if field.optional else 'always'} | {field.meaning} |"
+        for name, field in kind.fields.items()
+    ]
+    head = ["| data | | |", "|---|---|---|"]
+    return "\n".join([f"## {kind.value}\n", f"{kind.meaning}\n", *head, *rows, ""])
+
+
+def events_page() -> str:
+    intro = (
+        "An event is told once: under `events_since_last_response` in the next answer of any tool,"
+        " or by `await_activity`. Each has `id`, `type`, `server` (null where it belongs to none),"
+        " `created_at` and `data`; `count` where it stands for several. Data that is too long is"
+        " shown as a cut text, with `truncated`. These are all types with their data.\n"
+    )
+    return "\n".join(["# Events\n", NOTICE, intro, *map(_event_section, EventType)])
 
 
 def _argument(name: str, schema: dict[str, Any], *, required: bool) -> str:
@@ -185,6 +205,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "states.md": states_page,
     ROOT / "docs" / "errors.md": errors_page,
     ROOT / "docs" / "journal.md": journal_page,
+    ROOT / "docs" / "events.md": events_page,
     ROOT / "docs" / "tools.md": tools_page,
     ROOT / "docs" / "cli.md": cli_page,
     ROOT / "emceepee_stdio" / "front" / "tools.json": tools_list,

@@ -26,9 +26,9 @@ stateDiagram-v2
     in_flight --> promoted : timeout_ms is 0
     promoted --> working : the answer names a task
     working --> fetched : get_task_result
-    answered --> [*]
-    cancelled --> [*]
-    fetched --> [*]
+    answered --> [*] : no task is made
+    cancelled --> [*] : nothing is answered
+    fetched --> [*] : forgotten after 5 min
 """
 
 _RELATIONSHIPS = """\
@@ -81,11 +81,12 @@ def state_diagram(machine: Machine[S]) -> str:
         source = "[*]" if move.source is None else move.source.value
         lines.append(f"    {source} --> {move.target.value} : {move.cause}")
     reached = {move.target for move in machine.moves}
-    lines += [
-        f"    {state.value} --> [*]"
-        for state in machine.states
-        if state in reached and machine.is_final(state)
-    ]
+    for state in machine.states:
+        if state in reached and machine.is_final(state):
+            label = machine.ends.get(state)
+            lines.append(f"    {state.value} --> [*]" + (f" : {label}" if label else ""))
+    for state, note in machine.notes.items():
+        lines += [f"    note right of {state.value}", f"        {note}", "    end note"]
     return "\n".join(lines) + "\n"
 
 

@@ -4,7 +4,7 @@ A table is the single source of its state machine: the code asks it before every
 diagrams are drawn from it. A move that is not in the table raises and changes nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
@@ -34,10 +34,23 @@ class Move(Generic[S]):
 
 
 class Machine(Generic[S]):
-    """A named table of moves over the states of one enum."""
+    """A named table of moves over the states of one enum.
 
-    def __init__(self, name: str, states: type[S], moves: Iterable[Move[S]]) -> None:
+    `ends` says what follows a final state, `notes` what is worth knowing while in a state.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        states: type[S],
+        moves: Iterable[Move[S]],
+        *,
+        ends: Mapping[S, str] | None = None,
+        notes: Mapping[S, str] | None = None,
+    ) -> None:
         self.name = name
+        self.ends: Mapping[S, str] = ends or {}
+        self.notes: Mapping[S, str] = notes or {}
         self.states: tuple[S, ...] = tuple(states)
         self.moves = tuple(moves)
         self._allowed = frozenset((move.source, move.target) for move in self.moves)

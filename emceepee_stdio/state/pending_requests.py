@@ -54,11 +54,20 @@ class ClosedBy(StrEnum):
 
 _PENDING = RequestStatus.PENDING
 _UNANSWERED = [
-    Move(source=_PENDING, target=RequestStatus.EXPIRED, cause="no answer in time"),
+    Move(source=_PENDING, target=RequestStatus.EXPIRED, cause="no answer in time (default 10 min)"),
     Move(source=_PENDING, target=RequestStatus.REJECTED, cause="the server is lost or removed"),
     Move(source=_PENDING, target=RequestStatus.REJECTED, cause="the server withdraws it"),
 ]
 _NO_ANSWERS = frozenset(move.target for move in _UNANSWERED)
+_ANSWERED = "the answer goes to the server"
+_UNANSWERED_ENDS = {
+    RequestStatus.EXPIRED: "the server gets an error",
+    RequestStatus.REJECTED: "the server is gone or gets an error",
+}
+_NOTES = {
+    _PENDING: "The server waits for the answer. Every response shows the question, and so does"
+    " await_activity."
+}
 
 ELICITATION_STATES = Machine(
     "pending_elicitation_states",
@@ -74,6 +83,13 @@ ELICITATION_STATES = Machine(
         ),
         *_UNANSWERED,
     ],
+    ends={
+        RequestStatus.ACCEPTED: _ANSWERED,
+        RequestStatus.DECLINED: _ANSWERED,
+        RequestStatus.CANCELLED: _ANSWERED,
+        **_UNANSWERED_ENDS,
+    },
+    notes=_NOTES,
 )
 
 SAMPLING_STATES = Machine(
@@ -85,6 +101,12 @@ SAMPLING_STATES = Machine(
         Move(source=_PENDING, target=RequestStatus.DECLINED, cause="respond_to_sampling decline"),
         *_UNANSWERED,
     ],
+    ends={
+        RequestStatus.COMPLETED: _ANSWERED,
+        RequestStatus.DECLINED: "the server gets an error",
+        **_UNANSWERED_ENDS,
+    },
+    notes=_NOTES,
 )
 
 _STATES = {

@@ -41,6 +41,10 @@ TASK_STATES = Machine(
             source=TaskStatus.WORKING, target=TaskStatus.EXPIRED, cause="its time to live is over"
         ),
     ],
+    ends=dict.fromkeys(
+        (TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.EXPIRED),
+        "forgotten 5 min after it was fetched",
+    ),
 )
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, UnsetType
 
+from emceepee_stdio.config import FixedValues
 from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.promotion import shown_task
@@ -23,7 +24,16 @@ class AwaitActivity(Params):
     """How long, and from where on."""
 
     timeout_ms: (
-        Annotated[int, Meta(ge=0, le=900_000, description="Wait at most this long.")] | UnsetType
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                le=900_000,
+                description="Wait at most this long.",
+                extra_json_schema={"default": round(FixedValues().await_s * 1000)},
+            ),
+        ]
+        | UnsetType
     ) = UNSET
     last_event_id: (
         Annotated[str, Meta(description="Get everything after this event, even if told before.")]

@@ -16,6 +16,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.backends.base import NotTaken, RemoteError
+from emceepee_stdio.config import Timeouts
 from emceepee_stdio.errors import (
     ProxyError,
     ServerDisconnected,
@@ -64,7 +65,11 @@ class ExecuteTool(Params):
         Annotated[
             int,
             Meta(
-                ge=0, le=900_000, description="Wait this long, then get a task; 0: a task at once."
+                ge=0,
+                le=900_000,
+                description="Wait this long, or as long as this client waits, then get a task;"
+                " 0: a task at once.",
+                extra_json_schema={"default": Timeouts().call_ms},
             ),
         ]
         | UnsetType

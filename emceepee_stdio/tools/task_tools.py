@@ -55,7 +55,14 @@ class GetTaskResult(Params):
 
     task_id: TaskId
     timeout_ms: (
-        Annotated[int, Meta(ge=0, le=900_000, description="Wait at most this long for its end.")]
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                le=900_000,
+                description="Longest wait for its end; else as long as this client waits.",
+            ),
+        ]
         | UnsetType
     ) = UNSET
 

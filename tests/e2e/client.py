@@ -20,6 +20,7 @@ import anyio.abc
 import pytest
 from mcp_types import methods
 
+from emceepee_stdio.state import EventType
 from tests.e2e.official_schema import Judge
 from tests.peers import SERVERS, plain
 from tests.proxy_entry import proxy_command
@@ -117,6 +118,16 @@ def _context(block: Message) -> Message | None:
     if text.startswith(('{"events_since_last_response"', '{"pending_client_action"')):
         return json.loads(text)
     return None
+
+
+def check_event_data(events: Iterable[Message]) -> None:
+    """The data of an event is what the page of event types says."""
+    for event in events:
+        fields = EventType(event["type"]).fields
+        if "truncated" not in event:
+            assert event["data"].keys() <= fields.keys(), event
+            required = {name for name, field in fields.items() if not field.optional}
+            assert required <= event["data"].keys(), event
 
 
 @dataclass(eq=False)
@@ -379,7 +390,9 @@ class Client:
         else:
             self._judge(pending, message["result"])
             if pending.method == "tools/call":
-                self.events += Answer(message["result"]).told
+                told = Answer(message["result"]).told
+                check_event_data(told)
+                self.events += told
         pending.message = message
         pending.done.set()
 

@@ -23,7 +23,7 @@ both_channels = pytest.mark.parametrize("channel", ["stdio", "http"])
 @asynccontextmanager
 async def behind(tmp_path: Path, channel: str) -> AsyncIterator[Setting]:
     log = tmp_path / "log"
-    made = Setting(home=tmp_path / "home", timeouts={"config_poll_ms": 20})
+    made = Setting(home=tmp_path / "home", fixed={"config_poll_s": 0.02})
     if channel == "stdio":
         made.servers = {"s": server(log=log)}
         yield made

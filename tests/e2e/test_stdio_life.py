@@ -234,7 +234,7 @@ async def test_a_call_in_flight_ends_at_once_when_we_leave(tmp_path: Path) -> No
                 while not rig.messages("tools/call"):
                     await anyio.sleep(0.01)
             await rig.supervisor.stop()
-        assert "was closed" in str(caught[0])
+        assert "was removed" in str(caught[0])
 
 
 async def test_one_that_hangs_delays_nobody(tmp_path: Path) -> None:

@@ -861,7 +861,7 @@ async def test_a_request_under_way_when_the_backend_is_removed_hears_of_it(state
         await anyio.sleep(1)
         (error,) = rig.outcomes
         assert isinstance(error, ServerDisconnected)
-        assert error.fact == "The connection to server was closed."
+        assert error.fact == "server was removed."
         assert rig.told.withdrawn == []
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from emceepee_stdio.state import EventType
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 
@@ -70,3 +72,20 @@ def test_every_function_of_the_walks_exists() -> None:
         path = ROOT / "emceepee_stdio" / f"{module}.py"
         assert path.exists(), module
         assert function in functions(path), (module, function)
+
+
+def test_the_page_of_events_has_every_type_with_its_data() -> None:
+    page = (ROOT / "docs" / "events.md").read_text(encoding="utf-8")
+    for kind in EventType:
+        section = page.split(f"## {kind.value}\n")[1].split("\n## ")[0]
+        assert kind.meaning in section
+        for name, field in kind.fields.items():
+            assert f"| `{name}` |" in section
+            assert field.meaning in section
+
+
+def test_every_place_where_we_differ_from_the_seeds_has_its_reason() -> None:
+    page = (ROOT / "docs" / "seeds.md").read_text(encoding="utf-8")
+    rows = [line.strip("|").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    assert len(rows) == 1 + 34
+    assert all(len(row) == 4 and all(cell.strip() for cell in row) for row in rows)

@@ -116,6 +116,8 @@ class Around:
         self.events.commit(lease)
         assert {event.server for event in lease.events} <= {"s", "other"}
         assert all(event.count == 1 for event in lease.events)
+        for event in lease.events:
+            assert event.data.keys() <= event.type.fields.keys(), event.data
         return [(event.type.value, dict(event.data)) for event in lease.events]
 
     def kinds(self) -> list[str]:

@@ -15,11 +15,12 @@ from emceepee_stdio.state.timers import TIMER_STATES
 
 DRAWN: list[Machine[Any]] = [TASK_STATES, ELICITATION_STATES, SAMPLING_STATES]
 FURTHER: list[Machine[Any]] = [PHASES, DELIVERY, TIMER_STATES]
+NOTE = re.compile(r"    note right of \w+\n(?:        .+\n)+    end note\n")
 ARROW = re.compile(r"    (\S+) --> (\S+)(?: : (.+))?")
 
 
 def arrows(mermaid: str) -> list[tuple[str, ...]]:
-    head, *lines = mermaid.splitlines()
+    head, *lines = NOTE.sub("", mermaid).splitlines()
     assert head == "stateDiagram-v2"
     found = [ARROW.fullmatch(line) for line in lines]
     assert all(found), mermaid
@@ -52,8 +53,28 @@ def test_a_state_diagram_holds_every_move_of_its_table_and_no_other(machine: Mac
     drawn = arrows(by_name()[machine.name].mermaid)
     moves = [(m.source or "[*]", m.target, m.cause) for m in machine.moves]
     reached = {m.target for m in machine.moves}
-    ends = [(s.value, "[*]", None) for s in machine.states if s in reached and machine.is_final(s)]
+    ends = [
+        (s.value, "[*]", machine.ends.get(s))
+        for s in machine.states
+        if s in reached and machine.is_final(s)
+    ]
     assert drawn == moves + ends
+
+
+@pytest.mark.parametrize("machine", DRAWN, ids=lambda machine: machine.name)
+def test_every_end_says_what_follows(machine: Machine[Any]):
+    reached = {m.target for m in machine.moves}
+    assert machine.ends.keys() == {s for s in reached if machine.is_final(s)}
+    for label in machine.ends.values():
+        assert not set(label) & set(":;#\n"), label
+
+
+def test_the_questions_say_how_long_they_wait_and_where_they_are_seen():
+    for name in ("pending_elicitation_states", "pending_sampling_states"):
+        mermaid = by_name()[name].mermaid
+        assert "pending --> expired : no answer in time (default 10 min)" in mermaid
+        assert "note right of pending" in mermaid
+        assert "await_activity" in mermaid
 
 
 @pytest.mark.parametrize("machine", DRAWN + FURTHER, ids=lambda machine: machine.name)

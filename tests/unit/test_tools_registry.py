@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from emceepee_stdio.config import FixedValues, Timeouts
 from emceepee_stdio.errors import InvalidArguments
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply
@@ -155,3 +156,13 @@ def test_beside_what_is_unknown_a_mistake_in_what_is_known_is_told() -> None:
 def test_only_a_forgiving_schema_is_open(forgiving: bool) -> None:  # noqa: FBT001 - a parameter of the test
     schema: Any = Recorded(forgiving=forgiving).tool.listed()["inputSchema"]
     assert schema.get("additionalProperties", True) is forgiving
+
+
+def test_the_schemas_say_how_long_each_tool_waits_by_itself() -> None:
+    def waits(tool: str) -> dict[str, Any]:
+        schema: Any = TABLE[tool].listed()["inputSchema"]
+        return schema["properties"]["timeout_ms"]
+
+    assert waits("execute_tool")["default"] == Timeouts().call_ms
+    assert waits("await_activity")["default"] == FixedValues().await_s * 1000
+    assert "as long as this client waits" in waits("get_task_result")["description"]
