@@ -64,6 +64,7 @@ class FixedValues(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     eof_term_s: float = 0.5  # when the client hangs up: some clients kill us after 2 s
     eof_kill_s: float = 1.2  # leaves time to be gone before those 2 s
     signal_kill_s: float = 0.25  # who sends a signal waits even less
+    last_resort_s: float = 15.0  # twice what the slowest orderly end takes: then the process exits
     exit_drain_s: float = 0.1  # reads what a server wrote just before it exited
     stderr_tail_lines: int = 10  # the reason of a crash is in the last lines
 

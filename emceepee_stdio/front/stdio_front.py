@@ -24,8 +24,6 @@ __all__ = ["serve"]
 _SIGNAL_EXIT_BASE = 128  # how shells report an end by a signal
 _MAX_UNREAD_BYTES = 16 << 20  # two of the longest lines: a client that leaves more does not read
 
-_LAST_RESORT_S = 15.0  # twice what the slowest orderly end takes
-
 
 class _Wire:
     """The open descriptors, from both ends to the front and back."""
@@ -111,7 +109,7 @@ async def serve(runtime: Runtime, handover: Handover, wire_in: int, wire_out: in
         wire.open(wire_in, wire_out, handover.unread, ended=handover.ended)
         await wire.over.wait()
         # Threads and files may hang in ways that nobody foresaw: this needs neither loop nor lock.
-        faulthandler.dump_traceback_later(_LAST_RESORT_S, exit=True)
+        faulthandler.dump_traceback_later(fixed.last_resort_s, exit=True)
         wire.stop_reading()
         await wire.let_finish(stop.term)
         if wire.signalled:

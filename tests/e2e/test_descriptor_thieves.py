@@ -8,6 +8,7 @@ from tests.e2e.clients.raw import proxy as raw_proxy
 from tests.e2e.clients.raw import until as until_so
 from tests.e2e.http_harness import http_backend, mcp_server, until
 from tests.e2e.servers.http_wire import Exchange
+from tests.peers import plain
 
 FEW = ("sh", "-c", 'ulimit -n 64; exec "$0" "$@"', *PROXY)
 
@@ -40,7 +41,8 @@ async def test_a_server_that_takes_none_of_our_answers_has_so_many_sockets_and_n
 
 
 def test_with_too_few_descriptors_for_its_servers_it_ends_in_order(tmp_path: Path) -> None:
-    servers = {f"s{n}": {"command": "sleep", "args": ["1000"]} for n in range(31)}
+    argv = plain()
+    servers = {f"s{n}": {"command": argv[0], "args": argv[1:]} for n in range(31)}
     with raw_proxy(tmp_path, servers=servers, python=FEW) as client:
         client.greet()
         until_so(lambda: _is_short_of(client), "a server for which there is no descriptor")

@@ -1,12 +1,15 @@
-"""The watchdog by process groups alone: where no mark can be read, they are all there is."""
+"""The watchdog by process groups alone, which is all where no mark can be read; and its renewal."""
 
 import os
 import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from emceepee_stdio.wire.watchdog import Watchdog
+from tests.e2e.clients.raw import Proxy, entry, proxy, until
+from tests.peers import plain
 
 NOBODY = "01NOBODYCARRIESTHISMARK00"
 
@@ -60,3 +63,25 @@ def test_one_that_was_killed_is_followed_by_another_that_knows_the_same_groups()
 
 def _pid(watchdog: Watchdog) -> int:
     return int(repr(watchdog).removeprefix("<Watchdog pid=").removesuffix(">"))
+
+
+def test_the_proxy_starts_another_one_and_its_servers_still_do_not_survive_it(
+    tmp_path: Path,
+) -> None:
+    servers = {"server": entry(plain(), tmp_path, "server")}
+    with proxy(tmp_path, servers=servers, fixed={"config_poll_s": 0.05}) as client:
+        client.greet()
+        client.run("server", "echo", message="x")
+        client.meet_family()
+        killed = client.watchdog()
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: _renewed(client, killed), "another watchdog")
+        client.process.kill()
+        client.wait()
+        until(lambda: not client.left_over(), f"the end of {client.left_over()}")
+
+
+def _renewed(client: Proxy, killed: int) -> bool:
+    client.meet_family()
+    client.family.discard(killed)
+    return bool(client.watchdogs())

@@ -217,8 +217,11 @@ class Proxy:
         }
 
     def watchdog(self) -> int:
-        (pid,) = (pid for pid in self.family if b"emceepee-watchdog" in _read(pid, "cmdline"))
+        (pid,) = self.watchdogs()
         return pid
+
+    def watchdogs(self) -> list[int]:
+        return [pid for pid in self.family if b"emceepee-watchdog" in _read(pid, "cmdline")]
 
     def left_over(self) -> set[int]:
         return {pid for pid in self.family if alive(pid)} | self.marked()
