@@ -87,7 +87,7 @@ class Flooder:
         for number in range(count):
             if number % 10 == 0:
                 rpc.record("sent", number=number)
-            rpc.send(message_of(kind, number, filler, token))
+            rpc.write(rpc.frame(message_of(kind, number, filler, token)))
         if kind == "ping":
             for _ in range(count):
                 self.pongs.acquire()
