@@ -24,6 +24,7 @@ from bench.calls import calls, large, load
 from bench.client import Failed
 from bench.comparison import Comparison, against_fastest
 from bench.figures import Check, Section, Table
+from bench.floods import floods
 from bench.growth import growth
 from bench.memory import memory
 from bench.peers import installed_peers
@@ -47,6 +48,7 @@ SECTIONS: dict[str, Callable[..., Section]] = {
     "load": load,
     "large": large,
     "burst": burst,
+    "floods": floods,
     "startup": startup,
     "memory": memory,
     "surface": surface,

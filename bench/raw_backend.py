@@ -2,9 +2,9 @@
 
 Usage: raw_backend.py [--tools N] [--delay SECONDS]
 
-`t` answers with `bytes` letters, `burst` with as much after sending `count` notifications, and
-`never` not at all. `--tools` adds tools that are only listed; `--delay` is a wait before the first
-answer.
+`t` answers with `bytes` letters, `burst` with as much after sending `count` notifications (or, by
+`kind`, log messages or lines of stderr) with `size` letters each, and `never` not at all.
+`--tools` adds tools that are only listed; `--delay` is a wait before the first answer.
 """
 
 import argparse
@@ -12,14 +12,18 @@ import json
 import os
 import sys
 import time
-from typing import Any
+from typing import IO, Any
 
 NUMBER = {"type": "integer", "minimum": 0}
 
 
 def listed(more: int) -> bytes:
     """The answer to tools/list."""
-    properties = {"t": {"bytes": NUMBER}, "burst": {"bytes": NUMBER, "count": NUMBER}, "never": {}}
+    properties = {
+        "t": {"bytes": NUMBER},
+        "burst": dict.fromkeys(("bytes", "count", "size"), NUMBER),
+        "never": {},
+    }
     properties |= {f"tool_{number}": {"bytes": NUMBER} for number in range(more)}
     tools: list[dict[str, Any]] = [
         {
@@ -30,6 +34,20 @@ def listed(more: int) -> bytes:
         for name, fields in properties.items()
     ]
     return json.dumps({"tools": tools}).encode()
+
+
+def send(out: IO[bytes], kind: str, number: int, size: int) -> None:
+    """One message of a burst."""
+    letters = b"x" * size
+    if kind == "stderr":
+        sys.stderr.buffer.write(b"%d %b\n" % (number, letters))
+    elif kind == "log":
+        params = b'{"level":"info","data":{"n":%d,"x":"%b"}}' % (number, letters)
+        out.write(b'{"jsonrpc":"2.0","method":"notifications/message","params":%b}\n' % params)
+    else:
+        more = b',"x":"%b"' % letters if size else b""
+        params = b'{"n":%d%b}' % (number, more)
+        out.write(b'{"jsonrpc":"2.0","method":"notifications/bench","params":%b}\n' % params)
 
 
 def hello(message: dict[str, Any]) -> bytes:
@@ -62,10 +80,7 @@ def main() -> None:
                 continue
             for _ in range(arguments.get("count", 0)):
                 notified += 1
-                out.write(
-                    b'{"jsonrpc":"2.0","method":"notifications/bench","params":{"n":%d}}\n'
-                    % notified
-                )
+                send(out, arguments.get("kind", ""), notified, arguments.get("size", 0))
             size = arguments.get("bytes", 2)
             text = texts.setdefault(size, b"x" * size)
             body = b'{"content":[{"type":"text","text":"%b"}]}' % text
