@@ -7,6 +7,7 @@ which a proxy never needs and therefore is not loaded here.
 
 from emceepee_stdio.journal.files import default_directory
 from emceepee_stdio.journal.journal_events import JournalEvent, Level
+from emceepee_stdio.journal.private_keys import PrivateKeyLines
 from emceepee_stdio.journal.redact import (
     redact,
     redact_argv,
@@ -14,14 +15,16 @@ from emceepee_stdio.journal.redact import (
     redact_text,
     redact_url,
 )
-from emceepee_stdio.journal.secrets import Secrets, given_secrets
+from emceepee_stdio.journal.secrets import MOST_GIVEN, Secrets, given_secrets
 from emceepee_stdio.journal.writer import Journal, JournalStatistics, write_to_stderr
 
 __all__ = [
+    "MOST_GIVEN",
     "Journal",
     "JournalEvent",
     "JournalStatistics",
     "Level",
+    "PrivateKeyLines",
     "Secrets",
     "default_directory",
     "given_secrets",

@@ -6,10 +6,11 @@ nothing of an unknown object but the name of its type.
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import PurePath
 from typing import cast
+from urllib.parse import unquote
 
 from emceepee_stdio.journal.secret_names import is_secret_name
 from emceepee_stdio.journal.secret_patterns import MARKER, is_plain_value, redact_text
@@ -23,6 +24,7 @@ __all__ = [
     "redact_env",
     "redact_text",
     "redact_url",
+    "secret_segments",
 ]
 
 TOO_DEEP = "[too deep]"
@@ -50,12 +52,16 @@ _HARMLESS_VARIABLES = frozenset({"OLDPWD", "PWD", "XDG_SESSION_ID"})
 
 _SHORT_NAMES = frozenset({"key", "pass"})
 
+_ADDRESS = re.compile(r"(?:https?|wss?)://.*", re.IGNORECASE | re.DOTALL)
 _WEB = ("http://", "https://", "ws://", "wss://")
-_LONG_SEGMENT = re.compile(r"(?<=[^:/]/)[^/?#\s]{16,}+")
 _RANDOM_LOOKING = re.compile(
     r"(?<![A-Za-z0-9])(?:(?=[A-Za-z]*+\d)(?=\d*+[A-Za-z])[A-Za-z0-9]{16,}+"
     r"|[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12})"
 )
+_RANDOM_CHARS = 16
+# As base64 for addresses looks; or behind a name that says what it is: `/token/quiet-river-71`.
+_MIXED = re.compile(r"(?=.*[a-z])(?=.*[A-Z])(?=.*\d)[\w~.-]{20,}+", re.DOTALL)
+_NAMED_SEGMENT = re.compile(r"(?=.*\d).{6,}|.{20,}", re.DOTALL)
 
 
 def redact(value: object, *, max_chars: int | None = None, max_total: int | None = None) -> object:
@@ -75,7 +81,38 @@ def redact_url(url: str) -> str:
     if not url.lower().startswith(_WEB):
         return url
     place, mark, rest = url.partition("?")
-    return _LONG_SEGMENT.sub(_hide_random, place) + mark + rest
+    scheme, slashes, path = place.partition("://")
+    host, *segments = path.split("/")
+    hidden = _secret_positions(segments)
+    shown = [MARKER if at in hidden else segment for at, segment in enumerate(segments)]
+    return "/".join([scheme + slashes + host, *shown]) + mark + rest
+
+
+def secret_segments(path: str) -> list[str]:
+    """The parts of an address's path that look like a key."""
+    segments = path.split("/")
+    return [segments[at] for at in sorted(_secret_positions(segments))]
+
+
+def _secret_positions(segments: Sequence[str]) -> set[int]:
+    return {
+        at
+        for at, segment in enumerate(segments)
+        if _is_key(segment) or (at and _is_named_key(segments[at - 1], segment))
+    }
+
+
+def _is_key(segment: str) -> bool:
+    if len(segment) < _RANDOM_CHARS:
+        return False
+    text = unquote(segment)
+    return bool(
+        _RANDOM_LOOKING.search(text) or _MIXED.fullmatch(text) or MARKER in redact_text(text)
+    )
+
+
+def _is_named_key(name: str, segment: str) -> bool:
+    return _names_a_secret(unquote(name)) and bool(_NAMED_SEGMENT.fullmatch(unquote(segment)))
 
 
 def redact_argv(argv: Iterable[str]) -> list[str]:
@@ -93,7 +130,7 @@ def redact_env(env: Mapping[str, str]) -> dict[str, str]:
     return {
         name: MARKER
         if value and _names_a_secret(name) and name not in _HARMLESS_VARIABLES
-        else redact_text(value)
+        else redact_url(value)
         for name, value in env.items()
     }
 
@@ -251,8 +288,7 @@ def _argument(argument: str) -> str:
         value = argument[start:]
         if value and _names_a_secret(named[1]) and not is_plain_value(named[1], value):
             return argument[:start] + MARKER
-    return redact_text(argument)
-
-
-def _hide_random(segment: re.Match[str]) -> str:
-    return MARKER if _RANDOM_LOOKING.search(segment[0]) else segment[0]
+    address = _ADDRESS.search(argument)
+    if address is None:
+        return redact_text(argument)
+    return redact_text(argument[: address.start()]) + redact_url(address[0])

@@ -22,9 +22,9 @@ def _words(name: str) -> list[str]:
 
 _SECRET_WORDS = frozenset(
     _words(
-        "auths bearer cookie cookies credential credentials creds jwt jwts otp passphrase "
-        "passphrases passwd password passwords pwd secret secrets sig signature signatures token "
-        "tokens"
+        "auths bearer cookie cookies credential credentials creds jwt jwts otp passcode passkey "
+        "passphrase passphrases passwd password passwords psk pw pwd pws secret secrets sig "
+        "signature signatures token tokens totp"
     )
 )
 # These say it only at the end of a name: `DB_PASS` and `npm_auth`, not `pass_env` and `auth_type`.
@@ -95,7 +95,8 @@ def holds_a_header(name: str) -> bool:
 def holds_a_password(name: str) -> bool:
     """Whether a person may have chosen the value, spaces and all."""
     return any(
-        word.startswith("pass") or word.endswith(("password", "pwd")) for word in _words(name)
+        word.startswith("pass") or word == "pw" or word.endswith(("password", "pwd"))
+        for word in _words(name)
     )
 
 

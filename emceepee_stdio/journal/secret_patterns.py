@@ -18,7 +18,7 @@ from emceepee_stdio.journal.secret_names import (
     is_secret_name,
 )
 
-__all__ = ["MARKER", "is_plain_value", "redact_text"]
+__all__ = ["MARKER", "hide_private_keys", "is_plain_value", "redact_text"]
 
 MARKER = "[redacted]"
 
@@ -27,7 +27,7 @@ _MIN_TOKEN_CHARS = 20
 
 _NAME_HINTS = (
     *("auth", "bearer", "cookie", "cred", "jwt", "key", "otp", "pass"),
-    *("pat", "pwd", "secret", "sess", "sid", "sig", "token"),
+    *("pat", "psk", "pw", "secret", "sess", "sid", "sig", "token"),
 )
 
 # A run of name characters, then what may close a quoted name, then the sign. Names of two words
@@ -108,8 +108,7 @@ def redact_text(text: str) -> str:
     """The text with every secret in it replaced by the marker."""
     if len(text) < _MIN_TOKEN_CHARS and text.isalnum():
         return text
-    if "-----BEGIN" in text:
-        text = _PRIVATE_KEY.sub(MARKER, text)
+    text = hide_private_keys(text)
     if "@" in text and "://" in text:
         text = _USERINFO.sub(f"://{MARKER}@", text)
     lower = text.lower()
@@ -122,6 +121,11 @@ def redact_text(text: str) -> str:
     if "basic" in lower:
         text = _BASIC.sub(_hide_basic, text)
     return _hide_tokens(text) if _LONG_RUN.search(text) else text
+
+
+def hide_private_keys(text: str) -> str:
+    """Each from its first line to its last; one without a last line, to the end of the text."""
+    return _PRIVATE_KEY.sub(MARKER, text) if "-----BEGIN" in text else text
 
 
 def is_plain_value(name: str, value: str) -> bool:

@@ -3,45 +3,71 @@
 `redact` finds secrets by their names and shapes; a server that prints the token it was started with
 shows neither. What was handed to a server is therefore remembered, and hidden in all that it says
 of itself.
+
+Every server has a table of its own, so that none can fill that of another. A server that was
+removed may still be quoted: its values stay, the newest of so many.
 """
 
+import json
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from itertools import chain
+from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
-from emceepee_stdio.journal.redact import CUT, redact_argv, redact_env, redact_url
-from emceepee_stdio.journal.secret_patterns import MARKER
+from emceepee_stdio.journal.redact import (
+    CUT,
+    redact_argv,
+    redact_env,
+    redact_url,
+    secret_segments,
+)
+from emceepee_stdio.journal.secret_patterns import MARKER, hide_private_keys
 
-__all__ = ["Secrets", "given_secrets"]
+__all__ = ["MOST_GIVEN", "Secrets", "given_secrets"]
 
 _MIN_SECRET_CHARS = 6  # shorter values also occur inside ordinary words
-_MAX_SECRETS = 10_000  # bounds the pattern that every line is searched with
+MOST_GIVEN = 500  # values of one server, in all their forms: who needs more hides something
+_MAX_FORMER = 10_000  # values of servers that are gone; every line is searched for each of them
 _ARGUMENT_VALUE = re.compile(r"[\w.$-]++(?:=|:[ \t]*+)(.+)", re.DOTALL)
 # Whatever its variable is called: letters and digits, long, and no path.
 _TOKEN_LIKE = re.compile(r"(?=.*[A-Za-z])(?=.*\d)[^\s/\\]{10,}")
 _OPEN_HEADERS = frozenset(
     {"accept", "accept-language", "content-type", "host", "origin", "referer", "user-agent"}
 )
+_UNICODE_ESCAPE = re.compile(r"\\u[0-9a-f]{4}")
+_MARKUP = re.compile(r"[\"'&<>+`]")  # what some encoders of JSON escape as in HTML
 
 
 class Secrets:
-    """Values that are never shown. What was once secret stays so."""
+    """Values that are never shown."""
 
     def __init__(self) -> None:
-        self._values: dict[str, None] = {}
+        self._given: dict[str, dict[str, None]] = {}
+        self._former: dict[str, None] = {}
+        self._values: dict[str, None] = {}  # all of them
         self._longest = 0
 
     def __repr__(self) -> str:
         return f"<Secrets {len(self._values)} known>"
 
-    def add(self, values: Iterable[str]) -> None:
-        for value in values:
-            if len(value) >= _MIN_SECRET_CHARS and len(self._values) < _MAX_SECRETS:
-                self._values[value] = None
-                self._longest = max(self._longest, len(value))
+    def add(self, values: Iterable[str], *, server: str = "") -> None:
+        """What this server is given now; what it was given before stays secret, too."""
+        self._move_to_former(server)
+        self._given[server] = dict.fromkeys(
+            value for value in values if len(value) >= _MIN_SECRET_CHARS
+        )
+        self._values = dict.fromkeys(chain(self._former, *self._given.values()))
+        self._longest = max(map(len, self._values), default=0)
+
+    def retire(self, server: str) -> None:
+        """The server is gone: its values stay among those of former servers."""
+        self.add((), server=server)
+        del self._given[server]
 
     def mask(self, text: str) -> str:
+        """The text without those values, and without private keys."""
+        text = hide_private_keys(text)
         spans = self._spans(text)
         return _hidden(text, spans) if spans else text
 
@@ -75,6 +101,13 @@ class Secrets:
                 merged.append((start, end))
         return merged
 
+    def _move_to_former(self, server: str) -> None:
+        for value in self._given.pop(server, ()):
+            self._former.pop(value, None)
+            self._former[value] = None
+        while len(self._former) > _MAX_FORMER:
+            del self._former[next(iter(self._former))]
+
 
 def _hidden(text: str, spans: Sequence[tuple[int, int]]) -> str:
     pieces: list[str] = []
@@ -94,7 +127,29 @@ def given_secrets(
 ) -> Iterator[str]:
     """Every secret value in what a server is started or called with, in the ways it may be told."""
     for value in _given(argv, env or {}, headers or {}, url):
-        yield from dict.fromkeys((value, value.strip(), unquote(value), quote(value, safe="")))
+        yield from dict.fromkeys(_forms(value))
+
+
+def _forms(value: str) -> Iterator[str]:
+    """As it is, in an address, in JSON of various encoders, in Python, and line by line."""
+    yield from (value, value.strip(), unquote(value))
+    yield from (quote(value, safe="", errors="replace"), quote_plus(value, errors="replace"))
+    yield from _as_json(value)
+    yield repr(value)[1:-1]
+    if "\n" in value:
+        yield from (line.strip() for line in value.splitlines())
+
+
+def _as_json(value: str) -> Iterator[str]:
+    plain = json.dumps(value, ensure_ascii=False)[1:-1]
+    escaped = json.dumps(value)[1:-1]
+    upper = _UNICODE_ESCAPE.sub(lambda code: "\\u" + code[0][2:].upper(), escaped)
+    yield from (plain, escaped, upper)
+    yield from (form.replace("/", "\\/") for form in (plain, escaped))
+    yield _MARKUP.sub(lambda char: f"\\u{ord(char[0]):04x}", plain.replace('\\"', '"'))
+    yield _MARKUP.sub(lambda char: f"\\u{ord(char[0]):04X}", upper.replace('\\"', '"'))
+    yield json.dumps(escaped)[1:-1]  # JSON inside JSON
+    yield json.dumps(plain, ensure_ascii=False)[1:-1]
 
 
 def _given(
@@ -123,7 +178,7 @@ def _given(
 
 
 def _of_url(url: str) -> Iterator[str]:
-    """User, password and secret parameters; an address that cannot be taken apart has none."""
+    """User, password, secret parameters and parts of the path; what is no address has none."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -134,7 +189,8 @@ def _of_url(url: str) -> Iterator[str]:
     if user or password:
         yield user
         yield password
-        yield b64encode(unquote(f"{user}:{password}").encode()).decode()
+        yield b64encode(unquote(f"{user}:{password}").encode(errors="replace")).decode()
+    yield from secret_segments(parts.path)
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        if MARKER in redact_url(f"http://host/?{name}={quote(value, safe='')}"):
+        if MARKER in redact_url(f"http://host/?{name}={quote(value, safe='', errors='replace')}"):
             yield value

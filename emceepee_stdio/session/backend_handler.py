@@ -30,7 +30,7 @@ from emceepee_stdio.backends.backend_events import (
     Withdrawn,
 )
 from emceepee_stdio.backends.base import Hello
-from emceepee_stdio.journal import JournalEvent
+from emceepee_stdio.journal import JournalEvent, PrivateKeyLines, redact_text
 from emceepee_stdio.session.params import fields_of, fold_of, fold_of_large
 from emceepee_stdio.session.rate_limit import RateLimits
 from emceepee_stdio.session.server_output import (
@@ -57,6 +57,7 @@ __all__ = ["BackendHandler"]
 
 _LOG_LINE_CHARS = 16_384  # of one log message, as of a line on stderr; masking it stays short
 _LOGGER_CHARS = 1_000  # the name of a logger is a word
+_MOST_KEYS = 1_000  # sources that are in the middle of a private key; the one silent longest goes
 
 _REQUEST_EVENTS = {
     RequestKind.ELICITATION: EventType.ELICITATION_REQUEST,
@@ -100,6 +101,7 @@ class BackendHandler:
         self._target_of = target_of
         self._hellos: dict[str, Hello | None] = {}  # of the connections that live
         self._outages: dict[str, _Outage] = {}  # of those that are lost and tried again
+        self._keys: dict[tuple[str, LogSource], PrivateKeyLines] = {}
         self._flows = RateLimits(settings.fixed.output_lines, servers=settings.limits.servers)
 
     def __repr__(self) -> str:
@@ -278,7 +280,7 @@ class BackendHandler:
         mask = self._session.secrets.mask_head
         line = replace(
             line,
-            text=mask(line.text, _LOG_LINE_CHARS),
+            text=redact_text(mask(self._without_keys(server, line), _LOG_LINE_CHARS)),
             level=line.level and cut_name(line.level),
             logger=line.logger and mask(line.logger, _LOGGER_CHARS),
         )
@@ -292,6 +294,20 @@ class BackendHandler:
             self._journal.record(JournalEvent.SERVER_OUTPUT_DROPPED, server=server, count=over)
         write = self._journal.debug if line.source is LogSource.PROTOCOL else self._journal.info
         write(JournalEvent.SERVER_OUTPUT, server=server, source=line.source.value, text=line.text)
+
+    def _without_keys(self, server: str, line: LogLine) -> str:
+        """A private key may come line by line; what has begun is remembered for each source."""
+        source = (server, line.source)
+        keys = self._keys.pop(source, None)
+        if keys is None and "-----BEGIN" not in line.text:
+            return line.text
+        keys = keys or PrivateKeyLines()
+        text = keys.hide(line.text)
+        if keys.is_inside:
+            self._keys[source] = keys
+            if len(self._keys) > _MOST_KEYS:
+                del self._keys[next(iter(self._keys))]
+        return text
 
     def _on_question(self, server: str, question: Question) -> None:
         session = self._session

@@ -34,7 +34,7 @@ from emceepee_stdio.errors import (
     ServerUnavailable,
 )
 from emceepee_stdio.ids import Ids
-from emceepee_stdio.journal import JournalEvent, Secrets, given_secrets
+from emceepee_stdio.journal import MOST_GIVEN, JournalEvent, Secrets, given_secrets
 from emceepee_stdio.session.suggestions import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
 from emceepee_stdio.state import RestartPolicy
 from emceepee_stdio.trust.addresses import AddressRule
@@ -169,6 +169,13 @@ class Servers:
             raise InvalidArguments(
                 f"The name {OWN_NAME} is the proxy's own.", hint="Choose another."
             )
+        given = list(self._given_secrets(config))
+        if origin is Origin.CLIENT and len(given) > MOST_GIVEN:
+            raise InvalidArguments(
+                f"{config.name} is given {len(given)} secret values; {MOST_GIVEN} at most can be "
+                "kept out of logs and errors.",
+                hint="Give it fewer headers, variables and arguments, or name a file.",
+            )
         rule = None if admission is None else admission.rule
         make_channel = await self._channel_maker(config, rule)
         replaced = False
@@ -187,7 +194,7 @@ class Servers:
             )
         if self._haste.times is not None:
             raise ServerUnavailable(f"{config.name} is not started: the proxy is ending.")
-        self._secrets.add(self._given_secrets(config))
+        self._secrets.add(given, server=config.name)
         backend = Backend(
             config.name,
             make_channel,
@@ -235,6 +242,8 @@ class Servers:
         backend = self.get(name)
         member = self.members.pop(name)
         await backend.stop()
+        if name not in self.members:
+            self._secrets.retire(name)
         return member
 
     def mind_processes(self) -> None:

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,7 +32,6 @@ __all__ = ["Exit", "Listener", "Process", "Spawn", "StopTimes"]
 _KILL_WAIT_S = 2.0  # SIGKILL takes milliseconds, unless the kernel holds the process
 _MAX_STDERR_LINE_BYTES = 16_384  # longer than any log line; binary output has no line ends at all
 _EVERYTHING_BYTES = sys.maxsize  # more than was ever written
-_STDERR_TAIL_LINES = 50  # a Python traceback fits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +91,6 @@ class Process:
         self._drain = drain
         self._loop = asyncio.get_running_loop()
         self._stderr_lines = Lines(_MAX_STDERR_LINE_BYTES)
-        self.tail: deque[str] = deque(maxlen=_STDERR_TAIL_LINES)
         self.pid = popen.pid
         note_child(self.pid)
         self.exit: Exit | None = None
@@ -237,7 +234,6 @@ class Process:
         for line in lines:
             raw = line.head if isinstance(line, Oversized) else line
             text = raw[:_MAX_STDERR_LINE_BYTES].decode(errors="replace").rstrip("\r")
-            self.tail.append(text)
             if not self.ended.is_set():
                 self._listener.on_stderr(text)
 

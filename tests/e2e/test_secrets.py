@@ -42,7 +42,19 @@ PLANTED = {
     "query_reference": "ivory-tundra-61",
     "late_env": "scarlet-bayou-83",
     "late_argv": "teal-fjord-95",
+    "quoted": 'say "olive" mesa',
+    "non_ascii": "grün-wälder-71",
+    "pw": "jade moor",
+    "path": "a1b2c3d4e5f6a7b8c9d0e1f2",
+    "argv_path": "f2e1d0c9b8a7f6e5d4c3b2a1",
 }
+# A key that the server has by itself, as openssl prints it.
+KEY = [
+    "-----BEGIN PRIVATE KEY-----",
+    *(f"{n:02}{'qUiEtRiVeR+/' * 5}xy" for n in range(24)),
+    "shortEnd==",
+    "-----END PRIVATE KEY-----",
+]
 VARIABLES = {
     "MY_API_TOKEN": PLANTED["env_reference"],
     "THEIR_PASSWORD": PLANTED["argv_reference"],
@@ -57,8 +69,10 @@ def all_of_it():
     return json.dumps({"env": dict(os.environ), "argv": sys.argv}) + " " + " | ".join(
         [*os.environ.values(), *sys.argv])
 
+KEY = open(os.path.join(os.path.dirname(sys.argv[0]), "key.pem")).read().splitlines()
+
 def shout(fd):
-    lines = [*os.environ.values(), *sys.argv, all_of_it()]
+    lines = [*KEY, *os.environ.values(), *sys.argv, all_of_it()]
     os.write(fd, "".join(f"{line}\\n" for line in lines).encode())
 
 def say(message):
@@ -94,9 +108,11 @@ for line in sys.stdin:
         answer = {"code": -32000, "message": all_of_it(), "data": {"all": all_of_it()}}
     elif method == "tools/call" and params["name"] == "crash":
         shout(2)
+        os.write(2, "\\n".join(["", *KEY[:20], ""]).encode())
         sys.exit(7)
     elif method == "tools/call" and params["name"] == "log":
-        say({"method": "notifications/message", "params": {"level": "error", "data": all_of_it()}})
+        for line in [all_of_it(), *KEY]:
+            say({"method": "notifications/message", "params": {"level": "error", "data": line}})
         say({"id": message["id"], "result": {"content": [{"type": "text", "text": "logged"}]}})
         continue
     elif method == "tools/call":
@@ -110,15 +126,20 @@ for line in sys.stdin:
 def loud(tmp_path: Path, mode: str) -> dict[str, Any]:
     script = tmp_path / "loud.py"
     script.write_text(LOUD)
+    (tmp_path / "key.pem").write_text("\n".join(KEY))
     planted = PLANTED
     argv = [
         *(sys.executable, str(script), mode, "--token", planted["argv_flag"]),
         *(f"--password={planted['argv_pair']}", "${THEIR_PASSWORD}"),
         f"postgres://someone:{planted['argv_url']}@db.example/x",
+        f"https://remote.example/s/{planted['argv_path']}/mcp",
     ]
     env = {
         "SERVICE_TOKEN": planted["env"],
         "SETTING": "${MY_API_TOKEN}",
+        "DB_PASSWORD": planted["quoted"],
+        "MY_PASSPHRASE": planted["non_ascii"],
+        "pw": planted["pw"],
         "DATABASE": f"redis://:{planted['env_url']}@cache.example:6379/0",
     }
     return command(argv, env=env)
@@ -126,6 +147,7 @@ def loud(tmp_path: Path, mode: str) -> dict[str, Any]:
 
 def web(url: str, *, bearer: bool = False) -> dict[str, Any]:
     """With user and password in its URL, or with a token in a header: both are not sent."""
+    url = f"{url}/s/{PLANTED['path']}"
     query = f"api_key={PLANTED['query']}&token=${{QUERY_SECRET}}"
     headers = {"X-Anything": PLANTED["header"], "X-From-Variable": "${WEB_SECRET}"}
     if bearer:
@@ -170,6 +192,8 @@ def forms() -> dict[str, str]:
     """Every way in which a planted secret may turn up."""
     found = dict(PLANTED)
     found |= {f"{name}, quoted": quote(value, safe="") for name, value in PLANTED.items()}
+    found |= {f"{name}, as JSON": json.dumps(value)[1:-1] for name, value in PLANTED.items()}
+    found |= {f"line {n} of the key": line for n, line in enumerate(KEY[1:-1])}
     pair = f"{PLANTED['user']}:{PLANTED['password']}".encode()
     return found | {"basic": base64.b64encode(pair).decode()}
 
@@ -253,6 +277,34 @@ async def test_a_loud_server_on_stdio_tells_nobody(tmp_path: Path):
                 )
             )
         said.append(repr(await client.execute("fail", "late-serve")))
+        said += await everything_said(client, made)
+    assert leaks([*said, *await everything_left(client, made)]) == []
+
+
+async def test_no_number_of_servers_that_a_model_adds_makes_room_for_a_leak(tmp_path: Path):
+    made = home_of(tmp_path, first=loud(tmp_path, "serve"))
+    async with proxy(made) as client:
+        await client.connected("first")
+        for n, count in enumerate([1_000, 400] * 8):
+            headers = {f"X-{m}": f"filler-{n}-{m}" for m in range(count)}
+            await client.call(
+                "add_server", name=f"f{n}", url="http://127.0.0.1:9/", headers=headers
+            )
+        many = {f"X-{m}": f"filler {m}" for m in range(501)}
+        refused = await client.call(
+            "add_server", name="many", url="http://127.0.0.1:9/", headers=many
+        )
+        assert "secret values" in repr(refused)
+        script = loud(tmp_path, "serve")["args"][0]
+        await client.call(
+            "add_server",
+            name="late",
+            command=sys.executable,
+            args=[script, "serve", "--secret", PLANTED["late_argv"]],
+            env={"LATE_TOKEN": PLANTED["late_env"]},
+        )
+        said = [repr(await client.execute("fail", name)) for name in ("first", "late")]
+        assert all("call_failed" in text for text in said)
         said += await everything_said(client, made)
     assert leaks([*said, *await everything_left(client, made)]) == []
 

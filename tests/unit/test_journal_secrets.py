@@ -1,11 +1,21 @@
+import json
+import re
 from base64 import b64encode
-from urllib.parse import quote
+from typing import Any
+from urllib.parse import quote, quote_plus
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emceepee_stdio.journal import Secrets, given_secrets
+from emceepee_stdio.journal import (
+    Secrets,
+    given_secrets,
+    redact_argv,
+    redact_env,
+    redact_url,
+)
 from emceepee_stdio.journal.redact import MARKER
 
 
@@ -49,13 +59,6 @@ def test_what_was_once_secret_stays_so():
 
 def test_the_values_are_not_shown_of_themselves():
     assert repr(secrets("quiet-river", "short")) == "<Secrets 1 known>"
-
-
-def test_so_many_are_known_at_most():
-    known = Secrets()
-    known.add(f"secret-{n}" for n in range(20_000))
-    assert repr(known) == "<Secrets 10000 known>"
-    assert known.mask("secret-9999") == MARKER
 
 
 @settings(max_examples=60, deadline=None)
@@ -180,3 +183,105 @@ def test_no_part_of_a_secret_is_shown_where_a_text_is_cut(limit: int):
     shown = secrets("quiet-river", "zzzzzz").mask_head("a quiet-river and more", limit)
     assert "qu" not in shown
     assert shown.endswith("… [cut] 22 characters")
+
+
+# The forms of one value
+
+
+PASSWORDS = [
+    'say "quiet" river',
+    "grün-wälder\\71",
+    "a/b+c&d<e>f'g`h",
+    "naïve\ttab-71",
+    "☃-snow-🎿-71",
+]
+
+
+@pytest.mark.parametrize("password", PASSWORDS)
+@pytest.mark.parametrize(
+    "told",
+    [
+        json.dumps,
+        lambda value: json.dumps(value, ensure_ascii=False),
+        lambda value: json.dumps(json.dumps(value)),
+        lambda value: json.dumps(json.dumps(value, ensure_ascii=False), ensure_ascii=False),
+        lambda value: msgspec.json.encode(value).decode(),
+        lambda value: json.dumps(value).replace("/", "\\/"),
+        lambda value: re.sub(r"\\u....", lambda m: "\\u" + m[0][2:].upper(), json.dumps(value)),
+        repr,
+        lambda value: quote(value, safe=""),
+        quote_plus,
+    ],
+    ids=["json", "utf-8", "twice", "twice utf-8", "msgspec", "php", "java", "repr", "url", "form"],
+)
+def test_a_value_is_hidden_in_whatever_encoding_it_is_repeated(password: str, told: Any):
+    known = secrets(*found(env={"DB_PASSWORD": password}))
+    assert known.mask(f"got {told(password)}!").strip("\"'got !\\") == MARKER
+
+
+def test_a_value_of_several_lines_is_hidden_line_by_line():
+    known = secrets(*found(env={"SERVICE_KEY": "first-quiet-line\nsecond-quiet-line\r\n\nab\n"}))
+    assert known.mask("> second-quiet-line") == f"> {MARKER}"
+    assert known.mask("ab") == "ab"
+
+
+# Parts of an address's path
+
+
+@pytest.mark.parametrize(
+    ("url", "secret"),
+    [
+        ("https://mcp.example/s/a1b2c3d4e5f6a7b8c9d0/mcp", "a1b2c3d4e5f6a7b8c9d0"),
+        ("https://mcp.example/mcp/sk-ak-abcdefghijklmnopqrst/sse", "sk-ak-abcdefghijklmnopqrst"),
+        ("https://mcp.example/token/quiet-river-71/mcp", "quiet-river-71"),
+        ("https://mcp.example/Ab-cdEf_gh1jKl-mnOp_qr/mcp", "Ab-cdEf_gh1jKl-mnOp_qr"),
+        ("https://h/3f2504e0-4f89-11d3-9a0c-0305e82c3301", "3f2504e0-4f89-11d3-9a0c-0305e82c3301"),
+        ("https://mcp.example/key/quiet%2Friver%2F71", "quiet/river/71"),
+    ],
+)
+def test_a_secret_in_the_path_of_an_address_is_hidden_wherever_it_is_repeated(
+    url: str, secret: str
+):
+    for given_as in ({"url": url}, {"argv": ["npx", "mcp-remote", url]}, {"env": {"TARGET": url}}):
+        known = secrets(*found(**given_as))
+        assert known.mask(f"404 at {secret}.") == f"404 at {MARKER}."
+    assert secret not in redact_url(url)
+    assert secret not in " ".join(redact_argv(["npx", "mcp-remote", url, f"--url={url}"]))
+    assert secret not in redact_env({"TARGET": url})["TARGET"]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://api.githubcopilot.com/mcp/",
+        "https://mcp.example/v1/projects/my-very-long-project-name/mcp",
+        "https://mcp.example/auth/callback/session/start",
+        "https://mcp.example/token/refresh",
+    ],
+)
+def test_the_plain_words_of_a_path_are_no_secret(url: str):
+    assert found(url=url) == set()
+    assert redact_url(url) == url
+
+
+# Bounds
+
+
+def test_no_server_fills_the_table_of_another():
+    known = Secrets()
+    for server in range(20):
+        known.add((f"header-{server}-{n}" for n in range(1_000)), server=f"filler-{server}")
+    known.add(["quiet-river"], server="mine")
+    assert known.mask("quiet-river header-0-0 header-19-999") == f"{MARKER} {MARKER} {MARKER}"
+
+
+def test_what_a_former_server_was_given_stays_secret_up_to_a_bound():
+    known = Secrets()
+    known.add(["quiet-river"], server="mine")
+    for n in range(30):
+        known.add((f"value-{n}-{m}" for m in range(1_000)), server="again")
+    assert known.mask("quiet-river value-29-0 value-28-0") == f"{MARKER} {MARKER} {MARKER}"
+    assert known.mask("value-0-0") == "value-0-0"
+    assert repr(known) == "<Secrets 11001 known>"
+    known.retire("mine")
+    assert known.mask("quiet-river") == MARKER

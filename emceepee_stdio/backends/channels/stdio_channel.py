@@ -5,6 +5,7 @@ that, and gone with all that it started when the connection is left.
 """
 
 import shlex
+from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -38,7 +39,7 @@ from emceepee_stdio.errors import (
     ServerUnavailable,
 )
 from emceepee_stdio.ids import Ids
-from emceepee_stdio.journal import redact_argv
+from emceepee_stdio.journal import PrivateKeyLines, redact_argv
 from emceepee_stdio.wire.backlog import Backlog
 from emceepee_stdio.wire.codec import RequestId
 from emceepee_stdio.wire.environment import child_directory, child_environment, resolve_command
@@ -277,6 +278,8 @@ class StdioConnection(Connection):
         self._is_endless = False
         self._backlog = Backlog(_UNREAD_ANSWER_BYTES)
         self._is_paused = False
+        self._stderr_keys = PrivateKeyLines()
+        self._tail: deque[str] = deque(maxlen=options.tail_lines)
 
     def __repr__(self) -> str:
         return f"<StdioConnection {self._name} {self.era.value} {self.process!r}>"
@@ -295,7 +298,7 @@ class StdioConnection(Connection):
             )
         if isinstance(outcome, CallTimeout):
             raise ServerFailed(
-                str(Loss(fact=outcome.fact, tail=self._tail())),
+                str(Loss(fact=outcome.fact, tail=list(self._tail))),
                 hint="Run the command by hand: it must speak MCP on stdin and stdout.",
             )
         raise ServerFailed(outcome.fact)
@@ -351,6 +354,8 @@ class StdioConnection(Connection):
             self.process.kill()
 
     def _on_stderr(self, line: str) -> None:
+        line = self._stderr_keys.hide(line)
+        self._tail.append(line)
         self._emit(LogLine(source=LogSource.STDERR, text=line))
 
     def _on_end(self) -> None:
@@ -359,9 +364,6 @@ class StdioConnection(Connection):
         self._emit(ProcessEnded(loss=loss, expected=self.is_left))
         self.lose(loss)
 
-    def _tail(self) -> list[str]:
-        return list(self.process.tail)[-self._options.tail_lines :]
-
     def _process_loss(self) -> Loss:
         status = self.process.exit
         how = f"{status or 'closed its output'}"
@@ -369,7 +371,7 @@ class StdioConnection(Connection):
             how = f"was stopped: it wrote a line of over {self._longest_line} bytes without an end"
         return Loss(
             fact=f"{self._name} {how}.",
-            tail=self._tail(),
+            tail=list(self._tail),
             exit_code=None if status is None else status.code,
             restarted=True,
         )
