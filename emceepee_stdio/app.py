@@ -22,6 +22,7 @@ from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Environment
 from emceepee_stdio.trust.store import default_trust_directory
 from emceepee_stdio.wire.allocator import give_back_large_blocks
+from emceepee_stdio.wire.memory_protection import protect_memory
 from emceepee_stdio.wire.orphans import expect_orphans
 
 __all__ = ["environment_of", "run"]
@@ -38,6 +39,7 @@ def run(
     fixed: FixedValues | None = None,
 ) -> int:
     """Serve the greeted client; the exit code."""
+    protect_memory()
     clock = Clock()
     ids = Ids(clock)
     source = Source(config_path, environ=os.environ, extra=extra, policy=policy, fixed=fixed)

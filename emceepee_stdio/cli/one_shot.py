@@ -17,6 +17,7 @@ from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal, redact_text
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Origin
+from emceepee_stdio.wire.memory_protection import protect_memory
 from emceepee_stdio.wire.process import StopTimes
 
 __all__ = ["OneShotSession", "one_shot_session"]
@@ -49,6 +50,7 @@ async def one_shot_session(
     settings: Settings, *, environ: Mapping[str, str], within: float
 ) -> AsyncGenerator[OneShotSession]:
     """The session; every server in it is stopped at its end."""
+    protect_memory()
     clock = Clock()
     timeout_ms = max(round(within * 1000), 1)
     settings = msgspec.structs.replace(

@@ -32,6 +32,7 @@ from emceepee_stdio.journal import JournalEvent, Level, default_directory
 from emceepee_stdio.journal.reader import JournalReader, Line
 from emceepee_stdio.journal.records import Record
 from emceepee_stdio.state.patterns import Pattern
+from emceepee_stdio.visible_text import harmless_json, on_one_line
 
 __all__ = ["tail_logs"]
 
@@ -175,7 +176,7 @@ def _tail(
     while True:
         for line in reader.read():
             if wanted(line):
-                _write(line.raw.decode() if view is None else view.show(line))
+                _write(harmless_json(line.raw.decode()) if view is None else view.show(line))
         if not follow or _reader_leaves_within(_POLL_S):
             break
     reader.close()
@@ -229,7 +230,7 @@ class _View:
         )
 
     def show(self, line: Line) -> str:
-        spans = [(_printable(text), style) for text, style in self._spans(line)]
+        spans = [(on_one_line(text), style) for text, style in self._spans(line)]
         if self._on_terminal and not self._wraps:
             spans = list(_cut(spans, shutil.get_terminal_size().columns))
         if not self._coloured:
@@ -268,15 +269,6 @@ def _word(value: object) -> str:
     if isinstance(value, str) and _PLAIN_WORD.fullmatch(value):
         return value
     return msgspec.json.encode(value).decode()
-
-
-def _printable(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in text
-    )
 
 
 def _cut(spans: list[_Span], columns: int) -> Iterator[_Span]:

@@ -10,6 +10,8 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
+from emceepee_stdio.visible_text import harmless, harmless_json
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
@@ -36,21 +38,21 @@ class Terminal:
 
     def data(self, value: object) -> None:
         """A result for programs: JSON, indented."""
-        self.line(json.dumps(value, indent=2, ensure_ascii=False))
+        self.line(harmless_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
     def said(self, text: str) -> None:
         """What somebody else worded: to the letter in a pipe, harmless on a terminal."""
-        self.line(_harmless(text) if sys.stdout.isatty() else text)
+        self.line(harmless(text) if sys.stdout.isatty() else text)
 
     def note(self, text: str) -> None:
         """A word beside the result: a warning, an error, a sign of life."""
         self._settle()
-        sys.stderr.write(f"{_harmless(text)}\n")
+        sys.stderr.write(f"{harmless(text)}\n")
 
     def ask(self, question: str) -> None:
         """A question to the person, who answers on the same line."""
         self._settle()
-        sys.stderr.write(f"{_harmless(question)} ")
+        sys.stderr.write(f"{harmless(question)} ")
         sys.stderr.flush()
 
     def table(
@@ -64,7 +66,7 @@ class Terminal:
 
         `styles` colours those cells that are one of its words.
         """
-        rows = [[_harmless(cell) for cell in row] for row in rows]
+        rows = [[harmless(cell) for cell in row] for row in rows]
         if not sys.stdout.isatty():
             for row in (columns, *rows):
                 self.line("\t".join(" ".join(cell.split()) for cell in row))
@@ -82,7 +84,7 @@ class Terminal:
 
     def panel(self, title: str, text: str) -> None:
         """A few lines that belong together; in a pipe, the title and the lines under it."""
-        title, text = _harmless(title), _harmless(text)
+        title, text = harmless(title), harmless(text)
         if not sys.stdout.isatty():
             self.line(title)
             for line in text.split("\n"):
@@ -95,14 +97,14 @@ class Terminal:
         _console(sys.stdout).print(panel)
 
     def diff(self, text: str) -> None:
-        """A unified diff, to the letter; coloured on a terminal."""
+        """A unified diff: to the letter in a pipe, harmless and coloured on a terminal."""
         if not sys.stdout.isatty():
             sys.stdout.write(text)
             return
         from rich.text import Text  # noqa: PLC0415 - costs start-up, only for a terminal
 
         console = _console(sys.stdout)
-        for line in text.removesuffix("\n").split("\n"):
+        for line in harmless(text).removesuffix("\n").split("\n"):
             style = next((s for mark, s in _DIFF_STYLES.items() if line.startswith(mark)), "")
             console.print(Text(line, style), soft_wrap=True)
 
@@ -117,7 +119,7 @@ class Terminal:
         if not sys.stderr.isatty():
             yield
             return
-        with _console(sys.stderr).status(_harmless(text)) as status:
+        with _console(sys.stderr).status(harmless(text)) as status:
             self._status = status
             try:
                 yield
@@ -130,10 +132,3 @@ def _console(stream: TextIO) -> "Console":
     from rich.console import Console  # noqa: PLC0415 - costs start-up, only for a terminal
 
     return Console(file=stream, highlight=False, markup=False, emoji=False)
-
-
-def _harmless(text: str) -> str:
-    """Names come from other people's files: what would steer a terminal is shown, not obeyed."""
-    return "".join(
-        char if char.isprintable() or char in "\n\t" else f"\\x{ord(char):02x}" for char in text
-    )

@@ -10,6 +10,7 @@ from typing import cast
 import msgspec
 
 from emceepee_stdio.journal.redact import CUT, redact
+from emceepee_stdio.visible_text import on_one_line
 
 __all__ = ["MAX_LINE_BYTES", "MAX_STDERR_CHARS", "MAX_STRING_CHARS", "Record"]
 
@@ -76,7 +77,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         fields = {"server": self.server, "request_id": self.request_id, **self.data}
         words = [f"emceepee: {self.level}: {self.event}"]
         words += [f"{name}={_word(value)}" for name, value in fields.items() if value is not None]
-        text = _printable(" ".join(words)[: MAX_STDERR_CHARS + 1])
+        text = on_one_line(" ".join(words)[: MAX_STDERR_CHARS + 1])
         if len(text) > MAX_STDERR_CHARS:
             text = text[: MAX_STDERR_CHARS - 1] + "…"
         return text.encode() + b"\n"
@@ -90,12 +91,3 @@ def _word(value: object) -> str:
     if isinstance(value, str) and _PLAIN_WORD.fullmatch(value):
         return value
     return msgspec.json.encode(value).decode()
-
-
-def _printable(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in text
-    )

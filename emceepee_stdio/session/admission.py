@@ -4,11 +4,11 @@ By the policy it is let in, turned away, or put to a person: through the client 
 else by `emceepee approve`. What the model says never counts as consent.
 """
 
-import os
 import shlex
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
@@ -24,6 +24,7 @@ from emceepee_stdio.trust.addresses import AddressRule, Area, area_of, named_are
 from emceepee_stdio.trust.approval_request import ApprovalRequest, approval_request_for, shown
 from emceepee_stdio.trust.store import Pending, TrustStore
 from emceepee_stdio.wire.environment import child_directory, child_environment, resolve_command
+from emceepee_stdio.wire.program import ProgramFile
 
 __all__ = ["AdmissionControl"]
 
@@ -73,7 +74,8 @@ class AdmissionControl:
         if mode == "deny":
             self._record(JournalEvent.APPROVAL_DENIED, config, reason="policy deny")
             raise PolicyDenied(f"{config.name} was not added: by policy no model adds servers.")
-        approval = await anyio.to_thread.run_sync(self._approval_request, config)
+        program = await anyio.to_thread.run_sync(self._program, config)
+        approval = self._approval_request(config, program)
         rule, obstacle = await anyio.to_thread.run_sync(_way, config)
         if replaced is not None and replaced.origin is Origin.CONFIGURATION:
             obstacle = f"It takes the place of {shown(config.name)}, which you configured."
@@ -81,14 +83,15 @@ class AdmissionControl:
             return Admission("policy auto", rule)
         digest = await anyio.to_thread.run_sync(self._known, approval)
         if digest is None:
-            return Admission("known to a person", rule)
+            return Admission("known to a person", rule, program)
         if call.consent is None and mode == "auto" and config.url is None and obstacle is None:
             # Hosts that cannot ask for us ask the person themselves before every call.
             self._record(JournalEvent.APPROVAL_SKIPPED, config)
-            return Admission("not asked: this client cannot ask for us")
+            return Admission("not asked: this client cannot ask for us", program=program)
         if obstacle is not None:
             approval = _with_remark(approval, obstacle)
-        return await self._ask(config, approval, digest, call, rule)
+        await self._ask(config, approval, digest, call)
+        return Admission("a person agreed", rule, program)
 
     async def _ask(
         self,
@@ -96,8 +99,8 @@ class AdmissionControl:
         approval: ApprovalRequest,
         digest: str,
         call: Call,
-        rule: AddressRule | None,
-    ) -> Admission:
+    ) -> None:
+        """Return when the person agrees; raise otherwise."""
         if digest in self._refused:
             raise PolicyDenied(
                 f"{config.name} was not added: the same was refused before in this session.",
@@ -120,7 +123,6 @@ class AdmissionControl:
         match decision:
             case Decision.AGREED | Decision.AGREED_ONCE:
                 await self._remember(config, digest, kept=decision is Decision.AGREED)
-                return Admission("a person agreed", rule)
             case Decision.REFUSED:
                 self._record(JournalEvent.APPROVAL_DENIED, config, reason="the person refused")
                 if len(self._refused) < _MAX_REFUSALS:
@@ -165,20 +167,31 @@ class AdmissionControl:
             "add_server again.",
         )
 
-    def _approval_request(self, config: ServerConfig) -> ApprovalRequest:
-        """What the settings come to on this machine; raises where they come to nothing."""
+    def _program(self, config: ServerConfig) -> ProgramFile | None:
+        """The file that a command comes to on this machine; raises where it comes to nothing."""
         if config.url is not None:
-            return approval_request_for(config)
+            return None
         around = self._environment
         env = child_environment(around.environ, env=config.env, pass_env=config.pass_env, owner="")
-        directory = around.cwd / child_directory(config.cwd, ours=around.cwd, home=around.home)
+        directory = self._directory(config)
         found = resolve_command(config.command or "", path=env.get("PATH", ""), directory=directory)
-        program = os.path.abspath(directory / found)  # noqa: PTH100 - symbolic links must stay
+        return ProgramFile.at(found)
+
+    def _directory(self, config: ServerConfig) -> Path:
+        around = self._environment
+        return around.cwd / child_directory(config.cwd, ours=around.cwd, home=around.home)
+
+    def _approval_request(
+        self, config: ServerConfig, program: ProgramFile | None
+    ) -> ApprovalRequest:
+        if program is None:
+            return approval_request_for(config)
+        around = self._environment
         return approval_request_for(
             config,
-            program=program,
-            file=os.path.realpath(program),
-            cwd=str(directory),
+            program=program.path,
+            file=program.file,
+            cwd=str(self._directory(config)),
             passed={name: around.environ.get(name, "") for name in config.pass_env},
         )
 
@@ -190,7 +203,7 @@ class AdmissionControl:
             return None
         for server in self._configured():
             try:
-                if self._approval_request(server).digest(key) == digest:
+                if self._approval_request(server, self._program(server)).digest(key) == digest:
                     return None
             except Exception:  # noqa: BLE001, S112 - one that cannot be resolved is not this one
                 continue

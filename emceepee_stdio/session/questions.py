@@ -6,6 +6,7 @@ of the backend, through which the answer goes back.
 
 from collections.abc import Sequence
 from typing import cast
+from urllib.parse import urlsplit
 
 from emceepee_stdio.backends.backend_events import Question
 from emceepee_stdio.config import FixedValues
@@ -31,6 +32,21 @@ def _size(asked: PendingRequest) -> int:
 
 def question_of(asked: PendingRequest) -> Question:
     return cast("Question", asked.source)
+
+
+def _leads_to_the_web(question: Question) -> bool:
+    """A person is told to open it: nothing that a browser runs, or that reads their files."""
+    params = fields_of(question.params)
+    if params.get("mode") != "url" and "url" not in params:
+        return True
+    url = params.get("url")
+    if not isinstance(url, str) or not url.isprintable() or " " in url:
+        return False
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 class Questions:
@@ -93,6 +109,8 @@ class Questions:
             return "The id of this question is already in use."
         if question.params is not None and is_too_deep(question.params):
             return "A question that is nested so deeply is not passed on."
+        if kind is RequestKind.ELICITATION and not _leads_to_the_web(question):
+            return "The url of a question must begin with http:// or https:// and name a host."
         if kind is RequestKind.ELICITATION and size > fixed.question_bytes:
             return f"A question of {size} bytes is too large; {fixed.question_bytes} are allowed."
         if len(pending) >= fixed.server_questions:

@@ -40,6 +40,7 @@ from emceepee_stdio.state import RestartPolicy
 from emceepee_stdio.trust.addresses import AddressRule
 from emceepee_stdio.wire.orphans import bury_orphans, end_orphans
 from emceepee_stdio.wire.process import StopTimes
+from emceepee_stdio.wire.program import ProgramFile
 from emceepee_stdio.wire.stragglers import owner_mark
 from emceepee_stdio.wire.watchdog import Watchdog
 
@@ -72,10 +73,11 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """That a server may come in: on what grounds, and to which addresses it may lead."""
+    """That a server may come in: on what grounds, to which addresses, from which file."""
 
     grounds: str
     rule: AddressRule | None = None
+    program: ProgramFile | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +178,7 @@ class Servers:
                 "kept out of logs and errors.",
                 hint="Give it fewer headers, variables and arguments, or name a file.",
             )
-        rule = None if admission is None else admission.rule
-        make_channel = await self._channel_maker(config, rule)
+        make_channel = await self._channel_maker(config, admission)
         replaced = False
         # In a loop: while one is stopped, somebody else may have added another of the name.
         while present := self.members.get(config.name):
@@ -262,10 +263,11 @@ class Servers:
         await anyio.to_thread.run_sync(self._watchdog.close)
 
     async def _channel_maker(
-        self, config: ServerConfig, rule: AddressRule | None
+        self, config: ServerConfig, admission: Admission | None
     ) -> Callable[[Emit], Channel]:
         if config.url is None:
-            return lambda emit: self._stdio_channel(config, emit)
+            program = None if admission is None else admission.program
+            return lambda emit: self._stdio_channel(config, emit, program)
         # The HTTP client costs start-up: it is loaded off the loop, with the first URL.
         http = await anyio.to_thread.run_sync(_load_http)
         url, era = config.url, _era(config)
@@ -276,7 +278,7 @@ class Servers:
             connect=times.connect_ms / 1000,
             max_message=limits.line_bytes,
             times=http.HttpTimes(probe=self._settings.fixed.probe_s),
-            rule=rule,
+            rule=None if admission is None else admission.rule,
         )
         return lambda emit: http.HttpChannel(
             config.name,
@@ -288,7 +290,9 @@ class Servers:
             options=options,
         )
 
-    def _stdio_channel(self, config: ServerConfig, emit: Emit) -> StdioChannel:
+    def _stdio_channel(
+        self, config: ServerConfig, emit: Emit, program: ProgramFile | None
+    ) -> StdioChannel:
         if config.command is None:
             raise ConfigInvalid(f"{config.name} has neither a command nor a url.")
         connect, max_line = self._settings.timeouts.connect_ms, self._settings.limits.line_bytes
@@ -301,6 +305,7 @@ class Servers:
                 env=config.env,
                 pass_env=config.pass_env,
                 cwd=config.cwd,
+                agreed=program,
             ),
             emit=emit,
             surroundings=self._around,

@@ -17,6 +17,7 @@ from pathlib import PurePath
 from urllib.parse import urldefrag
 
 from emceepee_stdio.config.server import ServerConfig
+from emceepee_stdio.visible_text import spelled_out
 
 __all__ = ["ApprovalRequest", "approval_request_for", "shown"]
 
@@ -31,20 +32,46 @@ _CODE_FLAGS = {
     "sed": ("",),
     "find": ("-exec", "-execdir", "-ok", "-okdir"),
     "git": ("-c",),
+    "expect": ("-c",),
+    "make": ("--eval",),
+    "emacs": ("--eval", "-eval"),
+    "elixir": ("-e", "--eval"),
+    "groovy": ("-e",),
+    "julia": ("-e", "--eval", "-E", "--print"),
+    "rscript": ("-e",),
     "npx": ("-c", "--call"),
     "npm": ("-c", "--call"),
     "python": ("-c",),
-    "node": ("-e", "--eval", "-p", "--print"),
+    "node": ("-e", "--eval", "-p", "--print", "-pe"),
     "deno": ("eval",),
     "bun": ("-e", "--eval"),
     "ruby": ("-e",),
-    "perl": ("-e", "-E"),
-    "php": ("-r",),
+    "perl": ("-e", "-E", "-M", "-m"),
+    "php": ("-r", "-B", "-R", "-E", "--run"),
     "lua": ("-e",),
     "osascript": ("-e",),
 }
+# Options with one letter whose value may stand right behind them, so that what follows is no flag.
+_WITH_GLUED_VALUE = {
+    "python": "mWX",
+    "perl": "CDFIix",
+    "ruby": "CEFIKTWxir",
+    "php": "cdfStz",
+    "node": "rC",
+}
+_CODE_LIKE = re.compile(r"[\s();{}'\"$`<>|&]")
+_WARNED_CHARS = 80
 # Other names of the same programs.
-_ALIASES = {"gawk": "awk", "mawk": "awk", "nawk": "awk", "gsed": "sed", "pypy": "python"}
+# They start what is named somewhere behind them; that is what they are for.
+_LAUNCHERS = frozenset({"uv", "uvx", "poetry", "pipenv", "hatch", "conda", "docker", "podman"})
+_ALIASES = {
+    "nodejs": "node",
+    "gawk": "awk",
+    "mawk": "awk",
+    "nawk": "awk",
+    "gsed": "sed",
+    "pypy": "python",
+}
 _NPM_RUNNERS = frozenset({"npx", "bunx", "pnpx"})
 _PYTHON_RUNNERS = frozenset({"uvx", "pipx"})
 _RUNNING_VERBS = (
@@ -111,6 +138,8 @@ class ApprovalRequest:
     def told(self) -> list[tuple[str, str]]:
         """What a person is shown, line by line: a label, and what it is."""
         lines = [("Server", shown(self.name))]
+        # Before what may be long: nobody reads a warning after 15,000 characters.
+        lines += [("Beware", remark) for remark in self.remarks]
         if self.url is not None:
             lines.append(("Address", shown(self.url)))
             if self.headers:
@@ -122,7 +151,6 @@ class ApprovalRequest:
             lines.append(("Program", f"{shown(self.program or '')}{link}"))
             lines.append(("Directory", shown(self.cwd or "")))
             lines.append(("Variables", ", ".join(map(shown, self.env)) or "none of its own"))
-        lines += [("Beware", remark) for remark in self.remarks]
         return lines
 
     def text(self) -> str:
@@ -157,10 +185,7 @@ def approval_request_for(
 
 def shown(text: str) -> str:
     """Text of somebody else on one line of ours: what would break out of it is spelt out."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode()
-        for char in text
-    )
+    return spelled_out(text)
 
 
 def _word(argument: str) -> str:
@@ -175,12 +200,14 @@ def _warnings(argv: Sequence[str], *programs: str | None) -> Iterator[str]:
         words = list(dropwhile(_is_option, words[1:]))
         first = len(words)  # its options may have values: any word may be the program
     names = {_name(word) for word in (*words[:first], *filter(None, programs))}
+    if names & (_LAUNCHERS | _RAISERS):
+        names |= {_name(word) for word in words if not _is_option(word)}
     if names & _RAISERS:
         yield "It runs with the rights of another user."
     if names & _SHELLS:
         yield "It is a shell: it can do anything that its arguments say."
     for name, flags in _CODE_FLAGS.items():
-        if name in names and any(_is_flag(word, flags) for word in words[1:]):
+        if name in names and _has_code(name, flags, words[1:]):
             yield f"It runs program text that stands in its arguments, with {name}."
     if names & (_NPM_RUNNERS | _PYTHON_RUNNERS) or _runs_a_package(names, words):
         package = _package(words[1:])
@@ -189,9 +216,14 @@ def _warnings(argv: Sequence[str], *programs: str | None) -> Iterator[str]:
         )
         if not pinned:
             yield (
-                f"It downloads and runs {shown(package or 'a package')} in whatever version is "
+                f"It downloads and runs {_in_short(package or 'a package')} in whatever version is "
                 "newest at the time; a version after the name pins it."
             )
+
+
+def _in_short(text: str) -> str:
+    """In a warning, which has to stay short; the whole stands below it."""
+    return shown(text if len(text) <= _WARNED_CHARS else f"{text[:_WARNED_CHARS]}…")
 
 
 def _is_option(word: str) -> bool:
@@ -205,7 +237,7 @@ def _warned_variables(env: Mapping[str, str]) -> Iterator[str]:
         if name.upper() in _LOADING or name.upper().startswith(_LOADING_FAMILIES)
     ]
     if found:
-        yield f"{', '.join(map(shown, found))} can make it load other code than its own."
+        yield f"{_in_short(', '.join(found))} can make it load other code than its own."
 
 
 def _runs_a_package(names: set[str], words: Sequence[str]) -> bool:
@@ -213,12 +245,35 @@ def _runs_a_package(names: set[str], words: Sequence[str]) -> bool:
     return any(name in names and words[1:2] == [verb] for name, verb in _RUNNING_VERBS)
 
 
-def _is_flag(word: str, flags: Sequence[str]) -> bool:
-    """Also in `--eval=…`, and behind other letters as in `-Ic`; with no flag, in any word."""
-    if flags == ("",) or word.partition("=")[0] in flags:
-        return True
-    letters = re.fullmatch(r"-[A-Za-z]+", word)
-    return letters is not None and f"-{word[-1]}" in flags
+def _has_code(name: str, flags: Sequence[str], words: Sequence[str]) -> bool:
+    """Whether program text stands in these words: behind a flag, or right in it as in `-cCODE`.
+
+    Behind the first plain word the options are those of a script, or so it seems: there a glued
+    value counts only if it looks like code.
+    """
+    if flags == ("",):
+        return bool(words)
+    is_script = False
+    for word in words:
+        if word.partition("=")[0] in flags or word.lower().startswith("data:"):
+            return True
+        glued = _glued(name, flags, word)
+        if glued is not None and (not is_script or not glued or _CODE_LIKE.search(glued)):
+            return True
+        is_script = is_script or not word.startswith("-")
+    return False
+
+
+def _glued(name: str, flags: Sequence[str], word: str) -> str | None:
+    """What stands behind a flag in the same word, as in `-cCODE` and `-Ic`; None without a flag."""
+    if not word.startswith("-") or word.startswith("--"):
+        return None
+    for at, letter in enumerate(word[1:], start=2):
+        if f"-{letter}" in flags:
+            return word[at:]
+        if not letter.isalnum() or letter in _WITH_GLUED_VALUE.get(name, ""):
+            return None
+    return None
 
 
 def _name(word: str) -> str:

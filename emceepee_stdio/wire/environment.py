@@ -3,6 +3,7 @@
 Nothing else of ours reaches a child: a token in our own environment is not a token for everybody.
 """
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -69,24 +70,23 @@ def child_directory(cwd: str | None, *, ours: Path, home: Path) -> Path:
 
 
 def resolve_command(command: str, *, path: str, directory: Path) -> str:
-    """The program to run, looked up as the child would; the error names what was searched."""
+    """The program to run, as an absolute path; the error names what was searched.
+
+    Looked up as a shell in the child's directory would: an empty or relative entry of the PATH
+    starts there.
+    """
     if _has_separator(command):
         candidate = directory / _expanded(command)
         found = shutil.which(str(candidate))
         searched = f"at {candidate}"
     else:
-        candidate = next(
-            (
-                Path(entry) / command
-                for entry in path.split(_SEPARATOR)
-                if _is_there(entry, command)
-            ),
-            None,
-        )
-        found = shutil.which(command, path=path)
+        places = [str(directory / entry) for entry in path.split(_SEPARATOR)] if path else []
+        candidates = (Path(place) / command for place in places)
+        candidate = next((one for one in candidates if _is(one, Path.is_file)), None)
+        found = next(filter(None, (shutil.which(command, path=place) for place in places)), None)
         searched = f"on the PATH {path}"
     if found is not None:
-        return found
+        return os.path.abspath(found)  # noqa: PTH100 - its links must stay
     if candidate is not None and _is(candidate, Path.is_dir):
         raise CannotConnect(f"{candidate} is a directory, not a command.")
     if candidate is not None and _is(candidate, Path.exists):
@@ -105,10 +105,6 @@ _SEPARATOR = ";" if sys.platform == "win32" else ":"
 
 def _has_separator(command: str) -> bool:
     return "/" in command or (sys.platform == "win32" and "\\" in command)
-
-
-def _is_there(entry: str, command: str) -> bool:
-    return bool(entry) and _is(Path(entry) / command, Path.is_file)
 
 
 def _is(path: Path, what: Callable[[Path], bool]) -> bool:

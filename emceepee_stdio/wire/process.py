@@ -25,6 +25,7 @@ from emceepee_stdio.wire.framing import Lines, Oversized
 from emceepee_stdio.wire.job_object import contain
 from emceepee_stdio.wire.orphans import adopt_orphans, descendants, forget_child, note_child
 from emceepee_stdio.wire.pipes import open_reader, open_writer
+from emceepee_stdio.wire.program import ProgramFile
 from emceepee_stdio.wire.stragglers import kill_group, kill_marked, kill_same, moments_of_birth
 
 __all__ = ["Exit", "Listener", "Process", "Spawn", "StopTimes"]
@@ -36,12 +37,16 @@ _EVERYTHING_BYTES = sys.maxsize  # more than was ever written
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spawn:
-    """What to start. `owner` marks it and everything it starts."""
+    """What to start. `owner` marks it and everything it starts.
+
+    `agreed` is the file that the program has to be, if somebody has looked at it.
+    """
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: Path
     owner: str
+    agreed: ProgramFile | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +264,8 @@ def _take_fd(pipe: IO[bytes] | None) -> int:
 
 
 def _popen(spawn: Spawn) -> subprocess.Popen[bytes]:
+    if spawn.agreed is not None:
+        spawn.agreed.check()
     adopt_orphans()
     try:
         return subprocess.Popen(  # noqa: S603 - argv only, never a shell; policy was asked above

@@ -495,11 +495,18 @@ async def proxy(
     arguments: Sequence[str] = (),
     greet: bool = True,
     code: int = 0,
+    program: Sequence[str] = (),
 ) -> AsyncIterator[Client]:
     """Run the proxy; at the end close its stdin and see that it ends well."""
     setting.write()
     process = await anyio.open_process(
-        [*proxy_command(setting.fixed), "serve", "--config", setting.config, *arguments],
+        [
+            *(program or proxy_command(setting.fixed)),
+            "serve",
+            "--config",
+            setting.config,
+            *arguments,
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -331,6 +331,24 @@ async def test_the_rule_stays_when_the_era_of_a_server_is_changed(
             assert listener.heard == b""
 
 
+@pytest.mark.parametrize("host", ["foo.localhost", "localhost.", "LocalHost", "a.b.localhost."])
+async def test_no_name_of_this_machine_is_looked_for_behind_a_proxy(
+    monkeypatch: pytest.MonkeyPatch, resolver: Resolver, host: str
+) -> None:
+    with listening() as listener, listening() as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        resolver.names |= {host: [["127.0.0.1"]], host.lower(): [["127.0.0.1"]]}
+        url = f"http://{host}:{listener.port}/mcp"
+        async with sockets("s", url, {}) as client:
+            carrier = Carrier("s", url, client, clock=Clock(), times=HttpTimes())
+            async with carrier.post(b"{}", {}) as answer:
+                assert answer.status
+        assert listener.heard
+        assert proxy.heard == b""
+
+
 @pytest.mark.parametrize("first", ["server", "proxy"])
 async def test_dials_that_overlap_are_judged_each_by_itself(
     monkeypatch: pytest.MonkeyPatch, resolver: Resolver, first: str

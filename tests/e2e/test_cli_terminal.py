@@ -362,7 +362,7 @@ for line in sys.stdin:
         result = {{"protocolVersion": "2025-11-25", "capabilities": {{"tools": {{}}}},
                   "serverInfo": {{"name": EVIL, "version": EVIL}}}}
     elif method == "tools/list":
-        names = ["say", "fail", "ask", "tool " + EVIL]
+        names = ["say", "fail", "ask", "structured", "tool " + EVIL]
         result = {{"tools": [{{"name": name, "description": "does " + EVIL,
                              "inputSchema": {{"type": "object"}}}} for name in names]}}
     elif method == "ping":
@@ -377,6 +377,8 @@ for line in sys.stdin:
         continue
     elif method == "tools/call" and message["params"]["name"] == "say":
         result = {{"content": [{{"type": "text", "text": "says " + EVIL}}]}}
+    elif method == "tools/call" and message["params"]["name"] == "structured":
+        result = {{"content": [], "structuredContent": {{"says " + EVIL: [EVIL]}}}}
     else:
         error = {{"code": -32601, "message": "error " + EVIL}}
     answer = {{"result": result}} if error is None else {{"error": error}}
@@ -409,6 +411,12 @@ def obeys_nothing(screen: Screen) -> bool:
         ("exit", ["call", "it", "say"], "stderr"),
         ("serve", ["call", "it", "fail"], "error"),
         ("serve", ["call", "it", "say"], "says"),
+        ("serve", ["call", "it", "say", "--json"], "says"),
+        ("serve", ["call", "it", "structured"], "says"),
+        ("serve", ["call", "it", "structured", "--json"], "says"),
+        ("serve", ["ls", "it", "--json"], "does"),
+        ("noise", ["doctor", "it", "--json"], "noise"),
+        ("refuse", ["doctor", "it", "--json"], "refused"),
         ("serve", ["call", "it", "nothing"], "It has: say"),
         ("serve", ["call", "it", EVIL], "has no tool"),
     ],
@@ -473,3 +481,5 @@ async def test_a_result_in_a_pipe_is_passed_on_to_the_letter(home: Home):
     home.write({"it": evil(home, "serve")})
     ran = (await home.run("call", "it", "say")).well()
     assert ran.out == f"says {EVIL}\n"
+    coded = json.loads((await home.run("call", "it", "structured", "--json")).well().out)
+    assert coded["structuredContent"] == {f"says {EVIL}": [EVIL]}

@@ -357,6 +357,61 @@ def test_a_link_of_the_same_name_elsewhere_is_asked_again(tmp_path: Path) -> Non
         assert where in client.question()["params"]["message"]
 
 
+def interpreter_at(tmp_path: Path, *places: str) -> dict[str, Any]:
+    """A wish for a program of ours that is found in these places; the others only leave a mark."""
+    good, *others = places
+    for place in places:
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+    (tmp_path / good / "interpreter").symlink_to(Path(sys.executable).resolve())
+    evil = tmp_path / "evil"
+    evil.write_text(f"#!/bin/sh\ntouch {tmp_path}/evil-ran\n")
+    evil.chmod(0o755)
+    for place in others:
+        (tmp_path / place / "interpreter").symlink_to(evil)
+    return wish() | {"command": "interpreter", "env": {"PYTHONPATH": os.pathsep.join(sys.path)}}
+
+
+def test_a_link_that_is_swapped_while_the_person_reads_is_not_followed(tmp_path: Path) -> None:
+    wished = interpreter_at(tmp_path, "one", "two")
+    with host(tmp_path, env={"PATH": f"{tmp_path}/one:{os.environ['PATH']}"}) as client:
+        first = client.start("add_server", **wished)
+        asked = client.question()
+        (tmp_path / "two" / "interpreter").replace(tmp_path / "one" / "interpreter")
+        client.reply(asked, "accept")
+        said = client.said_to(first)
+        assert "is not the file any more" in said.text
+        assert client.servers() == {}
+    assert not (tmp_path / "evil-ran").exists()
+
+
+def test_a_link_that_is_swapped_later_is_not_followed_by_a_restart(tmp_path: Path) -> None:
+    wished = interpreter_at(tmp_path, "one", "two")
+    with host(tmp_path, env={"PATH": f"{tmp_path}/one:{os.environ['PATH']}"}) as client:
+        assert client.decide("accept", **wished).json["phase"] == "connected"
+        (tmp_path / "two" / "interpreter").replace(tmp_path / "one" / "interpreter")
+        said = client.use("reconnect_server", name="new")
+        assert "is not the file any more" in said.text
+    assert not (tmp_path / "evil-ran").exists()
+
+
+@both_eras
+def test_an_empty_entry_of_the_path_shows_and_starts_the_same_program(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    wished = interpreter_at(tmp_path, "work", "later") | {"cwd": str(tmp_path / "work")}
+    path = f":{tmp_path}/later:{os.environ['PATH']}"
+    with host(tmp_path, env={"PATH": path}, modern=modern) as client:
+        before = client.start("add_server", **wished)
+        assert f"Program: {tmp_path}/work/interpreter, a link to" in client.asked_for(before)
+        if modern:
+            said = client.decide("accept", **wished)
+        else:
+            client.reply(client.question(), "accept")
+            said = client.said_to(before)
+        assert said.json["phase"] == "connected"
+    assert not (tmp_path / "evil-ran").exists()
+
+
 def test_an_agreement_for_once_counts_for_this_run_alone(tmp_path: Path) -> None:
     with host(tmp_path) as client:
         first = client.start("add_server", **wish())

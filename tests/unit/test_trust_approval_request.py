@@ -87,6 +87,18 @@ FORGED += [
     "\xa0",
     "\x0b",
 ]
+UNSEEN = [
+    "\u3164",
+    "\u2800",
+    "\u115f",
+    "\uffa0",
+    "\u034f",
+    "\u180e",
+    "\ufe0f",
+    "\U000e0101",
+    "\xad",
+]
+FORGED += UNSEEN
 
 
 @pytest.mark.parametrize("text", FORGED)
@@ -110,8 +122,22 @@ def test_nothing_in_a_wish_breaks_out_of_its_line(text: str):
 @given(st.text())
 def test_whatever_is_shown_is_printable_and_on_one_line(text: str):
     assert shown(text).isprintable()
-    if text.isprintable():
+    if text.isascii() and text.isprintable() and "    " not in text:
         assert shown(text) == text
+
+
+@pytest.mark.parametrize("letter", UNSEEN, ids=ascii)
+def test_letters_that_cannot_be_seen_are_spelt_out(letter: str):
+    seen = shown(f"a{letter}b")
+    assert letter not in seen
+    assert seen.startswith("a\\")
+    assert letter not in wish(argv=["run", f"a{letter}b"]).text()
+
+
+def test_a_long_run_of_spaces_is_shown_as_its_number():
+    text = wish(argv=["run", f"good{' ' * 300}--evil", "a   b"]).text()
+    assert "good[300 spaces]--evil" in text
+    assert "'a   b'" in text
 
 
 # What is remembered
@@ -224,6 +250,25 @@ def test_the_rights_of_another_user_are_warned_of(argv: list[str]):
         ["find", ".", "-exec", "id", ";"],
         ["git", "-c", "core.pager=id", "log"],
         ["npx", "-y", "--package=foo@1.0.0", "-c", "id"],
+        ["python3", "-cimport os"],
+        ["python3", "-Icimport os"],
+        ["python3", "-W", "ignore", "-cimport os"],
+        ["python3", "-X", "dev", "server", "-cimport os; os.system('id')"],
+        ["uv", "run", "python", "-cimport os"],
+        ["perl", "-esystem(1)"],
+        ["perl", "-wEsay 1"],
+        ["perl", "-lane", "x"],
+        ["perl", "-Mstrict;system(1)", "x"],
+        ["ruby", "-eputs 1"],
+        ["ruby", "-neputs 1"],
+        ["node", "-pe", "x"],
+        ["node", "-ex()"],
+        ["node", "--eval=x"],
+        ["nodejs", "-e", "x"],
+        ["node", "--import", "data:text/javascript,x"],
+        ["php", "-rsystem(1);"],
+        ["lua5.4", "-eos.exit()"],
+        ["sudo", "python3", "-cimport os"],
     ],
     ids=shlex.join,
 )
@@ -265,6 +310,12 @@ def test_a_package_without_a_version_is_warned_of(argv: list[str], package: str)
         ["node", "server.js"],
         ["python3", "server.py"],
         ["/usr/bin/shellfish"],
+        ["python3", "-Werror", "server.py"],
+        ["python3", "-m", "package", "-config", "x"],
+        ["python3", "-mcode_server"],
+        ["node", "server.js", "-port", "8080", "-p8080"],
+        ["uv", "run", "server.py", "--config=x"],
+        ["perl", "-Ilib/extra", "server.pl"],
     ],
     ids=shlex.join,
 )
@@ -294,13 +345,21 @@ def test_variables_that_make_a_program_load_other_code_are_warned_of(name: str):
     assert "OK" not in warnings("x", env={name: "y", "OK": "z"})
 
 
-def test_warnings_are_the_last_lines_a_person_reads():
-    lines = approval_request_for(config("sh", "-c", "x"), program="/bin/sh").text().split("\n")
+def test_warnings_come_before_what_may_be_long():
+    argv = ["sh", "-c", "x" * 15_000]
+    lines = approval_request_for(config(*argv), program="/bin/sh").text().split("\n")
     assert [line.partition(":")[0] for line in lines] == [
         "Server",
+        "Beware",
         "Command",
         "Program",
         "Directory",
         "Variables",
-        "Beware",
     ]
+
+
+def test_no_warning_is_long_itself():
+    long = "x" * 15_000
+    named = approval_request_for(config("npx", long, env={f"UV_{long}": "1"})).remarks
+    assert len(named) == 2
+    assert all(len(remark) < 300 for remark in named)

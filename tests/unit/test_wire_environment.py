@@ -138,6 +138,16 @@ def test_one_that_cannot_be_run_is_passed_over_for_one_that_can(tmp_path: Path):
     assert resolve_command("serve", path=path, directory=tmp_path) == str(program)
 
 
+@pytest.mark.parametrize("entry", ["", ".", "bin"])
+def test_an_empty_or_relative_entry_of_the_path_starts_in_the_directory_of_the_child(
+    tmp_path: Path, entry: str
+):
+    here = make_program(tmp_path / "here" / entry / "serve")
+    make_program(tmp_path / "later" / "serve")
+    path = os.pathsep.join([entry, str(tmp_path / "later")])
+    assert resolve_command("serve", path=path, directory=tmp_path / "here") == str(here)
+
+
 def test_a_command_that_is_not_found_names_the_path(tmp_path: Path):
     error = refused("nope", path=f"{tmp_path}:/nowhere", directory=tmp_path)
     assert error.fact == f"The command 'nope' was not found on the PATH {tmp_path}:/nowhere."

@@ -11,7 +11,6 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urljoin
 
@@ -31,7 +30,7 @@ from emceepee_stdio.backends.channels.http_headers import custom_headers
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CannotConnect
 from emceepee_stdio.journal import redact_url
-from emceepee_stdio.trust.addresses import AddressRule
+from emceepee_stdio.trust.addresses import AddressRule, Area, named_area
 from emceepee_stdio.wire.framing import turns
 
 __all__ = ["EVENTS", "JSON", "Answer", "Carrier", "HttpTimes", "TooMuch", "sockets"]
@@ -344,10 +343,7 @@ def _is_loopback(server: str, url: str) -> bool:
             f"The URL of {server} names port {parsed.port}, which does not exist.",
             hint="Correct its url.",
         )
-    try:
-        return parsed.host == "localhost" or ip_address(parsed.host).is_loopback
-    except ValueError:
-        return False
+    return named_area(url) is Area.LOOPBACK
 
 
 def _refuse_encoded(server: str, response: httpx2.Response) -> None:

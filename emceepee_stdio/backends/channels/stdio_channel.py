@@ -45,6 +45,7 @@ from emceepee_stdio.wire.codec import RequestId
 from emceepee_stdio.wire.environment import child_directory, child_environment, resolve_command
 from emceepee_stdio.wire.peer import OutgoingRequest
 from emceepee_stdio.wire.process import Listener, Process, Spawn, StopTimes
+from emceepee_stdio.wire.program import ProgramFile
 from emceepee_stdio.wire.watchdog import Watchdog
 
 __all__ = ["ChildContext", "Command", "Haste", "StdioChannel", "StdioOptions"]
@@ -55,13 +56,17 @@ _UNREAD_ANSWER_BYTES = 4 << 20  # a hundred thousand pings: a server that reads 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What to run, as the configuration or the model gave it."""
+    """What to run, as the configuration or the model gave it.
+
+    `agreed` is the program that a person was shown: it is started, and no other of the name.
+    """
 
     command: str
     args: Sequence[str] = ()
     env: Mapping[str, str]
     pass_env: Sequence[str] = ()
     cwd: str | None = None
+    agreed: ProgramFile | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,10 +257,14 @@ class StdioChannel:
                 f"The directory {directory} for {self._name} does not exist.",
                 hint="Make it, or correct cwd.",
             )
-        program = resolve_command(
-            self._command.command, path=env.get("PATH", ""), directory=directory
+        agreed = self._command.agreed
+        program = (
+            resolve_command(self._command.command, path=env.get("PATH", ""), directory=directory)
+            if agreed is None
+            else agreed.path
         )
-        return Spawn(argv=[program, *self._command.args], env=env, cwd=directory, owner=owner)
+        argv = [program, *self._command.args]
+        return Spawn(argv=argv, env=env, cwd=directory, owner=owner, agreed=agreed)
 
 
 class StdioConnection(Connection):

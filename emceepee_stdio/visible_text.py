@@ -1,0 +1,62 @@
+"""Text of somebody else, shown so that a person sees all of it and a terminal obeys none of it."""
+
+import re
+
+__all__ = ["harmless", "harmless_json", "on_one_line", "spelled_out"]
+
+# Letters and marks that are printable by their category and show nothing: fillers, the empty
+# Braille pattern, joiners, and selectors of variants.
+_BLANK = (
+    "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U0001d159\U000e0100-\U000e01ef"
+)
+_UNSEEN = re.compile(f"[{_BLANK}]")
+_SPACES = re.compile(" {4,}")  # three are layout; more may push what follows out of sight
+_SURROGATES_FROM = 0x10000
+
+
+def spelled_out(text: str) -> str:
+    """On one line, with all that cannot be seen as escapes, and many spaces as their number."""
+    text = "".join(_escaped(char) if _is_unseen(char) else char for char in text)
+    return _SPACES.sub(lambda run: f"[{len(run[0])} spaces]", text)
+
+
+def harmless(text: str) -> str:
+    """What would steer a terminal as escapes; lines and tabs stay."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else _escaped(char) for char in text
+    )
+
+
+def on_one_line(text: str) -> str:
+    """What would steer a terminal or break the line as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _escaped(char) for char in text)
+
+
+def harmless_json(text: str) -> str:
+    """The same JSON, with the characters that would steer a terminal escaped as JSON does."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char == "\n" else _escaped_in_json(char) for char in text
+    )
+
+
+def _is_unseen(char: str) -> bool:
+    return not char.isprintable() or bool(_UNSEEN.match(char))
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape", "backslashreplace").decode()
+
+
+def _escaped_in_json(char: str) -> str:
+    code = ord(char)
+    if code < _SURROGATES_FROM:
+        return f"\\u{code:04x}"
+    high, low = divmod(code - _SURROGATES_FROM, 0x400)
+    return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"

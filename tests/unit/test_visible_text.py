@@ -1,0 +1,46 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emceepee_stdio.visible_text import harmless, harmless_json, on_one_line, spelled_out
+
+STEERING = [
+    "\x1b[2J",
+    "\x9b2J",
+    "\x7f",
+    "\u202e",
+    "\u2066",
+    "\u200b",
+    "\u2028",
+    "\U000e0041",
+    "\x00",
+]
+ANY = st.text(st.characters(exclude_categories=[]))
+
+
+@pytest.mark.parametrize("text", STEERING, ids=ascii)
+def test_nothing_steers_a_terminal(text: str):
+    for show in (harmless, on_one_line, spelled_out):
+        assert show(f"a{text}b").isprintable()
+    assert harmless_json(json.dumps(text, ensure_ascii=False)).isprintable()
+
+
+def test_lines_and_tabs_stay_where_they_may():
+    assert harmless("a\n\tb") == "a\n\tb"
+    assert on_one_line("a\n\tb") == "a\\n\\tb"
+
+
+@given(ANY)
+def test_json_stays_the_same_value(text: str):
+    encoded = harmless_json(json.dumps({"a": [text]}, indent=2, ensure_ascii=False))
+    assert json.loads(encoded) == json.loads(json.dumps({"a": [text]}))
+    assert encoded.replace("\n", "").isprintable()
+    encoded.encode()
+
+
+@given(ANY)
+def test_whatever_is_spelt_out_can_be_seen_on_one_line(text: str):
+    assert spelled_out(text).isprintable()
+    assert "    " not in spelled_out(text)
