@@ -13,11 +13,13 @@ import typer
 from emceepee_stdio.cli.config import JsonOption
 from emceepee_stdio.cli.exit_codes import FAILED
 from emceepee_stdio.cli.interrupts import interrupts
+from emceepee_stdio.cli.secret_values import HIDDEN, ShowSecretsOption, require_terminal
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.edit import EditRefused
 from emceepee_stdio.journal import redact_text
 from emceepee_stdio.trust.approval_request import shown
+from emceepee_stdio.trust.sealing import unseal
 from emceepee_stdio.trust.store import Approval, Pending, TrustStore, default_trust_directory
 
 __all__ = ["approve"]
@@ -34,6 +36,7 @@ def approve(
     revoke: Annotated[
         str | None, typer.Option(metavar="ID", help="Take an agreement back.")
     ] = None,
+    show_secrets: ShowSecretsOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """See what servers and changed tools wait for you, and answer.
@@ -44,6 +47,7 @@ def approve(
 
     Example: emceepee approve 3f9c21aa
     """
+    require_terminal(show_secrets=show_secrets)
     store = TrustStore(default_trust_directory(os.environ))
     terminal = Terminal()
     if revoke is not None:
@@ -53,7 +57,7 @@ def approve(
     elif wanted is None:
         _list_waiting(store.waiting(), terminal, as_json=as_json)
     else:
-        _answer(store, wanted, terminal)
+        _answer(store, wanted, terminal, show_secrets=show_secrets)
 
 
 def _list_waiting(waiting: list[Pending], terminal: Terminal, *, as_json: bool) -> None:
@@ -64,7 +68,7 @@ def _list_waiting(waiting: list[Pending], terminal: Terminal, *, as_json: bool) 
                     "id": one.id,
                     "name": one.name,
                     "about": _about(one),
-                    "text": one.text,
+                    "text": _without_secrets(one),
                     "at": one.at,
                 }
                 for one in waiting
@@ -111,13 +115,32 @@ def _revoke(store: TrustStore, wanted: str, terminal: Terminal) -> None:
         terminal.line(f"{shown(one.name)} needs your word again.")
 
 
-def _answer(store: TrustStore, wanted: str, terminal: Terminal) -> None:
+def _without_secrets(pending: Pending) -> str:
+    """What may be shown to anybody; an earlier version kept the text of a server whole."""
+    if pending.tools is not None or pending.sealed is not None:
+        return pending.text
+    return "\n".join(map(redact_text, pending.text.split("\n")))
+
+
+def _show(store: TrustStore, pending: Pending, terminal: Terminal, *, show_secrets: bool) -> None:
+    text = hidden = _without_secrets(pending)
+    whole = pending.text
+    if pending.sealed is not None:
+        whole = unseal(store.key(), pending.sealed) or pending.text
+    if show_secrets:
+        text = whole
+    terminal.line("\n".join(map(shown, text.split("\n"))))
+    if text == hidden != whole:
+        terminal.note(HIDDEN)
+
+
+def _answer(store: TrustStore, wanted: str, terminal: Terminal, *, show_secrets: bool) -> None:
     found = next((one for one in store.waiting() if one.id == wanted), None)
     if found is None:
         raise EditRefused(
             f"Nothing waits under {shown(wanted)}.", hint="See `emceepee approve` for what does."
         )
-    terminal.line("\n".join(map(shown, found.text.split("\n"))))
+    _show(store, found, terminal, show_secrets=show_secrets)
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise EditRefused(
             "This is for a person to answer.", hint="Run the command yourself, at a terminal."
@@ -135,7 +158,8 @@ def _answer(store: TrustStore, wanted: str, terminal: Terminal) -> None:
         store.pin(found.identity, found.tools)
         store.settle(found.digest)
     else:
-        what = redact_text(_line(found.text, "Command") or _line(found.text, "Address"))
+        text = _without_secrets(found)
+        what = _line(text, "Command") or _line(text, "Address")
         store.approve(found.digest, name=found.name, at=clock.iso(clock.now()), what=what)
     terminal.line("Allowed. The model can try again now.")
 

@@ -12,6 +12,7 @@ import typer
 from emceepee_stdio.cli.exit_codes import FAILED
 from emceepee_stdio.cli.import_servers import import_servers
 from emceepee_stdio.cli.install import DryRunOption
+from emceepee_stdio.cli.secret_values import ShowSecretsOption, show_changes
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config import Config, config_schema, default_path, jsonc, load_file
 from emceepee_stdio.config.edit import Change, EditRefused, guard, read_file
@@ -115,6 +116,7 @@ def add(  # noqa: PLR0913 - one for each option
         bool, typer.Option("--replace", help="Take the place of a server of this name.")
     ] = False,
     dry_run: DryRunOption = False,
+    show_secrets: ShowSecretsOption = False,
     config: ConfigOption = None,
 ) -> None:
     """Add a server: a command to start, after two dashes, or a URL to call.
@@ -140,7 +142,11 @@ def add(  # noqa: PLR0913 - one for each option
             f"{file} has a server named {label(name)} already.",
             hint="Nothing was changed; choose another name, or add --replace.",
         )
-    _apply(Change(path=file, before=text, after=after), f"Added {label(name)}", dry_run=dry_run)
+    change = Change(path=file, before=text, after=after)
+    if dry_run:
+        _show_change(change, show_secrets=show_secrets)
+    else:
+        _apply(change, f"Added {label(name)}")
     if word:
         Terminal().note(word)
 
@@ -150,6 +156,7 @@ def remove(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Which server.")],
     *,
     dry_run: DryRunOption = False,
+    show_secrets: ShowSecretsOption = False,
     config: ConfigOption = None,
 ) -> None:
     """Remove a server.
@@ -167,7 +174,11 @@ def remove(
             f"{file} has no server named {label(name)}.",
             hint=f"Did you mean {near}?" if near else "See `emceepee config show` for the names.",
         )
-    _apply(Change(path=file, before=text, after=after), f"Removed {label(name)}", dry_run=dry_run)
+    change = Change(path=file, before=text, after=after)
+    if dry_run:
+        _show_change(change, show_secrets=show_secrets)
+    else:
+        _apply(change, f"Removed {label(name)}")
 
 
 @app.command()
@@ -220,11 +231,13 @@ def _file(config: Path | None) -> Path:
     return default_path(os.environ) if config is None else config.expanduser()
 
 
-def _apply(change: Change, what: str, *, dry_run: bool) -> None:
+def _show_change(change: Change, *, show_secrets: bool) -> None:
+    entries = [place.entry for text in (change.before, change.after) for place in places(text)]
+    show_changes([change], entries, Terminal(), show_secrets=show_secrets)
+
+
+def _apply(change: Change, what: str) -> None:
     terminal = Terminal()
-    if dry_run:
-        terminal.diff(change.diff())
-        return
     backup = change.apply()
     if change.kind == "unchanged":
         terminal.line(f"Nothing to do: {change.path} says so already.")

@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from emceepee_stdio.cli.install import ClientArgument, DryRunOption, locate, our_entry
+from emceepee_stdio.cli.secret_values import ShowSecretsOption, show_changes
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config.clients import CLIENTS, Client, is_ours
 from emceepee_stdio.config.edit import Change, EditRefused, guard, read_file
 from emceepee_stdio.config.load import default_path
-from emceepee_stdio.config.own_file import Outcome, take_over
+from emceepee_stdio.config.own_file import Outcome, places, take_over
 from emceepee_stdio.config.recursion import RESERVED_NAME
 from emceepee_stdio.config.registration import leave_alone
 
@@ -29,6 +30,7 @@ def import_servers(
         typer.Option("--replace", help="Then leave only emceepee in the client, with a backup."),
     ] = False,
     dry_run: DryRunOption = False,
+    show_secrets: ShowSecretsOption = False,
     config: Annotated[
         Path | None,
         typer.Option("--config", metavar="FILE", help="Another file than the default one."),
@@ -59,8 +61,8 @@ def import_servers(
     if replace:
         changes.append(_replacing(row, theirs, text, outcomes, config, terminal))
     if dry_run:
-        for change in changes:
-            terminal.diff(change.diff())
+        entries = [*servers.values(), *(place.entry for place in places(before))]
+        show_changes(changes, entries, terminal, show_secrets=show_secrets)
         _report(row, theirs, changes, outcomes, [], as_json=False, terminal=terminal, quiet=True)
         return
     backups = [backup for change in changes if (backup := change.apply())]

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from emceepee_stdio.cli.secret_values import ShowSecretsOption, show_changes
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config.clients import CLIENTS, Client, ClientKey, is_ours
 from emceepee_stdio.config.edit import Change, EditRefused, guard, read_backup, read_file
@@ -49,7 +50,7 @@ NameOption = Annotated[
     str, typer.Option("--name", metavar="NAME", help="What the entry is called in the client.")
 ]
 DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Show the exact change as a diff, and make none.")
+    bool, typer.Option("--dry-run", help="Show the change as a diff, and make none.")
 ]
 
 
@@ -61,6 +62,7 @@ def install(
     *,
     name: NameOption = _NAME,
     dry_run: DryRunOption = False,
+    show_secrets: ShowSecretsOption = False,
     force: Annotated[
         bool, typer.Option("--force", help="Also for a client that seems not to be installed.")
     ] = False,
@@ -95,7 +97,8 @@ def install(
         edited = register(row, text, read_backup(path), name=name, entry=entry)
     change = Change(path=path, before=text, after=edited.text, backs_up=edited.backs_up)
     if dry_run:
-        terminal.diff(change.diff())
+        entries = [*known.values(), *row.servers(edited.text or "").values()]
+        show_changes([change], entries, terminal, show_secrets=show_secrets)
         return
     backup = change.apply()
     _tell(row, change, backup, name=name, renewed=name in known, terminal=terminal)
@@ -131,7 +134,11 @@ def registered_environments() -> Iterator[dict[str, str]]:
 
 
 def uninstall(
-    client: ClientArgument, *, name: NameOption = _NAME, dry_run: DryRunOption = False
+    client: ClientArgument,
+    *,
+    name: NameOption = _NAME,
+    dry_run: DryRunOption = False,
+    show_secrets: ShowSecretsOption = False,
 ) -> None:
     """Take emceepee out of an MCP client again; everything else in its file stays.
 
@@ -149,7 +156,7 @@ def uninstall(
         edited = unregister(row, text, read_backup(path), name=name)
     change = Change(path=path, before=text, after=edited.text, backs_up=edited.backs_up)
     if dry_run:
-        terminal.diff(change.diff())
+        show_changes([change], known.values(), terminal, show_secrets=show_secrets)
         return
     backup = change.apply()
     if edited.text is None:

@@ -22,6 +22,7 @@ from emceepee_stdio.session.client_calls import Call, Decision
 from emceepee_stdio.session.server_registry import Admission, Environment, Origin, RegisteredServer
 from emceepee_stdio.trust.addresses import AddressRule, Area, area_of, named_area, only
 from emceepee_stdio.trust.approval_request import ApprovalRequest, approval_request_for, shown
+from emceepee_stdio.trust.sealing import seal
 from emceepee_stdio.trust.store import Pending, TrustStore
 from emceepee_stdio.wire.environment import child_directory, child_environment, resolve_command
 from emceepee_stdio.wire.program import ProgramFile
@@ -137,7 +138,7 @@ class AdmissionControl:
                     hint="Call add_server again with the same arguments to wait for the answer.",
                 )
             case Decision.CANNOT_ASK:
-                raise await self._put_aside(config, text, digest)
+                raise await self._put_aside(config, approval, digest)
 
     def _before_asking(self, config: ServerConfig) -> None:
         """Count that a person is about to be asked; raise when they were asked too often."""
@@ -150,9 +151,13 @@ class AdmissionControl:
         self._unanswered += 1
         self._record(JournalEvent.APPROVAL_REQUESTED, config)
 
-    async def _put_aside(self, config: ServerConfig, text: str, digest: str) -> NeedsApproval:
-        """Leave it for `emceepee approve`."""
-        pending = Pending(digest=digest, name=config.name, text=text, at=self._now())
+    async def _put_aside(
+        self, config: ServerConfig, approval: ApprovalRequest, digest: str
+    ) -> NeedsApproval:
+        """Leave it for `emceepee approve`, with what is secret in it sealed."""
+        text, whole = approval.text(hides=True), approval.text()
+        sealed = None if text == whole else seal(self._store.key(), whole)
+        pending = Pending(digest=digest, name=config.name, text=text, at=self._now(), sealed=sealed)
         self._record(JournalEvent.APPROVAL_REQUESTED, config, id=pending.id)
         try:
             await anyio.to_thread.run_sync(self._store.wait_for, pending)

@@ -17,6 +17,7 @@ from pathlib import PurePath
 from urllib.parse import urldefrag
 
 from emceepee_stdio.config.server import ServerConfig
+from emceepee_stdio.journal.redact import redact_argv, redact_text, redact_url
 from emceepee_stdio.visible_text import spelled_out
 
 __all__ = ["ApprovalRequest", "approval_request_for", "shown"]
@@ -135,17 +136,18 @@ class ApprovalRequest:
         )
         return hmac.new(key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
-    def told(self) -> list[tuple[str, str]]:
+    def told(self, *, hides: bool = False) -> list[tuple[str, str]]:
         """What a person is shown, line by line: a label, and what it is."""
         lines = [("Server", shown(self.name))]
         # Before what may be long: nobody reads a warning after 15,000 characters.
         lines += [("Beware", remark) for remark in self.remarks]
         if self.url is not None:
-            lines.append(("Address", shown(self.url)))
+            lines.append(("Address", shown(redact_url(self.url) if hides else self.url)))
             if self.headers:
                 lines.append(("Headers", ", ".join(map(shown, self.headers))))
         else:
-            lines.append(("Command", " ".join(map(_word, self.argv))))
+            argv = redact_argv(self.argv) if hides else self.argv
+            lines.append(("Command", " ".join(map(_word, argv))))
             leads = self.file if self.file and self.file != self.program else None
             link = f", a link to {shown(leads)}" if leads else ""
             lines.append(("Program", f"{shown(self.program or '')}{link}"))
@@ -153,8 +155,9 @@ class ApprovalRequest:
             lines.append(("Variables", ", ".join(map(shown, self.env)) or "none of its own"))
         return lines
 
-    def text(self) -> str:
-        return "\n".join(f"{label}: {what}" for label, what in self.told())
+    def text(self, *, hides: bool = False) -> str:
+        """All of it; `hides` leaves secrets out, for what is kept or shown to others."""
+        return "\n".join(f"{label}: {what}" for label, what in self.told(hides=hides))
 
 
 def approval_request_for(
@@ -223,6 +226,7 @@ def _warnings(argv: Sequence[str], *programs: str | None) -> Iterator[str]:
 
 def _in_short(text: str) -> str:
     """In a warning, which has to stay short; the whole stands below it."""
+    text = redact_text(text)
     return shown(text if len(text) <= _WARNED_CHARS else f"{text[:_WARNED_CHARS]}…")
 
 

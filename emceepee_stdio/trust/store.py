@@ -55,7 +55,10 @@ class Approval(Struct, frozen=True, kw_only=True):
 
 
 class Pending(Struct, frozen=True, kw_only=True):
-    """What waits for a person; with `tools` and `identity`, changed tools of that server."""
+    """What waits for a person; with `tools` and `identity`, changed tools of that server.
+
+    `text` holds no secret. Where something is hidden in it, `sealed` is the whole text.
+    """
 
     digest: str
     name: str
@@ -63,6 +66,7 @@ class Pending(Struct, frozen=True, kw_only=True):
     at: str
     tools: dict[str, Pinned] | None = None
     identity: str | None = None
+    sealed: str | None = None
 
     @property
     def id(self) -> str:

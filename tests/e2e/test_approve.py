@@ -202,6 +202,61 @@ async def test_what_waits_and_what_was_granted_is_listed(tmp_path: Path) -> None
     assert granted == [{"id": "cdcdcdcd", "name": "t", "what": "", "at": AT}]
 
 
+SECRETS = ["sk-live-quiet-river", "amber-lantern-52"]
+
+
+def secret_wishes() -> list[dict[str, Any]]:
+    argv = [*plain()[1:], "--api-key", SECRETS[0]]
+    return [
+        {"name": "cmd", "command": plain()[0], "args": argv},
+        {"name": "web", "url": f"http://127.0.0.1:9/mcp?token={SECRETS[1]}"},
+    ]
+
+
+def leaks(*texts: str) -> list[str]:
+    return [secret for secret in SECRETS for text in texts if secret in text]
+
+
+async def test_no_secret_of_what_waits_is_in_a_file_or_in_a_pipe(tmp_path: Path) -> None:
+    with host(tmp_path, mode="ask", elicits=False) as client:
+        waiting = [ask(client, **wished) for wished in secret_wishes()]
+    for path in (tmp_path / "state").iterdir():
+        assert leaks(path.read_bytes().decode(errors="replace")) == []
+    for arguments in ([], ["--json"], *([one] for one in waiting)):
+        ran = await in_pipe(tmp_path, *arguments)
+        assert leaks(ran.out, ran.err) == []
+    (await in_pipe(tmp_path, waiting[0], "--show-secrets")).said("at a terminal only")
+    (await in_pipe(tmp_path, "--json", "--show-secrets")).said("at a terminal only")
+
+
+def test_a_person_sees_the_secrets_of_what_waits_when_they_ask_for_them(tmp_path: Path) -> None:
+    with host(tmp_path, mode="ask", elicits=False) as client:
+        for wished, secret in zip(secret_wishes(), SECRETS, strict=True):
+            waiting = ask(client, **wished)
+            with person(tmp_path).screen("approve", waiting, columns=2000, color=False) as screen:
+                screen.until_said("Do you allow this?")
+                assert "--show-secrets shows them" in screen.words
+                assert secret not in screen.raw
+                screen.type("\x04")
+                screen.wait()
+            arguments = ("approve", waiting, "--show-secrets")
+            with person(tmp_path).screen(*arguments, columns=2000, color=False) as screen:
+                screen.until_said("Do you allow this?")
+                assert secret in screen.raw
+                screen.type("y\n")
+                assert screen.wait() == 0
+    assert (
+        leaks(*(path.read_text(errors="replace") for path in (tmp_path / "state").iterdir())) == []
+    )
+
+
+async def test_what_an_earlier_version_kept_whole_is_hidden_as_well(tmp_path: Path) -> None:
+    waiting = put(tmp_path, f"Server: s\nCommand: run --api-key {SECRETS[0]}")
+    ran = await in_pipe(tmp_path, waiting)
+    coded = await in_pipe(tmp_path, "--json")
+    assert leaks(ran.out, coded.out) == []
+
+
 async def test_what_does_not_wait_cannot_be_answered(tmp_path: Path) -> None:
     (await in_pipe(tmp_path, "deadbeef")).said("Nothing waits under deadbeef.")
     (await in_pipe(tmp_path, "--revoke", "deadbeef")).said("There is no agreement deadbeef.")

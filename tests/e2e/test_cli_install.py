@@ -78,10 +78,15 @@ def test_registering_shows_does_renews_and_undoes(
 
     shown = cli.run("install", client.key, "--dry-run").well()
     assert cli.files() == untouched
-    expected = patched(path, shown.out, tmp_path_factory.mktemp("patch"))
+    is_exact = "Secrets are hidden" not in shown.err
+    assert is_exact or state == "others"
+    assert SECRET not in shown.out
+    if is_exact:
+        expected = patched(path, shown.out, tmp_path_factory.mktemp("patch"))
 
     cli.run("install", client.key).well()
-    assert path.read_bytes() == expected
+    if is_exact:
+        assert path.read_bytes() == expected
     text = path.read_text()
     entry = servers(client, text)["emceepee"]
     assert entry["command"] == str(Path(sys.executable).absolute())

@@ -219,16 +219,16 @@ def test_the_person_sees_the_whole_resolved_command_with_variables_and_directory
         lines = message.split("\n")
         assert lines[0].startswith("emceepee: ")
         assert lines[2] == "Server: new"
-        assert lines[3] == f"Command: python3 -u {plain()[1]} --toolbox {long} '' 'two words'"
-        label, _, found = lines[4].partition(": ")
+        assert "LD_PRELOAD can make it load other code" in lines[3]
+        assert lines[4] == f"Command: python3 -u {plain()[1]} --toolbox {long} '' 'two words'"
+        label, _, found = lines[5].partition(": ")
         program, _, file = found.partition(", a link to ")
         assert label == "Program"
         assert Path(program).is_absolute()
         assert Path(program).resolve() == Path(file or program)
         assert os.access(program, os.X_OK)
-        assert lines[5] == f"Directory: {place}"
-        assert lines[6] == "Variables: TOKEN, LD_PRELOAD"
-        assert "LD_PRELOAD can make it load other code" in lines[7]
+        assert lines[6] == f"Directory: {place}"
+        assert lines[7] == "Variables: TOKEN, LD_PRELOAD"
         assert len(lines) == 8
         assert "hunter2" not in message
 

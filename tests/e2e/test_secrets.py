@@ -18,7 +18,7 @@ import anyio
 import pytest
 
 from tests.e2e.cli_harness import Home
-from tests.e2e.client import PATIENCE, Client, Setting, command, proxy, until
+from tests.e2e.client import PATIENCE, Answer, Client, Setting, command, proxy, until
 from tests.e2e.hosts import host
 from tests.e2e.http_harness import mcp_server
 from tests.e2e.servers.http_mcp import Call, McpServer
@@ -217,6 +217,10 @@ def home_of(tmp_path: Path, **servers: Any) -> Setting:
     return made
 
 
+def whole(reply: Answer) -> str:
+    return json.dumps(reply.result, ensure_ascii=False)
+
+
 async def happened(client: Client, kind: str) -> None:
     """Until it was told; the data of an event may have been cut, and is not looked at."""
     with anyio.fail_after(PATIENCE):
@@ -246,27 +250,27 @@ async def test_a_loud_server_on_stdio_tells_nobody(tmp_path: Path):
     async with proxy(made) as client:
         await client.connected("loud")
         await happened(client, "server_restart_failed")
-        said = [repr(await client.execute("fail", "loud"))]
+        said = [whole(await client.execute("fail", "loud"))]
         assert "call_failed" in said[0]
-        said.append(repr(await client.execute("log", "loud")))
+        said.append(whole(await client.execute("log", "loud")))
         repeated = await client.execute("repeat", "loud")
         for name in ("env", "env_reference", "argv_flag", "argv_pair", "argv_reference"):
             assert PLANTED[name] in repeated.text, "a result is passed on"
-        said += [repr(await client.execute("fail", name)) for name in ("exits", "refuses")]
+        said += [whole(await client.execute("fail", name)) for name in ("exits", "refuses")]
         task = await client.execute("fail", "loud", timeout_ms=0)
-        said.append(repr(task))
+        said.append(whole(task))
         await happened(client, "task_failed")
-        said.append(repr(await client.call("get_task_result", task_id=task.task)))
-        said.append(repr(await client.call("list_tasks", include_completed=True)))
-        said.append(repr(await client.execute("crash", "loud")))
+        said.append(whole(await client.call("get_task_result", task_id=task.task)))
+        said.append(whole(await client.call("list_tasks", include_completed=True)))
+        said.append(whole(await client.execute("crash", "loud")))
         await happened(client, "process_crashed")
-        said.append(repr(await client.call("reconnect_server", server="refuses")))
+        said.append(whole(await client.call("reconnect_server", server="refuses")))
         await client.connected("loud")
         argv = loud(tmp_path, "serve")["args"][:2]
         for mode in ("serve", "exit", "refuse"):
             more = ["--secret", PLANTED["late_argv"]]
             said.append(
-                repr(
+                whole(
                     await client.call(
                         "add_server",
                         name=f"late-{mode}",
@@ -276,7 +280,7 @@ async def test_a_loud_server_on_stdio_tells_nobody(tmp_path: Path):
                     )
                 )
             )
-        said.append(repr(await client.execute("fail", "late-serve")))
+        said.append(whole(await client.execute("fail", "late-serve")))
         said += await everything_said(client, made)
     assert leaks([*said, *await everything_left(client, made)]) == []
 
@@ -294,7 +298,7 @@ async def test_no_number_of_servers_that_a_model_adds_makes_room_for_a_leak(tmp_
         refused = await client.call(
             "add_server", name="many", url="http://127.0.0.1:9/", headers=many
         )
-        assert "secret values" in repr(refused)
+        assert "secret values" in whole(refused)
         script = loud(tmp_path, "serve")["args"][0]
         await client.call(
             "add_server",
@@ -303,7 +307,7 @@ async def test_no_number_of_servers_that_a_model_adds_makes_room_for_a_leak(tmp_
             args=[script, "serve", "--secret", PLANTED["late_argv"]],
             env={"LATE_TOKEN": PLANTED["late_env"]},
         )
-        said = [repr(await client.execute("fail", name)) for name in ("first", "late")]
+        said = [whole(await client.execute("fail", name)) for name in ("first", "late")]
         assert all("call_failed" in text for text in said)
         said += await everything_said(client, made)
     assert leaks([*said, *await everything_left(client, made)]) == []
@@ -381,16 +385,16 @@ async def test_a_loud_server_behind_a_url_tells_nobody(tmp_path: Path):
         async with proxy(made) as client:
             await client.connected("web", "held")
             said = [
-                repr(await client.execute(tool, name))
+                whole(await client.execute(tool, name))
                 for name in ("web", "held")
                 for tool in ("fail", "refuse")
             ]
             said += [
-                repr(await client.execute("fail", name)) for name in ("plain", "coded", "busy")
+                whole(await client.execute("fail", name)) for name in ("plain", "coded", "busy")
             ]
             for kind in ("plain", "coded"):
                 said.append(
-                    repr(
+                    whole(
                         await client.call(
                             "add_server", name=f"late-{kind}", **_expanded(made.servers[kind])
                         )
@@ -461,6 +465,56 @@ async def test_no_command_shows_a_secret(tmp_path: Path, arguments: list[str]):
     assert ran.out or ran.err
     assert "Traceback (most recent call last):\n  File" not in ran.err
     assert leaks([ran.out, ran.err]) == []
+
+
+NEIGHBOUR = {
+    "command": "npx",
+    "args": ["mcp-remote", f"https://remote.example/s/{PLANTED['argv_path']}/mcp", "--token"],
+    "env": {"GH_TOKEN": PLANTED["env"], "DB_PASSWORD": PLANTED["quoted"]},
+}
+REMOTE = {
+    "url": f"https://remote.example/mcp?token={PLANTED['query']}",
+    "headers": {"X-Anything": PLANTED["header"], "Authorization": f"Bearer {PLANTED['bearer']}"},
+}
+NEIGHBOUR["args"].append(PLANTED["argv_flag"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["install", "cursor"],
+        ["install", "cursor", "--name", "zz"],
+        ["uninstall", "cursor"],
+        ["config", "add", "new", "--env", f"MY_TOKEN={PLANTED['late_env']}", "--", "x"],
+        ["config", "remove", "one"],
+        ["config", "import", "cursor"],
+        ["config", "import", "cursor", "--replace"],
+    ],
+    ids=" ".join,
+)
+async def test_a_dry_run_shows_no_secret_of_a_neighbour(tmp_path: Path, arguments: list[str]):
+    home = Home(tmp_path / "home")
+    home.write({"zero": REMOTE, "one": NEIGHBOUR, "two": REMOTE})
+    home.config.write_text(json.dumps(json.loads(home.config.read_text()), indent=2))
+    theirs = home.path / ".cursor" / "mcp.json"
+    theirs.parent.mkdir()
+    servers = {"emceepee": {"command": sys.executable, "args": ["-m", "emceepee_stdio"]}}
+    servers |= {"near": NEIGHBOUR, "nearer": REMOTE}
+    theirs.write_text(json.dumps({"mcpServers": servers}, indent=2))
+    ran = (await home.run(*arguments[:2], "--dry-run", *arguments[2:])).well()
+    assert "@@" in ran.out
+    assert leaks([ran.out, ran.err]) == []
+    exact = await home.run(*arguments[:2], "--dry-run", "--show-secrets", *arguments[2:])
+    exact.said("at a terminal only")
+
+
+def test_a_person_sees_the_exact_change_when_they_ask_for_it(tmp_path: Path):
+    home = Home(tmp_path / "home")
+    home.write({"one": REMOTE})
+    arguments = ("config", "remove", "one", "--dry-run", "--show-secrets")
+    with home.screen(*arguments, columns=2000) as screen:
+        assert screen.wait() == 0
+        assert PLANTED["header"] in screen.raw
 
 
 async def test_a_result_that_repeats_a_secret_is_passed_on(tmp_path: Path):

@@ -41,10 +41,16 @@ INVALID = (
     b"\x1b[31m",
     b"\r",
     b"\x85",
+    b"\xc2\x9b2J",
+    b"\xe2\x80\xae",
+    b"\xe3\x85\xa4",
+    b"\xe2\xa0\x80",
+    b"-----BEGIN PRIVATE KEY-----",
 )
 VALUES = (
     *(b"null", b"true", b"[]", b"{}", b'""', b"0", b"-1", b"1.5", b'"x"', b"[null]", b'{"":{}}'),
     *(b'{"a":1,"a":2}', b'"\\ud800"', b"1e400", b"[[[[[[[[[[]]]]]]]]]]"),
+    *(b'"javascript:alert(1)"', b'"file:///etc/passwd"', b'"http://[::1"'),
 )
 # Depths around the one at which readers of JSON give up are tried one by one elsewhere.
 DEPTHS = (2, 30, 250, 480, 900, 940, 1_010, 5_000, 60_000)

@@ -20,9 +20,17 @@ from emceepee_stdio.front import hello
 from emceepee_stdio.front.front import Front
 from emceepee_stdio.front.protocol import Protocol, Refused
 from emceepee_stdio.ids import Ids
-from emceepee_stdio.journal import Journal
+from emceepee_stdio.journal import (
+    Journal,
+    PrivateKeyLines,
+    Secrets,
+    given_secrets,
+    redact_text,
+)
+from emceepee_stdio.journal.redact import MARKER
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Environment
+from emceepee_stdio.visible_text import harmless_json, spelled_out
 from emceepee_stdio.wire.codec import Malformed, Notification, Request, RequestId
 from emceepee_stdio.wire.peer import Outcome, OutgoingRequest, Peer, method_not_found
 from tests.fuzz.mutate import Mutator, load, names_a_number_between
@@ -173,6 +181,21 @@ def test_a_garbled_stream_of_events_reads_the_same_in_whatever_pieces_it_comes(
     assert in_pieces == events
     assert (cut.last_id, cut.retry) == (whole.last_id, whole.retry)
     assert events[-1].data == b"last"
+
+
+@MORE
+@given(seed=SEEDS, secret=st.text(min_size=6, max_size=30))
+def test_garbage_is_shown_without_what_is_secret_and_without_what_steers(
+    seed: int, secret: str
+) -> None:
+    known, keys = Secrets(), PrivateKeyLines()
+    known.add(given_secrets(env={"TOKEN": secret}, url=f"https://h/token/{secret}?key={secret}"))
+    for line in garbage(SERVER, seed):
+        text = line.decode(errors="replace")
+        hidden = redact_text(known.mask(keys.hide(f"{text}{secret}{text}")))
+        assert secret in text or secret in MARKER or secret not in hidden
+        assert spelled_out(text).isprintable()
+        assert json.loads(harmless_json(json.dumps(text, ensure_ascii=False))) == text
 
 
 # The greeting and the front behind it

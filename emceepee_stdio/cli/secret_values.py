@@ -1,0 +1,72 @@
+"""Secrets in what a command shows: hidden, unless the person asks for them at a terminal."""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, cast
+
+import typer
+
+from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.config.edit import Change, EditRefused
+from emceepee_stdio.config.fields import is_list, is_object
+
+__all__ = ["HIDDEN", "ShowSecretsOption", "require_terminal", "show_changes"]
+
+ShowSecretsOption = Annotated[
+    bool, typer.Option("--show-secrets", help="Show secrets as well; at a terminal only.")
+]
+_STREAMS = (0, 1, 2)
+HIDDEN = "Secrets are hidden; --show-secrets shows them, at a terminal."
+
+
+def require_terminal(*, show_secrets: bool) -> None:
+    """Only a person may see them: what goes into a pipe is read by a program, or kept."""
+    if show_secrets and not all(map(os.isatty, _STREAMS)):
+        raise EditRefused(
+            "Secrets are shown at a terminal only.",
+            hint="Run the command yourself, at a terminal, or leave --show-secrets out.",
+        )
+
+
+def show_changes(
+    changes: Sequence[Change], entries: Iterable[object], terminal: Terminal, *, show_secrets: bool
+) -> None:
+    """Each change as a diff. `entries` are the servers in these files, whose secrets are hidden."""
+    require_terminal(show_secrets=show_secrets)
+    diffs = [change.diff() for change in changes]
+    shown = diffs if show_secrets else _without_secrets(diffs, entries)
+    for text in shown:
+        terminal.diff(text)
+    if shown != diffs:
+        terminal.note(HIDDEN)
+
+
+def _without_secrets(diffs: Sequence[str], entries: Iterable[object]) -> list[str]:
+    # The patterns cost start-up, and are only for a dry run.
+    from emceepee_stdio.journal import Secrets, redact_text  # noqa: PLC0415 - see above
+
+    known = Secrets()
+    known.add(secret for entry in entries for secret in _secrets_of(entry))
+    return [
+        "".join(redact_text(line) for line in known.mask(text).splitlines(keepends=True))
+        for text in diffs
+    ]
+
+
+def _secrets_of(value: object) -> Iterator[str]:
+    """In an entry of any client: variables, headers, addresses and arguments, at any depth."""
+    from emceepee_stdio.journal import given_secrets  # noqa: PLC0415 - see the caller
+
+    if is_list(value):
+        yield from given_secrets(argv=[item for item in value if isinstance(item, str)])
+    items = value.items() if is_object(value) else enumerate(value) if is_list(value) else ()
+    for key, item in items:
+        name = str(key).lower()
+        if is_object(item) and name.endswith(("env", "headers")):
+            strings = {n: v for n, v in item.items() if isinstance(v, str)}
+            is_env = name.endswith("env")
+            yield from given_secrets(env=strings) if is_env else given_secrets(headers=strings)
+        elif isinstance(item, str) and name.endswith("url"):
+            yield from given_secrets(url=item)
+        else:
+            yield from _secrets_of(cast("object", item))
