@@ -154,9 +154,8 @@ def _answer(store: TrustStore, wanted: str, terminal: Terminal, *, show_secrets:
         terminal.line("Refused, and forgotten.")
         raise typer.Exit(FAILED)
     clock = Clock()
-    if found.tools is not None and found.identity is not None:
-        store.pin(found.identity, found.tools)
-        store.settle(found.digest)
+    if found.tools is not None:
+        store.agree(found)
     else:
         text = _without_secrets(found)
         what = _line(text, "Command") or _line(text, "Address")

@@ -330,4 +330,5 @@ class _Patient:
 def _changed(changes: Changes) -> str:
     parts = [("changed", tuple(changes.changed)), ("added", changes.added)]
     parts.append(("removed", changes.removed))
+    parts.append(("changed", ("its instructions",) if changes.instructions else ()))
     return "; ".join(f"{what} {', '.join(tools)}" for what, tools in parts if tools)

@@ -16,7 +16,7 @@ from emceepee_stdio.config import Config, RestartOverrides, ServerConfig, Settin
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal, redact_text
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.session.server_registry import Origin
+from emceepee_stdio.session.server_registry import Admission
 from emceepee_stdio.wire.memory_protection import protect_memory
 from emceepee_stdio.wire.process import StopTimes
 
@@ -38,7 +38,7 @@ class OneShotSession:
         """A server that has begun to connect, and is not started again when it fails."""
         once = msgspec.structs.replace(server, lazy=False, restart=RestartOverrides(attempts=0))
         servers = self.runtime.servers
-        return await servers.add(once, self.runtime.group(), origin=Origin.CONFIGURATION)
+        return await servers.add(Admission.configured(once), self.runtime.group())
 
     def shown(self, text: str) -> str:
         """What may be shown of what a server says."""

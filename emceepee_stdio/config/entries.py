@@ -124,13 +124,15 @@ class Entries:
             return
         self._names.add(name)
         try:
-            server = self._read(name, entry, path)
+            server, is_off = self._read(name, entry, path)
         except ConfigInvalid as error:
             self._disable(name, error.fact)
             return
-        if server is None:
+        if server is None or is_off:
             reason = f"{path} is switched off in the configuration."
-            self.disabled.append(BrokenServer(name=name, reason=reason, switched_off=True))
+            self.disabled.append(
+                BrokenServer(name=name, reason=reason, switched_off=True, config=server)
+            )
         elif server.command is not None and starts_emceepee(server.command, server.args):
             self.warnings.append(f"{path} is skipped: it would start emceepee behind itself.")
         else:
@@ -144,12 +146,19 @@ class Entries:
     def _disable(self, name: str, reason: str) -> None:
         self.disabled.append(BrokenServer(name=label(name), reason=reason))
 
-    def _read(self, name: str, entry: object, path: str) -> ServerConfig | None:
-        """The server, or None if the person switched it off."""
+    def _read(self, name: str, entry: object, path: str) -> tuple[ServerConfig | None, bool]:
+        """The server, and whether the person switched it off; then it need not be readable."""
         members = fit(entry, dict[str, object], path=path)
         given = self._given(_flat(members), path)
-        if _switched_off(given, path):
-            return None
+        is_off = _switched_off(given, path)
+        try:
+            return self._server(name, given, path), is_off
+        except ConfigInvalid:
+            if is_off:
+                return None, True
+            raise
+
+    def _server(self, name: str, given: Mapping[str, Given], path: str) -> ServerConfig:
         hints = hints_of(ServerEntry)
         values: dict[str, object] = {"name": name}
         for field, (key, value) in given.items():

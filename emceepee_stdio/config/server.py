@@ -180,3 +180,4 @@ class BrokenServer(Struct, frozen=True, kw_only=True):
     name: str
     reason: str
     switched_off: bool = False
+    config: ServerConfig | None = None  # of one that is switched off, where it can be read

@@ -118,6 +118,8 @@ class ConsentRequests:
                 await found.answered.wait()
         finally:
             found.waiting -= 1
+            if not found.waiting:  # whoever asked keeps the answer from here on
+                self._agreed.pop(digest, None)
         return found.decision
 
     async def _send(self, question: _Open, text: str, digest: str, on_late: OnLate) -> None:
@@ -136,6 +138,7 @@ class ConsentRequests:
             question.answered.set()
         if not question.waiting and question.decision in _AGREEMENTS:
             await on_late(question.decision is Decision.AGREED)
+            self._agreed.pop(digest, None)
 
     async def _decision(self, request: OutgoingRequest) -> Decision:
         try:

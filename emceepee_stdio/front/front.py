@@ -58,6 +58,7 @@ class Front:
     ) -> None:
         self._runtime = runtime
         self._protocol = protocol
+        runtime.session.word = protocol.word
         self._tasks = tasks
         self._started = False
         self.peer = Peer(

@@ -97,7 +97,7 @@ def _read(line: bytes) -> dict[str, object] | None:
     if b"\\ud" in line.lower():  # half a character, perhaps
         return None
     try:
-        message = json.loads(line, parse_float=_finite)
+        message = json.loads(line.decode(), parse_float=_finite)  # of bytes it reads halves, too
     except (ValueError, RecursionError):
         return None
     if not isinstance(message, dict):

@@ -62,9 +62,10 @@ def _blocks(session: Session, lease: Lease, events: list[dict[str, object]]) -> 
         told: dict[str, object] = {"events_since_last_response": events}
         if lease.remaining:
             told["events_remaining"] = lease.remaining
+        told["word"] = session.word
         blocks.append(text_block(to_json(told).decode()))
     if session.requests.open:
-        pending = {"pending_client_action": pending_client(session)}
+        pending = {"pending_client_action": pending_client(session), "word": session.word}
         blocks.append(text_block(to_json(pending).decode()))
     return blocks
 

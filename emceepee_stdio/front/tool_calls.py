@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import UNSET, Raw, UnsetType
 
-from emceepee_stdio.errors import CallFailed, ProxyError
+from emceepee_stdio.errors import CallFailed, InvalidArguments, ProxyError
 from emceepee_stdio.front.client_requests import ClientRequests
 from emceepee_stdio.front.consent import (
     ConsentRequests,
@@ -86,6 +86,14 @@ class _Call(msgspec.Struct):
 _read_call = msgspec.json.Decoder(_Call).decode
 _read_meta = msgspec.json.Decoder(Meta | None).decode
 _read_keys = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def _refuse_the_word() -> Reply:
+    """Whoever tells it to a server cannot know our blocks by it any more."""
+    raise InvalidArguments(
+        "The arguments hold the word by which you know emceepee's own blocks.",
+        hint="Leave it out: it is for nobody but you.",
+    )
 
 
 class ToolCalls:
@@ -172,6 +180,8 @@ class ToolCalls:
         self._calls[request.id] = call
         arguments = None if asked.arguments in (UNSET, _NULL) else asked.arguments
         work: Work = partial(tool.call, self._runtime, arguments, call)
+        if self._protocol.word.encode() in bytes(request.params or b""):
+            work = _refuse_the_word
         if not self._runtime.configured.is_known:
             work = partial(self._once_known, work)
         self._proceed(call, work)

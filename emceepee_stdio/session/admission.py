@@ -4,10 +4,12 @@ By the policy it is let in, turned away, or put to a person: through the client 
 else by `emceepee approve`. What the model says never counts as consent.
 """
 
+import hashlib
+import hmac
 import shlex
 import socket
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,7 +17,7 @@ import anyio
 import anyio.to_thread
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Policy, ServerConfig
+from emceepee_stdio.config import Config, ServerConfig
 from emceepee_stdio.errors import InvalidArguments, NeedsApproval, PolicyDenied
 from emceepee_stdio.journal import Journal, JournalEvent, redact_argv, redact_url
 from emceepee_stdio.session.client_calls import Call, Decision
@@ -24,6 +26,7 @@ from emceepee_stdio.trust.addresses import AddressRule, Area, area_of, named_are
 from emceepee_stdio.trust.approval_request import ApprovalRequest, approval_request_for, shown
 from emceepee_stdio.trust.sealing import seal
 from emceepee_stdio.trust.store import Pending, TrustStore
+from emceepee_stdio.trust.targets import target_id
 from emceepee_stdio.wire.environment import child_directory, child_environment, resolve_command
 from emceepee_stdio.wire.program import ProgramFile
 
@@ -39,6 +42,20 @@ _MAX_REFUSALS = 10_000  # each is one question that a person answered; bounds th
 _MAX_UNANSWERED = 50  # questions without consent: after so many the model will not get it
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Standing:
+    """What people have decided so far. `digest` is what they would be asked about.
+
+    `objection` is what they decided otherwise, about its name or about the same target; then only
+    an agreement counts that was given in the face of it.
+    """
+
+    digest: str
+    known: bool
+    approval: str | None = None
+    objection: str | None = None
+
+
 class AdmissionControl:
     """Decides about one server at a time; several may wait for a person."""
 
@@ -46,53 +63,75 @@ class AdmissionControl:
         self,
         store: TrustStore,
         *,
-        policy: Callable[[], Policy],
-        configured: Callable[[], Sequence[ServerConfig]],
+        config: Callable[[], Config],
         environment: Environment,
         clock: Clock,
         journal: Journal,
     ) -> None:
         self._store = store
-        self._policy = policy
-        self._configured = configured
+        self._config = config
         self._environment = environment
         self._clock = clock
         self._journal = journal
-        self._agreed: set[str] = set()
+        self._agreed: set[str] = set()  # for this session; what is remembered is in the store
+        self._under_way = 0
+        # Since a call that is under way was judged: what was agreed to, and whether for good.
+        self._just_agreed: dict[str, str | None] = {}
         self._refused: set[str] = set()
         self._unanswered = 0
 
     def __repr__(self) -> str:
-        return f"<AdmissionControl {self._policy().mode}>"
+        return f"<AdmissionControl {self._mode()}>"
 
-    async def admit(
-        self, config: ServerConfig, call: Call, *, replaced: RegisteredServer | None = None
-    ) -> Admission:
+    def _mode(self) -> str:
+        return self._config().settings.policy.mode
+
+    def taken_back(self, members: Iterable[RegisteredServer]) -> list[RegisteredServer]:
+        """Those that are here by an agreement that a person has taken back. Blocking."""
+        granted = {approval.digest for approval in self._store.granted()}
+        return [
+            member
+            for member in members
+            if member.admission.approval is not None and member.admission.approval not in granted
+        ]
+
+    async def admit(self, config: ServerConfig, call: Call) -> Admission:
         """Let it in, or raise; may wait for a person as long as the client waits for us."""
-        mode = self._policy().mode
+        self._under_way += 1
+        try:
+            return await self._decide(config, call)
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._just_agreed.clear()
+
+    async def _decide(self, config: ServerConfig, call: Call) -> Admission:
+        mode = self._mode()
         if mode == "allow":
-            return Admission("policy allow")
+            return _admitted(config, "policy allow")
         if mode == "deny":
             self._record(JournalEvent.APPROVAL_DENIED, config, reason="policy deny")
             raise PolicyDenied(f"{config.name} was not added: by policy no model adds servers.")
         program = await anyio.to_thread.run_sync(self._program, config)
         approval = self._approval_request(config, program)
         rule, obstacle = await anyio.to_thread.run_sync(_way, config)
-        if replaced is not None and replaced.origin is Origin.CONFIGURATION:
-            obstacle = f"It takes the place of {shown(config.name)}, which you configured."
+        standing = await anyio.to_thread.run_sync(self._standing, config, approval)
+        obstacle = standing.objection or obstacle
         if mode == "auto" and config.url is not None and obstacle is None:
-            return Admission("policy auto", rule)
-        digest = await anyio.to_thread.run_sync(self._known, approval)
-        if digest is None:
-            return Admission("known to a person", rule, program)
+            return _admitted(config, "policy auto", rule)
+        if standing.known or standing.digest in self._just_agreed:
+            approval_id = standing.approval or self._just_agreed.get(standing.digest)
+            return _admitted(
+                config, "known to a person", rule, program=program, approval=approval_id
+            )
         if call.consent is None and mode == "auto" and config.url is None and obstacle is None:
             # Hosts that cannot ask for us ask the person themselves before every call.
             self._record(JournalEvent.APPROVAL_SKIPPED, config)
-            return Admission("not asked: this client cannot ask for us", program=program)
+            return _admitted(config, "not asked: this client cannot ask for us", program=program)
         if obstacle is not None:
             approval = _with_remark(approval, obstacle)
-        await self._ask(config, approval, digest, call)
-        return Admission("a person agreed", rule, program)
+        granted = await self._ask(config, approval, standing.digest, call)
+        return _admitted(config, "a person agreed", rule, program=program, approval=granted)
 
     async def _ask(
         self,
@@ -100,8 +139,8 @@ class AdmissionControl:
         approval: ApprovalRequest,
         digest: str,
         call: Call,
-    ) -> None:
-        """Return when the person agrees; raise otherwise."""
+    ) -> str | None:
+        """The agreement, if it is remembered, when the person agrees; raise otherwise."""
         if digest in self._refused:
             raise PolicyDenied(
                 f"{config.name} was not added: the same was refused before in this session.",
@@ -119,11 +158,12 @@ class AdmissionControl:
                 text,
                 digest,
                 on_ask=lambda: self._before_asking(config),
-                on_late=lambda kept: self._remember(config, digest, kept=kept),
+                on_late=lambda kept: self._remember_late(config, digest, kept=kept),
             )
         match decision:
             case Decision.AGREED | Decision.AGREED_ONCE:
-                await self._remember(config, digest, kept=decision is Decision.AGREED)
+                kept = await self._remember(config, digest, kept=decision is Decision.AGREED)
+                return digest if kept else None
             case Decision.REFUSED:
                 self._record(JournalEvent.APPROVAL_DENIED, config, reason="the person refused")
                 if len(self._refused) < _MAX_REFUSALS:
@@ -200,22 +240,47 @@ class AdmissionControl:
             passed={name: around.environ.get(name, "") for name in config.pass_env},
         )
 
-    def _known(self, approval: ApprovalRequest) -> str | None:
-        """The hash to ask about; None for what is in the configuration, or was agreed to."""
+    def _standing(self, config: ServerConfig, approval: ApprovalRequest) -> _Standing:
         key = self._store.key()
         digest = approval.digest(key)
-        if digest in self._agreed or self._store.is_approved(digest):
-            return None
-        for server in self._configured():
-            try:
-                if self._approval_request(server, self._program(server)).digest(key) == digest:
-                    return None
-            except Exception:  # noqa: BLE001, S112 - one that cannot be resolved is not this one
-                continue
-        return digest
+        objection = self._objection(config, digest)
+        if objection is not None:
+            digest = hmac.new(key, f"{digest} {objection}".encode(), hashlib.sha256).hexdigest()
+        if digest in self._agreed:
+            return _Standing(digest=digest, known=True, objection=objection)
+        if self._store.is_approved(digest):
+            return _Standing(digest=digest, known=True, approval=digest, objection=objection)
+        known = objection is None and any(
+            self._is_same(server, digest) for server in self._config().servers
+        )
+        return _Standing(digest=digest, known=known, objection=objection)
 
-    async def _remember(self, config: ServerConfig, digest: str, *, kept: bool) -> None:
-        self._agreed.add(digest)
+    def _objection(self, config: ServerConfig, digest: str) -> str | None:
+        """What the configuration says against it: by its name, or of the same target."""
+        key, current = self._store.key(), self._config()
+        name = shown(config.name)
+        for server in current.servers:
+            if server.name == config.name and not self._is_same(server, digest):
+                return f"It takes the place of {name}, which you configured."
+        for entry in current.disabled:
+            if entry.config and target_id(entry.config, key) == target_id(config, key):
+                return f"You have switched it off in the configuration, as {shown(entry.name)}."
+            if entry.name == config.name:
+                return f"It takes the place of {name}, which you configured."
+        return None
+
+    def _is_same(self, server: ServerConfig, digest: str) -> bool:
+        try:
+            wanted = self._approval_request(server, self._program(server))
+            return wanted.digest(self._store.key()) == digest
+        except Exception:  # noqa: BLE001 - one that cannot be resolved is not this one
+            return False
+
+    async def _remember_late(self, config: ServerConfig, digest: str, *, kept: bool) -> None:
+        await self._remember(config, digest, kept=kept)
+
+    async def _remember(self, config: ServerConfig, digest: str, *, kept: bool) -> bool:
+        """For good where that is wanted and can be, else for this session; whether for good."""
         self._unanswered = 0
         self._record(JournalEvent.APPROVAL_GRANTED, config, remembered=kept)
         if kept:
@@ -227,6 +292,12 @@ class AdmissionControl:
                 )
             except OSError as error:
                 self._record(JournalEvent.APPROVAL_UNWRITABLE, config, error=str(error.strerror))
+                kept = False
+        if not kept:
+            self._agreed.add(digest)
+        if self._under_way:
+            self._just_agreed[digest] = digest if kept else None
+        return kept
 
     def _record(self, event: JournalEvent, config: ServerConfig, **data: object) -> None:
         data["target"] = _in_short(config)
@@ -234,6 +305,24 @@ class AdmissionControl:
 
     def _now(self) -> str:
         return self._clock.iso(self._clock.now())
+
+
+def _admitted(
+    config: ServerConfig,
+    grounds: str,
+    rule: AddressRule | None = None,
+    *,
+    program: ProgramFile | None = None,
+    approval: str | None = None,
+) -> Admission:
+    return Admission(
+        config=config,
+        origin=Origin.CLIENT,
+        grounds=grounds,
+        rule=rule,
+        program=program,
+        approval=approval,
+    )
 
 
 def _in_short(config: ServerConfig) -> str:

@@ -16,7 +16,7 @@ from emceepee_stdio.config import BrokenServer, Config, ServerConfig
 from emceepee_stdio.config.source import Source
 from emceepee_stdio.errors import ConfigInvalid, ProxyError
 from emceepee_stdio.journal import Journal, JournalEvent
-from emceepee_stdio.session.server_registry import Origin, Servers
+from emceepee_stdio.session.server_registry import Admission, Origin, RegisteredServer, Servers
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import EventType
 
@@ -117,7 +117,7 @@ class Configured:
         gone = [
             name
             for name in self._servers.names()
-            if self._is_ours(name) and name not in wanted and not _is_mistaken(broken.get(name))
+            if self._ours(name) and name not in wanted and not _is_mistaken(broken.get(name))
         ]
         async with anyio.create_task_group() as removals:
             for name in gone:
@@ -132,7 +132,7 @@ class Configured:
         """In the place of what the configuration said before; what the client put there stays."""
         try:
             backend = await self._servers.add(
-                server, tasks, origin=Origin.CONFIGURATION, replace=self._is_ours(server.name)
+                Admission.configured(server), tasks, replacing=self._ours(server.name)
             )
         except ProxyError as error:
             self._servers.broken[server.name] = BrokenServer(
@@ -151,9 +151,9 @@ class Configured:
         await self._servers.remove(name, by=by)
         self._session.tell(EventType.SERVER_REMOVED, server=name, data={"by": by.value})
 
-    def _is_ours(self, name: str) -> bool:
+    def _ours(self, name: str) -> RegisteredServer | None:
         member = self._servers.members.get(name)
-        return member is not None and member.origin is Origin.CONFIGURATION
+        return member if member is not None and member.origin is Origin.CONFIGURATION else None
 
     def _warn(self, config: Config) -> None:
         for warning in config.warnings:

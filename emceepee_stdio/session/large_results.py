@@ -13,6 +13,7 @@ from emceepee_stdio.config import Settings
 from emceepee_stdio.errors import ResultTooLarge
 from emceepee_stdio.session.content_blocks import text_block
 from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.server_text import attributed_text
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.wire.codec import to_json
 
@@ -67,7 +68,7 @@ def stored_whole(session: Session, reply: Reply, limit: int) -> Reply:
     told = Reply.sentence(
         f"The result has {reply.size} bytes; a client is sent at most {limit} at a time. "
         "It is stored as the JSON of its content blocks.",
-        _where(stored.id, stored.chars),
+        _where(session, stored.id, stored.chars),
     )
     small = reply.meta is not None and len(bytes(reply.meta)) <= _MAX_META_BYTES
     return replace(told, is_error=reply.is_error, meta=reply.meta if small else None)
@@ -79,7 +80,7 @@ def kept_whole(session: Session, text: str, *, under: str) -> dict[str, object]:
         stored = session.results.put(text, now=session.clock.now(), under=under)
     except ResultTooLarge as error:
         return {"not_stored": str(error)}
-    return _where(stored.id, stored.chars)
+    return _where(session, stored.id, stored.chars)
 
 
 def page_chars(settings: Settings) -> int:
@@ -112,17 +113,17 @@ def _ends(session: Session, whole: str, chars: int) -> list[bytes]:
         facts: dict[str, object] = {"chars": len(whole)}
     else:
         note = f"The result has {len(whole)} characters; here are both ends of it."
-        facts = _where(stored.id, stored.chars)
+        facts = _where(session, stored.id, stored.chars)
     return [
-        text_block(head),
+        text_block(attributed_text(head)),
         text_block(f"… {len(whole) - len(head) - len(tail)} characters left out …"),
-        text_block(tail),
+        text_block(attributed_text(tail)),
         text_block(note),
         text_block(to_json(facts).decode()),
     ]
 
 
-def _where(result_id: str, chars: int) -> dict[str, object]:
+def _where(session: Session, result_id: str, chars: int) -> dict[str, object]:
     uri = f"{RESULTS}{result_id}"
     return {
         "stored_result": {
@@ -130,7 +131,8 @@ def _where(result_id: str, chars: int) -> dict[str, object]:
             "chars": chars,
             "read": f'read_resource(server="emceepee", uri="{uri}", offset=0, limit=20000)',
             "search": f'read_resource(server="emceepee", uri="{uri}", pattern="…")',
-        }
+        },
+        "word": session.word,
     }
 
 

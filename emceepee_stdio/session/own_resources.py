@@ -11,6 +11,7 @@ from emceepee_stdio.session.large_results import (
     whole_characters,
 )
 from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.session.server_text import attributed_text
 from emceepee_stdio.state.diagrams import diagrams
 
 __all__ = ["OWN", "read_own"]
@@ -31,7 +32,7 @@ def read_own(runtime: Runtime, uri: str) -> str:
     if uri == _STATUS:
         return json.dumps(_status(runtime))
     if uri.startswith(RESULTS):
-        return _stored(runtime, uri)
+        return attributed_text(_stored(runtime, uri))
     raise ResourceNotFound(
         f"The proxy has no resource {uri[:_SHOWN_URI_CHARS]!r}.",
         hint=f"It has {_DIAGRAMS} and {_STATUS}.",

@@ -16,7 +16,7 @@ from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.state import Task
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = ["progress_text", "promoted", "shown_arguments", "shown_task"]
+__all__ = ["progress_text", "promoted", "shown_arguments", "shown_task", "why_promoted"]
 
 _SHOWN_BYTES = 500  # of the arguments: enough to tell two tasks of one tool apart
 _READ_BYTES = 100_000  # larger arguments are not worth the time to look for secrets in them
@@ -79,30 +79,33 @@ def shown_task(task: Task, clock: Clock) -> dict[str, object]:
     return shown
 
 
-def promoted(
-    task: Task,
-    reason: str,
-    *,
-    raisers: Sequence[object],
-    call: object,
-    note: str | None,
-    working: Iterable[Task],
-    elicitations: Sequence[object],
-    clock: Clock,
-) -> Reply:
-    """The answer in the place of a result. `raisers` are the calls behind its server's questions.
+def why_promoted(task: Task, raisers: Sequence[object], call: object) -> str:
+    """Why a call became a task. `raisers` are the calls behind its server's questions.
 
     A raiser of None is a question of which that is not known.
     """
     if call in raisers:
-        why = f"{task.server} asks a question before it goes on with {task.tool}: answer it, "
-    elif raisers:
-        why = (
+        return f"{task.server} asks a question before it goes on with {task.tool}: answer it, "
+    if raisers:
+        return (
             f"{task.tool} on {task.server} is still running; {task.server} has a question open: "
             "answer it, "
         )
-    else:
-        why = f"{task.tool} on {task.server} is still running: go on with other things, "
+    return f"{task.tool} on {task.server} is still running: go on with other things, "
+
+
+def promoted(
+    task: Task,
+    reason: str,
+    *,
+    why: str,
+    note: str | None,
+    working: Iterable[Task],
+    elicitations: Sequence[object],
+    word: str,
+    clock: Clock,
+) -> Reply:
+    """The answer in the place of a result; `working` and `elicitations` are its server's."""
     return Reply.sentence(
         f"{why}then call await_activity or get_task_result with task_id {task.id}."
         + (f" {note}" if note else ""),
@@ -113,5 +116,6 @@ def promoted(
                 "tasks": [shown_task(other, clock) for other in working],
                 "elicitations_for_server": elicitations,
             },
+            "word": word,
         },
     )

@@ -11,6 +11,7 @@ from msgspec import Raw
 from emceepee_stdio.backends.result_types import task_refused
 from emceepee_stdio.errors import CallFailed, ProxyError
 from emceepee_stdio.session.content_blocks import mended, text_block
+from emceepee_stdio.session.server_text import attributed, attributed_text
 from emceepee_stdio.wire.codec import to_json
 
 __all__ = ["RESOURCE", "Reply"]
@@ -77,14 +78,14 @@ class Reply:
 
     @classmethod
     def error(cls, error: ProxyError) -> "Reply":
-        return cls.text(str(error), is_error=True)
+        return cls.text(attributed_text(str(error)), is_error=True)
 
     @classmethod
     def contents(cls, result: Raw, *, server: str) -> "Reply":
         """What a resource holds: text as text, anything else embedded as it came."""
         try:
             contents = msgspec.json.decode(result, type=_Contents).contents
-            return cls(content=b",".join(map(_held, contents)))
+            return cls(content=attributed(b",".join(map(_held, contents))))
         except (msgspec.MsgspecError, RecursionError):
             raise CallFailed(f"{server} gave a resource without readable contents.") from None
 
@@ -104,7 +105,7 @@ class Reply:
         if parts.structured_content is not msgspec.UNSET:
             content = _with_structured(content, parts.structured_content)
         return cls(
-            content=content,
+            content=attributed(content),
             is_error=parts.is_error is True,
             meta=_object(parts.meta),
         )

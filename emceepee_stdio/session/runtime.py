@@ -50,6 +50,7 @@ class Runtime:
         self.ids = ids
         self.journal = journal
         self._environment = environment
+        self._follows_files = source is not None
         self.started_at = clock.now()
         self.session = Session(config.settings, clock=clock, ids=ids, journal=journal)
         handler = BackendHandler(self.session, target_of=self._target_of)
@@ -73,8 +74,7 @@ class Runtime:
         self.trust = TrustStore(environment.trust)
         self.admission = AdmissionControl(
             self.trust,
-            policy=lambda: self.configured.config.settings.policy,
-            configured=lambda: self.configured.config.servers,
+            config=lambda: self.configured.config,
             environment=environment,
             clock=clock,
             journal=journal,
@@ -108,6 +108,23 @@ class Runtime:
         if found:
             processes = [f"{left.pid} {left.name}" for left in found]
             self.journal.record(JournalEvent.LEFTOVERS, processes=processes)
+
+    async def _watch_approvals(self) -> None:
+        """What was let in on a person's word goes when they take it back."""
+        stamp = None
+        while True:
+            await anyio.sleep(self.settings.fixed.config_poll_s)
+            now = await anyio.to_thread.run_sync(self.trust.stamp, abandon_on_cancel=True)
+            if now == stamp:
+                continue
+            stamp = now
+            members = list(self.servers.members.values())
+            for member in await anyio.to_thread.run_sync(self.admission.taken_back, members):
+                name = member.config.name
+                if self.servers.members.get(name) is member:
+                    await self.servers.remove(name)
+                    data = {"by": "a person, who took the agreement back"}
+                    self.session.tell(EventType.SERVER_REMOVED, server=name, data=data)
 
     def _tell_tools(self, server: str, data: Mapping[str, object]) -> None:
         self.session.tell(
@@ -149,6 +166,8 @@ class Runtime:
 
     async def connect_configured(self) -> None:
         """Start what the configuration names, and keep it as the file says from then on."""
+        if self._follows_files:
+            self.group().start_soon(self._watch_approvals)
         told = self._environment.environ.get(DEPTH, "0")
         depth = max(int(told[:_DEPTH_DIGITS]) if told.isdecimal() else 0, proxies_above())
         if depth >= _MAX_DEPTH:

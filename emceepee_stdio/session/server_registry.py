@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
@@ -35,16 +34,31 @@ from emceepee_stdio.errors import (
 )
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import MOST_GIVEN, JournalEvent, Secrets, given_secrets
+from emceepee_stdio.session.registered_server import (
+    Admission,
+    ListedTools,
+    OnChange,
+    OnTools,
+    Origin,
+    RegisteredServer,
+)
 from emceepee_stdio.session.suggestions import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
 from emceepee_stdio.state import RestartPolicy
-from emceepee_stdio.trust.addresses import AddressRule
 from emceepee_stdio.wire.orphans import bury_orphans, end_orphans
 from emceepee_stdio.wire.process import StopTimes
 from emceepee_stdio.wire.program import ProgramFile
 from emceepee_stdio.wire.stragglers import owner_mark
 from emceepee_stdio.wire.watchdog import Watchdog
 
-__all__ = ["OWN_NAME", "Admission", "Environment", "Origin", "RegisteredServer", "Servers"]
+__all__ = [
+    "OWN_NAME",
+    "Admission",
+    "Environment",
+    "ListedTools",
+    "Origin",
+    "RegisteredServer",
+    "Servers",
+]
 
 OWN_NAME = "emceepee"
 
@@ -59,38 +73,6 @@ class Environment:
     uniform: Callable[[float, float], float]
     trust: Path
     roots: Sequence[Mapping[str, str]] = field(default_factory=tuple)
-
-
-OnTools = Callable[[ServerConfig, Sequence[Mapping[str, object]], Callable[..., object]], None]
-
-
-class Origin(StrEnum):
-    """Who asked for a server."""
-
-    CONFIGURATION = "configuration"
-    CLIENT = "client"
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """That a server may come in: on what grounds, to which addresses, from which file."""
-
-    grounds: str
-    rule: AddressRule | None = None
-    program: ProgramFile | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisteredServer:
-    """One server: what it was made from, on whose word, and the backend to it."""
-
-    config: ServerConfig
-    origin: Origin
-    backend: Backend
-    admission: Admission | None = None
-
-
-OnChange = Callable[[JournalEvent, RegisteredServer, Origin], None]
 
 
 class Servers:
@@ -129,7 +111,7 @@ class Servers:
         self.members: dict[str, RegisteredServer] = {}
         self.broken: dict[str, BrokenServer] = {}
         self.on_change: OnChange = lambda _kind, _member, _by: None
-        self.on_tools: OnTools = lambda _config, _tools, _start: None
+        self.on_tools: OnTools = lambda _listed, _start: None
 
     def __repr__(self) -> str:
         return f"<Servers {', '.join(self.members) or 'none'}>"
@@ -159,20 +141,22 @@ class Servers:
 
     async def add(
         self,
-        config: ServerConfig,
+        admission: Admission,
         tasks: TaskGroup,
         *,
-        origin: Origin,
-        admission: Admission | None = None,
-        replace: bool = False,
+        replacing: RegisteredServer | None = None,
     ) -> Backend:
-        """Start a backend; the same settings again are the same backend."""
+        """Start a backend; the same settings again are the same backend.
+
+        `replacing` is what it may take the place of: that, and nothing that came in meanwhile.
+        """
+        config = admission.config
         if config.name == OWN_NAME:
             raise InvalidArguments(
                 f"The name {OWN_NAME} is the proxy's own.", hint="Choose another."
             )
         given = list(self._given_secrets(config))
-        if origin is Origin.CLIENT and len(given) > MOST_GIVEN:
+        if admission.origin is Origin.CLIENT and len(given) > MOST_GIVEN:
             raise InvalidArguments(
                 f"{config.name} is given {len(given)} secret values; {MOST_GIVEN} at most can be "
                 "kept out of logs and errors.",
@@ -184,7 +168,7 @@ class Servers:
         while present := self.members.get(config.name):
             if present.config == config:
                 return present.backend
-            if not replace:
+            if present is not replacing:
                 raise ServerExists(f"{config.name} exists already, with other settings.")
             await self._take_out(config.name)
             replaced = True
@@ -206,11 +190,9 @@ class Servers:
             roots=lambda: self._environment.roots,
             options=self._link_options(config, tasks),
         )
-        member = self.members[config.name] = RegisteredServer(
-            config=config, origin=origin, backend=backend, admission=admission
-        )
+        member = self.members[config.name] = RegisteredServer(admission=admission, backend=backend)
         kind = JournalEvent.SERVER_CONFIG_UPDATED if replaced else JournalEvent.SERVER_CONFIG_ADDED
-        self.on_change(kind, member, origin)
+        self.on_change(kind, member, admission.origin)
         tasks.start_soon(self._run, backend)
         return backend
 
@@ -234,6 +216,26 @@ class Servers:
         except Exception as error:  # noqa: BLE001 - nothing of one backend may end the others
             line = f"{backend.name} was given up because of an unexpected error: {error!r}"
             self._emit(backend.name, LogLine(source=LogSource.PROTOCOL, text=line, level="error"))
+
+    def listed(self, name: str, tools: Sequence[Mapping[str, object]]) -> ListedTools | None:
+        """Tools as those of the server that has this name now; None when there is none."""
+        member = self.members.get(name)
+        if member is None:
+            return None
+        hello = member.backend.snapshot().hello
+        return ListedTools(
+            config=member.config,
+            origin=member.origin,
+            tools=tools,
+            instructions=None if hello is None else hello.instructions,
+        )
+
+    def _tools_listed(
+        self, config: ServerConfig, tools: Sequence[Mapping[str, object]], tasks: TaskGroup
+    ) -> None:
+        listed = self.listed(config.name, tools)
+        if listed is not None and listed.config is config:
+            self.on_tools(listed, tasks.start_soon)
 
     async def remove(self, name: str, *, by: Origin = Origin.CLIENT) -> None:
         member = await self._take_out(name)
@@ -263,10 +265,10 @@ class Servers:
         await anyio.to_thread.run_sync(self._watchdog.close)
 
     async def _channel_maker(
-        self, config: ServerConfig, admission: Admission | None
+        self, config: ServerConfig, admission: Admission
     ) -> Callable[[Emit], Channel]:
         if config.url is None:
-            program = None if admission is None else admission.program
+            program = admission.program
             return lambda emit: self._stdio_channel(config, emit, program)
         # The HTTP client costs start-up: it is loaded off the loop, with the first URL.
         http = await anyio.to_thread.run_sync(_load_http)
@@ -278,7 +280,7 @@ class Servers:
             connect=times.connect_ms / 1000,
             max_message=limits.line_bytes,
             times=http.HttpTimes(probe=self._settings.fixed.probe_s),
-            rule=None if admission is None else admission.rule,
+            rule=admission.rule,
         )
         return lambda emit: http.HttpChannel(
             config.name,
@@ -342,7 +344,7 @@ class Servers:
                 within=fixed.health_s,
                 misses=fixed.health_misses,
             ),
-            on_tools=lambda tools: self.on_tools(config, tools, tasks.start_soon),
+            on_tools=lambda tools: self._tools_listed(config, tools, tasks),
         )
 
 

@@ -26,7 +26,7 @@ from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal, JournalEvent, Secrets
 from emceepee_stdio.session.call_queue import CallQueue, no_place
 from emceepee_stdio.session.client_calls import Call, Calls
-from emceepee_stdio.session.promotion import progress_text, promoted, shown_arguments
+from emceepee_stdio.session.promotion import progress_text, promoted, shown_arguments, why_promoted
 from emceepee_stdio.session.questions import Questions, question_of
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.response_context import shown_elicitations
@@ -66,6 +66,7 @@ class Session:
         self.ids = ids
         self.journal = journal
         self.secrets = Secrets()
+        self.word = ""  # in every block of ours among a server's; the front has told it the client
         self.events = EventLog(new_id=ids, capacity=fixed.events, max_bytes=event_bytes(limits))
         self.tasks = Tasks(
             new_id=ids,
@@ -304,11 +305,11 @@ class Session:
             promoted(
                 task,
                 reason,
-                raisers=raisers,
-                call=call,
+                why=why_promoted(task, raisers, call),
                 note=call.note,
                 working=self.tasks.working(server=task.server),
                 elicitations=shown_elicitations(self, task.server),
+                word=self.word,
                 clock=self.clock,
             )
         )

@@ -16,6 +16,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.backends.base import NotTaken, RemoteError
+from emceepee_stdio.backends.lists import Kind
 from emceepee_stdio.config import Timeouts
 from emceepee_stdio.errors import (
     ProxyError,
@@ -150,7 +151,7 @@ def _send(
         if isinstance(outcome, NotTaken) and not again:
             call.proceed(partial(_send_again, runtime, backend, p, call, args))
         else:
-            call.proceed(partial(_answered, backend, p.tool, outcome))
+            call.proceed(partial(_answered, runtime, backend, p.tool, outcome))
 
     call.cancel_request = backend.send(request, on_done)
 
@@ -168,15 +169,17 @@ async def _check_pins(runtime: Runtime, backend: Backend, p: ExecuteTool) -> Non
     """Whether a person has seen this tool as it is, where that is asked for."""
     if runtime.pins.enforced:
         await _learn(backend, runtime)
-        member = runtime.servers.members.get(backend.name)
-        if member is not None:
-            await runtime.pins.check(member.config, p.tool)
+        tools = backend.lists.known(Kind.TOOLS)
+        listed = None if tools is None else runtime.servers.listed(backend.name, tools)
+        await runtime.pins.check(backend.name, listed, p.tool)
 
 
-def _answered(backend: Backend, tool: str, outcome: Raw | ProxyError) -> Result:
+def _answered(runtime: Runtime, backend: Backend, tool: str, outcome: Raw | ProxyError) -> Result:
     if isinstance(outcome, Raw):
         return Reply.result(outcome, server=backend.name)
     if isinstance(outcome, RemoteError):
+        if runtime.pins.enforced:  # the names of its other tools may be what nobody has seen
+            raise outcome
         return _refused(backend, tool, outcome)
     if isinstance(outcome, ServerDisconnected) and not isinstance(outcome, NotTaken):
         fact = f"{outcome.fact}\n{_repeatable(backend, tool)}"

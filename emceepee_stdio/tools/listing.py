@@ -72,13 +72,17 @@ class Found:
     items: list[Item] = field(default_factory=list[Item])
     failed: dict[str, str] = field(default_factory=dict[str, str])
     cut: list[str] = field(default_factory=list[str])
+    hidden: dict[str, str] = field(default_factory=dict[str, str])
 
     def failures(self) -> dict[str, object]:
-        shown: dict[str, object] = {"servers_that_failed": self.failed} if self.failed else {}
-        if self.cut:
-            said = f"Only its first {MAX_ITEMS} are listed."
-            shown["servers_with_more"] = dict.fromkeys(self.cut, said)
-        return shown
+        """The servers that did not answer, and what of the others is not shown."""
+        more = dict.fromkeys(self.cut, f"Only its first {MAX_ITEMS} are listed.")
+        told = {
+            "servers_that_failed": self.failed,
+            "servers_with_more": more,
+            "not_shown": self.hidden,
+        }
+        return {what: servers for what, servers in told.items() if servers}
 
     def fail(self, server: str, reason: str) -> None:
         cut = reason[: _REASON_CHARS - 2] + " …"
@@ -143,10 +147,7 @@ async def gather(runtime: Runtime, kind: str, servers: str, call: Call) -> Found
             return
         try:
             await _connected(backend, waits, within)
-            items = await _list(backend, kind, within)
-            if kind == "tools" and runtime.pins.enforced:
-                items = await runtime.pins.veiled(backend.name, items)
-            answers[backend.name] = items
+            answers[backend.name] = await _list(backend, kind, within)
             answered.set()
         except ProxyError as error:
             found.fail(backend.name, mask(str(error)))
@@ -166,10 +167,26 @@ async def gather(runtime: Runtime, kind: str, servers: str, call: Call) -> Found
                 asked.start_soon(ask, backend)
             tasks.start_soon(wait_no_longer)
         tasks.cancel_scope.cancel()
+    if kind == Kind.TOOLS and runtime.pins.enforced:
+        for name, tools in answers.items():
+            answers[name] = await _veiled(runtime, name, tools, found)
     found.items = [
         (backend.name, item) for backend in backends for item in answers.get(backend.name, ())
     ]
     return found
+
+
+async def _veiled(
+    runtime: Runtime, server: str, tools: Sequence[Mapping[str, object]], found: Found
+) -> Sequence[Mapping[str, object]]:
+    """What of the tools a person has seen, however they came to be known."""
+    listed = runtime.servers.listed(server, tools)
+    if listed is None:
+        return ()
+    veiled = await runtime.pins.veiled(listed)
+    if veiled.remark is not None:
+        found.hidden[server] = veiled.remark
+    return veiled.tools
 
 
 async def _chosen(runtime: Runtime, servers: str, found: Found) -> list[Backend]:

@@ -12,6 +12,7 @@ from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.content_blocks import mended, text_block
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.session.server_text import attributed
 from emceepee_stdio.session.suggestions import LISTED_NAMES, SHOWN_NAME_CHARS
 from emceepee_stdio.tools.listing import (
     ALL,
@@ -144,7 +145,9 @@ def _messages(result: Raw, *, server: str) -> Reply:
     except (msgspec.MsgspecError, RecursionError):
         raise CallFailed(f"{server} gave a prompt without readable messages.") from None
     head = {"description": prompt.description, "roles": [role for role, _ in said]}
-    blocks = [text_block(to_json(head).decode()), *(block for _, block in said)]
+    blocks = [text_block(to_json(head).decode())]
+    if said:
+        blocks.append(attributed(b",".join(block for _, block in said)))
     return Reply(content=b",".join(blocks))
 
 

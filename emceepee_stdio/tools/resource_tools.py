@@ -18,6 +18,7 @@ from emceepee_stdio.session.large_results import (
 from emceepee_stdio.session.own_resources import OWN, read_own
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.session.server_text import attributed_text
 from emceepee_stdio.tools.listing import (
     ALL,
     Cursor,
@@ -162,7 +163,7 @@ async def _read_stored(runtime: Runtime, p: ReadResource) -> Reply:
         facts: dict[str, object] = {"offset": found.offset, "total_chars": found.total}
         if found.offset + len(text) < found.total:
             facts["next_offset"] = found.offset + len(text)
-        return Reply(content=text_block(text) + b"," + Reply.json(facts).content)
+        return Reply(content=text_block(attributed_text(text)) + b"," + Reply.json(facts).content)
     return await _search_stored(runtime, p, result_id)
 
 

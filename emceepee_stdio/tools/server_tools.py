@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Literal
 from unicodedata import category
 
@@ -128,18 +129,13 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
     before = session.events.latest
     present = list(runtime.servers)
     member = runtime.servers.members.get(config.name)
-    admission = None
-    if member is not None and member.config != config and not p.replace:
+    if member is not None and member.config == config:
+        backend = member.backend
+    elif member is not None and not p.replace:
         raise ServerExists(f"{config.name} exists already, with other settings.")
-    if member is None or member.config != config:
-        admission = await runtime.admission.admit(config, call, replaced=member)
-    backend = await runtime.servers.add(
-        config,
-        runtime.group(),
-        origin=Origin.CLIENT,
-        admission=admission,
-        replace=p.replace,
-    )
+    else:
+        admission = await runtime.admission.admit(config, call)
+        backend = await runtime.servers.add(admission, runtime.group(), replacing=member)
     is_new = backend not in present
     if is_new:
         by, target = Origin.CLIENT.value, backend.snapshot().target
@@ -150,7 +146,7 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
     _claim_events(runtime, config.name, call, before)
     if failure is not None:
         raise failure
-    facts = describe(runtime, backend.snapshot())
+    facts = await _described(runtime, backend)
     facts["keep_with"] = _config_line(p)
     if backend.phase is not Phase.CONNECTED:
         printed = _printed(runtime, config.name)
@@ -185,28 +181,35 @@ async def reconnect_server(runtime: Runtime, p: ReconnectServer, call: Call) -> 
         if member is not None and p.era not in (UNSET, member.config.era):
             changed = msgspec.structs.replace(member.config, era=p.era)
             backend = await runtime.servers.add(
-                changed,
-                runtime.group(),
-                origin=member.origin,
-                admission=member.admission,
-                replace=True,
+                replace(member.admission, config=changed), runtime.group(), replacing=member
             )
             await backend.connect(within=call.ceiling)
         else:
             await _reconnected(runtime, backend, call)
     finally:
         _claim_events(runtime, p.name, call, before)
-    return Reply.json(describe(runtime, backend.snapshot()))
+    return Reply.json(await _described(runtime, backend))
 
 
 async def list_servers(runtime: Runtime, p: ListServers, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
-    servers = [describe(runtime, backend.snapshot()) for backend in runtime.servers]
+    servers = [await _described(runtime, backend) for backend in runtime.servers]
     servers += [
         {"name": broken.name, "phase": Phase.DISABLED.value, "last_error": broken.reason}
         for broken in runtime.servers.broken.values()
         if broken.name not in runtime.servers.names()
     ]
     return Reply.json({"servers": servers})
+
+
+async def _described(runtime: Runtime, backend: Backend) -> dict[str, object]:
+    """As `describe`, without what a person has to see first."""
+    snapshot = backend.snapshot()
+    facts = describe(runtime, snapshot)
+    if "instructions" in facts and runtime.pins.enforced:
+        listed = runtime.servers.listed(backend.name, ())
+        said = None if listed is None else await runtime.pins.instructions(listed)
+        facts["instructions"] = _cut(said or "")
+    return facts
 
 
 def describe(runtime: Runtime, snapshot: Snapshot) -> dict[str, object]:
@@ -219,7 +222,7 @@ def describe(runtime: Runtime, snapshot: Snapshot) -> dict[str, object]:
         "target": runtime.session.secrets.mask(snapshot.target),
     }
     member = runtime.servers.members.get(snapshot.name)
-    if member is not None and member.admission is not None:
+    if member is not None and member.origin is Origin.CLIENT:
         shown["admitted"] = member.admission.grounds
     if snapshot.pid is not None:
         shown["pid"] = snapshot.pid

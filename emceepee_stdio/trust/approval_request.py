@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import dropwhile
 from pathlib import PurePath
-from urllib.parse import urldefrag
 
 from emceepee_stdio.config.server import ServerConfig
 from emceepee_stdio.journal.redact import redact_argv, redact_text, redact_url
@@ -127,13 +126,6 @@ class ApprovalRequest:
             "headers": {name.lower(): value for name, value in self.headers.items()},
         }
         text = json.dumps(told, sort_keys=True, separators=(",", ":"))
-        return hmac.new(key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
-
-    def identity(self, key: bytes) -> str:
-        """The same for the same command line or address, whatever it is called or given."""
-        text = json.dumps(
-            [list(self.argv), self.url and urldefrag(self.url).url], separators=(",", ":")
-        )
         return hmac.new(key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
     def told(self, *, hides: bool = False) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ from msgspec import Struct, field
 
 from emceepee_stdio.config.edit import PRIVATE_FILE_MODE, write_whole
 from emceepee_stdio.config.regular_file import make_private, read_regular
-from emceepee_stdio.trust.tool_pins import Pinned
+from emceepee_stdio.trust.tool_pins import Pinned, Pins
 
 try:
     import fcntl
@@ -34,6 +34,7 @@ _MAX_APPROVALS = 1_000  # every change writes the whole file; the oldest make ro
 _MAX_PENDING = 100  # more than a person will read through
 _MAX_SERVERS = 300  # whose tools are pinned
 _MAX_FILE_BYTES = 4 << 20  # of pins and of what waits: they hold texts of servers
+_MAX_KNOWN_SERVERS = 3_000  # nobody configures as many: those of years of editing go
 _LOCK_TRIES = 40  # two seconds in all
 _LOCK_PAUSE_S = 0.05
 _ID_CHARS = 8  # short to type, and two of a hundred are hardly ever alike
@@ -67,6 +68,7 @@ class Pending(Struct, frozen=True, kw_only=True):
     tools: dict[str, Pinned] | None = None
     identity: str | None = None
     sealed: str | None = None
+    instructions: Pinned | None = None
 
     @property
     def id(self) -> str:
@@ -82,7 +84,18 @@ class _Waiting(Struct, kw_only=True):
 
 
 class _Pins(Struct, kw_only=True):
+    """By target. Those that a model added are `passing`: they make room, for each other only."""
+
     servers: dict[str, dict[str, Pinned]] = field(default_factory=dict[str, dict[str, Pinned]])
+    instructions: dict[str, Pinned] = field(default_factory=dict[str, Pinned])
+    passing: list[str] = field(default_factory=list[str])
+
+    def forget(self, target: str) -> None:
+        self.servers.pop(target, None)
+        self.instructions.pop(target, None)
+
+    def is_full(self) -> bool:
+        return len(self.servers) > _MAX_SERVERS or len(msgspec.json.encode(self)) > _MAX_FILE_BYTES
 
 
 def default_trust_directory(environ: Mapping[str, str]) -> Path:
@@ -111,6 +124,14 @@ class TrustStore:
         return self._key
 
     # Approvals
+
+    def stamp(self) -> tuple[int, ...] | None:
+        """Another after every change of what was agreed to."""
+        try:
+            found = (self.directory / "approvals.json").stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
 
     def is_approved(self, digest: str) -> bool:
         return any(one.digest == digest for one in self._read("approvals", _Approvals).granted)
@@ -155,19 +176,39 @@ class TrustStore:
 
     # Pinned tools
 
-    def pinned(self, identity: str) -> dict[str, Pinned] | None:
-        """The tools of a server as they were agreed to; None when it was never seen."""
-        return self._read("pins", _Pins).servers.get(identity)
+    def pinned(self, target: str, *spelt: str) -> Pins:
+        """What was agreed to; `spelt` are other names under which it may be kept."""
+        file, found = self._read("pins", _Pins), Pins()
+        for one in (target, *spelt):
+            found = found.filled(
+                Pins(tools=file.servers.get(one), instructions=file.instructions.get(one))
+            )
+        return found
 
-    def pin(self, identity: str, tools: Mapping[str, Pinned]) -> None:
-        """Remember them; the servers that were seen longest ago make room."""
+    def pin(self, target: str, pins: Pins, *, passing: bool = False) -> bool:
+        """Remember them; False when there is no room but that of servers which a person knows."""
         with self._changing("pins", _Pins) as file:
-            file.servers.pop(identity, None)
-            file.servers[identity] = dict(tools)
-            while len(file.servers) > _MAX_SERVERS or (
-                len(file.servers) > 1 and len(msgspec.json.encode(file)) > _MAX_FILE_BYTES
-            ):
-                del file.servers[next(iter(file.servers))]
+            known = target in file.servers and target not in file.passing
+            if pins.tools is not None:
+                file.servers.pop(target, None)
+                file.servers[target] = pins.tools
+            if pins.instructions is not None:
+                file.instructions[target] = pins.instructions
+            file.passing = [one for one in file.passing if one != target]
+            if passing and not known:
+                file.passing.append(target)
+            while file.passing and file.is_full():
+                file.forget(file.passing.pop(0))
+            while len(file.servers) > _MAX_KNOWN_SERVERS:
+                file.forget(next(iter(file.servers)))
+            return target in file.servers or target in file.instructions
+
+    def agree(self, pending: Pending) -> None:
+        """Changed tools become the ones to compare with."""
+        if pending.identity is not None:
+            pins = Pins(tools=pending.tools, instructions=pending.instructions)
+            self.pin(pending.identity, pins)
+        self.settle(pending.digest)
 
     # Files
 

@@ -1,4 +1,4 @@
-"""Tools as they were when they were first seen, and how they differ from that now.
+"""Tools and instructions as they were when first seen, and how they differ from that now.
 
 A server that was trusted for what it said may say something else later. All that it says of each
 tool is compared; what a person has not seen is not what they agreed to.
@@ -7,18 +7,30 @@ tool is compared; what a person has not seen is not what they agreed to.
 import difflib
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from emceepee_stdio.trust.approval_request import shown
 
-__all__ = ["Changes", "Pinned", "compare", "pin", "pin_all"]
+__all__ = [
+    "Changes",
+    "Pinned",
+    "Pins",
+    "compare",
+    "compare_pins",
+    "pin",
+    "pin_all",
+    "pin_key",
+    "pin_text",
+]
 
 # What a person reads first; whatever else a server says of a tool comes after it.
 _FIRST = ("title", "description", "inputSchema", "outputSchema", "annotations")
 _MAX_TEXT_CHARS = 8_000  # of a larger tool only the hash is kept: a change is told, not shown
-_MAX_TOOLS = 2_000  # of one server, to bound the file; tools beyond that are not pinned
+_MAX_TOOLS = 5_000  # as many as a list has; what is beyond is not pinned, and so not shown
+_MAX_TEXTS_CHARS = 250_000  # of one server: the hashes of all its tools take about as much
+_MAX_NAME_CHARS = 200  # names are shorter; of a longer one the hash is the key
 
 
 class Pinned(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -28,6 +40,28 @@ class Pinned(Struct, frozen=True, kw_only=True, omit_defaults=True):
     text: str = ""
 
 
+class Pins(Struct, frozen=True, kw_only=True):
+    """What is pinned of one server; None is what was never looked at."""
+
+    tools: dict[str, Pinned] | None = None
+    instructions: Pinned | None = None
+
+    def filled(self, other: "Pins") -> "Pins":
+        """These, and of the other what these have not."""
+        return Pins(
+            tools=other.tools if self.tools is None else self.tools,
+            instructions=other.instructions if self.instructions is None else self.instructions,
+        )
+
+    def missing(self, now: "Pins") -> "Pins | None":
+        """What there is now and these have not; None when there is nothing."""
+        found = Pins(
+            tools=now.tools if self.tools is None else None,
+            instructions=now.instructions if self.instructions is None else None,
+        )
+        return None if found == Pins() else found
+
+
 class Changes(Struct, frozen=True, kw_only=True):
     """What is different now: of each changed tool a readable diff, of each added one its text."""
 
@@ -35,9 +69,10 @@ class Changes(Struct, frozen=True, kw_only=True):
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     texts: dict[str, str] = field(default_factory=dict[str, str])
+    instructions: str = ""
 
     def __bool__(self) -> bool:
-        return bool(self.changed or self.added or self.removed)
+        return bool(self.changed or self.added or self.removed or self.instructions)
 
     def text(self) -> str:
         """All of it for a person to read."""
@@ -47,7 +82,21 @@ class Changes(Struct, frozen=True, kw_only=True):
             parts.append(f"Added: {shown(tool)}\n+{text.replace(chr(10), chr(10) + '+')}")
         if self.removed:
             parts.append(f"Removed: {', '.join(map(shown, self.removed))}")
+        if self.instructions:
+            parts.append(f"Changed: its instructions\n{self.instructions}")
         return "\n".join(parts)
+
+
+def pin_key(tool: Mapping[str, object]) -> str:
+    """What a tool is known by: its name, as long as that is one."""
+    name = str(tool.get("name"))
+    return name if len(name) <= _MAX_NAME_CHARS else _hash(name)
+
+
+def pin_text(text: str) -> Pinned:
+    """What a server says of itself."""
+    readable = _readable({"instructions": text})
+    return Pinned(digest=_hash(text), text=readable if len(readable) <= _MAX_TEXT_CHARS else "")
 
 
 def pin(tool: Mapping[str, object]) -> Pinned:
@@ -56,17 +105,56 @@ def pin(tool: Mapping[str, object]) -> Pinned:
     exact = json.dumps([tool.get("name"), parts], sort_keys=True, separators=(",", ":"))
     text = _readable(parts)
     return Pinned(
-        digest=hashlib.sha256(exact.encode("utf-8", "surrogatepass")).hexdigest(),
+        digest=_hash(exact),
         text=text if len(text) <= _MAX_TEXT_CHARS else "",
     )
 
 
 def pin_all(tools: Iterable[Mapping[str, object]]) -> dict[str, Pinned]:
-    pinned: dict[str, Pinned] = {}
+    """Each name with all that is said under it: a list may hold the same name twice."""
+    found: dict[str, dict[str, Pinned]] = {}
     for tool in tools:
-        if len(pinned) < _MAX_TOOLS:
-            pinned[str(tool.get("name"))] = pin(tool)
+        key = pin_key(tool)
+        if key in found or len(found) < _MAX_TOOLS:
+            pinned = pin(tool)
+            found.setdefault(key, {})[pinned.digest] = pinned
+    return _with_room({key: _together(list(same.values())) for key, same in found.items()})
+
+
+def _together(same: Sequence[Pinned]) -> Pinned:
+    """Tools of one name as one; their order is the server's whim."""
+    if len(same) == 1:
+        return same[0]
+    ordered = sorted(same, key=lambda pinned: pinned.digest)
+    texts = [pinned.text for pinned in ordered]
+    return Pinned(
+        digest=_hash(" ".join(pinned.digest for pinned in ordered)),
+        text="\n".join(texts) if all(texts) else "",
+    )
+
+
+def _with_room(pinned: dict[str, Pinned]) -> dict[str, Pinned]:
+    """All hashes, and as many of the texts as one server has room for, the short ones first."""
+    room = _MAX_TEXTS_CHARS
+    for key in sorted(pinned, key=lambda key: len(pinned[key].text)):
+        room -= len(pinned[key].text)
+        if room < 0:
+            pinned[key] = Pinned(digest=pinned[key].digest)
     return pinned
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def compare_pins(agreed: Pins, now: Pins) -> Changes:
+    """What was never looked at is no change."""
+    both = agreed.tools is not None and now.tools is not None
+    changes = compare(agreed.tools or {}, now.tools or {}) if both else Changes()
+    before, said = agreed.instructions, now.instructions
+    if before is None or said is None or before.digest == said.digest:
+        return changes
+    return structs.replace(changes, instructions=_diff(before.text, said.text))
 
 
 def compare(before: Mapping[str, Pinned], now: Mapping[str, Pinned]) -> Changes:
@@ -85,8 +173,10 @@ def compare(before: Mapping[str, Pinned], now: Mapping[str, Pinned]) -> Changes:
 def _diff(before: str, now: str) -> str:
     if not before or not now:
         return "(too large to be kept, so that the change cannot be shown)"
-    lines = difflib.unified_diff(before.splitlines(), now.splitlines(), n=1, lineterm="")
-    return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
+    lines = difflib.unified_diff(before.split("\n"), now.split("\n"), n=1, lineterm="")
+    # The first two name the files; no line of a tool begins with what begins a part.
+    shown = [line for line in list(lines)[2:] if not line.startswith("@@")]
+    return "\n".join(shown) or "(something became another kind of value that reads the same)"
 
 
 def _readable(parts: Mapping[str, object]) -> str:

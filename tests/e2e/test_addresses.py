@@ -6,7 +6,7 @@ Names are looked up by a resolver of the test; the sockets are real.
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,14 @@ from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.client_calls import Call, Decision, OnLate
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.session.server_registry import Origin
+from emceepee_stdio.session.server_registry import Admission
 from emceepee_stdio.tools.server_tools import (
     AddServer,
     ReconnectServer,
+    RemoveServer,
     add_server,
     reconnect_server,
+    remove_server,
 )
 from emceepee_stdio.trust.addresses import Area, only
 from emceepee_stdio.wire.process import StopTimes
@@ -320,14 +322,12 @@ async def test_the_rule_stays_when_the_era_of_a_server_is_changed(
             )
             call = Call(answer=lambda _: None, ceiling=10.0)
             admission = await runtime.admission.admit(config, call)
-            await runtime.servers.add(
-                config, runtime.group(), origin=Origin.CLIENT, admission=admission
-            )
+            await runtime.servers.add(admission, runtime.group())
             with pytest.raises(ProxyError):
                 await reconnect_server(runtime, ReconnectServer(name="s", era="legacy"), call)
             member = runtime.servers.members.get("s")
             assert member is not None
-            assert member.admission == admission
+            assert member.admission.rule is admission.rule
             assert listener.heard == b""
 
 
@@ -442,7 +442,7 @@ async def test_configured_servers_are_not_restricted(tmp_path: Path, resolver: R
         async with session(tmp_path, "deny") as runtime:
             url = f"http://inside.example:{listener.port}/mcp"
             config = ServerConfig(name="s", url=url)
-            link = await runtime.servers.add(config, runtime.group(), origin=Origin.CONFIGURATION)
+            link = await runtime.servers.add(Admission.configured(config), runtime.group())
             with pytest.raises(ProxyError):
                 await link.connect(within=10.0)
             assert b"POST /mcp" in listener.heard
@@ -518,3 +518,24 @@ def test_a_url_that_needs_a_word_is_put_to_the_person(tmp_path: Path, *, modern:
         assert "Headers: X-Token" in message
         assert "hunter2" not in message
         assert "Beware: The address leads to a private network." in message
+
+
+async def test_the_rule_stays_when_a_server_is_added_and_removed_at_the_same_time(
+    tmp_path: Path,
+) -> None:
+    call = Call(answer=lambda _: None, ceiling=10.0)
+
+    async def remove(runtime: Runtime) -> None:
+        with suppress(ProxyError):
+            await remove_server(runtime, RemoveServer(name="s"), call)
+
+    async with http_server() as url, session(tmp_path) as runtime:
+        for _ in range(10):
+            assert await add(runtime, url) is None
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(add, runtime, url)
+                tasks.start_soon(remove, runtime)
+            for member in runtime.servers.members.values():
+                assert member.admission is not None
+                assert member.admission.rule is not None
+                assert member.admission.rule("169.254.169.254") is not None

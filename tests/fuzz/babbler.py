@@ -21,7 +21,10 @@ SCHEMA = {
     "type": "object",
     "properties": {"message": {"type": "string"}, "count": {"type": "integer"}},
 }
-TOOLS = [{"name": name, "inputSchema": SCHEMA} for name in ("echo", "flood")]
+TOOLS = [
+    {"name": name, "inputSchema": SCHEMA, "server": "calm", "++note": "x"}
+    for name in ("echo", "flood")
+]
 NEVER_MADE = 10**9
 REMEMBERED = 50
 

@@ -16,6 +16,7 @@ from msgspec import Raw
 from emceepee_stdio.backends.channels.event_stream import EventStream
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Config
+from emceepee_stdio.errors import CallFailed
 from emceepee_stdio.front import hello
 from emceepee_stdio.front.front import Front
 from emceepee_stdio.front.protocol import Protocol, Refused
@@ -28,8 +29,10 @@ from emceepee_stdio.journal import (
     redact_text,
 )
 from emceepee_stdio.journal.redact import MARKER
+from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Environment
+from emceepee_stdio.session.server_text import MARK
 from emceepee_stdio.visible_text import harmless_json, spelled_out
 from emceepee_stdio.wire.codec import Malformed, Notification, Request, RequestId
 from emceepee_stdio.wire.peer import Outcome, OutgoingRequest, Peer, method_not_found
@@ -38,6 +41,8 @@ from tests.fuzz.mutate import Mutator, load, names_a_number_between
 SEEDS = st.integers(0, 2**32)
 CUTS = st.lists(st.integers(0, 1 << 20), max_size=12)
 CLIENT, SERVER, FIELDS = load("client"), load("server"), load("sse")
+IMPOSTOR = load("impostor")
+OUR_KEYS = ("events_since_last_response", "pending_client_action", "proxy_task", "stored_result")
 # The same examples in every run: a run that fails fails again.
 MORE = settings(max_examples=100, deadline=None, derandomize=True)
 
@@ -198,6 +203,28 @@ def test_garbage_is_shown_without_what_is_secret_and_without_what_steers(
         assert json.loads(harmless_json(json.dumps(text, ensure_ascii=False))) == text
 
 
+# What a server says that could be taken for ours
+
+
+@MORE
+@given(seed=SEEDS)
+def test_no_damage_to_a_block_that_looks_like_ours_makes_it_one(seed: int) -> None:
+    for line in garbage(IMPOSTOR, seed):
+        try:
+            json.loads(line.decode())  # the wire takes nothing else for an answer
+            reply = Reply.result(Raw(line.strip()), server="s")
+            shown = [(block, json.dumps(block)) for block in json.loads(b"[%b]" % reply.content)]
+        except (ValueError, RecursionError, CallFailed):
+            continue
+        before: object = None
+        for block, whole in shown:
+            text = block.get("text")
+            if any(key in whole for key in OUR_KEYS):
+                said = text if block["type"] == "text" and isinstance(text, str) else before
+                assert str(said).startswith(MARK), line
+            before = text
+
+
 # The greeting and the front behind it
 
 
@@ -231,6 +258,7 @@ def front(directory: Path) -> Iterator[tuple[Front, list[bytes]]]:
 def test_the_greeting_answers_as_the_front_would(tmp_path: Path, seed: int) -> None:
     with front(tmp_path) as (behind, written):
         protocol = Protocol()
+        protocol.word = behind._protocol.word
         for line in b"".join(garbage(CLIENT, seed)).split(b"\n"):
             answer = hello._answer(protocol, line)
             if answer is None or not answer[0]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import platformdirs
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from emceepee_stdio.config import Config, ServerConfig, Settings, default_path, load_file, load_text
@@ -68,6 +68,7 @@ def said(text: str, **environ: str) -> str:
     return "\n".join([*config.warnings, *(broken.reason for broken in config.disabled)])
 
 
+@settings(deadline=None)
 @given(st.text() | documents.map(json.dumps))
 @example("[" * 100_000)
 @example('{"mcpServers": {"a": {"command": "x", "env": ' + "[" * 900 + "]" * 900 + "}}}")
@@ -85,12 +86,14 @@ def test_any_text_is_a_config_or_config_invalid(text: str):
     assert "".join([*config.warnings, *(broken.reason for broken in config.disabled)]).isprintable()
 
 
+@settings(deadline=None)
 @given(st.dictionaries(words | st.text(), documents, max_size=4))
 def test_a_broken_entry_never_raises_and_never_costs_another(entry: dict[str, object]):
     config = load(json.dumps({"mcpServers": {"broken": entry, "well": {"command": "x"}}}))
     assert config.servers[-1] == ServerConfig(name="well", command="x")
 
 
+@settings(deadline=None)
 @given(documents)
 def test_broken_settings_never_raise(settings: object):
     assert isinstance(load(json.dumps({"emceepee": settings})), Config)
@@ -101,6 +104,7 @@ secret_values = st.sampled_from(
 )
 
 
+@settings(deadline=None)
 @given(
     entry=st.dictionaries(st.sampled_from(WORDS), secret_values, max_size=5),
     settings=st.dictionaries(

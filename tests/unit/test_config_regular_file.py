@@ -11,6 +11,7 @@ from emceepee_stdio.config.load import load_file
 from emceepee_stdio.config.regular_file import make_private, read_regular
 from emceepee_stdio.errors import ConfigInvalid
 from emceepee_stdio.trust.store import TrustStore
+from emceepee_stdio.trust.tool_pins import Pins
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pipes and modes of POSIX")
 
@@ -32,7 +33,7 @@ def test_nobody_waits_for_a_pipe_in_the_place_of_a_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigInvalid, match="not a regular file"):
         load_file(tmp_path / "f", environ={})
     pipe(tmp_path / "trust" / "pins.json")
-    assert TrustStore(tmp_path / "trust").pinned("x") is None
+    assert TrustStore(tmp_path / "trust").pinned("x") == Pins()
 
 
 def test_a_lock_that_somebody_holds_is_an_error_and_no_wait_without_end(tmp_path: Path) -> None:
@@ -40,9 +41,9 @@ def test_a_lock_that_somebody_holds_is_an_error_and_no_wait_without_end(tmp_path
     with (tmp_path / "lock").open("wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(OSError, match="another process holds its lock"):
-            store.pin("x", {})
-    store.pin("x", {})
-    assert store.pinned("x") == {}
+            store.pin("x", Pins(tools={}))
+    store.pin("x", Pins(tools={}))
+    assert store.pinned("x") == Pins(tools={})
 
 
 def test_directories_that_we_make_are_for_their_owner_alone_whatever_the_umask(

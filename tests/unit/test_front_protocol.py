@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from mcp_types import methods
 
-from emceepee_stdio.front.protocol import INSTRUCTIONS, Protocol, Refused, fills_forms
+from emceepee_stdio.front.protocol import Protocol, Refused, fills_forms
 from emceepee_stdio.tools.table import TOOLS
 from emceepee_stdio.versions import (
     CLIENT_CAPABILITIES,
@@ -65,8 +65,18 @@ def test_discover_is_valid_and_tells_only_the_modern_version() -> None:
     assert result["capabilities"] == {"tools": {}, "resources": {}}
 
 
+def test_each_session_has_a_word_of_its_own_that_the_instructions_tell_in_both_eras() -> None:
+    protocol, other = Protocol(), Protocol()
+    assert protocol.word != other.word
+    for method, params in (("initialize", {}), ("server/discover", {"_meta": ENVELOPE})):
+        answer = protocol.answer(method, params)
+        assert isinstance(answer, bytes)
+        assert f'"word": "{protocol.word}"' in json.loads(answer)["instructions"]
+    assert asked("server/discover", _meta=ENVELOPE)["ttlMs"] == 0, "nobody keeps an old word"
+
+
 def test_the_instructions_and_the_tools_stay_small() -> None:
-    assert len(INSTRUCTIONS) < 1_500
+    assert len(asked("initialize")["instructions"].encode()) < 2_000
     assert len(json.dumps(asked("tools/list"), separators=(",", ":")).encode()) < 18 * 1024
 
 

@@ -23,6 +23,8 @@ IMAGE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
 class Around:
     """As much of a session as a large result needs."""
 
+    word = "w0rd"
+
     def __init__(self, fixed: FixedValues | None = None, **limits: int) -> None:
         numbers = count(1)
         self.settings = Settings(limits=Limits(**limits), fixed=fixed or FixedValues())

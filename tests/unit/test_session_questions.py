@@ -20,7 +20,11 @@ def asked(**params: object) -> bytes | RpcError | None:
         answers.append(outcome)
         return True
 
-    questions = Questions(Requests(new_id=lambda: next(ids), timeout=60.0, limit=10), FixedValues())
+    questions = Questions(
+        Requests(new_id=lambda: next(ids), timeout=60.0, limit=10),
+        FixedValues(),
+        memory_bytes=1 << 20,
+    )
     question = Question(
         method="elicitation/create",
         params=Raw(json.dumps({"message": "m", **params}).encode()),

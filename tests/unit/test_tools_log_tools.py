@@ -35,6 +35,7 @@ class Around:
         self._lines = lines
         clock = Clock(monotonic=lambda: 0.0, wall=lambda: 0.0)
         session = SimpleNamespace(
+            word="w0rd",
             logs={},
             notifications={},
             settings=Settings(),

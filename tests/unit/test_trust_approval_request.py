@@ -183,15 +183,6 @@ def test_a_header_is_the_same_in_any_case_but_not_with_another_value():
     assert web(Accept="x") != web(Accept="y")
 
 
-def test_the_identity_of_a_server_is_its_command_line_or_address_alone():
-    assert wish(name="b", env={}, cwd="/x", program="/y").identity(KEY) == wish().identity(KEY)
-    assert wish(argv=["node", "other.js"]).identity(KEY) != wish().identity(KEY)
-    assert ApprovalRequest(name="w", url="https://a/").identity(KEY) != ApprovalRequest(
-        name="w", url="https://b/"
-    ).identity(KEY)
-    assert wish().identity(KEY) != wish().identity(b"\x01" * 32)
-
-
 def test_variables_of_ours_that_it_gets_are_a_part_of_the_wish():
     entry = config("node", env={"A": "1"})
     given_one = approval_request_for(entry, program="/n", passed={"TOKEN": "x"})

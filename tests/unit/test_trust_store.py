@@ -14,7 +14,7 @@ import pytest
 
 from emceepee_stdio.trust import store as module
 from emceepee_stdio.trust.store import Pending, TrustStore, default_trust_directory
-from emceepee_stdio.trust.tool_pins import Pinned
+from emceepee_stdio.trust.tool_pins import Pinned, Pins
 
 AT = "2026-01-01T00:00:00.000Z"
 
@@ -36,7 +36,7 @@ def fill(store: TrustStore) -> None:
     store.key()
     store.approve("a" * 64, name="s", at=AT)
     store.wait_for(pending("b" * 64))
-    store.pin("i", {"t": Pinned(digest="d", text="x")})
+    store.pin("i", Pins(tools={"t": Pinned(digest="d", text="x")}))
 
 
 def test_every_file_is_for_its_owner_alone(directory: Path):
@@ -67,7 +67,7 @@ def test_nothing_is_made_by_reading(directory: Path):
     assert not store.is_approved("a")
     assert store.granted() == []
     assert store.waiting() == []
-    assert store.pinned("i") is None
+    assert store.pinned("i").tools is None
     store.settle("a")
     assert not directory.exists()
 
@@ -79,7 +79,7 @@ def test_all_of_it_is_there_for_the_next_process(directory: Path):
     assert again.is_approved("a" * 64)
     assert [one.id for one in again.granted()] == ["aaaaaaaa"]
     assert [one.id for one in again.waiting()] == ["bbbbbbbb"]
-    assert again.pinned("i") == {"t": Pinned(digest="d", text="x")}
+    assert again.pinned("i").tools == {"t": Pinned(digest="d", text="x")}
 
 
 def test_no_secret_is_in_any_file(directory: Path):
@@ -144,7 +144,7 @@ def test_stores_that_begin_at_the_same_time_have_one_key(directory: Path):
 WRITER = """
 import sys
 from pathlib import Path
-from emceepee_stdio.trust.tool_pins import Pinned
+from emceepee_stdio.trust.tool_pins import Pinned, Pins
 from emceepee_stdio.trust.store import Pending, TrustStore
 
 store, who = TrustStore(Path(sys.argv[1])), sys.argv[2]
@@ -153,7 +153,7 @@ for i in range(20):
     digest = f"{who}{i}"
     store.approve(digest, name=who, at="")
     store.wait_for(Pending(digest=digest, name=who, text="", at=""))
-    store.pin(digest, {"t": Pinned(digest=digest)})
+    store.pin(digest, Pins(tools={"t": Pinned(digest=digest)}))
 print(store.key().hex())
 """
 
@@ -178,7 +178,7 @@ def test_two_processes_that_write_at_once_lose_nothing(directory: Path):
     wanted = {f"{who}{i}" for who in ("one", "two") for i in range(20)}
     assert {one.digest for one in store.granted()} == wanted
     assert {one.digest for one in store.waiting()} == wanted
-    assert all(store.pinned(digest) for digest in wanted)
+    assert all(store.pinned(digest).tools for digest in wanted)
     assert [path.name for path in directory.iterdir() if path.name.startswith(".")] == []
 
 
@@ -196,10 +196,10 @@ def test_a_broken_file_counts_as_empty_and_is_written_anew(directory: Path, text
         (directory / f"{name}.json").write_bytes(text)
     assert store.granted() == []
     assert store.waiting() == []
-    assert store.pinned("i") is None
+    assert store.pinned("i").tools is None
     fill(store)
     assert store.is_approved("a" * 64)
-    assert store.pinned("i") is not None
+    assert store.pinned("i").tools is not None
 
 
 def test_where_nothing_can_be_written_the_caller_is_told_and_what_is_there_still_counts(
@@ -213,7 +213,7 @@ def test_where_nothing_can_be_written_the_caller_is_told_and_what_is_there_still
         lambda: store.approve("c", name="s", at=AT),
         lambda: store.revoke("a" * 64),
         lambda: store.wait_for(pending("c")),
-        lambda: store.pin("j", {}),
+        lambda: store.pin("j", Pins(tools={})),
     ):
         with pytest.raises(OSError, match="directory"):
             change()
@@ -269,29 +269,41 @@ def test_so_many_wait_the_newest(directory: Path):
     assert [one.digest for one in store.waiting()] == [f"{i}" for i in range(5, 105)]
 
 
-def test_the_pins_of_so_many_servers_are_kept_the_last_seen(
+def test_servers_that_a_model_added_make_room_for_each_other_and_for_nobody_else(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(module, "_MAX_SERVERS", 3)
     store = TrustStore(directory)
-    for name in ("a", "b", "c", "a", "d"):
-        store.pin(name, {"t": Pinned(digest=name)})
+
+    def pin(name: str, *, passing: bool) -> bool:
+        return store.pin(name, Pins(tools={"t": Pinned(digest=name)}), passing=passing)
+
+    assert pin("mine", passing=False)
+    assert all(pin(name, passing=True) for name in ("a", "b", "c", "a", "d", "mine"))
     kept = json.loads((directory / "pins.json").read_text())["servers"]
-    assert list(kept) == ["c", "a", "d"]
+    assert set(kept) == {"mine", "a", "d"}
+    assert all(pin(name, passing=False) for name in ("x", "y", "z"))
+    assert not pin("e", passing=True), "there is no room but that of those which a person knows"
+    kept = json.loads((directory / "pins.json").read_text())["servers"]
+    assert set(kept) == {"mine", "x", "y", "z"}
 
 
-def test_the_file_of_pins_does_not_grow_beyond_its_size(
+def test_a_large_server_that_a_model_added_makes_room_and_one_of_a_person_stays(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(module, "_MAX_FILE_BYTES", 10_000)
     store = TrustStore(directory)
+    store.pin("mine", Pins(tools={"t": Pinned(digest="d", text="x" * 5_000)}))
     for i in range(10):
-        store.pin(f"{i}", {"t": Pinned(digest="d", text="x" * 3_000)})
+        store.pin(f"{i}", Pins(tools={"t": Pinned(digest="d", text="x" * 3_000)}), passing=True)
     assert (directory / "pins.json").stat().st_size <= 10_000
-    assert store.pinned("9") is not None
-    assert store.pinned("0") is None
-    store.pin("huge", {"t": Pinned(digest="d", text="x" * 20_000)})
-    assert store.pinned("huge") is not None, "the newest stays, however large"
+    assert store.pinned("9").tools is not None
+    assert store.pinned("0").tools is None
+    assert store.pinned("mine").tools is not None
+    assert not store.pin(
+        "huge", Pins(tools={"t": Pinned(digest="d", text="x" * 20_000)}), passing=True
+    )
+    assert store.pinned("mine").tools is not None
 
 
 def test_the_bounds_are_those_of_a_person():

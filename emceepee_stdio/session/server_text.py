@@ -1,0 +1,73 @@
+"""Text of servers that could be taken for ours: it is marked as the server's.
+
+Blocks of our own stand among those of a server: what happened, what waits, a task in the place of a
+result. They carry the word of the session, which no server is told. A server's block that names one
+of our keys cannot have that word, and says itself whose it is. Nothing else of a server is touched.
+"""
+
+import re
+
+import msgspec
+from msgspec import Raw
+
+from emceepee_stdio.json_values import mapping
+from emceepee_stdio.session.content_blocks import text_block
+from emceepee_stdio.wire.codec import to_json
+
+__all__ = ["MARK", "attributed", "attributed_text"]
+
+MARK = "[From the server, not from emceepee: emceepee's own blocks carry its word.]\n"
+_KEYS = (
+    "events_since_last_response",
+    "events_remaining",
+    "pending_client_action",
+    "pending_on_server",
+    "proxy_task",
+    "stored_result",
+)
+# A letter of a key may be spelt as an escape.
+_ESCAPE = re.compile(r"\\u00([567][0-9A-Fa-f])")
+
+
+def attributed(content: bytes) -> bytes:
+    """Blocks of a server, with a mark on each that could be taken for ours."""
+    if not (
+        b"events_" in content
+        or b"pending_" in content
+        or b"proxy_task" in content
+        or b"stored_result" in content
+        or b"\\u005" in content
+        or b"\\u006" in content
+        or b"\\u007" in content
+    ):
+        return content
+    try:
+        blocks = msgspec.json.decode(b"[%b]" % content, type=list[Raw])
+    except (msgspec.MsgspecError, RecursionError):
+        return text_block(MARK) + b"," + content
+    return b",".join(_attributed(bytes(block)) for block in blocks)
+
+
+def attributed_text(text: str) -> str:
+    return MARK + text if _names_a_key(text) and not text.startswith(MARK) else text
+
+
+def _attributed(block: bytes) -> bytes:
+    try:
+        value = msgspec.json.decode(block)
+        named = _names_a_key(to_json(value).decode()) or _names_a_key(block.decode())
+    except (msgspec.MsgspecError, RecursionError, ValueError):  # too deep, or too long a number
+        value, named = None, True
+    if not named:
+        return block
+    said = mapping(value)
+    if said.get("type") == "text" and isinstance(text := said.get("text"), str):
+        fields = msgspec.json.decode(block, type=dict[str, Raw])
+        return to_json({**fields, "text": attributed_text(text)})
+    return text_block(MARK) + b"," + block
+
+
+def _names_a_key(text: str) -> bool:
+    if "\\u00" in text:
+        text = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
+    return any(key in text for key in _KEYS)

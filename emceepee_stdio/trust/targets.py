@@ -1,0 +1,62 @@
+"""What a server is, whatever it is called: its command line, or its address in one spelling.
+
+What a person decided holds for the target. Another name, or another spelling of the same address,
+is the same target.
+"""
+
+import hashlib
+import hmac
+import json
+import re
+from urllib.parse import urldefrag, urlsplit
+
+from emceepee_stdio.config.server import ServerConfig
+
+__all__ = ["canonical_url", "target_id", "target_id_of_version_1"]
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
+_UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+
+
+def canonical_url(url: str) -> str:
+    """The same for every spelling of an address; one that cannot be read stays as it is."""
+    try:
+        parts = urlsplit(url.strip())
+        host, port = (parts.hostname or "").rstrip("."), parts.port
+        host = host if host.isascii() else host.encode("idna").decode()
+    except (ValueError, UnicodeError):
+        return url
+    scheme = parts.scheme.lower()
+    user = parts.netloc.rpartition("@")[0]
+    place = f"[{host}]" if ":" in host else host
+    if port is not None and port != _DEFAULT_PORTS.get(scheme):
+        place = f"{place}:{port}"
+    query = f"?{_unescaped(parts.query)}" if parts.query else ""
+    return f"{scheme}://{f'{user}@' if user else ''}{place}{_unescaped(parts.path) or '/'}{query}"
+
+
+def target_id(config: ServerConfig, key: bytes) -> str:
+    """The same for the same target, and no other."""
+    return _hash(config, None if config.url is None else canonical_url(config.url), key)
+
+
+def target_id_of_version_1(config: ServerConfig, key: bytes) -> str:
+    """As it was when an address counted as it was written."""
+    return _hash(config, config.url and urldefrag(config.url).url, key)
+
+
+def _hash(config: ServerConfig, url: str | None, key: bytes) -> str:
+    argv = [config.command or "", *config.args] if config.url is None else []
+    text = json.dumps([argv, url], separators=(",", ":"))
+    return hmac.new(key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+
+def _unescaped(text: str) -> str:
+    """Escapes that stand for plain letters are those letters; the others are upper-case."""
+
+    def spelt(match: re.Match[str]) -> str:
+        char = chr(int(match[1], 16))
+        return char if char in _UNRESERVED else match[0].upper()
+
+    return _ESCAPED.sub(spelt, text)

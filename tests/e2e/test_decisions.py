@@ -1,0 +1,124 @@
+"""What a person decided holds for the target, under any name, until they decide otherwise."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emceepee_stdio.trust.store import TrustStore
+from tests.e2e.clients.raw import until
+from tests.e2e.hosts import Host, host
+from tests.peers import plain
+
+
+def wish(*options: str, name: str = "new", **fields: Any) -> dict[str, Any]:
+    argv = plain(*options)
+    return {"name": name, "command": argv[0], "args": argv[1:], **fields}
+
+
+def entry(*options: str, **fields: Any) -> dict[str, Any]:
+    return {key: value for key, value in wish(*options, **fields).items() if key != "name"}
+
+
+def edit(tmp_path: Path, **servers: Any) -> None:
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["mcpServers"] |= servers
+    new = tmp_path / "config.new"
+    new.write_text(json.dumps(config))
+    new.replace(tmp_path / "config.json")
+
+
+PRESENT = {
+    "in use": {"mine": entry(lazy=True)},
+    "switched off": {"mine": entry(disabled=True)},
+    "mistaken": {"mine": entry() | {"args": 5}},
+}
+
+
+@pytest.mark.parametrize("present", PRESENT)
+def test_a_configured_name_is_not_taken_unasked_not_even_after_it_was_removed(
+    tmp_path: Path, present: str
+) -> None:
+    """Whatever could be added under another name without a word."""
+    with host(tmp_path, elicits=False, servers=PRESENT[present]) as client:
+        if present == "in use":
+            assert not client.use("remove_server", name="mine").is_error
+        for wished in (wish("--paged"), {"url": "https://elsewhere.example/mcp"}):
+            said = client.use("add_server", **(wished | {"name": "mine"}))
+            assert "[needs_approval]" in said.text
+        assert "It takes the place of mine" in (tmp_path / "state" / "pending.json").read_text()
+        if present == "in use":
+            again = client.use("add_server", **wish(name="mine"))
+            assert again.json["admitted"] == "known to a person", "the very same is no other"
+
+
+def test_an_agreement_to_a_target_is_none_to_its_taking_the_name_of_another(tmp_path: Path) -> None:
+    servers = {"mine": entry(lazy=True)}
+    with host(tmp_path, servers=servers) as client:
+        assert not client.decide("accept", **wish("--paged")).is_error
+        client.use("remove_server", name="mine")
+        said = client.decide("accept", **wish("--paged", name="mine"))
+        assert "It takes the place of mine" in client.questions[1]["params"]["message"]
+        assert said.json["phase"] == "connected"
+
+
+def test_what_a_person_switched_off_is_not_added_under_another_name_unasked(
+    tmp_path: Path,
+) -> None:
+    servers = {
+        "bank": {"url": "https://Bank.example/mcp", "disabled": True},
+        "mine": entry(env={"TOKEN": "x"}, enabled=False),
+    }
+    with host(tmp_path, elicits=False, servers=servers) as client:
+        for wished in (wish(), {"name": "new", "url": "https://bank.example:443/mcp"}):
+            said = client.use("add_server", **wished)
+            assert "[needs_approval]" in said.text
+        waiting = [one.text for one in TrustStore(tmp_path / "state").waiting()]
+        assert "You have switched it off in the configuration, as mine." in waiting[0]
+        assert "You have switched it off in the configuration, as bank." in waiting[1]
+
+
+def test_what_comes_in_while_a_person_thinks_is_not_replaced_by_what_they_agreed_to(
+    tmp_path: Path,
+) -> None:
+    with host(tmp_path) as client:
+        first = client.start("add_server", **wish("--paged", name="mine", replace=True))
+        asked = client.question()
+        edit(tmp_path, mine=entry())
+        until(lambda: "mine" in client.servers(), "the edit")
+        client.reply(asked, "accept")
+        assert "[server_exists]" in client.said_to(first).text
+        assert "admitted" not in client.servers()["mine"], "that of the configuration"
+
+
+def agreed(client: Host, **answer: Any) -> None:
+    first = client.start("add_server", **wish())
+    client.reply(client.question(), "accept", **answer)
+    assert not client.said_to(first).is_error
+
+
+def take_back(tmp_path: Path) -> None:
+    trust = TrustStore(tmp_path / "state")
+    for approval in trust.granted():
+        trust.revoke(approval.digest)
+
+
+def test_an_agreement_that_is_taken_back_ends_the_server_and_is_asked_again(
+    tmp_path: Path,
+) -> None:
+    with host(tmp_path) as client:
+        agreed(client, remember=True)
+        take_back(tmp_path)
+        until(lambda: "new" not in client.servers(), "the server to go")
+        client.start("add_server", **wish())
+        assert "new" in client.question(1)["params"]["message"]
+
+
+def test_an_agreement_for_once_is_not_touched_when_another_is_taken_back(tmp_path: Path) -> None:
+    with host(tmp_path) as client:
+        agreed(client, remember=False)
+        assert not client.decide("accept", **wish("--paged", name="other")).is_error
+        take_back(tmp_path)
+        until(lambda: "other" not in client.servers(), "the server to go")
+        assert "new" in client.servers()

@@ -1,0 +1,74 @@
+import pytest
+
+from emceepee_stdio.config import ServerConfig
+from emceepee_stdio.trust.targets import canonical_url, target_id, target_id_of_version_1
+
+KEY = bytes(32)
+
+
+def at(url: str, name: str = "s") -> ServerConfig:
+    return ServerConfig(name=name, url=url)
+
+
+def run(*args: str, **fields: object) -> ServerConfig:
+    return ServerConfig(name="s", command="node", args=args, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "HTTPS://Bank.example/mcp",
+        "https://bank.example:443/mcp",
+        "https://bank.example./mcp",
+        "https://bank.example/mcp#part",
+        "https://bank.example/%6Dcp",
+    ],
+)
+def test_another_spelling_of_an_address_is_the_same_target(url: str) -> None:
+    assert canonical_url(url) == "https://bank.example/mcp"
+    assert target_id(at(url, "other"), KEY) == target_id(at("https://bank.example/mcp"), KEY)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://bank.example/mcp",
+        "https://bank.example:444/mcp",
+        "https://bank.example/MCP",
+        "https://bank.example/mcp/",
+        "https://bank.example/mcp?a=1",
+        "https://bank.example/%2Fmcp",
+        "https://sub.bank.example/mcp",
+    ],
+)
+def test_another_address_is_another_target(url: str) -> None:
+    assert target_id(at(url), KEY) != target_id(at("https://bank.example/mcp"), KEY)
+
+
+@pytest.mark.parametrize(
+    ("url", "canonical"),
+    [
+        ("https://münchen.example", "https://xn--mnchen-3ya.example/"),
+        ("http://[::1]:8080/a", "http://[::1]:8080/a"),
+        ("https://a.example/?q=%7e%2f", "https://a.example/?q=~%2F"),
+        ("https://a.example:port/", "https://a.example:port/"),
+        ("https://[broken/", "https://[broken/"),
+    ],
+)
+def test_every_address_has_one_spelling(url: str, canonical: str) -> None:
+    assert canonical_url(url) == canonical
+    assert canonical_url(canonical) == canonical
+
+
+def test_a_command_line_is_the_target_whatever_it_is_called_or_given() -> None:
+    same = ServerConfig(name="b", command="node", args=("a.js",), env={"A": "1"}, cwd="/x")
+    assert target_id(same, KEY) == target_id(run("a.js"), KEY)
+    assert target_id(run("b.js"), KEY) != target_id(run("a.js"), KEY)
+    assert target_id(run("a.js"), KEY) != target_id(run("a.js"), b"\x01" * 32)
+
+
+def test_targets_of_version_1_are_found_again() -> None:
+    assert target_id_of_version_1(run("a.js"), KEY) == target_id(run("a.js"), KEY)
+    plain = at("https://bank.example/mcp")
+    assert target_id_of_version_1(plain, KEY) == target_id(plain, KEY)
+    assert target_id_of_version_1(at("https://bank.example/mcp#x"), KEY) == target_id(plain, KEY)
