@@ -34,8 +34,9 @@ async def server_of_tool(runtime: Runtime, tool: str) -> Backend:
         missing -= failed  # a bad server costs itself, unless one of a model would stand in for it
     if missing:
         listed = f"{names} has a tool {tool[:SHOWN_NAME_CHARS]!r}, but " if having else ""
+        have = "have not listed their" if len(missing) > 1 else "has not listed its"
         raise InvalidArguments(
-            f"{listed}{', '.join(sorted(missing))} has not listed its tools yet.",
+            f"{listed}{', '.join(sorted(missing))} {have} tools yet.",
             hint="Say which is meant with `server`.",
         )
     if having:

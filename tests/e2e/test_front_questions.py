@@ -334,7 +334,7 @@ async def test_a_task_that_is_cancelled_takes_its_question_along(tmp_path: Path,
         task, question = promoted(await client.execute("ask"))
         await client.call("cancel_task", task_id=task)
         await client.until_event("elicitation_expired", request_id=question)
-        assert (await client.call("get_elicitations")).json == {"elicitations": []}
+        assert (await client.call("get_elicitations")).json["elicitations"] == []
         await client.quiet()
 
 

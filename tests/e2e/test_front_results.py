@@ -369,14 +369,19 @@ async def test_a_server_may_be_left_out_when_one_alone_has_the_tool(tmp_path: Pa
         await client.quiet()
 
 
-async def test_a_server_that_hangs_does_not_delay_the_search_for_a_tool(tmp_path: Path) -> None:
+async def test_a_call_without_a_server_asks_for_it_while_configured_ones_hang(
+    tmp_path: Path,
+) -> None:
     made = setting(tmp_path, timeouts={"client_ceiling_ms": 1000})
     for n in range(4):
         made.servers[f"hung{n}"] = command(rude("silent"))
     async with proxy(made) as client:
         await client.connected()
         answer = await client.call("execute_tool", tool="echo", args={"message": "found"})
-        assert answer.text == "found"
+        assert answer.is_error
+        assert "hung0, hung1, hung2, hung3 have not listed their tools yet" in answer.text
+        found = await client.execute("echo", args={"message": "found"})
+        assert found.text == "found"
 
 
 async def test_a_lazy_server_is_connected_by_the_first_call(tmp_path: Path) -> None:
