@@ -113,7 +113,8 @@ def test_it_serves_when_no_file_can_grow_any_more(tmp_path: Path) -> None:
     careful = "export PYTHONDONTWRITEBYTECODE=1; ulimit -f 8"
     bounded = ["sh", "-c", f'{careful}; exec "$@"', "sh", *PROXY]
     loud = {"logging": {"level": "debug"}}
-    with host(tmp_path, servers={"s": entry()}, python=bounded, settings=loud) as client:
+    server = entry() | {"env": {"PYTHONDONTWRITEBYTECODE": "1"}}
+    with host(tmp_path, servers={"s": server}, python=bounded, settings=loud) as client:
         for i in range(5):
             client.execute("s", "stderr", text="x" * 1_000, n=10)
             serves(client, i + 1)
