@@ -235,8 +235,9 @@ class Model:
                 self._notes.confirmed(task.arguments)
 
     def _on_cancel_task(self, request: _Request, answer: Answer) -> None:
+        """The answer itself tells the end, so that no event does."""
         if not answer.is_error and answer.json["success"]:
-            self._status(request.arguments["task_id"], "cancelled")
+            self._task_ended(request.arguments["task_id"], "cancelled")
 
     def _on_list_servers(self, _request: _Request, answer: Answer) -> None:
         """Nobody removes the servers that the configuration begins with."""
@@ -252,7 +253,8 @@ class Model:
         listed = {task["task_id"]: task["status"] for task in answer.json["tasks"]}
         for task_id, status in listed.items():
             self._status(task_id, status)
-        if request.arguments.get("include_completed"):
+        is_whole = "next_cursor" not in answer.json and "cursor" not in request.arguments
+        if request.arguments.get("include_completed") and is_whole:
             for task_id in self._tasks.keys() - listed.keys():
                 self.blame("a task that list_tasks does not know", task_id)
 
