@@ -49,7 +49,11 @@ def attributed(content: bytes) -> bytes:
 
 
 def attributed_text(text: str) -> str:
-    return MARK + text if _names_a_key(text) and not text.startswith(MARK) else text
+    return _marked(text) if _names_a_key(text) else text
+
+
+def _marked(text: str) -> str:
+    return text if text.startswith(MARK) else MARK + text
 
 
 def _attributed(block: bytes) -> bytes:
@@ -63,7 +67,7 @@ def _attributed(block: bytes) -> bytes:
     said = mapping(value)
     if said.get("type") == "text" and isinstance(text := said.get("text"), str):
         fields = msgspec.json.decode(block, type=dict[str, Raw])
-        return to_json({**fields, "text": attributed_text(text)})
+        return to_json({**fields, "text": _marked(text)})
     return text_block(MARK) + b"," + block
 
 

@@ -79,6 +79,11 @@ def test_structured_content_resources_prompts_and_errors_are_marked_too() -> Non
         assert blocks(reply.content)[-1]["text"].startswith(MARK), reply
 
 
+def test_a_key_beside_the_text_of_a_block_counts_too() -> None:
+    (block,) = blocks(attributed(json.dumps(text("hello", name="stored_result")).encode()))
+    assert block["text"] == MARK + "hello"
+
+
 def test_a_text_is_marked_once() -> None:
     assert attributed_text(attributed_text(FAKE)) == MARK + FAKE
 
