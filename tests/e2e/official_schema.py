@@ -74,7 +74,7 @@ def judge_log(lines: Iterable[Message]) -> list[str]:
     """What a fixture server heard from us, by its log."""
     judge = Judge()
     for line in lines:
-        if line.get("event") == "asked":
+        if line.get("event") == "requested":
             judge.hear(line["message"])
         if line.get("event") == "received":
             judge.judge(line["message"])

@@ -34,14 +34,14 @@ def wants_region(server: McpServer) -> None:
     server.before = look
 
 
-async def test_a_cold_call_that_lacks_a_header_is_made_again_with_it(tmp_path: Path) -> None:
+async def test_a_cold_call_has_the_headers_that_only_the_list_tells_of(tmp_path: Path) -> None:
     async with mcp_server(era="modern") as server:
         wants_region(server)
         async with proxy(behind(tmp_path, server.url)) as client:
             answer = await client.execute("echo", args={"message": "hello", "region": "west"})
             assert answer.text == "hello"
         asked = [m["method"] for m in server.messages()]
-        assert asked == ["server/discover", "tools/call", "tools/list", "tools/call"]
+        assert asked == ["server/discover", "tools/list", "tools/call"]
 
 
 async def test_a_call_without_the_argument_of_a_header_is_refused_once_more_and_no_more(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.cli_harness import Home
-from tests.e2e.clients.raw import ROOT, until
+from tests.e2e.clients.raw import PROXY, ROOT, until
 from tests.e2e.hosts import Host, host
 from tests.peers import plain
 
@@ -99,7 +99,9 @@ def inner(client: Host) -> list[dict[str, Any]]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ancestors are not looked at")
 def test_a_copy_that_forgets_how_deep_it_is_ends_there_too(tmp_path: Path) -> None:
-    with host(tmp_path, mode="allow", servers={"again": chain(tmp_path, FORGETS)}) as client:
+    servers = {"again": chain(tmp_path, FORGETS)}
+    # By the command line of the product: it is what ancestors are known by.
+    with host(tmp_path, mode="allow", servers=servers, python=PROXY) as client:
         until(lambda: client.servers()["again"]["phase"] == "connected", "the copy")
 
         def words() -> list[str]:

@@ -63,7 +63,7 @@ def frame(message: Mapping[str, Any]) -> bytes:
 
 def send(message: Mapping[str, Any]) -> None:
     if "id" in message and "method" in message:
-        record("asked", message=dict(message))
+        record("requested", message=dict(message))
     write(frame(message))
 
 
