@@ -175,7 +175,7 @@ async def test_a_slow_call_becomes_a_task_whose_end_wakes_and_whose_result_is_th
             result = await client.call("get_task_result", task_id=slow.task)
             assert result.blocks == [{"type": "text", "text": "slept 0.4"}]
             assert not result.events
-        assert (await client.call("list_tasks")).json == {"tasks": []}
+        assert (await client.call("list_tasks")).json["tasks"] == []
         ended = await client.call("list_tasks", status="completed")
         assert [t["task_id"] for t in ended.json["tasks"]] == [slow.task]
 
@@ -265,7 +265,7 @@ async def test_a_task_limit_counts_calls_and_tasks_and_frees_every_place(tmp_pat
             for _ in range(3)
         ]
         calls = [await client.begin_execute("slow", args={"seconds": 60}) for _ in range(2)]
-        full = await client.execute("echo", args={"message": "x"})
+        full = await client.execute("echo", args={"message": "x"}, timeout_ms=100)
         assert "[task_limit]" in full.text
         await client.cancel(calls[0])
         await until_free(client)
@@ -279,7 +279,7 @@ async def test_a_task_limit_counts_calls_and_tasks_and_frees_every_place(tmp_pat
 
 async def until_free(client: Any) -> None:
     with anyio.fail_after(PATIENCE):
-        while (await client.execute("echo", args={"message": "x"})).is_error:
+        while (await client.execute("echo", args={"message": "x"}, timeout_ms=100)).is_error:
             pass
 
 
