@@ -21,6 +21,7 @@ from emceepee_stdio.wire.process import StopTimes
 
 __all__ = ["serve"]
 
+_STDERR_FD = 2  # also where Python found no stderr: something stands in its place
 _SIGNAL_EXIT_BASE = 128  # how shells report an end by a signal
 _MAX_UNREAD_BYTES = 16 << 20  # two of the longest lines: a client that leaves more does not read
 
@@ -109,7 +110,7 @@ async def serve(runtime: Runtime, handover: Handover, wire_in: int, wire_out: in
         wire.open(wire_in, wire_out, handover.unread, ended=handover.ended)
         await wire.over.wait()
         # Threads and files may hang in ways that nobody foresaw: this needs neither loop nor lock.
-        faulthandler.dump_traceback_later(fixed.last_resort_s, exit=True)
+        faulthandler.dump_traceback_later(fixed.last_resort_s, exit=True, file=_STDERR_FD)
         wire.stop_reading()
         await wire.let_finish(stop.term)
         if wire.signalled:

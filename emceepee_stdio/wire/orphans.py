@@ -15,8 +15,6 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import anyio
-
 __all__ = [
     "adopt_orphans",
     "bury_orphans",
@@ -79,6 +77,8 @@ def bury_orphans() -> set[int]:
 
 async def end_orphans() -> None:
     """Kill whoever came to us, and then their children, who come to us next, until none is left."""
+    import anyio  # noqa: PLC0415 - commands that look for leftovers need no event loop
+
     for _ in range(_MAX_PASSES):
         found = orphans()
         for pid in found:
