@@ -25,7 +25,6 @@ from tests.e2e.http_harness import (
 )
 
 SERVERS = peers.SERVERS
-LOST_AND_FOUND = ["reconnecting", "connected"]
 # The listening stream is not opened again while the server is away: only a call finds out.
 PATIENT = replace(QUICK, times=replace(TIMES, reopen=PATIENCE, reopen_cap=PATIENCE))
 ACCEPT = b'{"action":"accept","content":{"name":"Ada"}}'
@@ -195,4 +194,5 @@ async def test_server_everything_started_anew_gets_a_new_session() -> None:
                 assert before is not None
                 assert after is not None
                 assert after.upstream_id not in (None, before.upstream_id)
-                assert rig.sink.heard[:4] == ["connecting", "connected", *LOST_AND_FOUND]
+                assert rig.sink.heard[:2] == ["connecting", "connected"]
+                assert rig.sink.heard.count("connected") == 2

@@ -89,4 +89,6 @@ async def test_the_instructions_teach_what_people_want_most(tmp_path: Path) -> N
             "pending_client_action",
             "events_since_last_response",
             "last_error",
+            "proxy_task",
+            "stored_result",
         }
