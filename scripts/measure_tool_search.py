@@ -15,34 +15,34 @@ import anyio
 from emceepee_stdio.tools.ranking import rank
 from tests.e2e.client import Client, Setting, command, proxy
 from tests.e2e.servers.catalogue import servers
-from tests.e2e.tool_searches import HELD_OUT, HELD_OUT_REAL, WISHES, WISHES_REAL
+from tests.e2e.tool_searches import HELD_OUT, HELD_OUT_REAL, QUERIES, QUERIES_REAL
 from tests.peers import everything, filesystem, git, memory, plain, time
 
 Table = Mapping[str, tuple[str, str]]
 
 
 class Score(NamedTuple):
-    """How many wishes found their tool, of how many."""
+    """How many queries found their tool, of how many."""
 
     first: int
     top_three: int
-    wishes: int
+    queries: int
 
 
 def in_catalogue(table: Table) -> Score:
     tools = [(server, tool) for server, listed in servers().items() for tool in listed]
     found = {
-        wish: [(entry.server, str(entry.tool["name"])) for entry in rank(wish, tools)[:3]]
-        for wish in table
+        query: [(entry.server, str(entry.tool["name"])) for entry in rank(query, tools)[:3]]
+        for query in table
     }
     return _score(table, found)
 
 
 async def in_servers(client: Client, table: Table) -> Score:
     found: dict[str, list[tuple[str, str]]] = {}
-    for wish in table:
-        answer = await client.call("list_tools", query=wish, limit=3)
-        found[wish] = [(tool["server"], tool["name"]) for tool in answer.json["tools"]]
+    for query in table:
+        answer = await client.call("list_tools", query=query, limit=3)
+        found[query] = [(tool["server"], tool["name"]) for tool in answer.json["tools"]]
     return _score(table, found)
 
 
@@ -62,22 +62,22 @@ def real_servers(folder: Path) -> Setting:
 
 def _score(table: Table, found: Mapping[str, list[tuple[str, str]]]) -> Score:
     return Score(
-        first=sum(found[wish][:1] == [wanted] for wish, wanted in table.items()),
-        top_three=sum(wanted in found[wish] for wish, wanted in table.items()),
-        wishes=len(table),
+        first=sum(found[query][:1] == [wanted] for query, wanted in table.items()),
+        top_three=sum(wanted in found[query] for query, wanted in table.items()),
+        queries=len(table),
     )
 
 
 async def main() -> None:
-    scores = {"WISHES": in_catalogue(WISHES), "HELD_OUT": in_catalogue(HELD_OUT)}
+    scores = {"QUERIES": in_catalogue(QUERIES), "HELD_OUT": in_catalogue(HELD_OUT)}
     with tempfile.TemporaryDirectory() as folder:
         setting = real_servers(Path(folder))
         async with proxy(setting) as client:
             await client.connected(*setting.servers)
-            scores["WISHES_REAL"] = await in_servers(client, WISHES_REAL)
+            scores["QUERIES_REAL"] = await in_servers(client, QUERIES_REAL)
             scores["HELD_OUT_REAL"] = await in_servers(client, HELD_OUT_REAL)
     for name, score in scores.items():
-        print(f"{name:14} first {score.first}, top three {score.top_three}, of {score.wishes}")
+        print(f"{name:14} first {score.first}, top three {score.top_three}, of {score.queries}")
 
 
 if __name__ == "__main__":

@@ -179,8 +179,8 @@ def _verdict(report: Report) -> str:
     bad = [check.subject for check in report.checks if check.status in {"auth", "failed"}]
     odd = [check.subject for check in report.checks if check.status == "warning"]
     if bad:
-        return f"Not well: {', '.join(bad)}."
-    return f"Well, with a word on {', '.join(odd)}." if odd else "All is well."
+        return f"Failed: {', '.join(bad)}."
+    return f"Nothing failed. Warnings: {', '.join(odd)}." if odd else "All is well."
 
 
 def _exit_code(report: Report) -> int:

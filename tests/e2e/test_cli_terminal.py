@@ -41,7 +41,7 @@ def fill(home: Home, url: str = "http://127.0.0.1:9/mcp") -> None:
 
 
 TABLES = [
-    (["doctor", "--timeout", "10"], 4, "Not well:"),
+    (["doctor", "--timeout", "10"], 4, "Failed:"),
     (["ls"], 4, "SERVER"),
     (["ls", "well"], 0, "DESCRIPTION"),
     (["config", "show"], 0, "well"),

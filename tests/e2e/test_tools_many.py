@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.e2e.client import Client, Setting, command, proxy, server
 from tests.e2e.servers.catalogue import servers
-from tests.e2e.tool_searches import HELD_OUT, WISHES
+from tests.e2e.tool_searches import HELD_OUT, QUERIES
 from tests.peers import SERVERS
 
 CATALOGUE = servers()
@@ -41,23 +41,23 @@ def named(found: dict[str, Any]) -> list[tuple[str, str]]:
     return [(tool["server"], tool["name"]) for tool in found["tools"]]
 
 
-async def test_a_wish_in_plain_words_finds_its_tool_first(tmp_path: Path) -> None:
+async def test_a_query_in_plain_words_finds_its_tool_first(tmp_path: Path) -> None:
     async with shop(tmp_path) as client:
         missed: dict[str, Any] = {}
-        for wish, wanted in WISHES.items():
-            answer = await client.call("list_tools", query=wish)
+        for query, wanted in QUERIES.items():
+            answer = await client.call("list_tools", query=query)
             assert len(json.dumps(answer.result)) < READABLE
             found = named(answer.json)
             assert len(found) <= 50
             if found[0] != wanted:
-                missed[wish] = found[:3]
+                missed[query] = found[:3]
         assert missed == {}
         held = {
-            wish: named((await client.call("list_tools", query=wish, limit=3)).json)
-            for wish in HELD_OUT
+            query: named((await client.call("list_tools", query=query, limit=3)).json)
+            for query in HELD_OUT
         }
-        first = sum(found[0] == HELD_OUT[wish] for wish, found in held.items())
-        near = sum(HELD_OUT[wish] in found for wish, found in held.items())
+        first = sum(found[0] == HELD_OUT[query] for query, found in held.items())
+        near = sum(HELD_OUT[query] in found for query, found in held.items())
         assert (first, near) >= (8, 9), held
         # What was found comes with its schema, and can be run.
         one = (await client.call("list_tools", query="send an email", limit=1)).json["tools"][0]

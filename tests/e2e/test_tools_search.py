@@ -1,4 +1,4 @@
-"""The page of wishes: every call that it shows, made in its order through the real process."""
+"""docs/tool-search.md: every call that it shows, made in its order through the real process."""
 
 import json
 import os
@@ -11,12 +11,12 @@ import pytest
 
 from scripts.measure_tool_search import in_servers, real_servers
 from tests.e2e.client import Answer, Client, Setting, proxy
-from tests.e2e.tool_searches import HELD_OUT_REAL, WISHES_REAL
+from tests.e2e.tool_searches import HELD_OUT_REAL, QUERIES_REAL
 from tests.peers import everything, filesystem, time
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tool-search.md"
 CALL = re.compile(r"^(\w+) (\{.*\})$", re.MULTILINE)
-# What the last answer to each wish says.
+# What the last answer of each job says.
 SAID = {
     "Find a tool": '"name":"convert_time"',
     "Run it": "21:00:00+09:00",
@@ -31,7 +31,7 @@ SAID = {
 }
 
 
-def wishes() -> dict[str, list[tuple[str, str]]]:
+def jobs() -> dict[str, list[tuple[str, str]]]:
     sections = PAGE.read_text(encoding="utf-8").split("\n## ")[1:]
     return {section.partition("\n")[0]: CALL.findall(section) for section in sections}
 
@@ -95,23 +95,23 @@ async def answers(client: Client, calls: list[tuple[str, str]], known: Known) ->
     return made
 
 
-async def test_every_wish_on_the_page_comes_true(
+async def test_every_job_on_the_page_comes_true(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = wishes()
+    page = jobs()
     assert list(page) == list(SAID)
     here = setting(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     async with proxy(here) as client:
         await client.connected("time", "files")
         known = Known(tmp_path)
-        for wish, calls in page.items():
-            assert calls, wish
+        for job, calls in page.items():
+            assert calls, job
             made = await answers(client, calls, known)
-            assert SAID[wish] in made[-1].text, (wish, made[-1])
-            well = made[:-1] if wish == "See why a server fails" else made
-            assert not [answer for answer in well if answer.is_error], (wish, well)
-            if wish == "See why a server fails":
+            assert SAID[job] in made[-1].text, (job, made[-1])
+            well = made[:-1] if job == "See why a server fails" else made
+            assert not [answer for answer in well if answer.is_error], (job, well)
+            if job == "See why a server fails":
                 assert "notes.db is locked" in made[0].text
                 assert "notes.db is locked" in made[1].text
             await client.drain()
@@ -121,7 +121,7 @@ async def test_most_wishes_find_their_tool_among_those_of_real_servers(tmp_path:
     here = real_servers(tmp_path)
     async with proxy(here) as client:
         await client.connected(*here.servers)
-        tuned = await in_servers(client, WISHES_REAL)
+        tuned = await in_servers(client, QUERIES_REAL)
         held_out = await in_servers(client, HELD_OUT_REAL)
     assert tuned.first >= 21
     assert tuned.top_three >= 24

@@ -13,7 +13,7 @@ from tests.e2e.client import Setting, both_eras, proxy
 
 NAME = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")
 COMBINED = {"anyOf", "oneOf", "allOf", "not", "if"}
-# What a model has to learn from the instructions alone, to fulfil the ten commonest wishes.
+# What a model has to learn from the instructions alone, to do the ten commonest jobs.
 TAUGHT = [
     "list_servers",
     "add_server",

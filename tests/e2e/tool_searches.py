@@ -1,12 +1,12 @@
 """What people want of a tool, in their own words, and which tool does it.
 
-`WISHES` and `WISHES_REAL` are what the ranking may be judged by while it is worked on. `HELD_OUT`
+`QUERIES` and `QUERIES_REAL` are what the ranking may be judged by while it is worked on. `HELD_OUT`
 and `HELD_OUT_REAL` were written down before that and are never looked at to change the ranking,
 only to see how well it does. The first of each pair is over the catalogue of 1,200 tools, the other
 over the real servers of `scripts/measure_tool_search.py`.
 """
 
-WISHES = {
+QUERIES = {
     "will it rain in Lisbon tomorrow? weather forecast": ("weather", "get_forecast"),
     "send an email to my boss": ("gmail", "send_email"),
     "merge the pull request": ("github", "merge_pull_request"),
@@ -43,7 +43,7 @@ HELD_OUT = {
 }
 
 # Tools of the same servers, none of which `HELD_OUT_REAL` names: these may be tuned on.
-WISHES_REAL = {
+QUERIES_REAL = {
     "print the contents of a text document": ("filesystem", "read_text_file"),
     "first ten lines of a log file": ("filesystem", "read_text_file"),
     "are there uncommitted modifications in the working tree": ("git", "git_status"),

@@ -4,7 +4,7 @@ import pytest
 
 from emceepee_stdio.tools.ranking import rank, words
 from tests.e2e.servers.catalogue import servers
-from tests.e2e.tool_searches import HELD_OUT, WISHES
+from tests.e2e.tool_searches import HELD_OUT, QUERIES
 
 CATALOGUE = [(server, tool) for server, tools in servers().items() for tool in tools]
 
@@ -19,16 +19,18 @@ def found(query: str, *tools: dict[str, Any], server: str = "s") -> list[str]:
     return [str(entry.tool["name"]) for entry in rank(query, [(server, item) for item in tools])]
 
 
-@pytest.mark.parametrize(("wish", "wanted"), WISHES.items())
-def test_a_wish_finds_its_tool_first(wish: str, wanted: tuple[str, str]) -> None:
-    best = rank(wish, CATALOGUE)[0]
+@pytest.mark.parametrize(("query", "wanted"), QUERIES.items())
+def test_a_query_finds_its_tool_first(query: str, wanted: tuple[str, str]) -> None:
+    best = rank(query, CATALOGUE)[0]
     assert (best.server, best.tool["name"]) == wanted
 
 
 def test_most_wishes_that_nothing_was_tuned_to_find_their_tool_first() -> None:
-    best = {wish: [(r.server, r.tool["name"]) for r in rank(wish, CATALOGUE)] for wish in HELD_OUT}
-    assert sum(found[0] == HELD_OUT[wish] for wish, found in best.items()) >= 8
-    assert sum(HELD_OUT[wish] in found[:3] for wish, found in best.items()) >= 9
+    best = {
+        query: [(r.server, r.tool["name"]) for r in rank(query, CATALOGUE)] for query in HELD_OUT
+    }
+    assert sum(found[0] == HELD_OUT[query] for query, found in best.items()) >= 8
+    assert sum(HELD_OUT[query] in found[:3] for query, found in best.items()) >= 9
 
 
 @pytest.mark.parametrize(

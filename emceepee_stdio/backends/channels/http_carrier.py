@@ -66,7 +66,7 @@ _RETRYABLE = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 _METHOD_KEEPING_REDIRECTS = (HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT)
 _IDLE_CONNECTIONS = 20  # what httpx keeps by default; the rest is closed after use
 _MAX_PORT = 65_535  # 16 bits
-_MAX_DRAIN_BYTES = 65_536  # reading more costs more than a new connection
+_MAX_DRAIN_BYTES = 65_536  # a longer rest is dropped with its connection: a new one is cheap
 _SHOWN_CHARS = 100  # an encoding is a word
 
 
