@@ -1,6 +1,6 @@
 """What servers ask the client: let in within bounds, and answered once.
 
-A pending question lives in `state/requests`, and nowhere else; what is kept with it is the question
+A pending question lives in `state/pending_requests`, and nowhere else; kept with it is the question
 of the backend, through which the answer goes back.
 """
 

@@ -399,6 +399,15 @@ def test_json_is_the_lines_to_the_letter(tmp_path: Path):
     ]
 
 
+def test_lines_as_json_do_not_steer_a_terminal_and_stay_the_same_json(tmp_path: Path):
+    said = "\x9b2J\u202ebye\U000e0041"
+    line = json.dumps({**json.loads(record(1)), "data": {"text": said}}, ensure_ascii=False)
+    journal(tmp_path, line.encode() + b"\n")
+    (shown,) = run(tmp_path, "--json")
+    assert r'"\u009b2J\u202ebye\udb40\udc41"' in shown
+    assert json.loads(shown) == json.loads(line)
+
+
 def test_a_line_for_people(tmp_path: Path):
     data = {"attempt": 2, "error": "it said \x1b[31mno\x1b[0m\u202e", "argv": ["a", "b"]}
     content = record(

@@ -444,6 +444,18 @@ def test_what_a_server_asks_does_not_steer_the_terminal(home: Home):
         assert obeys_nothing(screen), repr(screen.raw)
 
 
+def test_a_neighbour_in_a_diff_does_not_steer_the_terminal(home: Home):
+    config = home.path / ".claude.json"
+    home.path.mkdir(parents=True, exist_ok=True)
+    beside = {"command": "x", "env": {"SAID": "said \x9b2J\u202ebye"}}
+    text = json.dumps({"mcpServers": {"a": beside}}, ensure_ascii=False, indent=2)
+    config.write_text(text, encoding="utf-8")
+    with home.screen("install", "claude-code", "--dry-run", "--force") as screen:
+        screen.wait()
+        assert "said" in screen.words
+        assert obeys_nothing(screen), repr(screen.raw)
+
+
 async def test_a_refusal_behind_a_url_does_not_steer_the_terminal(home: Home):
     async with refusing() as server:
         home.write({"it": {"url": server.url}})
