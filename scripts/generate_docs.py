@@ -13,6 +13,7 @@ from typer.main import get_command
 
 from emceepee_stdio.cli.command_line import app
 from emceepee_stdio.errors import error_types
+from emceepee_stdio.front.client_profile import PROFILES, UNKNOWN, ClientProfile
 from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.state import EventType
 from emceepee_stdio.state.diagrams import Diagram, diagrams, further_diagrams
@@ -195,6 +196,48 @@ def cli_page() -> str:
     return "\n".join(["# Command line\n", NOTICE, intro, *sections])
 
 
+def _client_row(row: ClientProfile) -> str:
+    def fact(field: str, text: str) -> str:
+        return f"{text}*" if field in row.watched else text
+
+    name = ", ".join(f"`{part}`" for part in row.names) or "–"
+    version = f"{row.version}, " if row.version else ""
+    cells = [
+        row.title,
+        name,
+        "45 s, or `client_ceiling_ms`"
+        if row.ceiling_s is None
+        else fact("ceiling_s", f"{row.ceiling_s:g} s"),
+        fact("message_chars", f"{row.message_lines} lines of {row.message_chars} characters"),
+        fact("result_bytes", f"{row.result_bytes:,} bytes"),
+        fact("defers_tools", "behind a search" if row.defers_tools else "all at once"),
+        fact("declares", ", ".join(sorted(row.declares)) or "nothing"),
+        fact("unshown", ", ".join(sorted(row.unshown)) or "–"),
+        f"{version}{row.looked_up}" if row.looked_up else "",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def clients_page() -> str:
+    """The page as it is, with the table of what hosts do as the code has it."""
+    page = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
+    head, begin, rest = page.partition("<!-- Begin: ")
+    notice, _, rest = rest.partition("-->\n")
+    tail = rest.partition("<!-- End. -->")[2]
+    titles = (
+        "| client | in its name | is answered within | shows of a question | of an answer | tools |"
+        " declares | no fields of kind | version, looked up |"
+    )
+    table = [
+        titles,
+        "|---|---|---|---|---|---|---|---|---|",
+        *map(_client_row, (*PROFILES, UNKNOWN)),
+    ]
+    notes = [f"- {row.title}: {'; '.join(row.notes)}." for row in PROFILES if row.notes]
+    made = "\n".join([*table, "", *notes])
+    return f"{head}{begin}{notice}-->\n\n{made}\n\n<!-- End. -->{tail}"
+
+
 def tools_list() -> str:
     """Not a page: the answer to tools/list, prebuilt so that greeting a client costs nothing."""
     listed = [tool.listed() for tool in TOOLS]
@@ -208,6 +251,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "events.md": events_page,
     ROOT / "docs" / "tools.md": tools_page,
     ROOT / "docs" / "cli.md": cli_page,
+    ROOT / "docs" / "clients.md": clients_page,
     ROOT / "emceepee_stdio" / "front" / "tools.json": tools_list,
 }
 

@@ -40,6 +40,7 @@ class FixedValues(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     question_bytes: int = 32 << 10  # a form is far smaller; what is larger is no question
     question_chars: int = 2_000  # as much as a person reads
     sampling_preview_chars: int = 200  # get_sampling_requests has the whole
+    automatic_answer_s: float = 0.3  # nobody reads a question and refuses it faster
     rounds: int = 10  # a form in ten steps; a server that never stops is stopped
 
     # Talking to servers

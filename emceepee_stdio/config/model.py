@@ -25,6 +25,7 @@ __all__ = [
     "Logging",
     "Policy",
     "PolicyMode",
+    "QuestionsMode",
     "RestartConfig",
     "RestartOverrides",
     "ServerConfig",
@@ -49,6 +50,7 @@ def _within(low: float, high: float, description: str) -> Meta:
     return Meta(ge=low, le=high, description=description)
 
 
+QuestionsMode = Literal["auto", "client", "tools"]
 PolicyMode = Literal["auto", "ask", "allow", "deny"]
 
 
@@ -148,6 +150,14 @@ class SettingsSection(Struct, frozen=True, kw_only=True):
     promote_on_input: Annotated[
         bool, Meta(description="Make a call a task as soon as its server asks something.")
     ] = True
+    questions: Annotated[
+        QuestionsMode,
+        Meta(
+            description="Who is asked what a server asks: the person where the client can ask, else"
+            " the model (auto); never the model (client); never the person through the client"
+            " (tools)."
+        ),
+    ] = "auto"
     client_ceilings_ms: Annotated[
         dict[str, Annotated[int, _within(1, _DAY, "The longest wait that this client bears.")]],
         Meta(description="The longest wait that a client bears, by the name it gives itself."),

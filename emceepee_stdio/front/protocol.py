@@ -108,6 +108,7 @@ class Protocol:
     def __init__(self) -> None:
         self.version: str | None = None
         self.client_name = ""
+        self.client_version = ""
         self.fills_forms = False
         self.word = os.urandom(_WORD_BYTES).hex()
 
@@ -160,9 +161,10 @@ class Protocol:
         return INSTRUCTIONS + _OWN_WORD % self.word
 
     def _meet(self, info: object) -> None:
-        name = mapping(info).get("name")
+        name, version = mapping(info).get("name"), mapping(info).get("version")
         if isinstance(name, str):
             self.client_name = name
+            self.client_version = version if isinstance(version, str) else ""
 
     def _legacy(self, method: str) -> bytes | Refused:
         match method:

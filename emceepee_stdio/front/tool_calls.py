@@ -18,6 +18,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import UNSET, Raw, UnsetType
 
 from emceepee_stdio.errors import CallFailed, InvalidArguments, ProxyError
+from emceepee_stdio.front.client_profile import ClientProfile, ceiling_s, profile_of
 from emceepee_stdio.front.client_requests import ClientRequests
 from emceepee_stdio.front.consent import (
     ConsentRequests,
@@ -25,7 +26,6 @@ from emceepee_stdio.front.consent import (
     InputRequiredConsent,
     StateSigner,
 )
-from emceepee_stdio.front.limits import ceiling_ms
 from emceepee_stdio.front.protocol import IDENTITY, Protocol, Refused, fills_forms
 from emceepee_stdio.front.render import render
 from emceepee_stdio.journal import JournalEvent
@@ -300,17 +300,23 @@ class ToolCalls:
             hint=f"The journal has the details under {reference}; other calls are not affected.",
         )
 
+    @property
+    def _profile(self) -> ClientProfile:
+        return profile_of(self._protocol.client_name, self._protocol.client_version)
+
     def _ceiling(self) -> float:
         """How long this client waits, by the name that it gave last."""
         name = self._protocol.client_name
         if self._client_ceiling is None or self._client_ceiling[0] != name:
             settings = self._runtime.settings
-            ceiling = ceiling_ms(
+            ceiling = ceiling_s(
                 name,
-                default=settings.timeouts.client_ceiling_ms,
-                configured=settings.client_ceilings_ms,
+                self._profile,
+                default_ms=settings.timeouts.client_ceiling_ms,
+                configured_ms=settings.client_ceilings_ms,
+                environ=self._runtime.environment.environ,
             )
-            self._client_ceiling = (name, ceiling / 1000)
+            self._client_ceiling = (name, ceiling)
         return self._client_ceiling[1]
 
     def _forwarder(self, call: Call, token: int | str) -> Callable[[Raw], None]:

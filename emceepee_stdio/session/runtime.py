@@ -17,7 +17,7 @@ from emceepee_stdio.session.configured import Configured, Stamp
 from emceepee_stdio.session.pin_checks import PinChecks
 from emceepee_stdio.session.server_registry import Environment, Origin, RegisteredServer, Servers
 from emceepee_stdio.session.session import Session
-from emceepee_stdio.state import EventType
+from emceepee_stdio.state import AutomaticAnswers, EventType
 from emceepee_stdio.trust.store import TrustStore
 from emceepee_stdio.wire.ancestors import proxies_above
 from emceepee_stdio.wire.environment import DEPTH
@@ -49,7 +49,8 @@ class Runtime:
         self.clock = clock
         self.ids = ids
         self.journal = journal
-        self._environment = environment
+        self.environment = environment
+        self.automatic_answers = AutomaticAnswers(within=config.settings.fixed.automatic_answer_s)
         self._follows_files = source is not None
         self.started_at = clock.now()
         self.session = Session(config.settings, clock=clock, ids=ids, journal=journal)
@@ -103,7 +104,7 @@ class Runtime:
 
     async def _report_leftovers(self) -> None:
         """An earlier proxy that was killed together with its watchdog may have left children."""
-        home = self._environment.environ.get("HOME")
+        home = self.environment.environ.get("HOME")
         found = await anyio.to_thread.run_sync(leftovers, home, abandon_on_cancel=True)
         if found:
             processes = [f"{left.pid} {left.name}" for left in found]
@@ -168,7 +169,7 @@ class Runtime:
         """Start what the configuration names, and keep it as the file says from then on."""
         if self._follows_files:
             self.group().start_soon(self._watch_approvals)
-        told = self._environment.environ.get(DEPTH, "0")
+        told = self.environment.environ.get(DEPTH, "0")
         depth = max(int(told[:_DEPTH_DIGITS]) if told.isdecimal() else 0, proxies_above())
         if depth >= _MAX_DEPTH:
             self.configured.skip(

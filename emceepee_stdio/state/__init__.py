@@ -4,6 +4,7 @@ Every change takes `now`; every class with deadlines has `next_deadline()` and `
 happened comes back as a value. Nothing here waits, writes or knows who is listening.
 """
 
+from emceepee_stdio.state.automatic_answers import AutomaticAnswers
 from emceepee_stdio.state.diagrams import Diagram, diagrams
 from emceepee_stdio.state.event_log import EventLog, Lease
 from emceepee_stdio.state.event_types import Event, EventData, EventType, Excerpt, fold_key
@@ -25,6 +26,7 @@ from emceepee_stdio.state.timers import Timer, Timers, TimerStatus
 
 __all__ = [
     "PHASES",
+    "AutomaticAnswers",
     "ClosedBy",
     "Diagram",
     "Event",

@@ -136,10 +136,12 @@ def test_an_odd_envelope_is_as_good_as_none(params: dict[str, Any]) -> None:
 def test_whoever_speaks_is_known_by_name() -> None:
     protocol = Protocol()
     declared = {"x": {}, "elicitation": {}}
-    protocol.answer("initialize", {"clientInfo": {"name": "codex"}, "capabilities": declared})
+    info = {"name": "codex", "version": "0.166"}
+    protocol.answer("initialize", {"clientInfo": info, "capabilities": declared})
     assert (protocol.client_name, protocol.fills_forms) == ("codex", True)
+    assert protocol.client_version == "0.166"
     protocol.answer("tools/list", {"_meta": {**ENVELOPE, CLIENT_INFO: {"name": "gemini"}}})
-    assert protocol.client_name == "gemini"
+    assert (protocol.client_name, protocol.client_version) == ("gemini", "")
     protocol.answer("initialize", {"clientInfo": 7, "capabilities": None})
     assert (protocol.client_name, protocol.fills_forms) == ("gemini", False)
     assert "2025-11-25" in repr(protocol)

@@ -9,7 +9,6 @@ from msgspec import Raw
 from emceepee_stdio.backends.backend_events import Question
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Settings
-from emceepee_stdio.front.limits import ceiling_ms
 from emceepee_stdio.front.render import render
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
@@ -173,12 +172,3 @@ async def test_a_modern_answer_is_stamped_by_us_and_keeps_the_rest(
     legacy = rendered(session(tmp_path), reply)
     assert legacy.get("_meta", {}) == ({} if meta is None else json.loads(bytes(meta)))
     assert "resultType" not in legacy
-
-
-async def test_patience_goes_by_the_name_of_the_client() -> None:
-    assert ceiling_ms("", default=45, configured={}) == 45
-    assert ceiling_ms("Claude Code", default=45, configured={}) == 45
-    assert ceiling_ms("codex-mcp-client", default=45, configured={}) == 240_000
-    assert ceiling_ms("Gemini CLI", default=45, configured={}) == 240_000
-    assert ceiling_ms("codex", default=45, configured={"CODEX": 7}) == 7
-    assert ceiling_ms("my-client", default=45, configured={"other": 7, "client": 8}) == 8

@@ -1,0 +1,213 @@
+"""What each host does with what we send: the one table of it, by the name and version it gives.
+
+Hosts tell their name and nothing of their limits. Every fact that the code acts on stands here and
+nowhere else; a fact was watched in the version that is named, or read in documentation, source or
+an issue tracker. What a client declares for itself goes before what the table says of it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from emceepee_stdio.json_values import mapping
+
+if TYPE_CHECKING:
+    from emceepee_stdio.config.clients import ClientKey
+
+__all__ = ["PROFILES", "UNKNOWN", "ClientProfile", "ceiling_s", "is_plain_form", "profile_of"]
+
+_TIMEOUT_RESERVE_S = 5.0  # an answer has to be made, written and read within it
+_LEAST_CEILING_S = 1.0  # with less, hardly any call would be more than a task
+_PLAIN_KINDS = frozenset({"string", "boolean", "choice"})  # what every host with forms can show
+_KNOWN_KINDS = _PLAIN_KINDS | {"integer", "number", "choices"}
+_CACHED = 8  # a client has one name, and modern ones give it with every request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientProfile:
+    """One row: a host and what it does.
+
+    `names` are parts of the name that it gives, in lower case, and `since` the first version that
+    the row is for. `watched` names the fields that were watched in `version`; the others were read,
+    all of them in the month `looked_up`. `declares` is what it declares as a rule: the handshake
+    and modern requests tell it for sure.
+    """
+
+    title: str
+    names: tuple[str, ...] = ()
+    key: "ClientKey | None" = None  # how `emceepee install` calls it
+    since: tuple[int, ...] = ()
+    ceiling_s: float | None = None  # the longest that a call may take to be answered
+    message_lines: int = 3  # of an elicitation's message that are shown
+    message_chars: int = 110  # of each of these lines
+    result_bytes: int = 100_000  # of an answer that are shown
+    defers_tools: bool = False  # whether the model has to search for tools before it sees them
+    declares: frozenset[str] = frozenset()
+    unshown: frozenset[str] = frozenset()  # kinds of fields that its forms do not have
+    version: str = ""
+    watched: frozenset[str] = frozenset()
+    looked_up: str = ""
+    notes: tuple[str, ...] = ()
+
+    def shows_form(self, schema: Mapping[str, object]) -> bool:
+        """Whether a person can fill in a form of this schema there."""
+        return _kinds(schema) <= _KNOWN_KINDS - self.unshown
+
+
+# As patient as the least patient host that is known.
+UNKNOWN = ClientProfile(title="any other")
+
+PROFILES: Sequence[ClientProfile] = (
+    ClientProfile(
+        title="Claude Code, in a terminal",
+        names=("claude-code",),
+        key="claude-code",
+        ceiling_s=110.0,
+        message_chars=115,
+        defers_tools=True,
+        declares=frozenset({"form", "url", "roots", "resources", "prompts", "list_changed"}),
+        version="2.1.325",
+        watched=frozenset({"message_lines", "message_chars", "defers_tools", "declares"}),
+        looked_up="2026-11",
+        notes=(
+            "sends calls to the background after 2 minutes",
+            "gives a call up after 300 s without progress",
+            "`MCP_TOOL_TIMEOUT` in its environment sets a shorter limit",
+        ),
+    ),
+    ClientProfile(
+        title="Claude Desktop, Code tab",
+        names=("local-agent-mode",),
+        ceiling_s=45.0,
+        looked_up="2026-11",
+        notes=("waits about 60 s, which cannot be set",),
+    ),
+    ClientProfile(
+        title="Claude Desktop",
+        names=("claude-ai",),
+        key="claude-desktop",
+        ceiling_s=45.0,
+        declares=frozenset({"roots", "resources", "prompts", "apps"}),
+        looked_up="2026-11",
+        notes=("waits about 60 s, at times 240 s, which cannot be set",),
+    ),
+    ClientProfile(
+        title="Codex",
+        names=("codex",),
+        key="codex",
+        ceiling_s=240.0,
+        result_bytes=36_000,
+        defers_tools=True,
+        declares=frozenset({"form", "url"}),
+        unshown=frozenset({"integer", "number", "choices"}),
+        version="0.166",
+        watched=frozenset({"result_bytes", "defers_tools", "declares"}),
+        looked_up="2026-11",
+        notes=(
+            "waits 300 s for a call",
+            "shows a boolean as True and False, both of which accept",
+        ),
+    ),
+    ClientProfile(
+        title="Gemini CLI",
+        names=("gemini",),
+        key="gemini",
+        ceiling_s=240.0,
+        declares=frozenset({"roots", "resources", "prompts", "list_changed"}),
+        version="0.61",
+        looked_up="2026-11",
+        notes=("waits 600 s for a call",),
+    ),
+    ClientProfile(
+        title="VS Code",
+        names=("visual studio code",),
+        key="vscode",
+        defers_tools=True,
+        declares=frozenset(
+            {"form", "url", "sampling", "roots", "resources", "prompts", "list_changed", "apps"}
+        ),
+        looked_up="2026-11",
+    ),
+    ClientProfile(
+        title="Cursor",
+        names=("cursor",),
+        key="cursor",
+        declares=frozenset(
+            {"form", "url", "roots", "resources", "prompts", "list_changed", "apps"}
+        ),
+        looked_up="2026-11",
+    ),
+    ClientProfile(title="Windsurf", names=("windsurf",), key="windsurf", looked_up="2026-11"),
+    ClientProfile(
+        title="Zed",
+        names=("zed",),
+        key="zed",
+        declares=frozenset({"prompts"}),
+        looked_up="2026-11",
+        notes=("waits 60 s for a call",),
+    ),
+)
+
+
+@lru_cache(maxsize=_CACHED)
+def profile_of(
+    name: str, version: str = "", table: Sequence[ClientProfile] = PROFILES
+) -> ClientProfile:
+    """The row for a client that calls itself so: of several the one for the newest version."""
+    given, lowered = _numbers(version), name.lower()
+    rows = [
+        row
+        for row in table
+        if any(part in lowered for part in row.names) and row.since <= (given or row.since)
+    ]
+    return max(rows, key=lambda row: row.since, default=UNKNOWN)
+
+
+def ceiling_s(
+    name: str,
+    profile: ClientProfile,
+    *,
+    default_ms: int,
+    configured_ms: Mapping[str, int],
+    environ: Mapping[str, str],
+) -> float:
+    """The longest wait for a client: as configured for its name, as known, else the default.
+
+    Never more than what the host that started us says in `MCP_TOOL_TIMEOUT`.
+    """
+    lowered = name.lower()
+    known = default_ms / 1000 if profile.ceiling_s is None else profile.ceiling_s
+    configured = (ms / 1000 for part, ms in configured_ms.items() if part.lower() in lowered)
+    ceiling = next(configured, known)
+    told = environ.get("MCP_TOOL_TIMEOUT", "")
+    if not told.isdecimal() or not int(told):
+        return ceiling
+    limit = int(told) / 1000
+    return min(ceiling, max(limit - _TIMEOUT_RESERVE_S, min(_LEAST_CEILING_S, limit / 2)))
+
+
+def is_plain_form(params: Mapping[str, object]) -> bool:
+    """Whether an elicitation is a form that every host with forms can show."""
+    return (
+        params.get("mode", "form") == "form"
+        and _kinds(mapping(params.get("requestedSchema"))) <= _PLAIN_KINDS
+    )
+
+
+def _kinds(schema: Mapping[str, object]) -> set[str]:
+    return {_kind(mapping(field)) for field in mapping(schema.get("properties")).values()}
+
+
+def _kind(field: Mapping[str, object]) -> str:
+    kind = str(field.get("type"))
+    if kind == "array":
+        return "choices"
+    return "choice" if kind == "string" and ("enum" in field or "oneOf" in field) else kind
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """`2.1.325-beta` as numbers; nothing where it does not begin with one."""
+    parts = version.partition("-")[0].split(".")
+    return tuple(int(part) for part in takewhile(str.isdecimal, parts))

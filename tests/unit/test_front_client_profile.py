@@ -1,0 +1,130 @@
+"""The table of hosts: who waits how long, and who can show what."""
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from emceepee_stdio.config.clients import CLIENTS
+from emceepee_stdio.front.client_profile import (
+    PROFILES,
+    UNKNOWN,
+    ClientProfile,
+    ceiling_s,
+    is_plain_form,
+    profile_of,
+)
+
+
+def waits(name: str, *, environ: dict[str, str] | None = None, **configured: int) -> float:
+    return ceiling_s(
+        name,
+        profile_of(name),
+        default_ms=45_000,
+        configured_ms=configured,
+        environ=environ or {},
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds"),
+    [
+        ("", 45.0),
+        ("my-client", 45.0),
+        ("claude-code", 110.0),
+        ("claude-ai", 45.0),
+        ("local-agent-mode-emceepee", 45.0),
+        ("codex-mcp-client", 240.0),
+        ("gemini-cli-mcp-client", 240.0),
+        ("Visual Studio Code", 45.0),
+        ("Zed", 45.0),
+    ],
+)
+def test_patience_goes_by_the_name_of_the_client(name: str, seconds: float) -> None:
+    assert waits(name) == seconds
+
+
+def test_a_configured_patience_goes_before_the_table() -> None:
+    assert waits("codex", CODEX=7_000) == 7.0
+    assert waits("my-client", other=7_000, client=8_000) == 8.0
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [
+        ("600000", 110.0),
+        ("60000", 55.0),
+        ("20000", 15.0),
+        ("6000", 1.0),
+        ("4000", 1.0),
+        ("1000", 0.5),
+        ("0", 110.0),
+        ("soon", 110.0),
+        ("-5", 110.0),
+        ("", 110.0),
+    ],
+)
+def test_a_host_that_tells_its_limit_is_answered_before_it(told: str, seconds: float) -> None:
+    assert waits("claude-code", environ={"MCP_TOOL_TIMEOUT": told}) == seconds
+
+
+def test_the_limit_of_the_host_goes_before_a_configured_patience() -> None:
+    told = {"MCP_TOOL_TIMEOUT": "20000"}
+    assert waits("claude-code", environ=told, claude=100_000) == 15.0
+
+
+def test_of_several_rows_of_a_client_the_newest_that_its_version_has_reached_counts() -> None:
+    old = ClientProfile(title="old", names=("host",))
+    new = ClientProfile(title="new", names=("host",), since=(2, 1))
+    table = (new, old)
+    assert profile_of("A Host", "2.0.9", table) is old
+    assert profile_of("A Host", "2.1", table) is new
+    assert profile_of("A Host", "10.0.0-beta.1", table) is new
+    assert profile_of("A Host", "", table) is new, "who tells no version is taken for current"
+    assert profile_of("another", "2.1", table) is UNKNOWN
+
+
+def test_every_row_says_where_it_is_from() -> None:
+    known = {field.name for field in fields(ClientProfile)}
+    for row in PROFILES:
+        assert row.looked_up, row.title
+        assert row.watched <= known
+        assert bool(row.watched) <= bool(row.version), row.title
+
+
+def test_every_client_that_can_be_installed_has_a_row() -> None:
+    assert {row.key for row in PROFILES} - {None} == CLIENTS.keys()
+
+
+STRING = {"type": "string"}
+FIELDS: dict[str, Any] = {
+    "text": STRING,
+    "format": STRING | {"format": "email"},
+    "yes or no": {"type": "boolean"},
+    "choice": STRING | {"enum": ["a", "b"]},
+    "titled choice": STRING | {"oneOf": [{"const": "a", "title": "A"}]},
+    "number": {"type": "number"},
+    "integer": {"type": "integer"},
+    "choices": {"type": "array", "items": STRING | {"enum": ["a"]}},
+    "nested": {"type": "object"},
+    "nothing": {},
+}
+
+
+def form(kind: str) -> dict[str, Any]:
+    return {"requestedSchema": {"type": "object", "properties": {"x": FIELDS[kind], "y": STRING}}}
+
+
+def test_a_host_shows_the_kinds_of_fields_that_its_forms_have() -> None:
+    codex, code = profile_of("codex"), profile_of("claude-code")
+    shown = [kind for kind in FIELDS if codex.shows_form(form(kind)["requestedSchema"])]
+    assert shown == ["text", "format", "yes or no", "choice", "titled choice"]
+    shown = [kind for kind in FIELDS if code.shows_form(form(kind)["requestedSchema"])]
+    assert shown == [*FIELDS][:-2]
+
+
+def test_a_plain_form_is_one_that_every_host_can_show() -> None:
+    plain = [kind for kind in FIELDS if is_plain_form(form(kind))]
+    assert plain == ["text", "format", "yes or no", "choice", "titled choice"]
+    assert is_plain_form({"mode": "form"})
+    assert not is_plain_form({"mode": "url", "url": "https://example.com"})
