@@ -3,6 +3,10 @@
 A client of the handshake era is sent a request; it may be answered long after the call that raised
 it. A modern client is answered with the question and makes its call again: what it then brings back
 is signed, bound to what was asked, expires, and counts once.
+
+The question is one choice, and No is its default: a host that shows a boolean as True and False
+takes both for an accept. What a host does not show whole is not asked there, and what is answered
+faster than anybody reads was answered by nobody.
 """
 
 import base64
@@ -10,7 +14,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Mapping
-from typing import cast
+from unicodedata import east_asian_width
 
 import anyio
 import msgspec
@@ -19,49 +23,109 @@ from msgspec import Raw
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import ProxyError
+from emceepee_stdio.front.client_profile import ClientProfile
 from emceepee_stdio.front.client_requests import ClientRequests
-from emceepee_stdio.session.client_calls import Decision, InputRequired, OnLate
+from emceepee_stdio.json_values import mapping
+from emceepee_stdio.session.client_calls import (
+    ConsentQuestion,
+    Decision,
+    InputRequired,
+    OnLate,
+)
+from emceepee_stdio.state import AutomaticAnswers
 from emceepee_stdio.wire.peer import OutgoingRequest
 
-__all__ = ["ConsentRequests", "ElicitedConsent", "InputRequiredConsent", "StateSigner"]
+__all__ = [
+    "ConsentForm",
+    "ConsentRequests",
+    "ElicitedConsent",
+    "InputRequiredConsent",
+    "StateSigner",
+]
 
 _KEY = "approval"
+_FIELD = "decision"
+_NO = "No"
+_YES = {
+    "Yes, this time": Decision.AGREED_ONCE,
+    "Yes, and do not ask again": Decision.AGREED,
+}
+_TITLED_SINCE = "2025-11-25"  # before that a choice has its names beside its values
+_LINE_CHARS = 110  # a line stays under it, in hosts that show a little more as well
 _SIGNING_KEY_BYTES = 32  # as long as the output of HMAC-SHA-256
 _NONCE_BYTES = 8  # no two of one process are alike
 _STATE_LIFETIME_S = 600.0  # a person may take some minutes to decide
-_TITLE = "emceepee: the model asks to add this server. May it?"
 _MAX_REMEMBERED = 10_000  # each is one answer of a person; bounds the memory
 _AGREEMENTS = (Decision.AGREED, Decision.AGREED_ONCE)
 _MAX_OPEN = 10  # more at a time would only be clicked away
 
 
-def _elicitation(text: str) -> dict[str, object]:
-    return {
-        "mode": "form",
-        "message": f"{_TITLE}\n\n{text}",
-        "requestedSchema": {
-            "type": "object",
-            "properties": {
-                "remember": {
-                    "type": "boolean",
-                    "title": "Remember it",
-                    "description": "Do not ask again for exactly this.",
-                    "default": True,
-                }
+class ConsentForm:
+    """How this client is asked, and how its answers are read. `version` is None for modern ones."""
+
+    def __init__(
+        self, profile: ClientProfile, answers: AutomaticAnswers, *, version: str | None
+    ) -> None:
+        self._profile = profile
+        self._answers = answers
+        self._titled = version is None or version >= _TITLED_SINCE
+
+    def __repr__(self) -> str:
+        return f"<ConsentForm {self._profile.title}>"
+
+    def obstacle(self, question: ConsentQuestion) -> Decision | None:
+        """Why nobody can be asked this."""
+        if self._answers.expected:
+            return Decision.AUTOMATIC
+        limit = min(_LINE_CHARS, self._profile.message_chars)
+        fits = len(question.lines) <= self._profile.message_lines and all(
+            _width(line) < limit for line in question.lines
+        )
+        return None if fits else Decision.TOO_LONG
+
+    def elicitation(self, question: ConsentQuestion) -> dict[str, object]:
+        values = [_NO, *_YES]
+        choices: dict[str, object] = {"enum": values, "enumNames": values}
+        if self._titled:
+            choices = {"oneOf": [{"const": value, "title": value} for value in values]}
+        field = {"type": "string", "title": question.title, **choices, "default": _NO}
+        return {
+            "mode": "form",
+            "message": "\n".join(question.lines),
+            "requestedSchema": {
+                "type": "object",
+                "properties": {_FIELD: field},
+                "required": [_FIELD],
             },
-        },
-    }
+        }
+
+    def decision(self, answer: Raw | None, *, took: float) -> Decision:
+        """What an answer says that took so long; None for an error."""
+        fields = _fields(answer)
+        action = fields.get("action")
+        told = None if answer is None else action if isinstance(action, str) else ""
+        if self._answers.is_automatic(told, took=took, server=None, plain=True):
+            return Decision.AUTOMATIC
+        if answer is None:
+            return Decision.CANNOT_ASK
+        if self._answers.is_fast(took=took):
+            return Decision.AUTOMATIC
+        chosen = mapping(fields.get("content")).get(_FIELD)
+        if action != "accept" or not isinstance(chosen, str):
+            return Decision.REFUSED
+        return _YES.get(chosen, Decision.REFUSED)
 
 
-def _decision(answer: object) -> Decision:
-    fields = cast("dict[str, object]", answer) if isinstance(answer, dict) else {}
-    if fields.get("action") != "accept":
-        return Decision.REFUSED
-    content = fields.get("content")
-    if content is None:
-        return Decision.AGREED
-    given = cast("dict[str, object]", content) if isinstance(content, dict) else {"remember": None}
-    return Decision.AGREED if given.get("remember", True) is True else Decision.AGREED_ONCE
+def _fields(answer: Raw | None) -> Mapping[str, object]:
+    try:
+        return {} if answer is None else mapping(msgspec.json.decode(answer))
+    except (msgspec.MsgspecError, RecursionError):
+        return {}
+
+
+def _width(line: str) -> int:
+    """In columns: some letters take two."""
+    return sum(2 if east_asian_width(char) in "WF" else 1 for char in line)
 
 
 class _Open:
@@ -92,23 +156,26 @@ class ConsentRequests:
 
     async def ask(
         self,
-        text: str,
-        digest: str,
+        question: ConsentQuestion,
+        form: ConsentForm,
         *,
         within: float,
         on_ask: Callable[[], None],
         on_late: OnLate,
     ) -> Decision:
         """Ask, or wait for the answer to what was asked before."""
+        digest = question.digest
         if known := self._agreed.get(digest):  # answered in the very moment before
             return known
         found = self._open.get(digest)
+        if found is None and (obstacle := form.obstacle(question)):
+            return obstacle
         if found is None and len(self._open) >= _MAX_OPEN:
             return Decision.CANNOT_ASK
         if found is None:
             on_ask()
             found = self._open[digest] = _Open()
-            self._tasks.start_soon(self._send, found, text, digest, on_late)
+            self._tasks.start_soon(self._send, found, question, form, on_late)
             if not self._keeps_time:
                 self._keeps_time = True
                 self._tasks.start_soon(self._client.keep_time)
@@ -122,50 +189,49 @@ class ConsentRequests:
                 self._agreed.pop(digest, None)
         return found.decision
 
-    async def _send(self, question: _Open, text: str, digest: str, on_late: OnLate) -> None:
+    async def _send(
+        self, asked: _Open, question: ConsentQuestion, form: ConsentForm, on_late: OnLate
+    ) -> None:
+        digest = question.digest
+        try:
+            asked.decision = await self._decision(question, form)
+            if asked.decision in _AGREEMENTS and len(self._agreed) < _MAX_REMEMBERED:
+                self._agreed[digest] = asked.decision
+        finally:
+            del self._open[digest]
+            asked.answered.set()
+        if not asked.waiting and asked.decision in _AGREEMENTS:
+            await on_late(asked.decision is Decision.AGREED)
+            self._agreed.pop(digest, None)
+
+    async def _decision(self, question: ConsentQuestion, form: ConsentForm) -> Decision:
+        asked_at = self._clock.now()
         request = OutgoingRequest(
             method="elicitation/create",
-            params=_elicitation(text),
-            deadline=self._clock.now() + self._within,
+            params=form.elicitation(question),
+            deadline=asked_at + self._within,
             within=self._within,
         )
         try:
-            question.decision = await self._decision(request)
-            if question.decision in _AGREEMENTS and len(self._agreed) < _MAX_REMEMBERED:
-                self._agreed[digest] = question.decision
-        finally:
-            del self._open[digest]
-            question.answered.set()
-        if not question.waiting and question.decision in _AGREEMENTS:
-            await on_late(question.decision is Decision.AGREED)
-            self._agreed.pop(digest, None)
-
-    async def _decision(self, request: OutgoingRequest) -> Decision:
-        try:
-            return _read(await self._client.request(request))
+            answer = await self._client.request(request)
         except ProxyError:
-            return Decision.CANNOT_ASK
-
-
-def _read(outcome: Raw) -> Decision:
-    try:
-        return _decision(msgspec.json.decode(outcome))
-    except (msgspec.MsgspecError, RecursionError):
-        return Decision.REFUSED
+            answer = None
+        return form.decision(answer, took=self._clock.now() - asked_at)
 
 
 class ElicitedConsent:
     """The person behind a client of the handshake era."""
 
-    def __init__(self, questions: ConsentRequests, *, within: float) -> None:
+    def __init__(self, questions: ConsentRequests, form: ConsentForm, *, within: float) -> None:
         self._questions = questions
+        self._form = form
         self._within = within
 
     async def confirm(
-        self, text: str, digest: str, *, on_ask: Callable[[], None], on_late: OnLate
+        self, question: ConsentQuestion, *, on_ask: Callable[[], None], on_late: OnLate
     ) -> Decision:
         return await self._questions.ask(
-            text, digest, within=self._within, on_ask=on_ask, on_late=on_late
+            question, self._form, within=self._within, on_ask=on_ask, on_late=on_late
         )
 
 
@@ -185,20 +251,21 @@ class StateSigner:
         nonce = secrets.token_hex(_NONCE_BYTES)
         return f"{expires}:{nonce}:{self._sign(f'{expires}:{nonce}:{digest}')}"
 
-    def opens(self, state: str, digest: str) -> bool:
-        """Whether we made it, for this, not too long ago, and never saw it before."""
+    def spend(self, state: str, digest: str) -> float | None:
+        """How long ago we made it for this; None where we did not, or it is spent or too old."""
         expires, _, rest = state.partition(":")
         nonce, _, signature = rest.partition(":")
         if not hmac.compare_digest(
             signature.encode(), self._sign(f"{expires}:{nonce}:{digest}").encode()
         ):
-            return False
-        if float(expires) < self._clock.now() or nonce in self._spent:
-            return False
+            return None
+        left = float(expires) - self._clock.now()
+        if left < 0 or nonce in self._spent:
+            return None
         self._spent[nonce] = None
         if len(self._spent) > _MAX_REMEMBERED:
             del self._spent[next(iter(self._spent))]
-        return True
+        return _STATE_LIFETIME_S - left
 
     def _sign(self, text: str) -> str:
         made = hmac.new(self._key, text.encode("utf-8", "replace"), hashlib.sha256).digest()
@@ -209,25 +276,35 @@ class InputRequiredConsent:
     """The person behind a modern client: asked by our answer, heard in its next call."""
 
     def __init__(
-        self, seals: StateSigner, *, state: str | None, responses: Mapping[str, Raw] | None
+        self,
+        seals: StateSigner,
+        form: ConsentForm,
+        *,
+        state: str | None,
+        responses: Mapping[str, Raw] | None,
     ) -> None:
         self._seals = seals
+        self._form = form
         self._state = state
         self._responses = responses or {}
 
     async def confirm(
         self,
-        text: str,
-        digest: str,
+        question: ConsentQuestion,
         *,
         on_ask: Callable[[], None],
         on_late: OnLate,  # noqa: ARG002 - there is no late here
     ) -> Decision:
         # Bound to what the person reads as well: the name of a server is no part of the request.
-        asked = f"{digest}:{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()}"
+        text = "\n".join(question.lines).encode("utf-8", "replace")
+        asked = f"{question.digest}:{hashlib.sha256(text).hexdigest()}"
         answer = self._responses.get(_KEY)
-        if answer is not None and self._state and self._seals.opens(self._state, asked):
-            return _read(answer)
+        if answer is not None and self._state:
+            took = self._seals.spend(self._state, asked)
+            if took is not None:
+                return self._form.decision(answer, took=took)
+        if obstacle := self._form.obstacle(question):
+            return obstacle
         on_ask()
-        question = {"method": "elicitation/create", "params": _elicitation(text)}
-        raise InputRequired({_KEY: question}, self._seals.seal(asked))
+        request = {"method": "elicitation/create", "params": self._form.elicitation(question)}
+        raise InputRequired({_KEY: request}, self._seals.seal(asked))

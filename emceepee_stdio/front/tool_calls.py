@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 import msgspec
@@ -18,9 +18,10 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import UNSET, Raw, UnsetType
 
 from emceepee_stdio.errors import CallFailed, InvalidArguments, ProxyError
-from emceepee_stdio.front.client_profile import ClientProfile, ceiling_s, profile_of
+from emceepee_stdio.front.client_profile import ceiling_s, profile_of
 from emceepee_stdio.front.client_requests import ClientRequests
 from emceepee_stdio.front.consent import (
+    ConsentForm,
     ConsentRequests,
     ElicitedConsent,
     InputRequiredConsent,
@@ -64,6 +65,16 @@ class Meta(msgspec.Struct):
     capabilities: object = msgspec.field(name=CLIENT_CAPABILITIES, default=None)
     info: object = msgspec.field(name=CLIENT_INFO, default=None)
     progress: int | str | UnsetType = msgspec.field(name="progressToken", default=UNSET)
+
+
+class _Client(NamedTuple):
+    """What follows from the name of a client and the version that it speaks."""
+
+    name: str
+    version: str | None
+    ceiling: float
+    modern_form: ConsentForm
+    consent: ElicitedConsent
 
 
 class _Told(msgspec.Struct, omit_defaults=True):
@@ -119,7 +130,7 @@ class ToolCalls:
         self._unwritten: deque[tuple[int, list[Lease]]] = deque()
         self._calls: dict[RequestId, Call] = {}
         self.others: set[RequestId] = set()  # open, but no calls: streams, and readings that wait
-        self._client_ceiling: tuple[str, float] | None = None
+        self._client: _Client | None = None
         self._answered = anyio.Event()
         self._seals = StateSigner(runtime.clock)
         self._questions = ConsentRequests(
@@ -169,8 +180,9 @@ class ToolCalls:
             refused = Refused(INVALID_PARAMS, f"Unknown tool: {asked.name[:_SHOWN_NAME_CHARS]}")
         if refused is not None or tool is None:
             return refused
-        consent = self._consent(asked, meta, modern=modern)
-        call = Call(tool=tool.name, ceiling=self._ceiling(), consent=consent)
+        client = self._known_client()
+        consent = self._consent(client, asked, meta, modern=modern)
+        call = Call(tool=tool.name, ceiling=client.ceiling, consent=consent)
         call.answer = partial(self._answer, request.id, call, modern)
         call.proceed = partial(self._proceed, call)
         if asked.meta is not UNSET and meta is not None:
@@ -247,16 +259,18 @@ class ToolCalls:
         else:
             self._session.fail(call, self.unexpected(error, call.tool))
 
-    def _consent(self, asked: _Call, meta: Meta | None, *, modern: bool) -> Consent | None:
+    def _consent(
+        self, client: _Client, asked: _Call, meta: Meta | None, *, modern: bool
+    ) -> Consent | None:
         """Whom the client can ask for us, if anybody."""
         if modern:
             declared = None if meta is None else meta.capabilities
             if not fills_forms(mapping(declared)):
                 return None
-            return InputRequiredConsent(self._seals, state=asked.state, responses=asked.responses)
-        if not self._protocol.fills_forms:
-            return None
-        return ElicitedConsent(self._questions, within=self._ceiling())
+            return InputRequiredConsent(
+                self._seals, client.modern_form, state=asked.state, responses=asked.responses
+            )
+        return client.consent if self._protocol.fills_forms else None
 
     def _answer(self, request_id: RequestId, call: Call, modern: bool, reply: Reply) -> None:  # noqa: FBT001 - given by position
         self._calls.pop(request_id, None)
@@ -300,24 +314,31 @@ class ToolCalls:
             hint=f"The journal has the details under {reference}; other calls are not affected.",
         )
 
-    @property
-    def _profile(self) -> ClientProfile:
-        return profile_of(self._protocol.client_name, self._protocol.client_version)
+    def _known_client(self) -> _Client:
+        """Who calls, by the name that it gave last."""
+        name, version, known = self._protocol.client_name, self._protocol.version, self._client
+        if known is None or known.name != name or known.version != version:
+            known = self._client = self._meet(name, version)
+        return known
 
-    def _ceiling(self) -> float:
-        """How long this client waits, by the name that it gave last."""
-        name = self._protocol.client_name
-        if self._client_ceiling is None or self._client_ceiling[0] != name:
-            settings = self._runtime.settings
-            ceiling = ceiling_s(
-                name,
-                self._profile,
-                default_ms=settings.timeouts.client_ceiling_ms,
-                configured_ms=settings.client_ceilings_ms,
-                environ=self._runtime.environment.environ,
-            )
-            self._client_ceiling = (name, ceiling)
-        return self._client_ceiling[1]
+    def _meet(self, name: str, version: str | None) -> _Client:
+        profile = profile_of(name, self._protocol.client_version)
+        settings, answers = self._runtime.settings, self._runtime.automatic_answers
+        ceiling = ceiling_s(
+            name,
+            profile,
+            default_ms=settings.timeouts.client_ceiling_ms,
+            configured_ms=settings.client_ceilings_ms,
+            environ=self._runtime.environment.environ,
+        )
+        form = ConsentForm(profile, answers, version=version)
+        return _Client(
+            name=name,
+            version=version,
+            ceiling=ceiling,
+            modern_form=ConsentForm(profile, answers, version=None),
+            consent=ElicitedConsent(self._questions, form, within=ceiling),
+        )
 
     def _forwarder(self, call: Call, token: int | str) -> Callable[[Raw], None]:
         """The backend's progress under the client's own token, or noted with the task."""

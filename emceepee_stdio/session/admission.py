@@ -20,7 +20,7 @@ from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Config, ServerConfig
 from emceepee_stdio.errors import InvalidArguments, NeedsApproval, PolicyDenied
 from emceepee_stdio.journal import Journal, JournalEvent, redact_argv, redact_url
-from emceepee_stdio.session.client_calls import Call, Decision
+from emceepee_stdio.session.client_calls import WHY_NOT_ASKED, Call, ConsentQuestion, Decision
 from emceepee_stdio.session.server_registry import Admission, Environment, Origin, RegisteredServer
 from emceepee_stdio.trust.addresses import AddressRule, Area, area_of, named_area, only
 from emceepee_stdio.trust.approval_request import ApprovalRequest, approval_request_for, shown
@@ -36,6 +36,7 @@ _HEADLESS = (
     "Do not ask again for the same. A person can add it with `emceepee config add`; where nobody "
     "can be asked, the proxy is started with `--policy allow`."
 )
+_TITLE = "May the model add this server?"
 # A person has to read it; nobody reads more than this.
 _MAX_REQUEST_CHARS = 20_000
 _MAX_REFUSALS = 10_000  # each is one question that a person answered; bounds the memory
@@ -146,8 +147,7 @@ class AdmissionControl:
                 f"{config.name} was not added: the same was refused before in this session.",
                 hint=_HEADLESS,
             )
-        text = approval.text()
-        if len(text) > _MAX_REQUEST_CHARS:
+        if len(approval.text()) > _MAX_REQUEST_CHARS:
             raise PolicyDenied(
                 f"{config.name} was not added: its command line is longer than a person reads.",
                 hint="Put what it needs into a file, and name that.",
@@ -155,8 +155,7 @@ class AdmissionControl:
         decision = Decision.CANNOT_ASK
         if call.consent is not None:
             decision = await call.consent.confirm(
-                text,
-                digest,
+                ConsentQuestion(title=_TITLE, lines=approval.lines(), digest=digest),
                 on_ask=lambda: self._before_asking(config),
                 on_late=lambda kept: self._remember_late(config, digest, kept=kept),
             )
@@ -169,7 +168,7 @@ class AdmissionControl:
                 if len(self._refused) < _MAX_REFUSALS:
                     self._refused.add(digest)
                 raise PolicyDenied(
-                    f"{config.name} was not added: the person, or the client for them, refused.",
+                    f"{config.name} was not added: the person refused.",
                     hint=_HEADLESS,
                 )
             case Decision.OPEN:
@@ -177,8 +176,8 @@ class AdmissionControl:
                     f"The person has not said yet whether {config.name} may be added.",
                     hint="Call add_server again with the same arguments to wait for the answer.",
                 )
-            case Decision.CANNOT_ASK:
-                raise await self._put_aside(config, approval, digest)
+            case Decision.CANNOT_ASK | Decision.TOO_LONG | Decision.AUTOMATIC:
+                raise await self._put_aside(config, approval, digest, WHY_NOT_ASKED[decision])
 
     def _before_asking(self, config: ServerConfig) -> None:
         """Count that a person is about to be asked; raise when they were asked too often."""
@@ -192,7 +191,7 @@ class AdmissionControl:
         self._record(JournalEvent.APPROVAL_REQUESTED, config)
 
     async def _put_aside(
-        self, config: ServerConfig, approval: ApprovalRequest, digest: str
+        self, config: ServerConfig, approval: ApprovalRequest, digest: str, why: str
     ) -> NeedsApproval:
         """Leave it for `emceepee approve`, with what is secret in it sealed."""
         text, whole = approval.text(hides=True), approval.text()
@@ -207,9 +206,9 @@ class AdmissionControl:
                 hint="A person can add it with `emceepee config add`.",
             )
         return NeedsApproval(
-            f"A person has to allow {config.name} first.",
+            f"A person has to allow {config.name} first, and nobody was asked: {why}.",
             hint=f"Ask them to run `emceepee approve {pending.id}` in a terminal; then call "
-            "add_server again.",
+            "add_server again. Where no person is, the proxy is started with `--policy allow`.",
         )
 
     def _program(self, config: ServerConfig) -> ProgramFile | None:

@@ -17,29 +17,60 @@ from emceepee_stdio.backends.base import Cancel
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.state import Lease, Slot
 
-__all__ = ["Call", "Calls", "Consent", "Decision", "InputRequired", "OnLate", "Work"]
+__all__ = [
+    "WHY_NOT_ASKED",
+    "Call",
+    "Calls",
+    "Consent",
+    "ConsentQuestion",
+    "Decision",
+    "InputRequired",
+    "OnLate",
+    "Work",
+]
 
 
 class Decision(Enum):
-    """What came of asking a person."""
+    """What came of asking a person; the last three are that nobody was asked."""
 
     AGREED = auto()
     AGREED_ONCE = auto()
     REFUSED = auto()
     OPEN = auto()
     CANNOT_ASK = auto()
+    TOO_LONG = auto()
+    AUTOMATIC = auto()
 
+
+WHY_NOT_ASKED: Mapping[Decision, str] = {
+    Decision.CANNOT_ASK: "this client cannot ask",
+    Decision.TOO_LONG: "it is longer than this client shows of a question",
+    Decision.AUTOMATIC: "this client answers by itself, without showing the question",
+}
 
 OnLate = Callable[[bool], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsentQuestion:
+    """What a person is to allow. `digest` stands for exactly that, and for nothing else.
+
+    `title` asks, `lines` say what is asked about: the first one names it, the second one warns or
+    tells more. They are shown whole, or nobody is asked.
+    """
+
+    title: str
+    lines: tuple[str, ...]
+    digest: str
 
 
 class Consent(Protocol):
     """Whoever is behind the client, where the client can ask them for us."""
 
     async def confirm(
-        self, text: str, digest: str, *, on_ask: Callable[[], None], on_late: OnLate
+        self, question: ConsentQuestion, *, on_ask: Callable[[], None], on_late: OnLate
     ) -> Decision:
-        """Show them all of the text. `digest` stands for exactly what is asked about.
+        """Ask them.
 
         `on_ask` is called before they are troubled, and may refuse it: not for an answer that is
         there already, nor for one that is waited for. `on_late` is told when they agree after the

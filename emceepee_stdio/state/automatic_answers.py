@@ -49,8 +49,9 @@ class AutomaticAnswers:
             return False
         if action not in _REFUSALS:
             return False
-        if plain and server is None:
-            self._own = min(self._own + 1, _ENOUGH)
-        elif plain and server is not None and self._count < _ENOUGH:
-            self._servers.add(server)
+        if plain and not self.expected:
+            if server is None:
+                self._own += 1
+            else:
+                self._servers.add(server)
         return True

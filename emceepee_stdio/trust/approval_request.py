@@ -110,6 +110,7 @@ class ApprovalRequest:
     url: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     remarks: Sequence[str] = ()
+    chosen_cwd: bool = False  # whether whoever wants it chose the directory
 
     def __repr__(self) -> str:
         return f"<ApprovalRequest {self.name} {'command' if self.url is None else 'url'}>"
@@ -147,6 +148,27 @@ class ApprovalRequest:
             lines.append(("Variables", ", ".join(map(shown, self.env)) or "none of its own"))
         return lines
 
+    def lines(self) -> tuple[str, str, str]:
+        """What a person is asked in few lines: what would run, the warning, and its surroundings.
+
+        What the one who wants it has chosen is there whole; what the person's own machine makes of
+        it otherwise stands in `told`.
+        """
+        if self.url is not None:
+            warning = "It gets what the model sends to it, and the model reads its answers."
+            around = [("headers", self.headers)]
+            first = shown(self.url)
+        else:
+            warning = "It runs as you: it can do whatever you can do."
+            around = [("variables", self.env)]
+            first = " ".join(map(_word, self.argv))
+        third = f"Server {shown(self.name)}"
+        if self.chosen_cwd or _is_relative(self.argv[:1]):
+            third += f", program {shown(self.program or '')}, in {shown(self.cwd or '')}"
+        for label, names in around:
+            third += f", {label} {', '.join(map(shown, names))}" if names else ""
+        return first, " ".join(self.remarks) or warning, third
+
     def text(self, *, hides: bool = False) -> str:
         """All of it; `hides` leaves secrets out, for what is kept or shown to others."""
         return "\n".join(f"{label}: {what}" for label, what in self.told(hides=hides))
@@ -174,6 +196,7 @@ def approval_request_for(
         argv=argv,
         cwd=cwd,
         env={**(passed or {}), **config.env},
+        chosen_cwd=config.cwd is not None,
         remarks=[*remarks, *_warnings(argv, program, file), *_warned_variables(config.env)],
     )
 
@@ -181,6 +204,11 @@ def approval_request_for(
 def shown(text: str) -> str:
     """Text of somebody else on one line of ours: what would break out of it is spelt out."""
     return spelled_out(text)
+
+
+def _is_relative(argv: Sequence[str]) -> bool:
+    """Whether a program is named by a path that depends on the directory."""
+    return any(re.search(r"[\\/]", word) and not PurePath(word).is_absolute() for word in argv)
 
 
 def _word(argument: str) -> str:
@@ -210,10 +238,8 @@ def _warnings(argv: Sequence[str], *programs: str | None) -> Iterator[str]:
             package, npm=not names & (_PYTHON_RUNNERS | {"uv"})
         )
         if not pinned:
-            yield (
-                f"It downloads and runs {_in_short(package or 'a package')} in whatever version is "
-                "newest at the time; a version after the name pins it."
-            )
+            what = _in_short(package or "a package")
+            yield f"It downloads and runs {what} in its newest version, because none is named."
 
 
 def _in_short(text: str) -> str:

@@ -3,18 +3,44 @@
 Every question that the proxy puts is judged by the types of the SDK.
 """
 
+import atexit
 import json
+import os
+import shlex
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from mcp_types import methods
 
 from tests.e2e.clients.raw import INITIALIZE, MODERN, Message, Proxy, until
+from tests.peers import plain
 
 LEGACY = "2025-11-25"
+ALWAYS = "Yes, and do not ask again"
+ONCE = "Yes, this time"
+NO = "No"
 _P = "io.modelcontextprotocol/"
+
+
+@cache
+def programs() -> Path:
+    """A directory with the program `plain`: a question has no room for the path of a fixture."""
+    directory = Path(tempfile.mkdtemp(prefix="emceepee-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    program = directory / "plain"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(plain())} "$@"\n')
+    program.chmod(0o755)
+    return directory
+
+
+def wish(*options: str, name: str = "new", **fields: Any) -> Message:
+    """A server that a model wants to add."""
+    return {"name": name, "command": "plain", "args": list(options), **fields}
 
 
 class Said:
@@ -52,11 +78,19 @@ class Host(Proxy):
     def capabilities(self) -> Message:
         return {"elicitation": {}} if self.elicits else {}
 
-    def meet(self, *, elicits: bool = True, modern: bool = False, name: str = "raw") -> "Host":
+    def meet(
+        self,
+        *,
+        elicits: bool = True,
+        modern: bool = False,
+        name: str = "raw",
+        version: str = LEGACY,
+    ) -> "Host":
         self.elicits, self.modern = elicits, modern
         if not modern:
             info = {"name": name, "version": "1"}
             hello = INITIALIZE | {"capabilities": self.capabilities, "clientInfo": info}
+            hello["protocolVersion"] = version
             self.answer(self.ask("initialize", hello))
             self.send({"method": "notifications/initialized"})
         return self
@@ -101,9 +135,8 @@ class Host(Proxy):
         methods.parse_server_request("elicitation/create", LEGACY, asked["params"])
         return asked
 
-    def reply(self, asked: Message, action: str, **content: Any) -> None:
-        result: Message = {"action": action} | ({"content": content} if content else {})
-        self.send({"id": asked["id"], "result": result})
+    def reply(self, asked: Message, action: str, decision: str = ALWAYS) -> None:
+        self.send({"id": asked["id"], "result": _answer(action, decision)})
 
     def asked_for(self, request_id: int, number: int = 0) -> str:
         """What the person is shown, in whichever way."""
@@ -111,18 +144,20 @@ class Host(Proxy):
             return self.said_to(request_id).message
         return self.question(number)["params"]["message"]
 
-    def decide(self, action: str, tool: str = "add_server", /, **arguments: Any) -> Said:
+    def decide(
+        self, action: str, tool: str = "add_server", /, *, decision: str = ALWAYS, **arguments: Any
+    ) -> Said:
         """Make the call, have the person answer, and bring it to its end."""
         before = len(self.questions)
         first = self.start(tool, **arguments)
         if not self.modern:
-            self.reply(self.question(before), action)
+            self.reply(self.question(before), action, decision)
             return self.said_to(first)
         said = self.said_to(first)
         assert said.is_question, said
         return self.use(
             tool,
-            replies={"approval": {"action": action}},
+            replies={"approval": _answer(action, decision)},
             state=said.result["requestState"],
             **arguments,
         )
@@ -164,6 +199,10 @@ class Host(Proxy):
         return self.wait()
 
 
+def _answer(action: str, decision: str) -> Message:
+    return {"action": action} | ({"content": {"decision": decision}} if action == "accept" else {})
+
+
 @contextmanager
 def host(
     tmp_path: Path,
@@ -176,20 +215,26 @@ def host(
     client: str = "raw",
     settings: Message | None = None,
     fixed: Mapping[str, float] | None = None,
+    env: Mapping[str, str] | None = None,
+    version: str = LEGACY,
     **options: Any,
 ) -> Iterator[Host]:
-    """A proxy under this policy, greeted; it ends well and nothing of it is left."""
+    """A proxy under this policy, greeted; it ends well and nothing of it is left.
+
+    However fast the test answers, it answers as a person, unless `fixed` says otherwise.
+    """
     policy = ({} if mode is None else {"mode": mode}) | ({} if pin is None else {"pin": pin})
     settings = {"policy": policy, **(settings or {})}
     made = Host(
         tmp_path,
         settings=settings,
-        fixed={"config_poll_s": 0.02, **(fixed or {})},
+        fixed={"config_poll_s": 0.02, "automatic_answer_s": 0.0, **(fixed or {})},
+        env={"PATH": f"{programs()}:{os.environ['PATH']}", **(env or {})},
         arguments=["serve", *arguments] if arguments else (),
         **options,
     )
     try:
-        yield made.meet(elicits=elicits, modern=modern, name=client)
+        yield made.meet(elicits=elicits, modern=modern, name=client, version=version)
         if made.process.poll() is None:
             assert made.hang_up() == 0, made.errors()
             assert made.left_over() == set()

@@ -514,10 +514,11 @@ def test_a_url_that_needs_a_word_is_put_to_the_person(tmp_path: Path, *, modern:
     with host(tmp_path, modern=modern) as client:
         wished = {"name": "s", "url": "http://10.0.0.1:9/mcp", "headers": {"X-Token": "hunter2"}}
         message = client.asked_for(client.start("add_server", **wished))
-        assert "Address: http://10.0.0.1:9/mcp" in message
-        assert "Headers: X-Token" in message
-        assert "hunter2" not in message
-        assert "Beware: The address leads to a private network." in message
+        assert message.split("\n") == [
+            "http://10.0.0.1:9/mcp",
+            "The address leads to a private network.",
+            "Server s, headers X-Token",
+        ]
 
 
 async def test_the_rule_stays_when_a_server_is_added_and_removed_at_the_same_time(

@@ -10,15 +10,10 @@ import pytest
 from emceepee_stdio.trust.store import Pending, TrustStore
 from tests.e2e.cli_harness import Home, Ran
 from tests.e2e.clients.raw import ROOT
-from tests.e2e.hosts import Host, host
+from tests.e2e.hosts import Host, host, wish
 from tests.peers import plain
 
 AT = "2026-01-01T00:00:00.000Z"
-
-
-def wish(*options: str, **fields: Any) -> dict[str, Any]:
-    argv = plain(*options)
-    return {"name": "new", "command": argv[0], "args": argv[1:], **fields}
 
 
 def person(tmp_path: Path) -> Home:

@@ -8,13 +8,7 @@ import pytest
 
 from emceepee_stdio.trust.store import TrustStore
 from tests.e2e.clients.raw import until
-from tests.e2e.hosts import Host, host
-from tests.peers import plain
-
-
-def wish(*options: str, name: str = "new", **fields: Any) -> dict[str, Any]:
-    argv = plain(*options)
-    return {"name": name, "command": argv[0], "args": argv[1:], **fields}
+from tests.e2e.hosts import ALWAYS, ONCE, Host, host, wish
 
 
 def entry(*options: str, **fields: Any) -> dict[str, Any]:
@@ -92,9 +86,9 @@ def test_what_comes_in_while_a_person_thinks_is_not_replaced_by_what_they_agreed
         assert "admitted" not in client.servers()["mine"], "that of the configuration"
 
 
-def agreed(client: Host, **answer: Any) -> None:
+def agreed(client: Host, decision: str) -> None:
     first = client.start("add_server", **wish())
-    client.reply(client.question(), "accept", **answer)
+    client.reply(client.question(), "accept", decision)
     assert not client.said_to(first).is_error
 
 
@@ -108,7 +102,7 @@ def test_an_agreement_that_is_taken_back_ends_the_server_and_is_asked_again(
     tmp_path: Path,
 ) -> None:
     with host(tmp_path) as client:
-        agreed(client, remember=True)
+        agreed(client, ALWAYS)
         take_back(tmp_path)
         until(lambda: "new" not in client.servers(), "the server to go")
         client.start("add_server", **wish())
@@ -117,7 +111,7 @@ def test_an_agreement_that_is_taken_back_ends_the_server_and_is_asked_again(
 
 def test_an_agreement_for_once_is_not_touched_when_another_is_taken_back(tmp_path: Path) -> None:
     with host(tmp_path) as client:
-        agreed(client, remember=False)
+        agreed(client, ONCE)
         assert not client.decide("accept", **wish("--paged", name="other")).is_error
         take_back(tmp_path)
         until(lambda: "other" not in client.servers(), "the server to go")

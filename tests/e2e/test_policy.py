@@ -4,21 +4,18 @@ import json
 import os
 import signal
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from emceepee_stdio.trust.store import TrustStore
 from tests.e2e.clients.raw import until
-from tests.e2e.hosts import Host, host
+from tests.e2e.hosts import ALWAYS, ONCE, Host, host, programs, wish
 from tests.peers import plain
 
 both_eras = pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"])
-
-
-def wish(*options: str, name: str = "new", **fields: Any) -> dict[str, Any]:
-    argv = plain(*options)
-    return {"name": name, "command": argv[0], "args": argv[1:], **fields}
 
 
 def entry(wished: dict[str, Any]) -> dict[str, Any]:
@@ -74,7 +71,7 @@ def test_auto_allows_marks_and_notes_it_where_the_client_cannot_ask(
         (noted,) = client.noted("approval_skipped")
         assert noted["level"] == "warning"
         assert noted["server"] == "new"
-        assert plain()[1] in noted["data"]["target"]
+        assert noted["data"]["target"] == "plain"
         assert not (tmp_path / "state" / "approvals.json").exists(), "nobody agreed to anything"
 
 
@@ -204,8 +201,17 @@ def test_a_policy_of_the_command_line_stays_when_the_file_changes(tmp_path: Path
 # What the person sees
 
 
+def put_aside(client: Host, **wished: Any) -> str:
+    """What waits for `emceepee approve` after a call for which nobody was asked."""
+    said = client.use("add_server", **wished)
+    assert "nobody was asked" in said.text, said
+    waiting = json.loads((client.tmp_path / "state" / "pending.json").read_text())["waiting"]
+    assert f"emceepee approve {waiting[-1]['digest'][:8]}" in said.text
+    return waiting[-1]["text"]
+
+
 @both_eras
-def test_the_person_sees_the_whole_resolved_command_with_variables_and_directory(
+def test_what_is_longer_than_a_client_shows_waits_with_the_whole_resolved_command(
     tmp_path: Path, *, modern: bool
 ) -> None:
     place = tmp_path / "a place"
@@ -215,22 +221,21 @@ def test_the_person_sees_the_whole_resolved_command_with_variables_and_directory
     env = {"TOKEN": "hunter2-and-more", "LD_PRELOAD": "/tmp/evil.so"}
     with host(tmp_path, modern=modern) as client:
         wished = {"command": "python3", "args": argv, "env": env, "cwd": str(place)}
-        message = client.asked_for(client.start("add_server", name="new", **wished))
-        lines = message.split("\n")
-        assert lines[0].startswith("emceepee: ")
-        assert lines[2] == "Server: new"
-        assert "LD_PRELOAD can make it load other code" in lines[3]
-        assert lines[4] == f"Command: python3 -u {plain()[1]} --toolbox {long} '' 'two words'"
-        label, _, found = lines[5].partition(": ")
+        lines = put_aside(client, name="new", **wished).split("\n")
+        assert client.questions == []
+        assert lines[0] == "Server: new"
+        assert "LD_PRELOAD can make it load other code" in lines[1]
+        assert lines[2] == f"Command: python3 -u {plain()[1]} --toolbox {long} '' 'two words'"
+        label, _, found = lines[3].partition(": ")
         program, _, file = found.partition(", a link to ")
         assert label == "Program"
         assert Path(program).is_absolute()
         assert Path(program).resolve() == Path(file or program)
         assert os.access(program, os.X_OK)
-        assert lines[6] == f"Directory: {place}"
-        assert lines[7] == "Variables: TOKEN, LD_PRELOAD"
-        assert len(lines) == 8
-        assert "hunter2" not in message
+        assert lines[4] == f"Directory: {place}"
+        assert lines[5] == "Variables: TOKEN, LD_PRELOAD"
+        assert len(lines) == 6
+        assert "hunter2" not in "".join(lines)
 
 
 @both_eras
@@ -245,7 +250,7 @@ def test_nothing_that_the_model_writes_forges_a_line_of_the_question(
         assert "[invalid_arguments]" in named.text
         wished = wish(text, env={text: "y"})
         message = client.asked_for(client.start("add_server", **wished))
-        assert len(message.split("\n")) == len(message.splitlines()) == 7
+        assert len(message.split("\n")) == len(message.splitlines()) == 3
         assert message.replace("\n", "").isprintable()
 
 
@@ -264,21 +269,20 @@ def test_what_nobody_could_read_is_not_asked(tmp_path: Path) -> None:
         assert client.questions == []
 
 
-def test_a_relative_directory_is_shown_and_remembered_as_the_place_that_it_is(
-    tmp_path: Path,
-) -> None:
-    for name in ("here", "there"):
-        (tmp_path / name / "work").mkdir(parents=True)
-    shared = {"EMCEEPEE_STATE_DIR": str(tmp_path / "state")}
-    with host(tmp_path / "here", env=shared) as client:
-        first = client.start("add_server", **wish(cwd="work"))
-        asked = client.question()
-        assert f"Directory: {tmp_path}/here/work\n" in asked["params"]["message"] + "\n"
-        client.reply(asked, "accept")
-        assert not client.said_to(first).is_error
-    with host(tmp_path / "there", env=shared) as client:
-        client.start("add_server", **wish(cwd="work"))
-        assert f"Directory: {tmp_path}/there/work" in client.question()["params"]["message"]
+def test_a_relative_directory_is_shown_and_remembered_as_the_place_that_it_is() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="w") as short:
+        places = [Path(short, name) for name in ("here", "there")]
+        shared = {"EMCEEPEE_STATE_DIR": f"{short}/state"}
+        for place in places:
+            (place / "work").mkdir(parents=True)
+            with host(place, env=shared) as client:
+                first = client.start("add_server", **wish(cwd="work"))
+                asked = client.question()
+                surroundings = asked["params"]["message"].split("\n")[2]
+                program = f"{programs()}/plain"
+                assert surroundings == f"Server new, program {program}, in {place}/work"
+                client.reply(asked, "accept")
+                assert not client.said_to(first).is_error
 
 
 # What is remembered
@@ -321,7 +325,7 @@ def test_any_part_that_is_changed_alone_is_asked_again(
     agree(tmp_path, **wish(env={"A": "1"}))
     with host(tmp_path) as client:
         client.start("add_server", **changed)
-        assert client.question()["params"]["message"].startswith("emceepee: ")
+        client.question()
 
 
 def test_another_program_of_the_same_name_is_asked_again(tmp_path: Path) -> None:
@@ -338,7 +342,7 @@ def test_another_program_of_the_same_name_is_asked_again(tmp_path: Path) -> None
         assert not client.use("add_server", **wished).is_error
     with host(tmp_path, env={"PATH": f"{tmp_path}/two:{path}"}) as client:
         client.start("add_server", **wished)
-        assert f"Program: {tmp_path}/two/serverlet" in client.question()["params"]["message"]
+        client.question()
 
 
 def test_a_link_of_the_same_name_elsewhere_is_asked_again(tmp_path: Path) -> None:
@@ -348,13 +352,13 @@ def test_a_link_of_the_same_name_elsewhere_is_asked_again(tmp_path: Path) -> Non
         (tmp_path / place).mkdir()
         (tmp_path / place / "interpreter").symlink_to(interpreter)
     path = os.environ["PATH"]
-    wished = wish() | {"command": "interpreter", "env": {"PYTHONPATH": os.pathsep.join(sys.path)}}
+    wished = wish(plain()[1], env={"PYTHONPATH": os.pathsep.join(sys.path)})
+    wished["command"] = "interpreter"
     with host(tmp_path, env={"PATH": f"{tmp_path}/one:{path}"}) as client:
         assert client.decide("accept", **wished).json["phase"] == "connected"
     with host(tmp_path, env={"PATH": f"{tmp_path}/two:{path}"}) as client:
         client.start("add_server", **wished)
-        where = f"Program: {tmp_path}/two/interpreter, a link to {interpreter}"
-        assert where in client.question()["params"]["message"]
+        client.question()
 
 
 def interpreter_at(tmp_path: Path, *places: str) -> dict[str, Any]:
@@ -368,7 +372,8 @@ def interpreter_at(tmp_path: Path, *places: str) -> dict[str, Any]:
     evil.chmod(0o755)
     for place in others:
         (tmp_path / place / "interpreter").symlink_to(evil)
-    return wish() | {"command": "interpreter", "env": {"PYTHONPATH": os.pathsep.join(sys.path)}}
+    wished = wish(plain()[1], env={"PYTHONPATH": os.pathsep.join(sys.path)})
+    return wished | {"command": "interpreter"}
 
 
 def test_a_link_that_is_swapped_while_the_person_reads_is_not_followed(tmp_path: Path) -> None:
@@ -401,21 +406,18 @@ def test_an_empty_entry_of_the_path_shows_and_starts_the_same_program(
     wished = interpreter_at(tmp_path, "work", "later") | {"cwd": str(tmp_path / "work")}
     path = f":{tmp_path}/later:{os.environ['PATH']}"
     with host(tmp_path, env={"PATH": path}, modern=modern) as client:
-        before = client.start("add_server", **wished)
-        assert f"Program: {tmp_path}/work/interpreter, a link to" in client.asked_for(before)
-        if modern:
-            said = client.decide("accept", **wished)
-        else:
-            client.reply(client.question(), "accept")
-            said = client.said_to(before)
-        assert said.json["phase"] == "connected"
+        text = put_aside(client, **wished)
+        assert f"Program: {tmp_path}/work/interpreter, a link to" in text
+        trust = TrustStore(tmp_path / "state")
+        trust.approve(trust.waiting()[0].digest, name="new", at="")
+        assert client.use("add_server", **wished).json["phase"] == "connected"
     assert not (tmp_path / "evil-ran").exists()
 
 
 def test_an_agreement_for_once_counts_for_this_run_alone(tmp_path: Path) -> None:
     with host(tmp_path) as client:
         first = client.start("add_server", **wish())
-        client.reply(client.question(), "accept", remember=False)
+        client.reply(client.question(), "accept", ONCE)
         assert not client.said_to(first).is_error
         client.use("remove_server", name="new")
         assert not client.use("add_server", **wish()).is_error, "in this run it is known"
@@ -431,7 +433,7 @@ def test_what_one_proxy_learns_counts_for_another_that_runs_beside_it(tmp_path: 
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     with host(tmp_path / "one", env=shared) as one, host(tmp_path / "two", env=shared) as two:
-        wished = wish(cwd=str(tmp_path))
+        wished = wish(cwd="/")
         assert not one.decide("accept", **wished).is_error
         assert not two.use("add_server", **wished).is_error
         assert two.questions == []
@@ -535,7 +537,7 @@ def first_answer(client: Host, **wished: Any) -> str:
     return said.result["requestState"]
 
 
-YES = {"approval": {"action": "accept"}}
+YES = {"approval": {"action": "accept", "content": {"decision": ALWAYS}}}
 
 
 def test_a_state_counts_once_and_only_for_exactly_this_wish(tmp_path: Path) -> None:
@@ -818,13 +820,3 @@ def test_a_person_who_agrees_once_can_be_asked_as_often_again(tmp_path: Path) ->
         assert not client.decide("accept", **wish(env={"N": "49"})).is_error
         said = client.decide("decline", **wish(name="next", env={"N": "50"}))
         assert "refused" in said.text
-
-
-@pytest.mark.parametrize("content", [{"remember": "no"}, {"remember": None}, 5, "yes"])
-def test_an_odd_answer_counts_for_this_time_only(tmp_path: Path, content: Any) -> None:
-    with host(tmp_path, modern=True) as client:
-        state = first_answer(client, **wish())
-        replies = {"approval": {"action": "accept", "content": content}}
-        said = client.use("add_server", replies=replies, state=state, **wish())
-        assert said.json["phase"] == "connected"
-        assert not (tmp_path / "state" / "approvals.json").exists()

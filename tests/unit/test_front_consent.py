@@ -12,19 +12,36 @@ import trio.testing
 from msgspec import Raw
 
 from emceepee_stdio.clock import Clock
+from emceepee_stdio.front.client_profile import UNKNOWN
 from emceepee_stdio.front.client_requests import ClientRequests
 from emceepee_stdio.front.consent import (
+    ConsentForm,
     ConsentRequests,
     ElicitedConsent,
     InputRequiredConsent,
     StateSigner,
 )
-from emceepee_stdio.session.client_calls import Decision, InputRequired
+from emceepee_stdio.session.client_calls import ConsentQuestion, Decision, InputRequired
+from emceepee_stdio.state import AutomaticAnswers
 from emceepee_stdio.wire.codec import Malformed, Notification, Request, RequestId
 from emceepee_stdio.wire.peer import Peer
 
 WITHIN = 600.0
 PATIENCE = 45.0
+FAST, READ = 0.2, 1.0  # seconds in which nobody answers, and in which somebody may
+ALWAYS, ONCE = "Yes, and do not ask again", "Yes, this time"
+
+
+def yes(decision: str = ALWAYS) -> dict[str, Any]:
+    return {"action": "accept", "content": {"decision": decision}}
+
+
+def question(digest: str = "d", *lines: str) -> ConsentQuestion:
+    return ConsentQuestion(title="May it?", lines=lines or ("run", "Beware."), digest=digest)
+
+
+def form(*, version: str | None = None, within: float = 0.3) -> ConsentForm:
+    return ConsentForm(UNKNOWN, AutomaticAnswers(within=within), version=version)
 
 
 class Deaf:
@@ -58,22 +75,29 @@ class Wire:
         self.deaf = Deaf()
         self.peer = Peer(handler=self.deaf, write=self.lines.append)
         questions = ConsentRequests(ClientRequests(self.peer, clock), clock, tasks, within=WITHIN)
-        self.person = ElicitedConsent(questions, within=PATIENCE)
+        self.form = form(version="2025-11-25")
+        self.person = ElicitedConsent(questions, self.form, within=PATIENCE)
         self.decisions: list[Decision] = []
 
-    async def confirm(self, digest: str = "d", text: str = "Server: s") -> Decision:
+    async def confirm(self, digest: str = "d", *lines: str) -> Decision:
         async def on_late(kept: bool) -> None:  # noqa: FBT001 - the way of a callback
             self.late.append(kept)
 
         def on_ask() -> None:
             self.troubled += 1
 
-        decision = await self.person.confirm(text, digest, on_ask=on_ask, on_late=on_late)
+        asked = question(digest, *lines)
+        decision = await self.person.confirm(asked, on_ask=on_ask, on_late=on_late)
         self.decisions.append(decision)
         return decision
 
     def asked(self) -> list[Any]:
         return [json.loads(line) for line in self.lines if b"elicitation/create" in line]
+
+    async def read(self) -> None:
+        """As long as somebody takes to read the question."""
+        await settle()
+        await anyio.sleep(READ)
 
     def say(self, request_id: object, **answer: Any) -> None:
         message = {"jsonrpc": "2.0", "id": request_id, **answer}
@@ -97,16 +121,54 @@ def virtually(main: Callable[[Wire, anyio.abc.TaskGroup], Awaitable[None]]) -> N
     trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def test_the_question_is_a_form_with_the_whole_text():
+def test_the_question_is_one_choice_below_all_of_its_lines():
     async def main(wire: Wire, tasks: anyio.abc.TaskGroup) -> None:
-        text = "Server: s\nCommand: " + "x" * 15_000
-        tasks.start_soon(wire.confirm, "d", text)
+        tasks.start_soon(wire.confirm, "d", "run it", "Beware.", "Server s")
         await settle()
-        (question,) = wire.asked()
-        assert question["params"]["mode"] == "form"
-        assert question["params"]["message"].endswith(f"\n\n{text}")
-        assert "emceepee" in question["params"]["message"].split("\n")[0]
-        assert question["params"]["requestedSchema"]["properties"].keys() == {"remember"}
+        (asked,) = wire.asked()
+        assert asked["params"]["mode"] == "form"
+        assert asked["params"]["message"] == "run it\nBeware.\nServer s"
+        assert asked["params"]["requestedSchema"] == {
+            "type": "object",
+            "properties": {
+                "decision": {
+                    "type": "string",
+                    "title": "May it?",
+                    "oneOf": [{"const": v, "title": v} for v in ("No", ONCE, ALWAYS)],
+                    "default": "No",
+                }
+            },
+            "required": ["decision"],
+        }
+
+    virtually(main)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("x" * 110, "Beware."),
+        ("run", "x" * 110),
+        ("run", "Beware.", "x" * 110),
+        ("漢" * 55, "Beware."),
+        ("run", "Beware.", "Server s", "one too many"),
+    ],
+    ids=["first", "second", "third", "wide letters", "four lines"],
+)
+def test_what_a_host_does_not_show_whole_is_not_asked(lines: tuple[str, ...]):
+    async def main(wire: Wire, _: anyio.abc.TaskGroup) -> None:
+        assert await wire.confirm("d", *lines) is Decision.TOO_LONG
+        assert wire.asked() == []
+        assert wire.troubled == 0
+
+    virtually(main)
+
+
+def test_what_just_fits_is_asked():
+    async def main(wire: Wire, tasks: anyio.abc.TaskGroup) -> None:
+        tasks.start_soon(wire.confirm, "d", "x" * 109, "漢" * 54, "y" * 109)
+        await settle()
+        assert len(wire.asked()) == 1
 
     virtually(main)
 
@@ -114,16 +176,25 @@ def test_the_question_is_a_form_with_the_whole_text():
 @pytest.mark.parametrize(
     ("result", "decision"),
     [
-        ({"action": "accept"}, Decision.AGREED),
-        ({"action": "accept", "content": {"remember": True}}, Decision.AGREED),
-        ({"action": "accept", "content": {}}, Decision.AGREED),
-        ({"action": "accept", "content": {"remember": False}}, Decision.AGREED_ONCE),
+        (yes(ALWAYS), Decision.AGREED),
+        (yes(ONCE), Decision.AGREED_ONCE),
+        (yes("No"), Decision.REFUSED),
+        (yes(""), Decision.REFUSED),
+        (yes("yes, this time"), Decision.REFUSED),
+        ({"action": "accept"}, Decision.REFUSED),
+        ({"action": "accept", "content": None}, Decision.REFUSED),
+        ({"action": "accept", "content": {}}, Decision.REFUSED),
+        ({"action": "accept", "content": {"decision": True}}, Decision.REFUSED),
+        ({"action": "accept", "content": {"decision": [ALWAYS]}}, Decision.REFUSED),
+        ({"action": "accept", "content": {"remember": True}}, Decision.REFUSED),
+        ({"action": "accept", "content": ALWAYS}, Decision.REFUSED),
         ({"action": "decline"}, Decision.REFUSED),
+        ({"action": "decline", "content": {"decision": ALWAYS}}, Decision.REFUSED),
         ({"action": "cancel"}, Decision.REFUSED),
-        ({"action": "ACCEPT"}, Decision.REFUSED),
-        ({"action": True}, Decision.REFUSED),
+        ({"action": "ACCEPT", "content": {"decision": ALWAYS}}, Decision.REFUSED),
+        ({"action": True, "content": {"decision": ALWAYS}}, Decision.REFUSED),
         ({"action": ["accept"]}, Decision.REFUSED),
-        ({"content": {"remember": True}}, Decision.REFUSED),
+        ({"content": {"decision": ALWAYS}}, Decision.REFUSED),
         ({}, Decision.REFUSED),
         (None, Decision.REFUSED),
         ("accept", Decision.REFUSED),
@@ -132,10 +203,10 @@ def test_the_question_is_a_form_with_the_whole_text():
     ],
     ids=str,
 )
-def test_only_a_plain_accept_is_an_agreement(result: object, decision: Decision):
+def test_only_the_two_yes_are_an_agreement(result: object, decision: Decision):
     async def main(wire: Wire, tasks: anyio.abc.TaskGroup) -> None:
         tasks.start_soon(wire.confirm)
-        await settle()
+        await wire.read()
         wire.say(wire.asked()[0]["id"], result=result)
         await settle()
         assert wire.decisions == [decision]
@@ -144,11 +215,48 @@ def test_only_a_plain_accept_is_an_agreement(result: object, decision: Decision)
     virtually(main)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"result": yes(ALWAYS)},
+        {"result": yes("No")},
+        {"result": {"action": "decline"}},
+        {"result": {"action": "cancel"}},
+        {"result": {}},
+        {"error": {"code": -32601, "message": "never heard of it"}},
+    ],
+    ids=str,
+)
+def test_whatever_is_answered_faster_than_anybody_reads_was_answered_by_nobody(answer: Any):
+    async def main(wire: Wire, tasks: anyio.abc.TaskGroup) -> None:
+        tasks.start_soon(wire.confirm)
+        await settle()
+        await anyio.sleep(FAST)
+        wire.say(wire.asked()[0]["id"], **answer)
+        await settle()
+        assert wire.decisions == [Decision.AUTOMATIC]
+
+    virtually(main)
+
+
+def test_a_host_that_refuses_by_itself_is_asked_twice_and_no_more():
+    async def main(wire: Wire, tasks: anyio.abc.TaskGroup) -> None:
+        for number in range(2):
+            tasks.start_soon(wire.confirm, f"d{number}")
+            await settle()
+            wire.answer(number, action="decline")
+            await settle()
+        assert await wire.confirm("d2") is Decision.AUTOMATIC
+        assert len(wire.asked()) == wire.troubled == 2
+
+    virtually(main)
+
+
 def test_a_client_that_answers_with_an_error_or_hangs_up_cannot_ask():
     async def main(wire: Wire, tasks: anyio.abc.TaskGroup) -> None:
         tasks.start_soon(wire.confirm, "one")
         tasks.start_soon(wire.confirm, "two")
-        await settle()
+        await wire.read()
         wire.say(wire.asked()[0]["id"], error={"code": -32601, "message": "never heard of it"})
         await settle()
         assert wire.decisions == [Decision.CANNOT_ASK]
@@ -165,7 +273,8 @@ def test_the_same_wish_at_the_same_time_is_asked_once_and_answers_both():
         tasks.start_soon(wire.confirm)
         await settle()
         assert len(wire.asked()) == wire.troubled == 1
-        wire.answer(action="accept")
+        await wire.read()
+        wire.answer(**yes())
         await settle()
         assert wire.decisions == [Decision.AGREED] * 2
 
@@ -178,7 +287,8 @@ def test_other_wishes_are_asked_each_for_itself():
         tasks.start_soon(wire.confirm, "two")
         await settle()
         assert len(wire.asked()) == wire.troubled == 2
-        wire.answer(1, action="accept")
+        await wire.read()
+        wire.answer(1, **yes())
         await settle()
         assert wire.decisions == [Decision.AGREED]
         wire.answer(0, action="decline")
@@ -193,7 +303,7 @@ def test_a_person_who_is_slower_than_the_client_is_still_asked_and_heard_late():
         assert await wire.confirm() is Decision.OPEN
         assert trio.current_time() == PATIENCE
         assert wire.late == []
-        wire.answer(action="accept", content={"remember": False})
+        wire.answer(**yes(ONCE))
         await settle()
         assert wire.late == [False]
 
@@ -206,7 +316,7 @@ def test_who_asks_again_meanwhile_waits_for_the_same_answer():
         tasks.start_soon(wire.confirm)
         await settle()
         assert len(wire.asked()) == 1
-        wire.answer(action="accept")
+        wire.answer(**yes())
         await settle()
         assert wire.decisions == [Decision.OPEN, Decision.AGREED]
         assert wire.late == [], "it was not late for everybody"
@@ -231,7 +341,8 @@ def test_a_call_that_is_cancelled_leaves_its_question_open():
             await wire.confirm()
         assert scope.cancelled_caught
         assert wire.decisions == []
-        wire.answer(action="accept")
+        await wire.read()
+        wire.answer(**yes())
         await settle()
         assert wire.late == [True]
 
@@ -245,9 +356,9 @@ def test_a_call_that_is_cancelled_leaves_its_question_open():
 def test_a_second_answer_counts_for_nothing():
     async def main(wire: Wire, tasks: anyio.abc.TaskGroup) -> None:
         tasks.start_soon(wire.confirm)
-        await settle()
+        await wire.read()
         wire.answer(action="decline")
-        wire.answer(action="accept")
+        wire.answer(**yes())
         await settle()
         assert wire.decisions == [Decision.REFUSED]
         assert wire.late == []
@@ -265,7 +376,7 @@ def test_a_question_that_nobody_ever_answers_ends_and_is_taken_back():
         await settle()
         (question,) = wire.asked()
         assert wire.deaf.given_up == [(question["id"], "elicitation/create", "timeout")]
-        wire.answer(action="accept")
+        wire.answer(**yes())
         await settle()
         assert wire.late == [], "it came after the question was taken back"
         assert wire.deaf.strays == [], "and its answer is no surprise"
@@ -303,20 +414,26 @@ class Later:
 
 
 async def confirm(
-    seals: StateSigner, digest: str, *, state: str | None = None, answer: object = None
+    seals: StateSigner,
+    digest: str,
+    *,
+    state: str | None = None,
+    answer: object = None,
+    way: ConsentForm | None = None,
 ) -> Decision | InputRequired:
     async def never(_: bool) -> None:  # noqa: FBT001 - the way of a callback
         raise AssertionError
 
     responses = None if answer is None else {"approval": Raw(json.dumps(answer).encode())}
-    person = InputRequiredConsent(seals, state=state, responses=responses)
+    way = way or form(within=0.0)
+    person = InputRequiredConsent(seals, way, state=state, responses=responses)
     try:
-        return await person.confirm("Server: s", digest, on_ask=lambda: None, on_late=never)
-    except InputRequired as question:
-        return question
+        return await person.confirm(question(digest), on_ask=lambda: None, on_late=never)
+    except InputRequired as required:
+        return required
 
 
-YES = {"action": "accept"}
+YES = yes()
 
 
 async def test_the_question_is_the_answer_and_the_next_call_brings_the_decision():
@@ -325,8 +442,30 @@ async def test_the_question_is_the_answer_and_the_next_call_brings_the_decision(
     assert isinstance(question, InputRequired)
     asked: Any = question.requests["approval"]
     assert asked["method"] == "elicitation/create"
-    assert asked["params"]["message"].endswith("\n\nServer: s")
+    assert asked["params"]["message"] == "run\nBeware."
     assert await confirm(seals, "d", state=question.state, answer=YES) is Decision.AGREED
+
+
+@pytest.mark.parametrize("answer", [YES, yes("No"), {"action": "decline"}, {}], ids=str)
+async def test_a_call_that_is_made_again_at_once_brings_nobodys_answer(answer: Any):
+    later = Later()
+    seals, way = StateSigner(later.clock), form()
+    required = await confirm(seals, "d", way=way)
+    assert isinstance(required, InputRequired)
+    later.now += FAST
+    decision = await confirm(seals, "d", state=required.state, answer=answer, way=way)
+    assert decision is Decision.AUTOMATIC
+
+
+async def test_a_modern_host_that_refuses_by_itself_is_asked_twice_and_no_more():
+    seals, way = StateSigner(Later().clock), form()
+    for digest in ("one", "two"):
+        required = await confirm(seals, digest, way=way)
+        assert isinstance(required, InputRequired)
+        no = {"action": "cancel"}
+        decision = await confirm(seals, digest, state=required.state, answer=no, way=way)
+        assert decision is Decision.AUTOMATIC
+    assert await confirm(seals, "three", way=way) is Decision.AUTOMATIC
 
 
 async def test_a_state_counts_once():
@@ -373,16 +512,17 @@ async def test_no_letter_of_a_state_can_be_changed():
     state = seals.seal("d")
     for i, letter in enumerate(state):
         other = "A" if letter != "A" else "B"
-        assert not seals.opens(state[:i] + other + state[i + 1 :], "d")
+        assert seals.spend(state[:i] + other + state[i + 1 :], "d") is None
     expires, _, rest = state.partition(":")
-    assert not seals.opens(f"{float(expires) + 600}:{rest}", "d")
-    assert seals.opens(state, "d")
+    assert seals.spend(f"{float(expires) + 600}:{rest}", "d") is None
+    later.now += 5.0
+    assert seals.spend(state, "d") == 5.0
 
 
 @pytest.mark.parametrize("state", ["", ":", "::", "nan:x:y", "1e999:x:y", "x" * 10_000, "é:ü:ß"])
 async def test_a_state_that_was_never_ours_is_no_state(state: str):
     seals = StateSigner(Later().clock)
-    assert not seals.opens(state, "d")
+    assert seals.spend(state, "d") is None
     assert isinstance(await confirm(seals, "d", state=state, answer=YES), InputRequired)
 
 
@@ -399,5 +539,5 @@ async def test_so_many_spent_states_are_remembered_and_no_more():
     later = Later()
     seals = StateSigner(later.clock)
     for _ in range(10_005):
-        assert seals.opens(seals.seal("d"), "d")
+        assert seals.spend(seals.seal("d"), "d") == 0.0
     assert repr(seals) == "<StateSigner 10000 spent>"

@@ -286,7 +286,7 @@ def test_program_text_in_arguments_is_warned_of(argv: list[str]):
     ids=str,
 )
 def test_a_package_without_a_version_is_warned_of(argv: list[str], package: str):
-    assert f"downloads and runs {package} in whatever version" in warnings(*argv)
+    assert f"downloads and runs {package} in its newest version" in warnings(*argv)
 
 
 @pytest.mark.parametrize(
