@@ -34,7 +34,8 @@ ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
 _FOR_GOOD = (METHOD_NOT_FOUND, INVALID_PARAMS, INVALID_REQUEST)
 _ACKNOWLEDGE_TIMEOUT_S = 30.0  # ample for a busy server; after that the stream is taken as open
-_OVERLAP_S = 0.25  # notifications under way on the old stream arrive before it is closed
+_QUIET_S = 0.25  # an old stream that is silent for so long has nothing under way any more
+_MAX_OVERLAP_S = 2.0  # who subscribes waits for it, and some servers are never silent
 _FIRST_PAUSE_S = 1.0  # a broken stream is often a restart of the server, over within a second
 _MAX_PAUSE_S = 60.0  # the subscription is worth one request per minute
 
@@ -49,6 +50,7 @@ class _Stream:
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     granted: Mapping[str, object] | None = None
     mark: Mark | None = None
+    told: int = 0
     failure: ProxyError | None = None
     over: bool = False
 
@@ -58,7 +60,7 @@ class SubscriptionStream:
 
     `wanted` says what is wanted now; `renew` is called when that has changed. Two streams overlap
     for a moment, because the last words of the old one may come after the first of the new one:
-    a change may be told twice then, but none is missed.
+    a change may be told twice then, but none is missed. The old one ends when it is silent.
     """
 
     def __init__(
@@ -117,6 +119,8 @@ class SubscriptionStream:
 
     def hears(self, mark: Mark) -> bool:
         """False for a stream that has ended, whose last messages may come late."""
+        if self._stream is not None and mark == self._stream.mark:
+            self._stream.told += 1
         return mark not in self._ended_marks
 
     async def run(self) -> None:
@@ -153,10 +157,18 @@ class SubscriptionStream:
             if stream.over and stream.granted is None and not previous.over:
                 return
             if wanted and not previous.over:
-                await anyio.sleep(_OVERLAP_S)
+                await self._until_quiet(previous)
             self._ended_marks.append(previous.mark)
             previous.scope.cancel()
         self._stream = stream
+
+    async def _until_quiet(self, stream: _Stream) -> None:
+        """What it told before the new one was open may still be under way."""
+        told = -1
+        with anyio.move_on_after(_MAX_OVERLAP_S):
+            while told != stream.told:
+                told = stream.told
+                await anyio.sleep(_QUIET_S)
 
     async def _hold(self, stream: _Stream) -> None:
         with stream.scope:
