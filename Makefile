@@ -33,8 +33,8 @@ peers-slow: $(STAMP) ## Install what only the slow tests talk to.
 	$(BIN)/python scripts/peers.py slow
 
 test: peers ## Run every test that is not slow.
-	$(BIN)/pytest -n $(WORKERS) --cov --cov-report=term
-	$(BIN)/coverage report --include='emceepee_stdio/state/*' --fail-under=95
+	$(BIN)/pytest -n $(WORKERS) --cov=emceepee_stdio/state --cov-report=
+	$(BIN)/coverage report --fail-under=95
 
 check: lint types imports deps docs-check test ## Everything that must hold before a change lands.
 
