@@ -71,8 +71,15 @@ def orphans() -> list[int]:
 
 
 def bury_orphans() -> set[int]:
-    """Bury the dead; the process groups of the living."""
-    return {group for pid in orphans() if not _bury(pid) and (group := _group(pid))}
+    """Bury the dead; the process groups of all, in which somebody lives.
+
+    One that forks and exits is dead by the time it is looked at, and known by its group alone.
+    """
+    groups: set[int | None] = set()
+    for pid in orphans():
+        groups.add(_group(pid))
+        _bury(pid)
+    return {group for group in groups if group is not None and _has_members(group)}
 
 
 async def end_orphans() -> None:
@@ -116,6 +123,14 @@ def _group(pid: int) -> int | None:
     except OSError:
         return None
     return None if group == os.getpgrp() else group
+
+
+def _has_members(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except OSError:
+        return False
+    return True
 
 
 def _bury(pid: int) -> bool:

@@ -3,57 +3,15 @@
 import json
 import os
 import signal
-import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.clients.raw import Message, Proxy, proxy, until
+from tests.e2e.clients.raw import Proxy, proxy, until
 from tests.e2e.test_shutdown import WAYS
-
-# A server whose only tool starts a descendant: `how` says in which way that one hides.
-SERVER = """
-import json, os, subprocess, sys
-for line in sys.stdin:
-    m = json.loads(line)
-    if "id" not in m or "method" not in m:
-        continue
-    if m["method"] == "initialize":
-        r = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
-             "serverInfo": {"name": "bad", "version": "1"}}
-    elif m["method"] == "tools/list":
-        r = {"tools": [{"name": "hide", "inputSchema": {"type": "object"}}]}
-    elif m["method"] == "tools/call":
-        subprocess.Popen([sys.executable, "-c", DESCENDANT, *sys.argv[1:]],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        r = {"content": [{"type": "text", "text": "started"}]}
-    else:
-        r = {}
-    print(json.dumps({"jsonrpc": "2.0", "id": m["id"], "result": r}), flush=True)
-"""
-DESCENDANT = """
-import os, sys, time
-where, *how = sys.argv[1:]
-if "unmarked" in how and "EMCEEPEE_OWNER" in os.environ:
-    code = open("/proc/self/cmdline").read().split(chr(0))[2]
-    os.execve(sys.executable, [sys.executable, "-c", code, *sys.argv[1:]], {})
-if "left" in how:
-    os.setsid()
-    if os.fork():
-        os._exit(0)
-lives = 0
-while True:
-    with open(where + ".new", "w") as file:
-        file.write(f"{os.getpgrp()} {lives}")
-    os.rename(where + ".new", where)
-    if "forks" not in how:
-        time.sleep(300)
-    time.sleep(0.001)
-    lives += 1
-    if os.fork():
-        os._exit(0)
-"""
+from tests.peers import plain
 
 
 class Hidden:
@@ -84,13 +42,9 @@ class Hidden:
         return int(group), int(lives)
 
 
-def bad(where: Path, *how: str) -> Message:
-    code = f"DESCENDANT = {DESCENDANT!r}\n{SERVER}"
-    return {"command": sys.executable, "args": ["-c", code, str(where), *how]}
-
-
-def hide(client: Proxy, server: str, where: Path) -> Hidden:
-    client.run(server, "hide")
+def hide(client: Proxy, server: str, where: Path, how: Sequence[str]) -> Hidden:
+    """Have the server start a descendant that hides in these ways."""
+    client.run(server, "hide", where=str(where), how=list(how))
     client.meet_family()
     until(where.exists, "the descendant")
     return Hidden(where)
@@ -113,21 +67,16 @@ HIDING = {
 }
 
 
-# Of one that hides in every way and forks on, the watchdog of a killed proxy may know nothing yet.
-ENDINGS = [
-    (way, how)
-    for way in ("stdin ends", "SIGTERM", "is killed")
-    for how in HIDING
-    if way != "is killed" or "forks" not in HIDING[how] or len(HIDING[how]) == 1
-]
+BAD = {"command": plain()[0], "args": plain("--hostile")[1:]}
 
 
-@pytest.mark.parametrize(("way", "how"), ENDINGS)
+@pytest.mark.parametrize("how", HIDING)
+@pytest.mark.parametrize("way", ["stdin ends", "SIGTERM", "is killed"])
 def test_no_way_to_hide_survives_the_end_of_the_proxy(tmp_path: Path, way: str, how: str) -> None:
     where = tmp_path / "descendant"
-    with proxy(tmp_path, servers={"bad": bad(where, *HIDING[how])}) as client:
+    with proxy(tmp_path, servers={"bad": BAD}) as client:
         client.greet()
-        hidden = hide(client, "bad", where)
+        hidden = hide(client, "bad", where, HIDING[how])
         if "forks" in HIDING[how]:
             until(lambda: hidden.lives() > 20, "some forks")
         if way == "is killed":
@@ -145,11 +94,10 @@ def test_no_way_to_hide_survives_the_end_of_the_proxy(tmp_path: Path, way: str, 
 def test_it_ends_with_its_server_and_the_others_keep_theirs(tmp_path: Path, how: str) -> None:
     """One that comes to us before its server ends and says nothing of it ends with the proxy."""
     theirs = tmp_path / "theirs"
-    servers = {"bad": bad(tmp_path / "its", *HIDING[how]), "good": bad(theirs, "unmarked", "left")}
-    with proxy(tmp_path, servers=servers) as client:
+    with proxy(tmp_path, servers={"bad": BAD, "good": BAD}) as client:
         client.greet()
-        kept = hide(client, "good", theirs)
-        hidden = hide(client, "bad", tmp_path / "its")
+        kept = hide(client, "good", theirs, ("unmarked", "left"))
+        hidden = hide(client, "bad", tmp_path / "its", HIDING[how])
         try:
             client.call("remove_server", name="bad")
             if "unmarked" not in HIDING[how]:

@@ -56,6 +56,7 @@ class Server:
         self.ttl, self.refused, self.deaf = ttl, refused, deaf
         self.mute: set[str] = set()
         self.signed_in = False
+        self.holds_answers = False
         self.capabilities: Message = {"tools": {"listChanged": True}}
         self.instructions = f"A fixture server called {name}."
         self.tools: dict[str, Tool] = {}

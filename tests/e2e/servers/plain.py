@@ -2,13 +2,14 @@
 
 Usage: plain.py [--era legacy|modern|both] [--version LEGACY_VERSION] [--paged]
     [--pages three|loop|odd] [--without CAPABILITY…] [--refuse METHOD…] [--ttl MS] [--deaf]
-    [--toolbox FILE]
+    [--toolbox FILE] [--hostile]
 
 `--version` is the newest handshake version it knows; `--paged` splits tools/list in two pages,
 `--pages` in three with an empty one, in pages without end, or in one with a thing that is no tool.
 `--without` leaves a capability undeclared, though its methods work; `--refuse` forgets a method;
 `--ttl` is how long a modern list lives; `--deaf` grants no subscription to a resource; each line of
-the `--toolbox` is the name of one more tool, read when the server starts.
+the `--toolbox` is the name of one more tool, read when the server starts. `--hostile` adds tools
+that do harm (see `hostile_tools`).
 With FIXTURE_LOG set it writes down what it hears (see `rpc`), and `cancelled` when a slow call is
 taken back, `spawned` when it starts a grandchild. It ends when stdin does.
 """
@@ -17,6 +18,7 @@ import argparse
 from pathlib import Path
 
 import dual
+import hostile_tools
 from calls import CAPABILITIES, Call, Tool
 from plain_tools import PIXEL, TOOLS
 from rpc import Message, RpcError, text
@@ -100,7 +102,8 @@ def server(options: argparse.Namespace) -> dual.Server:
         refused=options.refuse,
         deaf=options.deaf,
     )
-    made.tools.update((tool.listed["name"], tool) for tool in TOOLS)
+    tools = TOOLS + (hostile_tools.TOOLS if options.hostile else [])
+    made.tools.update((tool.listed["name"], tool) for tool in tools)
     if options.toolbox:
         for name in Path(options.toolbox).read_text().split():
             made.tools[name] = from_toolbox(name)
@@ -144,6 +147,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--ttl", type=int, default=0)
     parser.add_argument("--deaf", action="store_true")
     parser.add_argument("--toolbox")
+    parser.add_argument("--hostile", action="store_true")
     return parser
 
 

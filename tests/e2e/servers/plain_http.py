@@ -8,12 +8,14 @@ tool calls and the streams of changes are answered with events, everything else 
 """
 
 import asyncio
+import gzip
 import itertools
 import json
 import os
 import sys
 import threading
 import uuid
+from functools import cache
 from typing import Any
 
 import dual
@@ -22,7 +24,13 @@ import rpc
 from rpc import Message
 
 JSON_TOOLS = {"echo", "structured", "image", "fail"}
+BLANK = "fixture/blank"  # stands for empty lines on their way to a stream
 STATUS = {200: "OK", 202: "Accepted", 400: "Bad Request", 404: "Not Found", 405: "Not Allowed"}
+
+
+@cache
+def packed_lines() -> bytes:
+    return gzip.compress(gzip.compress(b"\n" * (64 << 20)))
 
 
 class Client:
@@ -64,6 +72,8 @@ class Client:
 
     async def event(self, message: Message, *, last: bool = False) -> None:
         data = b"event: message\ndata: %b\n\n" % json.dumps(message, separators=(",", ":")).encode()
+        if message.get("method") == BLANK:
+            data = b"\n" * message["lines"]
         self.writer.write(b"%x\r\n%b\r\n" % (len(data), data))
         if last:
             self.writer.write(b"0\r\n\r\n")
@@ -77,6 +87,16 @@ class Client:
             fields["content-type"] = "application/json"
         lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         self.writer.write(f"HTTP/1.1 {status} {STATUS[status]}\r\n{lines}\r\n".encode() + body)
+        await self.writer.drain()
+
+    async def bomb(self) -> None:
+        """A few hundred bytes that would become 64 MB of empty lines."""
+        body = packed_lines()
+        head = (
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+            b"content-encoding: gzip, gzip\r\ncontent-length: %d\r\n\r\n"
+        )
+        self.writer.write(head % len(body) + body)
         await self.writer.drain()
 
     async def next(self, queue: "asyncio.Queue[Message]") -> Message | None:
@@ -135,7 +155,8 @@ class Front:
     # What the server says
 
     def take_frame(self, data: bytes, number: int | None) -> None:
-        self.loop.call_soon_threadsafe(self.route, json.loads(data), number)
+        message = json.loads(data) if data.strip() else {"method": BLANK, "lines": len(data)}
+        self.loop.call_soon_threadsafe(self.route, message, number)
 
     def route(self, message: Message, number: int | None) -> None:
         """To the POST that it belongs to; what belongs to none, to the GET stream."""
@@ -199,9 +220,15 @@ class Front:
 
     async def post(self, client: Client, message: Message, session: Session | None) -> None:
         server = session.server if session else self.modern
+        if "method" not in message and server.holds_answers:
+            await client.gone()
+            return
         if "id" not in message or "method" not in message:
             server.take(self.renumbered(message, session))
             await client.reply(202)
+            return
+        if ((message.get("params") or {}).get("arguments") or {}).get("packed"):
+            await client.bomb()
             return
         fresh: dict[str, str] = {}
         if message["method"] == "initialize" and self.options.era != "modern":

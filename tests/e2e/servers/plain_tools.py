@@ -159,10 +159,11 @@ def roots(call: Call) -> Message:
 
 
 @tool()
-def notify(call: Call, *, n: int, method: str = "notifications/fixture") -> Message:
-    """Send n notifications as fast as possible."""
+def notify(call: Call, *, n: int, method: str = "notifications/fixture", size: int = 0) -> Message:
+    """Send n notifications as fast as possible, each larger by that size."""
+    larger = {"filler": "a" * size} if size else {}
     for i in range(n):
-        params: Message = {"n": i}
+        params: Message = {"n": i, **larger}
         if method == "notifications/message":
             params = {"level": "info", "data": i}
         elif method == "notifications/progress":
@@ -177,10 +178,10 @@ def notify(call: Call, *, n: int, method: str = "notifications/fixture") -> Mess
 
 
 @tool()
-def log(call: Call, *, level: str, n: int = 1) -> Message:
-    """Send n log messages, where that level is wanted."""
+def log(call: Call, *, level: str, n: int = 1, size: int = 0) -> Message:
+    """Send n log messages, where that level is wanted; texts of that size, if one is given."""
     for i in range(n):
-        call.log(level, {"line": i})
+        call.log(level, "a" * size if size else {"line": i})
     return text(f"{n} logged")
 
 
