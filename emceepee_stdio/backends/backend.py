@@ -90,7 +90,7 @@ class Backend(Sender):
         self._options = options
         self._log_level: str | None = None
         self._seen_tools: tuple[Item, ...] | None = None
-        self.lists = Lists(name, clock)
+        self.lists = Lists(name, clock, room=options.list_room)
         self.subscriptions = Subscriptions(name, on_gap=self.lists.drop_all, note=self._note)
         self._health = Health(
             options.health,

@@ -19,4 +19,5 @@ class BackendOptions:
     rounds: int = 10
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
     health: HealthPolicy = field(default_factory=HealthPolicy)
+    list_room: Callable[[], int] | None = None
     on_tools: Callable[[tuple[Item, ...]], None] | None = None

@@ -53,6 +53,7 @@ from emceepee_stdio.wire.codec import (
     encode_request,
     to_json,
 )
+from emceepee_stdio.wire.partial_messages import PartialMessages
 from emceepee_stdio.wire.peer import (
     Closed,
     Outcome,
@@ -73,7 +74,7 @@ __all__ = ["Channel", "Connection"]
 _QUESTIONS = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 _VISITED = "notifications/elicitation/complete"
 _REMEMBERED_VISITS = 100  # a server tells of those that it asked for; more are not waited for
-_ID_CHARS = 1_000  # of an elicitation; longer ones are nobody's
+_ID_CHARS = 1_000  # of a request or an elicitation; longer ones would only fill our memory
 _NOT_CANCELLABLE = frozenset({"initialize", "server/discover"})
 
 
@@ -96,13 +97,20 @@ class Connection(Sender):
     pid: int | None = None
 
     def __init__(
-        self, name: str, *, emit: Emit, clock: Clock, proxy_id: str, max_line: int
+        self,
+        name: str,
+        *,
+        emit: Emit,
+        clock: Clock,
+        proxy_id: str,
+        max_line: int,
+        partial: PartialMessages | None = None,
     ) -> None:
         self._name = name
         self._emit = emit
         self._clock = clock
         self._proxy_id = proxy_id
-        self._peer = Peer(handler=self, write=self._write, max_line=max_line)
+        self._peer = Peer(handler=self, write=self._write, max_line=max_line, partial=partial)
         self._ticker = Ticker(
             clock, [self._peer.next_deadline], self._peer.expire, on_bug=self._on_bug
         )
@@ -246,7 +254,9 @@ class Connection(Sender):
     # What we hear
 
     def on_request(self, request: Request, origin: RequestId | None) -> None:
-        if request.method == "ping":
+        if isinstance(request.id, str) and len(request.id) > _ID_CHARS:
+            self.on_noise(f"a request with an id of {len(request.id)} characters: not answered")
+        elif request.method == "ping":
             self._peer.answer(request.id, b"{}")
         elif request.method in _QUESTIONS and self.era is Era.LEGACY:
             self._emit(
@@ -286,7 +296,7 @@ class Connection(Sender):
             self._peer.notify("notifications/cancelled", params)
 
     def on_malformed(self, message: Malformed) -> None:
-        if message.id is not None:
+        if message.id is not None and len(str(message.id)) <= _ID_CHARS:
             self._peer.complain(message)
         self.on_noise(f"not a valid message: {message.reason}")
 

@@ -44,11 +44,29 @@ _CAPABILITIES: dict[str, object] = {
     "sampling": {"tools": {}},
     "roots": {},
 }
+_HELLO_BYTES = 64 << 10  # of each thing that a server says of itself; a page, and an icon
 _ENVELOPE: dict[str, object] = {
     PROTOCOL_VERSION: MODERN_VERSION,
     CLIENT_INFO: _US,
     CLIENT_CAPABILITIES: _CAPABILITIES,
 }
+
+
+_NULL = Raw(b"null")
+
+
+class _Fields(msgspec.Struct, rename="camel"):
+    """What a server says of itself, in either era."""
+
+    protocol_version: Raw = _NULL
+    supported_versions: Raw = _NULL
+    server_info: Raw = _NULL
+    capabilities: Raw = _NULL
+    instructions: Raw = _NULL
+    meta: Raw = msgspec.field(name="_meta", default=_NULL)
+
+
+_read_fields = msgspec.json.Decoder(_Fields).decode
 
 
 def initialize_params() -> dict[str, object]:
@@ -80,8 +98,8 @@ def stamp(
 
 def read_handshake(result: Raw, *, server: str) -> Hello:
     """The answer to initialize; an error where we cannot go on from it."""
-    fields = _object(result, server=server, method="initialize")
-    version = fields.get("protocolVersion")
+    fields = _fields(result, server=server, method="initialize")
+    version = _value(fields.protocol_version)
     if version not in LEGACY_VERSIONS:
         raise CannotConnect(
             f"{server} answered initialize with protocol version {_shown(version)}; "
@@ -91,17 +109,18 @@ def read_handshake(result: Raw, *, server: str) -> Hello:
     return Hello(
         era=Era.LEGACY,
         protocol_version=str(version),
-        server_info=mapping(fields.get("serverInfo")),
+        server_info=mapping(_value(fields.server_info)),
         capabilities=_capabilities(fields, server=server, method="initialize"),
-        instructions=_text(fields.get("instructions")),
+        instructions=_text(fields.instructions),
     )
 
 
 def read_discovery(result: Raw, *, server: str) -> Hello:
     """The answer to server/discover; an error when it offers no version that we speak."""
-    fields = _object(result, server=server, method="server/discover")
-    if not _lists_modern(fields.get("supportedVersions")):
-        offered = _shown(fields.get("supportedVersions"))
+    fields = _fields(result, server=server, method="server/discover")
+    versions = _value(fields.supported_versions)
+    if not _lists_modern(versions):
+        offered = _shown(versions)
         raise CannotConnect(
             f"{server} offers the protocol versions {offered}, not {MODERN_VERSION}.",
             hint="Set era to legacy for this server.",
@@ -109,9 +128,9 @@ def read_discovery(result: Raw, *, server: str) -> Hello:
     return Hello(
         era=Era.MODERN,
         protocol_version=MODERN_VERSION,
-        server_info=mapping(mapping(fields.get("_meta")).get(SERVER_INFO)),
+        server_info=mapping(mapping(_value(fields.meta)).get(SERVER_INFO)),
         capabilities=_capabilities(fields, server=server, method="server/discover"),
-        instructions=_text(fields.get("instructions")),
+        instructions=_text(fields.instructions),
     )
 
 
@@ -136,11 +155,7 @@ def refuses_as_modern(error: RpcError) -> bool:
 
 def _supported(error: RpcError) -> list[object]:
     """The versions that an error names, if any."""
-    try:
-        data: object = msgspec.json.decode(error.data or b"null")
-    except (msgspec.MsgspecError, RecursionError, UnicodeError):
-        return []
-    supported = mapping(data).get("supported")
+    supported = mapping(_value(error.data or _NULL)).get("supported")
     return cast("list[object]", supported) if isinstance(supported, list) else []
 
 
@@ -148,9 +163,10 @@ def _lists_modern(versions: object) -> bool:
     return isinstance(versions, list) and MODERN_VERSION in versions
 
 
-def _object(result: Raw, *, server: str, method: str) -> dict[str, object]:
+def _fields(result: Raw, *, server: str, method: str) -> _Fields:
+    """One level of it: what is inside may be of any size, and is looked at field by field."""
     try:
-        return msgspec.json.decode(result, type=dict[str, object])
+        return _read_fields(result)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         shown = bytes(result)[:EXCERPT_BYTES].decode(errors="replace")
         raise CannotConnect(
@@ -159,9 +175,23 @@ def _object(result: Raw, *, server: str, method: str) -> dict[str, object]:
         ) from None
 
 
-def _capabilities(fields: Mapping[str, object], *, server: str, method: str) -> dict[str, object]:
-    capabilities = fields.get("capabilities")
-    if not isinstance(capabilities, dict):
+def _value(raw: Raw) -> object:
+    """What a field says; one that is too large to be kept says only how large it is."""
+    if _is_large(raw):
+        return {"truncated": True, "bytes": len(memoryview(raw))}
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return None
+
+
+def _is_large(raw: Raw) -> bool:
+    return len(memoryview(raw)) > _HELLO_BYTES
+
+
+def _capabilities(fields: _Fields, *, server: str, method: str) -> dict[str, object]:
+    capabilities = _value(fields.capabilities)
+    if _is_large(fields.capabilities) or not isinstance(capabilities, dict):
         raise CannotConnect(
             f"{server} answered {method} without capabilities: {_shown(capabilities)}.",
             hint="This is not an MCP server, or a broken one: check the command.",
@@ -169,8 +199,15 @@ def _capabilities(fields: Mapping[str, object], *, server: str, method: str) -> 
     return cast("dict[str, object]", capabilities)
 
 
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+def _text(raw: Raw) -> str | None:
+    """A text, or as much of it as is kept."""
+    try:
+        said = msgspec.json.decode(raw, type=str)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return None
+    if len(said) <= _HELLO_BYTES:
+        return said
+    return f"{said[:_HELLO_BYTES]} … (cut from {len(said)} characters)"
 
 
 def _shown(value: object) -> str:

@@ -19,12 +19,16 @@ from emceepee_stdio.clock import DAY_S, Clock
 from emceepee_stdio.errors import CallFailed, CallTimeout
 from emceepee_stdio.wire.codec import METHOD_NOT_FOUND
 
-__all__ = ["KINDS", "MAX_ITEMS", "Item", "Kind", "Lists", "differ"]
+__all__ = ["KINDS", "MAX_ITEMS", "MAX_LIST_BYTES", "Item", "Kind", "Lists", "differ"]
 
 Item = Mapping[str, object]
 _MAX_PAGES = 1_000  # a server whose cursors never end would be read for ever
 MAX_ITEMS = 5_000  # no model reads so many, and to read more would keep others waiting
 _TURN_ITEMS = 200  # read at a time: about a millisecond of work
+MAX_LIST_BYTES = 64 << 20  # of memory for all lists of a server: ten times what 5,000 tools take
+_VALUE_BYTES = 64  # of memory for each value, however short it was on the wire
+_PAGE_VALUES = 1_000_000  # of one page: more cannot even be counted without much memory
+_CURSOR_CHARS = 10_000  # a place in a list; longer ones would only fill our memory
 _MAX_TTL_S = DAY_S  # a list that never expires would hide a change that was not told
 
 
@@ -53,7 +57,20 @@ KINDS = {
     Kind.PROMPTS: _Terms(method="prompts/list", key="prompts", capability="prompts"),
 }
 
-_read_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+
+_NULL = Raw(b"null")
+
+
+class _Page(msgspec.Struct, rename="camel"):
+    tools: Raw = _NULL
+    resources: Raw = _NULL
+    resource_templates: Raw = _NULL
+    prompts: Raw = _NULL
+    next_cursor: Raw = _NULL
+    ttl_ms: Raw = _NULL
+
+
+_read_page = msgspec.json.Decoder(_Page).decode
 _read_list = msgspec.json.Decoder(list[Raw]).decode
 
 Accept = Callable[[tuple[Item, ...]], tuple[Item, ...]]
@@ -78,9 +95,12 @@ class _Fetching:
 class Lists:
     """What one server has listed, and until when that holds."""
 
-    def __init__(self, server: str, clock: Clock) -> None:
+    def __init__(self, server: str, clock: Clock, *, room: Callable[[], int] | None = None) -> None:
+        """`room` says how many bytes of memory its lists may take now, up to a bound."""
         self._server = server
         self._clock = clock
+        self._room = room or (lambda: MAX_LIST_BYTES)
+        self._bytes = dict.fromkeys(Kind, 0)
         self._kept: dict[Kind, _Kept] = {}
         self._known: dict[Kind, tuple[Item, ...]] = {}
         self._known_at = dict.fromkeys(Kind, 0)
@@ -91,6 +111,11 @@ class Lists:
 
     def __repr__(self) -> str:
         return f"<Lists {self._server} {self.counts()}>"
+
+    @property
+    def bytes(self) -> int:
+        """What the lists take of memory, about."""
+        return sum(self._bytes.values())
 
     def counts(self) -> dict[str, int]:
         return {kind.value: len(items) for kind, items in self._known.items()}
@@ -154,6 +179,7 @@ class Lists:
         self, kind: Kind, fetch: Fetch, accept: Accept, *, told_of_changes: bool
     ) -> tuple[Item, ...]:
         mine = self._fetching[kind] = _Fetching(self._changes[kind])
+        before, self._bytes[kind] = self._bytes[kind], 0
         try:
             listed, ttl = await self._fetch_all(kind, fetch)
             items = accept(listed)
@@ -165,6 +191,8 @@ class Lists:
             mine.outcome = error
             raise
         finally:
+            if mine.outcome is None or isinstance(mine.outcome, CallFailed):
+                self._bytes[kind] = before
             if self._fetching.get(kind) is mine:
                 del self._fetching[kind]
             mine.done.set()
@@ -202,11 +230,12 @@ class Lists:
                 if cursor is None and error.error.code == METHOD_NOT_FOUND:
                     return (), 0.0
                 raise
-            found, ttl, cursor = self._read_page(terms, page)
-            room = MAX_ITEMS - len(items)
-            items += await _read_items(found[:room])
+            found, ttl, cursor = self._read_page(kind, page)
+            count = MAX_ITEMS - len(items)
+            was_room = await self._read_items(kind, found[:count], items)
             lives.append(ttl)
-            is_cut = len(found) > room or (len(found) == room and cursor is not None)
+            is_full = len(found) == count and cursor is not None
+            is_cut = not was_room or len(found) > count or is_full
             if cursor is None or is_cut:
                 (self.cut.add if is_cut else self.cut.discard)(kind)
                 return tuple(items), min(lives)
@@ -217,33 +246,56 @@ class Lists:
             f"{self._server} does not come to an end of {terms.method}: {len(items)} items so far."
         )
 
-    def _read_page(self, terms: _Terms, page: Raw) -> tuple[Sequence[Raw], float, str | None]:
+    async def _read_items(self, kind: Kind, found: Sequence[Raw], items: list[Item]) -> bool:
+        """Add those that are objects, a few at a time; False where there is no room for all."""
+        for start in range(0, len(found), _TURN_ITEMS):
+            room = self._room() - self.bytes
+            for raw in found[start : start + _TURN_ITEMS]:
+                size = _memory_of(raw)
+                if size > room:
+                    return False
+                room -= size
+                self._bytes[kind] += size
+                item = _read_value(raw)
+                if isinstance(item, dict):
+                    items.append(cast("Item", item))
+            await anyio.lowlevel.checkpoint()
+        return True
+
+    def _read_page(self, kind: Kind, page: Raw) -> tuple[Sequence[Raw], float, str | None]:
+        terms = KINDS[kind]
         try:
-            fields = _read_fields(page)
-            found = _read_list(fields[terms.key])
-        except (msgspec.MsgspecError, RecursionError, KeyError):
+            fields = _read_page(page)
+            listed: Raw = getattr(fields, kind.value)
+            if _values_in(listed) > _PAGE_VALUES:
+                size = len(memoryview(page))
+                raise CallFailed(f"{self._server} answered {terms.method} with {size} bytes.")
+            found = _read_list(listed)
+        except (msgspec.MsgspecError, RecursionError):
             fact = f"{self._server} answered {terms.method} without {terms.key}."
             raise CallFailed(fact) from None
-        cursor = _read_value(fields.get("nextCursor"))
-        ttl = _life(_read_value(fields.get("ttlMs")))
+        cursor = _read_value(fields.next_cursor)
+        if isinstance(cursor, str) and len(cursor) > _CURSOR_CHARS:
+            fact = f"{self._server} named a cursor of {len(cursor)} characters to {terms.method}."
+            raise CallFailed(fact)
+        ttl = _life(_read_value(fields.ttl_ms))
         return found, ttl, cursor if isinstance(cursor, str) else None
 
 
-async def _read_items(found: Sequence[Raw]) -> list[Item]:
-    """Those that are objects; others get their turn in between."""
-    items: list[Item] = []
-    for number, raw in enumerate(found, 1):
-        item = _read_value(raw)
-        if isinstance(item, dict):
-            items.append(cast("Item", item))
-        if number % _TURN_ITEMS == 0:
-            await anyio.lowlevel.checkpoint()
-    return items
+def _memory_of(raw: Raw) -> int:
+    """What an item takes once it is read, about."""
+    return len(memoryview(raw)) + _VALUE_BYTES * _values_in(raw)
 
 
-def _read_value(raw: Raw | None) -> object:
+def _values_in(raw: Raw) -> int:
+    """How many values it holds at most, without reading it."""
+    data = bytes(raw)
+    return data.count(b",") + data.count(b"[") + data.count(b"{")
+
+
+def _read_value(raw: Raw) -> object:
     try:
-        return None if raw is None else msgspec.json.decode(raw)
+        return msgspec.json.decode(raw)
     except (msgspec.MsgspecError, RecursionError):
         return None
 

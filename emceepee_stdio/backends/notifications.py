@@ -20,6 +20,15 @@ Mark = int | str
 LOG_LEVELS = get_args(LogLevel)  # the least severe first
 
 _STREAM_BYTES = SUBSCRIPTION_ID.encode()
+_READ_BYTES = 1 << 20  # what is read as a whole: as values it takes 25 times the memory
+
+
+class _Stamped(msgspec.Struct):
+    meta: Raw = msgspec.field(name="_meta")
+
+
+class _Meta(msgspec.Struct):
+    stream: int | str = msgspec.field(name=SUBSCRIPTION_ID)
 
 
 class _LogMessage(msgspec.Struct):
@@ -28,6 +37,8 @@ class _LogMessage(msgspec.Struct):
     logger: object = None
 
 
+_read_stamped = msgspec.json.Decoder(_Stamped).decode
+_read_meta = msgspec.json.Decoder(_Meta).decode
 _read_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 _read_log_message = msgspec.json.Decoder(_LogMessage).decode
 
@@ -49,14 +60,20 @@ def log_line(params: Raw | None) -> LogLine:
 
 
 def without_stream(params: Raw | None) -> tuple[Raw | None, Mark | None]:
-    """The params without the mark of the stream that they came on, and that mark, if any."""
+    """The params without the mark of the stream that they came on, and that mark, if any.
+
+    Large ones keep it: nobody is shown all of them.
+    """
     if params is None or _STREAM_BYTES not in bytes(params):
         return params, None
     try:
+        stream = _read_meta(_read_stamped(params).meta).stream
+        if len(memoryview(params)) > _READ_BYTES:
+            return params, stream
         fields = _read_fields(params)
         meta = _read_fields(fields.pop("_meta"))
-        stream = msgspec.json.decode(meta.pop(SUBSCRIPTION_ID), type=int | str)
-    except (msgspec.MsgspecError, RecursionError, KeyError):
+        del meta[SUBSCRIPTION_ID]
+    except (msgspec.MsgspecError, RecursionError):
         return params, None
     if meta:
         fields["_meta"] = Raw(to_json(meta))
@@ -64,9 +81,11 @@ def without_stream(params: Raw | None) -> tuple[Raw | None, Mark | None]:
 
 
 def decoded(raw: Raw | None) -> object:
-    """The value, or None where it cannot be read."""
+    """The value, or None where it cannot be read, or is too large for that."""
+    if raw is None or len(memoryview(raw)) > _READ_BYTES:
+        return None
     try:
-        return None if raw is None else msgspec.json.decode(raw)
+        return msgspec.json.decode(raw)
     except (msgspec.MsgspecError, RecursionError):
         return None
 

@@ -12,6 +12,9 @@ from emceepee_stdio.wire.codec import to_json
 __all__ = ["mended", "sampled_problem", "text_block"]
 
 
+_MENDED_COMMAS = 10_000  # so many blocks at most are mended one by one: tens of milliseconds
+
+
 class _Text(msgspec.Struct, tag="text", tag_field="type", gc=False):
     text: str
 
@@ -78,7 +81,9 @@ def mended(content: bytes) -> bytes:
     """
     try:
         _read_blocks(content)
-    except msgspec.MsgspecError:
+    except msgspec.MsgspecError as error:
+        if content.count(b",") > _MENDED_COMMAS:
+            return _said_so(content, error)
         return b",".join(map(_mended_block, _read_list(content)))
     return content[1:-1].strip()
 
@@ -98,6 +103,10 @@ def _mended_block(raw: Raw) -> bytes:
     try:
         _read_block(raw)
     except msgspec.MsgspecError as error:
-        shown = bytes(raw).decode(errors="replace")
-        return text_block(f"The server sent something that is no content block ({error}): {shown}")
+        return _said_so(bytes(raw), error)
     return bytes(raw)
+
+
+def _said_so(raw: bytes, error: msgspec.MsgspecError) -> bytes:
+    shown = raw.decode(errors="replace")
+    return text_block(f"The server sent something that is no content block ({error}): {shown}")

@@ -17,6 +17,8 @@ from emceepee_stdio.wire.codec import to_json
 __all__ = ["RESOURCE", "Reply"]
 
 RESOURCE = "emceepee/resource"  # in `_meta` of a text block: the resource that it is from
+_COMPARED_BYTES = 4 << 20  # reading more keeps others waiting; what is larger is paged anyway
+_COMPARED_COMMAS = 100_000  # each may stand for a value, which takes 60 bytes of memory
 _EXCERPT_BYTES = 500  # shows what came instead of a tool result
 _NULL = Raw(b"null")
 
@@ -151,6 +153,8 @@ def _with_structured(content: bytes, structured: Raw) -> bytes:
 
 def _says(content: bytes, structured: Raw) -> bool:
     """Whether a text is the same value. What cannot be read or compared is not the same."""
+    if _is_much(bytes(structured)):
+        return False
     try:
         value = msgspec.json.decode(structured)
         blocks = _read_texts(b"[%b]" % content)
@@ -160,9 +164,14 @@ def _says(content: bytes, structured: Raw) -> bool:
 
 
 def _is_text_of(text: object, value: object) -> bool:
-    if not isinstance(text, str):
+    if not isinstance(text, str) or _is_much(text.encode(errors="replace")):
         return False
     try:
         return msgspec.json.decode(text) == value
     except (msgspec.MsgspecError, RecursionError):
         return False
+
+
+def _is_much(text: bytes) -> bool:
+    """Whether reading it would take long, or much memory."""
+    return len(text) > _COMPARED_BYTES or text.count(b",") > _COMPARED_COMMAS

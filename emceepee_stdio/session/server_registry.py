@@ -22,6 +22,7 @@ from emceepee_stdio.backends.channels.stdio_channel import (
 )
 from emceepee_stdio.backends.connection import Channel
 from emceepee_stdio.backends.health import HealthPolicy
+from emceepee_stdio.backends.lists import MAX_LIST_BYTES
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import BrokenServer, ServerConfig, Settings
 from emceepee_stdio.errors import (
@@ -45,6 +46,7 @@ from emceepee_stdio.session.registered_server import (
 from emceepee_stdio.session.suggestions import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
 from emceepee_stdio.state import RestartPolicy
 from emceepee_stdio.wire.orphans import bury_orphans, end_orphans
+from emceepee_stdio.wire.partial_messages import PartialMessages
 from emceepee_stdio.wire.process import StopTimes
 from emceepee_stdio.wire.program import ProgramFile
 from emceepee_stdio.wire.stragglers import owner_mark
@@ -61,6 +63,8 @@ __all__ = [
 ]
 
 OWN_NAME = "emceepee"
+_LISTS_FACTOR = 8  # times limits.memory_bytes for the lists of all servers
+_WHOLE_LINES = 4  # of the longest at a time: three servers that send one leave room for a fourth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +100,7 @@ class Servers:
         self._environment = environment
         self._secrets = secrets
         self._haste = Haste()
+        self._partial = PartialMessages(_WHOLE_LINES * settings.limits.line_bytes)
         owner = owner_mark(ids())
         self._watchdog = Watchdog(owner, warn=on_unguarded)
         self._around = ChildContext(
@@ -281,6 +286,7 @@ class Servers:
             max_message=limits.line_bytes,
             times=http.HttpTimes(probe=self._settings.fixed.probe_s),
             rule=admission.rule,
+            partial=self._partial,
         )
         return lambda emit: http.HttpChannel(
             config.name,
@@ -320,8 +326,16 @@ class Servers:
                 tail_lines=fixed.stderr_tail_lines,
                 max_line=max_line,
                 max_unread=fixed.unread_bytes,
+                partial=self._partial,
             ),
         )
+
+    def _list_room(self, name: str) -> int:
+        """Bytes for the lists of one server: its share at least, and what the others leave."""
+        limits = self._settings.limits
+        total = _LISTS_FACTOR * limits.memory_bytes
+        others = sum(backend.lists.bytes for backend in self if backend.name != name)
+        return max(total // limits.servers, min(total - others, MAX_LIST_BYTES))
 
     def _link_options(self, config: ServerConfig, tasks: TaskGroup) -> BackendOptions:
         fixed = self._settings.fixed
@@ -344,6 +358,7 @@ class Servers:
                 within=fixed.health_s,
                 misses=fixed.health_misses,
             ),
+            list_room=lambda: self._list_room(config.name),
             on_tools=lambda tools: self._tools_listed(config, tools, tasks),
         )
 

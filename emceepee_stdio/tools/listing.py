@@ -14,7 +14,7 @@ import anyio.lowlevel
 from msgspec import UNSET, Meta, UnsetType
 
 from emceepee_stdio.backends.backend import Backend
-from emceepee_stdio.backends.lists import MAX_ITEMS, Kind
+from emceepee_stdio.backends.lists import Kind
 from emceepee_stdio.errors import (
     InvalidArguments,
     InvalidPattern,
@@ -71,12 +71,12 @@ class Found:
 
     items: list[Item] = field(default_factory=list[Item])
     failed: dict[str, str] = field(default_factory=dict[str, str])
-    cut: list[str] = field(default_factory=list[str])
+    cut: dict[str, int] = field(default_factory=dict[str, int])
     hidden: dict[str, str] = field(default_factory=dict[str, str])
 
     def failures(self) -> dict[str, object]:
         """The servers that did not answer, and what of the others is not shown."""
-        more = dict.fromkeys(self.cut, f"Only its first {MAX_ITEMS} are listed.")
+        more = {server: f"Only its first {n} are listed." for server, n in self.cut.items()}
         told = {
             "servers_that_failed": self.failed,
             "servers_with_more": more,
@@ -153,7 +153,7 @@ async def gather(runtime: Runtime, kind: str, servers: str, call: Call) -> Found
             found.fail(backend.name, mask(str(error)))
             answers[backend.name] = backend.lists.known(Kind(kind)) or ()
         if Kind(kind) in backend.lists.cut:
-            found.cut.append(backend.name)
+            found.cut[backend.name] = len(backend.lists.known(Kind(kind)) or ())
 
     async def wait_no_longer() -> None:
         await anyio.sleep(_CONNECTING_TIMEOUT_S)

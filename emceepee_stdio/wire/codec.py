@@ -53,6 +53,7 @@ _EXCERPT_CHARS = 200  # of the same within an error text, which has more to say
 _ERROR_SHOWN_BYTES = 500  # an error object is mostly its message
 # What the fast reader refuses is read once more by a slow one, for which this takes 0.1 s.
 _CARE_BYTES = 1 << 20
+_BATCH_COMMAS = 200_000  # more may be as many messages, which take 60 bytes each to be counted
 _BATCH_MESSAGES = 1_000  # ten times as many as there are calls under way
 # A string that never ends is one token, too: looked into, each quote in it would be tried anew.
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[{}\[\]:,]|[^\s{}\[\]:,"]+')
@@ -209,11 +210,13 @@ def _decode_with_care(line: bytes, *, strict: bool) -> list[Message]:
 
 
 def _decode_batch(line: bytes, *, strict: bool) -> list[Message]:
+    if line.count(b",") > _BATCH_COMMAS:
+        return [Noise(f"a batch of {len(line)} bytes was dropped: {_shown(line)[:200]}")]
     try:
         parts = _decode_parts(line)
     except (msgspec.MsgspecError, RecursionError):
         try:
-            parts = _decode_parts(to_json(_loads(line)))
+            parts = _decode_parts(to_json(_loads(line) if len(line) <= _CARE_BYTES else None))
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return [Noise(_shown(line))]
     if len(parts) > _BATCH_MESSAGES:

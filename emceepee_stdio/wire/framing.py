@@ -7,6 +7,8 @@ the call that it answers can be ended, and what follows is read as usual.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from emceepee_stdio.wire.partial_messages import PartialMessages
+
 __all__ = ["HEAD_BYTES", "TAIL_BYTES", "Lines", "Oversized", "turns"]
 
 HEAD_BYTES = 65_536  # the id of a message nearly always stands here; searching more costs too much
@@ -34,8 +36,12 @@ def turns(data: bytes) -> Iterator[bytes]:
 class Lines:
     """Splits a stream at newlines."""
 
-    def __init__(self, max_bytes: int = 64 << 20) -> None:
+    def __init__(
+        self, max_bytes: int = 64 << 20, *, partial: PartialMessages | None = None
+    ) -> None:
         self._max_bytes = max_bytes
+        self._room = max_bytes  # for the line that has not ended yet
+        self._partial = partial
         self._unfinished = bytearray()
         self._tail = b""
         self.unfinished = 0  # bytes of the line that has not ended yet, kept or not
@@ -57,21 +63,38 @@ class Lines:
         """The stream is over: what stands without a newline is a line, too."""
         return [self._end(b"")] if self.unfinished else []
 
+    def drop(self) -> None:
+        """Nobody wants the line that has not ended."""
+        self._unfinished, self.unfinished, self._tail = bytearray(), 0, b""
+        self._room = self._max_bytes
+        self._hold()
+
+    def give_way(self) -> None:
+        self._tail = self._tail or bytes(self._unfinished[-TAIL_BYTES:])
+        del self._unfinished[HEAD_BYTES:]
+        self._room = 0
+
     def _end(self, piece: bytes) -> bytes | Oversized:
         if not self.unfinished and len(piece) <= self._max_bytes:
             return piece
         self._keep(piece)
         line, size, tail = bytes(self._unfinished), self.unfinished, self._tail
-        self._unfinished, self.unfinished, self._tail = bytearray(), 0, b""
-        return line if size <= self._max_bytes else Oversized(line, size, tail)
+        is_whole = size <= self._room
+        self.drop()
+        return line if is_whole else Oversized(line, size, tail)
 
     def _keep(self, piece: bytes) -> None:
         self.unfinished += len(piece)
-        if self.unfinished <= self._max_bytes:
+        if self.unfinished <= self._room:
             self._unfinished += piece
-            return
-        before = self._tail or bytes(self._unfinished[-TAIL_BYTES:])
-        self._tail = (before + piece[-TAIL_BYTES:])[-TAIL_BYTES:]
-        if len(self._unfinished) != HEAD_BYTES:
-            self._unfinished += piece
-            del self._unfinished[HEAD_BYTES:]
+        else:
+            before = self._tail or bytes(self._unfinished[-TAIL_BYTES:])
+            self._tail = (before + piece[-TAIL_BYTES:])[-TAIL_BYTES:]
+            if len(self._unfinished) != HEAD_BYTES:
+                self._unfinished += piece
+                del self._unfinished[HEAD_BYTES:]
+        self._hold()
+
+    def _hold(self) -> None:
+        if self._partial is not None:
+            self._partial.hold(self, len(self._unfinished) if self._room else 0)

@@ -34,6 +34,7 @@ from emceepee_stdio.wire.codec import (
     salvage_id,
 )
 from emceepee_stdio.wire.framing import Lines, Oversized
+from emceepee_stdio.wire.partial_messages import PartialMessages
 
 __all__ = [
     "Closed",
@@ -151,11 +152,12 @@ class Peer:
         handler: Handler,
         write: Callable[[bytes], None],
         max_line: int = 64 << 20,
+        partial: PartialMessages | None = None,
         strict: bool = False,
     ) -> None:
         self._handler = handler
         self.write = write
-        self._lines = Lines(max_line)
+        self._lines = Lines(max_line, partial=partial)
         self._strict = strict
         self._sent: dict[RequestId, _Sent] = {}
         self._given_up: dict[RequestId, None] = {}
@@ -220,6 +222,7 @@ class Peer:
         if self._closed is not None:
             return
         self._closed = Closed(reason)
+        self._lines.drop()
         sent, self._sent = self._sent, {}
         self._deadlines = Deadlines()
         for waiting in sent.values():
@@ -253,6 +256,8 @@ class Peer:
     # What we hear
 
     def feed(self, data: bytes) -> None:
+        if self._closed is not None:
+            return
         for line in self._lines.feed(data):
             self.take(line)
 

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from tests.e2e.clients.raw import PROXY, Message, Proxy, entry, until
-from tests.peers import flooder, plain
+from tests.peers import flooder, plain, rude
 
 MB = 1 << 20
 MESSAGES = 120  # of 2 MB each: several times what may be kept of them
+PINGS, ID_BYTES = 6_000, 3_900  # with the longest ids that are answered
 MORE = 64 * MB  # while they come
 LEFT = 16 * MB  # when they were read
 
@@ -65,10 +66,10 @@ class Measured(Proxy):
             pass
         self.said.clear()
 
-    def flood(self, kind: str, count: int, size: int) -> int:
+    def flood(self, kind: str, count: int, size: int, *, server: str = "bad") -> int:
         """Begin a flood; with a progress token, so that progress is forwarded."""
         arguments = {"kind": kind, "count": count, "bytes": size}
-        called = {"server": "bad", "tool": "flood", "args": arguments, "timeout_ms": 50_000}
+        called = {"server": server, "tool": "flood", "args": arguments, "timeout_ms": 50_000}
         params = {"name": "execute_tool", "arguments": called, "_meta": {"progressToken": 7}}
         return self.ask("tools/call", params)
 
@@ -102,30 +103,25 @@ class Measured(Proxy):
             told += [event for group in groups for event in group["events"]]
         return told
 
-    def steady(self) -> None:
-        """Until the flood has ended or stands still."""
-        last, same = -1, 0
-
-        def stands() -> bool:
-            nonlocal last, same
-            sent = len(self.heard("bad", "sent"))
-            same = same + 1 if sent == last and sent else 0
-            last = sent
-            return same > 400
-
-        until(stands, "the flood to stand still")
-
 
 @contextmanager
 def floods(tmp_path: Path, **options: Any) -> Iterator[Measured]:
-    """A proxy with a server that floods and one that does not; it ends well."""
-    servers = {"bad": entry(flooder(), tmp_path, "bad"), "good": entry(plain(), tmp_path, "good")}
+    """A proxy with a server that floods, one that reads on meanwhile, and one that does not."""
+    servers = {name: entry(flooder(), tmp_path, name) for name in ("bad", "reads")}
+    servers["good"] = entry(plain(), tmp_path, "good")
+    with measure(tmp_path, servers, **options) as made:
+        made.run("bad", "echo", message="hi")
+        made.read_all()
+        yield made
+
+
+@contextmanager
+def measure(tmp_path: Path, servers: Mapping[str, Message], **options: Any) -> Iterator[Measured]:
+    """A proxy whose servers are connected; it ends well."""
     made = Measured(tmp_path, servers=servers, **options)
     try:
         made.greet()
-        until(lambda: set(made.phases().values()) == {"connected"}, "both servers")
-        made.run("bad", "echo", message="hi")
-        made.read_all()
+        until(lambda: set(made.phases().values()) == {"connected"}, "all servers")
         yield made
         made.meet_family()
         made.close_stdin()
@@ -155,11 +151,44 @@ def test_a_flood_of_large_messages_costs_little_memory_and_gives_it_back(
 
 
 def test_a_server_that_asks_and_never_reads_is_not_read_from(measured: Measured) -> None:
+    """Another that asks as much, and reads, is served to its end meanwhile."""
     before = measured.settle()
-    measured.flood("deaf-ping", MESSAGES, 2 * MB)
-    measured.steady()
+    measured.flood("deaf-ping", PINGS, ID_BYTES)
+    measured.answer(measured.flood("long-id-ping", PINGS, ID_BYTES, server="reads"))
     assert measured.peak - before < MORE
-    assert measured.run("good", "echo", message="hi") == "hi"
+    last = measured.heard("bad", "sent")[-1]["number"]
+    assert last * ID_BYTES < 2 * MB
+
+
+def test_an_id_without_measure_is_not_answered(measured: Measured) -> None:
+    measured.finish(measured.flood("long-id-ping", 1, 8_000))
+    (line,) = measured.use("get_logs", server="bad", sources=["stdout"])["logs"]
+    assert line["text"] == "a request with an id of 2002 characters: not answered"
+
+
+def test_a_result_of_a_great_many_nothings_costs_little_memory(measured: Measured) -> None:
+    before = measured.settle()
+    content = measured.answer(measured.flood("nothings", 1, 4 * MB))["result"]["content"]
+    assert content[0]["text"].startswith("The server sent something that is no content block")
+    assert measured.peak - before < MORE
+
+
+def test_lines_without_an_end_of_many_servers_cost_little_memory(tmp_path: Path) -> None:
+    """Each is as long as one may be; what is kept of all of them is four such lines."""
+    endless = [f"s{n}" for n in range(12)]
+    servers = {name: entry(rude("endless", str(16 * MB)), tmp_path, name) for name in endless}
+    servers["good"] = entry(plain(), tmp_path, "good")
+    with measure(tmp_path, servers, settings={"limits": {"line_bytes": 17 * MB}}) as client:
+        before = client.settle()
+        for name in endless:
+            client.begin("execute_tool", server=name, tool="misbehave", args={}, timeout_ms=0)
+        for name in endless:
+            client.begin("execute_tool", server=name, tool="misbehave", args={}, timeout_ms=0)
+        for name in endless:  # it reads the second call when it has written all of the first
+            until(lambda name=name: len(client.messages(name, "tools/call")) == 2, "the lines")
+        assert client.peak - before < (4 * 17 + 32) * MB
+        result = client.call("execute_tool", server="good", tool="big", args={"bytes": 2 * MB})
+        assert json.loads(result["content"][-1]["text"])["stored_result"]["chars"] == 2 * MB
 
 
 def test_progress_for_a_client_that_does_not_read_costs_little_memory(measured: Measured) -> None:

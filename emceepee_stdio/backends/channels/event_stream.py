@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from emceepee_stdio.wire.framing import HEAD_BYTES, Lines, Oversized
+from emceepee_stdio.wire.partial_messages import PartialMessages
 
 __all__ = ["EventStream", "OversizedEvent", "ServerEvent"]
 
@@ -33,10 +34,17 @@ class EventStream:
     """One stream. `last_id` and `retry` (seconds) are what the server said last."""
 
     def __init__(
-        self, *, max_bytes: int, last_id: str | None = None, retry: float | None = None
+        self,
+        *,
+        max_bytes: int,
+        last_id: str | None = None,
+        retry: float | None = None,
+        partial: PartialMessages | None = None,
     ) -> None:
-        self._lines = Lines(max_bytes + len(_DATA) + 1)
+        self._lines = Lines(max_bytes + len(_DATA) + 1, partial=partial)
+        self._partial = partial
         self._max_bytes = max_bytes
+        self._room = max_bytes  # for the event that has not ended yet
         self._kind = ""
         self._data: list[bytes] = []
         self._size = 0
@@ -53,7 +61,16 @@ class EventStream:
 
     def again(self) -> "EventStream":
         """The same stream, opened anew: its position and its pause go on."""
-        return EventStream(max_bytes=self._max_bytes, last_id=self.last_id, retry=self.retry)
+        return EventStream(
+            max_bytes=self._max_bytes,
+            last_id=self.last_id,
+            retry=self.retry,
+            partial=self._partial,
+        )
+
+    def give_way(self) -> None:
+        self._data = [b"\n".join(self._data)[:HEAD_BYTES]]
+        self._room = 0
 
     def feed(self, data: bytes) -> list[ServerEvent | OversizedEvent]:
         events: list[ServerEvent | OversizedEvent] = []
@@ -101,10 +118,12 @@ class EventStream:
 
     def _add(self, value: bytes, size: int) -> None:
         """One more line of data; over the bound only the beginning is kept."""
-        was_within = self._size <= self._max_bytes
+        was_within = self._size <= self._room
         self._size += size + bool(self._data)
-        if self._size <= self._max_bytes:
+        if self._size <= self._room:
             self._data.append(value)
+            if self._partial is not None:
+                self._partial.hold(self, self._size)
         elif was_within:
             self._data = [b"\n".join([*self._data, value])[:HEAD_BYTES]]
 
@@ -113,6 +132,10 @@ class EventStream:
         kind, data, size, tail = self._kind, b"\n".join(self._data), self._size, self._tail
         self._kind, self._data, self._size, self._tail = "", [], 0, b""
         self.last_id = self._next_id
-        if size > self._max_bytes:
+        is_whole = size <= self._room
+        self._room = self._max_bytes
+        if self._partial is not None:
+            self._partial.hold(self, 0)
+        if not is_whole:
             return OversizedEvent(data, size, tail)
         return ServerEvent(kind or "message", data) if data else None

@@ -18,6 +18,7 @@ import anyio
 import httpx2
 from anyio.lowlevel import checkpoint
 
+from emceepee_stdio.backends.channels.http_body import Body, TooMuch
 from emceepee_stdio.backends.channels.http_errors import (
     BrokenOff,
     NotMcp,
@@ -32,6 +33,7 @@ from emceepee_stdio.errors import CannotConnect
 from emceepee_stdio.journal import redact_url
 from emceepee_stdio.trust.addresses import AddressRule, Area, named_area
 from emceepee_stdio.wire.framing import turns
+from emceepee_stdio.wire.partial_messages import PartialMessages
 
 __all__ = ["EVENTS", "JSON", "Answer", "Carrier", "HttpTimes", "TooMuch", "sockets"]
 
@@ -80,14 +82,6 @@ class HttpTimes:
     reopen_cap: float = 30.0
 
 
-class TooMuch(Exception):
-    """A body over the bound."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__(f"{size} bytes")
-        self.size = size
-
-
 class Answer:
     """The head of an answer, and its body as it comes."""
 
@@ -124,17 +118,10 @@ class Answer:
                             return
                         await checkpoint()
 
-    async def body(self, limit: int) -> bytes:
-        body = bytearray()
-
-        def take(chunk: bytes) -> bool:
-            body.extend(chunk)
-            return len(body) <= limit
-
-        await self.read(take)
-        if len(body) > limit:
-            raise TooMuch(len(body))
-        return bytes(body)
+    async def body(self, limit: int, partial: PartialMessages | None = None) -> bytes:
+        body = Body(limit, partial)
+        await self.read(body.take)
+        return body.whole()
 
     async def drain(self, within: float) -> None:
         """Read what nobody needs, so that the socket can serve again, unless it is too much."""
@@ -157,8 +144,10 @@ class Carrier:
         clock: Clock,
         times: HttpTimes,
         rule: AddressRule | None = None,
+        partial: PartialMessages | None = None,
     ) -> None:
         self._server = server
+        self.partial = partial
         self.url = url
         self._client = client
         self._clock = clock

@@ -47,6 +47,7 @@ from emceepee_stdio.errors import (
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import redact_url
 from emceepee_stdio.trust.addresses import AddressRule
+from emceepee_stdio.wire.partial_messages import PartialMessages
 
 __all__ = ["HttpChannel", "HttpOptions", "HttpTimes"]
 
@@ -72,6 +73,7 @@ class HttpOptions:
     max_message: int = 64 << 20
     times: HttpTimes = field(default_factory=HttpTimes)
     rule: AddressRule | None = None
+    partial: PartialMessages | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +140,7 @@ class HttpChannel:
                 clock=self._clock,
                 times=self.options.times,
                 rule=self.options.rule,
+                partial=self.options.partial,
             )
             attempt = _Attempt(carrier=carrier, tasks=tasks)
             try:

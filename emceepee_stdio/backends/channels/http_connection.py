@@ -86,7 +86,7 @@ class HttpConnection(HttpConversation):
 
     async def _take_body(self, answer: Answer, request_id: RequestId) -> None:
         try:
-            body = await answer.body(self._max_message)
+            body = await answer.body(self._max_message, self._carrier.partial)
         except TooMuch as much:
             self._peer.give_up(request_id, TooLarge(much.size))
             return
@@ -107,7 +107,7 @@ class HttpConnection(HttpConversation):
 
     async def _take_stream(self, answer: Answer, request_id: RequestId) -> None:
         """Events until the request is answered; a stream that breaks off is taken up again."""
-        stream = EventStream(max_bytes=self._max_message)
+        stream = EventStream(max_bytes=self._max_message, partial=self._carrier.partial)
         await self._read_events(answer, stream, request_id)
         failures = 0
         while self._peer.waits_for(request_id):
@@ -144,7 +144,7 @@ class HttpConnection(HttpConversation):
 
     async def _listen(self) -> None:
         """Hold the listening stream open for as long as the connection lives."""
-        stream = EventStream(max_bytes=self._max_message)
+        stream = EventStream(max_bytes=self._max_message, partial=self._carrier.partial)
         misses = 0
         while True:
             wait: float | None = None

@@ -47,6 +47,7 @@ MAX_REFUSAL_BYTES = 1 << 20  # an error object fits many times; a page of HTML i
 _DESCRIBED_BY_US = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS)
 _MAX_SENDERS = 8  # sockets for notifications and answers of ours, beside those of the calls
 _MAX_UNSENT = 1_000  # messages that wait for one of them; nobody honest asks so much at once
+_UNSENT_BYTES = 1 << 20  # of them and of those on their way, as on a pipe
 
 
 class HttpConversation(Connection):
@@ -72,6 +73,7 @@ class HttpConversation(Connection):
         self._session_id: str | None = None
         self._posts: dict[RequestId, anyio.CancelScope] = {}
         self._unsent: deque[bytes] = deque()
+        self._unsent_bytes = 0  # of those on their way, too
         self._senders = 0
         self._is_open = False
 
@@ -146,10 +148,12 @@ class HttpConversation(Connection):
 
     def _write(self, data: bytes) -> None:
         """Each message takes a socket until the server has taken it: only so many at a time."""
-        if len(self._unsent) >= _MAX_UNSENT:
+        size = self._unsent_bytes + len(data)
+        if len(self._unsent) >= _MAX_UNSENT or size > max(_UNSENT_BYTES, len(data)):
             self.note("an answer was dropped: the server does not take those before it")
             return
         self._unsent.append(data)
+        self._unsent_bytes = size
         # Once we have left, the tasks of the connection end: `leave` sends what is answered now.
         if self._senders < _MAX_SENDERS and not self.is_left:
             self._senders += 1
@@ -158,11 +162,16 @@ class HttpConversation(Connection):
     async def _send_all(self) -> None:
         try:
             while self._unsent:
-                send = partial(self._send_in_time, self._unsent.popleft())
-                if error := await self._failure_in(send):
-                    self._note_failure(error)
+                await self._send_next(self._unsent.popleft())
         finally:
             self._senders -= 1
+
+    async def _send_next(self, data: bytes) -> None:
+        try:
+            if error := await self._failure_in(partial(self._send_in_time, data)):
+                self._note_failure(error)
+        finally:
+            self._unsent_bytes -= len(data)
 
     async def _send_in_time(self, data: bytes) -> None:
         within = self._carrier.times.network

@@ -54,7 +54,7 @@ class SseConnection(HttpConversation):
 
     async def _hear(self) -> None:
         """The stream, from its opening to its end, which is the connection's."""
-        stream = EventStream(max_bytes=self._max_message)
+        stream = EventStream(max_bytes=self._max_message, partial=self._carrier.partial)
         async with self._carrier.listen(self._stream_headers(stream)) as answer:
             if answer.status != HTTPStatus.OK:
                 body = await answer.body(MAX_REFUSAL_BYTES)

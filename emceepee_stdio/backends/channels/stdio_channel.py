@@ -43,6 +43,7 @@ from emceepee_stdio.journal import PrivateKeyLines, redact_argv
 from emceepee_stdio.wire.backlog import Backlog
 from emceepee_stdio.wire.codec import RequestId
 from emceepee_stdio.wire.environment import child_directory, child_environment, resolve_command
+from emceepee_stdio.wire.partial_messages import PartialMessages
 from emceepee_stdio.wire.peer import OutgoingRequest
 from emceepee_stdio.wire.process import Listener, Process, Spawn, StopTimes
 from emceepee_stdio.wire.program import ProgramFile
@@ -51,7 +52,7 @@ from emceepee_stdio.wire.watchdog import Watchdog
 __all__ = ["ChildContext", "Command", "Haste", "StdioChannel", "StdioOptions"]
 
 _ENDLESS_LINE_FACTOR = 4  # times the bound: a server that writes on after that will not stop
-_UNREAD_ANSWER_BYTES = 4 << 20  # a hundred thousand pings: a server that reads leaves far less
+_UNREAD_ANSWER_BYTES = 1 << 20  # thousands of pings: a server that reads leaves far less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,7 @@ class StdioOptions:
     tail_lines: int = 10
     max_line: int = 64 << 20
     max_unread: int = 64 << 20
+    partial: PartialMessages | None = None
 
 
 @dataclass(slots=True)
@@ -281,6 +283,7 @@ class StdioConnection(Connection):
             clock=around.clock,
             proxy_id=around.ids(),
             max_line=options.max_line,
+            partial=options.partial,
         )
         self._options = options
         self._longest_line = _ENDLESS_LINE_FACTOR * options.max_line

@@ -6,8 +6,9 @@ Its tools:
                                its description has 5 MB
 
 Kinds: `notification`, `log`, `progress` (of the call), `ping` (it answers when all pongs came),
-`deaf-ping` (it never reads again), `sampling` and `elicitation` (it waits for no answer). With
-FIXTURE_LOG set, `sent` is recorded for every tenth message.
+`long-id-ping` (the bytes are in the id), `deaf-ping` (the same, and it never reads again),
+`sampling` and `elicitation` (it waits for no answer), `nothings` (its result is a list of so many
+bytes of zeros). With FIXTURE_LOG set, `sent` is recorded for every tenth message.
 """
 
 import json
@@ -27,6 +28,7 @@ TOOLS = [
     {"name": "echo", "inputSchema": {"type": "object"}},
     {"name": "flood", "inputSchema": {"type": "object"}, "description": "d" * (5 << 20)},
 ]
+FACE = "\N{GRINNING FACE}"  # one character, four bytes
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}}
 
 
@@ -46,7 +48,9 @@ def message_of(kind: str, number: int, filler: str, token: Any) -> Message:
     if kind == "elicitation":
         params = {"message": tag, "requestedSchema": FORM}
         return {"id": f"q{number}", "method": "elicitation/create", "params": params}
-    return {"id": tag, "method": "ping"}
+    is_plain = kind == "ping"
+    ping_id = number if is_plain else f"{number} {filler.replace('xxxx', FACE)}"
+    return {"id": ping_id, "method": "ping", "params": {"filler": filler if is_plain else ""}}
 
 
 class Flooder:
@@ -82,6 +86,9 @@ class Flooder:
             rpc.send({"id": message["id"], "result": {}})
 
     def flood(self, call: Message, *, kind: str, count: int, bytes: int) -> None:  # noqa: A002 - an argument of the tool
+        if kind == "nothings":
+            rpc.send({"id": call["id"], "result": {"content": [0] * (bytes // 2)}})
+            return
         filler = "x" * bytes
         token = call["params"].get("_meta", {}).get("progressToken")
         for number in range(count):
