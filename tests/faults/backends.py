@@ -73,6 +73,8 @@ _LIMITS = {
     "result_chars": 20_000,
 }
 _RESTART = {"base_ms": 50, "cap_ms": 400}
+# What the log lines of a flood nearly are: masking must not be slow because of it.
+_SECRET = {"API_TOKEN": "a" * 20_000 + "b"}
 _FIXED = {
     "probe_s": 3,
     "stop_term_s": 0.2,
@@ -112,7 +114,7 @@ class UrlServer:
 
     def _start(self) -> None:
         script = str(SERVERS / "plain_http.py")
-        options = ["--era", self._era, "--port", str(self._port)]
+        options = ["--era", self._era, "--port", str(self._port), "--hostile"]
         self._process = subprocess.Popen(
             [sys.executable, script, *options],
             stdin=subprocess.PIPE,
@@ -189,8 +191,8 @@ def setting(home: Path, random: Random, urls: dict[str, UrlServer]) -> Setting:
     return Setting(
         home=home,
         servers={
-            "calm": server(era="legacy"),
-            "keen": server(era="modern"),
+            "calm": server("--hostile", era="legacy", env=_SECRET),
+            "keen": server("--hostile", era="modern", env=_SECRET),
             LOUD: command(rude(*random.choice(_MODES)), era="legacy"),
             **{name: {"url": behind.url} for name, behind in urls.items()},
         },

@@ -6,9 +6,10 @@ from typing import Any
 
 import anyio
 
-from tests.e2e.client import Answer
 from tests.faults import processes, promises
+from tests.faults.attacks import Attacks
 from tests.faults.backends import BAD, GOOD, ConfigFile, UrlServer, closed_port
+from tests.faults.caller import word
 from tests.faults.proxy import PATIENCE, HangError, Pending, Proxy
 from tests.faults.steps import LOUD, Step
 
@@ -43,15 +44,14 @@ _LOOKS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-class Deeds:
+class Deeds(Attacks):
     """Carries out steps on one proxy; several at the same time."""
 
     def __init__(self, proxy: Proxy, urls: dict[str, UrlServer], config: ConfigFile) -> None:
-        self._proxy = proxy
+        super().__init__(proxy)
         self._urls = urls
         self._config = config
         self._claimed: set[str] = set()
-        self.spawned_on: set[str] = set()
 
     async def carry_out(self, step: Step) -> None:
         self._proxy.doing.set(step.number)
@@ -60,11 +60,11 @@ class Deeds:
     # Ordinary calls
 
     async def _call(self, step: Step, _random: Random) -> None:
-        await self._follow(await self._execute(step.server, "echo", message=_word(step)))
+        await self._follow(await self._execute(step.server, "echo", message=word(step)))
 
     async def _burst(self, step: Step, random: Random) -> None:
         calls = [
-            self._executing(step.server, "echo", message=_word(step, number))
+            self._executing(step.server, "echo", message=word(step, number))
             for number in range(random.randint(5, 30))
         ]
         await self._proxy.send(*calls)
@@ -79,7 +79,7 @@ class Deeds:
         )
 
     async def _task_at_once(self, step: Step, _random: Random) -> None:
-        answer = await self._execute(step.server, "echo", timeout_ms=0, message=_word(step))
+        answer = await self._execute(step.server, "echo", timeout_ms=0, message=word(step))
         await self._follow(answer)
 
     async def _large(self, step: Step, random: Random) -> None:
@@ -121,7 +121,7 @@ class Deeds:
     # Questions
 
     async def _answer(self, step: Step, _random: Random) -> None:
-        await self._ask(step, "ask", action="accept", content={"name": _word(step)})
+        await self._ask(step, "ask", action="accept", content={"name": word(step)})
 
     async def _decline(self, step: Step, random: Random) -> None:
         await self._ask(step, "ask", action=random.choice(("decline", "cancel")))
@@ -155,7 +155,7 @@ class Deeds:
         """At once, or after the proxy has certainly begun; a ping says when it was read."""
         call = random.choice(
             (
-                lambda: self._executing(step.server, "echo", message=_word(step)),
+                lambda: self._executing(step.server, "echo", message=word(step)),
                 lambda: self._executing(step.server, "slow", seconds=30 + step.number / 1e6),
                 lambda: self._executing(step.server, "hang"),
                 lambda: self._proxy.calling("await_activity", timeout_ms=5000),
@@ -193,18 +193,7 @@ class Deeds:
         await self._proxy.send(call)
         await self._follow(await call.answer())
 
-    # Floods
-
-    async def _flood(self, step: Step, random: Random) -> None:
-        number = random.choice((10, 100, 1000))
-        await self._follow(await self._execute(step.server, "notify", n=number))
-
-    async def _flood_logs(self, step: Step, random: Random) -> None:
-        number = random.choice((10, 100, 1000))
-        tool, args = random.choice(
-            (("log", {"level": "warning"}), ("stderr", {"text": f"a line of {step.number}"}))
-        )
-        await self._follow(await self._execute(step.server, tool, n=number, **args))
+    # A client that does not read
 
     async def _stall(self, step: Step, random: Random) -> None:
         """The client does not read while its answers come."""
@@ -227,7 +216,7 @@ class Deeds:
         await self._signal(step.server, signal.SIGKILL)
         if call is not None:
             await self._follow(await call.answer())
-        await self._follow(await self._execute(step.server, "echo", message=_word(step)))
+        await self._follow(await self._execute(step.server, "echo", message=word(step)))
 
     async def _freeze(self, step: Step, random: Random) -> None:
         """It stops answering, and goes on, is killed, or is connected anew."""
@@ -235,7 +224,7 @@ class Deeds:
         pid = await self._signal(step.server, signal.SIGSTOP)
         try:
             answers = [
-                await self._execute(step.server, "echo", timeout_ms=50, message=_word(step, number))
+                await self._execute(step.server, "echo", timeout_ms=50, message=word(step, number))
                 for number in range(random.randint(1, 4))
             ]
             if what_then == "kill":
@@ -268,18 +257,10 @@ class Deeds:
                 self._proxy.forget(call)
             behind.kill()
             await self._follow(
-                await self._execute(step.server, "echo", timeout_ms=200, message=_word(step))
+                await self._execute(step.server, "echo", timeout_ms=200, message=word(step))
             )
             await behind.start()
         await self._follow(await call.answer())
-
-    async def _grandchild(self, step: Step, random: Random) -> None:
-        """A server leaves something running behind, in its group or out of it."""
-        self.spawned_on.add(step.server)
-        args = {"seconds": 300, "escape": random.random() < 0.5}
-        await self._follow(await self._execute(step.server, "spawn", **args))
-        if random.random() < 0.5:
-            await self._signal(step.server, signal.SIGKILL)
 
     async def _misbehave(self, step: Step, _random: Random) -> None:
         await self._follow(await self._execute(step.server, "misbehave", timeout_ms=1000))
@@ -289,12 +270,12 @@ class Deeds:
     async def _add(self, step: Step, random: Random) -> None:
         name, entry = random.choice(_ADDED), random.choice(GOOD)
         await self._proxy.call("add_server", name=name, replace=random.random() < 0.5, **entry)
-        await self._follow(await self._execute(name, "echo", message=_word(step)))
+        await self._follow(await self._execute(name, "echo", message=word(step)))
 
     async def _add_bad(self, step: Step, random: Random) -> None:
         name, entry = random.choice(_ADDED), random.choice((*BAD, closed_port()))
         await self._proxy.call("add_server", name=name, replace=True, **entry)
-        await self._follow(await self._execute(name, "echo", timeout_ms=500, message=_word(step)))
+        await self._follow(await self._execute(name, "echo", timeout_ms=500, message=word(step)))
 
     async def _remove(self, _step: Step, random: Random) -> None:
         await self._proxy.call("remove_server", name=random.choice(_ADDED))
@@ -308,7 +289,7 @@ class Deeds:
         target = random.choice(self._config.NAMES)
         self._config.set_late(names)
         await self.until_config_counts()
-        await self._follow(await self._execute(target, "echo", message=_word(step)))
+        await self._follow(await self._execute(target, "echo", message=word(step)))
 
     async def _break_config(self, _step: Step, random: Random) -> None:
         if self._config.break_it(random.choice(_BROKEN_FILES)):
@@ -351,46 +332,3 @@ class Deeds:
         await self._proxy.send(unknown, bad_call, wrong, old)
         for pending in (unknown, bad_call, wrong, old):
             await pending.response()
-
-    # Words that others use too
-
-    async def servers(self) -> list[dict[str, Any]]:
-        answer = await self._proxy.call("list_servers")
-        return [] if answer is None else answer.json["servers"]
-
-    def _executing(
-        self, server: str, tool: str, *, timeout_ms: int | None = None, **args: Any
-    ) -> Pending:
-        more = {} if timeout_ms is None else {"timeout_ms": timeout_ms}
-        return self._proxy.calling("execute_tool", server=server, tool=tool, args=args, **more)
-
-    async def _execute(self, server: str, tool: str, **how: Any) -> Answer | None:
-        call = self._executing(server, tool, **how)
-        await self._proxy.send(call)
-        return await call.answer()
-
-    async def _follow(self, answer: Answer | None) -> Answer | None:
-        """The answer, or the result of the task that it names, once that has ended."""
-        task_id = None if answer is None else promises.promoted(answer)
-        if task_id is None:
-            return answer
-        deadline = anyio.current_time() + PATIENCE
-        while anyio.current_time() < deadline:
-            result = await self._proxy.call("get_task_result", task_id=task_id, timeout_ms=2000)
-            if result is None or not promises.no_result_yet(result):
-                return result
-            await self._proxy.call("await_activity", timeout_ms=100)
-        raise HangError(f"task {task_id} does not end")
-
-    async def _signal(self, server: str, number: signal.Signals) -> int | None:
-        """Send it to the process of that server; its pid, if there was one."""
-        found = [shown.get("pid") for shown in await self.servers() if shown["name"] == server]
-        pid = found[0] if found else None
-        if pid is None or not processes.send_signal(pid, number, self._proxy.home):
-            return None
-        return pid
-
-
-def _word(step: Step, number: int = 0) -> str:
-    """A word that no other call says."""
-    return f"word-{step.number}-{number}"

@@ -8,7 +8,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["at_home", "children", "descriptors", "group_of", "resident_kb", "send_signal"]
+__all__ = [
+    "HIDDEN",
+    "at_home",
+    "children",
+    "descriptors",
+    "group_of",
+    "hidden",
+    "resident_kb",
+    "send_signal",
+]
+
+HIDDEN = "hidden-"  # begins the name of the file that a descendant writes, whatever else it clears
 
 _PROC = Path("/proc")
 _KIND = re.compile(r"^anon_inode:\[?|:\[\d+\]$|\]$")
@@ -18,6 +29,12 @@ def at_home(home: Path) -> list[int]:
     """The processes that inherited this home: the proxy, and all that it started."""
     mark = f"HOME={home}".encode()
     return [pid for pid in _pids() if mark in _environment(pid)]
+
+
+def hidden(home: Path) -> list[int]:
+    """The descendants that may have cleared their environment: a fork keeps the command line."""
+    mark = f"{home}/{HIDDEN}".encode()
+    return [pid for pid in _pids() if mark in _read(pid, "cmdline")]
 
 
 def children(parent: int) -> dict[int, str]:
@@ -76,7 +93,11 @@ def _pids() -> Iterator[int]:
 
 
 def _environment(pid: int) -> list[bytes]:
+    return _read(pid, "environ").split(b"\0")
+
+
+def _read(pid: int, name: str) -> bytes:
     try:
-        return (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        return (_PROC / str(pid) / name).read_bytes()
     except OSError:
-        return []
+        return b""

@@ -38,6 +38,8 @@ _SAYS: dict[str, Callable[[Arguments], str]] = {
     "notify": lambda args: f"{args['n']} sent",
     "log": lambda args: f"{args['n']} logged",
     "stderr": lambda args: f"{args['n']} written",
+    "ping": lambda args: f"{args['n']} pinged",
+    "blank_lines": lambda args: f"{args['n']} written",
     "fail": lambda _: "it failed",
 }
 
@@ -121,7 +123,7 @@ class Notes:
             self._confirmed[arguments["server"]] += arguments["args"]["n"]
 
     def told(self, event: Mapping[str, Any]) -> None:
-        if event["data"]["method"] == "notifications/fixture":
+        if _method(event["data"]) == "notifications/fixture":
             self._told[event["server"]] += event.get("count", 1)
             self._told_lately[event["server"]] += event.get("count", 1)
 
@@ -135,3 +137,10 @@ class Notes:
 
 def _sends(arguments: Arguments) -> bool:
     return arguments.get("tool") == "notify"
+
+
+def _method(data: Any) -> str:
+    """Of a notification; one that was cut is shown as the beginning of its JSON."""
+    if isinstance(data, str):
+        return data.removeprefix('{"method":"').partition('"')[0]
+    return data["method"]

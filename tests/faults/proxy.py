@@ -287,12 +287,12 @@ class Proxy:
         self.note("hung_up", None)
         self._in.close()
         code = await self._exit_code()
-        survivors = processes.at_home(self.home)
+        survivors = {*processes.at_home(self.home), *processes.hidden(self.home)}
         self.note(
             "ended",
             {
                 "code": code,
-                "survivors": survivors,
+                "survivors": sorted(survivors),
                 "stderr": self.new_stderr(),
                 "bugs": self.bugs_in_journal(),
             },

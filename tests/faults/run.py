@@ -13,6 +13,8 @@ from random import Random
 import anyio
 from anyio.abc import TaskGroup
 
+from tests.faults import processes
+from tests.faults.attacks import EVERY_WAY
 from tests.faults.backends import ConfigFile, UrlServer, setting
 from tests.faults.deeds import Deeds
 from tests.faults.model import Entry, Model
@@ -164,6 +166,10 @@ class _Run:
         farewell = Step(seed=self._plan.seed, number=proxy.step, kind=REST)
         if not self._model.violations:
             await self._guarded(farewell, rest.take)
+        where = str(proxy.home / f"{processes.HIDDEN}{proxy.step}")
+        hide = {"where": where, "how": list(EVERY_WAY)}
+        with suppress(HangError):
+            await proxy.call("execute_tool", server="calm", tool="hide", args=hide)
         busy = [
             proxy.calling("execute_tool", server=server, tool=tool, args={}, timeout_ms=wait)
             for server in ("calm", "keen", "web", "net")

@@ -15,6 +15,7 @@ REST = "rest"
 _WELL_BEHAVED = (*COMMANDS, *URLS)
 _STARTED_BY_PROXY = (*COMMANDS, LOUD)
 _EVERYBODY = (*_WELL_BEHAVED, LOUD)
+_WITH_SESSION = ("web",)
 _NOBODY = ("",)
 _TO_THE_NEXT_REST = 60
 _ALONE = 0.15
@@ -39,11 +40,15 @@ KINDS: dict[str, tuple[int, tuple[str, ...]]] = {
     "hang": (3, _WELL_BEHAVED),
     "flood": (3, _WELL_BEHAVED),
     "flood_logs": (2, _WELL_BEHAVED),
+    "flood_large": (2, _WELL_BEHAVED),
+    "slow_to_read": (1, _WELL_BEHAVED),
     "kill": (3, _STARTED_BY_PROXY),
     "freeze": (2, COMMANDS),
     "exit": (3, COMMANDS),
     "outage": (2, URLS),
     "grandchild": (1, COMMANDS),
+    "fork": (1, COMMANDS),
+    "steal": (1, _WITH_SESSION),
     "misbehave": (3, (LOUD,)),
     "add": (2, _NOBODY),
     "add_bad": (2, _NOBODY),
