@@ -18,6 +18,7 @@ from emceepee_stdio.front.hello import Handover
 from emceepee_stdio.front.stdio_front import serve
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal, JournalEvent, default_directory
+from emceepee_stdio.session.client_roots import ClientRoots, own_roots
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Environment
 from emceepee_stdio.trust.store import default_trust_directory
@@ -99,17 +100,14 @@ def _journal(config: Config, clock: Clock, *, session: str) -> Journal:
 
 def environment_of(settings: Settings, environ: Mapping[str, str]) -> Environment:
     """What servers get to see of this process."""
-    roots = [
-        {"uri": root if root.startswith("file://") else Path(root).as_uri()}
-        for root in settings.roots
-    ]
+    cwd, home = _cwd(), _home()
     return Environment(
         environ=environ,
-        cwd=_cwd(),
-        home=_home(),
+        cwd=cwd,
+        home=home,
         uniform=random.uniform,
         trust=default_trust_directory(environ),
-        roots=roots,
+        roots=ClientRoots(own_roots(settings.roots, environ=environ, cwd=cwd, home=home)),
     )
 
 

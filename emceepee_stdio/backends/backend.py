@@ -6,7 +6,7 @@ lists, the subscriptions and the roots is seen to here, the rest is passed on. N
 begun on one connection is carried over to the next.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -38,6 +38,7 @@ from emceepee_stdio.backends.exchange import Exchange, ExchangeContext
 from emceepee_stdio.backends.health import Health
 from emceepee_stdio.backends.lists import KINDS, Item, Kind, Lists, differ
 from emceepee_stdio.backends.notifications import LOG_LEVELS, decoded, log_line, without_stream
+from emceepee_stdio.backends.root_listing import RootListing, RootSource
 from emceepee_stdio.backends.subscription_stream import ACKNOWLEDGED
 from emceepee_stdio.backends.subscriptions import Subscriptions
 from emceepee_stdio.backends.supervisor import Supervisor
@@ -53,18 +54,16 @@ from emceepee_stdio.errors import (
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.state.phases import Phase
 from emceepee_stdio.state.restarts import Restarts
-from emceepee_stdio.wire.codec import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, to_json
+from emceepee_stdio.wire.codec import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND
 from emceepee_stdio.wire.peer import OutgoingRequest
 
-__all__ = ["Backend", "Roots"]
+__all__ = ["Backend"]
 
 _LIST_CHANGED = {
     "notifications/tools/list_changed": (Kind.TOOLS,),
     "notifications/resources/list_changed": (Kind.RESOURCES, Kind.TEMPLATES),
     "notifications/prompts/list_changed": (Kind.PROMPTS,),
 }
-
-Roots = Callable[[], Sequence[Mapping[str, str]]]
 
 
 class Backend(Sender):
@@ -79,14 +78,14 @@ class Backend(Sender):
         clock: Clock,
         uniform: Callable[[float, float], float],
         tasks: TaskGroup,
-        roots: Roots = tuple,
+        roots: RootSource = lambda tell: tell(()),
         options: BackendOptions | None = None,
     ) -> None:
         options = options or BackendOptions()
         self.name = name
         self._emit = emit
         self._clock = clock
-        self._roots = roots
+        self.roots = RootListing(roots, current=lambda: self._supervisor.current)
         self._options = options
         self._log_level: str | None = None
         self._seen_tools: tuple[Item, ...] | None = None
@@ -169,7 +168,7 @@ class Backend(Sender):
                 self._connected(event)
                 return
             case Question(method="roots/list"):
-                event.respond(to_json({"roots": list(self._roots())}))
+                self.roots.answer(event)
                 return
             case ServerNotification():
                 taken = self._taken_in(event)

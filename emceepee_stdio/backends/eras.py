@@ -45,6 +45,7 @@ _CAPABILITIES: dict[str, object] = {
     "roots": {},
 }
 _HELLO_BYTES = 64 << 10  # of each thing that a server says of itself; a page, and an icon
+_HANDSHAKE_CAPABILITIES = _CAPABILITIES | {"roots": {"listChanged": True}}
 _ENVELOPE: dict[str, object] = {
     PROTOCOL_VERSION: MODERN_VERSION,
     CLIENT_INFO: _US,
@@ -72,7 +73,7 @@ _read_fields = msgspec.json.Decoder(_Fields).decode
 def initialize_params() -> dict[str, object]:
     return {
         "protocolVersion": LEGACY_VERSIONS[0],
-        "capabilities": _CAPABILITIES,
+        "capabilities": _HANDSHAKE_CAPABILITIES,
         "clientInfo": _US,
     }
 

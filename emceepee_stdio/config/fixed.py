@@ -17,6 +17,7 @@ class FixedValues(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     # Calls and tasks
     promotion_grace_s: float = 0.1  # lets calls finish that were nearly done when a question came
     question_pending_s: float = 1.0  # a server that waits for an answer seldom answers calls before
+    heartbeat_s: float = 15.0  # clients give a silent call up after a minute or more
     await_s: float = 30.0  # below the 45 s that an unknown client waits
     task_ttl_max_s: float = 86_400.0  # an honest build may take a day; nobody comes back for older
     result_retention_s: float = 300.0  # a client that lost the answer asks again soon or never
@@ -41,6 +42,8 @@ class FixedValues(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     question_chars: int = 2_000  # as much as a person reads
     sampling_preview_chars: int = 200  # get_sampling_requests has the whole
     automatic_answer_s: float = 0.3  # nobody reads a question and refuses it faster
+    roots_s: float = 10.0  # a client knows its directories; one that does not answer has none
+    roots_hold_s: float = 2.0  # a modern client makes its first call soon, or much later
     rounds: int = 10  # a form in ten steps; a server that never stops is stopped
 
     # Talking to servers

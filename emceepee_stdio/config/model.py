@@ -145,7 +145,7 @@ class SettingsSection(Struct, frozen=True, kw_only=True):
             ],
             ...,
         ],
-        Meta(description="Directories that servers are told to work in."),
+        Meta(description="Directories that servers work in, where the client lists none."),
     ] = ()
     promote_on_input: Annotated[
         bool, Meta(description="Make a call a task as soon as its server asks something.")

@@ -2,6 +2,7 @@
 
 import math
 
+from anyio.abc import TaskGroup
 from msgspec import Raw
 
 from emceepee_stdio.backends.base import Cancel, OnResult, Sender
@@ -15,13 +16,19 @@ __all__ = ["ClientRequests"]
 
 
 class ClientRequests(Sender):
-    """Sends to the client. `keep_time` ends what it does not answer in time."""
+    """Sends to the client."""
 
     def __init__(self, peer: Peer, clock: Clock) -> None:
         self._peer = peer
         self._clock = clock
         self._ticker = Ticker(clock, [peer.next_deadline], peer.expire, on_bug=_ignored)
-        self.keep_time = self._ticker.run
+        self._keeps_time = False
+
+    def keep_time_in(self, tasks: TaskGroup) -> None:
+        """End what is not answered in time, from now on."""
+        if not self._keeps_time:
+            self._keeps_time = True
+            tasks.start_soon(self._ticker.run)
 
     def send(self, request: OutgoingRequest, on_done: OnResult) -> Cancel:
         params = to_json(request.params or {})

@@ -149,7 +149,6 @@ class ConsentRequests:
         self._within = within
         self._open: dict[str, _Open] = {}
         self._agreed: dict[str, Decision] = {}
-        self._keeps_time = False
 
     def __repr__(self) -> str:
         return f"<ConsentRequests {len(self._open)} open>"
@@ -176,9 +175,7 @@ class ConsentRequests:
             on_ask()
             found = self._open[digest] = _Open()
             self._tasks.start_soon(self._send, found, question, form, on_late)
-            if not self._keeps_time:
-                self._keeps_time = True
-                self._tasks.start_soon(self._client.keep_time)
+            self._client.keep_time_in(self._tasks)
         found.waiting += 1
         try:
             with anyio.move_on_after(within):

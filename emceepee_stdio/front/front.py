@@ -11,7 +11,9 @@ from anyio.abc import TaskGroup
 from msgspec import Raw
 
 from emceepee_stdio.errors import ProxyError
+from emceepee_stdio.front.client_requests import ClientRequests
 from emceepee_stdio.front.protocol import IDENTITY, LEAVES_OPEN, Protocol, Refused
+from emceepee_stdio.front.roots_requests import RootsRequests
 from emceepee_stdio.front.tool_calls import Meta, ToolCalls
 from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.session.large_results import RESULTS
@@ -67,7 +69,11 @@ class Front:
             max_line=runtime.settings.limits.line_bytes,
             strict=True,
         )
-        self.calls = ToolCalls(runtime, protocol, self.peer, tasks=tasks, queued=queued)
+        client = ClientRequests(self.peer, runtime.clock)
+        self._roots = RootsRequests(runtime, protocol, client, tasks)
+        self.calls = ToolCalls(
+            runtime, protocol, self.peer, tasks=tasks, queued=queued, roots=self._roots
+        )
 
     def __repr__(self) -> str:
         return f"<Front {self._protocol!r} {self.calls!r}>"
@@ -100,6 +106,8 @@ class Front:
     def on_notification(self, notification: Notification) -> None:
         if notification.method == "notifications/initialized":
             self.start()
+        elif notification.method == "notifications/roots/list_changed":
+            self._roots.changed()
 
     def on_cancelled(self, request_id: RequestId) -> None:
         self.calls.cancel(request_id)

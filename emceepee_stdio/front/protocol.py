@@ -110,6 +110,8 @@ class Protocol:
         self.client_name = ""
         self.client_version = ""
         self.fills_forms = False
+        self.offers_roots = False  # whether it can be asked for them by a request
+        self.modern_roots = False  # whether it can be asked for them by an answer
         self.word = os.urandom(_WORD_BYTES).hex()
 
     def __repr__(self) -> str:
@@ -140,6 +142,7 @@ class Protocol:
             )
         if not isinstance(meta.get(CLIENT_CAPABILITIES), dict):
             return Refused(INVALID_PARAMS, f"_meta lacks {CLIENT_CAPABILITIES}")
+        self.modern_roots = "roots" in mapping(meta.get(CLIENT_CAPABILITIES))
         self._meet(meta.get(CLIENT_INFO))
         return None
 
@@ -148,6 +151,7 @@ class Protocol:
         wanted = params.get("protocolVersion")
         self.version = str(wanted) if wanted in LEGACY_VERSIONS else LEGACY_VERSIONS[0]
         self.fills_forms = fills_forms(mapping(params.get("capabilities")))
+        self.offers_roots = "roots" in mapping(params.get("capabilities"))
         self._meet(params.get("clientInfo"))
         return {
             "protocolVersion": self.version,

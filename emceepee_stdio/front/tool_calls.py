@@ -18,6 +18,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import UNSET, Raw, UnsetType
 
 from emceepee_stdio.errors import CallFailed, InvalidArguments, ProxyError
+from emceepee_stdio.front.call_progress import CallProgress
 from emceepee_stdio.front.client_profile import ceiling_s, profile_of
 from emceepee_stdio.front.client_requests import ClientRequests
 from emceepee_stdio.front.consent import (
@@ -29,12 +30,14 @@ from emceepee_stdio.front.consent import (
 )
 from emceepee_stdio.front.protocol import IDENTITY, Protocol, Refused, fills_forms
 from emceepee_stdio.front.render import render
+from emceepee_stdio.front.roots_requests import RootsRequests
 from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import Call, Consent, InputRequired, Work
 from emceepee_stdio.session.large_results import fitted
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.tools.registry import Result
 from emceepee_stdio.tools.table import TABLE
 from emceepee_stdio.versions import (
     CLIENT_CAPABILITIES,
@@ -51,8 +54,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Meta", "ToolCalls"]
 
-_UNREAD_PROGRESS_BYTES = 1 << 20  # that wait for the client; thousands of progress messages
-_PROGRESS_CHARS = 2_000  # of one message: a line for a person to read
 _NULL = Raw(b"null")
 _SHOWN_NAME_CHARS = 200  # every tool of ours is shorter; what was asked for may be anything
 _MAX_REQUESTS = 1_000  # of one client at the same time; a client that has more is broken
@@ -75,15 +76,6 @@ class _Client(NamedTuple):
     ceiling: float
     modern_form: ConsentForm
     consent: ElicitedConsent
-
-
-class _Told(msgspec.Struct, omit_defaults=True):
-    """The params of a progress notification."""
-
-    token: int | str = msgspec.field(name="progressToken")
-    progress: int | float
-    total: int | float | UnsetType = UNSET
-    message: str | UnsetType = UNSET
 
 
 class _Call(msgspec.Struct):
@@ -118,7 +110,9 @@ class ToolCalls:
         *,
         tasks: TaskGroup,
         queued: Callable[[], int],
+        roots: RootsRequests,
     ) -> None:
+        self._roots = roots
         self._runtime = runtime
         self._session = runtime.session
         self._protocol = protocol
@@ -132,6 +126,14 @@ class ToolCalls:
         self.others: set[RequestId] = set()  # open, but no calls: streams, and readings that wait
         self._client: _Client | None = None
         self._answered = anyio.Event()
+        self._progress = CallProgress(
+            runtime.session,
+            peer,
+            runtime.clock,
+            every=runtime.settings.fixed.heartbeat_s,
+            tasks=tasks,
+            unread=lambda: self._queued() - self._written,
+        )
         self._seals = StateSigner(runtime.clock)
         self._questions = ConsentRequests(
             ClientRequests(peer, runtime.clock),
@@ -166,6 +168,7 @@ class ToolCalls:
     def cancel(self, request_id: RequestId) -> None:
         self.others.discard(request_id)
         if call := self._calls.pop(request_id, None):
+            self._progress.end(call)
             self._session.abandon(call)
             call.cancel()
             self._answered.set()
@@ -188,10 +191,12 @@ class ToolCalls:
         if asked.meta is not UNSET and meta is not None:
             call.meta = _passed_on(asked.meta)
             if meta.progress is not UNSET:
-                call.on_progress = self._forwarder(call, meta.progress)
+                self._progress.begin(call, meta.progress)
         self._calls[request.id] = call
         arguments = None if asked.arguments in (UNSET, _NULL) else asked.arguments
         work: Work = partial(tool.call, self._runtime, arguments, call)
+        if modern and self._protocol.modern_roots:
+            work = partial(self._with_roots, work, asked)
         if self._protocol.word.encode() in bytes(request.params or b""):
             work = _refuse_the_word
         if not self._runtime.configured.is_known:
@@ -209,6 +214,11 @@ class ToolCalls:
             CLIENT_INFO: meta.info,
         }
         return True, self._protocol.check(fields)
+
+    def _with_roots(self, work: Work, asked: _Call) -> Result:
+        """After the roots of the client were asked for, where a server wants them."""
+        self._roots.before_call(asked.state, asked.responses)
+        return work()
 
     async def _once_known(self, work: Work) -> Reply | None:
         """The configured servers are there by name, connected or not."""
@@ -274,6 +284,8 @@ class ToolCalls:
 
     def _answer(self, request_id: RequestId, call: Call, modern: bool, reply: Reply) -> None:  # noqa: FBT001 - given by position
         self._calls.pop(request_id, None)
+        if call.token is not None:
+            self._progress.end(call)
         self._answered.set()
         identity = self._identity if modern else None
         try:
@@ -301,6 +313,7 @@ class ToolCalls:
         for request_id, waiting in list(self._calls.items()):
             if waiting is call:
                 del self._calls[request_id]
+                self._progress.end(call)
                 self._peer.answer(request_id, to_json(body))
         self._answered.set()
 
@@ -339,27 +352,6 @@ class ToolCalls:
             modern_form=ConsentForm(profile, answers, version=None),
             consent=ElicitedConsent(self._questions, form, within=ceiling),
         )
-
-    def _forwarder(self, call: Call, token: int | str) -> Callable[[Raw], None]:
-        """The backend's progress under the client's own token, or noted with the task."""
-
-        def forward(params: Raw) -> None:
-            if call.answered:
-                self._session.note_progress(call, params)
-                return
-            try:
-                told = msgspec.json.decode(params, type=_Told)
-            except (msgspec.MsgspecError, RecursionError):
-                return  # the client would not understand it either
-            if self._queued() - self._written > _UNREAD_PROGRESS_BYTES:
-                return  # the client does not keep up; later progress says more than this
-            told.token = token
-            if told.message is not UNSET and len(told.message) > _PROGRESS_CHARS:
-                cut = f" … (cut from {len(told.message)} characters)"
-                told.message = told.message[:_PROGRESS_CHARS] + cut
-            self._peer.notify("notifications/progress", to_json(told))
-
-        return forward
 
 
 def _passed_on(meta: Raw) -> dict[str, Raw]:

@@ -99,15 +99,17 @@ class Call:
     `ceiling` is how many seconds this client waits at most; `answer` gives it a reply, `proceed`
     one that still has to be made. At `deadline` it becomes a task, and at `promote_at` if its
     server waits for an answer; `questions` are those that it may have raised. `meta` is what the
-    client says to the server beside its arguments; `extra` are arguments that the tool does not
-    know; `own_events` and `lease` are events that the reply tells by itself; `consent` asks a
-    person, where the client offers it. `cancel_request` gives up the request that it waits for.
+    client says to the server beside its arguments, `token` its own for progress; `extra` are
+    arguments that the tool does not know; `own_events` and `lease` are events that the reply tells
+    by itself; `consent` asks a person, where the client offers it. `cancel_request` gives up the
+    request that it waits for.
     """
 
     ceiling: float
     answer: Callable[[Reply], None] = field(default=lambda _reply: None)
     proceed: Callable[[Work], None] = field(default=lambda _work: None)
     on_progress: Callable[[Raw], None] | None = None
+    token: int | str | None = None
     own_scope: anyio.CancelScope | None = None
     cancel_request: Cancel | None = None
     server: str | None = None

@@ -87,6 +87,7 @@ class Runtime:
             clock=clock,
             journal=journal,
         )
+        environment.roots.on_change = self._tell_roots
         self.servers.on_tools = self.pins.seen
         self.servers.on_change = self._journal_change
         self.tasks: TaskGroup | None = None
@@ -126,6 +127,10 @@ class Runtime:
                     await self.servers.remove(name)
                     data = {"by": "a person, who took the agreement back"}
                     self.session.tell(EventType.SERVER_REMOVED, server=name, data=data)
+
+    def _tell_roots(self) -> None:
+        for backend in self.servers:
+            backend.roots.changed()
 
     def _tell_tools(self, server: str, data: Mapping[str, object]) -> None:
         self.session.tell(

@@ -35,6 +35,7 @@ from emceepee_stdio.errors import (
 )
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import MOST_GIVEN, JournalEvent, Secrets, given_secrets
+from emceepee_stdio.session.client_roots import ClientRoots
 from emceepee_stdio.session.registered_server import (
     Admission,
     ListedTools,
@@ -76,7 +77,7 @@ class Environment:
     home: Path
     uniform: Callable[[float, float], float]
     trust: Path
-    roots: Sequence[Mapping[str, str]] = field(default_factory=tuple)
+    roots: ClientRoots = field(default_factory=ClientRoots)
 
 
 class Servers:
@@ -192,7 +193,7 @@ class Servers:
             clock=self._clock,
             uniform=self._environment.uniform,
             tasks=tasks,
-            roots=lambda: self._environment.roots,
+            roots=self._environment.roots.tell,
             options=self._link_options(config, tasks),
         )
         member = self.members[config.name] = RegisteredServer(admission=admission, backend=backend)

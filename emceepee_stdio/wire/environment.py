@@ -11,7 +11,14 @@ from pathlib import Path
 
 from emceepee_stdio.errors import CannotConnect
 
-__all__ = ["DEPTH", "OWNER", "child_directory", "child_environment", "resolve_command"]
+__all__ = [
+    "DEPTH",
+    "OWNER",
+    "child_directory",
+    "child_environment",
+    "is_system_directory",
+    "resolve_command",
+]
 
 DEPTH = "EMCEEPEE_DEPTH"
 OWNER = "EMCEEPEE_OWNER"
@@ -30,7 +37,12 @@ _WINDOWS_NAMES = frozenset(
     | {"NUMBER_OF_PROCESSORS", "PROCESSOR_ARCHITECTURE", "USERDOMAIN", "USERNAME", "USERPROFILE"}
 )
 _SYSTEM_DIRECTORIES = tuple(
-    Path(name) for name in ("/bin", "/sbin", "/usr", "/System", "/Library", "/Applications")
+    Path(name)
+    for name in (
+        *("/bin", "/sbin", "/usr", "/lib", "/lib64", "/etc", "/boot", "/dev", "/proc", "/sys"),
+        *("/System", "/Library", "/Applications"),
+        *("C:/Windows", "C:/Program Files", "C:/Program Files (x86)"),
+    )
 )
 
 
@@ -63,10 +75,14 @@ def child_directory(cwd: str | None, *, ours: Path, home: Path) -> Path:
     """As given, else ours; a GUI starts us in `/`, where no server wants to work: then home."""
     if cwd is not None:
         return _expanded(cwd)
-    is_system = ours == Path(ours.anchor) or any(
-        ours.is_relative_to(directory) for directory in _SYSTEM_DIRECTORIES
+    return home if is_system_directory(ours) else ours
+
+
+def is_system_directory(place: Path) -> bool:
+    """Whether nobody works there: the root, and what belongs to the system."""
+    return place == Path(place.anchor) or any(
+        place.is_relative_to(directory) for directory in _SYSTEM_DIRECTORIES
     )
-    return home if is_system else ours
 
 
 def resolve_command(command: str, *, path: str, directory: Path) -> str:

@@ -295,7 +295,7 @@ async def running(
                 clock=clock,
                 uniform=random.uniform,
                 tasks=tasks,
-                roots=lambda: roots,
+                roots=lambda tell: tell(roots),
                 options=BackendOptions(
                     request=request,
                     rounds=rounds,

@@ -72,21 +72,26 @@ class Host(Proxy):
 
     modern = False
     elicits = True
+    has_roots = False
     _marks = 0
 
     @property
     def capabilities(self) -> Message:
-        return {"elicitation": {}} if self.elicits else {}
+        roots: Message = {} if self.modern else {"listChanged": True}
+        return ({"elicitation": {}} if self.elicits else {}) | (
+            {"roots": roots} if self.has_roots else {}
+        )
 
     def meet(
         self,
         *,
         elicits: bool = True,
         modern: bool = False,
+        has_roots: bool = False,
         name: str = "raw",
         version: str = LEGACY,
     ) -> "Host":
-        self.elicits, self.modern = elicits, modern
+        self.elicits, self.modern, self.has_roots = elicits, modern, has_roots
         if not modern:
             info = {"name": name, "version": "1"}
             hello = INITIALIZE | {"capabilities": self.capabilities, "clientInfo": info}
@@ -212,6 +217,7 @@ def host(
     arguments: Sequence[str] = (),
     elicits: bool = True,
     modern: bool = False,
+    has_roots: bool = False,
     client: str = "raw",
     settings: Message | None = None,
     fixed: Mapping[str, float] | None = None,
@@ -234,7 +240,9 @@ def host(
         **options,
     )
     try:
-        yield made.meet(elicits=elicits, modern=modern, name=client, version=version)
+        yield made.meet(
+            elicits=elicits, modern=modern, has_roots=has_roots, name=client, version=version
+        )
         if made.process.poll() is None:
             assert made.hang_up() == 0, made.errors()
             assert made.left_over() == set()

@@ -278,7 +278,7 @@ class Rig:
             clock=Clock(monotonic=trio.current_time, wall=lambda: 0.0),
             uniform=lambda _low, _high: 1.0,
             tasks=tasks,
-            roots=lambda: [{"uri": "file:///r"}],
+            roots=lambda tell: tell([{"uri": "file:///r"}]),
             options=BackendOptions(**options),
         )
         self.outcomes: list[Raw | ProxyError] = []

@@ -62,7 +62,7 @@ def test_the_handshake_offers_the_newest_legacy_version_and_what_we_can_do():
         "capabilities": {
             "elicitation": {"form": {}, "url": {}},
             "sampling": {"tools": {}},
-            "roots": {},
+            "roots": {"listChanged": True},
         },
         "clientInfo": {"name": "emceepee", "version": __version__},
     }
@@ -97,7 +97,9 @@ def test_a_modern_request_always_carries_the_envelope():
         assert set(got["_meta"]) == ENVELOPE
         assert got["_meta"][f"{PREFIX}protocolVersion"] == MODERN_VERSION
         assert got["_meta"][f"{PREFIX}clientInfo"] == initialize_params()["clientInfo"]
-        assert got["_meta"][f"{PREFIX}clientCapabilities"] == initialize_params()["capabilities"]
+        declared = got["_meta"][f"{PREFIX}clientCapabilities"]
+        assert declared | {"roots": {"listChanged": True}} == initialize_params()["capabilities"]
+        assert declared["roots"] == {}, "this era has no word for a change"
 
 
 @pytest.mark.parametrize("era", list(Era))

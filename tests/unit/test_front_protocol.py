@@ -140,6 +140,7 @@ def test_whoever_speaks_is_known_by_name() -> None:
     protocol.answer("initialize", {"clientInfo": info, "capabilities": declared})
     assert (protocol.client_name, protocol.fills_forms) == ("codex", True)
     assert protocol.client_version == "0.166"
+    assert (protocol.offers_roots, protocol.modern_roots) == (False, False)
     protocol.answer("tools/list", {"_meta": {**ENVELOPE, CLIENT_INFO: {"name": "gemini"}}})
     assert (protocol.client_name, protocol.client_version) == ("gemini", "")
     protocol.answer("initialize", {"clientInfo": 7, "capabilities": None})

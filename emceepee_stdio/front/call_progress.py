@@ -1,0 +1,96 @@
+"""Progress of calls, told to the client under its own token: the server's, and signs of life.
+
+What a server tells after its call became a task is noted with the task.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+from anyio.abc import TaskGroup
+from msgspec import UNSET, Raw, UnsetType
+
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.front.heartbeats import Heartbeats, Progress
+from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.session import Session
+from emceepee_stdio.wire.codec import to_json
+from emceepee_stdio.wire.peer import Peer
+
+__all__ = ["CallProgress"]
+
+_UNREAD_BYTES = 1 << 20  # that wait for the client; thousands of progress messages
+_MESSAGE_CHARS = 2_000  # of one message: a line for a person to read
+
+
+class _Told(msgspec.Struct, omit_defaults=True):
+    """The params of a progress notification."""
+
+    token: int | str = msgspec.field(name="progressToken")
+    progress: int | float
+    total: int | float | UnsetType = UNSET
+    message: str | UnsetType = UNSET
+
+
+_read = msgspec.json.Decoder(_Told).decode
+
+
+class CallProgress:
+    """For one client. `unread` says how many bytes it has not read yet."""
+
+    def __init__(
+        self,
+        session: Session,
+        peer: Peer,
+        clock: Clock,
+        *,
+        every: float,
+        tasks: TaskGroup,
+        unread: Callable[[], int],
+    ) -> None:
+        self._session = session
+        self._peer = peer
+        self._tasks = tasks
+        self._unread = unread
+        self._heartbeats = Heartbeats(clock, every=every, beat=self._beat)
+        self._is_running = False
+
+    def __repr__(self) -> str:
+        return f"<CallProgress {self._heartbeats!r}>"
+
+    def begin(self, call: Call, token: int | str) -> None:
+        """The client waits for this call and wants to hear of it."""
+        call.token = token
+        call.on_progress = partial(self._forward, call)
+        self._heartbeats.begin(call)
+        if not self._is_running:
+            self._is_running = True
+            self._tasks.start_soon(self._heartbeats.run)
+
+    def end(self, call: Call) -> None:
+        self._heartbeats.end(call)
+
+    def _forward(self, call: Call, params: Raw) -> None:
+        if call.answered:
+            self._session.note_progress(call, params)
+            return
+        try:
+            told = _read(params)
+        except (msgspec.MsgspecError, RecursionError):
+            return  # the client would not understand it either
+        if call.token is None or self._unread() > _UNREAD_BYTES:
+            return  # the client does not keep up; later progress says more than this
+        told.token = call.token
+        total = None if told.total is UNSET else told.total
+        told.progress = self._heartbeats.told(call, Progress(told.progress, total)).value
+        if told.message is not UNSET and len(told.message) > _MESSAGE_CHARS:
+            cut = f" … (cut from {len(told.message)} characters)"
+            told.message = told.message[:_MESSAGE_CHARS] + cut
+        self._peer.notify("notifications/progress", to_json(told))
+
+    def _beat(self, call: Call, progress: Progress) -> None:
+        if call.token is None or self._unread() > _UNREAD_BYTES:
+            return
+        total = UNSET if progress.total is None else progress.total
+        told = _Told(token=call.token, progress=progress.value, total=total)
+        self._peer.notify("notifications/progress", to_json(told))
