@@ -16,6 +16,9 @@ from emceepee_stdio.wire.codec import to_json
 __all__ = ["answer_questions"]
 
 
+_BOOLEANS = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
+
+
 async def answer_questions(here: OneShotSession, terminal: Terminal) -> None:
     """For as long as it runs: one question after the other."""
     session = here.runtime.session
@@ -70,15 +73,35 @@ async def _fill_in(params: Mapping[str, object], terminal: Terminal) -> dict[str
         content: dict[str, Any] = {}
         for name, about in mapping(schema.get("properties")).items():
             field = mapping(about)
-            text = await ask(f"{_label(name, field)}:", terminal)
+            kind = str(field.get("type"))
+            asks = _yes_or_no if kind == "boolean" else _text
+            text = await asks(f"{_label(name, field)}", field, terminal)
             if text is None:
                 return None
             if text or name in wanted:
-                content[name] = _typed(text, str(field.get("type")))
+                content[name] = _typed(text, kind)
         problems = form_problems(content, schema)
         if not problems:
             return {"action": "accept", "content": content}
         terminal.note(f"That does not fit: {'; '.join(problems)}.")
+
+
+async def _text(label: str, _field: Mapping[str, object], terminal: Terminal) -> str | None:
+    return await ask(f"{label}:", terminal)
+
+
+async def _yes_or_no(label: str, field: Mapping[str, object], terminal: Terminal) -> str | None:
+    """`yes` or `no`; an empty line is the default, or leaves it out where there is none."""
+    usual = field.get("default")
+    choices = "Y/n" if usual is True else "y/N" if usual is False else "y/n"
+    while True:
+        text = await ask(f"{label} [{choices}]:", terminal)
+        if text is None:
+            return None
+        if not text and isinstance(usual, bool):
+            return "yes" if usual else "no"
+        if text.lower() in {"", *_BOOLEANS}:
+            return text
 
 
 def _label(name: str, field: Mapping[str, object]) -> str:
@@ -97,9 +120,7 @@ def _typed(text: str, kind: str) -> object:
             case "number":
                 return float(text)
             case "boolean":
-                return {"y": True, "yes": True, "true": True, "n": False, "no": False}.get(
-                    text.lower(), False if text.lower() == "false" else text
-                )
+                return _BOOLEANS.get(text.lower(), text)
             case "array":
                 return [part.strip() for part in text.split(",") if part.strip()]
             case _:

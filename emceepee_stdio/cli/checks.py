@@ -9,10 +9,11 @@ from pathlib import Path
 from emceepee_stdio import __version__
 from emceepee_stdio.cli.install import locate
 from emceepee_stdio.cli.report import Check, Status
-from emceepee_stdio.config import Config
+from emceepee_stdio.config import Config, QuestionsMode
 from emceepee_stdio.config.clients import CLIENTS, Client, is_ours
 from emceepee_stdio.config.edit import EditRefused, guard, read_file
 from emceepee_stdio.config.fields import is_object
+from emceepee_stdio.front.client_profile import PROFILES, UNKNOWN, questions_go_to
 from emceepee_stdio.journal import default_directory
 from emceepee_stdio.journal.redact import MARKER, redact_env
 from emceepee_stdio.wire.stragglers import leftovers
@@ -127,9 +128,10 @@ def _shows_secrets(config: Config, file: Path) -> bool:
     )
 
 
-def registration_checks() -> list[Check]:
+def registration_checks(config: Config) -> list[Check]:
     """Where emceepee is registered; a word when that is nowhere."""
-    found = [check for client in CLIENTS.values() if (check := _registration(client))]
+    mode = config.settings.questions
+    found = [check for client in CLIENTS.values() if (check := _registration(client, mode))]
     if any(check.status == "ok" for check in found):
         return found
     return [
@@ -144,7 +146,7 @@ def registration_checks() -> list[Check]:
     ]
 
 
-def _registration(client: Client) -> Check | None:
+def _registration(client: Client, mode: QuestionsMode) -> Check | None:
     path = locate(client)
     try:
         with guard(path):
@@ -168,7 +170,10 @@ def _registration(client: Client) -> Check | None:
                 f"emceepee install {client.key} writes it anew.",
             )
     note = f", beside {others} other server{'' if others == 1 else 's'}" if others else ""
-    return _registered(client, "ok", f"Registered in {client.title}{note}.", details)
+    profile = next((row for row in PROFILES if row.key == client.key), UNKNOWN)
+    asked = details["questions_go_to"] = questions_go_to(profile, mode)
+    summary = f"Registered in {client.title}{note}. What servers ask goes to {asked}."
+    return _registered(client, "ok", summary, details)
 
 
 def _registered(

@@ -113,7 +113,7 @@ def _surroundings(config: Config, file: Path, unread: ConfigInvalid | None) -> l
                 remediation=unread.next_step,
             )
         )
-    return checks + registration_checks()
+    return checks + registration_checks(config)
 
 
 def _backends(

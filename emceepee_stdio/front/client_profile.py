@@ -9,14 +9,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from emceepee_stdio.json_values import mapping
 
 if TYPE_CHECKING:
+    from emceepee_stdio.config import QuestionsMode
     from emceepee_stdio.config.clients import ClientKey
 
-__all__ = ["PROFILES", "UNKNOWN", "ClientProfile", "ceiling_s", "is_plain_form", "profile_of"]
+__all__ = [
+    "PROFILES",
+    "UNKNOWN",
+    "ClientProfile",
+    "ceiling_s",
+    "is_plain_form",
+    "profile_of",
+    "questions_go_to",
+]
 
 _TIMEOUT_RESERVE_S = 5.0  # an answer has to be made, written and read within it
 _LEAST_CEILING_S = 1.0  # with less, hardly any call would be more than a task
@@ -186,6 +195,15 @@ def ceiling_s(
         return ceiling
     limit = int(told) / 1000
     return min(ceiling, max(limit - _TIMEOUT_RESERVE_S, min(_LEAST_CEILING_S, limit / 2)))
+
+
+def questions_go_to(
+    profile: ClientProfile, mode: "QuestionsMode"
+) -> Literal["the person", "the model", "nobody"]:
+    """Who is asked what a server asks, as far as the table tells, under that setting."""
+    if mode != "tools" and "form" in profile.declares:
+        return "the person"
+    return "nobody" if mode == "client" else "the model"
 
 
 def is_plain_form(params: Mapping[str, object]) -> bool:

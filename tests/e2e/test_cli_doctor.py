@@ -386,6 +386,26 @@ async def test_registrations_are_looked_at(home: Home):
     assert (broken["status"], broken["remediation"]) == ("warning", "Mend that file by hand.")
 
 
+@pytest.mark.parametrize(
+    ("client", "setting", "who"),
+    [
+        ("cursor", None, "the person"),
+        ("cursor", "client", "the person"),
+        ("cursor", "tools", "the model"),
+        ("zed", "auto", "the model"),
+        ("zed", "client", "nobody"),
+    ],
+)
+async def test_it_says_who_is_asked_what_servers_ask(
+    home: Home, client: str, setting: str | None, who: str
+):
+    home.write({}, **({} if setting is None else {"questions": setting}))
+    (await home.run("install", client, "--force")).well()
+    found = (await checks(home, code=0))[f"registration.{client}"]
+    assert found["summary"].endswith(f" What servers ask goes to {who}.")
+    assert found["details"]["questions_go_to"] == who
+
+
 async def test_a_file_with_secrets_that_others_can_read_is_closed(home: Home):
     home.write({"it": command(plain(), env={"API_TOKEN": TOKEN})})
     home.config.chmod(0o644)

@@ -227,6 +227,49 @@ def test_a_page_to_visit_is_shown_and_not_opened(home: Home, word: str, action: 
         assert _answer(screen)["action"] == action
 
 
+ASKS_YES_OR_NO = """
+import json, sys
+def say(**message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+fields = {"pay": {"type": "boolean", "description": "Pay it"},
+          "gift": {"type": "boolean", "default": True}, "note": {"type": "boolean"}}
+for line in sys.stdin:
+    m = json.loads(line)
+    if m.get("method") == "initialize":
+        say(id=m["id"], result={"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+                                "serverInfo": {"name": "x", "version": "1"}})
+    elif m.get("method") == "tools/list":
+        say(id=m["id"], result={"tools": [{"name": "buy", "inputSchema": {"type": "object"}}]})
+    elif m.get("method") == "tools/call":
+        call = m["id"]
+        form = {"type": "object", "properties": fields, "required": ["pay"]}
+        say(id="q", method="elicitation/create", params={"message": "?", "requestedSchema": form})
+    elif m.get("id") == "q" and "result" in m:
+        text = json.dumps(m["result"])
+        say(id=call, result={"content": [{"type": "text", "text": text}]})
+    elif "id" in m:
+        say(id=m["id"], error={"code": -32601, "message": "Method not found"})
+"""
+
+
+def test_a_boolean_is_answered_with_yes_or_no(home: Home):
+    home.write({"it": command([plain()[0], "-c", ASKS_YES_OR_NO], era="legacy")})
+    with home.screen("call", "it", "buy") as screen:
+        screen.until_said("Answer it? [Y/n]:")
+        screen.type("y\n")
+        screen.until_said("pay (Pay it) [y/n]:")
+        screen.type("perhaps\n")
+        screen.until_said_times("pay (Pay it) [y/n]:", 2)
+        screen.type("no\n")
+        screen.until_said("gift (boolean) [Y/n]:")
+        screen.type("\n")
+        screen.until_said("note (boolean) [y/n]:")
+        screen.type("\n")
+        assert screen.wait() == 0
+        answer = {"action": "accept", "content": {"pay": False, "gift": True}}
+        assert _answer(screen) == answer
+
+
 WITHDRAWS = """
 import json, pathlib, sys, time
 asked_file, heard_file = map(pathlib.Path, sys.argv[1:])
