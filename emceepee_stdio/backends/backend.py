@@ -36,13 +36,15 @@ from emceepee_stdio.backends.base import (
 from emceepee_stdio.backends.connection import Channel, Connection
 from emceepee_stdio.backends.exchange import Exchange, ExchangeContext
 from emceepee_stdio.backends.health import Health
-from emceepee_stdio.backends.lists import KINDS, Item, Kind, Lists, differ
+from emceepee_stdio.backends.lists import KINDS, LIST_CHANGED, Item, Kind, Lists, differ
 from emceepee_stdio.backends.notifications import LOG_LEVELS, decoded, log_line, without_stream
 from emceepee_stdio.backends.root_listing import RootListing, RootSource
 from emceepee_stdio.backends.subscription_stream import ACKNOWLEDGED
 from emceepee_stdio.backends.subscriptions import Subscriptions
 from emceepee_stdio.backends.supervisor import Supervisor
+from emceepee_stdio.backends.tool_refusals import tool_refusal
 from emceepee_stdio.clock import Clock
+from emceepee_stdio.config.tool_rules import ToolRules
 from emceepee_stdio.errors import (
     InvalidArguments,
     NotSupported,
@@ -59,15 +61,11 @@ from emceepee_stdio.wire.peer import OutgoingRequest
 
 __all__ = ["Backend"]
 
-_LIST_CHANGED = {
-    "notifications/tools/list_changed": (Kind.TOOLS,),
-    "notifications/resources/list_changed": (Kind.RESOURCES, Kind.TEMPLATES),
-    "notifications/prompts/list_changed": (Kind.PROMPTS,),
-}
-
 
 class Backend(Sender):
     """A backend. Make it, start `run` in a task group, and use it from anywhere."""
+
+    rules: ToolRules | None = None  # of its tools; the session sets them at any time
 
     def __init__(
         self,
@@ -204,7 +202,7 @@ class Backend(Sender):
             params, stream = without_stream(params)
             if stream is not None and not self.subscriptions.hears(stream):
                 return None
-        for kind in _LIST_CHANGED.get(method, ()):
+        for kind in LIST_CHANGED.get(method, ()):
             self.lists.drop(kind)
         return ServerNotification(method, params)
 
@@ -260,6 +258,9 @@ class Backend(Sender):
 
     def send(self, request: OutgoingRequest, on_done: OnResult) -> Cancel:
         """Until the result is complete, connecting first if need be."""
+        if self.rules is not None and (refused := tool_refusal(self, request)) is not None:
+            on_done(refused)
+            return lambda: None
         return Exchange(self._exchange, request, on_done).cancel
 
     async def ask(self, method: str, params: Params, *, within: float, call: object = None) -> Raw:

@@ -19,7 +19,16 @@ from emceepee_stdio.clock import DAY_S, Clock
 from emceepee_stdio.errors import CallFailed, CallTimeout
 from emceepee_stdio.wire.codec import METHOD_NOT_FOUND
 
-__all__ = ["KINDS", "MAX_ITEMS", "MAX_LIST_BYTES", "Item", "Kind", "Lists", "differ"]
+__all__ = [
+    "KINDS",
+    "LIST_CHANGED",
+    "MAX_ITEMS",
+    "MAX_LIST_BYTES",
+    "Item",
+    "Kind",
+    "Lists",
+    "differ",
+]
 
 Item = Mapping[str, object]
 _MAX_PAGES = 1_000  # a server whose cursors never end would be read for ever
@@ -57,6 +66,11 @@ KINDS = {
     Kind.PROMPTS: _Terms(method="prompts/list", key="prompts", capability="prompts"),
 }
 
+LIST_CHANGED = {
+    "notifications/tools/list_changed": (Kind.TOOLS,),
+    "notifications/resources/list_changed": (Kind.RESOURCES, Kind.TEMPLATES),
+    "notifications/prompts/list_changed": (Kind.PROMPTS,),
+}
 
 _NULL = Raw(b"null")
 

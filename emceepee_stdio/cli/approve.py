@@ -20,7 +20,13 @@ from emceepee_stdio.config.edit import EditRefused
 from emceepee_stdio.journal import redact_text
 from emceepee_stdio.trust.approval_request import shown
 from emceepee_stdio.trust.sealing import unseal
-from emceepee_stdio.trust.store import Approval, Pending, TrustStore, default_trust_directory
+from emceepee_stdio.trust.store import (
+    ONE_CALL_LIFETIME_S,
+    Approval,
+    Pending,
+    TrustStore,
+    default_trust_directory,
+)
 
 __all__ = ["approve"]
 
@@ -39,11 +45,11 @@ def approve(
     show_secrets: ShowSecretsOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """See what servers and changed tools wait for you, and answer.
+    """See what servers, changed tools and calls wait for you, and answer.
 
     A server that you allow may be added by a model, in this and later sessions, with exactly this
     command line, directory and environment. Changed tools that you allow become the ones to compare
-    with.
+    with. A call that you allow may be made once, within an hour, with exactly these arguments.
 
     Example: emceepee approve 3f9c21aa
     """
@@ -94,6 +100,8 @@ def _list_granted(approvals: list[Approval], terminal: Terminal, *, as_json: boo
 
 
 def _about(pending: Pending) -> str:
+    if pending.tool is not None:
+        return f"a call of {shown(pending.tool)}"
     return "a new server" if pending.tools is None else "changed tools"
 
 
@@ -154,12 +162,19 @@ def _answer(store: TrustStore, wanted: str, terminal: Terminal, *, show_secrets:
         terminal.line("Refused, and forgotten.")
         raise typer.Exit(FAILED)
     clock = Clock()
+    now = clock.now()
+    if found.tool is not None:
+        until = clock.iso(now + ONE_CALL_LIFETIME_S)
+        what = f"one call of {found.tool}"
+        store.approve(found.digest, name=found.name, at=clock.iso(now), what=what, until=until)
+        terminal.line("Allowed, once. The model can make this call within an hour.")
+        return
     if found.tools is not None:
         store.agree(found)
     else:
         text = _without_secrets(found)
         what = _line(text, "Command") or _line(text, "Address")
-        store.approve(found.digest, name=found.name, at=clock.iso(clock.now()), what=what)
+        store.approve(found.digest, name=found.name, at=clock.iso(now), what=what)
     terminal.line("Allowed. The model can try again now.")
 
 

@@ -16,6 +16,8 @@ from emceepee_stdio.backends.backend_events import LogSource
 from emceepee_stdio.cli.one_shot import OneShotSession, one_shot_session
 from emceepee_stdio.cli.report import Check, Status
 from emceepee_stdio.config import BrokenServer, ServerConfig, Settings
+from emceepee_stdio.config.server import Rule
+from emceepee_stdio.config.tool_rules import ToolRules, rules_of
 from emceepee_stdio.errors import CannotConnect, ProxyError, WrongCredentials
 from emceepee_stdio.journal import redact_argv, redact_url
 from emceepee_stdio.journal.redact import MARKER
@@ -24,6 +26,7 @@ from emceepee_stdio.wire.environment import child_directory, child_environment, 
 
 __all__ = ["broken_check", "check_backends"]
 
+_RULES: tuple[Rule, Rule] = ("ask", "off")
 _KINDS = ("tools", "resources", "resource_templates", "prompts")
 _SHOWN_LINES = 5  # of stderr: a program mostly ends with its error
 _SHOWN_LINE_CHARS = 300  # a few lines of a terminal
@@ -177,7 +180,33 @@ class _Patient:
                 spent,
                 remedy="Behind emceepee it works; other clients may break. Have it log to stderr.",
             )
-        return self._result("ok", self._summary(snapshot.counts), spent)
+        summary = f"{self._summary(snapshot.counts)}{self._ruled()}"
+        if idle := self._idle_rules():
+            return self._result(
+                "warning",
+                f"{summary} None of them is called {', '.join(map(repr, idle))}.",
+                spent,
+                remedy="Look whether the rules say what you mean: emceepee config rules "
+                + shlex.quote(self._server.name),
+            )
+        return self._result("ok", summary, spent)
+
+    def _ruled(self) -> str:
+        """What its rules come to, in a sentence."""
+        rules = rules_of(self._server.tools)
+        if rules is None:
+            return ""
+        names = list(self._link.lists.tools or ())
+        found = {rule: [name for name in names if rules.rule(name) == rule] for rule in _RULES}
+        self._details["rules"] = {"written": self._server.tools, **found}
+        ask, off = (len(found[rule]) for rule in _RULES)
+        return f" By your rules you are asked for {ask} of its tools, and {off} are off."
+
+    def _idle_rules(self) -> list[str]:
+        """Patterns that match no tool: perhaps a slip of the pen."""
+        names = list(self._link.lists.tools or ())
+        each = {pattern: ToolRules({pattern: "off"}) for pattern in self._server.tools}
+        return [one for one, rules in each.items() if not any(map(rules.hides, names))]
 
     def _summary(self, counts: Mapping[str, int]) -> str:
         offered = [

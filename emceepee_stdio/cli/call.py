@@ -1,7 +1,7 @@
 """`emceepee call`: one tool of one server, from the shell.
 
 What the server asks meanwhile is put to the person at the terminal, and declined where there is
-none.
+none. So is the call itself, where a rule for the tool says so.
 """
 
 import json
@@ -137,36 +137,47 @@ async def _call(
 ) -> _Outcome:
     import msgspec  # noqa: PLC0415 - see the caller
 
+    from emceepee_stdio.cli.terminal_consent import terminal_consent  # noqa: PLC0415 - see above
     from emceepee_stdio.errors import ProxyError  # noqa: PLC0415 - see the caller
+    from emceepee_stdio.session.client_calls import Call  # noqa: PLC0415 - see the caller
+    from emceepee_stdio.tools.listing import shown_names  # noqa: PLC0415 - see the caller
     from emceepee_stdio.tools.repair import repaired  # noqa: PLC0415 - see the caller
 
     backend = await here.open(server)
+    permissions = here.runtime.permissions
     reached = False
     try:
         with terminal.waiting(f"Connecting to {server.name} …"):
             # A little longer than the attempt itself, which can say more about why it failed.
             await backend.connect(within=within + 1.0)
             reached = True
-            schema = _schema(await backend.list_all("tools", within=within), server.name, tool)
+            tools = {
+                str(one.get("name")): one for one in await backend.list_all("tools", within=within)
+            }
+            await permissions.require(backend, tool, within=within)
+            schema = _schema(tools, shown_names(backend, tools), server.name, tool)
         # Words of a shell are strings: what the tool wants as a number becomes one.
         args, _ = repaired(msgspec.Raw(json.dumps(given).encode()), {}, schema, tool=tool)
+        asking = Call(ceiling=within, consent=terminal_consent(terminal))
+        args = await permissions.admit(backend, tool, args, asking)
         with terminal.waiting(f"Calling {tool} …"):
-            result = await backend.call_tool(tool, args, within=within)
+            result = await backend.call_tool(tool, args, within=within, call=asking)
     except ProxyError as error:
         failure = error if reached else backend.snapshot().error or error
         return _Outcome(None, failure.masked(here.shown), reached)
     return _Outcome(msgspec.json.decode(result, type=dict[str, Any]), None, reached)
 
 
-def _schema(tools: Sequence[Mapping[str, Any]], server: str, tool: str) -> Mapping[str, Any]:
+def _schema(
+    tools: Mapping[str, Mapping[str, Any]], shown: Sequence[str], server: str, tool: str
+) -> Mapping[str, Any]:
     from emceepee_stdio.errors import ToolNotFound  # noqa: PLC0415 - see the caller
 
-    found = {str(item.get("name")): item for item in tools}
-    if tool not in found:
-        near = nearest(tool, list(found))
-        meant = f" Did you mean {near}?" if near else f" It has: {', '.join(found) or 'none'}."
+    if tool not in tools:
+        near = nearest(tool, shown)
+        meant = f" Did you mean {near}?" if near else f" It has: {', '.join(shown) or 'none'}."
         raise ToolNotFound(f"{server} has no tool {tool!r}.{meant}")
-    schema = found[tool].get("inputSchema")
+    schema = tools[tool].get("inputSchema")
     return cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
 
 
@@ -178,6 +189,9 @@ def _failed(server: str, outcome: _Outcome, terminal: Terminal) -> int:
     lost = (errors.ServerDisconnected, errors.ServerFailed, errors.ServerUnavailable)
     name = shlex.quote(server)
     terminal.note(f"emceepee: {failure.fact if failure else 'There was no answer.'}")
+    if isinstance(failure, errors.NeedsApproval | errors.PolicyDenied):
+        terminal.note(failure.next_step)
+        return FAILED
     if outcome.reached and not isinstance(failure, lost):
         more = "Give it more time with --timeout SECONDS."
         terms = f"See what its tools take: emceepee ls {name} --json"

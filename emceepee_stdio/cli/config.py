@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from emceepee_stdio.cli.config_rules import rules
 from emceepee_stdio.cli.exit_codes import FAILED
 from emceepee_stdio.cli.import_servers import import_servers
 from emceepee_stdio.cli.install import DryRunOption
@@ -26,6 +27,7 @@ __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, help="Look at the configuration, and change it.")
 app.command("import")(import_servers)
+app.command()(rules)
 
 # What a command line that we print has in place of a value that we do not show.
 _TO_FILL_IN = "…"
@@ -330,6 +332,8 @@ def _shown(entry: object) -> object:
     """An entry without secrets; of headers only the names, unless they refer to a variable."""
     shown = redact(entry)
     headers = entry.get("headers") if is_object(entry) else None
+    if is_object(shown) and is_object(entry) and is_object(entry.get("tools")):
+        shown["tools"] = entry["tools"]  # names of tools, of which some sound like secrets
     if is_object(shown) and is_object(headers):
         shown["headers"] = {
             name: value if isinstance(value, str) and _REFERENCE.fullmatch(value) else MARKER

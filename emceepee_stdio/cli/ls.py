@@ -14,11 +14,13 @@ from emceepee_stdio.cli.interrupts import interrupts
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config import Config, ServerConfig, Settings, load_file
 from emceepee_stdio.config.fields import nearest
+from emceepee_stdio.config.tool_rules import rules_of
 
 __all__ = ["TimeoutOption", "chosen", "ls"]
 
 _TIMEOUT_S = 30.0  # a first start may download the server, but a person waits
 _DESCRIPTION_CHARS = 100  # about a line of a table
+_ASKS = " (you are asked)"
 _KINDS = {
     "tools": "name",
     "prompts": "name",
@@ -105,6 +107,7 @@ async def _gather(
                 await backend.connect(within=within + 1.0)
                 for kind in _KINDS:
                     offers[kind] = await backend.list_all(kind, within=within)
+                offers |= _ruled(offers["tools"], server)
             except ProxyError as error:
                 cause = backend.snapshot().error or error
                 offers["error"] = here.shown(cause.fact)
@@ -118,17 +121,37 @@ async def _gather(
     return [found[server.name] for server in servers]
 
 
+def _ruled(tools: Sequence[Mapping[str, Any]], server: ServerConfig) -> dict[str, Any]:
+    """The tools as the rules of the server leave them: some hidden, some marked."""
+    rules = rules_of(server.tools)
+    if rules is None:
+        return {}
+    shown = [tool for tool in tools if not rules.hides(tool.get("name"))]
+    asked = [rules.rule(tool.get("name")) == "ask" for tool in shown]
+    marked = [
+        {**tool, "rule": "ask"} if asks else tool for tool, asks in zip(shown, asked, strict=True)
+    ]
+    off = len(tools) - len(shown)
+    return {"tools": marked} | ({"tools_off": off} if off else {})
+
+
 def _show(found: Sequence[Mapping[str, Any]], terminal: Terminal, *, described: bool) -> None:
     rows: list[tuple[str, ...]] = []
     for offers in found:
         for kind, key in _KINDS.items():
             for item in offers.get(kind, ()):
                 what = kind.removesuffix("s").replace("_", " ")
-                row = (str(offers["name"]), what, str(item.get(key, "")))
+                name = f"{item.get(key, '')}{_ASKS if item.get('rule') == 'ask' else ''}"
+                row = (str(offers["name"]), what, name)
                 rows.append((*row, _first_line(item)) if described else row)
     columns = ("SERVER", "WHAT", "NAME", "DESCRIPTION")
     if rows:
         terminal.table(columns if described else columns[:3], rows)
+    for offers in found:
+        if off := offers.get("tools_off"):
+            name = str(offers["name"])
+            tools = "1 tool is" if off == 1 else f"{off} tools are"
+            terminal.note(f"{name}: {tools} off: emceepee config rules {shlex.quote(name)}")
 
 
 def _first_line(item: Mapping[str, Any]) -> str:

@@ -239,4 +239,5 @@ def _from_codex(entry: Mapping[str, object]) -> dict[str, object]:
     names = ours.pop("env_vars", None)
     if is_list(names):
         ours["pass_env"] = [name.get("name") if is_object(name) else name for name in names]
+    ours.pop("tools", None)  # tables of its own, about when it asks for a tool
     return ours

@@ -20,6 +20,7 @@ from emceepee_stdio.config.server import (
     label,
     name_problem,
 )
+from emceepee_stdio.config.tool_rules import NOTHING_RUNS, read_rules, rule_keys
 from emceepee_stdio.errors import ConfigInvalid
 
 __all__ = ["KNOWN_KEYS", "Entries"]
@@ -56,18 +57,12 @@ _IGNORED = frozenset(
         "autoApprove",
         "description",
         "dev",
-        "disabled_tools",
-        "disabledTools",
         "displayName",
-        "enabled_tools",
-        "enabledTools",
         "envFile",
-        "excludeTools",
         "gallery",
         "icon",
         "icons",
         "id",
-        "includeTools",
         "initTimeout",
         "logoUrl",
         "metadata",
@@ -87,13 +82,20 @@ _IGNORED = frozenset(
         "timeout",
         "title",
         "tool_timeout_sec",
-        "tools",
         "trust",
         "version",
         "watchPaths",
     )
 )
 KNOWN_KEYS = frozenset((*hints_of(ServerConfig), *_SPELLINGS, "enabled"))
+
+
+class _UnreadableRules(ConfigInvalid):
+    """Whatever they were meant to say: in `closed`, the server as it is else, nothing runs."""
+
+    def __init__(self, fact: str, closed: ServerConfig) -> None:
+        super().__init__(fact)
+        self.closed = closed
 
 
 class Entries:
@@ -125,6 +127,10 @@ class Entries:
         self._names.add(name)
         try:
             server, is_off = self._read(name, entry, path)
+        except _UnreadableRules as error:
+            broken = BrokenServer(name=name, reason=error.fact, config=error.closed)
+            self.disabled.append(broken)
+            return
         except ConfigInvalid as error:
             self._disable(name, error.fact)
             return
@@ -148,15 +154,32 @@ class Entries:
 
     def _read(self, name: str, entry: object, path: str) -> tuple[ServerConfig | None, bool]:
         """The server, and whether the person switched it off; then it need not be readable."""
-        members = fit(entry, dict[str, object], path=path)
-        given = self._given(_flat(members), path)
+        members = _flat(fit(entry, dict[str, object], path=path))
+        ruling = rule_keys(members)
+        rest = {key: value for key, value in members.items() if key not in ruling}
+        given = self._given(rest, path)
         is_off = _switched_off(given, path)
         try:
-            return self._server(name, given, path), is_off
+            server = self._server(name, given, path)
+            return self._ruled(server, members, path), is_off
+        except _UnreadableRules as error:
+            if is_off:
+                return error.closed, True
+            raise
         except ConfigInvalid:
             if is_off:
                 return None, True
             raise
+
+    def _ruled(
+        self, server: ServerConfig, members: Mapping[str, object], path: str
+    ) -> ServerConfig:
+        try:
+            rules = read_rules(members, environ=self._environ, path=path)
+        except ConfigInvalid as error:
+            closed = msgspec.structs.replace(server, tools=dict(NOTHING_RUNS))
+            raise _UnreadableRules(error.fact, closed) from None
+        return msgspec.structs.replace(server, tools=rules) if rules else server
 
     def _server(self, name: str, given: Mapping[str, Given], path: str) -> ServerConfig:
         hints = hints_of(ServerEntry)

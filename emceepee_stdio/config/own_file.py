@@ -15,6 +15,7 @@ from emceepee_stdio.config.fields import is_list, is_object
 from emceepee_stdio.config.jsonc import Steps
 from emceepee_stdio.config.load import SECTIONS, load_text
 from emceepee_stdio.config.server import label
+from emceepee_stdio.config.tool_rules import read_rules, rule_keys
 from emceepee_stdio.errors import ConfigInvalid
 
 __all__ = [
@@ -124,13 +125,30 @@ def take_over(
             outcomes.append(Outcome(name, *reason))
             continue
         try:
-            warning = judge(name, entry, environ=environ)
-            text = put_server(text, name, entry if is_object(entry) else {}, source=source)
+            ours, became = _with_rules(name, entry)
+            warning = judge(name, ours, environ=environ)
+            text = put_server(text, name, ours if is_object(ours) else {}, source=source)
         except ConfigInvalid as error:
             outcomes.append(Outcome(name, "skipped", error.fact))
         else:
-            outcomes.append(Outcome(name, "taken", warning or ""))
+            outcomes.append(Outcome(name, "taken", " ".join(filter(None, (became, warning)))))
     return text, outcomes
+
+
+def _with_rules(name: str, entry: object) -> tuple[object, str]:
+    """The entry with rules in the place of a client's own lists, and what became of those."""
+    keys = [key for key in rule_keys(entry) if key != "tools"] if is_object(entry) else []
+    if not is_object(entry) or not (keys or is_list(entry.get("tools"))):
+        return entry, ""
+    keys = keys or ["tools"]
+    rules = read_rules(entry, environ={}, path=f"{SECTIONS[0]}.{label(name)}")
+    rest = {key: value for key, value in entry.items() if key not in keys}
+    runs = [pattern for pattern, rule in rules.items() if rule == "allow"]
+    off = [pattern for pattern, rule in rules.items() if rule == "off" and pattern != "*"]
+    said = [f"only {', '.join(runs)} may run" if runs else "none may run"] if "*" in rules else []
+    said += [f"{', '.join(off)} may not run"] if off else []
+    told = f"{', '.join(keys)} became rules for its tools: {'; '.join(said) or 'all may run'}."
+    return ({**rest, "tools": rules} if rules else rest), told
 
 
 def _obstacle(
@@ -139,12 +157,19 @@ def _obstacle(
     if is_ours(theirs):
         return "itself", "it is emceepee."
     if name in present:
-        if present[name] == entry:
+        if present[name] in (entry, _translated(name, entry)):
             return "there", "the configuration has the same server."
         return "skipped", "the configuration has another server of this name; rename one."
     if variable := _editor_variable(entry):
         return "skipped", f"only the client can fill in {variable}."
     return None
+
+
+def _translated(name: str, entry: object) -> object:
+    try:
+        return _with_rules(name, entry)[0]
+    except ConfigInvalid:
+        return entry
 
 
 def _editor_variable(value: object) -> str | None:

@@ -17,6 +17,7 @@ __all__ = [
     "BrokenServer",
     "RestartConfig",
     "RestartOverrides",
+    "Rule",
     "ServerConfig",
     "ServerEntry",
     "label",
@@ -51,6 +52,7 @@ def _within(low: float, high: float, description: str) -> Meta:
     return Meta(ge=low, le=high, description=description)
 
 
+Rule = Literal["allow", "ask", "off"]
 Attempts = Annotated[
     int, _within(0, 1_000, "Restarts in a row before the server is given up; 0 never restarts.")
 ]
@@ -111,6 +113,14 @@ class ServerEntry(Struct, frozen=True, kw_only=True):
     lazy: Annotated[bool, Meta(description="Connect on first use instead of at the start.")] = False
     disabled: Annotated[bool, Meta(description="Keep the entry, but do not use it.")] = False
     restart: RestartOverrides = field(default_factory=RestartOverrides)
+    tools: Annotated[
+        dict[str, Rule],
+        Meta(
+            description="Rules for its tools: a pattern of names, and whether they run (allow), are"
+            " put to the person each time (ask), or are hidden and refused (off). The last match"
+            " counts."
+        ),
+    ] = {}
 
 
 class ServerConfig(ServerEntry, frozen=True, kw_only=True):
@@ -129,6 +139,10 @@ class ServerConfig(ServerEntry, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         # Arguments, variables, headers and URLs may hold secrets.
         return f"<ServerConfig {label(self.name)} {'url' if self.command is None else 'command'}>"
+
+    def is_same_but_rules(self, other: "ServerConfig") -> bool:
+        """Rules are kept beside a server: a change of them does not touch it."""
+        return msgspec.structs.replace(self, tools=other.tools) == other
 
     def _target_problem(self) -> str | None:
         if not self.command and not self.url:
@@ -180,4 +194,5 @@ class BrokenServer(Struct, frozen=True, kw_only=True):
     name: str
     reason: str
     switched_off: bool = False
-    config: ServerConfig | None = None  # of one that is switched off, where it can be read
+    # Of one that is switched off, or has rules that cannot be read, where the rest of it can.
+    config: ServerConfig | None = None

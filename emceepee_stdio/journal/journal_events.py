@@ -107,8 +107,16 @@ class JournalEvent(StrEnum):
         Level.WARNING,
         "Nobody answered a backend's question in time.",
     )
-    APPROVAL_REQUESTED = "approval_requested", Level.WARNING, "A new server waits for a person."
-    APPROVAL_GRANTED = "approval_granted", Level.INFO, "A person allowed a server."
+    APPROVAL_REQUESTED = (
+        "approval_requested",
+        Level.WARNING,
+        "A new server waits for a person, or a call of `tool`.",
+    )
+    APPROVAL_GRANTED = (
+        "approval_granted",
+        Level.INFO,
+        "A person allowed a server, or a call of `tool`.",
+    )
     APPROVAL_SKIPPED = (
         "approval_skipped",
         Level.WARNING,
@@ -134,7 +142,11 @@ class JournalEvent(StrEnum):
         Level.WARNING,
         "The watchdog cannot be started: servers may survive a proxy that is killed.",
     )
-    APPROVAL_DENIED = "approval_denied", Level.WARNING, "A server was refused."
+    APPROVAL_DENIED = (
+        "approval_denied",
+        Level.WARNING,
+        "A server was refused, or a call of `tool`.",
+    )
     SERVER_OUTPUT = "server_output", Level.INFO, "A line that a backend printed or logged."
     SERVER_OUTPUT_DROPPED = (
         "server_output_dropped",

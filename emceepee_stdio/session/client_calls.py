@@ -102,7 +102,8 @@ class Call:
     client says to the server beside its arguments, `token` its own for progress; `extra` are
     arguments that the tool does not know; `own_events` and `lease` are events that the reply tells
     by itself; `consent` asks a person, where the client offers it. `cancel_request` gives up the
-    request that it waits for.
+    request that it waits for. `permit` are the arguments that a person agreed to, where a rule asks
+    for it.
     """
 
     ceiling: float
@@ -129,6 +130,7 @@ class Call:
     own_events: list[str] = field(default_factory=list[str])
     lease: Lease | None = None
     consent: Consent | None = None
+    permit: Raw | None = None
 
     def __repr__(self) -> str:
         state = self.task or ("answered" if self.answered else "in flight")

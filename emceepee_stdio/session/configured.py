@@ -5,6 +5,7 @@ goes on undisturbed. An edit that cannot be read changes nothing, and is told.
 """
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
@@ -19,6 +20,9 @@ from emceepee_stdio.journal import Journal, JournalEvent
 from emceepee_stdio.session.server_registry import Admission, Origin, RegisteredServer, Servers
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import EventType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["Configured", "Stamp"]
 
@@ -39,6 +43,7 @@ class Configured:
         journal: Journal,
     ) -> None:
         self.config = config
+        self.on_config: Callable[[Config], None] = lambda _config: None
         self._source = source
         self._stamp = stamp
         self._doubtful: Stamp = ()
@@ -108,6 +113,7 @@ class Configured:
     async def apply(self, config: Config, tasks: TaskGroup) -> None:
         """Make the session what the configuration says now, touching only what differs."""
         before, self.config = self.config, config
+        self.on_config(config)  # at once: what became stricter holds for the next call
         if config.warnings != before.warnings or config.disabled != before.disabled:
             self._warn(config)
         if config.settings != before.settings:
@@ -125,7 +131,7 @@ class Configured:
         self._servers.broken = broken
         for server in wanted.values():
             present = self._servers.members.get(server.name)
-            if present is None or present.config != server:
+            if present is None or not present.config.is_same_but_rules(server):
                 await self._add(server, tasks, tell=True)
 
     async def _add(self, server: ServerConfig, tasks: TaskGroup, *, tell: bool = False) -> None:

@@ -17,6 +17,7 @@ from emceepee_stdio.session.configured import Configured, Stamp
 from emceepee_stdio.session.pin_checks import PinChecks
 from emceepee_stdio.session.server_registry import Environment, Origin, RegisteredServer, Servers
 from emceepee_stdio.session.session import Session
+from emceepee_stdio.session.tool_permissions import ToolPermissions
 from emceepee_stdio.state import AutomaticAnswers, EventType
 from emceepee_stdio.trust.store import TrustStore
 from emceepee_stdio.wire.ancestors import proxies_above
@@ -88,8 +89,11 @@ class Runtime:
             journal=journal,
         )
         environment.roots.on_change = self._tell_roots
+        self.permissions = ToolPermissions(self.trust, self.servers, clock=clock, journal=journal)
+        self.permissions.apply(config)
+        self.configured.on_config = self.permissions.apply
         self.servers.on_tools = self.pins.seen
-        self.servers.on_change = self._journal_change
+        self.servers.on_change = self._server_changed
         self.tasks: TaskGroup | None = None
         self._stop = anyio.Event()
         self._ended = anyio.Event()
@@ -133,11 +137,12 @@ class Runtime:
             backend.roots.changed()
 
     def _tell_tools(self, server: str, data: Mapping[str, object]) -> None:
-        self.session.tell(
-            EventType.TOOLS_CHANGED, server=server, data=data, fold=(server, "tools_changed")
-        )
+        if shown := self.permissions.shown_changes(server, data):
+            fold = (server, "tools_changed")
+            self.session.tell(EventType.TOOLS_CHANGED, server=server, data=shown, fold=fold)
 
-    def _journal_change(self, kind: JournalEvent, member: RegisteredServer, by: Origin) -> None:
+    def _server_changed(self, kind: JournalEvent, member: RegisteredServer, by: Origin) -> None:
+        self.permissions.bind(member)
         target = self.session.secrets.mask(member.backend.snapshot().target)
         self.journal.record(kind, server=member.config.name, by=by.value, target=target)
 

@@ -172,7 +172,7 @@ class Servers:
         replaced = False
         # In a loop: while one is stopped, somebody else may have added another of the name.
         while present := self.members.get(config.name):
-            if present.config == config:
+            if present.config.is_same_but_rules(config):
                 return present.backend
             if present is not replacing:
                 raise ServerExists(f"{config.name} exists already, with other settings.")

@@ -30,7 +30,7 @@ from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.suggestions import SHOWN_NAME_CHARS, close_names
-from emceepee_stdio.tools.listing import QUICK_LIST_TIMEOUT_S
+from emceepee_stdio.tools.listing import QUICK_LIST_TIMEOUT_S, shown_names
 from emceepee_stdio.tools.registry import Params, Result
 from emceepee_stdio.tools.repair import depends_on_schema, is_plain, repaired
 from emceepee_stdio.tools.tool_resolution import server_of_tool
@@ -95,6 +95,7 @@ def execute_tool(
         or enforced
         or not is_plain(args, call.extra)
         or member.backend.channel.needs_tools
+        or member.backend.rules is not None
     ):
         return _prepare(runtime, p, call)
     try:
@@ -105,23 +106,42 @@ def execute_tool(
 
 
 async def _prepare(runtime: Runtime, p: ExecuteTool, call: Call) -> None:
-    """Find the server, learn its tools, see that a person has seen them; then send."""
+    """Find the server, learn its tools, see that they may run and a person has seen them; send."""
     backend = (
         await server_of_tool(runtime, p.tool)
         if p.server is UNSET
         else runtime.servers.get(p.server)
     )
     await checkpoint_if_cancelled()  # it may have been cancelled in the same moment
-    args = None if _needs_schema(backend, p, call) else _repaired(runtime, backend, p, call)
+    arrived = runtime.clock.now()
+    if backend.rules is not None and backend.rules.rule(p.tool) != "allow":
+        args = await _permitted(runtime, backend, p, call)
+    else:
+        args = None if _needs_schema(backend, p, call) else _repaired(runtime, backend, p, call)
+    left = max(call.ceiling - (runtime.clock.now() - arrived), 0.0)
+    within = min(_within(runtime, p, call), left)
     await runtime.session.begin_in_turn(
-        call, server=backend.name, tool=p.tool, within=_within(runtime, p, call), ttl=_ttl(p)
+        call, server=backend.name, tool=p.tool, within=within, ttl=_ttl(p)
     )
     await _check_pins(runtime, backend, p)
     if args is None:
         await _learn(backend, runtime)
         args = _repaired(runtime, backend, p, call)
+    if backend.rules is not None:
+        await runtime.permissions.require(backend, p.tool, within=_request_s(runtime))
     await checkpoint_if_cancelled()
     _send(runtime, backend, p, call, args)
+
+
+async def _permitted(runtime: Runtime, backend: Backend, p: ExecuteTool, call: Call) -> Raw:
+    """The arguments that a person agrees to.
+
+    Before the call begins: once it is a task, it can no longer be answered with a question.
+    """
+    within = min(_request_s(runtime), call.ceiling)
+    await runtime.permissions.require(backend, p.tool, within=within)
+    args = _repaired(runtime, backend, p, call)
+    return await runtime.permissions.admit(backend, p.tool, args, call)
 
 
 def _send(
@@ -161,6 +181,8 @@ async def _send_again(
 ) -> None:
     """The server has not seen the call; the one that it meets now may be another one."""
     await _check_pins(runtime, backend, p)
+    if backend.rules is not None:
+        await runtime.permissions.require(backend, p.tool, within=_request_s(runtime))
     await checkpoint_if_cancelled()
     _send(runtime, backend, p, call, args, again=True)
 
@@ -224,7 +246,11 @@ def _repaired(runtime: Runtime, backend: Backend, p: ExecuteTool, call: Call) ->
 async def _learn(backend: Backend, runtime: Runtime) -> None:
     """The tools of a server that nobody has listed yet."""
     with suppress(ProxyError):
-        await backend.list_all("tools", within=runtime.settings.timeouts.request_ms / 1000)
+        await backend.list_all("tools", within=_request_s(runtime))
+
+
+def _request_s(runtime: Runtime) -> float:
+    return runtime.settings.timeouts.request_ms / 1000
 
 
 def _schema(backend: Backend, tool: str) -> Mapping[str, object]:
@@ -246,7 +272,7 @@ async def _refused(backend: Backend, tool: str, error: RemoteError) -> Reply:
     except ProxyError:
         raise error from None
     names = [str(item.get("name")) for item in tools]
-    raise error if tool in names else _missing(backend, tool, names)
+    raise error if tool in names else _missing(backend, tool, shown_names(backend, names))
 
 
 def _missing(backend: Backend, tool: str, names: list[str]) -> ToolNotFound:

@@ -42,6 +42,7 @@ __all__ = [
     "of_server",
     "page",
     "pattern",
+    "shown_names",
 ]
 
 ALL = ".*"
@@ -171,9 +172,17 @@ async def gather(runtime: Runtime, kind: str, servers: str, call: Call) -> Found
         for name, tools in answers.items():
             answers[name] = await _veiled(runtime, name, tools, found)
     found.items = [
-        (backend.name, item) for backend in backends for item in answers.get(backend.name, ())
+        (backend.name, item)
+        for backend in backends
+        for item in answers.get(backend.name, ())
+        if kind != Kind.TOOLS or backend.rules is None or not backend.rules.hides(item.get("name"))
     ]
     return found
+
+
+def shown_names(backend: Backend, names: Iterable[str]) -> list[str]:
+    """Those of its tools that no rule hides."""
+    return [name for name in names if backend.rules is None or not backend.rules.hides(name)]
 
 
 async def _veiled(

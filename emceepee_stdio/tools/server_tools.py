@@ -12,6 +12,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.backends.base import Hello, Snapshot
+from emceepee_stdio.backends.lists import Kind
 from emceepee_stdio.config import RestartOverrides, ServerConfig
 from emceepee_stdio.config.recursion import starts_emceepee
 from emceepee_stdio.errors import (
@@ -27,7 +28,7 @@ from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import OWN_NAME, Origin
 from emceepee_stdio.state import EventType, Phase
-from emceepee_stdio.tools.listing import QUICK_LIST_TIMEOUT_S
+from emceepee_stdio.tools.listing import QUICK_LIST_TIMEOUT_S, shown_names
 from emceepee_stdio.tools.registry import Params
 from emceepee_stdio.wire.codec import to_json
 
@@ -129,7 +130,7 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
     before = session.events.latest
     present = list(runtime.servers)
     member = runtime.servers.members.get(config.name)
-    if member is not None and member.config == config:
+    if member is not None and member.config.is_same_but_rules(config):
         backend = member.backend
     elif member is not None and not p.replace:
         raise ServerExists(f"{config.name} exists already, with other settings.")
@@ -237,7 +238,7 @@ def describe(runtime: Runtime, snapshot: Snapshot) -> dict[str, object]:
             "upstream_id": snapshot.session.upstream_id,
         }
     if snapshot.counts:
-        shown["counts"] = dict(snapshot.counts)
+        shown["counts"] = _shown_counts(None if member is None else member.backend, snapshot)
     shown["restarts"] = max(snapshot.starts - 1, 0)
     if snapshot.last_error is not None:
         shown["last_error"] = runtime.session.secrets.mask(snapshot.last_error)
@@ -325,7 +326,16 @@ async def _counts(runtime: Runtime, backend: Backend) -> dict[str, int]:
             await backend.list_all(kind, within=within)
         except ProxyError:
             continue
-    return dict(backend.snapshot().counts)
+    return _shown_counts(backend, backend.snapshot())
+
+
+def _shown_counts(backend: Backend | None, snapshot: Snapshot) -> dict[str, int]:
+    """How much there is of each kind, without the tools that a rule hides."""
+    counts = dict(snapshot.counts)
+    if backend is not None and backend.rules is not None and Kind.TOOLS in counts:
+        tools = backend.lists.known(Kind.TOOLS) or ()
+        counts[Kind.TOOLS] = len(shown_names(backend, (str(tool.get("name")) for tool in tools)))
+    return counts
 
 
 def _name_problem(name: str) -> str | None:

@@ -73,7 +73,9 @@ async def _list_tools(runtime: Runtime, tool: str) -> set[str]:
 
 
 def _having(runtime: Runtime, tool: str) -> list[Backend]:
-    return [backend for backend in runtime.servers if backend.lists.tool(tool) is not None]
+    """Those that list it; one in which it is off only where no other has it."""
+    found = [backend for backend in runtime.servers if backend.lists.tool(tool) is not None]
+    return [one for one in found if one.rules is None or not one.rules.hides(tool)] or found[:1]
 
 
 def _unlisted(runtime: Runtime) -> set[str]:

@@ -11,6 +11,7 @@ from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.tools.listing import (
     ALL,
     Cursor,
+    Item,
     Limit,
     ServerPattern,
     gather,
@@ -55,8 +56,20 @@ async def list_tools(runtime: Runtime, p: ListTools, call: Call) -> Reply:
         tools = [(entry.server, entry.tool) for entry in rank(p.query, tools)]
     few = min(len(tools), p.limit) <= _FULL_DETAIL_TOOLS
     detail = p.detail if p.detail is not UNSET else "full" if few else "summary"
-    entries, rest = page(tools, lambda item: _shown(*item, detail), limit=p.limit, cursor=p.cursor)
+
+    def shown(item: Item) -> dict[str, object]:
+        return _shown(*item, detail) | _rule(runtime, *item)
+
+    entries, rest = page(tools, shown, limit=p.limit, cursor=p.cursor)
     return Reply.json({"tools": entries, **rest, **found.failures()})
+
+
+def _rule(runtime: Runtime, server: str, tool: Mapping[str, object]) -> dict[str, object]:
+    """What holds for it, where that is more than that it runs."""
+    member = runtime.servers.members.get(server)
+    rules = None if member is None else member.backend.rules
+    rule = "allow" if rules is None else rules.rule(tool.get("name"))
+    return {} if rule == "allow" else {"rule": rule}
 
 
 def _shown(server: str, tool: Mapping[str, object], detail: str) -> dict[str, object]:
@@ -64,7 +77,8 @@ def _shown(server: str, tool: Mapping[str, object], detail: str) -> dict[str, ob
     if detail == "names":
         return head
     if detail == "full":
-        return of_server(server, _bounded(tool))
+        own = {key: value for key, value in _bounded(tool).items() if key != "rule"}
+        return of_server(server, own)
     head["description"] = _first_sentence(str(tool.get("description") or tool.get("title") or ""))
     head["args"] = _arguments(tool.get("inputSchema"))
     return head

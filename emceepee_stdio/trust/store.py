@@ -18,6 +18,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from emceepee_stdio.clock import HOUR_S
 from emceepee_stdio.config.edit import PRIVATE_FILE_MODE, write_whole
 from emceepee_stdio.config.regular_file import make_private, read_regular
 from emceepee_stdio.trust.tool_pins import Pinned, Pins
@@ -27,7 +28,9 @@ try:
 except ImportError:  # Windows: the last one to write wins
     fcntl = None
 
-__all__ = ["Approval", "Pending", "TrustStore", "default_trust_directory"]
+__all__ = ["ONE_CALL_LIFETIME_S", "Approval", "Pending", "TrustStore", "default_trust_directory"]
+
+ONE_CALL_LIFETIME_S = HOUR_S  # a call that is not made by then was another intention
 
 _KEY_BYTES = 32  # as long as what HMAC-SHA-256 puts out; RFC 2104 advises at least that
 _MAX_APPROVALS = 1_000  # every change writes the whole file; the oldest make room
@@ -42,13 +45,17 @@ _ID_CHARS = 8  # short to type, and two of a hundred are hardly ever alike
 T = TypeVar("T", bound="Struct")
 
 
-class Approval(Struct, frozen=True, kw_only=True):
-    """That a person agreed: to what, as a keyed hash, and in words that hold no secret."""
+class Approval(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """That a person agreed: to what, as a keyed hash, and in words that hold no secret.
+
+    `until` makes it an agreement to one call, good until then.
+    """
 
     digest: str
     name: str
     at: str
     what: str = ""
+    until: str = ""
 
     @property
     def id(self) -> str:
@@ -56,7 +63,7 @@ class Approval(Struct, frozen=True, kw_only=True):
 
 
 class Pending(Struct, frozen=True, kw_only=True):
-    """What waits for a person; with `tools` and `identity`, changed tools of that server.
+    """What waits for a person: a server; with `tool`, one call; with `tools`, changes of a server.
 
     `text` holds no secret. Where something is hidden in it, `sealed` is the whole text.
     """
@@ -69,6 +76,7 @@ class Pending(Struct, frozen=True, kw_only=True):
     identity: str | None = None
     sealed: str | None = None
     instructions: Pinned | None = None
+    tool: str | None = None
 
     @property
     def id(self) -> str:
@@ -134,17 +142,31 @@ class TrustStore:
         return found.st_ino, found.st_size, found.st_mtime_ns
 
     def is_approved(self, digest: str) -> bool:
-        return any(one.digest == digest for one in self._read("approvals", _Approvals).granted)
+        return any(one.digest == digest and not one.until for one in self.granted())
 
     def granted(self) -> list[Approval]:
         return self._read("approvals", _Approvals).granted
 
-    def approve(self, digest: str, *, name: str, at: str, what: str = "") -> None:
+    def approve(self, digest: str, *, name: str, at: str, what: str = "", until: str = "") -> None:
+        approval = Approval(digest=digest, name=name, at=at, what=what, until=until)
         with self._changing("approvals", _Approvals) as file:
             file.granted = [one for one in file.granted if one.digest != digest]
-            file.granted.append(Approval(digest=digest, name=name, at=at, what=what))
+            file.granted.append(approval)
             del file.granted[:-_MAX_APPROVALS]
         self.settle(digest)
+
+    def redeem(self, digest: str, *, now: str) -> bool:
+        """Use up an agreement to one call, if there is one that is still good."""
+        if not any(one.digest == digest and one.until > now for one in self.granted()):
+            return False
+        with self._changing("approvals", _Approvals) as file:
+            is_good = any(one.digest == digest and one.until > now for one in file.granted)
+            file.granted = [
+                one
+                for one in file.granted
+                if not one.until or (one.until > now and one.digest != digest)
+            ]
+        return is_good
 
     def revoke(self, digest: str) -> None:
         with self._changing("approvals", _Approvals) as file:

@@ -8,11 +8,15 @@ import hashlib
 import hmac
 import json
 import re
+from collections.abc import Sequence
+from pathlib import PurePath
+from posixpath import normpath
 from urllib.parse import urldefrag, urlsplit
 
 from emceepee_stdio.config.server import ServerConfig
+from emceepee_stdio.trust.addresses import Area, named_area
 
-__all__ = ["canonical_url", "target_id", "target_id_of_version_1"]
+__all__ = ["canonical_url", "leads_to_same", "target_id", "target_id_of_version_1"]
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
@@ -44,6 +48,30 @@ def target_id(config: ServerConfig, key: bytes) -> str:
 def target_id_of_version_1(config: ServerConfig, key: bytes) -> str:
     """As it was when an address counted as it was written."""
     return _hash(config, config.url and urldefrag(config.url).url, key)
+
+
+def leads_to_same(one: ServerConfig, other: ServerConfig) -> bool:
+    """Whether two servers are likely the same one: for what must not be evaded by a spelling.
+
+    More is the same here than by `target_id`: what a restriction reaches in addition is the lesser
+    evil.
+    """
+    return _place(one) == _place(other)
+
+
+# One server often offers both transports, each at the end of the same address.
+_TRANSPORT_PATHS = re.compile(r"(?:/(?:mcp|sse|messages?))?/*$")
+
+
+def _place(config: ServerConfig) -> Sequence[str]:
+    """The program by its name and its arguments; of an address the host, the port and the path."""
+    if config.url is None:
+        return [PurePath(config.command or "").name, *config.args]
+    parts = urlsplit(canonical_url(config.url))
+    host = "localhost" if named_area(config.url) is Area.LOOPBACK else parts.hostname or ""
+    port = "" if parts.port in {None, *_DEFAULT_PORTS.values()} else str(parts.port)
+    path = normpath(f"/{parts.path}").lstrip("/").casefold()
+    return ["", host, port, _TRANSPORT_PATHS.sub("", f"/{path}")]
 
 
 def _hash(config: ServerConfig, url: str | None, key: bytes) -> str:

@@ -40,6 +40,7 @@ class Server(Sender):
 
     name = "s"
     phase = Phase.CONNECTED
+    rules = None
 
     def __init__(self) -> None:
         self.sent: list[OutgoingRequest] = []

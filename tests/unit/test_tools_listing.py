@@ -34,6 +34,8 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 class Server:
     """A backend that answers with its list, an error, or never."""
 
+    rules = None
+
     def __init__(
         self,
         name: str,

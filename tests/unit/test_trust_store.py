@@ -332,3 +332,36 @@ def test_what_waits_does_not_grow_beyond_its_size(directory: Path):
         store.wait_for(Pending(digest=f"d{n}", name="s", text="x" * (1 << 19), at=AT))
     assert len((directory / "pending.json").read_bytes()) <= 4 << 20
     assert store.waiting()[-1].digest == "d11"
+
+
+SOON, LATER = "2026-01-01T00:30:00.000Z", "2026-01-01T01:00:00.000Z"
+
+
+def test_an_agreement_to_one_call_is_used_up_once_by_whoever_comes_first(directory: Path):
+    store, other = TrustStore(directory), TrustStore(directory)
+    store.wait_for(pending("c" * 64))
+    store.approve("c" * 64, name="s", at=AT, until=LATER)
+    assert store.waiting() == []
+    assert not store.is_approved("c" * 64), "it is for one call, and no standing agreement"
+    assert not store.redeem("d" * 64, now=SOON)
+    assert other.redeem("c" * 64, now=SOON)
+    assert not store.redeem("c" * 64, now=SOON)
+    assert store.granted() == []
+
+
+def test_an_agreement_to_one_call_is_good_for_a_while_and_no_longer(directory: Path):
+    store = TrustStore(directory)
+    store.approve("a" * 64, name="s", at=AT)
+    store.approve("c" * 64, name="s", at=AT, until=SOON)
+    assert not store.redeem("c" * 64, now=LATER)
+    assert not store.redeem("a" * 64, now=AT), "a standing agreement is not used up"
+    assert store.is_approved("a" * 64)
+
+
+def test_an_agreement_that_cannot_be_used_up_is_not_used(directory: Path):
+    store = TrustStore(directory)
+    store.approve("c" * 64, name="s", at=AT, until=LATER)
+    (directory / "lock").unlink()
+    (directory / "lock").mkdir()
+    with pytest.raises(OSError, match=r"."):
+        store.redeem("c" * 64, now=SOON)

@@ -1,7 +1,12 @@
 import pytest
 
 from emceepee_stdio.config import ServerConfig
-from emceepee_stdio.trust.targets import canonical_url, target_id, target_id_of_version_1
+from emceepee_stdio.trust.targets import (
+    canonical_url,
+    leads_to_same,
+    target_id,
+    target_id_of_version_1,
+)
 
 KEY = bytes(32)
 
@@ -72,3 +77,46 @@ def test_targets_of_version_1_are_found_again() -> None:
     plain = at("https://bank.example/mcp")
     assert target_id_of_version_1(plain, KEY) == target_id(plain, KEY)
     assert target_id_of_version_1(at("https://bank.example/mcp#x"), KEY) == target_id(plain, KEY)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://bank.example/mcp",
+        "https://BANK.example:443/mcp/",
+        "https://bank.example/mcp?a=1#b",
+        "https://bank.example/MCP",
+        "https://bank.example/sse",
+        "https://bank.example/./x/..//mcp",
+        "https://bank.example/%6dcp/",
+        "https://bank.example",
+    ],
+)
+def test_no_spelling_leads_around_what_binds_an_address(url: str) -> None:
+    assert leads_to_same(at(url, "other"), at("https://bank.example/mcp"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://bank.example:444/mcp",
+        "https://sub.bank.example/mcp",
+        "https://bank.example/other/mcp",
+        "https://bank.example/mcp2",
+    ],
+)
+def test_another_place_is_not_bound(url: str) -> None:
+    assert not leads_to_same(at(url), at("https://bank.example/mcp"))
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.9.9.9", "[::1]", "a.localhost."])
+def test_this_machine_has_many_names_and_is_one_place(host: str) -> None:
+    assert leads_to_same(at(f"http://{host}:9/mcp"), at("http://localhost:9/mcp"))
+    assert not leads_to_same(at(f"http://{host}:9/mcp"), at("http://localhost:8/mcp"))
+
+
+def test_a_command_is_bound_by_its_program_and_all_of_its_arguments() -> None:
+    elsewhere = ServerConfig(name="o", command="/usr/bin/node", args=("s.js",), env={"A": "1"})
+    assert leads_to_same(run("s.js", cwd="/"), elsewhere)
+    assert not leads_to_same(run("s.js"), run("t.js"))
+    assert not leads_to_same(run(), at("https://node/"))

@@ -1,0 +1,139 @@
+"""`emceepee config rules`: which tools of a server run, are asked for, or are off."""
+
+import os
+import shlex
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+
+from emceepee_stdio.cli.install import DryRunOption
+from emceepee_stdio.cli.secret_values import ShowSecretsOption, show_changes
+from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.config.edit import Change, EditRefused, guard, read_file
+from emceepee_stdio.config.fields import nearest
+from emceepee_stdio.config.load import default_path
+from emceepee_stdio.config.own_file import ConfigLocation, places
+from emceepee_stdio.config.rule_edits import overruled, remove_rule, rules_at, set_rule
+from emceepee_stdio.config.server import Rule, label
+from emceepee_stdio.config.tool_rules import pattern_problem
+
+__all__ = ["rules"]
+
+_STYLES = {"allow": "green", "ask": "yellow", "off": "red"}
+
+
+def rules(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Which server.")],
+    pattern: Annotated[
+        str | None,
+        typer.Argument(metavar="['PATTERN']", help="Names of tools; * and ? stand for others."),
+    ] = None,
+    rule: Annotated[
+        str | None,
+        typer.Argument(metavar="[allow|ask|off]", help="What holds for them."),
+    ] = None,
+    *,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Take the rule for this pattern out.")
+    ] = False,
+    dry_run: DryRunOption = False,
+    show_secrets: ShowSecretsOption = False,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="Another file than the default one."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+) -> None:
+    """Show the rules for the tools of a server, or change one.
+
+    allow: they run. ask: each call is put to you first. off: they are hidden and refused. The last
+    rule that matches counts, and one that is set goes last; what none matches is allowed.
+
+    Example: emceepee config rules github 'delete_*' off
+    """
+    file = default_path(os.environ) if config is None else config.expanduser()
+    text = read_file(file) or ""
+    with guard(file):
+        place = _place(text, name, file)
+    if pattern is None:
+        _show(place, Terminal(), as_json=as_json)
+        return
+    chosen = _chosen(rule, remove=remove)
+    if problem := pattern_problem(pattern):
+        raise typer.BadParameter(f"{problem}.", param_hint="PATTERN")
+    with guard(file):
+        after = (
+            remove_rule(text, name, pattern)
+            if chosen is None
+            else set_rule(text, name, pattern, chosen)
+        )
+    if after is None:
+        raise EditRefused(
+            f"{label(name)} has no rule for {label(pattern)}.",
+            hint=f"See `emceepee config rules {shlex.quote(name)}` for those that it has.",
+        )
+    change = Change(path=file, before=text, after=after)
+    if dry_run:
+        entries = [one.entry for one in places(text)]
+        show_changes([change], entries, Terminal(), show_secrets=show_secrets)
+    else:
+        _apply(change, name)
+    if chosen is not None:
+        _warn(place, pattern, chosen)
+
+
+def _place(text: str, name: str, file: Path) -> ConfigLocation:
+    found = {place.name: place for place in places(text)}
+    if name not in found:
+        near = nearest(name, found)
+        raise EditRefused(
+            f"{file} has no server named {label(name)}.",
+            hint=f"Did you mean {near}?" if near else "See `emceepee config show` for the names.",
+        )
+    return found[name]
+
+
+def _chosen(rule: str | None, *, remove: bool) -> Rule | None:
+    """The rule to set; None to take one out."""
+    if remove:
+        if rule is not None:
+            raise typer.BadParameter("give either a rule or --remove.")
+        return None
+    for known in get_args(Rule):
+        if rule == known:
+            return known
+    raise typer.BadParameter("expected allow, ask or off, or --remove.", param_hint="RULE")
+
+
+def _show(place: ConfigLocation, terminal: Terminal, *, as_json: bool) -> None:
+    found = rules_at(place)
+    if as_json:
+        listed = [{"pattern": pattern, "rule": rule} for pattern, rule in found.items()]
+        terminal.data({"server": place.name, "rules": listed})
+    elif found:
+        terminal.table(("PATTERN", "RULE"), list(found.items()), styles=_STYLES)
+    else:
+        name = shlex.quote(place.name)
+        terminal.line(f"No rules: every tool runs. Set one: emceepee config rules {name} '*' ask")
+
+
+def _apply(change: Change, name: str) -> None:
+    terminal = Terminal()
+    backup = change.apply()
+    if change.kind == "unchanged":
+        terminal.line(f"Nothing to do: {change.path} says so already.")
+        return
+    terminal.line(f"Changed the rules of {label(name)}: {change.path}")
+    if backup is not None:
+        terminal.line(f"The file as it was: {backup}")
+
+
+def _warn(place: ConfigLocation, pattern: str, rule: Rule) -> None:
+    """What the new rule, as the last one, takes the effect from."""
+    for earlier, said in overruled(rules_at(place), pattern, rule).items():
+        again = f"emceepee config rules {shlex.quote(place.name)} {shlex.quote(earlier)} {said}"
+        Terminal().note(
+            f"It stands last, so it counts for {label(earlier)} as well, which was {said}. "
+            f"To put that behind it: {again}"
+        )

@@ -1,0 +1,143 @@
+"""Rules for the tools of a server: which may run, which are asked for, which are off.
+
+A rule is a pattern and what holds for the tools whose name it matches; the last match counts, and
+what nothing matches is allowed. Clients write the same as lists of names, which are understood.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import translate
+from typing import Final
+
+from emceepee_stdio.config.expand import expand
+from emceepee_stdio.config.fields import fit, is_list
+from emceepee_stdio.config.jsonc_tree import Repeated
+from emceepee_stdio.config.server import Rule, label
+from emceepee_stdio.errors import ConfigInvalid
+
+__all__ = [
+    "NOTHING_RUNS",
+    "ToolRules",
+    "escaped",
+    "pattern_problem",
+    "read_rules",
+    "rule_keys",
+    "rules_of",
+]
+
+NOTHING_RUNS: Final[Mapping[str, Rule]] = {"*": "off"}  # for rules that cannot be read
+
+# Names of tools as clients list them in an entry: only these, and never these.
+_ONLY = ("includeTools", "include_tools", "enabledTools", "enabled_tools")
+_NEVER = ("excludeTools", "exclude_tools", "disabledTools", "disabled_tools")
+_MAX_RULES = 1_000  # for each tool that is listed, all of them may be looked at
+_MAX_PATTERN_CHARS = 200  # names of tools are shorter
+_STRICTNESS: Sequence[Rule] = ("allow", "ask", "off")
+_SET_OF_CHARS = re.compile(r"\[!?+\]?+[^\]]*+\]")
+_SPECIAL = re.compile(r"[*?[]")
+
+
+class ToolRules:
+    """What holds for each tool. Of several sets of rules the strictest word counts."""
+
+    def __init__(self, *sets: Mapping[str, Rule]) -> None:
+        self._sets = [[_compiled(*one) for one in reversed([*rules.items()])] for rules in sets]
+
+    def __repr__(self) -> str:
+        return f"<ToolRules {sum(map(len, self._sets))}>"
+
+    def rule(self, tool: object) -> Rule:
+        """What holds for the tool of exactly this name."""
+        name = str(tool)
+        found: list[Rule] = [_last_match(rules, name) for rules in self._sets]
+        return max(found, key=_STRICTNESS.index)
+
+    def hides(self, tool: object) -> bool:
+        return self.rule(tool) == "off"
+
+
+_Compiled = tuple[Callable[[str], object], Rule]
+
+
+def _compiled(pattern: str, rule: Rule) -> _Compiled:
+    return re.compile(translate(pattern)).match, rule
+
+
+def _last_match(rules: Sequence[_Compiled], name: str) -> Rule:
+    """They stand in the reverse order."""
+    for matches, rule in rules:
+        if matches(name):
+            return rule
+    return "allow"
+
+
+def rules_of(*sets: Mapping[str, Rule]) -> ToolRules | None:
+    """None where nothing is ruled: most servers."""
+    given = [rules for rules in sets if rules]
+    return ToolRules(*given) if given else None
+
+
+def rule_keys(entry: Mapping[str, object]) -> list[str]:
+    """The keys of an entry that say which tools may run."""
+    keys = ("tools", *_ONLY, *_NEVER)
+    return [key for key in keys if entry.get(key) is not None]
+
+
+def read_rules(
+    entry: Mapping[str, object], *, environ: Mapping[str, str], path: str
+) -> dict[str, Rule]:
+    """The rules of an entry, in the words of whichever client; raises if one is unreadable."""
+    given = {key: entry[key] for key in rule_keys(entry)}
+    tools = given.pop("tools", None)
+    if tools is not None and given:
+        raise ConfigInvalid(
+            f"{path} has both tools and {', '.join(given)}; write all of it as rules in tools."
+        )
+    if is_list(tools):  # as some clients write it: only these, or all of them
+        names = fit(tools, tuple[str, ...], path=f"{path}.tools")
+        return {} if "*" in names else _from_lists([names], [])
+    if tools is not None:
+        return _checked(tools, environ=environ, path=f"{path}.tools")
+    names_of = {key: fit(given[key], tuple[str, ...], path=f"{path}.{key}") for key in given}
+    only = [names_of[key] for key in _ONLY if key in names_of]
+    return _from_lists(only, [names_of[key] for key in _NEVER if key in names_of])
+
+
+def _from_lists(only: Sequence[Sequence[str]], never: Sequence[Sequence[str]]) -> dict[str, Rule]:
+    """An exclusion goes before an inclusion, as it does in the clients."""
+    rules: dict[str, Rule] = dict(NOTHING_RUNS) if only else {}
+    for names in only:
+        rules |= {escaped(name): "allow" for name in names}
+    for names in never:
+        for name in names:
+            rules.pop(escaped(name), None)  # so that it stands last
+            rules[escaped(name)] = "off"
+    return rules
+
+
+def _checked(tools: object, *, environ: Mapping[str, str], path: str) -> dict[str, Rule]:
+    if isinstance(tools, Repeated):
+        raise ConfigInvalid(f"{path} has the same pattern twice; keep the one that is meant.")
+    rules = fit(expand(tools, environ=environ, path=path), _RULES, path=path)
+    if len(rules) > _MAX_RULES:
+        raise ConfigInvalid(f"{path} has {len(rules)} rules; {_MAX_RULES} are possible.")
+    for pattern in rules:
+        if problem := pattern_problem(pattern):
+            raise ConfigInvalid(f"{path}.{label(pattern)}: {problem}.")
+    return rules
+
+
+_RULES = dict[str, Rule]
+
+
+def pattern_problem(pattern: str) -> str | None:
+    if not pattern or len(pattern) > _MAX_PATTERN_CHARS:
+        return f"a pattern has 1 to {_MAX_PATTERN_CHARS} characters"
+    if "[" in _SET_OF_CHARS.sub("", pattern):
+        return "a [ without its ]; a plain [ is written [[]"
+    return None
+
+
+def escaped(name: str) -> str:
+    """The pattern that matches this name alone."""
+    return _SPECIAL.sub(r"[\g<0>]", name)
