@@ -9,6 +9,7 @@ begun on one connection is carried over to the next.
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -26,12 +27,14 @@ from emceepee_stdio.backends.backend_events import (
 from emceepee_stdio.backends.backend_options import BackendOptions
 from emceepee_stdio.backends.base import (
     Cancel,
+    CarriesMeta,
     NotTaken,
     OnResult,
     Params,
     RemoteError,
     Sender,
     Snapshot,
+    with_meta,
 )
 from emceepee_stdio.backends.connection import Channel, Connection
 from emceepee_stdio.backends.exchange import Exchange, ExchangeContext
@@ -48,7 +51,6 @@ from emceepee_stdio.config.tool_rules import ToolRules
 from emceepee_stdio.errors import (
     InvalidArguments,
     NotSupported,
-    PromptNotFound,
     ProxyError,
     ResourceNotFound,
     ServerDisconnected,
@@ -60,6 +62,8 @@ from emceepee_stdio.wire.codec import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE
 from emceepee_stdio.wire.peer import OutgoingRequest
 
 __all__ = ["Backend"]
+
+T = TypeVar("T")
 
 
 class Backend(Sender):
@@ -147,16 +151,19 @@ class Backend(Sender):
 
     async def ping(self, *, within: float) -> None:
         """The lightest request that there is, answered."""
-        connection, left = await self._reach(within)
-        await connection.ask(_light_request(connection), None, left)
+        await self._connected_within(within, lambda c, left: c.ask(_light_request(c), None, left))
 
-    async def _reach(self, within: float) -> tuple[Connection, float]:
-        """The living connection, made first if need be, and the time that is left."""
-        if self._supervisor.current is not None:
-            return self._supervisor.current, within
-        began = self._clock.now()
-        connection = await self._supervisor.connection(within=within)
-        return connection, within - (self._clock.now() - began)
+    async def _connected_within(
+        self, within: float, work: Callable[[Connection, float], Awaitable[T]]
+    ) -> T:
+        """Work on a living connection; once more where the server has not seen the request."""
+        deadline = self._clock.now() + within
+        try:
+            connection = self._supervisor.current or await self.connect(within=within)
+            return await work(connection, deadline - self._clock.now())
+        except NotTaken:
+            connection = await self.connect(within=deadline - self._clock.now())
+            return await work(connection, deadline - self._clock.now())
 
     # What the server tells
 
@@ -282,65 +289,70 @@ class Backend(Sender):
     async def list_all(self, kind: str, *, within: float) -> tuple[Item, ...]:
         """The whole list; empty where the server has nothing of the kind."""
         wanted = Kind(kind)
-        connection, left = await self._reach(within)
-        try:
-            return await self._list(connection, wanted, within=left)
-        except NotTaken:
-            connection, left = await self._reach(left)
-            return await self._list(connection, wanted, within=left)
+        return await self._connected_within(
+            within, lambda connection, left: self._list(connection, wanted, within=left)
+        )
 
-    async def read_resource(self, uri: str, *, within: float, call: object = None) -> Raw:
+    async def read_resource(
+        self, uri: str, *, within: float, call: CarriesMeta | None = None
+    ) -> Raw:
+        params = with_meta({"uri": uri}, call)
         try:
-            return await self.ask("resources/read", {"uri": uri}, within=within, call=call)
+            return await self.ask("resources/read", params, within=within, call=call)
         except RemoteError as error:
             if _is_missing_resource(error):
                 raise ResourceNotFound(f"{self.name} has no resource {uri!r}.") from None
             raise self._unsupported(error, "resources") from None
 
     async def get_prompt(
-        self, prompt: str, arguments: Params, *, within: float, call: object = None
+        self, prompt: str, arguments: Params, *, within: float, call: CarriesMeta | None = None
     ) -> Raw:
-        deadline = self._clock.now() + within
-        params = {"name": prompt, "arguments": arguments}
+        params = with_meta({"name": prompt, "arguments": arguments}, call)
         try:
             return await self.ask("prompts/get", params, within=within, call=call)
         except RemoteError as error:
-            refused = error
-        if refused.error.code == INVALID_PARAMS:
-            await self._check_prompt(prompt, within=deadline - self._clock.now())
-        raise self._unsupported(refused, "prompts")
+            raise self._unsupported(error, "prompts") from None
 
     async def complete(
-        self, ref: Params, argument: Params, context: Params | None, *, within: float
+        self,
+        ref: Params,
+        argument: Params,
+        context: Params | None,
+        *,
+        within: float,
+        call: CarriesMeta | None = None,
     ) -> Raw:
         params: dict[str, object] = {"ref": ref, "argument": argument}
         if context:
             params["context"] = {"arguments": context}
         try:
-            return await self.ask("completion/complete", params, within=within)
+            return await self.ask("completion/complete", with_meta(params, call), within=within)
         except RemoteError as error:
             raise self._unsupported(error, "completion") from None
 
     async def subscribe(self, uri: str, *, within: float) -> None:
-        connection, left = await self._reach(within)
-        await self.subscriptions.add(uri, connection, within=left)
+        add = self.subscriptions.add
+        await self._connected_within(within, lambda c, left: add(uri, c, within=left))
 
     async def unsubscribe(self, uri: str, *, within: float) -> None:
         self.subscriptions.forget(uri)
-        connection, left = await self._reach(within)
-        await self.subscriptions.remove(uri, connection, within=left)
+        remove = self.subscriptions.remove
+        await self._connected_within(within, lambda c, left: remove(uri, c, within=left))
 
     async def set_log_level(self, level: str, *, within: float) -> None:
         """At once on a handshake connection; on a modern one each later request asks for it."""
         if level not in LOG_LEVELS:
             raise InvalidArguments(f"{level!r} is no log level: {', '.join(LOG_LEVELS)}.")
-        connection, left = await self._reach(within)
-        if not connection.is_modern:
-            try:
+
+        async def set_on(connection: Connection, left: float) -> None:
+            if not connection.is_modern:
                 await connection.ask("logging/setLevel", {"level": level}, left)
-            except RemoteError as error:
-                raise self._unsupported(error, "log levels") from None
-        self._log_level = connection.log_level = level
+            self._log_level = connection.log_level = level
+
+        try:
+            await self._connected_within(within, set_on)
+        except RemoteError as error:
+            raise self._unsupported(error, "log levels") from None
 
     async def _list_tools_anew(self) -> None:
         self.lists.drop(Kind.TOOLS)
@@ -373,15 +385,6 @@ class Backend(Sender):
         return items
 
     # What went wrong
-
-    async def _check_prompt(self, prompt: str, *, within: float) -> None:
-        """Wrong params may mean an unknown prompt: the list can tell."""
-        try:
-            listed = await self.list_all(Kind.PROMPTS, within=within)
-        except ProxyError:
-            return
-        if all(item.get("name") != prompt for item in listed):
-            raise PromptNotFound(f"{self.name} has no prompt {prompt!r}.")
 
     def _unsupported(self, error: RemoteError, what: str) -> ProxyError:
         if error.error.code == METHOD_NOT_FOUND:

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Protocol
 
 import anyio
 from msgspec import Raw
@@ -20,6 +21,7 @@ from emceepee_stdio.wire.peer import OutgoingRequest
 __all__ = [
     "EXCERPT_BYTES",
     "Cancel",
+    "CarriesMeta",
     "Era",
     "Hello",
     "Loss",
@@ -30,6 +32,7 @@ __all__ = [
     "Sender",
     "SessionIds",
     "Snapshot",
+    "with_meta",
 ]
 
 EXCERPT_BYTES = 200  # shows what came instead of an object, in one line of an error
@@ -61,6 +64,17 @@ class RemoteError(CallFailed):
 
 class NotTaken(ServerDisconnected):
     """The connection was lost before the server saw the request: it may be sent once more."""
+
+
+class CarriesMeta(Protocol):
+    """The client's call that a request is made for; `meta` is what it says to the server."""
+
+    @property
+    def meta(self) -> Mapping[str, Raw]: ...
+
+
+def with_meta(params: Params, call: CarriesMeta | None) -> Params:
+    return params if call is None or not call.meta else {**params, "_meta": call.meta}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

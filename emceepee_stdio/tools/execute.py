@@ -15,7 +15,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from emceepee_stdio.backends.backend import Backend
-from emceepee_stdio.backends.base import NotTaken, RemoteError
+from emceepee_stdio.backends.base import NotTaken, RemoteError, with_meta
 from emceepee_stdio.backends.lists import Kind
 from emceepee_stdio.config import Timeouts
 from emceepee_stdio.errors import (
@@ -157,12 +157,9 @@ def _send(
         within = _within(runtime, p, call)
         runtime.session.begin(call, server=backend.name, tool=p.tool, within=within, ttl=_ttl(p))
     call.args = args
-    params: dict[str, object] = {"name": p.tool, "arguments": args}
-    if call.meta:
-        params["_meta"] = call.meta
     request = OutgoingRequest(
         method="tools/call",
-        params=params,
+        params=with_meta({"name": p.tool, "arguments": args}, call),
         call=call,
         on_progress=call.on_progress,
     )

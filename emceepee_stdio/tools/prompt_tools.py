@@ -107,7 +107,7 @@ async def get_prompt(runtime: Runtime, p: GetPrompt, call: Call) -> Reply:
     )
     try:
         result = await backend.get_prompt(p.name, p.arguments, within=math.inf, call=call)
-    except (CallFailed, PromptNotFound) as error:
+    except CallFailed as error:
         refused = error
     else:
         return _messages(result, server=backend.name)
@@ -128,6 +128,7 @@ async def complete_argument(runtime: Runtime, p: CompleteArgument, call: Call) -
         ref,
         {"name": p.argument, "value": p.value},
         p.context or None,
+        call=call,
         within=min(call.ceiling, runtime.settings.timeouts.request_ms / 1000),
     )
     try:

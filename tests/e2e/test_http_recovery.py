@@ -129,6 +129,20 @@ async def test_a_server_away_without_a_call_is_noticed_by_the_listening_stream()
         await rig.sink.until(lambda: phases(rig.sink) == ONE_LOSS)
 
 
+async def test_a_lost_stream_is_looked_into_at_once_not_when_it_is_opened_again() -> None:
+    never = replace(QUICK, times=replace(TIMES, reopen=3600.0, reopen_cap=3600.0))
+    async with (
+        mcp_server(era="legacy", retry_ms=None) as server,
+        http_backend(server.url, options=never) as rig,
+    ):
+        await until(lambda: server.exchanges("GET"))
+        await server.http.stop()
+        await rig.sink.until(lambda: "reconnecting" in rig.sink.heard)
+        server.sessions.clear()
+        await server.http.start()
+        await rig.sink.until(lambda: phases(rig.sink) == ONE_LOSS)
+
+
 async def test_a_server_of_the_older_transport_that_cannot_be_spoken_to_is_lost() -> None:
     """Its stream may stay open for ever: half a connection is none."""
     async with mcp_server() as server:

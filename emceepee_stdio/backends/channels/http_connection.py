@@ -56,13 +56,11 @@ class HttpConnection(HttpConversation):
         if self._session_id is not None and self.is_left:
             await self._failure_in(partial(self._carrier.delete, self._headers(None)))
 
-    def _failed(self, error: ProxyError) -> None:
-        self.end(f"{self._name} was lost: {error.fact}")
-
     # Answers
 
     async def _post(self, line: bytes, request_id: RequestId, request: OutgoingRequest) -> None:
         async with self._carrier.post(line, self._headers(request)) as answer:
+            self._heard(request_id)
             if answer.status >= HTTPStatus.BAD_REQUEST:
                 await self._refused(answer, request_id)
             elif answer.status in (HTTPStatus.ACCEPTED, HTTPStatus.NO_CONTENT):
@@ -190,7 +188,8 @@ class HttpConnection(HttpConversation):
             self._probing = anyio.Event()
             try:
                 if error := await self._failure_in(self._probe):
-                    self.end(f"{self._name} cannot be reached any more. {error.fact}")
+                    fact = f"{self._name} cannot be reached any more. {error.fact}"
+                    await self.end_when_heard(fact)
             finally:
                 self._probing.set()
                 self._probing = None
@@ -200,21 +199,23 @@ class HttpConnection(HttpConversation):
         method = "ping" if self.era is Era.LEGACY else "server/discover"
         data = encode_request(_PROBE, method, stamp(self.era, None, progress_token=None))
         within = self._carrier.times.probe
+        forgotten = False
         with anyio.move_on_after(within):
             headers = self._headers(OutgoingRequest(method=method))
             async with self._carrier.post(data, headers, connect=within) as answer:
-                await self._judge_probe(answer)
+                forgotten = await self._shows_no_session(answer)
+        if forgotten:
+            await self._forget()
 
-    async def _judge_probe(self, answer: Answer) -> None:
+    async def _shows_no_session(self, answer: Answer) -> bool:
         """Many servers say 400 instead of 404 when they do not know a session."""
         if self._session_id is None or answer.status not in _NO_SESSION:
-            return
+            return False
         try:
             messages = decode(await answer.body(MAX_REFUSAL_BYTES))
         except TooMuch:
-            return
-        if not any(isinstance(m, Response) and m.id == _PROBE for m in messages):
-            self.end(f"{self._name} has forgotten the session.", restarted=True)
+            return False
+        return not any(isinstance(m, Response) and m.id == _PROBE for m in messages)
 
 
 def pause_before_reopening(stream: EventStream, misses: int = 0, *, times: HttpTimes) -> float:

@@ -45,6 +45,7 @@ __all__ = ["MAX_REFUSAL_BYTES", "HttpConversation"]
 MAX_REFUSAL_BYTES = 1 << 20  # an error object fits many times; a page of HTML is cut off
 
 _DESCRIBED_BY_US = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS)
+_LAST_STATUS_S = 2.0  # for requests that were sent together: each is told by its own status
 _MAX_SENDERS = 8  # sockets for notifications and answers of ours, beside those of the calls
 _MAX_UNSENT = 1_000  # messages that wait for one of them; nobody honest asks so much at once
 _UNSENT_BYTES = 1 << 20  # of them and of those on their way, as on a pipe
@@ -72,6 +73,8 @@ class HttpConversation(Connection):
         self._header_maps = header_maps
         self._session_id: str | None = None
         self._posts: dict[RequestId, anyio.CancelScope] = {}
+        self._unheard: set[RequestId] = set()  # posted, and no status so far
+        self._is_ending = False
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0  # of those on their way, too
         self._senders = 0
@@ -118,6 +121,13 @@ class HttpConversation(Connection):
         """The connection is lost: everything in flight ends with it."""
         self.lose(Loss(fact=fact, restarted=restarted))
 
+    async def end_when_heard(self, fact: str, *, restarted: bool = False) -> None:
+        """The connection is lost, as soon as it is known which requests were not taken."""
+        self._is_ending = True
+        with anyio.move_on_after(_LAST_STATUS_S):
+            await self.wakeup.wait_for(lambda: not self._unheard or self.loss is not None)
+        self.end(fact, restarted=restarted)
+
     # Tasks
 
     def _start(
@@ -144,6 +154,7 @@ class HttpConversation(Connection):
     def _transmit(self, line: bytes, request_id: RequestId, request: OutgoingRequest) -> None:
         # The scope exists before the task runs: it may be taken back before that.
         scope = self._posts[request_id] = anyio.CancelScope()
+        self._unheard.add(request_id)
         self._tasks.start_soon(self._exchange, line, request_id, request, scope)
 
     def _write(self, data: bytes) -> None:
@@ -232,12 +243,21 @@ class HttpConversation(Connection):
             if error is not None:
                 if isinstance(error, Unreachable):
                     self._untaken.add(request_id)
+                self._heard(request_id)
                 await self._see_if_alive(error)
                 if request_id in self._untaken:
                     error = NotTaken(error.fact, hint=error.next_step)
                 self._peer.give_up(request_id, error)
+                self._untaken.discard(request_id)
+        self._heard(request_id)
         if self._posts.get(request_id) is scope:
             del self._posts[request_id]
+
+    def _heard(self, request_id: RequestId) -> None:
+        """There is a status, or there will be none."""
+        self._unheard.discard(request_id)
+        if self._is_ending:
+            self.wakeup.wake()
 
     @abstractmethod
     async def _post(self, line: bytes, request_id: RequestId, request: OutgoingRequest) -> None:
@@ -278,8 +298,14 @@ class HttpConversation(Connection):
         if forgotten:
             if request_id is not None:
                 self._untaken.add(request_id)
-            self.end(f"{self._name} has forgotten the session.", restarted=True)
+            self._start(self._forget, self._failed)
         return forgotten
+
+    async def _forget(self) -> None:
+        await self.end_when_heard(f"{self._name} has forgotten the session.", restarted=True)
+
+    def _failed(self, error: ProxyError) -> None:
+        self.end(f"{self._name} was lost: {error.fact}")
 
     def _take_event(
         self, event: ServerEvent | OversizedEvent, request_id: RequestId | None
