@@ -57,7 +57,7 @@ def journal_page() -> str:
     rows = [f"| `{event.value}` | {event.level} | {event.meaning} |" for event in JournalEvent]
     intro = (
         "The journal is a file of JSON lines for each running proxy. These are the names in the"
-        " field `event`, and the level at which each is written.\n"
+        " field `event`, and the level at which each is usually written.\n"
     )
     head = ["| event | level | meaning |", "|---|---|---|"]
     return "\n".join(["# Journal events\n", NOTICE, intro, *head, *rows, ""])

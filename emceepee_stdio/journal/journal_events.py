@@ -37,12 +37,12 @@ class JournalEvent(StrEnum):
     SERVER_DISCONNECTED = (
         "server_disconnected",
         Level.INFO,
-        "A backend's connection ended, in whichever way; `reason`.",
+        "A backend's connection ended: `reason`. A warning with `exit_code`, `stderr` if it broke.",
     )
     SERVER_RECONNECTING = (
         "server_reconnecting",
         Level.INFO,
-        "A lost backend will be tried again: `attempt`, after `delay_ms`.",
+        "A backend is tried again: `attempt`, after `delay_ms`. A warning after a failed start.",
     )
     SERVER_FAILED = (
         "server_failed",

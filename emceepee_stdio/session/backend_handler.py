@@ -167,7 +167,7 @@ class BackendHandler:
         fact = change.loss.fact if change.loss else f"The connection to {server} was closed."
         session = self._session
         session.add(EventType.SERVER_DISCONNECTED, server=server, data={"reason": fact})
-        self._journal.record(JournalEvent.SERVER_DISCONNECTED, server=server, reason=fact)
+        self._journal_loss(server, change, fact)
         tasks = session.fail_tasks(server, str(change.loss or fact), fact=fact)
         asked = Counter(asked.kind for asked in self._reject(server, change))
         outage = _Outage(
@@ -181,6 +181,19 @@ class BackendHandler:
             self._outages[server] = outage
         self._journal.record(
             JournalEvent.SESSION_SERVER_RECONCILIATION_COMPLETE, server=server, **outage.counts()
+        )
+
+    def _journal_loss(self, server: str, change: PhaseChange, fact: str) -> None:
+        """A warning with its cause, unless it is we who left."""
+        event, loss = JournalEvent.SERVER_DISCONNECTED, change.loss
+        if loss is None or change.phase in (Phase.DISCONNECTED, Phase.CONNECTING):
+            self._journal.record(event, server=server, reason=fact)
+            return
+        if loss.exit_code is None and not loss.tail:  # there is no process
+            self._journal.warning(event, server=server, reason=fact)
+            return
+        self._journal.warning(
+            event, server=server, reason=fact, exit_code=loss.exit_code, stderr=list(loss.tail)
         )
 
     def _reject(self, server: str, change: PhaseChange) -> list[PendingRequest]:
@@ -214,7 +227,9 @@ class BackendHandler:
             data = {} if change.url is None else {"url": self._session.secrets.mask(change.url)}
             record(JournalEvent.SERVER_CONNECTED, server=server, **data)
         elif change.phase is Phase.RECONNECTING:
-            record(
+            was_told = change.previous is Phase.CONNECTED  # with its cause, as a loss
+            write = self._journal.info if was_told else self._journal.warning
+            write(
                 JournalEvent.SERVER_RECONNECTING,
                 server=server,
                 attempt=change.attempt,

@@ -124,10 +124,12 @@ class Around:
         return [kind for kind, _ in self.told()]
 
     def journal(self) -> list[tuple[str, dict[str, Any]]]:
+        return [(line["event"], line["data"]) for line in self.lines()]
+
+    def lines(self) -> list[dict[str, Any]]:
         self.session.journal.close()
         (path,) = self._directory.glob("*.jsonl")
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        return [(line["event"], line["data"]) for line in lines]
+        return [json.loads(line) for line in path.read_text().splitlines()]
 
     def task(self, server: str = "s", tool: str = "build") -> Task:
         return self.tasks.promote(self.tasks.admit(), server=server, tool=tool, now=self.now)
@@ -430,7 +432,7 @@ def test_a_look_into_the_journal_finds_what_happened_to_a_server(around: Around)
     data = [data for _, data in journal]
     assert (data[0]["pid"], data[0]["command"]) == (4711, "run s")
     assert data[1] == {"url": "https://a.example/mcp"}
-    assert data[2] == {"reason": LOSS.fact}
+    assert data[2] == {"reason": LOSS.fact, "exit_code": 3, "stderr": ["oops"]}
     assert data[3] == {"task_id": task.id, "tool": "build", "error": LOSS.fact}
     assert data[4] == {
         "invalidated_tasks": 1,
@@ -444,6 +446,28 @@ def test_a_look_into_the_journal_finds_what_happened_to_a_server(around: Around)
     assert data[8]["attempt"] == 2
     assert "never" in data[9]["error"]
     assert data[10] == {"reason": "The connection to s was closed."}
+
+
+@pytest.mark.parametrize("phase", [Phase.RECONNECTING, Phase.FAILED])
+def test_a_loss_is_a_warning_in_the_journal_with_its_cause(around: Around, phase: Phase):
+    around.change(Phase.CONNECTED, phase, loss=LOSS, error=ServerFailed("gone"))
+    [lost] = [line for line in around.lines() if line["event"] == "server_disconnected"]
+    assert lost["level"] == "warning"
+    assert lost["data"] == {"reason": LOSS.fact, "exit_code": 3, "stderr": ["oops"]}
+
+
+@pytest.mark.parametrize("phase", [Phase.CONNECTING, Phase.DISCONNECTED])
+def test_a_server_that_we_leave_is_no_warning_in_the_journal(around: Around, phase: Phase):
+    around.change(Phase.CONNECTED, phase, loss=Loss(fact="s was removed."))
+    assert {line["level"] for line in around.lines()} == {"info"}
+
+
+def test_a_start_that_failed_is_a_warning_in_the_journal(around: Around):
+    around.change(Phase.CONNECTING, Phase.RECONNECTING, attempt=1, error=ServerFailed("gone"))
+    around.change(Phase.RECONNECTING, Phase.CONNECTED, hello=HELLO)
+    around.change(Phase.CONNECTED, Phase.RECONNECTING, loss=LOSS, error=ServerFailed("gone"))
+    told = [line["level"] for line in around.lines() if line["event"] == "server_reconnecting"]
+    assert told == ["warning", "info"]
 
 
 def test_what_is_secret_is_masked_in_every_event_of_a_loss(around: Around):
