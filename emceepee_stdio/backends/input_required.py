@@ -203,7 +203,7 @@ class MultiRoundTrip:
             raise CallFailed(
                 f"{self._server} asks for input in a way that cannot be read: {error}"
             ) from None
-        if interim.input_requests is None and not _is_there(interim.request_state):
+        if not interim.input_requests and not _is_there(interim.request_state):
             raise CallFailed(f"{self._server} asks for input, but not for what.")
         for request in (interim.input_requests or {}).values():
             if request.method not in _KNOWN:
@@ -253,9 +253,10 @@ def required_urls(error: RemoteError) -> list[Raw] | None:
     if error.error.code != _URL_REQUIRED or error.error.data is None:
         return None
     try:
-        return msgspec.json.decode(error.error.data, type=_Urls).elicitations
+        urls = msgspec.json.decode(error.error.data, type=_Urls).elicitations
     except (msgspec.MsgspecError, RecursionError):
         return None
+    return urls if all("url" in mapping(decoded(url)) for url in urls) else None
 
 
 def _is_there(raw: Raw | UnsetType) -> TypeGuard[Raw]:

@@ -13,6 +13,7 @@ again after a pause that doubles. A refusal by a code that will not change is no
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
@@ -36,6 +37,8 @@ _FOR_GOOD = (METHOD_NOT_FOUND, INVALID_PARAMS, INVALID_REQUEST)
 _ACKNOWLEDGE_TIMEOUT_S = 30.0  # ample for a busy server; after that the stream is taken as open
 _QUIET_S = 0.25  # an old stream that is silent for so long has nothing under way any more
 _MAX_OVERLAP_S = 2.0  # who subscribes waits for it, and some servers are never silent
+_REMEMBERED_MARKS = 100  # of streams that have ended; one that ended long ago tells nothing more
+_MARK_CHARS = 200  # the mark is the id of our request, and that is a number
 _FIRST_PAUSE_S = 1.0  # a broken stream is often a restart of the server, over within a second
 _MAX_PAUSE_S = 60.0  # the subscription is worth one request per minute
 
@@ -75,7 +78,7 @@ class SubscriptionStream:
         self._on_gap = on_gap
         self._stream: _Stream | None = None
         self._opening: _Stream | None = None
-        self._ended_marks: list[Mark | None] = []
+        self._ended_marks: deque[Mark | None] = deque(maxlen=_REMEMBERED_MARKS)
         self.failure: ProxyError | None = None
         self._revision = 1
         self._answered_revision = 0
@@ -114,7 +117,7 @@ class SubscriptionStream:
         if stream is None or stream.granted is not None:
             return
         stream.granted = mapping(mapping(decoded(rest)).get("notifications"))
-        stream.mark = mark
+        stream.mark = None if isinstance(mark, str) and len(mark) > _MARK_CHARS else mark
         self._connection.wakeup.wake()
 
     def hears(self, mark: Mark) -> bool:

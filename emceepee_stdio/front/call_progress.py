@@ -5,10 +5,11 @@ What a server tells after its call became a task is noted with the task.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Annotated
 
 import msgspec
 from anyio.abc import TaskGroup
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import Raw
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.front.heartbeats import Heartbeats, Progress
@@ -20,6 +21,8 @@ from emceepee_stdio.wire.peer import Peer
 __all__ = ["CallProgress"]
 
 _UNREAD_BYTES = 1 << 20  # that wait for the client; thousands of progress messages
+_INT64 = msgspec.Meta(ge=-(2**63), le=2**63 - 1)  # no client reads more digits
+_FINITE = msgspec.Meta(ge=-1e300, le=1e300)  # a heartbeat can still add to it
 _MESSAGE_CHARS = 2_000  # of one message: a line for a person to read
 
 
@@ -27,9 +30,9 @@ class _Told(msgspec.Struct, omit_defaults=True):
     """The params of a progress notification."""
 
     token: int | str = msgspec.field(name="progressToken")
-    progress: int | float
-    total: int | float | UnsetType = UNSET
-    message: str | UnsetType = UNSET
+    progress: Annotated[int, _INT64] | Annotated[float, _FINITE]
+    total: Annotated[int, _INT64] | Annotated[float, _FINITE] | None = None
+    message: str | None = None
 
 
 _read = msgspec.json.Decoder(_Told).decode
@@ -81,9 +84,8 @@ class CallProgress:
         if call.token is None or self._unread() > _UNREAD_BYTES:
             return  # the client does not keep up; later progress says more than this
         told.token = call.token
-        total = None if told.total is UNSET else told.total
-        told.progress = self._heartbeats.told(call, Progress(told.progress, total)).value
-        if told.message is not UNSET and len(told.message) > _MESSAGE_CHARS:
+        told.progress = self._heartbeats.told(call, Progress(told.progress, told.total)).value
+        if told.message is not None and len(told.message) > _MESSAGE_CHARS:
             cut = f" … (cut from {len(told.message)} characters)"
             told.message = told.message[:_MESSAGE_CHARS] + cut
         self._peer.notify("notifications/progress", to_json(told))
@@ -91,6 +93,5 @@ class CallProgress:
     def _beat(self, call: Call, progress: Progress) -> None:
         if call.token is None or self._unread() > _UNREAD_BYTES:
             return
-        total = UNSET if progress.total is None else progress.total
-        told = _Told(token=call.token, progress=progress.value, total=total)
+        told = _Told(token=call.token, progress=progress.value, total=progress.total)
         self._peer.notify("notifications/progress", to_json(told))

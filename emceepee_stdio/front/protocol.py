@@ -41,6 +41,7 @@ LEAVES_OPEN = frozenset({"initialize", "server/discover", "ping"})
 
 IDENTITY = {"name": "emceepee", "version": __version__}
 _CAPABILITIES: dict[str, object] = {"tools": {}, "resources": {}}
+_SHOWN_CHARS = 200  # of what the client asked for; every name that we know is shorter
 _TOOLS_TTL_MS = 3_600_000  # the tools never change while the process lives
 
 INSTRUCTIONS = """\
@@ -125,10 +126,13 @@ class Protocol:
             return _json(self._initialize(params))
         if modern and (refused := self.check(meta)):
             return refused
-        if method in ("tools/call", "resources/read", "subscriptions/listen") and (
-            modern or method != "subscriptions/listen"
-        ):
+        if method in ("tools/call", "resources/read"):
             return None
+        if modern and method == "subscriptions/listen":
+            wanted = isinstance(params.get("notifications"), dict)
+            return None if wanted else Refused(INVALID_PARAMS, "notifications must be an object")
+        if method.endswith("/list") and params.get("cursor"):
+            return Refused(INVALID_PARAMS, "Unknown cursor: every list has one page")
         return self._modern(method) if modern else self._legacy(method)
 
     def check(self, meta: Mapping[str, object]) -> Refused | None:
@@ -138,7 +142,7 @@ class Protocol:
             return Refused(
                 UNSUPPORTED_VERSION,
                 f"Unsupported protocol version; supported is {MODERN_VERSION}",
-                {"supported": [MODERN_VERSION], "requested": str(version)},
+                {"supported": [MODERN_VERSION], "requested": _shown(version)},
             )
         if not isinstance(meta.get(CLIENT_CAPABILITIES), dict):
             return Refused(INVALID_PARAMS, f"_meta lacks {CLIENT_CAPABILITIES}")
@@ -183,7 +187,7 @@ class Protocol:
             case "server/discover":
                 return Refused(INVALID_PARAMS, f"_meta lacks {PROTOCOL_VERSION}")
             case _:
-                return Refused(METHOD_NOT_FOUND, f"Method not found: {method}")
+                return Refused(METHOD_NOT_FOUND, f"Method not found: {_shown(method)}")
 
     def _modern(self, method: str) -> bytes | Refused:
         match method:
@@ -201,13 +205,18 @@ class Protocol:
             case "resources/templates/list":
                 return _cacheable(_json({"resourceTemplates": _TEMPLATES}))
             case _:
-                return Refused(METHOD_NOT_FOUND, f"Method not found: {method}")
+                return Refused(METHOD_NOT_FOUND, f"Method not found: {_shown(method)}")
 
 
 def fills_forms(capabilities: Mapping[str, object]) -> bool:
     """Whether a client lets its person fill in forms; one that names only URLs does not."""
     declared = capabilities.get("elicitation")
     return isinstance(declared, dict) and (not declared or "form" in declared)
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else _json(value).decode()
+    return text[:_SHOWN_CHARS]
 
 
 def _cacheable(body: bytes, *, ttl_ms: int = _TOOLS_TTL_MS) -> bytes:

@@ -1,50 +1,75 @@
 """Content blocks as the protocol has them: what is one, and what to show of what is none.
 
 Blocks are checked where they lie and passed on as the bytes that they were. Clients refuse a whole
-result of which one block is none: that one becomes a text that says so.
+result of which one block is none: that one becomes a text that says so. Of a block that is one but
+for something beside its content (a null, annotations of another shape), that is left out.
 """
 
+from collections.abc import Callable
+from typing import Annotated
+
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Meta, Raw, UnsetType
 
 from emceepee_stdio.wire.codec import to_json
 
 __all__ = ["mended", "sampled_problem", "text_block"]
 
-
+_BESIDE_BLOCK = {"annotations", "_meta", "title", "description", "mimeType", "size"}
+_BESIDE_CONTENTS = {"_meta", "mimeType"}
 _MENDED_COMMAS = 10_000  # so many blocks at most are mended one by one: tens of milliseconds
 
 
-class _Text(msgspec.Struct, tag="text", tag_field="type", gc=False):
+class _Object(msgspec.Struct, gc=False):
+    """Any object: what it holds is passed over, however much it is."""
+
+
+class _Annotations(msgspec.Struct, rename="camel", gc=False):
+    priority: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
+    last_modified: str | UnsetType = UNSET
+
+
+class _Base(msgspec.Struct, kw_only=True, rename="camel", tag_field="type", gc=False):
+    annotations: _Annotations | UnsetType = UNSET
+    meta: _Object | UnsetType = msgspec.field(name="_meta", default=UNSET)
+
+
+class _Text(_Base, tag="text"):
     text: str
 
 
-class _Image(msgspec.Struct, tag="image", tag_field="type", rename="camel", gc=False):
+class _Image(_Base, tag="image"):
     data: str
     mime_type: str
 
 
-class _Audio(msgspec.Struct, tag="audio", tag_field="type", rename="camel", gc=False):
+class _Audio(_Base, tag="audio"):
     data: str
     mime_type: str
 
 
-class _ResourceLink(msgspec.Struct, tag="resource_link", tag_field="type", gc=False):
+class _ResourceLink(_Base, tag="resource_link"):
     uri: str
     name: str
+    title: str | UnsetType = UNSET
+    description: str | UnsetType = UNSET
+    mime_type: str | UnsetType = UNSET
+    size: int | UnsetType = UNSET
 
 
-class _Contents(msgspec.Struct, gc=False):
+class _Contents(msgspec.Struct, rename="camel", gc=False):
     uri: str
     text: str | UnsetType = UNSET
     blob: str | UnsetType = UNSET
+    mime_type: str | UnsetType = UNSET
+    meta: _Object | UnsetType = msgspec.field(name="_meta", default=UNSET)
 
     def __post_init__(self) -> None:
         if self.text is UNSET and self.blob is UNSET:
             raise ValueError("Object has neither `text` nor `blob`")
 
 
-class _Resource(msgspec.Struct, tag="resource", tag_field="type", gc=False):
+class _Resource(_Base, tag="resource"):
     resource: _Contents
 
 
@@ -68,6 +93,8 @@ _read_block = msgspec.json.Decoder(_Block).decode
 _read_blocks = msgspec.json.Decoder(list[_Block]).decode
 _read_sampled = msgspec.json.Decoder(_Sampled).decode
 _read_list = msgspec.json.Decoder(list[Raw]).decode
+_read_contents = msgspec.json.Decoder(_Contents).decode
+_read_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def text_block(text: str) -> bytes:
@@ -82,9 +109,10 @@ def mended(content: bytes) -> bytes:
     try:
         _read_blocks(content)
     except msgspec.MsgspecError as error:
-        if content.count(b",") > _MENDED_COMMAS:
+        if content.count(b",") <= _MENDED_COMMAS:
+            return b",".join(map(_mended_block, _read_list(content)))
+        if not any(f".{name}" in str(error) for name in _BESIDE_BLOCK):
             return _said_so(content, error)
-        return b",".join(map(_mended_block, _read_list(content)))
     return content[1:-1].strip()
 
 
@@ -103,10 +131,44 @@ def _mended_block(raw: Raw) -> bytes:
     try:
         _read_block(raw)
     except msgspec.MsgspecError as error:
-        return _said_so(bytes(raw), error)
+        return _trimmed_block(raw) or _said_so(bytes(raw), error)
     return bytes(raw)
 
 
 def _said_so(raw: bytes, error: msgspec.MsgspecError) -> bytes:
     shown = raw.decode(errors="replace")
     return text_block(f"The server sent something that is no content block ({error}): {shown}")
+
+
+def _trimmed_block(raw: Raw) -> bytes | None:
+    """The block without what is wrong beside its content; None where the content is."""
+    try:
+        fields = _read_fields(raw)
+        if "resource" in fields:
+            contents = _read_fields(fields["resource"])
+            fields["resource"] = _trimmed(contents, _BESIDE_CONTENTS, _read_contents)
+        return bytes(_trimmed(fields, _BESIDE_BLOCK, _read_block))
+    except msgspec.MsgspecError:
+        return None
+
+
+def _trimmed(fields: dict[str, Raw], beside: set[str], read: Callable[[bytes], object]) -> Raw:
+    """Each field that is beside the content is kept if it is valid there."""
+    content = {key: value for key, value in fields.items() if key not in beside}
+    if "mimeType" in fields and not _reads(content, read):
+        content["mimeType"] = fields["mimeType"]  # of an image it is no side issue
+    read(to_json(content))
+    kept = {
+        key: value
+        for key, value in fields.items()
+        if key in content or _reads({**content, key: value}, read)
+    }
+    return Raw(to_json(kept))
+
+
+def _reads(fields: dict[str, Raw], read: Callable[[bytes], object]) -> bool:
+    try:
+        read(to_json(fields))
+    except msgspec.MsgspecError:
+        return False
+    return True

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import Raw
 
-from emceepee_stdio.backends.result_types import task_refused
+from emceepee_stdio.backends.result_types import COMPLETE, task_refused, type_refused
 from emceepee_stdio.errors import CallFailed, ProxyError
 from emceepee_stdio.session.content_blocks import mended, text_block
 from emceepee_stdio.session.server_text import attributed, attributed_text
@@ -21,6 +21,7 @@ _COMPARED_BYTES = 4 << 20  # reading more keeps others waiting; what is larger i
 _COMPARED_COMMAS = 100_000  # each may stand for a value, which takes 60 bytes of memory
 _EXCERPT_BYTES = 500  # shows what came instead of a tool result
 _NULL = Raw(b"null")
+_BESIDE_CONTENT = {"_meta", "isError", "resultType"}
 
 
 class _Result(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -28,6 +29,7 @@ class _Result(msgspec.Struct, rename="camel", omit_defaults=True):
     task: Raw | msgspec.UnsetType = msgspec.UNSET
     structured_content: Raw | msgspec.UnsetType = msgspec.UNSET
     is_error: object = False
+    result_type: object = None
     meta: Raw | msgspec.UnsetType = msgspec.field(name="_meta", default=msgspec.UNSET)
 
 
@@ -49,6 +51,7 @@ class _TextOfBlock(msgspec.Struct):
 _read_texts = msgspec.json.Decoder(list[_TextOfBlock]).decode
 _read_text_contents = msgspec.json.Decoder(_TextContents).decode
 _read_result = msgspec.json.Decoder(_Result).decode
+_read_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +105,10 @@ class Reply:
         except msgspec.MsgspecError:
             shown = bytes(memoryview(result)[:_EXCERPT_BYTES]).decode(errors="replace")
             raise CallFailed(f"{server} gave a result that is no tool result: {shown}") from None
-        if parts.content is msgspec.UNSET and parts.task is not msgspec.UNSET:
-            raise task_refused(server, parts.task)
         if parts.structured_content is not msgspec.UNSET:
             content = _with_structured(content, parts.structured_content)
+        elif parts.content is msgspec.UNSET:
+            content = _without_content(result, parts, server=server)
         return cls(
             content=attributed(content),
             is_error=parts.is_error is True,
@@ -141,6 +144,17 @@ def _inside(content: Raw | msgspec.UnsetType, *, server: str) -> bytes:
     if not raw.startswith(b"["):
         raise CallFailed(f"{server} gave a result whose content is no list of blocks.")
     return mended(raw)
+
+
+def _without_content(result: Raw, parts: _Result, *, server: str) -> bytes:
+    """What came in place of content must not look like a success without a word."""
+    if parts.task is not msgspec.UNSET:
+        raise task_refused(server, parts.task)
+    if parts.result_type not in (None, COMPLETE):
+        raise type_refused(server, parts.result_type, result)
+    if not _read_keys(result).keys() - _BESIDE_CONTENT:
+        return b""
+    return text_block(f"The server sent a result without content: {bytes(result).decode()}")
 
 
 def _with_structured(content: bytes, structured: Raw) -> bytes:

@@ -188,8 +188,9 @@ def _read_error(raw: Raw) -> RpcError:
         error = _decode_error(raw)
     except msgspec.MsgspecError:
         shown = bytes(raw)[:_ERROR_SHOWN_BYTES].decode(errors="replace")
-        return RpcError(INTERNAL_ERROR, f"an error of unknown shape: {shown}", raw)
-    return RpcError(error.code, error.message, None if error.data is UNSET else error.data)
+        return RpcError(INTERNAL_ERROR, f"an error of unknown shape: {shown}")
+    data = None if error.data is UNSET or error.data == _NULL else error.data
+    return RpcError(error.code, error.message, data)
 
 
 def _decode_with_care(line: bytes, *, strict: bool) -> list[Message]:
@@ -219,6 +220,8 @@ def _decode_batch(line: bytes, *, strict: bool) -> list[Message]:
             parts = _decode_parts(to_json(_loads(line) if len(line) <= _CARE_BYTES else None))
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return [Noise(_shown(line))]
+    if not parts:
+        return [Malformed(None, INVALID_REQUEST, "a batch holds no message")]
     if len(parts) > _BATCH_MESSAGES:
         return [Noise(f"a batch of {len(parts)} messages was dropped: {_shown(line)[:200]}")]
     return [message for part in parts for message in _decode_part(part, strict=strict)]

@@ -183,6 +183,7 @@ async def test_what_the_protocol_forbids_is_refused_by_its_code(
         assert await code("resources/read", {"uri": []}) == -32602
         if modern:
             assert await code("ping") == -32601
+            assert await code("subscriptions/listen") == -32602
         else:
             assert await code("subscriptions/listen", {"notifications": {}}) == -32601
             assert await code("server/discover") == -32602
@@ -234,6 +235,7 @@ async def test_garbage_is_answered_and_the_connection_lives(
         assert await complaint(b'{"jsonrpc":"2.0","id":null,"method":"ping"}\n') == -32600
         assert await complaint(b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}\n') == -32600
         assert await complaint(b"[1]\n") == -32600
+        assert await complaint(b"[]\n") == -32600
         assert await complaint(b"{}\n") == -32600
         await client.send(b"\n\r\n  \n")
         for broken in ({"id": "x1", "method": "ping"}, {"jsonrpc": "1.0", "id": "x2"}):

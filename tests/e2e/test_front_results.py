@@ -70,6 +70,7 @@ async def test_a_result_passes_through_untouched_and_alone(
 TASK = {"taskId": "k-7", "status": "working"}
 UNFINISHED = [
     ("legacy", {"task": TASK}, "not_supported", '"k-7"'),
+    ("legacy", {"resultType": "novel", "handle": "h-7"}, "call_failed", '"h-7"'),
     ("modern", {"resultType": "task", **TASK}, "not_supported", '"k-7"'),
     ("modern", {"resultType": "novel", "handle": "h-7"}, "call_failed", '"novel"'),
     ("modern", {"resultType": 7, "content": []}, "call_failed", "result type 7"),

@@ -195,6 +195,7 @@ async def test_more_rounds_than_allowed_end_the_call_before_the_next_question() 
     [
         ({"resultType": "input_required"}, "not for what"),
         ({"resultType": "input_required", "requestState": None}, "not for what"),
+        ({"resultType": "input_required", "inputRequests": {}}, "not for what"),
         ({"resultType": "input_required", "inputRequests": 7}, "cannot be read"),
         ({"resultType": "input_required", "inputRequests": {"a": {}}}, "cannot be read"),
         ({"resultType": "input_required", "inputRequests": {"a": {"method": "x/y"}}}, "x/y"),
@@ -428,7 +429,13 @@ async def test_a_loss_during_the_visit_ends_the_call() -> None:
     assert anyio.current_time() - table.began == pytest.approx(0)
 
 
-@pytest.mark.parametrize("data", [None, b"7", b"{}", b'{"elicitations":7}', b"[[["])
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(None, b"7", b"{}", b'{"elicitations":7}', b"[[["),
+        *(b'{"elicitations":[7]}', b'{"elicitations":[{"message":"Your password?"}]}'),
+    ],
+)
 def test_only_a_list_of_urls_is_one(data: bytes | None) -> None:
     raw = None if data is None else Raw(data)
     assert required_urls(RemoteError("server", RpcError(-32042, "x", raw))) is None

@@ -232,6 +232,36 @@ async def test_the_late_words_of_a_stream_that_has_ended_are_not_heard() -> None
         assert [desk.subscriptions.hears(mark) for mark in (1, 2)] == [False, True]
 
 
+async def test_a_server_that_ends_every_stream_is_not_remembered_for_all_of_them() -> None:
+    desk = Desk()
+    async with desk.connected():
+        for _ in range(150):
+            await anyio.sleep(100)
+            desk.server.end_all()
+        await anyio.sleep(100)
+        assert len(desk.server.listens) == 151
+        assert [desk.subscriptions.hears(mark) for mark in (1, 50, 51, 150, 151)] == [
+            *(True, True, False, False, True)
+        ]
+
+
+async def test_a_mark_that_is_no_id_of_ours_is_not_kept() -> None:
+    desk = Desk()
+    long = "x" * 1_000
+    async with desk.connected() as connection:
+        desk.server.mode = "silent"
+        await anyio.wait_all_tasks_blocked()
+        connection.tell(
+            ACKNOWLEDGED, {"notifications": {"toolsListChanged": True}, "_meta": {MARK: long}}
+        )
+        await anyio.sleep(1)
+        desk.server.mode = "grants"
+        desk.server.end_all()
+        await anyio.sleep(100)
+        assert desk.subscriptions.tells_changes(Kind.TOOLS)
+        assert desk.subscriptions.hears(long)
+
+
 async def test_wishes_at_the_same_time_are_all_granted() -> None:
     desk = Desk()
     async with desk.connected() as connection, anyio.create_task_group() as tasks:

@@ -98,10 +98,18 @@ def test_what_needs_the_session_is_left_to_it(method: str, *, modern: bool) -> N
 
 
 def test_a_stream_of_changes_exists_in_the_modern_era_only() -> None:
-    assert Protocol().answer("subscriptions/listen", {"_meta": ENVELOPE}) is None
-    refused = Protocol().answer("subscriptions/listen", {})
+    wanted = {"notifications": {}}
+    assert Protocol().answer("subscriptions/listen", {**wanted, "_meta": ENVELOPE}) is None
+    refused = Protocol().answer("subscriptions/listen", wanted)
     assert isinstance(refused, Refused)
     assert refused.code == -32601
+
+
+@pytest.mark.parametrize("wanted", [{}, {"notifications": None}, {"notifications": ["tools"]}])
+def test_a_stream_of_nothing_is_refused(wanted: dict[str, Any]) -> None:
+    refused = Protocol().answer("subscriptions/listen", {**wanted, "_meta": ENVELOPE})
+    assert isinstance(refused, Refused)
+    assert refused.code == -32602
 
 
 @pytest.mark.parametrize(
@@ -113,6 +121,7 @@ def test_a_stream_of_changes_exists_in_the_modern_era_only() -> None:
         ("server/discover", {}, -32602),
         ("tools/list", {**ENVELOPE, PROTOCOL_VERSION: "2027-01-01"}, -32022),
         ("tools/call", {**ENVELOPE, PROTOCOL_VERSION: 7}, -32022),
+        ("tools/list", {**ENVELOPE, PROTOCOL_VERSION: None}, -32022),
         ("tools/list", {PROTOCOL_VERSION: MODERN_VERSION}, -32602),
         ("tools/call", {**ENVELOPE, CLIENT_CAPABILITIES: None}, -32602),
     ],
@@ -124,11 +133,26 @@ def test_refusals_have_their_codes(method: str, meta: dict[str, Any], code: int)
     if code == -32022:
         assert answer.data == {
             "supported": [MODERN_VERSION],
-            "requested": str(meta[PROTOCOL_VERSION]),
+            "requested": {None: "null", 7: "7"}.get(meta[PROTOCOL_VERSION], "2027-01-01"),
         }
 
 
-@pytest.mark.parametrize("params", [{"_meta": None}, {"_meta": []}, {"_meta": "x"}, {"cursor": 1}])
+@pytest.mark.parametrize("method", ["tools/list", "resources/list", "resources/templates/list"])
+@pytest.mark.parametrize("meta", [{}, ENVELOPE])
+def test_a_cursor_that_we_never_gave_is_refused(method: str, meta: dict[str, Any]) -> None:
+    refused = Protocol().answer(method, {"cursor": "2", "_meta": meta})
+    assert isinstance(refused, Refused)
+    assert refused.code == -32602
+    assert isinstance(Protocol().answer(method, {"cursor": None, "_meta": meta}), bytes)
+
+
+def test_what_was_asked_for_is_not_repeated_whole() -> None:
+    refused = Protocol().answer("m" * 5_000, {})
+    assert isinstance(refused, Refused)
+    assert len(refused.message) < 300
+
+
+@pytest.mark.parametrize("params", [{"_meta": None}, {"_meta": []}, {"_meta": "x"}, {"more": 1}])
 def test_an_odd_envelope_is_as_good_as_none(params: dict[str, Any]) -> None:
     assert isinstance(Protocol().answer("tools/list", params), bytes)
 

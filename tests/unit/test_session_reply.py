@@ -62,6 +62,34 @@ def test_what_is_no_block_is_told_as_text_and_the_others_stay_as_they_are(bad: s
     assert reply.content.startswith(good.encode())
 
 
+IMAGE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
+LINK = {"type": "resource_link", "uri": "x://1", "name": "n"}
+HELD = {"uri": "x://1", "text": "x"}
+
+
+@pytest.mark.parametrize(
+    ("block", "wrong"),
+    [
+        (text("x"), {"annotations": None}),
+        (text("x"), {"annotations": {"priority": "high"}, "_meta": 7}),
+        ({**text("x"), "_meta": {"k": 1}}, {"annotations": []}),
+        ({**IMAGE, "annotations": {"priority": 0.5}}, {"_meta": None}),
+        ({**LINK, "title": "T", "size": 3}, {"description": None, "_meta": 7}),
+        ({**LINK, "mimeType": "a/b"}, {"size": "large"}),
+    ],
+)
+def test_what_is_wrong_beside_the_content_of_a_block_is_left_out(
+    block: dict[str, Any], wrong: dict[str, Any]
+) -> None:
+    assert passed({"content": [{**block, **wrong}, text("y")]})[0] == [block, text("y")]
+    methods.validate_server_result("tools/call", "2025-11-25", {"content": [block]})
+
+
+def test_what_is_wrong_beside_the_contents_of_a_resource_is_left_out() -> None:
+    block = {"type": "resource", "resource": {**HELD, "mimeType": None, "_meta": []}}
+    assert passed({"content": [block]})[0] == [{"type": "resource", "resource": HELD}]
+
+
 @pytest.mark.parametrize("content", ["[]", "[ ]", "null"])
 def test_no_content_is_none(content: str) -> None:
     assert passed(f'{{"content":{content}}}')[0] == []
@@ -154,6 +182,20 @@ def test_a_task_in_place_of_a_result_is_not_supported() -> None:
     with pytest.raises(NotSupported, match='"k"'):
         passed({"task": {"taskId": "k"}})
     assert passed({"task": {}, "content": [text("x")]})[0] == [text("x")]
+
+
+def test_a_result_of_another_type_is_never_an_empty_success() -> None:
+    with pytest.raises(CallFailed, match='"input_required"'):
+        passed({"resultType": "input_required", "inputRequests": {}})
+    with pytest.raises(NotSupported, match='"k"'):
+        passed({"resultType": "task", "taskId": "k"})
+    assert passed({"resultType": "complete", "_meta": {}, "isError": False})[0] == []
+
+
+def test_a_result_without_content_is_told_with_what_it_holds() -> None:
+    [block] = passed('{"toolResult": {"n": 1}}')[0]
+    assert block == text('The server sent a result without content: {"toolResult": {"n": 1}}')
+    assert passed({"toolResult": 1, "content": []})[0] == []
 
 
 def nested(depth: int) -> str:

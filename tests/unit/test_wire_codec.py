@@ -229,8 +229,9 @@ def test_a_batch_within_a_batch_is_malformed_and_its_neighbours_are_not():
     assert messages[1:] == [Response(2, Raw(b"2"))]
 
 
-def test_an_empty_batch_says_nothing():
-    assert decode(b"[]") == decode(b" [ ] ") == []
+def test_an_empty_batch_is_malformed():
+    [message] = decode(b"[]")
+    assert message == decode(b" [ ] ")[0] == Malformed(None, -32600, "a batch holds no message")
 
 
 def test_a_batch_that_is_slightly_off_is_repaired():
