@@ -1,6 +1,7 @@
 """Requests of ours to the client: asked on the same wire, answered whenever the client does."""
 
 import math
+from collections.abc import Mapping
 
 from anyio.abc import TaskGroup
 from msgspec import Raw
@@ -47,6 +48,9 @@ class ClientRequests(Sender):
             self._ticker.look(request.deadline)
         self._peer.write(line)
         return lambda: self._peer.cancel(request_id)
+
+    def notify(self, method: str, params: Mapping[str, object]) -> None:
+        self._peer.notify(method, to_json(params))
 
 
 def _ignored(_error: Exception) -> None:

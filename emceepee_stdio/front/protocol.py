@@ -30,6 +30,7 @@ __all__ = [
     "LEAVES_OPEN",
     "Protocol",
     "Refused",
+    "elicitation_modes",
     "fills_forms",
 ]
 
@@ -38,6 +39,10 @@ INVALID_PARAMS = -32602
 
 # What a client may ask that only looks whether we are there.
 LEAVES_OPEN = frozenset({"initialize", "server/discover", "ping"})
+
+_FORMS = frozenset({"form"})
+_MODES = frozenset({"form", "url"})
+_NO_MODES: frozenset[str] = frozenset()
 
 IDENTITY = {"name": "emceepee", "version": __version__}
 _CAPABILITIES: dict[str, object] = {"tools": {}, "resources": {}}
@@ -113,6 +118,7 @@ class Protocol:
         self.fills_forms = False
         self.offers_roots = False  # whether it can be asked for them by a request
         self.modern_roots = False  # whether it can be asked for them by an answer
+        self.modes = _NO_MODES  # in which a client of the handshake era can ask its person
         self.word = os.urandom(_WORD_BYTES).hex()
 
     def __repr__(self) -> str:
@@ -154,7 +160,8 @@ class Protocol:
         """Their version if we know it, else our newest of this era."""
         wanted = params.get("protocolVersion")
         self.version = str(wanted) if wanted in LEGACY_VERSIONS else LEGACY_VERSIONS[0]
-        self.fills_forms = fills_forms(mapping(params.get("capabilities")))
+        self.modes = elicitation_modes(mapping(params.get("capabilities")))
+        self.fills_forms = "form" in self.modes
         self.offers_roots = "roots" in mapping(params.get("capabilities"))
         self._meet(params.get("clientInfo"))
         return {
@@ -208,10 +215,17 @@ class Protocol:
                 return Refused(METHOD_NOT_FOUND, f"Method not found: {_shown(method)}")
 
 
+def elicitation_modes(capabilities: Mapping[str, object]) -> frozenset[str]:
+    """What a client can ask its person: `form`, which it need not name if it is all, and `url`."""
+    if not isinstance(capabilities.get("elicitation"), dict):
+        return _NO_MODES
+    declared = mapping(capabilities.get("elicitation"))
+    return _MODES.intersection(declared) if declared else _FORMS
+
+
 def fills_forms(capabilities: Mapping[str, object]) -> bool:
     """Whether a client lets its person fill in forms; one that names only URLs does not."""
-    declared = capabilities.get("elicitation")
-    return isinstance(declared, dict) and (not declared or "form" in declared)
+    return "form" in elicitation_modes(capabilities)
 
 
 def _shown(value: object) -> str:

@@ -19,6 +19,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from emceepee_stdio.errors import CallFailed, InvalidArguments, ProxyError
 from emceepee_stdio.front.call_progress import CallProgress
+from emceepee_stdio.front.carried_questions import CallLine
 from emceepee_stdio.front.client_profile import ceiling_s, profile_of
 from emceepee_stdio.front.client_requests import ClientRequests
 from emceepee_stdio.front.consent import (
@@ -28,12 +29,19 @@ from emceepee_stdio.front.consent import (
     InputRequiredConsent,
     StateSigner,
 )
-from emceepee_stdio.front.protocol import IDENTITY, Protocol, Refused, fills_forms
+from emceepee_stdio.front.protocol import (
+    IDENTITY,
+    Protocol,
+    Refused,
+    elicitation_modes,
+    fills_forms,
+)
+from emceepee_stdio.front.question_dialogue import QuestionDialogue
 from emceepee_stdio.front.render import render
 from emceepee_stdio.front.roots_requests import RootsRequests
 from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.json_values import mapping
-from emceepee_stdio.session.client_calls import Call, Consent, InputRequired, Work
+from emceepee_stdio.session.client_calls import Call, ClientRequest, Consent, InputRequired, Work
 from emceepee_stdio.session.large_results import fitted
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
@@ -135,8 +143,13 @@ class ToolCalls:
             unread=lambda: self._queued() - self._written,
         )
         self._seals = StateSigner(runtime.clock)
+        client = ClientRequests(peer, runtime.clock)
+        line = CallLine(calls=self._calls, bind=self._bind, ask_back=self._ask_back)
+        dialogue = QuestionDialogue(runtime, protocol, client, line, tasks=tasks)
+        runtime.session.routing.dialogue = dialogue
+        self._around = dialogue.carried.around
         self._questions = ConsentRequests(
-            ClientRequests(peer, runtime.clock),
+            client,
             runtime.clock,
             tasks,
             within=runtime.settings.timeouts.client_request_ms / 1000,
@@ -197,12 +210,28 @@ class ToolCalls:
         work: Work = partial(tool.call, self._runtime, arguments, call)
         if modern and self._protocol.modern_roots:
             work = partial(self._with_roots, work, asked)
+        if modern and meta is not None:
+            call.request = ClientRequest(
+                id=request.id,
+                tool=asked.name,
+                arguments=arguments,
+                modes=elicitation_modes(mapping(meta.capabilities)),
+                token=call.token,
+            )
+            work = self._around(work, call.request, asked.state, asked.responses)
         if self._protocol.word.encode() in bytes(request.params or b""):
             work = _refuse_the_word
         if not self._runtime.configured.is_known:
             work = partial(self._once_known, work)
         self._proceed(call, work)
         return None
+
+    def _bind(self, request: ClientRequest, call: Call) -> None:
+        """From now on the call answers this request."""
+        self._calls[request.id] = call
+        if request.token is not None:
+            self._progress.begin(call, request.token)
+        call.answer = partial(self._answer, request.id, call, True)  # noqa: FBT003 - see _answer
 
     def check(self, meta: Meta | None) -> tuple[bool, Refused | None]:
         """Whether a request is of the modern era, and if so whether it may be served."""
@@ -263,7 +292,9 @@ class ToolCalls:
 
     def _fail(self, call: Call, error: Exception) -> None:
         if isinstance(error, InputRequired):
-            self._ask_back(call, error)
+            self._session.abandon(call)
+            for request_id in [name for name, other in self._calls.items() if other is call]:
+                self._ask_back(request_id, error)
         elif isinstance(error, ProxyError):
             self._session.fail(call, error)
         else:
@@ -301,20 +332,17 @@ class ToolCalls:
             for lease in leases:
                 self._session.events.release(lease)
 
-    def _ask_back(self, call: Call, question: InputRequired) -> None:
+    def _ask_back(self, request_id: RequestId, question: InputRequired) -> None:
         """Only calls of the modern era come to this: the question is their result."""
-        self._session.abandon(call)
         body = {
             "resultType": "input_required",
             "inputRequests": question.requests,
             "requestState": question.state,
             "_meta": {SERVER_INFO: Raw(self._identity)},
         }
-        for request_id, waiting in list(self._calls.items()):
-            if waiting is call:
-                del self._calls[request_id]
-                self._progress.end(call)
-                self._peer.answer(request_id, to_json(body))
+        if call := self._calls.pop(request_id, None):
+            self._progress.end(call)
+        self._peer.answer(request_id, to_json(body))
         self._answered.set()
 
     def unexpected(self, error: Exception, what: str = "a request") -> ProxyError:

@@ -56,14 +56,9 @@ from emceepee_stdio.wire.codec import to_json
 __all__ = ["BackendHandler"]
 
 _LOG_LINE_CHARS = 16_384  # of one log message, as of a line on stderr; masking it stays short
+_VISITED = "notifications/elicitation/complete"
 _LOGGER_CHARS = 1_000  # the name of a logger is a word
 _MOST_KEYS = 1_000  # sources that are in the middle of a private key; the one silent longest goes
-
-_REQUEST_EVENTS = {
-    RequestKind.ELICITATION: EventType.ELICITATION_REQUEST,
-    RequestKind.SAMPLING: EventType.SAMPLING_REQUEST,
-}
-
 
 _LEAVING = "The connection is being closed: there will be no answer."
 
@@ -205,7 +200,7 @@ class BackendHandler:
         for asked in rejected:
             if removed or change.phase is Phase.CONNECTING:
                 session.questions.refuse(asked, _LEAVING)
-            session.tell_closed(asked)
+            session.routing.closed(asked)
         return rejected
 
     def _attempt_failed(self, server: str, event: AttemptFailed) -> None:
@@ -260,6 +255,8 @@ class BackendHandler:
 
     def _notification(self, server: str, event: ServerNotification) -> None:
         session, method, params = self._session, cut_name(event.method), event.params
+        if method == _VISITED:
+            session.routing.visited(server, fields_of(params).get("elicitationId"))
         kept = Notified(
             server=server,
             method=method,
@@ -336,12 +333,11 @@ class BackendHandler:
             request_id=asked.id,
             kind=asked.kind.value,
         )
-        session.add(_REQUEST_EVENTS[asked.kind], server=server, data={"request_id": asked.id})
-        session.make_way(asked, question.call)
+        session.routing.put(asked)
 
     def _withdrawn(self, key: object) -> None:
         if closed := self._session.questions.withdraw(key, now=self._session.clock.now()):
-            self._session.tell_closed(closed)
+            self._session.routing.closed(closed)
 
 
 def _introduction(change: PhaseChange) -> dict[str, object]:

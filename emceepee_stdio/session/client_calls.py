@@ -11,16 +11,19 @@ from enum import Enum, auto
 from typing import Protocol
 
 import anyio
+import msgspec
 from msgspec import Raw
 
 from emceepee_stdio.backends.base import Cancel
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.state import Lease, Slot
+from emceepee_stdio.wire.codec import RequestId
 
 __all__ = [
     "WHY_NOT_ASKED",
     "Call",
     "Calls",
+    "ClientRequest",
     "Consent",
     "ConsentQuestion",
     "Decision",
@@ -92,6 +95,24 @@ class InputRequired(Exception):
 Work = Callable[[], "Reply | Coroutine[object, object, Reply | None] | None"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRequest:
+    """A request that may be answered with questions, upon which the client makes it again.
+
+    `modes` are the kinds of questions that its client can ask; `token` is for its progress.
+    """
+
+    id: RequestId
+    tool: str
+    arguments: Raw | None
+    modes: frozenset[str]
+    token: int | str | None = None
+
+    def content(self) -> tuple[str, object]:
+        """What is asked for, however it is written."""
+        return self.tool, msgspec.json.decode(self.arguments or b"{}", type=object)
+
+
 @dataclass(eq=False, slots=True, kw_only=True)
 class Call:
     """One request of the client, as the session sees it.
@@ -103,7 +124,7 @@ class Call:
     arguments that the tool does not know; `own_events` and `lease` are events that the reply tells
     by itself; `consent` asks a person, where the client offers it. `cancel_request` gives up the
     request that it waits for. `permit` are the arguments that a person agreed to, where a rule asks
-    for it.
+    for it. `request` is what the client makes again where its calls can carry questions.
     """
 
     ceiling: float
@@ -131,6 +152,7 @@ class Call:
     lease: Lease | None = None
     consent: Consent | None = None
     permit: Raw | None = None
+    request: ClientRequest | None = None
 
     def __repr__(self) -> str:
         state = self.task or ("answered" if self.answered else "in flight")

@@ -12,8 +12,9 @@ from msgspec import Raw
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.journal import redact
 from emceepee_stdio.session.params import fields_of
+from emceepee_stdio.session.questions import question_of
 from emceepee_stdio.session.reply import Reply
-from emceepee_stdio.state import Task
+from emceepee_stdio.state import PendingRequest, Recipient, Task
 from emceepee_stdio.wire.codec import to_json
 
 __all__ = ["progress_text", "promoted", "shown_arguments", "shown_task", "why_promoted"]
@@ -79,17 +80,21 @@ def shown_task(task: Task, clock: Clock) -> dict[str, object]:
     return shown
 
 
-def why_promoted(task: Task, raisers: Sequence[object], call: object) -> str:
-    """Why a call became a task. `raisers` are the calls behind its server's questions.
-
-    A raiser of None is a question of which that is not known.
-    """
+def why_promoted(task: Task, open_questions: Sequence[PendingRequest], call: object) -> str:
+    """Why a call became a task, with what its server asks at the moment."""
+    at_tools = [asked for asked in open_questions if asked.recipient is Recipient.TOOLS]
+    raisers = [question_of(asked).call for asked in at_tools]
     if call in raisers:
         return f"{task.server} asks a question before it goes on with {task.tool}: answer it, "
     if raisers:
         return (
             f"{task.tool} on {task.server} is still running; {task.server} has a question open: "
             "answer it, "
+        )
+    if open_questions:
+        return (
+            f"{task.tool} on {task.server} is still running; the user is being asked a question of "
+            f"{task.server}: go on with other things, "
         )
     return f"{task.tool} on {task.server} is still running: go on with other things, "
 

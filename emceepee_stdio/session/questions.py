@@ -4,19 +4,21 @@ A pending question lives in `state/pending_requests`, and nowhere else; kept wit
 of the backend, through which the answer goes back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
-from urllib.parse import urlsplit
 
 from emceepee_stdio.backends.backend_events import Question
 from emceepee_stdio.config import FixedValues
+from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.params import fields_of, is_too_deep
+from emceepee_stdio.session.question_urls import url_problem
 from emceepee_stdio.state import PendingRequest, RequestKind, Requests
 from emceepee_stdio.state.pending_requests import TooManyRequests
 from emceepee_stdio.wire.codec import INVALID_REQUEST, RpcError
 
 __all__ = ["Questions", "question_of"]
 
+_SHOWN_NAME_CHARS = 100  # of a field that is named in a refusal
 _SHARE_DIVISOR = 4  # of the bytes for one server: three that ask too much leave room for others
 
 _KINDS = {
@@ -34,19 +36,24 @@ def question_of(asked: PendingRequest) -> Question:
     return cast("Question", asked.source)
 
 
-def _leads_to_the_web(question: Question) -> bool:
-    """A person is told to open it: nothing that a browser runs, or that reads their files."""
+def _form_problem(params: Mapping[str, object]) -> str | None:
+    """Fields of a form are flat: no host shows others."""
+    schema = mapping(params.get("requestedSchema"))
+    for name, about in mapping(schema.get("properties")).items():
+        field = mapping(about)
+        kinds = (field.get("type"), mapping(field.get("items")).get("type"))
+        if "object" in kinds or kinds[1] == "array" or "properties" in field:
+            return f"The field {name[:_SHOWN_NAME_CHARS]!r} is nested: a form has flat fields only."
+    return None
+
+
+def _problem(question: Question) -> str | None:
+    """Why nobody is asked this, whoever could be."""
     params = fields_of(question.params)
-    if params.get("mode") != "url" and "url" not in params:
-        return True
-    url = params.get("url")
-    if not isinstance(url, str) or not url.isprintable() or " " in url:
-        return False
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname)
+    if params.get("mode") == "url" or "url" in params:
+        why = url_problem(params.get("url"))
+        return why and f"The url of a question {why}."
+    return _form_problem(params)
 
 
 class Questions:
@@ -109,10 +116,10 @@ class Questions:
             return "The id of this question is already in use."
         if question.params is not None and is_too_deep(question.params):
             return "A question that is nested so deeply is not passed on."
-        if kind is RequestKind.ELICITATION and not _leads_to_the_web(question):
-            return "The url of a question must begin with http:// or https:// and name a host."
         if kind is RequestKind.ELICITATION and size > fixed.question_bytes:
             return f"A question of {size} bytes is too large; {fixed.question_bytes} are allowed."
+        if kind is RequestKind.ELICITATION and (problem := _problem(question)):
+            return problem
         if len(pending) >= fixed.server_questions:
             return f"{fixed.server_questions} questions of this server wait already."
         return self._too_many_bytes(pending, size)

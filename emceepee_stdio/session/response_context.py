@@ -11,6 +11,7 @@ from emceepee_stdio.config import Settings
 from emceepee_stdio.journal import Secrets
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.question_urls import url_warning
 from emceepee_stdio.session.questions import question_of
 from emceepee_stdio.state import (
     Event,
@@ -18,6 +19,7 @@ from emceepee_stdio.state import (
     Excerpt,
     Lease,
     PendingRequest,
+    Recipient,
     RequestKind,
     Requests,
 )
@@ -87,7 +89,7 @@ def pending_client(session: _Session) -> dict[str, list[dict[str, object]]]:
     shown: dict[RequestKind, list[dict[str, object]]] = {kind: [] for kind in RequestKind}
     room = _QUESTIONS_BYTES
     pending = session.requests.pending()
-    session.requests.shown.update(asked.id for asked in pending)
+    session.requests.shown.update(a.id for a in pending if a.recipient is Recipient.TOOLS)
     for asked in pending:
         is_form = asked.kind is RequestKind.ELICITATION
         entry = (
@@ -109,6 +111,8 @@ def pending_client(session: _Session) -> dict[str, list[dict[str, object]]]:
 
 def _one_line(session: _Session, asked: PendingRequest) -> dict[str, object]:
     """A question that is there, and where to read it."""
+    if asked.recipient is Recipient.PERSON:
+        return shown_elicitation(session, asked)
     is_form = asked.kind is RequestKind.ELICITATION
     text = str(asked.params.get("message", "")) if is_form else _last_text(asked.params)
     line = " ".join(session.secrets.mask(text)[:_LINE_LOOK_CHARS].split())
@@ -127,7 +131,12 @@ def shown_elicitations(session: _Session, server: str) -> list[dict[str, object]
 
 
 def shown_elicitation(session: _Session, asked: PendingRequest) -> dict[str, object]:
-    """A question to the user: the message cut, schema and URL whole."""
+    """A question to the user: the message cut, schema and URL whole.
+
+    What the person is being asked is theirs to answer: of that only the fact is told.
+    """
+    if asked.recipient is Recipient.PERSON:
+        return _head(session, asked) | {"asked": asked.recipient.value}
     params = asked.params
     message = session.secrets.mask(str(params.get("message", "")))
     limit = session.settings.fixed.question_chars
@@ -136,6 +145,8 @@ def shown_elicitation(session: _Session, asked: PendingRequest) -> dict[str, obj
     shown["mode"] = params.get("mode", "form")
     if "url" in params:
         shown["url"] = params["url"]
+        if warning := url_warning(str(params["url"])):
+            shown["warning"] = warning
     if "elicitationId" in params:  # by which the server says that the visit is done
         shown["elicitation_id"] = params["elicitationId"]
     if "requestedSchema" in params:

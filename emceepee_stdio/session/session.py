@@ -14,6 +14,7 @@ so a promotion can never be refused. Whichever comes first counts: a call is ans
 ends once, and a result that comes after its task was cancelled or has expired is only journaled.
 """
 
+import math
 from collections.abc import Callable, Hashable
 
 import anyio
@@ -27,7 +28,8 @@ from emceepee_stdio.journal import Journal, JournalEvent, Secrets
 from emceepee_stdio.session.call_queue import CallQueue, no_place
 from emceepee_stdio.session.client_calls import Call, Calls
 from emceepee_stdio.session.promotion import progress_text, promoted, shown_arguments, why_promoted
-from emceepee_stdio.session.questions import Questions, question_of
+from emceepee_stdio.session.question_routing import QuestionRouting
+from emceepee_stdio.session.questions import Questions
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.response_context import shown_elicitations
 from emceepee_stdio.session.server_output import event_bytes, kept_data, output_rings
@@ -37,7 +39,6 @@ from emceepee_stdio.state import (
     EventLog,
     EventType,
     PendingRequest,
-    RequestKind,
     Requests,
     Results,
     Task,
@@ -49,11 +50,6 @@ from emceepee_stdio.wire.ticker import Ticker
 from emceepee_stdio.wire.wakeup import Wakeup
 
 __all__ = ["Session"]
-
-_CLOSED = {
-    RequestKind.ELICITATION: EventType.ELICITATION_EXPIRED,
-    RequestKind.SAMPLING: EventType.SAMPLING_EXPIRED,
-}
 
 
 class Session:
@@ -83,6 +79,14 @@ class Session:
             limit=fixed.pending_requests,
         )
         self.questions = Questions(self.requests, fixed, memory_bytes=limits.memory_bytes)
+        self.routing = QuestionRouting(
+            self.requests,
+            self.questions,
+            clock=clock,
+            journal=journal,
+            tell=self.tell,
+            make_way=self.make_way,
+        )
         self.timers = Timers(new_id=ids, limit=fixed.timers)
         self.results = Results(new_id=ids, max_bytes=limits.stored_bytes)
         self.notifications, self.logs = output_rings(settings)
@@ -172,7 +176,7 @@ class Session:
         if within <= 0:
             self.promote(call, "timeout")
             return
-        waits = self.requests.open and self.requests.pending(server=server)
+        waits = self.requests.open and self.requests.at_tools(server=server)
         if waits and self.settings.promote_on_input:
             within = min(within, self.settings.fixed.question_pending_s)
         self._promote_at(call, now + within)
@@ -195,7 +199,7 @@ class Session:
         if self.has_place(server) or within <= 0:
             begin()
             return
-        if self.settings.promote_on_input and self.requests.pending(server=server):
+        if self.settings.promote_on_input and self.requests.at_tools(server=server):
             within = min(within, self.settings.fixed.question_pending_s)
         await self._queue.wait(server, call, begin, within=within)
         if call.slot is None:
@@ -209,7 +213,7 @@ class Session:
         )
 
     def _no_place(self, server: str) -> TaskLimit:
-        asks = bool(self.requests.pending(server=server))
+        asks = bool(self.requests.at_tools(server=server))
         return no_place(server, self._calls.count(server), self.settings.limits, asks=asks)
 
     def _let_in(self) -> None:
@@ -300,12 +304,12 @@ class Session:
             self._tell_task(EventType.TASK_CREATED, task, reason=reason, ttl_ms=ttl_ms)
         )
         self._written.promoted(task, reason)
-        raisers = [question_of(a).call for a in self.requests.pending(server=task.server)]
+        open_questions = self.requests.pending(server=task.server)
         call.reply(
             promoted(
                 task,
                 reason,
-                why=why_promoted(task, raisers, call),
+                why=why_promoted(task, open_questions, call),
                 note=call.note,
                 working=self.tasks.working(server=task.server),
                 elicitations=shown_elicitations(self, task.server),
@@ -313,6 +317,19 @@ class Session:
                 clock=self.clock,
             )
         )
+
+    def pause(self, call: Call) -> float:
+        """Its client asks a question first: its time stands still. How much it had in all."""
+        self._promotions.clear(call)
+        within = call.deadline - call.began_at
+        call.deadline = call.promote_at = math.inf
+        return within
+
+    def resume(self, call: Call, *, within: float) -> None:
+        """Its client waits again."""
+        if not call.answered:
+            call.deadline = self.clock.now() + within
+            self._promote_at(call, call.deadline)
 
     def _promote_at(self, call: Call, deadline: float) -> None:
         call.promote_at = deadline
@@ -335,8 +352,7 @@ class Session:
             self._written.call_ended(call, outcome, **more)
         self.tasks.leave(call.slot)
         if self.requests.open:
-            for asked in self.questions.end_call(call, now=self.clock.now()):
-                self.tell_closed(asked)
+            self.routing.end_call(call)
 
     def _tell_failed(self, task: Task, error: str) -> None:
         data = {"task_id": task.id, "tool": task.tool, "error": error}
@@ -350,12 +366,6 @@ class Session:
         return self.tell(kind, server=task.server, data=data)
 
     # Questions
-
-    def tell_closed(self, asked: PendingRequest) -> None:
-        """A question ended without an answer: tell it with its reason."""
-        reason = asked.closed_by.value if asked.closed_by else asked.status.value
-        data = {"request_id": asked.id, "reason": reason}
-        self.tell(_CLOSED[asked.kind], server=asked.server, data=data)
 
     def make_way(self, asked: PendingRequest, asking_call: object) -> None:
         """A client that calls one tool at a time could not answer: let its calls go, soon."""
@@ -372,7 +382,7 @@ class Session:
 
     def _expire(self, now: float) -> None:
         for call in self._promotions.pop_due(now=now):
-            if now >= call.deadline or self.requests.pending(server=call.server):
+            if now >= call.deadline or self.requests.at_tools(server=call.server):
                 asked = call.questions & self.requests.open.keys()
                 self.promote(call, "input_required" if asked else "timeout")
             else:  # what was asked has been answered or taken back meanwhile
@@ -380,12 +390,7 @@ class Session:
         for task in self.tasks.expire(now=now).expired:
             self._stop(task.id, "expired")
             self._tell_task(EventType.TASK_EXPIRED, task)
-        for asked in self.requests.expire(now=now):
-            self.questions.refuse(asked, "The client did not answer in time.")
-            self.tell_closed(asked)
-            self.journal.record(
-                JournalEvent.ELICITATION_TIMEOUT, server=asked.server, request_id=asked.id
-            )
+        self.routing.expire(now)
         for fired in self.timers.expire(now=now):
             timer = fired.timer
             data: dict[str, object] = {"timer_id": timer.id, "message": timer.message}

@@ -13,6 +13,7 @@ from emceepee_stdio.state.patterns import Pattern
 from emceepee_stdio.state.pending_requests import (
     ClosedBy,
     PendingRequest,
+    Recipient,
     RequestKind,
     Requests,
     RequestStatus,
@@ -40,6 +41,7 @@ __all__ = [
     "PendingRequest",
     "Phase",
     "Reading",
+    "Recipient",
     "RequestKind",
     "RequestStatus",
     "Requests",

@@ -1,6 +1,8 @@
 """Questions of servers that wait for the client: elicitations and sampling requests.
 
 Each is answered once: by the client, by its timeout, or because nobody is left to hear the answer.
+At every moment it is with one recipient: the person, whom the client asks by its own dialogue, or
+the tools, through which the model answers. From the person it may move to the tools, never back.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,6 +19,7 @@ __all__ = [
     "SAMPLING_STATES",
     "ClosedBy",
     "PendingRequest",
+    "Recipient",
     "RequestKind",
     "RequestStatus",
     "Requests",
@@ -41,6 +44,13 @@ class RequestStatus(StrEnum):
     CANCELLED = "cancelled"
     EXPIRED = "expired"
     REJECTED = "rejected"
+
+
+class Recipient(StrEnum):
+    """Who is to answer a question."""
+
+    PERSON = "person"
+    TOOLS = "tools"
 
 
 class ClosedBy(StrEnum):
@@ -68,19 +78,19 @@ _NOTES = {
     _PENDING: "The server waits for the answer. Every response shows the question, and so does"
     " await_activity."
 }
+_ELICITATION_NOTES = {
+    _PENDING: "The server waits for the answer. The client asks the person itself where it can;"
+    " else every response shows the question, and so does await_activity."
+}
 
 ELICITATION_STATES = Machine(
     "pending_elicitation_states",
     RequestStatus,
     [
         Move(source=None, target=_PENDING, cause="the server asks the user"),
-        Move(source=_PENDING, target=RequestStatus.ACCEPTED, cause="respond_to_elicitation accept"),
-        Move(
-            source=_PENDING, target=RequestStatus.DECLINED, cause="respond_to_elicitation decline"
-        ),
-        Move(
-            source=_PENDING, target=RequestStatus.CANCELLED, cause="respond_to_elicitation cancel"
-        ),
+        Move(source=_PENDING, target=RequestStatus.ACCEPTED, cause="the user accepts"),
+        Move(source=_PENDING, target=RequestStatus.DECLINED, cause="the user declines"),
+        Move(source=_PENDING, target=RequestStatus.CANCELLED, cause="the user decides nothing"),
         *_UNANSWERED,
     ],
     ends={
@@ -89,7 +99,7 @@ ELICITATION_STATES = Machine(
         RequestStatus.CANCELLED: _ANSWERED,
         **_UNANSWERED_ENDS,
     },
-    notes=_NOTES,
+    notes=_ELICITATION_NOTES,
 )
 
 SAMPLING_STATES = Machine(
@@ -131,6 +141,7 @@ class PendingRequest:
     created_at: float
     expires_at: float
     source: object = None
+    recipient: Recipient = Recipient.TOOLS
     closed_by: ClosedBy | None = None
 
     def __repr__(self) -> str:
@@ -197,17 +208,34 @@ class Requests:
         raise RequestNotFound(f"There is no pending {kind.value} request {request_id!r}.")
 
     def pending(
-        self, *, kind: RequestKind | None = None, server: str | None = None
+        self,
+        *,
+        kind: RequestKind | None = None,
+        server: str | None = None,
+        recipient: Recipient | None = None,
     ) -> list[PendingRequest]:
         return [
             asked
             for asked in self.open.values()
-            if kind in (None, asked.kind) and server in (None, asked.server)
+            if kind in (None, asked.kind)
+            and server in (None, asked.server)
+            and recipient in (None, asked.recipient)
         ]
 
+    def at_tools(self, *, server: str | None) -> list[PendingRequest]:
+        """What this server asks that a tool has to answer."""
+        return self.pending(server=server, recipient=Recipient.TOOLS)
+
     def has_news(self, *, server: str) -> bool:
-        """Whether this server asks something that the client has not been shown."""
-        return any(asked.id not in self.shown for asked in self.pending(server=server))
+        """Whether a tool has to answer something of this server that was not shown yet."""
+        return any(asked.id not in self.shown for asked in self.at_tools(server=server))
+
+    def hand_to(self, request_id: str, recipient: Recipient) -> PendingRequest | None:
+        """Who answers it from now on; None when it was closed before."""
+        asked = self.open.get(request_id)
+        if asked is not None:
+            asked = self.open[request_id] = replace(asked, recipient=recipient)
+        return asked
 
     def respond(
         self, request_id: str, status: RequestStatus, *, kind: RequestKind, now: float

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from emceepee_stdio.errors import InvalidArguments, ProxyError, RequestNotFound
-from emceepee_stdio.journal import JournalEvent
+from emceepee_stdio.errors import InvalidArguments, PolicyDenied, ProxyError, RequestNotFound
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.content_blocks import sampled_problem
@@ -15,7 +14,7 @@ from emceepee_stdio.session.large_results import kept_whole, page_chars
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.response_context import shown_elicitation, shown_sampling
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.state import PendingRequest, RequestKind, RequestStatus
+from emceepee_stdio.state import PendingRequest, Recipient, RequestKind, RequestStatus
 from emceepee_stdio.tools.forms import form_problems, with_defaults
 from emceepee_stdio.tools.listing import Cursor, Limit, page
 from emceepee_stdio.tools.registry import Params
@@ -33,12 +32,6 @@ __all__ = [
 ]
 
 RequestId = Annotated[str, Meta(description="The question's request_id.")]
-
-_ELICITED = {
-    "accept": RequestStatus.ACCEPTED,
-    "decline": RequestStatus.DECLINED,
-    "cancel": RequestStatus.CANCELLED,
-}
 
 
 class GetElicitations(Params):
@@ -124,11 +117,14 @@ async def get_sampling_requests(runtime: Runtime, p: GetSamplingRequests, call: 
 async def respond_to_elicitation(runtime: Runtime, p: RespondToElicitation, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
     session, now = runtime.session, runtime.clock.now()
     asked = session.requests.get(p.request_id, kind=RequestKind.ELICITATION, now=now)
-    answer: dict[str, object] = {"action": p.action}
-    if p.action == "accept" and asked.params.get("mode", "form") == "form":
-        answer["content"] = _checked_form(asked, p)
-    _close(runtime, asked, _ELICITED[p.action])
-    if not session.questions.answer(asked, to_json(answer)):
+    if asked.recipient is Recipient.PERSON:
+        raise PolicyDenied(
+            f"The user is being asked this question of {asked.server}, and answers it themselves.",
+            hint="Wait with await_activity or get_task_result, or do something else meanwhile.",
+        )
+    is_form = p.action == "accept" and asked.params.get("mode", "form") == "form"
+    content = _checked_form(asked, p) if is_form else None
+    if not session.routing.answer(asked, p.action, content):
         raise _gone(asked)
     return Reply.json({"answered": asked.id, "server": asked.server, "action": p.action})
 
@@ -137,7 +133,7 @@ async def respond_to_sampling(runtime: Runtime, p: RespondToSampling, call: Call
     session, now = runtime.session, runtime.clock.now()
     asked = session.requests.get(p.request_id, kind=RequestKind.SAMPLING, now=now)
     if p.action == "decline":
-        _close(runtime, asked, RequestStatus.DECLINED)
+        session.routing.close(asked, RequestStatus.DECLINED)
         session.questions.refuse(asked, "The user declined the sampling request.")
         return Reply.json({"answered": asked.id, "server": asked.server, "action": "decline"})
     result = {
@@ -146,7 +142,7 @@ async def respond_to_sampling(runtime: Runtime, p: RespondToSampling, call: Call
         "model": p.model,
         "stopReason": p.stop_reason,
     }
-    _close(runtime, asked, RequestStatus.COMPLETED)
+    session.routing.close(asked, RequestStatus.COMPLETED)
     if not session.questions.answer(asked, to_json(result)):
         raise _gone(asked)
     return Reply.json({"answered": asked.id, "server": asked.server, "action": "accept"})
@@ -180,19 +176,6 @@ def _blocks(content: Raw | UnsetType) -> object:
             "tool_result; plain words may be given as a string.",
         )
     return content
-
-
-def _close(runtime: Runtime, asked: PendingRequest, status: RequestStatus) -> None:
-    closed = runtime.session.requests.respond(
-        asked.id, status, kind=asked.kind, now=runtime.clock.now()
-    )
-    runtime.journal.record(
-        JournalEvent.ELICITATION_RESPONDED,
-        server=asked.server,
-        request_id=asked.id,
-        status=status.value,
-        duration_ms=round((runtime.clock.now() - closed.created_at) * 1000),
-    )
 
 
 def _gone(asked: PendingRequest) -> ProxyError:

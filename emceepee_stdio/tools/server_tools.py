@@ -294,11 +294,11 @@ async def _connection_failure(
     """Wait until it is connected, fails, asks something, or the client stops waiting."""
     unfinished = (Phase.CONNECTING, None)
     session = runtime.session
-    asked = len(session.requests.pending(server=backend.name))
+    asked = len(session.requests.at_tools(server=backend.name))
     await session.until(
         lambda: (
             backend.phase not in unfinished
-            or len(session.requests.pending(server=backend.name)) > asked
+            or len(session.requests.at_tools(server=backend.name)) > asked
         ),
         within=call.ceiling,
     )

@@ -116,9 +116,12 @@ async def get_task_result(runtime: Runtime, p: GetTaskResult, call: Call) -> Rep
     if isinstance(task.result, Reply):
         return task.result
     if task.status is TaskStatus.WORKING:
-        waits = session.requests.pending(server=task.server)
+        asked = session.requests.pending(server=task.server)
+        waits = session.requests.at_tools(server=task.server)
         reason = "it is still working"
-        if task.id in map(task_of, waits):
+        if asked and not waits:
+            reason = f"{reason}; the user is being asked a question of {task.server}"
+        elif task.id in map(task_of, waits):
             reason = "it waits for the answer to a question"
         elif waits:
             reason = f"{reason}; {task.server} has a question open"

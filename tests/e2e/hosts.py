@@ -223,6 +223,7 @@ def host(
     fixed: Mapping[str, float] | None = None,
     env: Mapping[str, str] | None = None,
     version: str = LEGACY,
+    kind: type[Host] = Host,
     **options: Any,
 ) -> Iterator[Host]:
     """A proxy under this policy, greeted; it ends well and nothing of it is left.
@@ -231,7 +232,7 @@ def host(
     """
     policy = ({} if mode is None else {"mode": mode}) | ({} if pin is None else {"pin": pin})
     settings = {"policy": policy, **(settings or {})}
-    made = Host(
+    made = kind(
         tmp_path,
         settings=settings,
         fixed={"config_poll_s": 0.02, "automatic_answer_s": 0.0, **(fixed or {})},

@@ -47,6 +47,8 @@ class _Plan:
     minutes: float | None
     story: Iterable[Step]
     on_step: Callable[[Step], None]
+    proxy_type: type[Proxy]
+    model_type: type[Model]
 
 
 def run(
@@ -57,6 +59,8 @@ def run(
     story: Iterable[Step] | None = None,
     keep: bool = False,
     on_step: Callable[[Step], None] = lambda _: None,
+    proxy_type: type[Proxy] = Proxy,
+    model_type: type[Model] = Model,
 ) -> Outcome:
     """Ends after that many steps or minutes, with a rest, or as soon as a rule is broken.
 
@@ -68,6 +72,8 @@ def run(
         minutes=minutes,
         story=made(seed) if story is None else story,
         on_step=on_step,
+        proxy_type=proxy_type,
+        model_type=model_type,
     )
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="emceepee-faults-")))
@@ -83,7 +89,7 @@ class _Run:
         self._plan = plan
         self._urls = urls
         self._setting = setting(home, Random(f"{plan.seed}/setting"), urls)
-        self._model = Model()
+        self._model = plan.model_type()
         self._kept: list[Entry] | None = [] if keep else None
         self._kinds: Counter[str] = Counter()
         self._at_work: set[Step] = set()
@@ -93,7 +99,7 @@ class _Run:
         began = anyio.current_time()
         self._setting.write()
         config = ConfigFile(self._setting)
-        proxy = Proxy(self._setting, self._model, modern=self._plan.seed % 2 == 1)
+        proxy = self._plan.proxy_type(self._setting, self._model, modern=self._plan.seed % 2 == 1)
         proxy.entries = self._kept
         deeds = Deeds(proxy, self._urls, config)
         rest = Rest(proxy, deeds, self._urls, config)

@@ -392,7 +392,7 @@ def test_an_unanswered_question_is_told_with_its_reason(
         expires_at=1.0,
         closed_by=by,
     )
-    around.session.tell_closed(asked)
+    around.session.routing.closed(asked)
     assert around.told() == [(event, {"request_id": "q9", "reason": by.value})]
 
 

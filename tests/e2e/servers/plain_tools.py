@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,42 @@ def ask_with_defaults(call: Call) -> Message:
         "requestedSchema": {"type": "object", "properties": fields, "required": ["name"]},
     }
     return text(json.dumps(call.ask("who", "elicitation/create", question)))
+
+
+@tool()
+def transfer(call: Call, *, amount: int, to: str) -> Message:
+    """Pay, if the user says so."""
+    sure = {"type": "string", "enum": ["yes", "no"]}
+    question = {
+        "mode": "form",
+        "message": f"Transfer {amount} EUR to {to}?",
+        "requestedSchema": {"type": "object", "properties": {"sure": sure}, "required": ["sure"]},
+    }
+    answer = call.ask("sure", "elicitation/create", question)
+    agreed = answer["action"] == "accept" and answer["content"]["sure"] == "yes"
+    return text(f"{amount} EUR paid to {to}" if agreed else "nothing was paid")
+
+
+@tool()
+def ask_this(call: Call, *, question: str) -> Message:
+    """Ask the user with these params, as JSON."""
+    return text(json.dumps(call.ask("this", "elicitation/create", json.loads(question))))
+
+
+@tool()
+def ask_soon(call: Call) -> Message:
+    """Ask the user once this call has been answered; only by request."""
+
+    def later() -> None:
+        while call.id in call.server.calls:
+            time.sleep(0.005)
+        asked = next(call.server.question_ids)
+        call.server.questions[asked] = call
+        rpc.send({"id": asked, "method": "elicitation/create", "params": _form("By the way?")})
+        rpc.record("answered", reply=call.replies.get())
+
+    threading.Thread(target=later, daemon=True).start()
+    return text("soon")
 
 
 @tool()
@@ -317,9 +354,9 @@ def poll(call: Call, *, times: int) -> Message:
 
 
 def _needs_visit(*, done: bool = True) -> RpcError:
-    """The person is done there a moment later, unless somebody else says so."""
+    """The person is done there a while later, unless somebody else says so."""
     if done:
-        threading.Timer(0.05, _tell_visit).start()
+        threading.Timer(0.5, _tell_visit).start()
     visit = {"mode": "url", "message": "Sign in", "url": "https://example.com/sign-in"}
     data = {"elicitations": [{**visit, "elicitationId": "e-1"}]}
     return RpcError(-32042, "URL elicitation required", data)

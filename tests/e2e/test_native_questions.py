@@ -1,0 +1,468 @@
+"""What servers ask goes to the person, through the client's own elicitation, and to nobody else."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.clients.raw import entry, until
+from tests.e2e.persons import ADA, Person, person, result_of, server_entry
+from tests.peers import plain
+
+both_eras = pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"])
+PAIRINGS = [
+    pytest.param(modern, era, transport, id=f"{'modern' if modern else 'legacy'}-{era}-{transport}")
+    for modern in (False, True)
+    for era in ("legacy", "modern")
+    for transport in ("stdio", "http")
+]
+ANSWERS: list[dict[str, Any]] = [
+    {"action": "accept", "content": ADA},
+    {"action": "decline"},
+    {"action": "cancel"},
+]
+
+
+@pytest.mark.parametrize(("modern", "era", "transport"), PAIRINGS)
+def test_every_pairing_takes_a_question_to_the_person_and_the_answer_back(
+    tmp_path: Path, era: str, transport: str, *, modern: bool
+) -> None:
+    with (
+        server_entry(tmp_path, era, transport) as at,
+        person(tmp_path, modern=modern, servers={"s": at}) as client,
+    ):
+        number = 0
+        for mode in ("form", "url"):
+            for answer in ANSWERS:
+                call = client.begin("ask", args={"mode": mode})
+                shown = client.asked(call, number)
+                known = ', in a call of "ask"' if (era, transport) != ("legacy", "stdio") else ""
+                if mode == "form":
+                    assert shown["message"] == (
+                        f'emceepee: the server "s" asks{known}:\n> Who are you?'
+                    )
+                    assert shown["requestedSchema"]["required"] == ["name"]
+                else:
+                    assert shown["message"] == (
+                        f'emceepee: the server "s" wants you to open example.com{known}:\n> Sign in'
+                    )
+                    assert shown["url"] == "https://example.com/sign-in"
+                said = {k: v for k, v in answer.items() if mode == "form" or k == "action"}
+                call = client.say(call, said, number)
+                assert result_of(client.said_to(call)) == said
+                number += 1
+        assert not {"elicitation_request", "task_created"} & set(client.events())
+        rounds = 2 if era == "modern" else 1
+        assert client.calls_of("ask") == 6 * rounds, "each call was made once"
+        assert client.withdrawn() == []
+
+
+@pytest.mark.parametrize(("modern", "era", "transport"), PAIRINGS)
+def test_in_every_pairing_a_question_that_nobody_answers_expires_and_goes_to_nobody(
+    tmp_path: Path, era: str, transport: str, *, modern: bool
+) -> None:
+    settings = {"timeouts": {"client_request_ms": 400}}
+    with (
+        server_entry(tmp_path, era, transport) as at,
+        person(tmp_path, modern=modern, servers={"s": at}, settings=settings) as client,
+    ):
+        for number, mode in enumerate(("form", "url")):
+            call = client.begin("ask", args={"mode": mode})
+            client.asked(call, number)
+            if modern:
+                until(lambda: not client.pending(), "the end of the question")
+                late = client.said_to(client.say(call, {"action": "accept", "content": ADA}))
+                assert "[request_not_found]" in late.text
+            else:
+                said = client.said_to(call)
+                assert said.is_error
+                assert "did not answer in time" in said.text
+                assert client.withdrawn() == [q["id"] for q in client.questions]
+        assert client.calls_of("ask") == 2
+        assert not {"elicitation_request", "elicitation_expired"} & set(client.events())
+        status = json.loads(
+            client.use("read_resource", server="emceepee", uri="emceepee://status").text
+        )
+        assert status["calls_in_flight"] == 0
+
+
+# The story: a question that only the model saw was answered by the model
+
+
+@both_eras
+@pytest.mark.parametrize("era", ["legacy", "modern"], ids=lambda era: f"{era}-server")
+def test_money_is_paid_when_the_person_says_so_and_never_because_the_model_does(
+    tmp_path: Path, era: str, *, modern: bool
+) -> None:
+    with person(tmp_path, modern=modern, era=era) as client:
+        paid = {"amount": 500, "to": "ACME"}
+        for number, (sure, outcome) in enumerate(
+            (("no", "nothing was paid"), ("yes", "500 EUR paid to ACME"))
+        ):
+            call = client.begin("transfer", args=paid)
+            assert "> Transfer 500 EUR to ACME?" in client.asked(call, number)["message"]
+            [seen] = client.pending()
+            assert seen.keys() <= {
+                "request_id",
+                "server",
+                "age_ms",
+                "expires_in_ms",
+                "asked",
+                "task_id",
+            }
+            assert seen["asked"] == "person"
+            for action in ("accept", "decline", "cancel"):
+                refused = client.use(
+                    "respond_to_elicitation",
+                    request_id=seen["request_id"],
+                    action=action,
+                    content={"sure": "yes"},
+                )
+                assert refused.is_error
+                assert "The user is being asked" in refused.text
+                assert "500 EUR" not in refused.text
+            call = client.say(call, {"action": "accept", "content": {"sure": sure}}, number)
+            assert client.said_to(call).result["content"][0]["text"] == outcome
+        assert client.pending() == []
+
+
+@both_eras
+def test_a_call_that_waits_for_the_person_becomes_a_task_in_time_and_the_question_stays(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    with person(tmp_path, modern=modern) as client:
+        client.execute("s", "echo", message="it is up")
+        call = client.begin("ask", timeout_ms=1000)
+        client.asked(call)
+        if modern:  # its time stands still until the client waits again
+            client.said_to(client.begin("slow", args={"seconds": 1.2}))
+            call = client.say(call, {"action": "accept", "content": ADA})
+            assert result_of(client.said_to(call))["content"] == ADA
+            return
+        said = client.said_to(call)
+        task = json.loads(said.result["content"][1]["text"])
+        assert task["reason"] == "timeout"
+        assert "the user is being asked a question of s" in said.text
+        [shown] = task["pending_on_server"]["elicitations_for_server"]
+        assert shown["asked"] == "person"
+        assert "message" not in said.text
+        waits = client.start("get_task_result", task_id=task["proxy_task"]["task_id"])
+        client.sync()
+        assert not client.answers(waits), "a question to the person ends no wait"
+        client.say(call, {"action": "accept", "content": ADA})
+        assert result_of(client.said_to(waits)) == {"action": "accept", "content": ADA}
+
+
+@both_eras
+@pytest.mark.parametrize("era", ["legacy", "modern"], ids=lambda era: f"{era}-server")
+def test_questions_in_several_rounds_all_belong_to_one_call(
+    tmp_path: Path, era: str, *, modern: bool
+) -> None:
+    with person(tmp_path, modern=modern, era=era) as client:
+        call = client.begin("ask_twice")
+        assert "> First: who are you?" in client.asked(call)["message"]
+        call = client.say(call, {"action": "accept", "content": {"name": "one"}})
+        assert "> Second: who else?" in client.asked(call, 1)["message"]
+        call = client.say(call, {"action": "accept", "content": {"name": "two"}}, 1)
+        names = [answer["content"]["name"] for answer in result_of(client.said_to(call))]
+        assert names == ["one", "two"]
+        assert client.calls_of("ask_twice") == (3 if era == "modern" else 1)
+
+
+@both_eras
+def test_what_the_person_leaves_out_is_answered_with_the_defaults_of_the_form(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    with person(tmp_path, modern=modern) as client:
+        call = client.begin("ask_with_defaults")
+        call = client.say(call, {"action": "accept", "content": {}})
+        assert result_of(client.said_to(call))["content"] == ADA
+
+
+# Clients that are not as they should be
+
+ODD: dict[str, dict[str, Any]] = {
+    "a number": {"result": 7},
+    "an unknown action": {"result": {"action": "maybe"}},
+    "no content": {"result": {"action": "accept"}},
+    "a field of the wrong kind": {"result": {"action": "accept", "content": {"name": 5}}},
+    "a field that was not asked for": {
+        "result": {"action": "accept", "content": {"name": "Ada", "more": 1}}
+    },
+    "nesting": {"result": {"action": "accept", "content": {"name": {"deep": [[]]}}}},
+    "an error": {"error": {"code": -32603, "message": "no"}},
+}
+
+
+def test_an_answer_that_cannot_be_one_is_told_the_server_as_no_decision(tmp_path: Path) -> None:
+    with person(tmp_path) as client:
+        for number, odd in enumerate(ODD.values()):
+            call = client.begin("ask")
+            client.send({"id": client.question(number)["id"], **odd})
+            assert result_of(client.said_to(call)) == {"action": "cancel"}
+        assert client.pending() == []
+        assert "elicitation_request" not in client.events()
+
+
+def test_a_modern_answer_that_cannot_be_one_is_told_the_server_as_no_decision(
+    tmp_path: Path,
+) -> None:
+    with person(tmp_path, modern=True) as client:
+        for odd in (case["result"] for case in ODD.values() if "result" in case):
+            call = client.say(client.begin("ask"), odd)
+            assert result_of(client.said_to(call)) == {"action": "cancel"}
+
+
+@both_eras
+def test_what_a_client_refuses_at_once_goes_to_the_tools_and_it_is_remembered_after_two_servers(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    other = {"t": entry(plain("--era", "legacy"), tmp_path, "t", era="legacy")}
+    with person(
+        tmp_path, modern=modern, servers=other, fixed={"automatic_answer_s": 30.0}
+    ) as client:
+        for number, server in enumerate(("s", "t")):
+            call = client.begin("transfer", server, args={"amount": 1, "to": "x"})
+            said = client.said_to(client.say(call, {"action": "cancel"}, number))
+            _answer_by_tool(client, said.result, server)
+        said = client.said_to(client.begin("transfer", args={"amount": 1, "to": "x"}))
+        assert not said.is_question, "nobody is there to be asked"
+        _answer_by_tool(client, said.result, "s")
+        assert len(client.questions) == (0 if modern else 2)
+
+
+def _answer_by_tool(client: Person, result: dict[str, Any], server: str) -> None:
+    blocks = [json.loads(b["text"]) for b in result["content"] if b["text"].startswith("{")]
+    [task] = [block["proxy_task"] for block in blocks if "proxy_task" in block]
+    [pending] = [
+        block["pending_client_action"] for block in blocks if "pending_client_action" in block
+    ]
+    [question] = pending["elicitations"]
+    assert (question["server"], question["message"]) == (server, "Transfer 1 EUR to x?")
+    told = client.use(
+        "respond_to_elicitation",
+        request_id=question["request_id"],
+        action="accept",
+        content={"sure": "yes"},
+    )
+    assert not told.is_error, told
+    done = client.use("get_task_result", task_id=task["task_id"])
+    assert done.result["content"][0]["text"] == "1 EUR paid to x"
+
+
+def test_a_fast_answer_that_accepts_is_the_persons(tmp_path: Path) -> None:
+    with person(tmp_path, fixed={"automatic_answer_s": 30.0}) as client:
+        call = client.begin("ask")
+        client.say(call, {"action": "accept", "content": ADA})
+        assert result_of(client.said_to(call)) == {"action": "accept", "content": ADA}
+
+
+def test_an_answer_after_the_task_has_ended_is_nobodys(tmp_path: Path) -> None:
+    with person(tmp_path) as client:
+        call = client.begin("ask", timeout_ms=0)
+        task = json.loads(client.said_to(call).result["content"][1]["text"])["proxy_task"]
+        asked = client.question()
+        client.use("cancel_task", task_id=task["task_id"])
+        client.read_until(lambda: client.withdrawn() == [asked["id"]], "its withdrawal")
+        for _ in range(2):
+            client.accept(asked, **ADA)
+        assert client.execute("s", "echo", message="still here").text.startswith("still here")
+        assert client.pending() == []
+
+
+def test_an_answer_counts_once(tmp_path: Path) -> None:
+    with person(tmp_path) as client:
+        call = client.begin("ask_twice")
+        asked = client.question()
+        for name in ("one", "two", "three"):
+            client.accept(asked, name=name)
+        client.say(call, {"action": "accept", "content": {"name": "last"}}, 1)
+        names = [answer["content"]["name"] for answer in result_of(client.said_to(call))]
+        assert names == ["one", "last"]
+
+
+def test_a_client_that_answers_one_after_the_other_gets_every_answer_to_its_own_call(
+    tmp_path: Path,
+) -> None:
+    with person(tmp_path) as client:
+        calls = [client.begin("ask") for _ in range(3)]
+        client.question(2)
+        for number, asked in enumerate(client.questions):
+            client.accept(asked, name=f"n{number}")
+        names = [result_of(client.said_to(call))["content"]["name"] for call in calls]
+        assert sorted(names) == ["n0", "n1", "n2"]
+
+
+@both_eras
+def test_a_client_that_leaves_while_its_person_is_asked_leaves_nothing(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    with person(tmp_path, modern=modern) as client:
+        client.asked(client.begin("ask"))
+        assert client.hang_up() == 0
+        assert client.left_over() == set()
+
+
+def test_a_question_that_its_server_takes_back_or_dies_with_is_withdrawn_at_the_client(
+    tmp_path: Path,
+) -> None:
+    with person(tmp_path) as client:
+        client.said_to(client.begin("ask_and_withdraw"))
+        client.read_until(lambda: len(client.withdrawn()) == 1, "the first withdrawal")
+        call = client.begin("ask")
+        client.question(1)
+        client.said_to(client.begin("crash"))
+        assert client.said_to(call).is_error
+        client.read_until(lambda: len(client.withdrawn()) == 2, "the second withdrawal")
+        assert client.withdrawn() == [q["id"] for q in client.questions]
+        assert client.pending() == []
+
+
+def test_a_question_outside_any_call_is_asked_at_once(tmp_path: Path) -> None:
+    with person(tmp_path) as client:
+        client.said_to(client.begin("ask_soon"))
+        client.accept(client.question(), name="Ada")
+        until(lambda: client.heard("s", "answered"), "the answer at the server")
+        [noted] = client.heard("s", "answered")
+        assert noted["reply"]["result"] == {"action": "accept", "content": {"name": "Ada"}}
+
+
+# The modern era
+
+
+def test_a_question_outside_any_call_of_a_modern_client_is_carried_by_the_next_one(
+    tmp_path: Path,
+) -> None:
+    with person(tmp_path, modern=True) as client:
+        client.said_to(client.begin("ask_soon"))
+        until(lambda: client.noted("elicitation_received"), "the question")
+        call = client.start("list_timers")
+        assert "> By the way?" in client.asked(call)["message"]
+        said = client.said_to(client.say(call, {"action": "accept", "content": {"name": "Ada"}}))
+        assert said.json == {"timers": []}
+        until(lambda: client.heard("s", "answered"), "the answer at the server")
+
+
+def test_a_question_of_a_task_is_carried_by_the_call_that_waits_for_it(tmp_path: Path) -> None:
+    with person(tmp_path, modern=True) as client:
+        said = client.said_to(client.begin("ask", timeout_ms=0))
+        call = client.start("list_timers")
+        task = None
+        for block in said.result.get("content", []):
+            if block["text"].startswith('{"proxy_task"'):
+                task = json.loads(block["text"])["proxy_task"]["task_id"]
+        assert task is not None
+        until(lambda: client.noted("elicitation_received"), "the question")
+        del call
+        waits = client.start("get_task_result", task_id=task)
+        answer = {"action": "accept", "content": ADA}
+        done = client.said_to(client.say(waits, answer))
+        assert result_of(done) == answer
+        assert client.calls_of("ask") == 1
+
+
+def test_a_state_counts_once_and_only_for_the_call_that_it_was_given_to(tmp_path: Path) -> None:
+    with person(tmp_path, modern=True) as client:
+        call = client.begin("transfer", args={"amount": 1, "to": "x"})
+        said = client.said_to(call)
+        [key] = said.result["inputRequests"]
+        replies = {key: {"action": "accept", "content": {"sure": "yes"}}}
+        state = said.result["requestState"]
+        other = client.start(
+            "execute_tool",
+            server="s",
+            tool="transfer",
+            args={"amount": 500, "to": "x"},
+            replies=replies,
+            state=state,
+        )
+        assert "[invalid_arguments]" in client.said_to(other).text
+        done = client.said_to(client.again(call, replies, state))
+        assert done.result["content"][0]["text"] == "1 EUR paid to x"
+        twice = client.said_to(client.again(call, replies, state))
+        assert "[request_not_found]" in twice.text
+        made_up = client.said_to(client.again(call, replies, "question:made-up"))
+        assert "[request_not_found]" in made_up.text
+        assert client.calls_of("transfer") == 1
+
+
+def test_a_call_that_is_made_again_without_its_answer_is_asked_again(tmp_path: Path) -> None:
+    with person(tmp_path, modern=True) as client:
+        call = client.begin("ask")
+        state = client.said_to(call).result["requestState"]
+        again = client.again(call, {}, state)
+        call = client.say(again, {"action": "accept", "content": ADA})
+        assert result_of(client.said_to(call))["content"] == ADA
+        assert client.calls_of("ask") == 1
+
+
+def test_several_questions_at_once_are_carried_together(tmp_path: Path) -> None:
+    with person(tmp_path, modern=True, era="modern") as client:
+        calls = [client.begin("ask") for _ in range(2)]
+        for call in calls:
+            call = client.say(call, {"action": "accept", "content": ADA})  # noqa: PLW2901
+            assert result_of(client.said_to(call))["content"] == ADA
+        asking = client.begin("ask_many")
+        [question] = client.said_to(asking).result["inputRequests"].values()
+        assert question["method"] == "elicitation/create", "the model is asked by the tools"
+
+
+def test_a_result_that_came_while_the_client_asked_is_kept_for_it(tmp_path: Path) -> None:
+    with person(tmp_path, modern=True) as client:
+        call = client.begin("ask_and_withdraw")
+        said = client.said_to(call)
+        if said.is_question:
+            said = client.said_to(client.say(call, {"action": "decline"}))
+        assert said.result["content"][0]["text"] == "withdrawn"
+        assert client.calls_of("ask_and_withdraw") == 1
+
+
+# The setting
+
+
+@both_eras
+def test_questions_for_the_tools_are_asked_by_the_tools(tmp_path: Path, *, modern: bool) -> None:
+    with person(tmp_path, modern=modern, settings={"questions": "tools"}) as client:
+        said = client.said_to(client.begin("ask"))
+        assert not said.is_question
+        assert '"message":"Who are you?"' in said.text
+        assert client.questions == []
+
+
+@both_eras
+def test_questions_for_the_client_alone_never_reach_the_model(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    how: dict[str, Any] = {"settings": {"questions": "client"}, "modern": modern}
+    with person(tmp_path, fixed={"automatic_answer_s": 30.0}, **how) as client:
+        call = client.say(client.begin("ask"), {"action": "decline"})
+        assert result_of(client.said_to(call)) == {"action": "decline"}
+    (tmp_path / "mute").mkdir()
+    with person(tmp_path / "mute", elicits=False, **how) as client:
+        said = client.said_to(client.begin("ask"))
+        assert said.is_error
+        assert "no way to ask a person" in said.text
+        assert client.pending() == []
+
+
+@both_eras
+def test_nothing_of_an_answer_reaches_the_model_or_the_journal(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    settings = {"logging": {"level": "debug"}}
+    with person(tmp_path, modern=modern, settings=settings) as client:
+        call = client.begin("transfer", args={"amount": 1, "to": "x"}, timeout_ms=900_000)
+        client.asked(call)
+        odd = {"action": "accept", "content": {"sure": "hunter2"}}
+        call = client.say(call, odd)
+        assert client.said_to(call).result["content"][0]["text"] == "nothing was paid"
+        call = client.begin("ask")
+        call = client.say(call, {"action": "accept", "content": {"name": "hunter2"}}, 1)
+        client.said_to(call)
+        client.use("await_activity", timeout_ms=0)
+        client.noted("elicitation_responded")
+        told = [m for m in client.said if "hunter2" in json.dumps(m)]
+        assert len(told) == 1, "only the server's own result"
+        journal = [p.read_text() for p in (tmp_path / "journal").glob("*")]
+        assert "hunter2" not in "".join(journal)
