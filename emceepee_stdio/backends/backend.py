@@ -289,9 +289,7 @@ class Backend(Sender):
     async def list_all(self, kind: str, *, within: float) -> tuple[Item, ...]:
         """The whole list; empty where the server has nothing of the kind."""
         wanted = Kind(kind)
-        return await self._connected_within(
-            within, lambda connection, left: self._list(connection, wanted, within=left)
-        )
+        return await self._connected_within(within, lambda c, left: self._list(c, wanted, left))
 
     async def read_resource(
         self, uri: str, *, within: float, call: CarriesMeta | None = None
@@ -358,7 +356,7 @@ class Backend(Sender):
         self.lists.drop(Kind.TOOLS)
         await self.list_all(Kind.TOOLS, within=self._options.request)
 
-    async def _list(self, connection: Connection, kind: Kind, *, within: float) -> tuple[Item, ...]:
+    async def _list(self, connection: Connection, kind: Kind, within: float) -> tuple[Item, ...]:
         terms = KINDS[kind]
         if kind is not Kind.TOOLS and not connection.declares(terms.capability):
             return self.lists.nothing(kind)
