@@ -2,7 +2,8 @@
 
 A client of the handshake era is sent `roots/list`, and again when it says that they changed. A
 modern one can be asked only by the answer to a call: that is done once, with the first call after a
-server wanted to know, and until then the server is kept waiting only for a moment.
+server wanted to know, and until then the server is kept waiting only for a moment. One that says
+that they changed, as some do in that era as well, is asked once more.
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,6 +60,7 @@ class RootsRequests:
 
     def changed(self) -> None:
         """The client says so; nobody is asked before somebody wants to know."""
+        self._was_asked = False
         if self._roots.wanted and self._protocol.offers_roots:
             self._ask()
 
@@ -67,7 +69,8 @@ class RootsRequests:
         answer = (responses or {}).get(_KEY)
         if answer is not None and state and self._seals.spend(state, _KEY) is not None:
             self._roots.learn(_read(answer))
-        elif self._protocol.modern_roots and self._roots.wanted and not self._was_asked:
+        elif state is None and self._roots.wanted and not self._was_asked:
+            # Not where it brings another answer: that would be lost, and asked for again.
             self._was_asked = True
             raise InputRequired({_KEY: {"method": _METHOD}}, self._seals.seal(_KEY))
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.clients.raw import entry, until
-from tests.e2e.hosts import Host, Said, host
+from tests.e2e.hosts import ALWAYS, Host, Said, host, wish
 from tests.peers import filesystem, plain
 
 both_backends = pytest.mark.parametrize("era", ["legacy", "modern"])
@@ -138,6 +138,9 @@ def test_a_modern_client_is_asked_by_the_answer_to_its_next_call_and_once(
         asking = client.said_to(start(client))
         assert roots_in(bring(client, asking, ROOTS, tool="roots", args={})) == ROOTS
         assert roots_in(client.said_to(start(client))) == ROOTS
+        client.send({"method": CHANGED})
+        asking = client.said_to(start(client))
+        assert roots_in(bring(client, asking, ROOTS[:1], tool="roots", args={})) == ROOTS[:1]
         if era == "legacy":
             until(lambda: client.messages("s", CHANGED), "the word to the server")
 
@@ -187,3 +190,17 @@ def test_the_filesystem_server_without_arguments_works_in_the_project_of_the_cli
         read = client.execute("s", "read_text_file", path=str(project / "notes.txt"))
         assert read.text.startswith("milk")
         assert client.execute("s", "read_text_file", path=str(tmp_path / "config.json")).is_error
+
+
+def test_a_call_that_brings_an_answer_is_not_asked_for_roots_first(tmp_path: Path) -> None:
+    """Its answer would be lost, and the person asked twice."""
+    servers, wait = server(tmp_path), {"roots_hold_s": 0.0}
+    with host(tmp_path, modern=True, has_roots=True, servers=servers, fixed=wait) as client:
+        question = client.use("add_server", **wish())
+        assert "approval" in question.result["inputRequests"]
+        assert roots_in(client.said_to(start(client))) == [], "now a server wants them"
+        yes = {"approval": {"action": "accept", "content": {"decision": ALWAYS}}}
+        state = question.result["requestState"]
+        added = client.use("add_server", replies=yes, state=state, **wish())
+        assert added.json["phase"] == "connected"
+        assert client.said_to(start(client)).is_question
