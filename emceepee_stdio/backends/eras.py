@@ -44,6 +44,7 @@ _CAPABILITIES: dict[str, object] = {
     "sampling": {"tools": {}},
     "roots": {},
 }
+_TEXT_CHARS = 256 << 10  # of instructions, which are no values that take more than their bytes
 _HELLO_BYTES = 64 << 10  # of each thing that a server says of itself; a page, and an icon
 _HANDSHAKE_CAPABILITIES = _CAPABILITIES | {"roots": {"listChanged": True}}
 _ENVELOPE: dict[str, object] = {
@@ -206,9 +207,9 @@ def _text(raw: Raw) -> str | None:
         said = msgspec.json.decode(raw, type=str)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         return None
-    if len(said) <= _HELLO_BYTES:
+    if len(said) <= _TEXT_CHARS:
         return said
-    return f"{said[:_HELLO_BYTES]} … (cut from {len(said)} characters)"
+    return f"{said[:_TEXT_CHARS]} … (cut from {len(said)} characters)"
 
 
 def _shown(value: object) -> str:

@@ -17,6 +17,8 @@ __all__ = ["mended", "sampled_problem", "text_block"]
 
 _BESIDE_BLOCK = {"annotations", "_meta", "title", "description", "mimeType", "size"}
 _BESIDE_CONTENTS = {"_meta", "mimeType"}
+_SHOWN_BYTES = 64 << 10  # of what is no content at all: enough to see what it is
+_MOST_BLOCKS = 5_000  # nobody reads so many, and each costs more than its bytes do
 _MENDED_COMMAS = 10_000  # so many blocks at most are mended one by one: tens of milliseconds
 
 
@@ -107,12 +109,16 @@ def mended(content: bytes) -> bytes:
     What is nested too deeply to be looked at raises RecursionError.
     """
     try:
-        _read_blocks(content)
+        count = len(_read_blocks(content))
     except msgspec.MsgspecError as error:
         if content.count(b",") <= _MENDED_COMMAS:
             return b",".join(map(_mended_block, _read_list(content)))
         if not any(f".{name}" in str(error) for name in _BESIDE_BLOCK):
-            return _said_so(content, error)
+            cut = f"{error}; cut from {len(content)} bytes"
+            return _said_so(content[:_SHOWN_BYTES], cut)
+        count = content.count(b'"type"')
+    if count > _MOST_BLOCKS:
+        return _said_so(content, f"but {count} of them")
     return content[1:-1].strip()
 
 
@@ -131,13 +137,13 @@ def _mended_block(raw: Raw) -> bytes:
     try:
         _read_block(raw)
     except msgspec.MsgspecError as error:
-        return _trimmed_block(raw) or _said_so(bytes(raw), error)
+        return _trimmed_block(raw) or _said_so(bytes(raw), str(error))
     return bytes(raw)
 
 
-def _said_so(raw: bytes, error: msgspec.MsgspecError) -> bytes:
+def _said_so(raw: bytes, why: str) -> bytes:
     shown = raw.decode(errors="replace")
-    return text_block(f"The server sent something that is no content block ({error}): {shown}")
+    return text_block(f"The server sent something that is no content block ({why}): {shown}")
 
 
 def _trimmed_block(raw: Raw) -> bytes | None:

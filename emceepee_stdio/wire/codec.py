@@ -51,8 +51,10 @@ RequestId = int | str
 _SHOWN_BYTES = 2_000  # of a line that is no message: enough to see what the server prints
 _EXCERPT_CHARS = 200  # of the same within an error text, which has more to say
 _ERROR_SHOWN_BYTES = 500  # an error object is mostly its message
-# What the fast reader refuses is read once more by a slow one, for which this takes 0.1 s.
+# What the fast reader refuses is read once more by a slow one, for which this takes 30 ms.
 _CARE_BYTES = 1 << 20
+_CARE_VALUES = 50_000
+_BATCH_BYTES = 32 << 10  # of requests and notifications: handling them takes up to 30 ms
 _BATCH_COMMAS = 200_000  # more may be as many messages, which take 60 bytes each to be counted
 _BATCH_MESSAGES = 1_000  # ten times as many as there are calls under way
 # A string that never ends is one token, too: looked into, each quote in it would be tried anew.
@@ -202,7 +204,7 @@ def _decode_with_care(line: bytes, *, strict: bool) -> list[Message]:
     if not line.startswith(b"{"):
         return [Noise(_shown(line))] if line else []
     try:
-        fields = _loads(line) if len(line) <= _CARE_BYTES else None
+        fields = _loads(line) if _is_short(line) else None
     except (ValueError, RecursionError):
         fields = None
     if fields is None:
@@ -217,14 +219,23 @@ def _decode_batch(line: bytes, *, strict: bool) -> list[Message]:
         parts = _decode_parts(line)
     except (msgspec.MsgspecError, RecursionError):
         try:
-            parts = _decode_parts(to_json(_loads(line) if len(line) <= _CARE_BYTES else None))
+            parts = _decode_parts(to_json(_loads(line) if _is_short(line) else None))
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return [Noise(_shown(line))]
     if not parts:
         return [Malformed(None, INVALID_REQUEST, "a batch holds no message")]
     if len(parts) > _BATCH_MESSAGES:
         return [Noise(f"a batch of {len(parts)} messages was dropped: {_shown(line)[:200]}")]
-    return [message for part in parts for message in _decode_part(part, strict=strict)]
+    messages = [message for part in parts for message in _decode_part(part, strict=strict)]
+    return messages if len(line) <= _BATCH_BYTES else _answers_in(messages, len(line))
+
+
+def _answers_in(messages: list[Message], size: int) -> list[Message]:
+    """Of a large batch, what somebody waits for: to handle the rest would keep others waiting."""
+    answers: list[Message] = [one for one in messages if isinstance(one, Response)]
+    if dropped := len(messages) - len(answers):
+        answers.append(Noise(f"{dropped} messages of a batch of {size} bytes were dropped"))
+    return answers
 
 
 def _decode_part(part: Raw, *, strict: bool) -> list[Message]:
@@ -232,6 +243,12 @@ def _decode_part(part: Raw, *, strict: bool) -> list[Message]:
     if line.startswith(b"{"):
         return decode(line, strict=strict)
     return [Malformed(None, INVALID_REQUEST, "a batch holds something that is no object")]
+
+
+def _is_short(line: bytes) -> bool:
+    """Whether the slow reader may read it: in bytes, and in values, which cost it most."""
+    values = line.count(b",") + line.count(b"[") + line.count(b"{")
+    return len(line) <= _CARE_BYTES and values <= _CARE_VALUES
 
 
 def _loads(line: bytes) -> object:

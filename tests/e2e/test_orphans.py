@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 
 from tests.e2e.clients.raw import Proxy, proxy, until
 from tests.e2e.test_shutdown import WAYS
-from tests.peers import plain
+from tests.peers import SERVERS, plain
 
 
 class Hidden:
@@ -88,6 +90,37 @@ def test_no_way_to_hide_survives_the_end_of_the_proxy(tmp_path: Path, way: str, 
         finally:
             hidden.kill()
         assert "Traceback" not in client.errors()
+
+
+# Adopts one that forks every millisecond, and looks at it again and again.
+LOOKING = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from emceepee_stdio.wire.orphans import adopt_orphans, bury_orphans, expect_orphans, note_child
+script, where = sys.argv[1:]
+expect_orphans()
+adopt_orphans()
+first = subprocess.Popen([sys.executable, script, where, "left", "forks"])
+note_child(first.pid)
+first.wait()
+while not Path(where).exists():
+    pass
+group = int(Path(where).read_text().split()[0])
+print({frozenset(bury_orphans()) for _ in range(3000)} == {frozenset({group})})
+os.killpg(group, signal.SIGKILL)
+"""
+
+
+def test_no_look_at_one_that_forks_on_misses_its_group(tmp_path: Path) -> None:
+    script = SERVERS / "descendant.py"
+    looked = subprocess.run(
+        [sys.executable, "-c", LOOKING, str(script), str(tmp_path / "descendant")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert looked.stdout == "True\n", looked.stderr
 
 
 @pytest.mark.parametrize("how", HIDING)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 from msgspec import Raw
 
@@ -15,7 +16,7 @@ from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, CannotConnect
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.versions import SUBSCRIPTION_ID
-from emceepee_stdio.wire.codec import Noise, decode
+from emceepee_stdio.wire.codec import Noise, Response, RpcError, decode
 
 ZEROS = b"[%b0]" % (b"0," * 1_000_000)
 EMPTY = b"[%b[]]" % (b"[]," * 1_000_000)
@@ -35,6 +36,34 @@ def test_content_of_nothings_is_one_text_that_says_so() -> None:
     reply = within_measure(lambda: Reply.result(result, server="s"), len(ZEROS))
     assert reply.content.startswith(b'{"type":"text","text":"The server sent something that is no')
     assert reply.content.count(b'"type"') == 1
+    assert f"cut from {len(ZEROS)} bytes".encode() in reply.content
+
+
+def test_more_blocks_than_anybody_reads_are_one_text() -> None:
+    content = b",".join([b'{"type":"text","text":"x"}'] * 5_001)
+    (block,) = msgspec.json.decode(
+        b"[%b]" % Reply.result(Raw(b'{"content":[%b]}' % content), server="s").content
+    )
+    assert block["text"].endswith(f"(but 5001 of them): [{content.decode()}]")
+
+
+def test_of_a_large_batch_the_answers_are_taken_and_the_rest_is_not() -> None:
+    note = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"%b"}}'
+    answer = b'{"jsonrpc":"2.0","id":1,"result":{}}'
+    batch = b"[%b]" % b",".join([note % (b"x" * 10_000)] * 4 + [answer])
+    taken, noise = decode(batch)
+    assert isinstance(taken, Response)
+    assert noise == Noise(f"4 messages of a batch of {len(batch)} bytes were dropped")
+
+
+def test_what_only_the_slow_reader_reads_is_read_up_to_a_number_of_values() -> None:
+    numbers = b'{"jsonrpc":"2.0","id":1,"result":{"nan":NaN,"values":[%b1]}}'
+    (few,) = decode(numbers % (b"1," * 40_000))
+    (many,) = decode(numbers % (b"1," * 60_000))
+    assert isinstance(few, Response)
+    assert isinstance(many, Response)
+    assert isinstance(few.outcome, Raw)
+    assert isinstance(many.outcome, RpcError)
 
 
 @pytest.mark.parametrize("text", [b"same", ZEROS], ids=["a short text", "a long text"])
@@ -71,8 +100,8 @@ def test_a_large_notification_of_a_stream_is_passed_on_as_it_came() -> None:
 
 
 def test_long_instructions_are_kept_cut() -> None:
-    hello = read_handshake(Raw(HELLO % (b',"instructions":"%b"' % (b"a" * 100_000))), server="s")
-    assert hello.instructions == f"{'a' * 65_536} … (cut from 100000 characters)"
+    hello = read_handshake(Raw(HELLO % (b',"instructions":"%b"' % (b"a" * 300_000))), server="s")
+    assert hello.instructions == f"{'a' * 262_144} … (cut from 300000 characters)"
 
 
 @pytest.mark.parametrize(

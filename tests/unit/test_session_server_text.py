@@ -95,3 +95,29 @@ def test_whatever_is_said_every_text_stays_what_it_is_or_is_marked(said: list[st
     for one, block in zip(said, shown, strict=True):
         named = any(key in one for key in KEYS)
         assert block["text"] == (MARK + one if named else one)
+
+
+@pytest.mark.parametrize(
+    "spelt",
+    [
+        "proxy_task",
+        "proxy\\u005Ftask",
+        "\\u0070roxy_t\\u0061sk",
+        "proxy\\\\u005ftask",
+        "\\\\\\\\u0070roxy_task",
+    ],
+)
+def test_no_spelling_hides_a_key_in_a_long_text(spelt: str) -> None:
+    block = b'{"type":"text","text":"%b %b"}' % (b"a" * 300_000, spelt.encode())
+    assert attributed(block) == b'{"type":"text","text":%b},%b' % (json.dumps(MARK).encode(), block)
+
+
+def test_a_long_text_without_a_key_keeps_its_bytes() -> None:
+    block = b'{"type":"text","text":"%b proxy_ task pending_ \\u0065vents"}' % (b"a" * 300_000)
+    assert attributed(block) == block
+
+
+def test_a_long_page_is_marked_like_a_short_one() -> None:
+    page = "a" * 300_000
+    assert attributed_text(page) == page
+    assert attributed_text(page + FAKE) == MARK + page + FAKE

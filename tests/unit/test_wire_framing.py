@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emceepee_stdio.wire.framing import Lines, Oversized
+from emceepee_stdio.wire.framing import Lines, Oversized, turns
 
 HEAD = 65_536
 TAIL = 512
@@ -135,3 +135,22 @@ def test_the_repr_shows_what_waits():
     lines = Lines(10)
     lines.feed(b"abc")
     assert repr(lines) == "<Lines waiting=3/10>"
+
+
+@pytest.mark.parametrize(
+    ("data", "longest"),
+    [
+        (b"x" * 65_536, 65_536),
+        (b"x" * 65_535 + b"\n", 65_536),
+        ((b"x" * 200 + b"\n") * 50, 50 * 201),
+        ((b"x" * 15_000 + b"\n") * 4, 16_384),
+        (b"\n" * 65_536, 2_048),
+    ],
+    ids=["a part of a line", "one line", "some lines", "long lines", "very many lines"],
+)
+def test_what_holds_more_than_one_line_is_taken_in_a_little_at_a_time(
+    data: bytes, longest: int
+) -> None:
+    pieces = list(turns(data))
+    assert b"".join(pieces) == data
+    assert max(map(len, pieces)) == longest
