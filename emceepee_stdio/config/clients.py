@@ -14,6 +14,7 @@ from emceepee_stdio.config import jsonc, toml_tables
 from emceepee_stdio.config.fields import is_list, is_object
 from emceepee_stdio.config.jsonc import Steps
 from emceepee_stdio.config.recursion import starts_emceepee
+from emceepee_stdio.config.tool_rules import escaped
 
 __all__ = ["CLIENTS", "Client", "ClientKey", "Language", "is_ours"]
 
@@ -209,6 +210,7 @@ CLIENTS: dict[ClientKey, Client] = {
 }
 
 
+_CODEX_LISTS = ("enabled_tools", "disabled_tools")
 _BARE_VARIABLE = re.compile(r"(?<![$\w])\$([A-Za-z_]\w*)")
 
 
@@ -239,5 +241,26 @@ def _from_codex(entry: Mapping[str, object]) -> dict[str, object]:
     names = ours.pop("env_vars", None)
     if is_list(names):
         ours["pass_env"] = [name.get("name") if is_object(name) else name for name in names]
-    ours.pop("tools", None)  # tables of its own, about when it asks for a tool
-    return ours
+    return _codex_rules(ours)
+
+
+def _codex_rules(entry: dict[str, object]) -> dict[str, object]:
+    """When Codex asks before a tool runs, as rules; its other ways of asking are its own affair."""
+    tables, always = entry.pop("tools", None), entry.pop("default_tools_approval_mode", None)
+    modes = {
+        name: table.get("approval_mode") if is_object(table) else None
+        for name, table in (tables if is_object(tables) else {}).items()
+    }
+    if "prompt" not in (always, *modes.values()):
+        return entry
+    only, never = entry.get("enabled_tools"), entry.get("disabled_tools")
+    names = map(str, only if is_list(only) else modes)
+    rules = {"*": "off"} if is_list(only) else {"*": "ask"} if always == "prompt" else {}
+    rules |= {
+        escaped(name): "ask" if modes.get(name, always) == "prompt" else "allow" for name in names
+    }
+    for name in map(str, never if is_list(never) else ()):
+        rules.pop(escaped(name), None)  # so that it stands last
+        rules[escaped(name)] = "off"
+    kept = {key: value for key, value in entry.items() if key not in _CODEX_LISTS}
+    return {**kept, "tools": rules}

@@ -126,6 +126,7 @@ def take_over(
             continue
         try:
             ours, became = _with_rules(name, entry)
+            became = became or _from_modes(theirs, entry)
             warning = judge(name, ours, environ=environ)
             text = put_server(text, name, ours if is_object(ours) else {}, source=source)
         except ConfigInvalid as error:
@@ -133,6 +134,14 @@ def take_over(
         else:
             outcomes.append(Outcome(name, "taken", " ".join(filter(None, (became, warning)))))
     return text, outcomes
+
+
+def _from_modes(theirs: object, entry: object) -> str:
+    """A client may say in its own way when it asks: those are rules in our entry already."""
+    ours = entry.get("tools") if is_object(entry) else None
+    if not is_object(ours) or (is_object(theirs) and ours == theirs.get("tools")):
+        return ""
+    return "what it asks for and leaves out became rules for its tools."
 
 
 def _with_rules(name: str, entry: object) -> tuple[object, str]:

@@ -142,6 +142,24 @@ def test_the_restrictions_of_codex_become_rules(cli: Cli) -> None:
     assert rules(cli) == {"*": "off", "a": "allow", "b": "off"}
 
 
+def test_what_codex_asks_for_becomes_rules(cli: Cli) -> None:
+    theirs = cli.home / ".codex" / "config.toml"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text(
+        '[mcp_servers.bank]\ncommand = "x"\ndefault_tools_approval_mode = "prompt"\n'
+        '[mcp_servers.bank.tools.look]\napproval_mode = "approve"\n'
+        '[mcp_servers.some]\ncommand = "y"\nenabled_tools = ["a", "b"]\ndisabled_tools = ["c"]\n'
+        '[mcp_servers.some.tools.a]\napproval_mode = "prompt"\n'
+        '[mcp_servers.plain]\ncommand = "z"\n[mcp_servers.plain.tools.a]\napproval_mode = "auto"\n'
+    )
+    done = cli.run("config", "import", "codex").well()
+    assert done.out.count("became rules for its tools") == 2
+    assert rules(cli) == {"*": "ask", "look": "allow"}
+    assert rules(cli, "some") == {"*": "off", "a": "ask", "b": "allow", "c": "off"}
+    assert rules(cli, "plain") == {}
+    cli.run("config", "check").well()
+
+
 def test_a_restriction_that_cannot_be_read_keeps_the_server_where_it_is(cli: Cli) -> None:
     theirs = cli.home / ".gemini" / "settings.json"
     theirs.parent.mkdir(parents=True)

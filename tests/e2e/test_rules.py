@@ -234,6 +234,20 @@ async def test_a_server_without_the_tool_that_is_off_elsewhere_is_the_one_that_i
         assert it.ran() == 0
 
 
+async def test_an_entry_has_its_own_rules_and_what_a_model_adds_the_strictest(
+    tmp_path: Path,
+) -> None:
+    """Two accounts of one server, of which one is restricted."""
+    private = server(log=tmp_path / "private.jsonl")
+    async with world(tmp_path, {"echo": "off"}, private=private) as it:
+        await it.client.connected("s", "private")
+        assert "[policy_denied]" in (await named(it)).text
+        assert (await it.client.execute("echo", "private", args={"message": "hi"})).text == "hi"
+        assert not (await it.client.call("add_server", name="third", **private)).is_error
+        third = await it.client.execute("echo", "third", args={"message": "hi"})
+        assert "[policy_denied]" in third.text
+
+
 # What a model, or a server, may try
 
 

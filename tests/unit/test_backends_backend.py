@@ -1,6 +1,7 @@
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -31,13 +32,17 @@ from emceepee_stdio.backends.health import HealthPolicy
 from emceepee_stdio.backends.lists import Kind
 from emceepee_stdio.backends.notifications import log_line
 from emceepee_stdio.clock import Clock
+from emceepee_stdio.config.tool_rules import ToolRules
 from emceepee_stdio.errors import (
     CallFailed,
     CallTimeout,
     InvalidArguments,
+    NeedsApproval,
+    PolicyDenied,
     ProxyError,
     ServerDisconnected,
     ServerUnavailable,
+    ToolNotFound,
 )
 from emceepee_stdio.state.phases import Phase
 from emceepee_stdio.state.restarts import RestartPolicy
@@ -965,3 +970,26 @@ async def test_cancelling_the_run_ends_everything(era: Era) -> None:
     assert rig.backend._supervisor.current is None
     assert own_tasks() == []
     await rig.backend.stop()
+
+
+async def test_no_request_for_a_tool_gets_past_the_rules_whoever_makes_it() -> None:
+    async with running() as rig:
+        listed = {"tools": [{"name": name} for name in ("free", "asks", "never")]}
+        rig.server.answers["tools/list"] = lambda _c, _p: _value(listed)
+        rig.server.answers["tools/call"] = lambda _c, _p: _value({"content": []})
+        rig.backend.rules = ToolRules({"asks": "ask", "never": "off"})
+        with pytest.raises(ToolNotFound):
+            await rig.backend.call_tool("free", {}, within=60)
+        await rig.backend.list_all("tools", within=60)
+        await rig.backend.call_tool("free", {}, within=60)
+        refusals = {"asks": NeedsApproval, "never": PolicyDenied, "Free": ToolNotFound}
+        for tool, refusal in refusals.items():
+            with pytest.raises(refusal):
+                await rig.backend.call_tool(tool, {}, within=60)
+        agreed = Raw(b"{}")
+        call = SimpleNamespace(permit=agreed)
+        await rig.backend.call_tool("asks", agreed, within=60, call=call)
+        for tool, args in (("asks", Raw(b"{}")), ("never", agreed)):
+            with pytest.raises(ProxyError):
+                await rig.backend.call_tool(tool, args, within=60, call=call)
+        assert rig.server.methods().count("tools/call") == 2
