@@ -10,6 +10,7 @@ from pathlib import Path
 
 import anyio
 
+from emceepee_stdio.auth.token_store import default_token_directory
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Config, FixedValues, PolicyMode, ServerConfig, Settings
 from emceepee_stdio.config.source import Source
@@ -108,6 +109,7 @@ def environment_of(settings: Settings, environ: Mapping[str, str]) -> Environmen
         uniform=random.uniform,
         trust=default_trust_directory(environ),
         roots=ClientRoots(own_roots(settings.roots, environ=environ, cwd=cwd, home=home)),
+        tokens=default_token_directory(environ),
     )
 
 

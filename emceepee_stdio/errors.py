@@ -15,6 +15,7 @@ __all__ = [
     "InvalidArguments",
     "InvalidPattern",
     "NeedsApproval",
+    "NeedsSignIn",
     "NotSupported",
     "PolicyDenied",
     "PromptNotFound",
@@ -180,6 +181,11 @@ class PolicyDenied(ProxyError):
 class NeedsApproval(ProxyError):
     code = "needs_approval"
     hint = "Ask the person to run `emceepee approve`, then call again."
+
+
+class NeedsSignIn(ProxyError):
+    code = "needs_sign_in"
+    hint = "Ask the person to run `emceepee login` for this server; it connects by itself then."
 
 
 class ConfigInvalid(ProxyError):

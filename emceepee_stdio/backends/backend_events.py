@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from msgspec import Raw
 
+from emceepee_stdio.auth.orders import SignInNeeded
 from emceepee_stdio.backends.base import Hello, Loss
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.state.phases import Phase
@@ -28,6 +29,7 @@ __all__ = [
     "ProcessStarted",
     "Question",
     "ServerNotification",
+    "SignInWanted",
     "StateEvent",
     "Withdrawn",
 ]
@@ -73,6 +75,13 @@ class PhaseChange:
             loss=self.loss and self.loss.masked(mask),
             error=self.error and self.error.masked(mask),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SignInWanted:
+    """Somebody waits for a server that a person has to sign in to."""
+
+    needed: SignInNeeded
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,5 +173,5 @@ StateEvent = (
     | ListsDiffer
     | HealthChange
 )
-BackendEvent = StateEvent | LogLine
+BackendEvent = StateEvent | LogLine | SignInWanted
 Emit = Callable[[BackendEvent], None]

@@ -13,6 +13,7 @@ from typing import Protocol
 import anyio
 from msgspec import Raw
 
+from emceepee_stdio.auth.orders import SignInNeeded
 from emceepee_stdio.errors import CallFailed, ProxyError, ServerDisconnected
 from emceepee_stdio.state.phases import Phase
 from emceepee_stdio.wire.codec import RpcError
@@ -92,13 +93,15 @@ class Hello:
 class Loss:
     """Why a connection ended: the fact, and the last lines of stderr.
 
-    `restarted` where it is known that the server itself is gone, and will begin anew.
+    `restarted` where it is known that the server itself is gone, and will begin anew; `sign_in`
+    where a person has to sign in before there is another.
     """
 
     fact: str
     tail: Sequence[str] = ()
     exit_code: int | None = None
     restarted: bool = False
+    sign_in: SignInNeeded | None = None
 
     def masked(self, mask: Callable[[str], str]) -> "Loss":
         """The same, with nothing in it that must not be shown."""

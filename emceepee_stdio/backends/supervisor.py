@@ -11,23 +11,22 @@ Whatever an attempt to connect raises is a failed attempt, and is tried again li
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint_if_cancelled
-from msgspec import Raw
 
-from emceepee_stdio.backends.backend_events import AttemptFailed, Emit, PhaseChange
+from emceepee_stdio.auth.orders import SignInNeeded
+from emceepee_stdio.backends.backend_events import AttemptFailed, Emit, PhaseChange, SignInWanted
 from emceepee_stdio.backends.base import Cancel, Loss, OnResult, Sender, Snapshot
 from emceepee_stdio.backends.connection import Channel, Connection
+from emceepee_stdio.backends.prospects import as_our_error, prospects, told_late, unavailable
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import (
-    CallTimeout,
     CannotConnect,
     ProxyError,
     ServerDisconnected,
-    ServerFailed,
     ServerUnavailable,
 )
 from emceepee_stdio.state.phases import PHASES, Phase
@@ -119,10 +118,11 @@ class Supervisor(Sender):
                 on_done(outcome)
             else:
                 spent = self._clock.now() - began
-                sent = outcome.send(request, partial(_told_late, on_done, spent))
+                sent = outcome.send(request, partial(told_late, on_done, spent))
 
         within = max(request.deadline - began, 0.0)
-        waiting = self.in_task(partial(self.connection, within=within), connected)
+        connect = partial(self.connection, within=within, through_sign_in=True)
+        waiting = self.in_task(connect, connected)
         return lambda: waiting() if sent is None else sent()
 
     def in_task(
@@ -140,17 +140,20 @@ class Supervisor(Sender):
                         on_done(self._gone())
                     raise
                 except Exception as error:  # noqa: BLE001 - it would end the backend for everybody
-                    outcome = self._as_our_error(error)
+                    outcome = as_our_error(self.name, error)
                 if not scope.cancel_called:
                     on_done(outcome)
 
         self._tasks.start_soon(run)
         return scope.cancel
 
-    async def connection(self, *, within: float) -> Connection:
-        """The living connection. A backend in backoff is tried now; callers share the attempt."""
+    async def connection(self, *, within: float, through_sign_in: bool = False) -> Connection:
+        """The living connection. A backend in backoff is tried now; callers share the attempt.
+
+        Where a person has to sign in first, that is waited for only if it is asked for.
+        """
         with anyio.move_on_after(within):
-            return await self._await_connection()
+            return await self._await_connection(through_sign_in=through_sign_in)
         raise ServerUnavailable(
             f"{self.name} is still {self._phase_name()} after {within:g} s.",
             hint="Call again later, or list_servers to see what it waits for.",
@@ -199,6 +202,9 @@ class Supervisor(Sender):
             if self.phase in (Phase.IDLE, Phase.FAILED):
                 await self._wanted.wait()
                 self._enter(Phase.CONNECTING)
+            elif isinstance(self._last_error, SignInNeeded) and self.phase is Phase.NEEDS_SIGN_IN:
+                await self._until_signed_in(self._last_error)
+                self._enter(Phase.CONNECTING)
             self._renew = False
             with anyio.CancelScope() as self._attempt_scope:
                 await self._attempt()
@@ -222,7 +228,7 @@ class Supervisor(Sender):
                 self._gain(connection)
                 await self._serve(connection)
         except Exception as error:  # noqa: BLE001 - whatever a start raises is a failed start
-            failure = self._as_our_error(error)
+            failure = as_our_error(self.name, error)
             if gained is not None:
                 gained.lose(Loss(fact=failure.fact))
             elif not self._renew:
@@ -237,17 +243,8 @@ class Supervisor(Sender):
                 self._leave(connection)
             raise
         except Exception as error:
-            connection.lose(Loss(fact=self._as_our_error(error).fact))
+            connection.lose(Loss(fact=as_our_error(self.name, error).fact))
             raise
-
-    def _as_our_error(self, error: BaseException) -> ProxyError:
-        """The boundary: whatever was raised on the way to the server, as an error of ours."""
-        while isinstance(error, BaseExceptionGroup):
-            error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
-        if isinstance(error, ProxyError):
-            return error
-        shown = str(error).rstrip(".") or type(error).__name__
-        return ServerFailed(f"{self.name} could not be connected: {shown}.")
 
     def _gain(self, connection: Connection) -> None:
         now = self._clock.now()
@@ -265,8 +262,11 @@ class Supervisor(Sender):
         """The connection is lost; what happens next, for whoever lost a call with it."""
         if self.current is connection:
             self._drop()
-            self._last_error = ServerDisconnected(str(loss))
-            self._retry_or_give_up(self._last_error, loss=loss)
+            if loss.sign_in is not None:
+                self._need_sign_in(loss.sign_in, loss=loss)
+            else:
+                self._last_error = ServerDisconnected(str(loss))
+                self._retry_or_give_up(self._last_error, loss=loss)
         return self._prospects()
 
     def _leave(self, connection: Connection) -> None:
@@ -279,7 +279,27 @@ class Supervisor(Sender):
             self._enter(Phase.CONNECTING if stays else Phase.DISCONNECTED, loss=why)
         connection.close(why)
 
+    def _need_sign_in(self, needed: SignInNeeded, *, loss: Loss | None = None) -> None:
+        """No failure: it waits for a person, and whoever waits for it goes on waiting."""
+        self._last_error = needed
+        self._wanted = anyio.Event()
+        self._enter(Phase.NEEDS_SIGN_IN, loss=loss, error=needed)
+
+    async def _until_signed_in(self, needed: SignInNeeded) -> None:
+        """Or until somebody wants it tried now."""
+        async with anyio.create_task_group() as tasks:
+
+            async def end_with(wait: Callable[[], Awaitable[object]]) -> None:
+                await wait()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(end_with, needed.signed_in)
+            tasks.start_soon(end_with, self._wanted.wait)
+
     def _fail(self, error: ProxyError) -> None:
+        if isinstance(error, SignInNeeded):
+            self._need_sign_in(error)
+            return
         self._last_error = error
         hopeless = isinstance(error, CannotConnect) and not self._hello_before
         self._retry_or_give_up(error, hopeless=hopeless)
@@ -344,12 +364,16 @@ class Supervisor(Sender):
 
     # Waiting
 
-    async def _await_connection(self) -> Connection:
+    async def _await_connection(self, *, through_sign_in: bool) -> Connection:
         failures = self._failures
 
         def is_decided() -> bool:
             if self.current or self._failures != failures or self._stopped.is_set():
                 return True
+            if isinstance(self._last_error, SignInNeeded) and self.phase is Phase.NEEDS_SIGN_IN:
+                if through_sign_in:
+                    self._emit(SignInWanted(self._last_error))
+                return not through_sign_in
             self._wanted.set()
             return False
 
@@ -358,26 +382,11 @@ class Supervisor(Sender):
             return self.current
         if self._stopped.is_set() or self._last_error is None:
             raise self._gone()
-        raise self._unavailable(self._last_error)
-
-    def _unavailable(self, error: ProxyError) -> ProxyError:
-        """The error of the shared attempt, for each of its callers."""
-        if self.phase is Phase.FAILED:
-            hint = error.next_step
-            if "reconnect_server" not in hint:
-                hint = f"{hint} Then call reconnect_server."
-            return ServerFailed(error.fact, hint=hint)
-        return ServerUnavailable(error.fact, hint=self._prospects())
+        raise unavailable(self._last_error, self.snapshot(), now=self._clock.now())
 
     def _prospects(self) -> str:
         """What happens next, for whoever just lost a call."""
-        tries = f"{self._restarts.attempts} of {self._restarts.policy.limit or 'any number'}"
-        if self.phase is Phase.RECONNECTING and self._next_retry_at is not None:
-            wait = max(self._next_retry_at - self._clock.now(), 0.0)
-            return f"Restart {tries} follows in {wait:.1f} s; calling again tries at once."
-        if self.phase is Phase.FAILED:
-            return "It was given up. Mend what the error names, then call reconnect_server."
-        return f"It is {self._phase_name()}; call list_servers to see its state."
+        return prospects(self.snapshot(), now=self._clock.now())
 
     def _phase_name(self) -> str:
         return self.phase.value if self.phase else "not started"
@@ -386,11 +395,3 @@ class Supervisor(Sender):
         return ServerUnavailable(
             f"{self.name} was removed.", hint="Call add_server to add it again."
         )
-
-
-def _told_late(on_done: OnResult, spent: float, outcome: Raw | ProxyError) -> None:
-    """A call that ran out of time is told how much of it went into connecting."""
-    if isinstance(outcome, CallTimeout):
-        fact = f"{outcome.fact.removesuffix('.')}, {spent:.1f} s of them to connect."
-        outcome = CallTimeout(fact)
-    on_done(outcome)

@@ -12,13 +12,14 @@ from pathlib import Path
 import anyio
 import msgspec
 
+from emceepee_stdio.auth.bearer import signs_in, store_of
 from emceepee_stdio.backends.backend_events import LogSource
 from emceepee_stdio.cli.one_shot import OneShotSession, one_shot_session
 from emceepee_stdio.cli.report import Check, Status
 from emceepee_stdio.config import BrokenServer, ServerConfig, Settings
 from emceepee_stdio.config.server import Rule
 from emceepee_stdio.config.tool_rules import ToolRules, rules_of
-from emceepee_stdio.errors import CannotConnect, ProxyError, WrongCredentials
+from emceepee_stdio.errors import CannotConnect, NeedsSignIn, ProxyError, WrongCredentials
 from emceepee_stdio.journal import redact_argv, redact_url
 from emceepee_stdio.journal.redact import MARKER
 from emceepee_stdio.trust.tool_pins import Changes
@@ -162,6 +163,8 @@ class _Patient:
                 "server_info": hello.server_info,
             }
         self._details["counts"] = dict(snapshot.counts)
+        if signed_in := self._signed_in():
+            self._details["signed_in"] = signed_in
         changes, pending = await self._runtime.pins.changes(self._server.name)
         if changes:
             self._details["tools_changed"] = msgspec.to_builtins(changes)
@@ -217,7 +220,16 @@ class _Patient:
         facts = self._details
         era = f"{facts.get('era')} {facts.get('protocol_version')}"
         times = f"start {facts['start_ms']} ms, round trip {facts['round_trip_ms']} ms"
+        signed_in = facts.get("signed_in")
+        times += f"; signed in {signed_in}" if signed_in else ""
         return f"{', '.join(offered) or 'nothing offered'}; {era}; {times}."
+
+    def _signed_in(self) -> str | None:
+        """Until when, and with which scopes; None where nobody is signed in."""
+        if not signs_in(self._server):
+            return None
+        record = store_of(self._server, self._runtime.sign_ins.context.directory).read()
+        return None if record is None or not record.access_token else record.validity()
 
     def _failed(self, error: ProxyError, spent: int) -> Check:
         fact, _, tail = error.fact.partition(" Its last words on stderr:\n")
@@ -230,7 +242,7 @@ class _Patient:
         if self._is_missing(error):
             fact = f"The command {self._server.command!r} was not found."
             self._details["path"] = self._child_path()
-        auth = isinstance(error, WrongCredentials)
+        auth = isinstance(error, WrongCredentials | NeedsSignIn)
         return self._result(
             "auth" if auth else "failed",
             self._shown(fact),
@@ -255,6 +267,9 @@ class _Patient:
         url = self._server.url
         if url is None:
             return self._shown(self._remedy_of_command(error, words))
+        if isinstance(error, NeedsSignIn):
+            command = shlex.join(["emceepee", "login", self._server.name])
+            return f"Sign in: {command}"
         if isinstance(error, WrongCredentials):
             return self._credentials(url)
         return self._shown(self._plain(error, "Check the URL, and whether the server runs."))

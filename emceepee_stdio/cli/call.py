@@ -198,7 +198,8 @@ def _failed(server: str, outcome: _Outcome, terminal: Terminal) -> int:
         terminal.note(more if isinstance(failure, errors.CallTimeout) else terms)
         return FAILED
     terminal.note(f"See why: emceepee doctor {name}")
-    return CREDENTIALS_REFUSED if isinstance(failure, WrongCredentials) else SERVER_FAILED
+    refused = isinstance(failure, WrongCredentials | errors.NeedsSignIn)
+    return CREDENTIALS_REFUSED if refused else SERVER_FAILED
 
 
 def _block(block: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from emceepee_stdio.cli.demo import demo
 from emceepee_stdio.cli.doctor import doctor
 from emceepee_stdio.cli.exit_codes import FAILED
 from emceepee_stdio.cli.install import install, uninstall
+from emceepee_stdio.cli.login import login, logout
 from emceepee_stdio.cli.ls import ls
 from emceepee_stdio.cli.serve_help import serve
 from emceepee_stdio.cli.tail_logs import tail_logs
@@ -44,6 +45,8 @@ app.command()(doctor)
 app.command()(tail_logs)
 app.command()(ls)
 app.command()(call)
+app.command()(login)
+app.command()(logout)
 app.command()(approve)
 app.command()(demo)
 app.command()(serve)

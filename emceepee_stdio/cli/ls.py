@@ -95,7 +95,11 @@ async def _gather(
     import anyio  # noqa: PLC0415 - see above
 
     from emceepee_stdio.cli.one_shot import one_shot_session  # noqa: PLC0415 - see above
-    from emceepee_stdio.errors import ProxyError, WrongCredentials  # noqa: PLC0415 - see above
+    from emceepee_stdio.errors import (  # noqa: PLC0415 - see above
+        NeedsSignIn,
+        ProxyError,
+        WrongCredentials,
+    )
 
     found: dict[str, dict[str, Any]] = {}
     async with one_shot_session(settings, environ=os.environ, within=within) as here:
@@ -111,7 +115,7 @@ async def _gather(
             except ProxyError as error:
                 cause = backend.snapshot().error or error
                 offers["error"] = here.shown(cause.fact)
-                if isinstance(cause, WrongCredentials):
+                if isinstance(cause, WrongCredentials | NeedsSignIn):
                     refused.add(server.name)
             found[server.name] = offers
 

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 import msgspec
 
 from emceepee_stdio.config.expand import expand
-from emceepee_stdio.config.fields import Given, fit, given_fields, hints_of, is_object
+from emceepee_stdio.config.fields import Given, fit, given_fields, hints_of, is_list, is_object
 from emceepee_stdio.config.fixed import FORMER_RESTART
 from emceepee_stdio.config.recursion import RESERVED_NAME, starts_emceepee
 from emceepee_stdio.config.server import (
     BrokenServer,
+    OAuthConfig,
     RestartOverrides,
     ServerConfig,
     ServerEntry,
@@ -41,6 +42,15 @@ _RESTART_SPELLINGS = {
     "maxDelayMs": "cap_ms",
     "backoffMultiplier": "factor",
 }
+_OAUTH_SPELLINGS = {
+    "callbackPort": "redirect_port",
+    "redirectPort": "redirect_port",
+    "scopes": "scope",
+}
+# What clients keep in `oauth` for their own use.
+_OAUTH_IGNORED = frozenset(
+    ("enabled", "authorizationUrl", "authServerMetadataUrl", "redirectUri", "tokenUrl")
+)
 _TRANSPORTS = {
     "local": "stdio",
     "remote": "auto",
@@ -185,10 +195,12 @@ class Entries:
         hints = hints_of(ServerEntry)
         values: dict[str, object] = {"name": name}
         for field, (key, value) in given.items():
+            where = f"{path}.{key}"
             if field == "restart":
-                values[field] = self._restart(value, f"{path}.{key}")
+                values[field] = self._restart(value, where)
+            elif field in ("auth", "oauth"):
+                values |= self._sign_in(field, value, where)
             else:
-                where = f"{path}.{key}"
                 full = expand(value, environ=self._environ, path=where)
                 values[field] = fit(_our_value(field, full), hints[field], path=where)
         return msgspec.convert(values, ServerConfig)
@@ -203,6 +215,33 @@ class Entries:
             path=path,
             warnings=self.warnings,
         )
+
+    def _sign_in(self, field: str, value: object, path: str) -> dict[str, object]:
+        """Clients keep things of their own under both names: those are not ours to refuse."""
+        if field == "auth" and value in ("oauth", "none"):
+            return {"auth": value}
+        if field == "oauth" and value is False:
+            return {"auth": "none"}
+        if field == "auth" or not is_object(value):
+            self.warnings.append(f"{path} is not understood and is ignored.")
+            return {}
+        hints = hints_of(OAuthConfig)
+        found = given_fields(
+            {key: member for key, member in value.items() if member is not None},
+            known=hints,
+            spellings=_OAUTH_SPELLINGS,
+            ignored=_OAUTH_IGNORED,
+            path=path,
+            warnings=self.warnings,
+        )
+        given: dict[str, object] = {}
+        for name, (key, member) in found.items():
+            where = f"{path}.{key}"
+            full = expand(member, environ=self._environ, path=where)
+            if name == "scope" and is_list(full):
+                full = " ".join(map(str, full))
+            given[name] = fit(full, hints[name], path=where)
+        return {"oauth": given}
 
     def _restart(self, value: object, path: str) -> dict[str, object]:
         hints = hints_of(RestartOverrides)

@@ -15,6 +15,7 @@ from emceepee_stdio.errors import ConfigInvalid
 
 __all__ = [
     "BrokenServer",
+    "OAuthConfig",
     "RestartConfig",
     "RestartOverrides",
     "Rule",
@@ -83,6 +84,37 @@ class RestartOverrides(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cap_ms: CapMs | None = None
 
 
+class OAuthConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How to sign in to a server; all of it can be left out where the server registers clients."""
+
+    client_id: Annotated[
+        str | None,
+        Meta(description="Client that was registered for emceepee; a URL where it is a document."),
+    ] = None
+    client_secret: Annotated[str | None, Meta(description="Its secret, if it has one.")] = None
+    scope: Annotated[
+        str | None, Meta(description="Scopes to ask for, instead of those that the server names.")
+    ] = None
+    redirect_port: Annotated[
+        Annotated[int, _within(1, 65_535, "A port.")] | None,
+        Meta(description="Port on this machine that the browser comes back to, if it is fixed."),
+    ] = None
+    resource: Annotated[
+        bool, Meta(description="Name the server in `resource`; some sign-ins refuse that.")
+    ] = True
+    issuer: Annotated[
+        str | None, Meta(description="The only issuer to sign in with, and wherever that is.")
+    ] = None
+
+    def __repr__(self) -> str:
+        return f"<OAuthConfig {'own client' if self.client_id else 'registers'}>"
+
+    @property
+    def is_client_document(self) -> bool:
+        """Whether the client is described by a document at its id, an https address."""
+        return (self.client_id or "").startswith("https://") and self.client_secret is None
+
+
 class ServerEntry(Struct, frozen=True, kw_only=True):
     """One server, reached by a command to start or a URL to call: exactly one of the two."""
 
@@ -110,6 +142,11 @@ class ServerEntry(Struct, frozen=True, kw_only=True):
         Literal["auto", "legacy", "modern"],
         Meta(description="Which era of the protocol the server speaks; auto finds out."),
     ] = "auto"
+    auth: Annotated[
+        Literal["oauth", "none"] | None,
+        Meta(description="Sign in by OAuth, or never; null does where the server asks for it."),
+    ] = None
+    oauth: OAuthConfig = field(default_factory=OAuthConfig)
     lazy: Annotated[bool, Meta(description="Connect on first use instead of at the start.")] = False
     disabled: Annotated[bool, Meta(description="Keep the entry, but do not use it.")] = False
     restart: RestartOverrides = field(default_factory=RestartOverrides)
@@ -153,9 +190,13 @@ class ServerConfig(ServerEntry, frozen=True, kw_only=True):
             if self.transport == "stdio":
                 return "the transport stdio needs a command, but a url is given"
             return _url_problem(self.url)
-        if self.transport in {"http", "sse"}:
-            return f"the transport {self.transport} needs a url, but a command is given"
-        return None
+        needs_url = {
+            "auth": self.auth == "oauth",
+            "oauth": self.oauth != OAuthConfig(),
+            f"the transport {self.transport}": self.transport in {"http", "sse"},
+        }
+        odd = next((what for what, is_given in needs_url.items() if is_given), None)
+        return f"{odd} needs a url, but a command is given" if odd else None
 
     def _text_problem(self) -> str | None:
         texts = [("command", self.command or ""), ("cwd", self.cwd or ""), ("url", self.url or "")]
@@ -163,6 +204,8 @@ class ServerConfig(ServerEntry, frozen=True, kw_only=True):
         texts += [(f"pass_env[{i}]", text) for i, text in enumerate(self.pass_env)]
         texts += [(f"env.{label(key)}", key + text) for key, text in self.env.items()]
         texts += [(f"headers.{label(key)}", text) for key, text in self.headers.items()]
+        own = msgspec.to_builtins(self.oauth)
+        texts += [(f"oauth.{key}", text) for key, text in own.items() if isinstance(text, str)]
         for where, text in texts:
             if _UNSPEAKABLE.search(text):
                 return f"{where} holds a character that cannot be passed on"

@@ -127,6 +127,12 @@ class JournalEvent(StrEnum):
         Level.WARNING,
         "An agreement counts for this session only: it could not be written down.",
     )
+    SIGN_IN_REQUIRED = (
+        "sign_in_required",
+        Level.WARNING,
+        "A person has to sign in to a server: `command` does it.",
+    )
+    SIGNED_IN = "signed_in", Level.INFO, "A person has signed in to a server, which is connected."
     TOOLS_CHANGED = (
         "tools_changed",
         Level.WARNING,

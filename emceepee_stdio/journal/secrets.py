@@ -11,6 +11,7 @@ removed may still be quoted: its values stay, the newest of so many.
 import json
 import re
 from base64 import b64encode
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
@@ -28,6 +29,7 @@ __all__ = ["MOST_GIVEN", "Secrets", "given_secrets"]
 
 _MIN_SECRET_CHARS = 6  # shorter values also occur inside ordinary words
 MOST_GIVEN = 500  # values of one server, in all their forms: who needs more hides something
+_MAX_LEARNED = 200  # tokens of all servers, in their forms: those before them have expired
 _MAX_FORMER = 10_000  # values of servers that are gone; every line is searched for each of them
 _ARGUMENT_VALUE = re.compile(r"[\w.$-]++(?:=|:[ \t]*+)(.+)", re.DOTALL)
 # Whatever its variable is called: letters and digits, long, and no path.
@@ -45,6 +47,7 @@ class Secrets:
     def __init__(self) -> None:
         self._given: dict[str, dict[str, None]] = {}
         self._former: dict[str, None] = {}
+        self._learned: deque[str] = deque(maxlen=_MAX_LEARNED)
         self._values: dict[str, None] = {}  # all of them
         self._longest = 0
 
@@ -57,7 +60,17 @@ class Secrets:
         self._given[server] = dict.fromkeys(
             value for value in values if len(value) >= _MIN_SECRET_CHARS
         )
-        self._values = dict.fromkeys(chain(self._former, *self._given.values()))
+        self._count()
+
+    def learn(self, values: Iterable[str]) -> None:
+        """Secrets that change while a server is used, such as tokens; the newest of so many."""
+        for value in values:
+            if len(value) >= _MIN_SECRET_CHARS and value not in self._learned:
+                self._learned.append(value)
+        self._count()
+
+    def _count(self) -> None:
+        self._values = dict.fromkeys(chain(self._former, *self._given.values(), self._learned))
         self._longest = max(map(len, self._values), default=0)
 
     def retire(self, server: str) -> None:

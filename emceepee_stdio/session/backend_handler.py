@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import Raw
 
+from emceepee_stdio.auth.orders import SignInNeeded
 from emceepee_stdio.backends.backend_events import (
     AttemptFailed,
     BackendEvent,
@@ -26,6 +27,7 @@ from emceepee_stdio.backends.backend_events import (
     ProcessStarted,
     Question,
     ServerNotification,
+    SignInWanted,
     StateEvent,
     Withdrawn,
 )
@@ -89,11 +91,19 @@ class _Outage:
 class BackendHandler:
     """Takes what every backend tells. `target_of` is the command line or address of a server."""
 
-    def __init__(self, session: Session, *, target_of: Callable[[str], str | None]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        *,
+        target_of: Callable[[str], str | None],
+        on_sign_in_wanted: Callable[[str, SignInNeeded], None] = lambda _server, _needed: None,
+    ) -> None:
         settings = session.settings
         self._session = session
         self._journal = session.journal
         self._target_of = target_of
+        self._on_sign_in_wanted = on_sign_in_wanted
+        self._signed_out: set[str] = set()  # servers that a person has to sign in to
         self._hellos: dict[str, Hello | None] = {}  # of the connections that live
         self._outages: dict[str, _Outage] = {}  # of those that are lost and tried again
         self._keys: dict[tuple[str, LogSource], PrivateKeyLines] = {}
@@ -105,6 +115,8 @@ class BackendHandler:
     def take(self, server: str, event: BackendEvent) -> None:
         if isinstance(event, LogLine):  # never a reason to wake anybody
             self._log(server, event)
+        elif isinstance(event, SignInWanted):
+            self._on_sign_in_wanted(server, event.needed)
         else:
             self._apply(server, event)
             self._session.wake()
@@ -144,8 +156,14 @@ class BackendHandler:
             self._session.add(
                 EventType.SERVER_RESTART_FAILED, server=server, data=_prospects(change)
             )
+        elif isinstance(change.error, SignInNeeded):
+            self._signed_out.add(server)
+            command = {"command": change.error.command}
+            self._session.add(EventType.SIGN_IN_REQUIRED, server=server, data=command)
+            self._journal.record(JournalEvent.SIGN_IN_REQUIRED, server=server, **command)
         elif change.phase is Phase.DISCONNECTED:
             self._outages.pop(server, None)
+            self._signed_out.discard(server)
         self._journal_phase(server, change)
 
     def _connected(self, server: str, change: PhaseChange) -> None:
@@ -155,6 +173,10 @@ class BackendHandler:
             data = _introduction(change) | {"type": cost.kind(change.hello), **cost.counts()}
         else:
             kind, data = EventType.SERVER_CONNECTED, _introduction(change)
+        if server in self._signed_out:
+            self._signed_out.discard(server)
+            self._session.add(EventType.SIGNED_IN, server=server)
+            self._journal.record(JournalEvent.SIGNED_IN, server=server)
         self._hellos[server] = change.hello
         self._session.add(kind, server=server, data=data)
 

@@ -17,6 +17,7 @@ from emceepee_stdio.session.configured import Configured, Stamp
 from emceepee_stdio.session.pin_checks import PinChecks
 from emceepee_stdio.session.server_registry import Environment, Origin, RegisteredServer, Servers
 from emceepee_stdio.session.session import Session
+from emceepee_stdio.session.sign_ins import SignIns
 from emceepee_stdio.session.tool_permissions import ToolPermissions
 from emceepee_stdio.state import AutomaticAnswers, EventType
 from emceepee_stdio.trust.store import TrustStore
@@ -55,7 +56,15 @@ class Runtime:
         self._follows_files = source is not None
         self.started_at = clock.now()
         self.session = Session(config.settings, clock=clock, ids=ids, journal=journal)
-        handler = BackendHandler(self.session, target_of=self._target_of)
+        self.sign_ins = SignIns(
+            self.session,
+            directory=environment.tokens or environment.trust / "tokens",
+            environ=environment.environ,
+            group=self.group,
+        )
+        handler = BackendHandler(
+            self.session, target_of=self._target_of, on_sign_in_wanted=self.sign_ins.want
+        )
         self.servers = Servers(
             config.settings,
             emit=handler.take,
@@ -63,6 +72,7 @@ class Runtime:
             ids=ids,
             environment=environment,
             secrets=self.session.secrets,
+            bearers=self.sign_ins.context,
             on_unguarded=lambda why: journal.record(JournalEvent.WATCHDOG_UNAVAILABLE, reason=why),
         )
         self.configured = Configured(
@@ -171,6 +181,7 @@ class Runtime:
                 )
                 with anyio.CancelScope(shield=True):
                     await self.servers.stop_all(self._times)
+                    await self.sign_ins.stop()
                 self.journal.record(JournalEvent.REGISTRY_SHUTDOWN_COMPLETE)
                 self._ended.set()
             tasks.cancel_scope.cancel()

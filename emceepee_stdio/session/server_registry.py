@@ -9,6 +9,7 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
+from emceepee_stdio.auth.bearer import Bearer, BearerContext, signs_in
 from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.backends.backend_events import BackendEvent, Emit, LogLine, LogSource
 from emceepee_stdio.backends.backend_options import BackendOptions
@@ -78,6 +79,7 @@ class Environment:
     uniform: Callable[[float, float], float]
     trust: Path
     roots: ClientRoots = field(default_factory=ClientRoots)
+    tokens: Path | None = None
 
 
 class Servers:
@@ -92,6 +94,7 @@ class Servers:
         ids: Ids,
         environment: Environment,
         secrets: Secrets,
+        bearers: BearerContext,
         on_unguarded: Callable[[str], None],
     ) -> None:
         self._settings = settings
@@ -100,6 +103,7 @@ class Servers:
         self._ids = ids
         self._environment = environment
         self._secrets = secrets
+        self._bearers = bearers
         self._haste = Haste()
         self._partial = PartialMessages(_WHOLE_LINES * settings.limits.line_bytes)
         owner = owner_mark(ids())
@@ -210,6 +214,8 @@ class Servers:
             argv=argv, env={**passed, **config.env}, headers=config.headers, url=config.url
         )
         # What a `${TOKEN}` stood for is a secret wherever it stood.
+        if config.oauth.client_secret:
+            yield config.oauth.client_secret
         texts = " ".join([*argv, *config.env.values(), config.url or ""])
         for secret in given_secrets(env=environ):
             if secret in texts:
@@ -288,6 +294,7 @@ class Servers:
             times=http.HttpTimes(probe=self._settings.fixed.probe_s),
             rule=admission.rule,
             partial=self._partial,
+            bearer=self._bearer(admission),
         )
         return lambda emit: http.HttpChannel(
             config.name,
@@ -298,6 +305,12 @@ class Servers:
             headers=config.headers,
             options=options,
         )
+
+    def _bearer(self, admission: Admission) -> Bearer | None:
+        if not signs_in(admission.config):
+            return None
+        trusted = admission.origin is Origin.CONFIGURATION
+        return Bearer(admission.config, self._bearers, trusted=trusted)
 
     def _stdio_channel(
         self, config: ServerConfig, emit: Emit, program: ProgramFile | None

@@ -92,6 +92,7 @@ class Session:
         self.notifications, self.logs = output_rings(settings)
         self._written = SessionJournal(journal, clock)
         self._calls = Calls()
+        self.waiting_on = self._calls.waiting_on
         self._queue = CallQueue()
         self._promotions: Deadlines[Call] = Deadlines()
         self._news = Wakeup()
@@ -283,7 +284,7 @@ class Session:
             self.ticker.look(due)
         return task
 
-    def promote(self, call: Call, reason: str) -> None:
+    def promote(self, call: Call, reason: str, *, why: str | None = None) -> None:
         """Answer with a task now; the call goes on."""
         if call.answered or call.slot is None or call.server is None:
             return
@@ -309,7 +310,7 @@ class Session:
             promoted(
                 task,
                 reason,
-                why=why_promoted(task, open_questions, call),
+                why=why or why_promoted(task, open_questions, call),
                 note=call.note,
                 working=self.tasks.working(server=task.server),
                 elicitations=shown_elicitations(self, task.server),

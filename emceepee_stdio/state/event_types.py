@@ -221,6 +221,20 @@ class EventType(StrEnum):
             "a_person_agrees_with": EventField("the command to run"),
         },
     )
+    SIGN_IN_REQUIRED = (
+        "sign_in_required",
+        "A person has to sign in to a server before it can be used.",
+        {
+            "command": EventField("what the person can run to sign in"),
+            "url": EventField("where the person can sign in, once that is known", optional=True),
+            "error": EventField("why it is not known where to sign in", optional=True),
+        },
+    )
+    SIGNED_IN = (
+        "signed_in",
+        "A person has signed in to a server, and it is connected.",
+        dict[str, EventField](),
+    )
     CONFIG_REJECTED = (
         "config_rejected",
         "The configuration file was changed, and cannot be read.",

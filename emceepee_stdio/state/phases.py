@@ -12,6 +12,7 @@ class Phase(StrEnum):
 
     IDLE = "idle"
     DISABLED = "disabled"
+    NEEDS_SIGN_IN = "needs_sign_in"
     CONNECTING = "connecting"
     CONNECTED = "connected"
     RECONNECTING = "reconnecting"
@@ -40,6 +41,15 @@ PHASES = Machine(
         Move(source=Phase.RECONNECTING, target=Phase.CONNECTING, cause="reconnect_server"),
         Move(
             source=Phase.FAILED, target=Phase.CONNECTING, cause="reconnect_server or the next call"
+        ),
+        *(
+            Move(source=phase, target=Phase.NEEDS_SIGN_IN, cause="a person has to sign in")
+            for phase in (Phase.CONNECTING, Phase.CONNECTED, Phase.RECONNECTING)
+        ),
+        Move(
+            source=Phase.NEEDS_SIGN_IN,
+            target=Phase.CONNECTING,
+            cause="signed in, or reconnect_server",
         ),
         *(
             Move(source=phase, target=Phase.DISCONNECTED, cause="removed")

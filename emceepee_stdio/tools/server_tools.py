@@ -4,12 +4,12 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Literal
-from unicodedata import category
 
 import anyio
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
+from emceepee_stdio.auth.orders import SignInNeeded
 from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.backends.base import Hello, Snapshot
 from emceepee_stdio.backends.lists import Kind
@@ -26,10 +26,11 @@ from emceepee_stdio.journal import redact_argv, redact_url
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.session.server_registry import OWN_NAME, Origin
+from emceepee_stdio.session.server_registry import Origin
 from emceepee_stdio.state import EventType, Phase
 from emceepee_stdio.tools.listing import QUICK_LIST_TIMEOUT_S, shown_names
 from emceepee_stdio.tools.registry import Params
+from emceepee_stdio.tools.server_names import name_problem
 from emceepee_stdio.wire.codec import to_json
 
 __all__ = [
@@ -44,8 +45,6 @@ __all__ = [
 ]
 
 _MAX_SERVER_TEXT_CHARS = 4_000  # instructions are a page; a hostile server has no more room
-_UNSEEN = frozenset({"Cf", "Co", "Cs", "Zl", "Zp", "Mn", "Me"})
-_FILLERS = "\u115f\u1160\u2800\u3164\uffa0"
 _OWN_EVENTS = frozenset(
     {
         EventType.SERVER_ADDED,
@@ -55,11 +54,14 @@ _OWN_EVENTS = frozenset(
         EventType.SERVER_RECONNECTED,
         EventType.SERVER_RECONNECTING,
         EventType.SERVER_RESTART_FAILED,
+        EventType.SIGN_IN_REQUIRED,
+        EventType.SIGNED_IN,
         EventType.PROCESS_STARTED,
         EventType.PROCESS_STOPPED,
         EventType.PROCESS_CRASHED,
     }
 )
+_SIGN_IN_WAIT_S = 20.0  # to find out where the person has to go
 _PRINTED_LINES = 5  # of a server that is still connecting: enough to see what it is
 
 Name = Annotated[str, Meta(description="The server's name.")]
@@ -144,11 +146,22 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
     failure = await _connection_failure(runtime, backend, call)
     if failure is not None and is_new and backend in list(runtime.servers):
         await runtime.servers.remove(config.name)
+    needed = backend.snapshot().error
+    if isinstance(needed, SignInNeeded):
+        within = min(call.ceiling, _SIGN_IN_WAIT_S)
+        await runtime.sign_ins.lead(config.name, needed, within=within)
     _claim_events(runtime, config.name, call, before)
     if failure is not None:
         raise failure
     facts = await _described(runtime, backend)
     facts["keep_with"] = _config_line(p)
+    if isinstance(needed, SignInNeeded) and backend.phase is Phase.NEEDS_SIGN_IN:
+        step = runtime.sign_ins.instruction(config.name, needed)
+        return Reply.sentence(
+            f"{config.name} wants a person to sign in: {step}. It connects by itself afterwards; "
+            "await_activity tells when.",
+            facts,
+        )
     if backend.phase is not Phase.CONNECTED:
         printed = _printed(runtime, config.name)
         if printed:
@@ -240,6 +253,7 @@ def describe(runtime: Runtime, snapshot: Snapshot) -> dict[str, object]:
     if snapshot.counts:
         shown["counts"] = _shown_counts(None if member is None else member.backend, snapshot)
     shown["restarts"] = max(snapshot.starts - 1, 0)
+    shown |= runtime.sign_ins.facts(snapshot.name, snapshot.error)
     if snapshot.last_error is not None:
         shown["last_error"] = runtime.session.secrets.mask(snapshot.last_error)
     if snapshot.next_retry_at is not None:
@@ -338,19 +352,8 @@ def _shown_counts(backend: Backend | None, snapshot: Snapshot) -> dict[str, int]
     return counts
 
 
-def _name_problem(name: str) -> str | None:
-    """A model names a server as a person would read it, and not like another, or like us."""
-    if name != name.strip() or "  " in name:
-        return "A name has no spaces around it, and no two in a row."
-    if any(category(char) in _UNSEEN or char in _FILLERS for char in name):
-        return "A name has no characters that cannot be seen."
-    if name.lower() == OWN_NAME:
-        return f"The name {OWN_NAME} is the proxy's own."
-    return None
-
-
 def _config(p: AddServer) -> ServerConfig:
-    if problem := _name_problem(p.name):
+    if problem := name_problem(p.name):
         raise InvalidArguments(problem, hint="Choose another.")
     if p.command is not UNSET and starts_emceepee(p.command, p.args):
         raise InvalidArguments(

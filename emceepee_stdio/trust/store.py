@@ -5,13 +5,11 @@ a lock, whole or not at all. A file that cannot be read counts as empty; one tha
 is the caller's to tell.
 """
 
-import errno
 import os
 import secrets
-import select
 import stat
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,13 +18,9 @@ from msgspec import Struct, field
 
 from emceepee_stdio.clock import HOUR_S
 from emceepee_stdio.config.edit import PRIVATE_FILE_MODE, write_whole
+from emceepee_stdio.config.file_lock import file_lock
 from emceepee_stdio.config.regular_file import make_private, read_regular
 from emceepee_stdio.trust.tool_pins import Pinned, Pins
-
-try:
-    import fcntl
-except ImportError:  # Windows: the last one to write wins
-    fcntl = None
 
 __all__ = ["ONE_CALL_LIFETIME_S", "Approval", "Pending", "TrustStore", "default_trust_directory"]
 
@@ -38,8 +32,7 @@ _MAX_PENDING = 100  # more than a person will read through
 _MAX_SERVERS = 300  # whose tools are pinned
 _MAX_FILE_BYTES = 4 << 20  # of pins and of what waits: they hold texts of servers
 _MAX_KNOWN_SERVERS = 3_000  # nobody configures as many: those of years of editing go
-_LOCK_TRIES = 40  # two seconds in all
-_LOCK_PAUSE_S = 0.05
+_LOCK_TIMEOUT_S = 2.0  # whoever holds it does so for milliseconds
 _ID_CHARS = 8  # short to type, and two of a hundred are hardly ever alike
 
 T = TypeVar("T", bound="Struct")
@@ -268,26 +261,8 @@ class TrustStore:
     def _make_directory(self) -> None:
         make_private(self.directory)
 
-    @contextmanager
-    def _locked(self) -> Generator[None]:
-        descriptor = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT, PRIVATE_FILE_MODE)
-        try:
-            _lock(descriptor)
-            yield
-        finally:
-            os.close(descriptor)
-
-
-def _lock(descriptor: int) -> None:
-    """Whoever holds it does so for milliseconds: one that holds it longer is not waited for."""
-    if fcntl is None:
-        return
-    for _ in range(_LOCK_TRIES):
-        with suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        select.select([], [], [], _LOCK_PAUSE_S)
-    raise OSError(errno.ETIMEDOUT, "another process holds its lock")
+    def _locked(self) -> AbstractContextManager[None]:
+        return file_lock(self.directory / "lock", within=_LOCK_TIMEOUT_S)
 
 
 def _private_key(path: Path) -> bytes | None:

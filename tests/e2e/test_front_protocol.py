@@ -197,7 +197,8 @@ async def test_a_refusal_for_want_of_credentials_says_what_would_do(tmp_path: Pa
 
         server.before = refuse
         async with proxy(Setting(home=tmp_path / "home")) as client:
-            answer = await client.call("add_server", name="s", url=server.url)
+            given = {"Authorization": "Bearer quiet-river"}
+            answer = await client.call("add_server", name="s", url=server.url, headers=given)
             assert "scope files:read files:write" in answer.text
             assert "resource_metadata https://example.com/.well-known" in answer.text
 

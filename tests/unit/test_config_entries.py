@@ -4,6 +4,7 @@ import pytest
 
 from emceepee_stdio.config import Config, RestartOverrides, ServerConfig, load_text
 from emceepee_stdio.config.entries import Entries
+from emceepee_stdio.config.server import OAuthConfig
 from emceepee_stdio.errors import ConfigInvalid
 
 
@@ -287,3 +288,54 @@ def test_entries_print_what_came_of_them():
     entries.add("a", {"command": "x"}, section="servers")
     entries.add("b", {}, section="servers")
     assert repr(entries) == "<Entries 1 usable 1 disabled>"
+
+
+# Signing in
+
+URL = "https://mcp.example/mcp"
+
+
+def test_how_to_sign_in_is_read_in_our_spelling_and_in_that_of_clients():
+    ours = {
+        "client_id": "c",
+        "client_secret": "${SECRET}",
+        "scope": "a b",
+        "redirect_port": 8765,
+        "resource": False,
+        "issuer": "https://id.example",
+    }
+    server = one({"url": URL, "auth": "oauth", "oauth": ours}, SECRET="hidden")
+    assert server.auth == "oauth"
+    assert server.oauth == OAuthConfig(
+        client_id="c",
+        client_secret="hidden",
+        scope="a b",
+        redirect_port=8765,
+        resource=False,
+        issuer="https://id.example",
+    )
+    theirs = {"enabled": True, "clientId": "c", "callbackPort": 8765, "scopes": ["a", "b"]}
+    server = one({"url": URL, "oauth": theirs})
+    assert server.oauth == OAuthConfig(client_id="c", scope="a b", redirect_port=8765)
+    assert one({"url": URL, "oauth": False}).auth == "none"
+
+
+def test_what_clients_keep_under_the_same_names_for_themselves_does_no_harm():
+    config = load({"mcpServers": {"a": {"url": URL, "auth": {"type": "x"}, "oauth": "later"}}})
+    assert config.servers == (ServerConfig(name="a", url=URL),)
+    assert config.warnings == (
+        "mcpServers.a.auth is not understood and is ignored.",
+        "mcpServers.a.oauth is not understood and is ignored.",
+    )
+
+
+def test_signing_in_is_for_servers_behind_a_url():
+    assert "auth needs a url" in reason({"command": "x", "auth": "oauth"})
+    assert "oauth needs a url" in reason({"command": "x", "oauth": {"client_id": "c"}})
+    assert "redirect_port: expected an integer from 1 to 65535" in reason(
+        {"url": URL, "oauth": {"redirect_port": 70_000}}
+    )
+
+
+def test_a_client_secret_is_not_shown():
+    assert "hidden" not in repr(one({"url": URL, "oauth": {"client_secret": "hidden"}}).oauth)

@@ -29,6 +29,7 @@ CODES = [
     "not_supported",
     "policy_denied",
     "needs_approval",
+    "needs_sign_in",
     "config_invalid",
     "result_too_large",
 ]

@@ -56,9 +56,25 @@ STARTS = {Phase.IDLE, Phase.DISABLED, Phase.CONNECTING}
 FOLLOWING: dict[Phase, set[Phase]] = {
     Phase.IDLE: {Phase.CONNECTING},
     Phase.DISABLED: set(),
-    Phase.CONNECTING: {Phase.CONNECTED, Phase.RECONNECTING, Phase.FAILED},
-    Phase.CONNECTED: {Phase.RECONNECTING, Phase.FAILED, Phase.CONNECTING},
-    Phase.RECONNECTING: {Phase.CONNECTED, Phase.FAILED, Phase.CONNECTING},
+    Phase.NEEDS_SIGN_IN: {Phase.CONNECTING},
+    Phase.CONNECTING: {
+        Phase.CONNECTED,
+        Phase.RECONNECTING,
+        Phase.FAILED,
+        Phase.NEEDS_SIGN_IN,
+    },
+    Phase.CONNECTED: {
+        Phase.RECONNECTING,
+        Phase.FAILED,
+        Phase.CONNECTING,
+        Phase.NEEDS_SIGN_IN,
+    },
+    Phase.RECONNECTING: {
+        Phase.CONNECTED,
+        Phase.FAILED,
+        Phase.CONNECTING,
+        Phase.NEEDS_SIGN_IN,
+    },
     Phase.FAILED: {Phase.CONNECTING},
 }
 

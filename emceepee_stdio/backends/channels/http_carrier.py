@@ -18,6 +18,7 @@ import anyio
 import httpx2
 from anyio.lowlevel import checkpoint
 
+from emceepee_stdio.auth.bearer import Bearer
 from emceepee_stdio.backends.channels.http_body import Body, TooMuch
 from emceepee_stdio.backends.channels.http_errors import (
     BrokenOff,
@@ -85,9 +86,10 @@ class HttpTimes:
 class Answer:
     """The head of an answer, and its body as it comes."""
 
-    def __init__(self, response: httpx2.Response, server: str) -> None:
+    def __init__(self, response: httpx2.Response, server: str, token: str | None = None) -> None:
         self._response = response
         self._server = server
+        self.token = token  # what it was asked with
         self.status = response.status_code
         self.kind = self.header("content-type").partition(";")[0].strip().lower()
 
@@ -145,9 +147,11 @@ class Carrier:
         times: HttpTimes,
         rule: AddressRule | None = None,
         partial: PartialMessages | None = None,
+        bearer: Bearer | None = None,
     ) -> None:
         self._server = server
         self.partial = partial
+        self.bearer = bearer
         self.url = url
         self._client = client
         self._clock = clock
@@ -162,11 +166,14 @@ class Carrier:
         self, data: bytes, headers: Mapping[str, str], *, connect: float | None = None
     ) -> AsyncGenerator[Answer]:
         """Send a message; again, after a pause, where the server asks for that."""
+        renewed = False
         for left in reversed(range(_MAX_ATTEMPTS)):
             async with self._open("POST", headers, data=data, connect=connect) as answer:
                 pause = self._pause(answer)
                 if self._leads_on(answer, left=left, keeps_method=True):
                     pause = 0.0
+                elif left and not renewed and await self._renews(answer):
+                    renewed, pause = True, 0.0
                 elif pause is None or not left:
                     yield answer
                     return
@@ -175,11 +182,15 @@ class Carrier:
     @asynccontextmanager
     async def listen(self, headers: Mapping[str, str]) -> AsyncGenerator[Answer]:
         """Open a stream of events."""
+        renewed = False
         for left in reversed(range(_MAX_ATTEMPTS)):
             async with self._open("GET", headers) as answer:
-                if not self._leads_on(answer, left=left, keeps_method=False):
+                if self._leads_on(answer, left=left, keeps_method=False):
+                    continue
+                if not left or renewed or not await self._renews(answer):
                     yield answer
                     return
+                renewed = True
 
     async def delete(self, headers: Mapping[str, str]) -> None:
         async with self._open("DELETE", headers) as answer:
@@ -208,17 +219,24 @@ class Carrier:
         timeout = httpx2.Timeout(
             self.times.network, read=None, pool=None, connect=connect or self.times.network
         )
+        token = None if self.bearer is None else await self.bearer.token(self.url)
+        bearing = {} if token is None else {"authorization": f"Bearer {token}"}
         with _our_errors(self._server):
             async with self._client.stream(
                 method,
                 self.url,
                 content=data,
-                headers=_encoded(headers),
+                headers=_encoded({**headers, **bearing}),
                 timeout=timeout,
                 extensions=self._extensions(),
             ) as response:
                 _refuse_encoded(self._server, response)
-                yield Answer(response, self._server)
+                yield Answer(response, self._server, token)
+
+    async def _renews(self, answer: Answer) -> bool:
+        """Whether the same request may succeed with another token than it was sent with."""
+        bearer = self.bearer if answer.status == HTTPStatus.UNAUTHORIZED else None
+        return bearer is not None and await bearer.renew(answer.token)
 
     def _extensions(self) -> dict[str, Any]:
         if self._rule is None:

@@ -15,6 +15,7 @@ import anyio
 from anyio.abc import TaskGroup
 from msgspec import Raw
 
+from emceepee_stdio.auth.bearer import Bearer
 from emceepee_stdio.backends.backend_events import Emit
 from emceepee_stdio.backends.base import Era, RemoteError
 from emceepee_stdio.backends.channels.http_carrier import Carrier, HttpTimes, sockets
@@ -40,6 +41,7 @@ from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import (
     CallTimeout,
     CannotConnect,
+    NeedsSignIn,
     ProxyError,
     ServerFailed,
     WrongCredentials,
@@ -74,6 +76,7 @@ class HttpOptions:
     times: HttpTimes = field(default_factory=HttpTimes)
     rule: AddressRule | None = None
     partial: PartialMessages | None = None
+    bearer: Bearer | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +144,7 @@ class HttpChannel:
                 times=self.options.times,
                 rule=self.options.rule,
                 partial=self.options.partial,
+                bearer=self.options.bearer,
             )
             attempt = _Attempt(carrier=carrier, tasks=tasks)
             try:
@@ -285,7 +289,7 @@ class HttpChannel:
         """Whether another way of opening would fail as well."""
         if isinstance(error, HttpRefused):
             return error.status in _AUTH or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
-        return isinstance(error, NotMcp | Unreachable)
+        return isinstance(error, NotMcp | Unreachable | NeedsSignIn)
 
     def _hopeless(self, error: ProxyError) -> ProxyError:
         """As an error that is not tried again, where that would change nothing."""

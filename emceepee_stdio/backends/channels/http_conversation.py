@@ -13,7 +13,8 @@ from http import HTTPStatus
 import anyio
 from anyio.abc import TaskGroup
 
-from emceepee_stdio.backends.backend_events import Emit
+from emceepee_stdio.auth.orders import SignInNeeded
+from emceepee_stdio.backends.backend_events import Emit, SignInWanted
 from emceepee_stdio.backends.base import Era, Loss, NotTaken, Params, SessionIds
 from emceepee_stdio.backends.channels.event_stream import EventStream, OversizedEvent, ServerEvent
 from emceepee_stdio.backends.channels.http_carrier import EVENTS, JSON, Answer, Carrier, TooMuch
@@ -244,6 +245,7 @@ class HttpConversation(Connection):
                 if isinstance(error, Unreachable):
                     self._untaken.add(request_id)
                 self._heard(request_id)
+                self._end_for_sign_in(error, request_id)
                 await self._see_if_alive(error)
                 if request_id in self._untaken:
                     error = NotTaken(error.fact, hint=error.next_step)
@@ -258,6 +260,16 @@ class HttpConversation(Connection):
         self._unheard.discard(request_id)
         if self._is_ending:
             self.wakeup.wake()
+
+    def _end_for_sign_in(self, error: ProxyError, request_id: RequestId) -> None:
+        """Without a valid token nothing works any more; the refused request was not taken."""
+        if not isinstance(error, SignInNeeded) or not self._is_open:
+            return
+        if error.is_step_up:  # only this request wants more
+            self._emit(SignInWanted(error))
+        else:
+            self._untaken.add(request_id)
+            self.lose(Loss(fact=error.fact, sign_in=error))
 
     @abstractmethod
     async def _post(self, line: bytes, request_id: RequestId, request: OutgoingRequest) -> None:
@@ -283,14 +295,21 @@ class HttpConversation(Connection):
             body = b""
         error = None if answer.status in _DESCRIBED_BY_US else _error_in(body)
         if error is None:
-            told = (excerpt(body, answer.kind), challenge(answer.header("www-authenticate")))
-            raise HttpRefused(
-                self._name,
-                answer.status,
-                detail="; ".join(filter(None, told)),
-                wait=self._carrier.wait(answer),
-            )
+            raise self._refusal(answer, body)
         self._peer.give_up(request_id, error)
+
+    def _refusal(self, answer: Answer, body: bytes) -> ProxyError:
+        """A status that is no success: a person has to sign in, or what the server says of it."""
+        asked, bearer = answer.header("www-authenticate"), self._carrier.bearer
+        if bearer is not None and (needed := bearer.needed(answer.status, asked)):
+            return needed
+        told = (excerpt(body, answer.kind), challenge(asked))
+        return HttpRefused(
+            self._name,
+            answer.status,
+            detail="; ".join(filter(None, told)),
+            wait=self._carrier.wait(answer),
+        )
 
     def _check_session(self, answer: Answer, request_id: RequestId | None = None) -> bool:
         """A handshake session that the server no longer knows is over for everybody."""

@@ -12,10 +12,8 @@ from emceepee_stdio.backends.channels.event_stream import EventStream, ServerEve
 from emceepee_stdio.backends.channels.http_carrier import Answer
 from emceepee_stdio.backends.channels.http_conversation import MAX_REFUSAL_BYTES, HttpConversation
 from emceepee_stdio.backends.channels.http_errors import (
-    HttpRefused,
     NotMcp,
     Unreachable,
-    excerpt,
     is_same_origin,
 )
 from emceepee_stdio.errors import ProxyError, ServerFailed
@@ -30,7 +28,7 @@ class SseConnection(HttpConversation):
     """A conversation by the older transport."""
 
     _told: anyio.Event
-    _refusal: ProxyError | None = None
+    _failure_to_open: ProxyError | None = None
 
     async def open(self, within: float) -> None:
         """Start listening, and wait until the server says where to speak to."""
@@ -38,8 +36,8 @@ class SseConnection(HttpConversation):
         self._start(self._hear, self._refuse)
         with anyio.move_on_after(within):
             await self._told.wait()
-        if self._refusal is not None:
-            raise self._refusal
+        if self._failure_to_open is not None:
+            raise self._failure_to_open
         if not self._told.is_set():
             raise ServerFailed(
                 f"{self._name} named no endpoint on its event stream within {within:g} s.",
@@ -48,7 +46,7 @@ class SseConnection(HttpConversation):
 
     def _refuse(self, error: ProxyError) -> None:
         """The stream could not be opened, or broke: either way the connection is over."""
-        self._refusal = error
+        self._failure_to_open = error
         self._told.set()
         self.end(error.fact)
 
@@ -57,9 +55,7 @@ class SseConnection(HttpConversation):
         stream = EventStream(max_bytes=self._max_message, partial=self._carrier.partial)
         async with self._carrier.listen(self._stream_headers(stream)) as answer:
             if answer.status != HTTPStatus.OK:
-                body = await answer.body(MAX_REFUSAL_BYTES)
-                detail = excerpt(body, answer.kind)
-                raise HttpRefused(self._name, answer.status, detail=detail)
+                raise self._refusal(answer, await answer.body(MAX_REFUSAL_BYTES))
             if not answer.is_stream:
                 shown = answer.kind or "no content type"
                 raise NotMcp(f"{self._name} answered with {shown}, which is not MCP.")

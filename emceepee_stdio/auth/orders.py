@@ -1,0 +1,107 @@
+"""What helpers are asked to do and how they end: the words between the processes.
+
+Without the SDK and the HTTP client, so that the serving process can give the orders.
+"""
+
+import re
+from collections.abc import Awaitable, Callable
+from enum import IntEnum
+
+import msgspec
+from msgspec import Struct
+
+from emceepee_stdio.config.server import OAuthConfig
+from emceepee_stdio.errors import NeedsSignIn
+
+__all__ = [
+    "STEP_UP_STATUS",
+    "ClientRefused",
+    "ConsentNeeded",
+    "HelperExit",
+    "RefreshOrder",
+    "SignInFailed",
+    "SignInNeeded",
+    "SignInOrder",
+    "challenge_fields",
+    "challenged_scope",
+]
+
+_CHALLENGE_CHARS = 4_000  # of a header that may come from anywhere
+_CHALLENGE_FIELD = re.compile(r'\b(resource_metadata|scope|error)\s*=\s*(?:"([^"]*)"|([^\s",]+))')
+STEP_UP_STATUS = 403  # with a challenge: the token is good, but not for this
+
+
+class HelperExit(IntEnum):
+    """How a helper ends; any other number, such as that of a signal, is `TRY_AGAIN`."""
+
+    STORED = 0
+    PERSON_NEEDED = 3
+    TRY_AGAIN = 75
+
+
+class RefreshOrder(Struct, frozen=True, kw_only=True):
+    """Which record, and the token that is refused or due: where another is kept, all is done."""
+
+    directory: str
+    server: str
+    client_id: str | None = None
+    client_secret: str | None = None
+    seen: str
+    anywhere: bool = False
+
+
+def challenge_fields(header: str) -> dict[str, str]:
+    """What a WWW-Authenticate header says that matters to signing in."""
+    found = _CHALLENGE_FIELD.findall(header[:_CHALLENGE_CHARS])
+    return {name: quoted or plain for name, quoted, plain in found}
+
+
+def challenged_scope(header: str) -> str:
+    return challenge_fields(header).get("scope", "")
+
+
+class SignInFailed(Exception):
+    """Why it came to nothing, in words that hold no secret, with the next step."""
+
+
+class ConsentNeeded(SignInFailed):
+    """The server sends us to another host, and no person has agreed to that."""
+
+
+class ClientRefused(SignInFailed):
+    """The registration is gone: the next sign-in makes another."""
+
+
+class SignInOrder(Struct, frozen=True, kw_only=True):
+    """What to sign in to. `status` and `challenge` are what the server answered with.
+
+    `trusted`: a person named this server, so that it may name an authorization server elsewhere.
+    """
+
+    directory: str
+    name: str
+    server: str
+    status: int = 401
+    challenge: str = ""
+    oauth: OAuthConfig = msgspec.field(default_factory=OAuthConfig)
+    trusted: bool = False
+
+
+class SignInNeeded(NeedsSignIn):
+    """A person has to sign in: `order` says to what, and `signed_in` returns when they have."""
+
+    def __init__(
+        self,
+        fact: str,
+        *,
+        command: str,
+        order: SignInOrder,
+        signed_in: Callable[[], Awaitable[None]],
+    ) -> None:
+        super().__init__(
+            fact, hint=f"Ask the person to run `{command}`; the server connects by itself then."
+        )
+        self.command = command
+        self.order = order
+        self.is_step_up = order.status == STEP_UP_STATUS
+        self.signed_in = signed_in

@@ -1,0 +1,386 @@
+"""Signing in with a person: discovery, registration, the visit in the browser, the tokens.
+
+Built on the provider of the mcp SDK, which is a generator of requests. We drive it by hand: its
+first request is never sent, because its answer, the challenge, is known; all others go through
+`_Flow.send`, where the rules stand that the SDK does not keep. Nothing is stored before all of it
+is there. What an error of the SDK says may hold codes and tokens, so its words are never shown.
+
+This module imports mcp, which takes a second: it is for processes of its own.
+"""
+
+import logging  # noqa: TID251 - to silence the SDK, whose lines quote codes and tokens
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, urlsplit
+
+import anyio
+import httpx2
+import msgspec
+from anyio.abc import Listener, SocketStream
+from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
+from mcp.client.auth.oauth2 import OAuthContext
+from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+
+from emceepee_stdio.auth.callback import Callback, bound_listener, callback_listener, parameters
+from emceepee_stdio.auth.endpoint_client import (
+    AddressRefused,
+    NoAnswer,
+    endpoint_client,
+)
+from emceepee_stdio.auth.orders import (
+    STEP_UP_STATUS,
+    ClientRefused,
+    ConsentNeeded,
+    SignInFailed,
+    SignInOrder,
+    challenge_fields,
+)
+from emceepee_stdio.auth.refresh import error_code, read_answer
+from emceepee_stdio.auth.token_store import OAuthClient, TokenRecord, TokenStore
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.json_values import mapping
+
+__all__ = ["sign_in"]
+
+_PATIENCE_S = 300.0  # for the person in the browser
+_PROTOCOL_VERSION = "2025-11-25"  # the newest that the rules of OAuth differ by
+_FIRST_ERROR = 400
+_METADATA_PATH = re.compile(r"/\.well-known/(oauth-authorization-server|openid-configuration)")
+
+
+@dataclass
+class _Context(OAuthContext):
+    """Some servers refuse the `resource` of RFC 8707."""
+
+    sends_resource: bool = True
+
+    def should_include_resource_param(self, protocol_version: str | None = None) -> bool:
+        return self.sends_resource and super().should_include_resource_param(protocol_version)
+
+
+Show = Callable[[str], Awaitable[None]]
+Paste = Callable[[], Awaitable[str]]
+
+
+async def sign_in(
+    order: SignInOrder, store: TokenStore, clock: Clock, *, show: Show, paste: Paste | None = None
+) -> TokenRecord:
+    """Sign in and store what came of it; only with the lock `person`.
+
+    `show` is given the address for the person. `paste`, where given, returns what the person typed:
+    the address that their browser ended at, where it cannot reach this machine.
+    """
+    logging.disable()
+    old = store.read()
+    failure: SignInFailed | None = None
+    async with callback_listener(await _bound(order, old)) as callback:
+        try:
+            record = await _Flow(order, old, clock, callback, show, paste).run()
+        except SignInFailed as error:
+            failure = error
+            callback.finish("Not signed in", f"{error} You can close this tab.")
+        else:
+            with store.writing():
+                store.write(record)
+            callback.finish(f"Signed in to {order.name}", "You can close this tab.")
+            return record
+    if isinstance(failure, ClientRefused) and old is not None:
+        with store.writing():
+            store.write(msgspec.structs.replace(old, client=None))
+    raise failure
+
+
+async def _bound(order: SignInOrder, old: TokenRecord | None) -> Listener[SocketStream]:
+    """On the port that was configured, else on the one of the registration if it is free."""
+    fixed = order.oauth.redirect_port
+    try:
+        return await bound_listener(fixed or _former_port(old))
+    except OSError:
+        if fixed is not None:
+            raise SignInFailed(
+                f"Port {fixed} on this machine is in use: end the program that has it, or change "
+                "oauth.redirect_port."
+            ) from None
+    return await bound_listener(0)
+
+
+def _former_port(old: TokenRecord | None) -> int:
+    uris = old.client.redirect_uris if old is not None and old.client is not None else ()
+    return next((port for uri in uris if (port := urlsplit(uri).port)), 0)
+
+
+class _Storage:
+    """What the flow may know from before; it stores nothing."""
+
+    def __init__(self, order: SignInOrder, old: TokenRecord | None, redirect: str) -> None:
+        self._order = order
+        self._old = old
+        self._redirect = redirect
+
+    async def get_tokens(self) -> OAuthToken | None:
+        """For a step-up the scopes that were granted, which it asks for again."""
+        if self._old is None or self._order.status != STEP_UP_STATUS:
+            return None
+        return OAuthToken(access_token="-", scope=self._old.scope)  # noqa: S106 - none
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        """Bound to its issuer: else it would be shown to any that the server names."""
+        oauth, old = self._order.oauth, self._old
+        issuer = oauth.issuer or (None if old is None else old.issuer)
+        if oauth.client_id is not None and not oauth.is_client_document:
+            return OAuthClientInformationFull(
+                client_id=oauth.client_id, client_secret=oauth.client_secret, issuer=issuer
+            )
+        known = None if old is None else old.client
+        if known is None or self._redirect not in known.redirect_uris:
+            return None
+        return OAuthClientInformationFull.model_validate(
+            {
+                "client_id": known.client_id,
+                "client_secret": known.client_secret,
+                "token_endpoint_auth_method": known.token_endpoint_auth_method,
+                "redirect_uris": known.redirect_uris,
+                "issuer": issuer,
+            }
+        )
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        """All is stored at once, at the end."""
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        """All is stored at once, at the end."""
+
+
+class _Flow:
+    """One sign-in, from the challenge to the tokens."""
+
+    def __init__(
+        self,
+        order: SignInOrder,
+        old: TokenRecord | None,
+        clock: Clock,
+        callback: Callback,
+        show: Show,
+        paste: Paste | None,
+    ) -> None:
+        self._order = order
+        self._oauth = order.oauth
+        self._clock = clock
+        self._callback = callback
+        self._show = show
+        self._paste = paste
+        self._error: str | None = None  # what the browser brought instead of a code
+        about = OAuthClientMetadata.model_validate(
+            {"client_name": "emceepee", "redirect_uris": [callback.url]}
+        )
+        document = order.oauth.client_id if order.oauth.is_client_document else None
+        storage = _Storage(order, old, callback.url)
+        self._provider = OAuthClientProvider(
+            order.server, about, storage, client_metadata_url=document
+        )
+        self._context = self._provider.context = _Context(
+            server_url=order.server,
+            client_metadata=about,
+            storage=storage,
+            redirect_handler=self._lead,
+            callback_handler=self._come_back,
+            client_metadata_url=document,
+            sends_resource=order.oauth.resource,
+        )
+
+    async def run(self) -> TokenRecord:
+        try:
+            anywhere = self._oauth.issuer is not None
+            async with endpoint_client(self._order.server, anywhere=anywhere) as self._client:
+                since = await self._drive()
+        except SignInFailed:
+            raise
+        except AddressRefused as error:
+            raise SignInFailed(f"{self._order.name} sends us where it may not: {error}.") from None
+        except NoAnswer as error:
+            raise SignInFailed(f"{error}: try again later.") from None
+        except TimeoutError:
+            raise SignInFailed(
+                f"Nobody signed in within {_PATIENCE_S / 60:g} minutes: try again."
+            ) from None
+        except Exception as error:  # noqa: BLE001 - whatever the SDK raises is a failed sign-in
+            if self._error is not None:
+                raise SignInFailed(f"The server said no: {self._error}.") from None
+            raise SignInFailed(_told(error)) from None
+        return self._record(since)
+
+    async def _drive(self) -> float:
+        """Feed the provider what it asks for, until it would call the server itself."""
+        request = httpx2.Request(
+            "POST", self._order.server, headers={"mcp-protocol-version": _PROTOCOL_VERSION}
+        )
+        seen = httpx2.Response(
+            self._order.status, headers={"www-authenticate": self._challenge()}, request=request
+        )
+        since = 0.0
+        async with aclosing(self._provider.async_auth_flow(request)) as flow:
+            await anext(flow)
+            outgoing = await flow.asend(seen)
+            while outgoing is not request:
+                since = self._clock.epoch(self._clock.now())
+                outgoing = await flow.asend(await self._send(outgoing))
+        return since
+
+    def _challenge(self) -> str:
+        """With the scope that a person configured in the place of the server's."""
+        found = challenge_fields(self._order.challenge)
+        if self._oauth.scope is not None:
+            found["scope"] = self._oauth.scope
+        self._asks_scope = "scope" in found
+        return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in found.items())
+
+    # What the SDK does not see to
+
+    async def _send(self, request: httpx2.Request) -> httpx2.Response:
+        is_token = "form" in request.headers.get("content-type", "")
+        self._check_host(str(request.url))
+        if request.method == "POST" and not is_token:
+            self._check_registration()
+        if is_token:
+            self._check_issuer()
+        answer = await self._client.send(request)
+        if is_token:
+            self._check_token(answer)
+        elif request.method == "POST" and answer.status_code >= _FIRST_ERROR:
+            code = error_code(read_answer(answer)) or f"HTTP status {answer.status_code}"
+            raise SignInFailed(
+                f"{request.url.host} registers no client of this kind ({code}): configure "
+                "oauth.client_id for this server."
+            )
+        elif _METADATA_PATH.search(request.url.path):
+            return self._without_scopes(answer)
+        return answer
+
+    def _check_host(self, url: str) -> None:
+        """What a model added may not lead a person to another host unasked."""
+        host = urlsplit(url).hostname
+        if not self._order.trusted and host != urlsplit(self._order.server).hostname:
+            raise ConsentNeeded(f"{self._order.name} wants a sign-in at another host, {host}.")
+
+    def _check_registration(self) -> None:
+        """The SDK would guess where to register, and come as somebody else than configured."""
+        metadata, context = self._context.oauth_metadata, self._context
+        if self._oauth.client_id is not None and not self._oauth.is_client_document:
+            raise SignInFailed(
+                "The server names another authorization server than before, and the configured "
+                "client is not shown to it: check oauth.issuer, or log out and in again."
+            )
+        if metadata is None and context.protected_resource_metadata is not None:
+            raise SignInFailed("The authorization server that it names says nothing of itself.")
+        if metadata is not None and metadata.registration_endpoint is None:
+            raise SignInFailed(
+                f"{metadata.issuer.host} registers no clients: register emceepee there with the "
+                f"redirect address {self._callback.url}, and configure oauth.client_id."
+            )
+        self._check_issuer()
+
+    def _check_issuer(self) -> None:
+        """A person may have said who signs in; nobody else is shown a client or a code."""
+        metadata, wanted = self._context.oauth_metadata, self._oauth.issuer
+        named = None if metadata is None else str(metadata.issuer)
+        if wanted is not None and (named or "").rstrip("/") != wanted.rstrip("/"):
+            raise SignInFailed("The server names another issuer than oauth.issuer.")
+        if metadata is None and self._context.protected_resource_metadata is not None:
+            raise SignInFailed("The authorization server that it names says nothing of itself.")
+
+    def _check_token(self, answer: httpx2.Response) -> None:
+        """Errors come with any status; their names hold no secret."""
+        code = error_code(read_answer(answer))
+        if code in ("invalid_client", "unauthorized_client"):
+            raise ClientRefused(f"The server does not know this client any more ({code}).")
+        if code is not None:
+            raise SignInFailed(f"The server gave no token: {code}.")
+        if answer.status_code >= _FIRST_ERROR:
+            raise SignInFailed(f"The server gave no token: HTTP status {answer.status_code}.")
+
+    def _without_scopes(self, answer: httpx2.Response) -> httpx2.Response:
+        """All scopes of an authorization server are too many: where nobody asks, none is sent."""
+        resource = self._context.protected_resource_metadata
+        if self._asks_scope or (resource is not None and resource.scopes_supported is not None):
+            return answer
+        try:
+            metadata = dict(mapping(msgspec.json.decode(answer.content)))
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return answer
+        metadata.pop("scopes_supported", None)
+        return httpx2.Response(
+            answer.status_code, content=msgspec.json.encode(metadata), request=answer.request
+        )
+
+    # The person
+
+    async def _lead(self, visit: str) -> None:
+        """Discovery and registration are done, nothing is exchanged yet."""
+        self._check_host(visit)
+        self._check_issuer()
+        await self._client.check(visit)
+        client, metadata = self._context.client_info, self._context.oauth_metadata
+        if client is not None and client.client_secret and not client.token_endpoint_auth_method:
+            # The SDK would leave the secret out.
+            ways = (metadata and metadata.token_endpoint_auth_methods_supported) or []
+            posts = bool(ways) and "client_secret_basic" not in ways
+            client.token_endpoint_auth_method = f"client_secret_{'post' if posts else 'basic'}"
+        self._callback.state = dict(parse_qsl(urlsplit(visit).query)).get("state")
+        await self._show(visit)
+
+    async def _come_back(self) -> AuthorizationCodeResult:
+        """State and issuer of what comes back are compared by the SDK."""
+        given: dict[str, str] = {}
+        with anyio.fail_after(_PATIENCE_S):
+            async with anyio.create_task_group() as tasks:
+                if self._paste is not None:
+                    tasks.start_soon(self._take_pasted, self._paste)
+                given = await self._callback.wait()
+                tasks.cancel_scope.cancel()
+        self._error = error_code({"error": given.get("error")})
+        return AuthorizationCodeResult(
+            code=given.get("code", ""), state=given.get("state"), iss=given.get("iss")
+        )
+
+    async def _take_pasted(self, paste: Paste) -> None:
+        while not self._callback.take(parameters(await paste())):
+            continue
+
+    # What came of it
+
+    def _record(self, since: float) -> TokenRecord:
+        context = self._context
+        metadata, client, tokens = (
+            context.oauth_metadata,
+            context.client_info,
+            context.current_tokens,
+        )
+        if client is None or tokens is None:
+            raise SignInFailed("The server gave no token.")
+        origin = context.get_authorization_base_url(context.server_url)
+        revocation = metadata and metadata.revocation_endpoint
+        sends_resource = context.should_include_resource_param(context.protocol_version)
+        is_configured = client.client_id == self._oauth.client_id
+        record = TokenRecord(
+            server=self._order.server,
+            issuer=str(metadata.issuer) if metadata else None,
+            token_endpoint=str(metadata.token_endpoint) if metadata else f"{origin}/token",
+            revocation_endpoint=str(revocation) if revocation else None,
+            resource=context.get_resource_url() if sends_resource else None,
+            scope=context.client_metadata.scope,
+            client=OAuthClient(
+                client_id=client.client_id,
+                client_secret=None if is_configured else client.client_secret,
+                token_endpoint_auth_method=client.token_endpoint_auth_method,
+                redirect_uris=(self._callback.url,),
+                is_configured=is_configured,
+            ),
+        )
+        return record.taken(tokens.model_dump(), now=since)
+
+
+def _told(error: Exception) -> str:
+    """By its kind alone: what the SDK says may quote a code or a token."""
+    return f"The sign-in failed ({type(error).__name__}): the server does not keep to OAuth."

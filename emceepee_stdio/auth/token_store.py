@@ -1,0 +1,204 @@
+"""Where tokens are kept: one private file for each server and client, shared by all processes.
+
+A record belongs to the URL that a person or model gave, never to what a server calls itself. It is
+written whole or not at all. Two locks guard it: `person` is held for as long as somebody signs in,
+`write` for one request to the token endpoint, so that a visit never holds up a refresh. Whoever has
+taken `write` reads the record again first: another process may have been faster.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from emceepee_stdio.config.edit import write_whole
+from emceepee_stdio.config.file_lock import file_lock, is_locked
+from emceepee_stdio.config.regular_file import make_private, read_regular
+from emceepee_stdio.trust.targets import canonical_url
+
+__all__ = ["OAuthClient", "Stamp", "TokenRecord", "TokenStore", "Visit", "default_token_directory"]
+
+_VERSION = 1
+_KEY_CHARS = 32  # 128 bits of a hash: no two servers share a file
+_MAX_RECORD_BYTES = 1 << 20  # a token is a few kilobytes at most
+_EARLY_SHARE = 0.1  # of its life: this long before its end a token is refreshed,
+_EARLY_S = 60.0  # but no longer than this
+WRITE_TIMEOUT_S = 60.0  # longer than one request to a token endpoint may take
+
+T = TypeVar("T", bound=Struct)
+Stamp = tuple[int, ...] | None
+
+
+class OAuthClient(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """As whom we came. The secret of a configured client stays in the configuration."""
+
+    client_id: str
+    client_secret: str | None = None
+    token_endpoint_auth_method: str | None = None
+    redirect_uris: tuple[str, ...] = ()
+    is_configured: bool = False
+
+    def __repr__(self) -> str:
+        return f"<OAuthClient {'configured' if self.is_configured else 'registered'}>"
+
+
+class TokenRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What signing in to one server came to. Times are seconds since 1970 by our own clock."""
+
+    version: int = _VERSION
+    server: str
+    token_endpoint: str
+    issuer: str | None = None
+    revocation_endpoint: str | None = None
+    resource: str | None = None
+    client: OAuthClient | None = None
+    access_token: str | None = None
+    refresh_token: str | None = None
+    scope: str | None = None
+    obtained_at: float = 0.0
+    expires_at: float | None = None
+
+    def __repr__(self) -> str:
+        state = "signed in" if self.access_token else "signed out"
+        return f"<TokenRecord {state} expires_at={self.expires_at}>"
+
+    def is_due(self, *, now: float) -> bool:
+        """Whether to refresh it before it is used again."""
+        if self.expires_at is None or self.refresh_token is None:
+            return False
+        life = max(self.expires_at - self.obtained_at, 0.0)
+        return now >= self.expires_at - min(_EARLY_S, _EARLY_SHARE * life)
+
+    def taken(self, answer: Mapping[str, object], *, now: float) -> "TokenRecord":
+        """With what a token endpoint granted; what it left out stays as it was (RFC 6749, 6)."""
+        kept = {
+            name: value
+            for name in ("access_token", "refresh_token", "scope")
+            if isinstance(value := answer.get(name), str) and value
+        }
+        life = seconds(answer.get("expires_in"))
+        expires_at = None if life is None else now + life
+        return msgspec.structs.replace(self, **kept, obtained_at=now, expires_at=expires_at)
+
+    def validity(self) -> str:
+        """Until when somebody is signed in, and for what."""
+        until = "until the server ends it"
+        if self.expires_at is not None and self.refresh_token is None:
+            moment = datetime.fromtimestamp(self.expires_at, tz=UTC)
+            until = f"until {moment.isoformat(timespec='minutes')}"
+        return f"{until}, with the scopes {self.scope}" if self.scope else until
+
+    def without_tokens(self) -> "TokenRecord":
+        return msgspec.structs.replace(self, access_token=None, refresh_token=None, expires_at=None)
+
+
+def seconds(value: object) -> float | None:
+    """A lifetime as servers write it: a number, or a number in a string."""
+    if isinstance(value, str) and value.isascii() and value.isdecimal():
+        value = int(value[:_KEY_CHARS])
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        return None
+    return float(value)
+
+
+class Visit(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A sign-in that is under way: where the person has to go, or why it came to nothing."""
+
+    url: str | None = None
+    failed: str | None = None
+    needs_consent: bool = False  # to a sign-in at another host than the server's
+
+    def __repr__(self) -> str:
+        return f"<Visit {'failed' if self.failed else 'open'}>"
+
+
+def default_token_directory(environ: Mapping[str, str]) -> Path:
+    """Beside what people agreed to."""
+    if chosen := environ.get("EMCEEPEE_STATE_DIR"):
+        return Path(chosen).expanduser() / "tokens"
+    from platformdirs import user_state_path  # noqa: PLC0415 - often not needed
+
+    return user_state_path("emceepee", appauthor=False) / "tokens"
+
+
+class TokenStore:
+    """The record of one server and client. Blocking: the session calls it in a thread."""
+
+    def __init__(self, directory: Path, url: str, *, client_id: str | None = None) -> None:
+        self.directory = directory
+        named = "\0".join([canonical_url(url), client_id or ""])
+        self._key = hashlib.sha256(named.encode()).hexdigest()[:_KEY_CHARS]
+
+    def __repr__(self) -> str:
+        return f"<TokenStore {self._key}>"
+
+    def stamp(self) -> Stamp:
+        """Another after every change of the record; None while there is none."""
+        try:
+            found = os.stat(self._path("json"))  # noqa: PTH116 - one call, every second
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    def read(self) -> TokenRecord | None:
+        record = self._decoded("json", TokenRecord)
+        return record if record is not None and record.version <= _VERSION else None
+
+    def write(self, record: TokenRecord) -> None:
+        """In the place of what was there; only with the lock `write`."""
+        write_whole(self._path("json"), msgspec.json.encode(record).decode())
+
+    def remove(self) -> bool:
+        """Forget it; whether there was anything. Only with the lock `write`."""
+        try:
+            self._path("json").unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    # The visit of a person
+
+    def visit(self) -> Visit | None:
+        """The one under way, or why the last one failed."""
+        visit = self._decoded("visit.json", Visit)
+        if visit is not None and visit.failed is None and not self.is_visited():
+            return None  # whoever waited for it is gone
+        return visit
+
+    def tell(self, visit: Visit) -> None:
+        make_private(self.directory)
+        write_whole(self._path("visit.json"), msgspec.json.encode(visit).decode())
+
+    def end_visit(self) -> None:
+        with suppress(OSError):
+            self._path("visit.json").unlink(missing_ok=True)
+
+    def is_visited(self) -> bool:
+        return is_locked(self._path("person.lock"))
+
+    # Locks
+
+    def person(self, *, within: float) -> AbstractContextManager[None]:
+        make_private(self.directory)
+        return file_lock(self._path("person.lock"), within=within)
+
+    def writing(self, *, within: float = WRITE_TIMEOUT_S) -> AbstractContextManager[None]:
+        make_private(self.directory)
+        return file_lock(self._path("write.lock"), within=within)
+
+    def _path(self, suffix: str) -> Path:
+        return self.directory / f"{self._key}.{suffix}"
+
+    def _decoded(self, suffix: str, kind: type[T]) -> T | None:
+        """What cannot be read counts as not there."""
+        try:
+            data = read_regular(self._path(suffix))
+            return msgspec.json.decode(data, type=kind) if len(data) < _MAX_RECORD_BYTES else None
+        except (OSError, msgspec.MsgspecError, RecursionError):
+            return None

@@ -1,0 +1,168 @@
+"""Signing in and out at a terminal: the same flow as in a helper, with the person at hand.
+
+Where a helper of a proxy leads the person already, its visit is joined instead of made anew.
+"""
+
+import os
+import sys
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from emceepee_stdio.auth.bearer import store_of
+from emceepee_stdio.auth.browser import open_browser
+from emceepee_stdio.auth.challenge import challenge_of
+from emceepee_stdio.auth.endpoint_client import AddressRefused, NoAnswer, endpoint_client
+from emceepee_stdio.auth.orders import SignInFailed, SignInOrder
+from emceepee_stdio.auth.refresh import revoke
+from emceepee_stdio.auth.token_store import (
+    TokenRecord,
+    TokenStore,
+    Visit,
+    default_token_directory,
+)
+from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.config import ServerConfig
+from emceepee_stdio.wire.memory_protection import protect_memory
+
+__all__ = ["InteractiveSignIn", "sign_out"]
+
+_UNAUTHORIZED = 401
+_LOCK_S = 1.0  # somebody who holds it longer leads a person already
+_LOOK_S = 0.2  # another process tells nobody that it is done
+
+
+def _store(server: ServerConfig) -> TokenStore:
+    return store_of(server, str(default_token_directory(os.environ)))
+
+
+async def sign_out(server: ServerConfig, terminal: Terminal, *, revokes: bool) -> bool:
+    """Forget the tokens; False where the server was to be told, and did not take it."""
+    store, oauth = _store(server), server.oauth
+    revoked = True
+    with store.writing():
+        record = store.read()
+        if record is not None and revokes:
+            revoked = await revoke(
+                record, client_secret=oauth.client_secret, anywhere=oauth.issuer is not None
+            )
+        was_there = store.remove()
+    word = "Signed out of" if was_there else "Nobody was signed in to"
+    terminal.line(f"{word} {server.name}.")
+    if not revoked:
+        terminal.note("The server did not take the revocation: end the session there yourself.")
+    return revoked
+
+
+class InteractiveSignIn:
+    """One sign-in at a terminal."""
+
+    def __init__(
+        self,
+        server: ServerConfig,
+        terminal: Terminal,
+        *,
+        opens: bool,
+        pastes: bool,
+        scope: str | None,
+    ) -> None:
+        self._server = server
+        self._terminal = terminal
+        self._opens = opens
+        self._pastes = pastes
+        self._scope = scope
+        self._store = _store(server)
+
+    def __repr__(self) -> str:
+        return f"<InteractiveSignIn {self._server.name}>"
+
+    async def run(self) -> bool:
+        """Whether all is well now; else it was said why not."""
+        protect_memory()
+        name = self._server.name
+        try:
+            order = await self._order()
+            if order is None:
+                self._terminal.line(f"{name[:1].upper()}{name[1:]} asks nobody to sign in.")
+                return True
+            record = await self._sign_in(order)
+        except SignInFailed as error:
+            self._terminal.note(f"emceepee: Not signed in to {name}. {error}")
+            return False
+        self._terminal.line(f"Signed in to {name} {record.validity()}.")
+        return True
+
+    async def _order(self) -> SignInOrder | None:
+        """From the challenge of the server; None where it has none."""
+        server = self._server
+        try:
+            async with endpoint_client(server.url or "", anywhere=True) as client:
+                status, challenge = await challenge_of(server, client)
+        except (NoAnswer, AddressRefused) as error:
+            raise SignInFailed(f"{error}: check its URL, and the network.") from None
+        if status != _UNAUTHORIZED and server.auth != "oauth" and self._scope is None:
+            return None
+        scope = self._scope or server.oauth.scope
+        return SignInOrder(
+            directory=str(self._store.directory),
+            name=server.name,
+            server=server.url or "",
+            challenge=challenge,
+            oauth=msgspec.structs.replace(server.oauth, scope=scope),
+            trusted=True,
+        )
+
+    async def _sign_in(self, order: SignInOrder) -> TokenRecord:
+        from emceepee_stdio.auth.sign_in import sign_in  # noqa: PLC0415 - takes a second
+
+        async def show(url: str) -> None:
+            self._store.tell(Visit(url=url))
+            self._show(url)
+
+        paste = self._paste if self._pastes else None
+        try:
+            with self._store.person(within=_LOCK_S):
+                self._store.end_visit()
+                try:
+                    return await sign_in(order, self._store, Clock(), show=show, paste=paste)
+                finally:
+                    self._store.end_visit()
+        except TimeoutError:
+            return await self._join()
+
+    def _show(self, url: str) -> None:
+        opened = self._opens and open_browser(url, os.environ)
+        self._terminal.note(
+            "The browser opens this address; if it does not, open it yourself:"
+            if opened
+            else "Open this address in a browser:"
+        )
+        self._terminal.note(url)
+        if self._pastes:
+            self._terminal.note(
+                "At the end the browser shows an address that it cannot reach: copy it here."
+            )
+
+    async def _paste(self) -> str:
+        self._terminal.ask("Address:")
+        line = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
+        if not line:
+            await anyio.sleep_forever()  # nobody types any more; the browser may still come back
+        return line
+
+    async def _join(self) -> TokenRecord:
+        """Another process leads a person already: the same visit is good for both."""
+        before, visit = self._store.stamp(), self._store.visit()
+        if visit is None or visit.url is None or self._scope is not None or self._pastes:
+            raise SignInFailed("Another process is signing in there: try again in a minute.")
+        self._show(visit.url)
+        while True:
+            if not self._store.is_visited():
+                break
+            await anyio.sleep(_LOOK_S)
+        record = self._store.read()
+        if record is None or record.access_token is None or self._store.stamp() == before:
+            raise SignInFailed("The sign-in of the other process came to nothing: try again.")
+        return record

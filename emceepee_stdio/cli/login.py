@@ -1,0 +1,98 @@
+"""`emceepee login` and `emceepee logout`: sign in to a server behind a URL, and out again."""
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from emceepee_stdio.cli.config import ConfigOption
+from emceepee_stdio.cli.exit_codes import CREDENTIALS_REFUSED, FAILED
+from emceepee_stdio.cli.interrupts import interrupts
+from emceepee_stdio.cli.ls import chosen
+from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.config import ServerConfig, load_file
+
+__all__ = ["login", "logout"]
+
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="A configured server, or the URL of one.")
+]
+
+
+def login(
+    name: NameArgument,
+    *,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Only print the address to open.")
+    ] = False,
+    paste: Annotated[
+        bool,
+        typer.Option(
+            "--paste",
+            help="The browser is on another machine: type in the address at which it ends.",
+        ),
+    ] = False,
+    scope: Annotated[
+        str | None,
+        typer.Option(metavar="SCOPES", help="Ask for these, instead of what the server names."),
+    ] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Sign in to a server by OAuth, in the browser. Every proxy that waits for it goes on.
+
+    Exit code 3: nobody signed in, or the server refused it.
+
+    Example: emceepee login github
+    """
+    server = _server(name, config)
+    # The HTTP client and the SDK: not for those who only want to see the help.
+    from emceepee_stdio.cli.interactive_sign_in import InteractiveSignIn  # noqa: PLC0415
+
+    made = InteractiveSignIn(
+        server, Terminal(), opens=not no_browser and not paste, pastes=paste, scope=scope
+    )
+    if not interrupts.run(made.run):
+        raise typer.Exit(CREDENTIALS_REFUSED)
+
+
+def logout(
+    name: NameArgument,
+    *,
+    revoke: Annotated[
+        bool, typer.Option("--revoke", help="Also tell the server that the tokens have ended.")
+    ] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Forget the tokens of a server, and who we are registered as there.
+
+    Exit code 1: the server did not take the revocation; the tokens are forgotten all the same.
+
+    Example: emceepee logout github --revoke
+    """
+    server = _server(name, config)
+    from emceepee_stdio.cli.interactive_sign_in import sign_out  # noqa: PLC0415 - as above
+
+    if not interrupts.run(partial(sign_out, server, Terminal(), revokes=revoke)):
+        raise typer.Exit(FAILED)
+
+
+def _server(name: str, config: Path | None) -> ServerConfig:
+    from emceepee_stdio.auth.bearer import signs_in  # noqa: PLC0415 - not for the help
+
+    if name.startswith(("http://", "https://")):
+        server = ServerConfig(name="the server", url=name)
+    else:
+        server = chosen(name, load_file(config, environ=os.environ))
+    if server.url is None:
+        raise typer.BadParameter(
+            f"{name} is a command, not a URL: it is given its credentials in `env`.",
+            param_hint="NAME",
+        )
+    if not signs_in(server):
+        raise typer.BadParameter(
+            f'{name} has credentials in its url or headers, or `auth: "none"`: those count.',
+            param_hint="NAME",
+        )
+    return server

@@ -1,0 +1,77 @@
+"""Helpers of our own in processes of their own: what they have begun they end, whatever we do.
+
+A helper leads a session of its own, so that a host that kills our group does not kill a request to
+a token endpoint half-way. It carries no mark of ours and is no server: nobody clears it away. What
+it has to know comes on its stdin, never in its arguments, and stdin is also how it learns that we
+are gone. It answers by its exit code, and by what it stores.
+"""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Self
+
+import anyio
+
+from emceepee_stdio.wire.environment import DEPTH, OWNER
+from emceepee_stdio.wire.orphans import forget_child, note_child
+
+__all__ = ["HelperProcess"]
+
+_LOOK_S = 0.02  # it takes a fifth of a second or more
+
+
+class HelperProcess:
+    """One helper. For the main thread, where its number is on record before anybody looks."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self._process = process
+        self._is_noted = True
+
+    def __repr__(self) -> str:
+        return f"<HelperProcess {self._process.pid} {self._process.returncode}>"
+
+    @classmethod
+    def start(cls, module: str, *arguments: str, order: bytes, environ: Mapping[str, str]) -> Self:
+        """Run a module of ours with an order, which is one short line."""
+        process = subprocess.Popen(  # noqa: S603 - our own Python and our own module
+            [sys.executable, "-P", "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            creationflags=getattr(subprocess, "DETACHED_PROCESS", 0),
+            env={name: value for name, value in environ.items() if name not in (OWNER, DEPTH)},
+        )
+        note_child(process.pid)
+        helper = cls(process)
+        if process.stdin is not None:
+            with suppress(OSError):
+                process.stdin.write(order + b"\n")
+                process.stdin.flush()
+        return helper
+
+    def poll(self) -> int | None:
+        """Its exit code, once it has one."""
+        code = self._process.poll()
+        if code is not None:
+            self.let_go()
+            if self._is_noted:
+                self._is_noted = False
+                forget_child(self._process.pid)
+        return code
+
+    def let_go(self) -> None:
+        """It sees that nobody waits for it any more."""
+        if self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+
+    async def wait(self) -> int:
+        """Looked at again and again: a process tells nobody that it has ended."""
+        while True:
+            code = self.poll()
+            if code is not None:
+                return code
+            await anyio.sleep(_LOOK_S)

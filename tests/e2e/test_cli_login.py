@@ -1,0 +1,155 @@
+"""`emceepee login` and `logout`, and what doctor says of a server that wants a sign-in."""
+
+import json
+import re
+import socket
+import stat
+from pathlib import Path
+
+import anyio
+import httpx2
+import pytest
+
+from tests.e2e.cli_harness import Home
+from tests.e2e.sign_in_harness import BROWSER, protected, visit
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    path = tmp_path / "home"
+    return Home(path, env={"EMCEEPEE_STATE_DIR": str(path / "state"), "BROWSER": BROWSER})
+
+
+async def test_signing_in_once_is_enough_for_every_command(home: Home):
+    async with protected() as place:
+        place.server.scope = "read"
+        home.write({"vault": place.entry()})
+        before = await home.run("doctor", "vault")
+        assert before.code == 3
+        assert "emceepee login vault" in before.out
+        ran = (await home.run("login", "vault")).well()
+        assert ran.out == ("Signed in to vault until the server ends it, with the scopes read.\n")
+        (record,) = place.records(home.path)
+        assert stat.S_IMODE(record.stat().st_mode) == 0o600
+        assert (await home.run("call", "vault", "echo", "message=hi")).well().out == "hi\n"
+        after = (await home.run("doctor", "vault", "--json")).well()
+        (check,) = json.loads(after.out)["checks"]
+        assert check["details"]["signed_in"] == "until the server ends it, with the scopes read"
+        assert len(place.issuer.visits) == 1
+        for text in (ran.out, ran.err, after.out):
+            assert not any(secret in text for secret in place.issuer.secrets)
+
+
+async def test_signing_out_forgets_the_tokens_and_may_tell_the_server(home: Home):
+    async with protected() as place:
+        home.write({"vault": place.entry()})
+        (await home.run("login", "vault")).well()
+        ran = (await home.run("logout", "vault", "--revoke")).well()
+        assert ran.out == "Signed out of vault.\n"
+        assert place.issuer.revoked == list(place.issuer.refresh_tokens)
+        assert place.records(home.path) == []
+        assert (await home.run("doctor", "vault")).code == 3
+        assert (await home.run("logout", "vault")).well().out.startswith("Nobody was signed in")
+
+
+async def test_without_a_browser_here_the_address_is_printed_and_one_is_typed_in(home: Home):
+    async with protected() as place:
+        home.write({"vault": place.entry()})
+        with home.screen("login", "vault", "--paste", columns=4000, color=False) as screen:
+            await anyio.to_thread.run_sync(screen.until_said, "Address:")
+            url = re.search(r"http://\S+/authorize\S+", screen.text)[0]
+            back = await redirected(url)
+            screen.type("http://127.0.0.1/callback?code=x&state=wrong\n")
+            await anyio.to_thread.run_sync(screen.until_said_times, "Address:", 2)
+            screen.type(f"{back}\n")
+            assert await anyio.to_thread.run_sync(screen.wait) == 0
+        assert "Signed in to vault" in screen.words
+
+
+async def redirected(url: str) -> str:
+    async with httpx2.AsyncClient() as browser:
+        return (await browser.get(url)).headers["location"]
+
+
+async def test_a_person_who_says_no_is_told_so_here_and_in_the_browser(home: Home):
+    async with protected() as place:
+        place.issuer.denies = True
+        home.write({"vault": place.entry()})
+        (await home.run("login", "vault")).said("Not signed in to vault", "access_denied")
+        assert place.records(home.path) == []
+
+
+async def test_a_client_that_is_configured_is_used_and_its_secret_stays_where_it_is(home: Home):
+    async with protected() as place:
+        place.issuer.registers, place.issuer.wants_secret = False, "hidden-brook"
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        oauth = {
+            "client_id": "ours",
+            "client_secret": "${SECRET}",
+            "redirect_port": port,
+            "resource": False,
+            "scope": "files",
+        }
+        home.write({"vault": place.entry(oauth=oauth)})
+        home.env["SECRET"] = "hidden-brook"
+        (await home.run("login", "vault")).well()
+        (seen,) = place.issuer.visits
+        assert (seen["client_id"], seen["scope"]) == ("ours", "files")
+        assert seen["redirect_uri"] == f"http://127.0.0.1:{port}/callback"
+        assert "resource" not in seen
+        assert not place.issuer.registrations
+        (record,) = place.records(home.path)
+        assert "hidden-brook" not in record.read_text()
+        place.issuer.expire()
+        assert (await home.run("call", "vault", "echo", "message=hi")).well().out == "hi\n"
+
+
+async def test_without_registration_the_next_step_is_named(home: Home):
+    async with protected() as place:
+        place.issuer.registers = False
+        home.write({"vault": place.entry()})
+        (await home.run("login", "vault")).said("registers no clients", "oauth.client_id")
+        assert all(e.path != "/register" for e in place.server.mcp.http.heard)
+
+
+@pytest.mark.parametrize(
+    "named", ["http://169.254.169.254/latest", "https://10.1.2.3", "http://192.0.2.7"]
+)
+async def test_an_authorization_server_at_a_forbidden_address_is_not_called(home: Home, named: str):
+    async with protected() as place:
+        place.server.names = named
+        home.write({"vault": place.entry()})
+        (await home.run("login", "vault")).said("sends us where it may not")
+
+
+async def test_another_issuer_than_the_configured_one_is_shown_nothing(home: Home):
+    async with protected() as place:
+        home.write({"vault": place.entry(oauth={"issuer": "https://id.example"})})
+        (await home.run("login", "vault")).said("another issuer than oauth.issuer")
+        assert not place.issuer.registrations
+
+
+async def test_what_the_browser_shows_is_plain_and_loads_nothing(home: Home):
+    async with protected() as place:
+        home.write({"vault": place.entry()})
+        home.env.pop("BROWSER")
+        with home.screen("login", "vault", columns=4000, color=False) as screen:
+            pattern = re.compile(r"http://\S+/authorize\S+")
+            await anyio.to_thread.run_sync(
+                screen.until, lambda: pattern.search(screen.text), "the address"
+            )
+            url = pattern.search(screen.text)[0]
+            page = await visit(url)
+            assert await anyio.to_thread.run_sync(screen.wait) == 0
+    assert "<h1>Signed in to vault</h1>" in page
+    assert not re.search(r"src=|href=|url\(|<script", page)
+
+
+async def test_a_server_that_asks_nobody_is_left_alone(home: Home):
+    async with protected() as place:
+        place.server.mcp.before = None
+        home.write({"open": place.entry(), "cmd": {"command": "true"}})
+        assert (await home.run("login", "open")).well().out == "Open asks nobody to sign in.\n"
+        (await home.run("login", "cmd")).said("is a command")
