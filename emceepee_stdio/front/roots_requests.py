@@ -6,7 +6,8 @@ server wanted to know, and until then the server is kept waiting only for a mome
 that they changed, as some do in that era as well, is asked once more.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from inspect import isawaitable
 
 import anyio
 import msgspec
@@ -17,7 +18,8 @@ from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.front.client_requests import ClientRequests
 from emceepee_stdio.front.consent import StateSigner
 from emceepee_stdio.front.protocol import Protocol
-from emceepee_stdio.session.client_calls import InputRequired
+from emceepee_stdio.session.client_calls import InputRequired, Work
+from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.wire.peer import OutgoingRequest
 
@@ -64,15 +66,27 @@ class RootsRequests:
         if self._roots.wanted and self._protocol.offers_roots:
             self._ask()
 
-    def before_call(self, state: str | None, responses: Mapping[str, Raw] | None) -> None:
-        """Take what a modern call brings; raise what it has to be answered with first."""
+    def begin(
+        self, work: Work, state: str | None, responses: Mapping[str, Raw] | None
+    ) -> Reply | Coroutine[object, object, Reply | None] | None:
+        """The work of a modern call, with the roots that it brings, or after it was asked for them.
+
+        One that brings another answer is not asked: that would be lost, and asked for again.
+        """
         answer = (responses or {}).get(_KEY)
         if answer is not None and state and self._seals.spend(state, _KEY) is not None:
             self._roots.learn(_read(answer))
-        elif state is None and self._roots.wanted and not self._was_asked:
-            # Not where it brings another answer: that would be lost, and asked for again.
+            return self._after_a_moment(work)
+        if state is None and self._roots.wanted and not self._was_asked:
             self._was_asked = True
             raise InputRequired({_KEY: {"method": _METHOD}}, self._seals.seal(_KEY))
+        return work()
+
+    async def _after_a_moment(self, work: Work) -> Reply | None:
+        """The server that the call is for may have to take them in first."""
+        await anyio.sleep(self._fixed.roots_settle_s)
+        result = work()
+        return await result if isawaitable(result) else result
 
     def _ask(self) -> None:
         if self._protocol.offers_roots:

@@ -45,7 +45,6 @@ from emceepee_stdio.session.client_calls import Call, ClientRequest, Consent, In
 from emceepee_stdio.session.large_results import fitted
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.tools.registry import Result
 from emceepee_stdio.tools.table import TABLE
 from emceepee_stdio.versions import (
     CLIENT_CAPABILITIES,
@@ -209,7 +208,7 @@ class ToolCalls:
         arguments = None if asked.arguments in (UNSET, _NULL) else asked.arguments
         work: Work = partial(tool.call, self._runtime, arguments, call)
         if modern and self._protocol.modern_roots:
-            work = partial(self._with_roots, work, asked)
+            work = partial(self._roots.begin, work, asked.state, asked.responses)
         if modern and meta is not None:
             call.request = ClientRequest(
                 id=request.id,
@@ -243,11 +242,6 @@ class ToolCalls:
             CLIENT_INFO: meta.info,
         }
         return True, self._protocol.check(fields)
-
-    def _with_roots(self, work: Work, asked: _Call) -> Result:
-        """After the roots of the client were asked for, where a server wants them."""
-        self._roots.before_call(asked.state, asked.responses)
-        return work()
 
     async def _once_known(self, work: Work) -> Reply | None:
         """The configured servers are there by name, connected or not."""
