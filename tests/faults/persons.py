@@ -7,6 +7,7 @@ at most once; none is left over when all is quiet; and no tool answers what the 
 import json
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import anyio
 
 from tests.e2e.client import ENVELOPE, LEGACY, Answer, Setting
 from tests.faults.model import Message, Model
-from tests.faults.proxy import Pending, Proxy
+from tests.faults.proxy import HangError, Pending, Proxy
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -173,7 +174,8 @@ class PersonProxy(Proxy):
             return
         for _ in range(2 if said == _TWICE else 1):
             result = _ACCEPT if said == _TWICE else said
-            await self.send({"jsonrpc": "2.0", "id": question, "result": result})
+            with suppress(ValueError, HangError):  # we have hung up meanwhile
+                await self.send({"jsonrpc": "2.0", "id": question, "result": result})
 
     async def hang_up(self) -> None:
         await super().hang_up()
