@@ -61,7 +61,8 @@ emceepee connects you to any number of MCP servers through these few tools.
    with await_activity; get_task_result waits for the result.
 5. What a server asks stands under pending_client_action in every answer until it is answered:
    respond_to_elicitation with what the user says (ask the user, never invent it),
-   respond_to_sampling with a text of your own. Then get_task_result.
+   respond_to_sampling with a text of your own. Then get_task_result. With "asked": "person" the
+   user is being asked already: wait, or do something else.
 6. events_since_last_response tells once what has happened: tasks that ended, servers that were
    lost or came back, notifications, timers.
 7. Of a long result you see both ends; read_resource with server emceepee and the uri that is named

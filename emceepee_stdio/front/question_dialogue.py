@@ -108,7 +108,7 @@ class QuestionDialogue:
     def _send(self, asked: PendingRequest) -> None:
         session = self._session
         session.requests.hand_to(asked.id, Recipient.PERSON)
-        params = self.params(asked)
+        params = self.params(asked, self._protocol.version)
         if "url" in params:
             self._pages[asked.server, asked.params.get("elicitationId")] = asked.id
             if len(self._pages) > _REMEMBERED_PAGES:
@@ -119,10 +119,10 @@ class QuestionDialogue:
         if asked.id in self._sent:
             self._sent[asked.id] = cancel
 
-    def params(self, asked: PendingRequest) -> dict[str, object]:
+    def params(self, asked: PendingRequest, version: str | None = None) -> dict[str, object]:
         session = self._session
         chars = session.settings.fixed.question_chars
-        return native_params(asked, mask=session.secrets.mask, chars=chars)
+        return native_params(asked, mask=session.secrets.mask, chars=chars, version=version)
 
     def _answered(self, asked: PendingRequest, sent_at: float, outcome: Raw | ProxyError) -> None:
         del self._sent[asked.id]

@@ -20,6 +20,7 @@ __all__ = ["mode_of", "native_params"]
 _NAME_CHARS = 40  # of a server or a tool
 _LINE_CHARS = 110  # what every host shows of one line
 _LABELS = frozenset({"title", "description", "enumNames"})  # of a schema: shown, and nothing else
+_TITLED_SINCE = "2025-11-25"  # before that a choice has its names beside its values
 _MARK = "> "
 _EMPTY_FORM: dict[str, object] = {"type": "object", "properties": {}}
 
@@ -29,16 +30,22 @@ def mode_of(asked: PendingRequest) -> str:
 
 
 def native_params(
-    asked: PendingRequest, *, mask: Callable[[str], str], chars: int
+    asked: PendingRequest, *, mask: Callable[[str], str], chars: int, version: str | None = None
 ) -> dict[str, object]:
-    """The params of the elicitation that the client is to show."""
+    """The params of the elicitation that the client is to show.
+
+    `version` is what a client of the handshake era speaks, None for a modern one.
+    """
     mode = mode_of(asked)
     text = mask(str(asked.params.get("message", "")))
     text = text[:chars] + (" …" if len(text) > chars else "")
     ours = [_first_line(asked, mode)]
     if mode == "form":
         schema = mapping(asked.params.get("requestedSchema"))
-        rest: dict[str, object] = {"requestedSchema": _EMPTY_FORM | _visible(schema)}
+        fields = _EMPTY_FORM | _visible(schema)
+        if version is not None and version < _TITLED_SINCE:
+            fields["properties"] = _untitled(mapping(fields["properties"]))
+        rest: dict[str, object] = {"requestedSchema": fields}
     else:
         url = str(asked.params.get("url"))
         if warning := url_warning(url):
@@ -73,3 +80,16 @@ def _shown(value: object, key: str) -> object:
     if isinstance(value, list):
         return [_shown(item, key) for item in cast("list[object]", value)]
     return on_one_line(value) if isinstance(value, str) and key in _LABELS else value
+
+
+def _untitled(fields: Mapping[str, object]) -> dict[str, object]:
+    """Choices as an older client knows them; the values, and so the answers, are the same."""
+    shown = dict(fields)
+    for name, field in fields.items():
+        about = dict(mapping(field))
+        if about.get("type") == "string" and isinstance(about.get("oneOf"), list):
+            choices = [mapping(one) for one in cast("list[object]", about.pop("oneOf"))]
+            values = [one.get("const") for one in choices]
+            names = [one.get("title", one.get("const")) for one in choices]
+            shown[name] = about | {"enum": values, "enumNames": names}
+    return shown

@@ -97,7 +97,8 @@ def person(
     servers = {"s": entry(plain("--era", era), tmp_path, "s", era=era)}
     servers |= more.pop("servers", {})
     fixed = {**NOT_AUTOMATIC, **more.pop("fixed", {})}
-    with host(tmp_path, modern=modern, servers=servers, fixed=fixed, kind=Person, **more) as client:
+    more.setdefault("kind", Person)
+    with host(tmp_path, modern=modern, servers=servers, fixed=fixed, **more) as client:
         assert isinstance(client, Person)
         yield client
 

@@ -10,6 +10,13 @@ from tests.e2e.clients.raw import entry, until
 from tests.e2e.persons import ADA, Person, person, result_of, server_entry
 from tests.peers import plain
 
+
+class FormsOnly(Person):
+    @property
+    def capabilities(self) -> dict[str, Any]:
+        return {"elicitation": {}}
+
+
 both_eras = pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"])
 PAIRINGS = [
     pytest.param(modern, era, transport, id=f"{'modern' if modern else 'legacy'}-{era}-{transport}")
@@ -466,3 +473,65 @@ def test_nothing_of_an_answer_reaches_the_model_or_the_journal(
         assert len(told) == 1, "only the server's own result"
         journal = [p.read_text() for p in (tmp_path / "journal").glob("*")]
         assert "hunter2" not in "".join(journal)
+
+
+# Pages that a person is sent to
+
+
+def completed(client: Person) -> list[str]:
+    told = [m for m in client.said if m.get("method") == "notifications/elicitation/complete"]
+    return [m["params"]["elicitationId"] for m in told]
+
+
+def test_the_client_is_told_when_the_person_is_done_at_a_page(tmp_path: Path) -> None:
+    with person(tmp_path) as client:
+        call = client.begin("ask", args={"mode": "url"})
+        shown = client.asked(call)["elicitationId"]
+        client.say(call, {"action": "accept"})
+        client.said_to(call)
+        client.read_until(lambda: completed(client) == [shown], "the end of the visit")
+        assert client.withdrawn() == []
+
+
+@both_eras
+def test_a_page_that_the_person_is_done_with_needs_no_answer_any_more(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    with person(tmp_path, modern=modern) as client:
+        call = client.begin("sign_in")
+        shown = client.asked(call)
+        if modern:
+            until(lambda: not client.pending(), "the end of the visit")
+            call = client.say(call, {"action": "decline"})
+        assert client.said_to(call).result["content"][0]["text"] == '"accept"'
+        assert client.calls_of("sign_in") == 2, "once before the visit, once after"
+        if not modern:
+            assert client.withdrawn() == [client.question()["id"]]
+            assert completed(client) == [shown["elicitationId"]]
+
+
+@both_eras
+def test_a_call_that_needs_a_visit_first_is_made_again_after_it(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    with person(tmp_path, modern=modern) as client:
+        call = client.begin("visit_first")
+        assert "wants you to open example.com" in client.asked(call)["message"]
+        call = client.say(call, {"action": "accept"})
+        client.sync()
+        assert not client.answers(call), "the person is still there"
+        client.execute("s", "finish_visit")
+        assert client.said_to(call).result["content"][0]["text"] == "visited"
+        assert client.calls_of("visit_first") == 2
+        call = client.begin("insist")
+        call = client.say(call, {"action": "decline"}, 1)
+        refused = client.said_to(call)
+        assert refused.is_error
+        assert "-32042" in refused.text
+
+
+def test_a_page_goes_to_the_tools_where_the_client_shows_only_forms(tmp_path: Path) -> None:
+    with person(tmp_path, kind=FormsOnly) as client:
+        said = client.said_to(client.begin("ask", args={"mode": "url"}))
+        assert '"url":"https://example.com/sign-in"' in said.text
+        assert client.questions == []

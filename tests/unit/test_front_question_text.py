@@ -30,10 +30,11 @@ def asked(*, server: str = "bank", tool: str | None = None, **params: Any) -> Pe
     )
 
 
-def shown(*, chars: int = 2000, **params: Any) -> dict[str, Any]:
-    return native_params(
-        asked(**params), mask=lambda text: text.replace("s3cret", "***"), chars=chars
-    )
+def shown(*, chars: int = 2000, version: str | None = None, **params: Any) -> dict[str, Any]:
+    def mask(text: str) -> str:
+        return text.replace("s3cret", "***")
+
+    return native_params(asked(**params), mask=mask, chars=chars, version=version)
 
 
 def test_a_form_is_as_it_was_sent_but_for_our_line():
@@ -118,3 +119,16 @@ def test_a_long_text_is_cut_and_secrets_are_masked():
 def test_a_form_without_fields_is_one_to_agree_to(schema: object):
     params = shown(message="Sure?", requestedSchema=schema)
     assert params["requestedSchema"] == {"type": "object", "properties": {}}
+
+
+def test_a_client_of_an_older_version_gets_choices_as_it_knows_them():
+    colours = [{"const": "r", "title": "Red"}, {"const": "g"}]
+    form = {"type": "object", "properties": {"a": {"type": "string", "oneOf": colours}}}
+    old = shown(message="?", requestedSchema=form, version="2025-06-18")
+    assert old["requestedSchema"]["properties"]["a"] == {
+        "type": "string",
+        "enum": ["r", "g"],
+        "enumNames": ["Red", "g"],
+    }
+    for version in ("2025-11-25", None):
+        assert shown(message="?", requestedSchema=form, version=version)["requestedSchema"] == form
