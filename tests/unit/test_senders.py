@@ -92,7 +92,12 @@ class ToClient(Line):
         self._given_up: list[RequestId] = []
         self.peer = Peer(handler=self, write=self.write)
         self.sender = client = ClientRequests(self.peer, clock)
-        self.keep_time = client.keep_time
+
+        async def keep_time() -> None:
+            async with anyio.create_task_group() as tasks:
+                client.keep_time_in(tasks)
+
+        self.keep_time = keep_time
 
     def hang_up(self) -> None:
         self.peer.close("gone")
