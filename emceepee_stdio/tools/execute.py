@@ -157,9 +157,10 @@ def _send(
         within = _within(runtime, p, call)
         runtime.session.begin(call, server=backend.name, tool=p.tool, within=within, ttl=_ttl(p))
     call.args = args
+    params = {"name": p.tool, "arguments": args}
     request = OutgoingRequest(
         method="tools/call",
-        params=with_meta({"name": p.tool, "arguments": args}, call),
+        params=with_meta(params, call) if call.meta else params,
         call=call,
         on_progress=call.on_progress,
     )

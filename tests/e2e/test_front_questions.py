@@ -496,6 +496,8 @@ async def test_over_http_the_call_that_asks_is_told_apart(tmp_path: Path) -> Non
             await client.connected("h")
             slow = await client.begin_execute("slow", "h", args={"seconds": 0.8})
             task, question = promoted(await client.execute("ask", "h"))
+            [shown] = (await client.call("get_elicitations")).json["elicitations"]
+            assert shown["task_id"] == task
             assert (await slow.answer()).text == "slept 0.8"
             await accept(client, question, **ALICE)
             result = await client.call("get_task_result", task_id=task)
