@@ -23,13 +23,14 @@ class ClientRequests(Sender):
         self._peer = peer
         self._clock = clock
         self._ticker = Ticker(clock, [peer.next_deadline], peer.expire, on_bug=_ignored)
+        self.keep_time = self._ticker.run
         self._keeps_time = False
 
     def keep_time_in(self, tasks: TaskGroup) -> None:
         """End what is not answered in time, from now on."""
         if not self._keeps_time:
             self._keeps_time = True
-            tasks.start_soon(self._ticker.run)
+            tasks.start_soon(self.keep_time)
 
     def send(self, request: OutgoingRequest, on_done: OnResult) -> Cancel:
         params = to_json(request.params or {})
