@@ -25,11 +25,15 @@ from tests.e2e.clients.raw import PROXY, ROOT, until
 from tests.e2e.harness import alive
 from tests.e2e.hosts import Host, host, wish
 from tests.peers import plain
+from tests.proxy_entry import proxy_command
 
 
 def entry(*options: str) -> dict[str, Any]:
     argv = plain(*options)
     return {"command": argv[0], "args": argv[1:]}
+
+
+AS_A_PERSON = {"automatic_answer_s": 0.0}  # however fast the test answers
 
 
 def serves(client: Host, count: int = 3) -> None:
@@ -77,7 +81,7 @@ def test_it_serves_in(tmp_path: Path, place: str) -> None:
 
 
 def test_it_serves_without_any_home(tmp_path: Path) -> None:
-    without = ["env", "-u", "HOME", "-u", "EMCEEPEE_CONFIG", *PROXY]
+    without = ["env", "-u", "HOME", "-u", "EMCEEPEE_CONFIG", *proxy_command(AS_A_PERSON)]
     arguments = ["--config", str(tmp_path / "config.json")]
     with host(tmp_path, servers={"s": entry()}, python=without, arguments=arguments) as client:
         serves(client)
@@ -86,12 +90,13 @@ def test_it_serves_without_any_home(tmp_path: Path) -> None:
 def test_it_serves_a_user_whom_the_machine_does_not_know(tmp_path: Path) -> None:
     """As in a container that runs under a number: no HOME, and nobody who could tell it."""
     script = (
-        "import pwd, runpy\n"
+        "import pwd, runpy, sys\n"
         "def unknown(uid): raise KeyError(uid)\n"
         "pwd.getpwuid = unknown\n"
-        "runpy.run_module('emceepee_stdio', run_name='__main__', alter_sys=True)\n"
+        "runpy.run_path(sys.argv.pop(1), run_name='__main__')\n"
     )
-    stranger = ["env", "-u", "HOME", "-u", "EMCEEPEE_CONFIG", sys.executable, "-c", script]
+    python, *entry_point = proxy_command(AS_A_PERSON)
+    stranger = ["env", "-u", "HOME", "-u", "EMCEEPEE_CONFIG", python, "-c", script, *entry_point]
     arguments = ["--config", str(tmp_path / "config.json")]
     with host(tmp_path, servers={"s": entry()}, python=stranger, arguments=arguments) as client:
         serves(client)
