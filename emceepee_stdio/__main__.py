@@ -49,11 +49,12 @@ def _is_to_serve(arguments: list[str]) -> bool:
 
 def _serve(arguments: list[str], fixed: "FixedValues | None") -> int:
     from emceepee_stdio.front.hello import hello, take_over  # noqa: PLC0415 - see above
+    from emceepee_stdio.greeting import read_greeting  # noqa: PLC0415 - see above
 
     _end_on_signals()
     try:
         wire_in, wire_out = take_over()
-        handover = hello(wire_in, wire_out)
+        handover = hello(wire_in, wire_out, servers=read_greeting(arguments[1:], os.environ))
         if handover.ended and not handover.unread and not arguments[1:]:
             return 0
         from emceepee_stdio.cli.serve import serve_greeted  # noqa: PLC0415 - see above

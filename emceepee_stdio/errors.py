@@ -170,7 +170,7 @@ class PromptNotFound(ProxyError):
 
 class NotSupported(ProxyError):
     code = "not_supported"
-    hint = "list_servers shows the capabilities of each server."
+    hint = "list_servers with its name shows the capabilities of a server."
 
 
 class PolicyDenied(ProxyError):

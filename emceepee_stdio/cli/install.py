@@ -93,12 +93,13 @@ def install(
     with guard(path):
         text = read_file(path)
         known = row.servers(text or "")
-        entry = _with_kept_variables(entry, known.get(name))
+        entry = _with_kept_choices(row, entry, known.get(name))
         edited = register(row, text, read_backup(path), name=name, entry=entry)
     change = Change(path=path, before=text, after=edited.text, backs_up=edited.backs_up)
     if dry_run:
         entries = [*known.values(), *row.servers(edited.text or "").values()]
         show_changes([change], entries, terminal, show_secrets=show_secrets)
+        _explain_settings(row, entry, terminal)
         return
     backup = change.apply()
     _tell(row, change, backup, name=name, renewed=name in known, terminal=terminal)
@@ -110,12 +111,24 @@ def install(
         )
 
 
-def _with_kept_variables(entry: dict[str, object], present: object) -> dict[str, object]:
-    """Variables that somebody gave our entry stay when it is written anew."""
-    ours, theirs = entry.get("env"), present.get("env") if is_object(present) else None
-    if not is_ours(present) or not is_object(ours) or not is_object(theirs):
+def _with_kept_choices(
+    client: Client, entry: dict[str, object], present: object
+) -> dict[str, object]:
+    """What somebody gave our entry stays when it is written anew: variables, settings."""
+    if not is_object(present) or not is_ours(present):
         return entry
-    return {**entry, "env": {**theirs, **ours}}
+    chosen = {key: value for key, value in present.items() if key in client.settings}
+    more = {key: value for key, value in present.items() if key not in entry}
+    ours, theirs = entry.get("env"), present.get("env")
+    env = {**theirs, **ours} if is_object(ours) and is_object(theirs) else ours
+    return {**entry, **chosen, **more, "env": env}
+
+
+def _explain_settings(client: Client, entry: dict[str, object], terminal: Terminal) -> None:
+    """A diff shows what is written; this says why, where it is of our choice."""
+    for key, setting in client.settings.items():
+        if entry.get(key) == setting.value:
+            terminal.note(f"{key}: {client.title} {setting.why}.")
 
 
 def registered_environments() -> Iterator[dict[str, str]]:
@@ -278,6 +291,8 @@ def _tell(
     named = "" if name == _NAME else f" --name {shlex.quote(name)}"
     undo = f"emceepee uninstall {client.key}{named}"
     terminal.line(f"Restart {client.title} to see it; `{undo}` undoes it.")
+    if not renewed:
+        _explain_settings(client, client.entry("", [], {}), terminal)
     if client.strict and (problem := strict_problem(change.after or "")):
         terminal.note(f"{client.title} may refuse this file: it has {problem}.")
 

@@ -16,7 +16,7 @@ from emceepee_stdio.config.jsonc import Steps
 from emceepee_stdio.config.recursion import starts_emceepee
 from emceepee_stdio.config.tool_rules import escaped
 
-__all__ = ["CLIENTS", "Client", "ClientKey", "Language", "is_ours"]
+__all__ = ["CLIENTS", "Client", "ClientKey", "Language", "Setting", "is_ours"]
 
 P = TypeVar("P", bound=PurePath)
 
@@ -51,6 +51,13 @@ class Files(NamedTuple):
     linux: tuple[str, ...]
 
 
+class Setting(NamedTuple):
+    """What our entry in a client's file says so that the client works well with us, and why."""
+
+    value: bool | int
+    why: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
     """One row: a client, its file on each platform, and what an entry in it looks like."""
@@ -62,6 +69,8 @@ class Client:
     language: Language = _JSON
     # What its entries say beside command, args and env.
     marks: Mapping[str, str] = field(default_factory=dict[str, str])
+    # What only our own entry says; a person may have chosen otherwise.
+    settings: Mapping[str, Setting] = field(default_factory=dict[str, Setting])
     # A directory that only a machine with this client has, if the file's own does not tell.
     sign: str | None = None
     # Whether it refuses a file with comments.
@@ -81,8 +90,9 @@ class Client:
         return file.parent if self.sign is None else _resolve(self.sign, environ, home)
 
     def entry(self, command: str, args: list[str], env: Mapping[str, str]) -> dict[str, object]:
-        """A server as this client writes it."""
-        return {**self.marks, "command": command, "args": args, "env": dict(env)}
+        """Our own server as this client writes it."""
+        chosen = {key: setting.value for key, setting in self.settings.items()}
+        return {**self.marks, "command": command, "args": args, **chosen, "env": dict(env)}
 
     def servers(self, text: str) -> dict[str, object]:
         """What stands in its file by name; nothing where there is no section."""
@@ -157,6 +167,13 @@ CLIENTS: dict[ClientKey, Client] = {
             title="Claude Code",
             files=_everywhere("claude/.claude.json"),
             marks={"type": "stdio"},
+            settings={
+                "timeout": Setting(
+                    300_000,
+                    "waits 5 minutes (ms) for a call, whatever MCP_TOOL_TIMEOUT says: emceepee"
+                    " answers a slow one with a task before that",
+                ),
+            },
             sign="claude-state",
             strict=True,
         ),
@@ -199,6 +216,19 @@ CLIENTS: dict[ClientKey, Client] = {
             files=_everywhere("codex/config.toml"),
             section="mcp_servers",
             language=_TOML,
+            settings={
+                "startup_timeout_sec": Setting(
+                    30, "gives a busy machine time to start emceepee; older versions wait 10 s"
+                ),
+                "tool_timeout_sec": Setting(
+                    300,
+                    "waits 5 minutes for a call: emceepee answers a slow one with a task after 4",
+                ),
+                "supports_parallel_tool_calls": Setting(
+                    True,  # noqa: FBT003 - the value of a key
+                    "lets calls run at the same time: each server orders its own",
+                ),
+            },
         ),
         Client(
             key="gemini",

@@ -65,7 +65,6 @@ _IGNORED = frozenset(
         "auth",
         "authProviderType",
         "autoApprove",
-        "description",
         "dev",
         "displayName",
         "envFile",
@@ -200,6 +199,8 @@ class Entries:
                 values[field] = self._restart(value, where)
             elif field in ("auth", "oauth"):
                 values |= self._sign_in(field, value, where)
+            elif field == "description":  # words for a reader, whatever else clients keep there
+                values[field] = value if isinstance(value, str) else ""
             else:
                 full = expand(value, environ=self._environ, path=where)
                 values[field] = fit(_our_value(field, full), hints[field], path=where)

@@ -99,9 +99,18 @@ class Limits(Struct, frozen=True, kw_only=True):
     stored_bytes: Annotated[
         int, _within(0, 16 * _GIB, "Bytes of results kept for one session.")
     ] = 64 * _MIB
-    result_chars: Annotated[
-        int, _within(0, _GIB, "Characters over which a result is stored and paged; 0 never does.")
-    ] = 40_000
+    result_chars: (
+        Annotated[
+            int,
+            _within(
+                0,
+                _GIB,
+                "Bytes of text over which an answer is stored and paged; 0 never does. "
+                "By default what the client shows.",
+            ),
+        ]
+        | None
+    ) = None
     line_bytes: Annotated[int, _within(_KIB, _GIB, "Bytes of one line from a server.")] = 64 * _MIB
     servers: Annotated[int, _within(1, 10_000, "Servers at the same time.")] = 100
 

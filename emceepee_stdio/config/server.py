@@ -147,6 +147,9 @@ class ServerEntry(Struct, frozen=True, kw_only=True):
         Meta(description="Sign in by OAuth, or never; null does where the server asks for it."),
     ] = None
     oauth: OAuthConfig = field(default_factory=OAuthConfig)
+    description: Annotated[
+        str, Meta(description="What the server is for, in a line; clients are told it.")
+    ] = ""
     lazy: Annotated[bool, Meta(description="Connect on first use instead of at the start.")] = False
     disabled: Annotated[bool, Meta(description="Keep the entry, but do not use it.")] = False
     restart: RestartOverrides = field(default_factory=RestartOverrides)
@@ -178,8 +181,9 @@ class ServerConfig(ServerEntry, frozen=True, kw_only=True):
         return f"<ServerConfig {label(self.name)} {'url' if self.command is None else 'command'}>"
 
     def is_same_but_rules(self, other: "ServerConfig") -> bool:
-        """Rules are kept beside a server: a change of them does not touch it."""
-        return msgspec.structs.replace(self, tools=other.tools) == other
+        """Rules and words are kept beside a server: a change of them does not touch it."""
+        same = msgspec.structs.replace(self, tools=other.tools, description=other.description)
+        return same == other
 
     def _target_problem(self) -> str | None:
         if not self.command and not self.url:

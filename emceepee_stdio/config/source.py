@@ -35,11 +35,21 @@ class Source:
     def __repr__(self) -> str:
         return f"<Source {self._path or 'default'} and {len(self._extra)} more>"
 
+    @property
+    def named(self) -> tuple[str, ...] | None:
+        """The command line that names this file; None where it names servers of its own."""
+        if self._extra:
+            return None
+        return () if self._path is None else ("--config", str(self._path))
+
+    def path(self) -> Path:
+        """The file, whether it is there or not."""
+        return default_path(self._environ) if self._path is None else self._path
+
     def stamp(self) -> tuple[int, ...] | None:
         """Changes whenever the file does; None while there is none."""
         try:
-            path = default_path(self._environ) if self._path is None else self._path
-            found = os.stat(path)  # noqa: PTH116 - one call, every second
+            found = os.stat(self.path())  # noqa: PTH116 - one call, every second
         except (OSError, ValueError):
             return None
         return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode)

@@ -52,6 +52,7 @@ class ClientProfile:
     message_lines: int = 3  # of an elicitation's message that are shown
     message_chars: int = 110  # of each of these lines
     result_bytes: int = 100_000  # of an answer that are shown
+    cuts_end: bool = False  # whether the last blocks of a longer answer are dropped
     defers_tools: bool = False  # whether the model has to search for tools before it sees them
     declares: frozenset[str] = frozenset()
     unshown: frozenset[str] = frozenset()  # kinds of fields that its forms do not have
@@ -108,11 +109,12 @@ PROFILES: Sequence[ClientProfile] = (
         key="codex",
         ceiling_s=240.0,
         result_bytes=36_000,
+        cuts_end=True,
         defers_tools=True,
         declares=frozenset({"form", "url"}),
         unshown=frozenset({"integer", "number", "choices"}),
         version="0.166",
-        watched=frozenset({"result_bytes", "defers_tools", "declares"}),
+        watched=frozenset({"result_bytes", "cuts_end", "defers_tools", "declares"}),
         looked_up="2026-11",
         notes=(
             "waits 300 s for a call",

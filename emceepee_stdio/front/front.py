@@ -10,15 +10,16 @@ import msgspec
 from anyio.abc import TaskGroup
 from msgspec import Raw
 
-from emceepee_stdio.errors import ProxyError
+from emceepee_stdio.errors import ProxyError, ResultTooLarge
 from emceepee_stdio.front.client_requests import ClientRequests
 from emceepee_stdio.front.protocol import IDENTITY, LEAVES_OPEN, Protocol, Refused
 from emceepee_stdio.front.roots_requests import RootsRequests
 from emceepee_stdio.front.tool_calls import Meta, ToolCalls
 from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.session.large_results import RESULTS
-from emceepee_stdio.session.own_resources import read_own
+from emceepee_stdio.session.own_resources import OWN_SCHEME, read_own
 from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.tools.resource_lookup import read_by_uri
 from emceepee_stdio.versions import SERVER_INFO, SUBSCRIPTION_ID
 from emceepee_stdio.wire.codec import (
     INTERNAL_ERROR,
@@ -37,10 +38,16 @@ from emceepee_stdio.wire.peer import Peer
 
 __all__ = ["Front"]
 
+_ENVELOPE_BYTES = 1_000  # what is around the contents of a resource
+
 
 class _Read(msgspec.Struct):
     uri: str
     meta: Meta | None = msgspec.field(name="_meta", default=None)
+
+
+class _Contents(msgspec.Struct):
+    contents: list[Raw]
 
 
 class Front:
@@ -164,34 +171,65 @@ class Front:
         return Refused(INTERNAL_ERROR, str(self.calls.unexpected(error)))
 
     def _read(self, request: Request) -> None:
-        """One of our own resources."""
+        """One of our own resources, or one of a configured server."""
         asked = msgspec.json.decode(request.params or b"{}", type=_Read)
         modern, refused = self.calls.check(asked.meta)
         if refused:
             self._refuse(request.id, refused)
-        elif self._runtime.configured.is_known:
-            self._answer_read(request.id, asked, modern=modern)
+        elif self._runtime.configured.is_known and asked.uri.startswith(OWN_SCHEME):
+            self._answer_read(request.id, asked.uri, self._own_contents(asked.uri), modern=modern)
         else:
             self.calls.others.add(request.id)
-            self._tasks.start_soon(self._read_again, request)
+            self._tasks.start_soon(self._read_in_task, request.id, asked.uri, modern)
 
-    async def _read_again(self, request: Request) -> None:
-        """Once the configured servers are known by name."""
+    async def _read_in_task(self, request_id: RequestId, uri: str, modern: bool) -> None:  # noqa: FBT001 - given by position
+        """Answer once the contents are there, unless the client has taken the request back."""
         await self._runtime.configured.known()
-        if request.id in self.calls.others:  # else the client has taken it back
-            self.calls.others.discard(request.id)
-            self.peer.dispatch(request)
+        is_own = uri.startswith(OWN_SCHEME)
+        found = self._own_contents(uri) if is_own else await self._foreign_contents(uri)
+        if request_id in self.calls.others:
+            self.calls.others.discard(request_id)
+            self._answer_read(request_id, uri, found, modern=modern)
 
-    def _answer_read(self, request_id: RequestId, asked: _Read, *, modern: bool) -> None:
+    def _own_contents(self, uri: str) -> list[object] | ProxyError:
         try:
-            text = read_own(self._runtime, asked.uri)
+            text = read_own(self._runtime, uri)
         except ProxyError as error:
+            return error
+        kind = "text/plain" if uri.startswith(RESULTS) else "application/json"
+        return [{"uri": uri, "mimeType": kind, "text": text}]
+
+    async def _foreign_contents(self, uri: str) -> list[object] | ProxyError:
+        """As their server gave them; what fits into no line is not sent."""
+        within = self._runtime.settings.timeouts.request_ms / 1000
+        try:
+            result = await read_by_uri(self._runtime, uri, within=within)
+            contents = msgspec.json.decode(result, type=_Contents).contents
+        except ProxyError as error:
+            return error.masked(self._runtime.session.secrets.mask)
+        except Exception as error:  # noqa: BLE001 - a bug in one request must not end the others
+            return self.calls.unexpected(error)
+        limit = self._runtime.settings.fixed.client_line_bytes
+        if (size := len(memoryview(result))) > limit - _ENVELOPE_BYTES:
+            return ResultTooLarge(
+                f"The resource has {size} bytes; a client is sent at most {limit} at a time.",
+                hint="Call read_resource with its server: what is too large is stored and paged.",
+            )
+        return list(contents)
+
+    def _answer_read(
+        self,
+        request_id: RequestId,
+        uri: str,
+        found: list[object] | ProxyError,
+        *,
+        modern: bool,
+    ) -> None:
+        if isinstance(found, ProxyError):
             code = INVALID_PARAMS if modern else RESOURCE_NOT_FOUND
-            self._refuse(request_id, Refused(code, str(error), {"uri": asked.uri}))
+            self._refuse(request_id, Refused(code, str(found), {"uri": uri}))
             return
-        kind = "text/plain" if asked.uri.startswith(RESULTS) else "application/json"
-        content = {"uri": asked.uri, "mimeType": kind, "text": text}
-        body: dict[str, object] = {"contents": [content]}
+        body: dict[str, object] = {"contents": found}
         if modern:
             body |= {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
             body["_meta"] = {SERVER_INFO: IDENTITY}

@@ -8,9 +8,11 @@ import json
 import os
 import select
 import sys
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from emceepee_stdio.front.protocol import LEAVES_OPEN, Protocol, Refused
+from emceepee_stdio.greeting import Greeted
 
 __all__ = ["Handover", "hello", "take_over"]
 
@@ -51,8 +53,9 @@ def _open_the_closed() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
-def hello(wire_in: int, wire_out: int) -> Handover:
-    protocol = Protocol()
+def hello(wire_in: int, wire_out: int, *, servers: Sequence[Greeted] = ()) -> Handover:
+    """`servers` are named in the instructions."""
+    protocol = Protocol(servers)
     unread = b""
     stays = False
     while not stays or _has_more(wire_in):

@@ -1,7 +1,8 @@
 """A reply and its context, as the bytes of a tool result.
 
-Context comes after the tool's own blocks: events that were not told yet, and questions that wait.
-The events are leased: told for good only once the answer has been written.
+Context comes after the tool's own blocks, or before them for a client that cuts the end: events
+that were not told yet, and questions that wait. The events are leased: told for good only once the
+answer has been written. Both together stay within what the client shows.
 """
 
 import msgspec
@@ -9,7 +10,7 @@ from msgspec import Raw
 
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.content_blocks import text_block
-from emceepee_stdio.session.large_results import stored_whole
+from emceepee_stdio.session.large_results import fitted, stored_whole
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.response_context import lease_events, pending_client
 from emceepee_stdio.session.session import Session
@@ -38,11 +39,16 @@ def render(
         leases.append(lease)
     if call.lease is not None:
         leases.append(call.lease)
-    body = _assemble(reply, [reply.content, *context] if reply.content else context, identity)
+    first = call.context_first
+    body = _assemble(reply, context, identity, context_first=first)
+    if len(body) > call.budget > 0 and not reply.whole:
+        room = max(call.budget - sum(map(len, context)), call.budget // 4)
+        reply = fitted(session, reply, room)
+        body = _assemble(reply, context, identity, context_first=first)
     limit = session.settings.fixed.client_line_bytes
     if len(body) > limit and reply.content:
-        instead = stored_whole(session, reply, limit)
-        body = _assemble(instead, [instead.content, *context], identity)
+        reply = stored_whole(session, reply, limit)
+        body = _assemble(reply, context, identity, context_first=first)
     return body, leases
 
 
@@ -70,7 +76,11 @@ def _blocks(session: Session, lease: Lease, events: list[dict[str, object]]) -> 
     return blocks
 
 
-def _assemble(reply: Reply, blocks: list[bytes], identity: bytes | None) -> bytes:
+def _assemble(
+    reply: Reply, context: list[bytes], identity: bytes | None, *, context_first: bool
+) -> bytes:
+    blocks = [reply.content] if reply.content else []
+    blocks = [*context, *blocks] if context_first else [*blocks, *context]
     parts = [b'"content":[%b]' % b",".join(blocks)]
     if reply.is_error:
         parts.append(b'"isError":true')

@@ -42,7 +42,6 @@ from emceepee_stdio.front.roots_requests import RootsRequests
 from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import Call, ClientRequest, Consent, InputRequired, Work
-from emceepee_stdio.session.large_results import fitted
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.tools.table import TABLE
@@ -81,6 +80,8 @@ class _Client(NamedTuple):
     name: str
     version: str | None
     ceiling: float
+    budget: int
+    context_first: bool
     modern_form: ConsentForm
     consent: ElicitedConsent
 
@@ -197,7 +198,13 @@ class ToolCalls:
             return refused
         client = self._known_client()
         consent = self._consent(client, asked, meta, modern=modern)
-        call = Call(tool=tool.name, ceiling=client.ceiling, consent=consent)
+        call = Call(
+            tool=tool.name,
+            ceiling=client.ceiling,
+            budget=client.budget,
+            context_first=client.context_first,
+            consent=consent,
+        )
         call.answer = partial(self._answer, request.id, call, modern)
         call.proceed = partial(self._proceed, call)
         if asked.meta is not UNSET and meta is not None:
@@ -257,9 +264,6 @@ class ToolCalls:
             if result is None:
                 return
             if isinstance(result, Reply):
-                limit = self._runtime.settings.limits.result_chars
-                if call.server is not None and len(result.content) > limit > 0:
-                    result = fitted(self._session, result)
                 self._session.finish(call, result)
                 return
         except Exception as error:  # noqa: BLE001 - a bug in one call must not end the others
@@ -367,10 +371,13 @@ class ToolCalls:
             environ=self._runtime.environment.environ,
         )
         form = ConsentForm(profile, answers, version=version)
+        configured = settings.limits.result_chars
         return _Client(
             name=name,
             version=version,
             ceiling=ceiling,
+            budget=profile.result_bytes if configured is None else configured,
+            context_first=profile.cuts_end,
             modern_form=ConsentForm(profile, answers, version=None),
             consent=ElicitedConsent(self._questions, form, within=ceiling),
         )

@@ -148,8 +148,12 @@ class BackendHandler:
         """Tell the outage or its end, and invalidate what the lost connection held."""
         if change.previous is Phase.CONNECTED:
             self._lost(server, change)
+        is_start = server in self._session.starting
+        self._session.starting.discard(server)
         if change.phase is Phase.CONNECTED:
-            self._connected(server, change)
+            self._connected(server, change, tell=not is_start)
+        elif change.phase is Phase.CONNECTING and is_start:
+            self._session.starting.add(server)
         elif change.phase is Phase.RECONNECTING:
             self._session.add(EventType.SERVER_RECONNECTING, server=server, data=_prospects(change))
         elif change.phase is Phase.FAILED:
@@ -166,7 +170,7 @@ class BackendHandler:
             self._signed_out.discard(server)
         self._journal_phase(server, change)
 
-    def _connected(self, server: str, change: PhaseChange) -> None:
+    def _connected(self, server: str, change: PhaseChange, *, tell: bool) -> None:
         outage = self._outages.pop(server, None)
         if change.previous is Phase.RECONNECTING and change.was_connected_before:
             kind, cost = EventType.SERVER_RECONNECTED, outage or _Outage()
@@ -178,7 +182,8 @@ class BackendHandler:
             self._session.add(EventType.SIGNED_IN, server=server)
             self._journal.record(JournalEvent.SIGNED_IN, server=server)
         self._hellos[server] = change.hello
-        self._session.add(kind, server=server, data=data)
+        if tell:
+            self._session.add(kind, server=server, data=data)
 
     def _lost(self, server: str, change: PhaseChange) -> None:
         fact = change.loss.fact if change.loss else f"The connection to {server} was closed."
@@ -257,7 +262,8 @@ class BackendHandler:
             record(JournalEvent.SERVER_FAILED, server=server, error=error)
 
     def _process_started(self, server: str, pid: int) -> None:
-        self._session.add(EventType.PROCESS_STARTED, server=server, data={"pid": pid})
+        if server not in self._session.starting:
+            self._session.add(EventType.PROCESS_STARTED, server=server, data={"pid": pid})
         command = self._target_of(server)
         self._journal.record(JournalEvent.SERVER_SPAWNED, server=server, pid=pid, command=command)
 

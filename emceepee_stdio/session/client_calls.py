@@ -117,10 +117,11 @@ class ClientRequest:
 class Call:
     """One request of the client, as the session sees it.
 
-    `ceiling` is how many seconds this client waits at most; `answer` gives it a reply, `proceed`
-    one that still has to be made. At `deadline` it becomes a task, and at `promote_at` if its
-    server waits for an answer; `questions` are those that it may have raised. `meta` is what the
-    client says to the server beside its arguments, `token` its own for progress; `extra` are
+    `ceiling` is how many seconds this client waits at most, `budget` how many bytes of an answer it
+    shows (0: all of it), `context_first` whether it cuts the end of one; `answer` gives it a reply,
+    `proceed` one that still has to be made. At `deadline` it becomes a task, and at `promote_at` if
+    its server waits for an answer; `questions` are those that it may have raised. `meta` is what
+    the client says to the server beside its arguments, `token` its own for progress; `extra` are
     arguments that the tool does not know; `own_events` and `lease` are events that the reply tells
     by itself; `consent` asks a person, where the client offers it. `cancel_request` gives up the
     request that it waits for. `permit` are the arguments that a person agreed to, where a rule asks
@@ -128,6 +129,8 @@ class Call:
     """
 
     ceiling: float
+    budget: int = 0
+    context_first: bool = False
     answer: Callable[[Reply], None] = field(default=lambda _reply: None)
     proceed: Callable[[Work], None] = field(default=lambda _work: None)
     on_progress: Callable[[Raw], None] | None = None

@@ -17,6 +17,7 @@ from emceepee_stdio.config import BrokenServer, Config, ServerConfig
 from emceepee_stdio.config.source import Source
 from emceepee_stdio.errors import ConfigInvalid, ProxyError
 from emceepee_stdio.journal import Journal, JournalEvent
+from emceepee_stdio.session.greeting_writer import GreetingWriter
 from emceepee_stdio.session.server_registry import Admission, Origin, RegisteredServer, Servers
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import EventType
@@ -38,6 +39,7 @@ class Configured:
         source: Source | None,
         *,
         stamp: Stamp = None,
+        greeting: GreetingWriter | None = None,
         servers: Servers,
         session: Session,
         journal: Journal,
@@ -46,6 +48,7 @@ class Configured:
         self.on_config: Callable[[Config], None] = lambda _config: None
         self._source = source
         self._stamp = stamp
+        self._greeting = greeting
         self._doubtful: Stamp = ()
         self._servers = servers
         self._session = session
@@ -63,6 +66,8 @@ class Configured:
             self._warn(self.config)
             # Those with a URL last: the first of them waits until the HTTP client is loaded.
             for server in sorted(self.config.servers, key=lambda server: server.url is not None):
+                if not server.lazy:
+                    self._session.starting.add(server.name)
                 await self._add(server, tasks)
             await checkpoint()  # each has begun to connect
         finally:
@@ -84,13 +89,20 @@ class Configured:
 
     async def watch(self, tasks: TaskGroup, *, every: float) -> None:
         """Look at the file for as long as the session lasts."""
+        await self._keep_greeting()
         while self._source is not None:
             await anyio.sleep(every)
             self._servers.mind_processes()
             try:
                 await self._look(self._source, tasks)
+                await self._keep_greeting()
             except Exception as error:  # noqa: BLE001 - a bug here must not end the session
                 self._journal.record(JournalEvent.UNEXPECTED_ERROR, error=repr(error))
+
+    async def _keep_greeting(self) -> None:
+        if self._greeting is not None and self._stamp is not None:
+            modified, size, inode, _ = self._stamp
+            await self._greeting.keep(self.config, (inode, size, modified))
 
     async def _look(self, source: Source, tasks: TaskGroup) -> None:
         stamp = await anyio.to_thread.run_sync(source.stamp, abandon_on_cancel=True)
@@ -141,6 +153,7 @@ class Configured:
                 Admission.configured(server), tasks, replacing=self._ours(server.name)
             )
         except ProxyError as error:
+            self._session.starting.discard(server.name)
             self._servers.broken[server.name] = BrokenServer(
                 name=server.name, reason=error.fact.rstrip(".")
             )

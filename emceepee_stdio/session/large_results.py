@@ -1,7 +1,7 @@
-"""Results too large for a model to read at once: kept whole, answered with both ends of them.
+"""Results too large for what a client shows: kept whole, answered with both ends of them.
 
-Only text is measured and stored; images and other blocks stay in their order. What would not even
-fit into one line to the client is stored in any case.
+Only text is measured, in bytes, and stored; images and other blocks stay in their order. What would
+not even fit into one line to the client is stored in any case.
 """
 
 from dataclasses import replace
@@ -21,6 +21,7 @@ __all__ = [
     "CLUSTER_CHARS",
     "RESULTS",
     "fitted",
+    "head_within",
     "kept_whole",
     "page_chars",
     "stored_whole",
@@ -29,7 +30,8 @@ __all__ = [
 
 RESULTS = "emceepee://results/"
 CLUSTER_CHARS = 64  # the longest emoji or accented character has some ten code points
-_END_CHARS = 2_000  # from each end: shows what the result is, for about 1000 tokens
+_TAIL_BYTES = 4_000  # shows how it ends; the rest of the room is for its beginning
+_NOTE_BYTES = 900  # how much is left out, and how to read it
 _MAX_META_BYTES = 2_000  # what servers put there is small; more would not fit either
 # A character takes up to six bytes on the wire; there is more on the line than the page.
 _BYTES_PER_CHAR = 8
@@ -40,22 +42,20 @@ class _Block(msgspec.Struct):
     text: str = ""
 
 
-def fitted(session: Session, reply: Reply) -> Reply:
-    """The reply itself, or one that holds the ends of its text and says where the whole is."""
-    limit = session.settings.limits.result_chars
-    if not limit or len(reply.content) <= limit:
+def fitted(session: Session, reply: Reply, room: int) -> Reply:
+    """The reply itself, or one with as much of both ends of its text as `room` bytes allow."""
+    if reply.size <= room:
         return reply
     blocks = msgspec.json.decode(b"[%b]" % reply.content, type=list[Raw])
     texts = [_text(block) for block in blocks]
-    chars = sum(len(text) for text in texts if text is not None)
-    if chars <= limit:
+    if sum(_size(text) for text in texts if text is not None) <= room:
         return reply
     whole = "\n".join(text for text in texts if text is not None)
     first = next(index for index, text in enumerate(texts) if text is not None)
     before = [bytes(block) for block in blocks[:first]]
     others = zip(blocks[first:], texts[first:], strict=True)
     after = [bytes(block) for block, text in others if text is None]
-    ends = _ends(session, whole, min(_END_CHARS, limit // 2))
+    ends = _ends(session, whole, max(room - _NOTE_BYTES, room // 2), reply.key)
     return replace(reply, content=b",".join([*before, *ends, *after]))
 
 
@@ -102,18 +102,38 @@ def whole_characters(text: str, end: int) -> str:
     return text[: next((start + edge for edge in edges if start + edge > end), end)]
 
 
-def _ends(session: Session, whole: str, chars: int) -> list[bytes]:
+def head_within(text: str, max_bytes: int) -> str:
+    """The beginning of a text, in about so many bytes; no character is split."""
+    part = text[:max_bytes]
+    if not part.isascii():
+        part = part.encode()[:max_bytes].decode(errors="ignore")
+    return whole_characters(text, len(part))
+
+
+def _tail_within(text: str, max_bytes: int) -> str:
+    part = text[len(text) - min(max_bytes, len(text)) :]
+    if not part.isascii():
+        part = part.encode()[-max_bytes:].decode(errors="ignore")
+    return text[len(whole_characters(text, len(text) - len(part))) :]
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _ends(session: Session, whole: str, room: int, key: str | None) -> list[bytes]:
     """What a model sees of a text that is too long, and where the rest is."""
-    head = whole_characters(whole, chars)
-    tail = whole[len(whole_characters(whole, len(whole) - chars)) :]
+    at_end = min(_TAIL_BYTES, room // 4)
+    head = head_within(whole, room - at_end)
+    tail = _tail_within(whole[len(head) :], at_end)
     try:
-        stored = session.results.put(whole, now=session.clock.now())
+        stored = session.results.put(whole, now=session.clock.now(), under=key)
     except ResultTooLarge as error:
         note = f"Only both ends are left of {len(whole)} characters: {error}"
         facts: dict[str, object] = {"chars": len(whole)}
     else:
         note = f"The result has {len(whole)} characters; here are both ends of it."
-        facts = _where(session, stored.id, stored.chars)
+        facts = _where(session, stored.id, stored.chars, offset=len(head))
     return [
         text_block(attributed_text(head)),
         text_block(f"… {len(whole) - len(head) - len(tail)} characters left out …"),
@@ -123,13 +143,13 @@ def _ends(session: Session, whole: str, chars: int) -> list[bytes]:
     ]
 
 
-def _where(session: Session, result_id: str, chars: int) -> dict[str, object]:
+def _where(session: Session, result_id: str, chars: int, *, offset: int = 0) -> dict[str, object]:
     uri = f"{RESULTS}{result_id}"
     return {
         "stored_result": {
             "uri": uri,
             "chars": chars,
-            "read": f'read_resource(server="emceepee", uri="{uri}", offset=0, limit=20000)',
+            "read": f'read_resource(server="emceepee", uri="{uri}", offset={offset})',
             "search": f'read_resource(server="emceepee", uri="{uri}", pattern="…")',
         },
         "word": session.word,

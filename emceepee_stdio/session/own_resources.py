@@ -14,9 +14,10 @@ from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_text import attributed_text
 from emceepee_stdio.state.diagrams import diagrams
 
-__all__ = ["OWN", "read_own"]
+__all__ = ["OWN", "OWN_SCHEME", "read_own"]
 
 OWN = "emceepee"
+OWN_SCHEME = f"{OWN}:"
 
 _SHOWN_URI_CHARS = 200  # every address of ours is shorter; what was asked for may be anything
 _DIAGRAMS = "emceepee://diagrams"
@@ -60,6 +61,7 @@ def _diagram(name: str, description: str, mermaid: str) -> dict[str, str]:
 
 def _status(runtime: Runtime) -> dict[str, object]:
     session, clock = runtime.session, runtime.clock
+    session.starting.clear()  # their phases are told here
     events = session.events.statistics()
     journal = runtime.journal.statistics()
     return {

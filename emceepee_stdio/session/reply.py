@@ -10,6 +10,7 @@ from msgspec import Raw
 
 from emceepee_stdio.backends.result_types import COMPLETE, task_refused, type_refused
 from emceepee_stdio.errors import CallFailed, ProxyError
+from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.content_blocks import mended, text_block
 from emceepee_stdio.session.server_text import attributed, attributed_text
 from emceepee_stdio.wire.codec import to_json
@@ -20,6 +21,7 @@ RESOURCE = "emceepee/resource"  # in `_meta` of a text block: the resource that 
 _COMPARED_BYTES = 4 << 20  # reading more keeps others waiting; what is larger is paged anyway
 _COMPARED_COMMAS = 100_000  # each may stand for a value, which takes 60 bytes of memory
 _EXCERPT_BYTES = 500  # shows what came instead of a tool result
+_WRAPPERS = ("result", "content")
 _NULL = Raw(b"null")
 _BESIDE_CONTENT = {"_meta", "isError", "resultType"}
 
@@ -56,12 +58,16 @@ _read_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """`content` is the inside of a JSON array. A reply that is `whole` wants no context added."""
+    """`content` is the inside of a JSON array. A reply that is `whole` wants no context added.
+
+    Its text is stored under `key`, if it has one, where it is too large to be shown.
+    """
 
     content: bytes = b""
     is_error: bool = False
     meta: Raw | None = None
     whole: bool = False
+    key: str | None = None
 
     @property
     def size(self) -> int:
@@ -174,16 +180,32 @@ def _says(content: bytes, structured: Raw) -> bool:
         blocks = _read_texts(b"[%b]" % content)
     except (msgspec.MsgspecError, RecursionError):
         return False
-    return any(_is_text_of(block.text, value) for block in blocks)
+    wrapped = _wrapped(value)
+    return any(_is_text_of(block.text, value, wrapped) for block in blocks)
 
 
-def _is_text_of(text: object, value: object) -> bool:
-    if not isinstance(text, str) or _is_much(text.encode(errors="replace")):
+def _wrapped(value: object) -> object:
+    """What SDKs and servers put alone into an object, because structured content has to be one."""
+    fields = mapping(value)
+    return (
+        next((fields[key] for key in _WRAPPERS if key in fields), None)
+        if len(fields) == 1
+        else None
+    )
+
+
+def _is_text_of(text: object, value: object, wrapped: object) -> bool:
+    if not isinstance(text, str):
+        return False
+    if text == wrapped:
+        return True
+    if _is_much(text.encode(errors="replace")):
         return False
     try:
-        return msgspec.json.decode(text) == value
+        said = msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError):
         return False
+    return said == value or (wrapped is not None and said == wrapped)
 
 
 def _is_much(text: bytes) -> bool:

@@ -26,6 +26,7 @@ from emceepee_stdio.state import (
 from emceepee_stdio.wire.codec import to_json
 
 __all__ = [
+    "context_bytes",
     "lease_events",
     "pending_client",
     "shown_elicitation",
@@ -49,6 +50,13 @@ class _Session(Protocol):
     secrets: Secrets
     events: EventLog
     requests: Requests
+
+
+def context_bytes(session: _Session) -> int:
+    """How many bytes the context of the next answer takes at most, as text inside of JSON."""
+    events = session.settings.fixed.response_event_bytes if session.events.undelivered else 0
+    questions = len(to_json(pending_client(session))) if session.requests.open else 0
+    return (events + questions) * 3 // 2  # quotes are escaped
 
 
 def lease_events(session: _Session, lease: Lease) -> tuple[Lease, list[dict[str, object]]]:

@@ -14,6 +14,7 @@ from emceepee_stdio.journal import Journal, JournalEvent
 from emceepee_stdio.session.admission import AdmissionControl
 from emceepee_stdio.session.backend_handler import BackendHandler
 from emceepee_stdio.session.configured import Configured, Stamp
+from emceepee_stdio.session.greeting_writer import GreetingWriter
 from emceepee_stdio.session.pin_checks import PinChecks
 from emceepee_stdio.session.server_registry import Environment, Origin, RegisteredServer, Servers
 from emceepee_stdio.session.session import Session
@@ -79,6 +80,7 @@ class Runtime:
             config,
             source,
             stamp=stamp,
+            greeting=None if source is None else self._greeting(source),
             servers=self.servers,
             session=self.session,
             journal=journal,
@@ -111,6 +113,10 @@ class Runtime:
 
     def __repr__(self) -> str:
         return f"<Runtime {self.session!r} {self.servers!r}>"
+
+    def _greeting(self, source: Source) -> GreetingWriter:
+        environ, mask = self.environment.environ, self.session.secrets.mask
+        return GreetingWriter(source, self.servers, environ=environ, mask=mask)
 
     def group(self) -> TaskGroup:
         if self.tasks is None:

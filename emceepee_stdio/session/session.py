@@ -62,6 +62,9 @@ class Session:
         self.ids = ids
         self.journal = journal
         self.secrets = Secrets()
+        # Servers that we start by ourselves, until they are connected, fail, or an answer names one
+        # as not there yet: till then their coming is no news.
+        self.starting: set[str] = set()
         self.word = ""  # in every block of ours among a server's; the front has told it the client
         self.events = EventLog(new_id=ids, capacity=fixed.events, max_bytes=event_bytes(limits))
         self.tasks = Tasks(
@@ -72,6 +75,7 @@ class Session:
             retention=fixed.result_retention_s,
             max_finished=fixed.finished_tasks,
             max_bytes=limits.stored_bytes,
+            began=clock.iso(clock.now()),
         )
         self.requests = Requests(
             new_id=ids,
@@ -240,6 +244,7 @@ class Session:
     def fail(self, call: Call, error: ProxyError) -> None:
         """The tool failed: tell the client, or fail its task."""
         error = error.masked(self.secrets.mask)
+        self.starting.discard(call.server or "")
         self._forget(call, "failed", error=error.code)
         if call.task is None:
             call.reply(Reply.error(error))

@@ -137,7 +137,7 @@ class EventType(StrEnum):
     SERVER_REMOVED = ("server_removed", "A server was removed.", {"by": _BY})
     SERVER_CONNECTED = (
         "server_connected",
-        "A server is connected.",
+        "A server is connected; at the start told only of one that an answer named as missing.",
         {"era": _ERA, "protocol_version": _VERSION, "server_info": _SERVER_INFO},
     )
     SERVER_DISCONNECTED = (
@@ -193,7 +193,7 @@ class EventType(StrEnum):
     )
     PROCESS_STARTED = (
         "process_started",
-        "The process of a server was started.",
+        "The process of a server was started; not told at the start of the proxy.",
         {"pid": EventField("its process id")},
     )
     PROCESS_CRASHED = (

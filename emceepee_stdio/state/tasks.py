@@ -101,7 +101,10 @@ class Tasks:
         retention: float = 300.0,
         max_finished: int = 1000,
         max_bytes: int = 64 << 20,
+        began: str = "",
     ) -> None:
+        """`began` is when this session did, in words."""
+        self._began = began
         self._new_id = new_id
         self._limit = limit
         self._ttl = ttl
@@ -217,7 +220,8 @@ class Tasks:
             return task
         if gone := self._tombstones.describe(task_id, now=now):
             raise ResultExpired(f"Task {task_id} is no longer kept: {gone}.")
-        raise TaskNotFound(f"There is no task {task_id!r}.")
+        began = f" This proxy began at {self._began} and knows nothing older."
+        raise TaskNotFound(f"There is no task {task_id!r}.{began if self._began else ''}")
 
     def fetch(self, task_id: str, *, now: float) -> Task:
         """Like get; the first fetch of a finished task starts its retention."""

@@ -9,7 +9,6 @@ from msgspec import UNSET, Meta, UnsetType
 
 from emceepee_stdio.backends.notifications import LOG_LEVELS, LogLevel
 from emceepee_stdio.session.client_calls import Call
-from emceepee_stdio.session.large_results import fitted
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_output import Logged, Notified
@@ -72,8 +71,7 @@ async def get_notifications(runtime: Runtime, p: GetNotifications, call: Call) -
         shown += [_notified(runtime, item) for item in reading.items]
         overwritten += reading.overwritten
         remaining += reading.remaining
-    reply = Reply.json({"notifications": shown, "overwritten": overwritten, "remaining": remaining})
-    return fitted(runtime.session, reply)
+    return Reply.json({"notifications": shown, "overwritten": overwritten, "remaining": remaining})
 
 
 async def get_logs(runtime: Runtime, p: GetLogs, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
@@ -90,14 +88,13 @@ async def get_logs(runtime: Runtime, p: GetLogs, call: Call) -> Reply:  # noqa: 
         (ring.peek if p.peek else ring.read)(limit=share[name], keep=keep, newest=True)
         for name, ring in rings.items()
     ]
-    reply = Reply.json(
+    return Reply.json(
         {
             "logs": [_logged(runtime, line) for line in newest],
             "overwritten": sum(reading.overwritten for reading in readings),
             "remaining": sum(reading.remaining for reading in readings),
         }
     )
-    return fitted(runtime.session, reply)
 
 
 async def set_log_level(runtime: Runtime, p: SetLogLevel, call: Call) -> Reply:

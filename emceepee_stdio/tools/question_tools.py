@@ -95,11 +95,11 @@ async def get_elicitations(runtime: Runtime, p: GetElicitations, call: Call) -> 
     return Reply.json({"elicitations": entries, **rest})
 
 
-async def get_sampling_requests(runtime: Runtime, p: GetSamplingRequests, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
+async def get_sampling_requests(runtime: Runtime, p: GetSamplingRequests, call: Call) -> Reply:
     """Whole, as many as one answer holds; of the others a preview, and where the whole is."""
     session = runtime.session
     server = None if p.server is UNSET else p.server
-    room = runtime.settings.limits.result_chars or page_chars(runtime.settings)
+    room = call.budget or page_chars(runtime.settings)
     shown: list[dict[str, object]] = []
     for asked in session.requests.pending(kind=RequestKind.SAMPLING, server=server):
         entry = shown_sampling(session, asked, whole=True)

@@ -17,7 +17,16 @@ from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = ["Params", "Result", "Tool", "open_world", "read_only"]
+__all__ = [
+    "Params",
+    "Result",
+    "Tool",
+    "always_loaded",
+    "asks_the_user",
+    "open_world",
+    "pages",
+    "read_only",
+]
 
 _WHERE = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]*)`")
@@ -25,6 +34,11 @@ _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 
 read_only: Mapping[str, bool] = {"readOnlyHint": True, "openWorldHint": False}
 open_world: Mapping[str, bool] = {"destructiveHint": True, "openWorldHint": True}
+
+# For hosts that put tools behind a search, ask for each call, or cut long answers by themselves.
+always_loaded: dict[str, bool | int] = {"anthropic/alwaysLoad": True}
+asks_the_user: dict[str, bool | int] = {"anthropic/requiresUserInteraction": True}
+pages: dict[str, bool | int] = {"anthropic/maxResultSizeChars": 500_000}  # the most it may be
 
 
 class Params(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -44,6 +58,7 @@ class Tool:
     run: Run
     description: str
     forgiving: bool = False
+    meta: Mapping[str, bool | int] = field(default_factory=dict[str, bool | int])
     annotations: Mapping[str, bool] = field(
         default_factory=lambda: {"destructiveHint": False, "openWorldHint": False}
     )
@@ -88,6 +103,7 @@ class Tool:
             "description": self.description,
             "inputSchema": self._schema(),
             "annotations": dict(self.annotations),
+            **({"_meta": dict(self.meta)} if self.meta else {}),
         }
 
     def _schema(self) -> dict[str, object]:

@@ -12,11 +12,13 @@ from emceepee_stdio.session.content_blocks import text_block
 from emceepee_stdio.session.large_results import (
     CLUSTER_CHARS,
     RESULTS,
+    head_within,
     page_chars,
     whole_characters,
 )
 from emceepee_stdio.session.own_resources import OWN, read_own
 from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.response_context import context_bytes
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_text import attributed_text
 from emceepee_stdio.tools.listing import (
@@ -47,6 +49,7 @@ __all__ = [
 ]
 
 _PAGE_CHARS = 20_000  # 5000 tokens of 4 characters; the strictest client cuts at 10,000
+_PAGE_FACTS_BYTES = 500  # where the page is, and the frame of its blocks
 _HITS = 20  # with their excerpts about 5000 characters
 _MAX_HITS = 200  # with their excerpts about 50,000 characters, which some clients cut off
 
@@ -121,7 +124,7 @@ async def list_resource_templates(runtime: Runtime, p: ListResourceTemplates, ca
 async def read_resource(runtime: Runtime, p: ReadResource, call: Call) -> Reply:
     if p.server == OWN:
         if p.uri.startswith(RESULTS):
-            return await _read_stored(runtime, p)
+            return await _read_stored(runtime, p, call)
         return Reply(content=text_block(read_own(runtime, p.uri)))
     if p.offset or p.limit is not UNSET or p.pattern is not UNSET:
         raise InvalidArguments(
@@ -152,19 +155,27 @@ async def unsubscribe_resource(runtime: Runtime, p: UnsubscribeResource, call: C
     return Reply.json({"unsubscribed": p.uri, "server": backend.name})
 
 
-async def _read_stored(runtime: Runtime, p: ReadResource) -> Reply:
-    """A page of a stored result, or where a pattern is found in it."""
+async def _read_stored(runtime: Runtime, p: ReadResource, call: Call) -> Reply:
+    """A page of a stored result that the client shows whole, or where a pattern is found in it."""
     results, now = runtime.session.results, runtime.clock.now()
     result_id = p.uri.removeprefix(RESULTS)
     if p.pattern is UNSET:
         limit = min(_PAGE_CHARS if p.limit is UNSET else p.limit, page_chars(runtime.settings))
         found = results.page(result_id, offset=p.offset, limit=limit + CLUSTER_CHARS, now=now)
         text = whole_characters(found.text, limit)
+        if call.budget:
+            text = head_within(text, _page_bytes(runtime, call))
         facts: dict[str, object] = {"offset": found.offset, "total_chars": found.total}
         if found.offset + len(text) < found.total:
             facts["next_offset"] = found.offset + len(text)
         return Reply(content=text_block(attributed_text(text)) + b"," + Reply.json(facts).content)
     return await _search_stored(runtime, p, result_id)
+
+
+def _page_bytes(runtime: Runtime, call: Call) -> int:
+    """What is left for a page beside the context of the answer."""
+    beside = context_bytes(runtime.session) + _PAGE_FACTS_BYTES
+    return max(call.budget - beside, call.budget // 4)
 
 
 async def _search_stored(runtime: Runtime, p: ReadResource, result_id: str) -> Reply:

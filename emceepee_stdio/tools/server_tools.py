@@ -1,7 +1,6 @@
 """Tools that add, remove, reconnect and list servers."""
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -11,8 +10,6 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from emceepee_stdio.auth.orders import SignInNeeded
 from emceepee_stdio.backends.backend import Backend
-from emceepee_stdio.backends.base import Hello, Snapshot
-from emceepee_stdio.backends.lists import Kind
 from emceepee_stdio.config import RestartOverrides, ServerConfig
 from emceepee_stdio.config.recursion import starts_emceepee
 from emceepee_stdio.errors import (
@@ -28,10 +25,16 @@ from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Origin
 from emceepee_stdio.state import EventType, Phase
-from emceepee_stdio.tools.listing import QUICK_LIST_TIMEOUT_S, shown_names
+from emceepee_stdio.tools.listing import QUICK_LIST_TIMEOUT_S
 from emceepee_stdio.tools.registry import Params
+from emceepee_stdio.tools.server_facts import (
+    cut_text,
+    describe,
+    described,
+    short_line,
+    shown_counts,
+)
 from emceepee_stdio.tools.server_names import name_problem
-from emceepee_stdio.wire.codec import to_json
 
 __all__ = [
     "AddServer",
@@ -44,7 +47,6 @@ __all__ = [
     "remove_server",
 ]
 
-_MAX_SERVER_TEXT_CHARS = 4_000  # instructions are a page; a hostile server has no more room
 _OWN_EVENTS = frozenset(
     {
         EventType.SERVER_ADDED,
@@ -123,7 +125,9 @@ class ReconnectServer(Params):
 
 
 class ListServers(Params):
-    """Nothing."""
+    """All in short, or one with all that is known of it."""
+
+    name: Annotated[str, Meta(description="One server: everything about it.")] | UnsetType = UNSET
 
 
 async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
@@ -153,7 +157,7 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
     _claim_events(runtime, config.name, call, before)
     if failure is not None:
         raise failure
-    facts = await _described(runtime, backend)
+    facts = await described(runtime, backend)
     facts["keep_with"] = _config_line(p)
     if isinstance(needed, SignInNeeded) and backend.phase is Phase.NEEDS_SIGN_IN:
         step = runtime.sign_ins.instruction(config.name, needed)
@@ -163,6 +167,7 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
             facts,
         )
     if backend.phase is not Phase.CONNECTED:
+        session.starting.discard(config.name)
         printed = _printed(runtime, config.name)
         if printed:
             facts["printed"] = printed
@@ -202,95 +207,29 @@ async def reconnect_server(runtime: Runtime, p: ReconnectServer, call: Call) -> 
             await _reconnected(runtime, backend, call)
     finally:
         _claim_events(runtime, p.name, call, before)
-    return Reply.json(await _described(runtime, backend))
+    return Reply.json(await described(runtime, backend))
 
 
 async def list_servers(runtime: Runtime, p: ListServers, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
-    servers = [await _described(runtime, backend) for backend in runtime.servers]
-    servers += [
+    starting = runtime.session.starting
+    starting -= {backend.name for backend in runtime.servers if backend.phase is Phase.CONNECTING}
+    is_broken = p.name in runtime.servers.broken and p.name not in runtime.servers.names()
+    if p.name is not UNSET and not is_broken:
+        return Reply.json({"servers": [await described(runtime, runtime.servers.get(p.name))]})
+    lines = [short_line(describe(runtime, backend.snapshot())) for backend in runtime.servers]
+    lines += [
         {"name": broken.name, "phase": Phase.DISABLED.value, "last_error": broken.reason}
         for broken in runtime.servers.broken.values()
         if broken.name not in runtime.servers.names()
     ]
-    return Reply.json({"servers": servers})
-
-
-async def _described(runtime: Runtime, backend: Backend) -> dict[str, object]:
-    """As `describe`, without what a person has to see first."""
-    snapshot = backend.snapshot()
-    facts = describe(runtime, snapshot)
-    if "instructions" in facts and runtime.pins.enforced:
-        listed = runtime.servers.listed(backend.name, ())
-        said = None if listed is None else await runtime.pins.instructions(listed)
-        facts["instructions"] = _cut(said or "")
-    return facts
-
-
-def describe(runtime: Runtime, snapshot: Snapshot) -> dict[str, object]:
-    """A server as the client sees it."""
-    clock, now = runtime.clock, runtime.clock.now()
-    shown: dict[str, object] = {
-        "name": snapshot.name,
-        "phase": snapshot.phase.value,
-        "transport": snapshot.transport,
-        "target": runtime.session.secrets.mask(snapshot.target),
-    }
-    member = runtime.servers.members.get(snapshot.name)
-    if member is not None and member.origin is Origin.CLIENT:
-        shown["admitted"] = member.admission.grounds
-    if snapshot.pid is not None:
-        shown["pid"] = snapshot.pid
-    if snapshot.up_since is not None:
-        shown["connected_at"] = clock.iso(snapshot.up_since)
-        shown["uptime_ms"] = round((now - snapshot.up_since) * 1000)
-    if snapshot.hello is not None:
-        shown |= _introduction(snapshot.hello)
-    if snapshot.session is not None:
-        shown["session"] = {
-            "proxy_id": snapshot.session.proxy_id,
-            "upstream_id": snapshot.session.upstream_id,
-        }
-    if snapshot.counts:
-        shown["counts"] = _shown_counts(None if member is None else member.backend, snapshot)
-    shown["restarts"] = max(snapshot.starts - 1, 0)
-    shown |= runtime.sign_ins.facts(snapshot.name, snapshot.error)
-    if snapshot.last_error is not None:
-        shown["last_error"] = runtime.session.secrets.mask(snapshot.last_error)
-    if snapshot.next_retry_at is not None:
-        shown["next_retry_ms"] = max(round((snapshot.next_retry_at - now) * 1000), 0)
-    if snapshot.degraded:
-        shown["health"] = "degraded"
-    return shown
-
-
-def _introduction(hello: Hello) -> dict[str, object]:
-    """What a server says of itself, no more of it than fits beside the others."""
-    shown: dict[str, object] = {
-        "era": hello.era.value,
-        "protocol_version": hello.protocol_version,
-        "server_info": _bounded(hello.server_info),
-        "capabilities": _bounded(hello.capabilities),
-    }
-    if hello.instructions:
-        shown["instructions"] = _cut(hello.instructions)
-    return shown
-
-
-def _bounded(said: Mapping[str, object]) -> object:
-    text = to_json(said).decode()
-    return said if len(text) <= _MAX_SERVER_TEXT_CHARS else _cut(text)
-
-
-def _cut(text: str) -> str:
-    if len(text) <= _MAX_SERVER_TEXT_CHARS:
-        return text
-    return f"{text[:_MAX_SERVER_TEXT_CHARS]} … (cut from {len(text)} characters)"
+    wanted = [line for line in lines if p.name in (UNSET, line["name"])]
+    return Reply.json({"servers": wanted})
 
 
 def _printed(runtime: Runtime, name: str) -> list[str]:
     """The last lines that a server wrote, whatever they were meant to be."""
     ring = runtime.session.logs.get(name)
-    return [] if ring is None else [_cut(each.line.text) for each in ring.last(_PRINTED_LINES)]
+    return [] if ring is None else [cut_text(each.line.text) for each in ring.last(_PRINTED_LINES)]
 
 
 def _claim_events(runtime: Runtime, name: str, call: Call, before: int) -> None:
@@ -340,16 +279,7 @@ async def _counts(runtime: Runtime, backend: Backend) -> dict[str, int]:
             await backend.list_all(kind, within=within)
         except ProxyError:
             continue
-    return _shown_counts(backend, backend.snapshot())
-
-
-def _shown_counts(backend: Backend | None, snapshot: Snapshot) -> dict[str, int]:
-    """How much there is of each kind, without the tools that a rule hides."""
-    counts = dict(snapshot.counts)
-    if backend is not None and backend.rules is not None and Kind.TOOLS in counts:
-        tools = backend.lists.known(Kind.TOOLS) or ()
-        counts[Kind.TOOLS] = len(shown_names(backend, (str(tool.get("name")) for tool in tools)))
-    return counts
+    return shown_counts(backend, backend.snapshot())
 
 
 def _config(p: AddServer) -> ServerConfig:

@@ -1,5 +1,6 @@
 """Tools for calls that became tasks: look, fetch, stop."""
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
@@ -114,7 +115,7 @@ async def get_task_result(runtime: Runtime, p: GetTaskResult, call: Call) -> Rep
     await session.until(is_time, within=min(wanted, call.ceiling))
     task = session.fetch(p.task_id)
     if isinstance(task.result, Reply):
-        return task.result
+        return replace(task.result, key=task.id)
     if task.status is TaskStatus.WORKING:
         asked = session.requests.pending(server=task.server)
         waits = session.requests.at_tools(server=task.server)

@@ -174,8 +174,11 @@ class Host(Proxy):
         self.request("ping") if not self.modern else self.use("list_timers")
 
     def servers(self) -> dict[str, Message]:
-        found = self.use("list_servers").json["servers"]
-        return {server["name"]: server for server in found}
+        """All that is known of each."""
+        names = [server["name"] for server in self.use("list_servers").json["servers"]]
+        looked = {name: self.use("list_servers", name=name) for name in names}
+        there = {name: answer for name, answer in looked.items() if not answer.is_error}
+        return {name: answer.json["servers"][0] for name, answer in there.items()}
 
     def noted(self, event: str) -> list[Message]:
         """Lines of the journals of all runs, with all that this one has to write by now."""

@@ -114,6 +114,38 @@ def test_registering_shows_does_renews_and_undoes(
     assert "not registered" in cli.run("uninstall", client.key).well().out
 
 
+@pytest.mark.parametrize(
+    ("key", "settings"),
+    [
+        ("claude-code", ["timeout"]),
+        ("codex", ["startup_timeout_sec", "tool_timeout_sec", "supports_parallel_tool_calls"]),
+    ],
+)
+def test_a_client_is_told_what_makes_it_work_well_and_the_person_why(
+    cli: Cli, key: Any, settings: list[str]
+):
+    file_of(CLIENTS[key], cli)
+    shown = cli.run("install", key, "--dry-run").well()
+    for setting in settings:
+        assert f"{setting}" in shown.out
+        assert f"{setting}: " in shown.err
+
+
+def test_what_a_person_chose_for_our_entry_stays_when_it_is_renewed(cli: Cli):
+    codex = CLIENTS["codex"]
+    path = file_of(codex, cli)
+    cli.run("install", "codex").well()
+    text = path.read_text().replace("tool_timeout_sec = 300", "tool_timeout_sec = 60")
+    path.write_text(text.replace("args =", 'enabled_tools = ["list_tools"]\nargs ='))
+    cli.monkeypatch.setenv("PATH", "/opt/bin")
+    assert "Renewed" in cli.run("install", "codex").well().out
+    entry = servers(codex, path.read_text())["emceepee"]
+    assert entry["tool_timeout_sec"] == 60
+    assert entry["enabled_tools"] == ["list_tools"]
+    assert entry["env"] == {"PATH": "/opt/bin"}
+    assert entry["startup_timeout_sec"] == 30
+
+
 @every_client
 def test_a_broken_file_is_named_and_left_alone(cli: Cli, client: Client):
     path = file_of(client, cli)

@@ -57,7 +57,12 @@ async def listed(client: Client) -> dict[str, Any]:
 
 
 async def pids(client: Client) -> dict[str, int]:
-    return {name: found["pid"] for name, found in (await listed(client)).items() if "pid" in found}
+    """Of the servers that run; one may go while they are looked at."""
+    looked = [await client.call("list_servers", name=name) for name in await listed(client)]
+    shown = [
+        server for answer in looked if not answer.is_error for server in answer.json["servers"]
+    ]
+    return {server["name"]: server["pid"] for server in shown if "pid" in server}
 
 
 async def settled(client: Client, made: Setting, **servers: Any) -> None:

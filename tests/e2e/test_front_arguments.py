@@ -41,7 +41,8 @@ WRONG: list[tuple[str, dict[str, Any], str, list[str]]] = [
     ("await_activity", {"timeout_ms": -1}, "invalid_arguments", ["timeout_ms"]),
     ("await_activity", {"timeout_ms": 10**9}, "invalid_arguments", ["timeout_ms"]),
     ("list_tasks", {"status": "done"}, "invalid_arguments", ["status", "done"]),
-    ("list_servers", {"name": "s"}, "invalid_arguments", ["name", "none"]),
+    ("list_servers", {"server": "s"}, "invalid_arguments", ["server", "known are: name"]),
+    ("list_servers", {"name": "nobody"}, "server_not_found", ["nobody"]),
     ("respond_to_elicitation", {"request_id": ULID, "action": "yes"}, "invalid_arguments", ["yes"]),
     (
         "respond_to_elicitation",

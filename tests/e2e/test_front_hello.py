@@ -342,6 +342,55 @@ async def test_our_own_resources_are_native_and_readable_by_tool(
         assert "[resource_not_found]" in missing.text
 
 
+@both_eras
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_resource_of_a_configured_server_is_read_by_its_uri_alone(
+    tmp_path: Path, era: str, *, modern: bool
+) -> None:
+    setting = Setting(home=tmp_path / "home", servers={"s": server(era=era)})
+    setting.more = {"policy": {"mode": "allow"}}
+    async with proxy(setting, modern=modern) as client:
+        await client.connected()
+        for uri in ("fixture://one", "fixture://item/7"):
+            (content,) = (await client.request("resources/read", {"uri": uri}))["contents"]
+            assert content["uri"] == uri
+            told = await client.call("read_resource", server="s", uri=uri)
+            assert told.text == content["text"]
+        error = await client.refused("resources/read", {"uri": "fixture://nothing"})
+        assert error["code"] == (-32602 if modern else -32002)
+        assert "read_resource with its server" in error["message"]
+        # One that a model added is asked by read_resource only.
+        await client.call("remove_server", name="s")
+        await client.call("add_server", name="mine", **_plain())
+        error = await client.refused("resources/read", {"uri": "fixture://one"})
+        assert "No configured server" in error["message"]
+
+
+async def test_a_resource_that_several_servers_have_is_asked_back_with_their_names(
+    tmp_path: Path,
+) -> None:
+    setting = Setting(home=tmp_path / "home", servers={"a": server(), "b": server()})
+    async with proxy(setting) as client:
+        await client.connected("a", "b")
+        error = await client.refused("resources/read", {"uri": "fixture://one"})
+        assert "Several servers have" in error["message"]
+        assert "a, b" in error["message"]
+
+
+async def test_a_task_of_a_proxy_that_was_restarted_is_explained(tmp_path: Path) -> None:
+    setting = Setting(home=tmp_path / "home", servers={"s": server()})
+    async with proxy(setting) as client:
+        await client.connected()
+        task = (await client.execute("slow", args={"seconds": 60}, timeout_ms=0)).task
+    async with proxy(setting) as client:
+        for tool in ("get_task", "get_task_result", "cancel_task"):
+            unknown = await client.call(tool, task_id=task)
+            assert "[task_not_found]" in unknown.text
+            began = (await client.status())["started_at"][:16]
+            assert f"This proxy began at {began}" in unknown.text
+            assert "knows nothing older" in unknown.text
+
+
 async def test_a_mistake_in_the_command_line_ends_with_usage(tmp_path: Path) -> None:
     for wrong in (["--no-such"], ["--server", "nameless"], ["--server", "x="]):
         setting = Setting(home=tmp_path / "home")
@@ -354,3 +403,37 @@ async def test_a_mistake_in_the_command_line_ends_with_usage(tmp_path: Path) -> 
             await client.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
             await until(lambda c=client: c.process.returncode is not None)
         assert b"emceepee serve" in client.stderr
+
+
+class Kept(Setting):
+    """A configuration file that stays as it is from one run to the next."""
+
+    def write(self) -> None:
+        if not self.config.exists():
+            super().write()
+
+
+@both_eras
+async def test_the_next_greeting_names_the_configured_servers_with_a_line_each(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    servers = {"one": server(description="Numbers and letters"), "two": server()}
+    setting = Kept(home=tmp_path / "home", servers=servers, fixed={"config_poll_s": 0.05})
+    left = setting.home / "state" / "greeting.json"
+    async with proxy(setting, modern=modern, greet=False) as client:
+        assert "Configured servers" not in await instructions(client, modern=modern)
+        await client.call("list_tools", server="two")
+        await until(lambda: left.exists() and '"two","plain"' in left.read_text())
+    assert left.stat().st_mode & 0o777 == 0o600
+    async with proxy(setting, modern=modern, greet=False) as client:
+        text = await instructions(client, modern=modern)
+        assert '\n- one: Numbers and letters\n- two: "plain"\n' in text
+        assert len(text.encode()) < 2_000
+    setting.config.write_text(setting.config.read_text() + " ")
+    async with proxy(setting, modern=modern, greet=False) as client:
+        assert "Configured servers" not in await instructions(client, modern=modern)
+
+
+async def instructions(client: Client, *, modern: bool) -> str:
+    said = await (client.request("server/discover") if modern else client.greet())
+    return said["instructions"]

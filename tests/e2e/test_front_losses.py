@@ -34,7 +34,7 @@ def setting(tmp_path: Path, era: str = "legacy", **more: Any) -> Setting:
 
 
 async def pid(client: Client) -> int:
-    [shown] = (await client.call("list_servers")).json["servers"]
+    [shown] = (await client.call("list_servers", name="s")).json["servers"]
     return shown["pid"]
 
 
@@ -64,7 +64,7 @@ async def test_a_server_that_dies_in_a_call_gets_a_post_mortem_and_comes_back(
         assert again["data"]["era"] == era
         assert (await client.execute("echo", args={"message": "back"})).text == "back"
         assert await pid(client) != first
-        [shown] = (await client.call("list_servers")).json["servers"]
+        [shown] = (await client.call("list_servers", name="s")).json["servers"]
         assert shown["restarts"] == 1
         await client.quiet()
         kinds = [e["type"] for e in client.events]

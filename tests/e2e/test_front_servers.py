@@ -227,7 +227,7 @@ async def test_a_server_is_connected_anew_in_another_era(tmp_path: Path, *, mode
     entry = command(plain("--era", "both"), env={"FIXTURE_LOG": str(log)})
     async with proxy(setting(tmp_path, s=entry), modern=modern) as client:
         await client.connected()
-        [before] = (await client.call("list_servers")).json["servers"]
+        [before] = (await client.call("list_servers", name="s")).json["servers"]
         pids = {before["pid"]}
         for era in ("modern", "modern", "legacy", None):
             more = {} if era is None else {"era": era}
@@ -281,12 +281,32 @@ async def test_a_broken_entry_is_listed_as_disabled_and_costs_nobody_else(
         listed = (await client.call("list_servers")).json["servers"]
         [unset] = [s for s in listed if s["name"] == "unset"]
         assert "NOT_SET_X" in unset["last_error"]
+        assert (await client.call("list_servers", name="unset")).json == {"servers": [unset]}
         for name in ("broken", "unset"):
             answer = await client.execute("echo", name, args={})
             assert "[server_failed]" in answer.text
         added = await client.call("add_server", name="broken", **argv())
         assert "[needs_approval]" in added.text, "a configured name is not for a model to take"
         assert (await phases(client))["broken"] == "disabled"
+
+
+async def test_servers_are_listed_in_a_line_each_and_one_by_its_name_with_all(
+    tmp_path: Path,
+) -> None:
+    made = setting(tmp_path, s=server(), bad=command(rude("exit-at-once")))
+    made.more = {"restart": {"base_ms": 60_000}}
+    async with proxy(made) as client:
+        await client.connected("s")
+        await client.call("list_tools", server="s")
+        await client.until_event("server_reconnecting")
+        lines = {s["name"]: s for s in (await client.call("list_servers")).json["servers"]}
+        assert set(lines["s"]) == {"name", "phase", "counts"}
+        assert set(lines["bad"]) == {"name", "phase", "last_error", "next_retry_ms"}
+        [whole] = (await client.call("list_servers", name="s")).json["servers"]
+        assert lines["s"].items() <= whole.items()
+        assert {"transport", "target", "pid", "era", "uptime_ms", "capabilities"} <= set(whole)
+        unknown = await client.call("list_servers", name="nobody")
+        assert "[server_not_found]" in unknown.text
 
 
 async def test_servers_may_be_given_on_the_command_line(tmp_path: Path) -> None:
@@ -317,6 +337,7 @@ async def test_secrets_of_a_server_are_never_shown(tmp_path: Path, *, modern: bo
             await client.until_event("server_restart_failed")
             heard: list[Answer] = [await client.call("list_servers")]
             for name in made.servers:
+                heard.append(await client.call("list_servers", name=name))
                 heard.append(await client.execute("echo", name, args={"message": "x"}))
                 heard.append(await client.call("reconnect_server", name=name))
             heard.append(
@@ -362,8 +383,32 @@ async def test_every_configured_server_connects_in_parallel_behind_our_back(tmp_
         await client.connected(*(f"s{n}" for n in range(4)))
         assert (await phases(client))["hung"] == "connecting"
         await client.drain()
-        kinds = [e["server"] for e in client.events if e["type"] == "server_connected"]
-        assert sorted(kinds) == [f"s{n}" for n in range(4)]
+        told = [e["server"] for e in client.events if e["type"] == "server_connected"]
+        assert len(set(told)) == len(told), "told once, and only of those that were named before"
+
+
+@both_eras
+async def test_what_comes_up_by_itself_at_the_start_is_told_only_of_who_was_named_as_missing(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    gate = tmp_path / "gate"
+    late = command(
+        ["sh", "-c", f'while [ ! -e "{gate}" ]; do sleep 0.01; done; exec "$0" "$@"', *plain()]
+    )
+    failing = command(["no-such-command-at-all"])
+    made = setting(tmp_path, s=server(), late=late, failing=failing)
+    async with proxy(made, modern=modern) as client:
+        assert (await client.execute("echo", "s", args={"message": "x"})).text == "x"
+        await client.until_event("server_restart_failed")
+        assert {event["server"] for event in client.events} == {"failing"}
+        listed = await client.call("list_tools", server="s|late", detail="names")
+        assert "late is still connecting" in listed.text
+        gate.touch()
+        came = await client.until_event("server_connected")
+        assert came["server"] == "late"
+        await client.drain()
+        kinds = [event["type"] for event in client.events if event["server"] == "s"]
+        assert kinds == []
 
 
 async def test_configured_servers_over_the_limit_are_listed_with_the_reason(tmp_path: Path) -> None:

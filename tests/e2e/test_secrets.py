@@ -231,6 +231,7 @@ async def happened(client: Client, kind: str) -> None:
 async def everything_said(client: Client, made: Setting) -> list[str]:
     """What a client and a person can look at, beside results."""
     said = [(await client.call("list_servers")).result]
+    said += [(await client.call("list_servers", name=name)).result for name in made.servers]
     said.append((await client.call("get_logs", limit=500)).result)
     await client.drain()
     said.append({"events": client.events})

@@ -34,7 +34,7 @@ HEAVY = {
 }
 GREETING = {"emceepee_stdio"} | {
     f"emceepee_stdio.{name}"
-    for name in ("front", "front.hello", "front.protocol", "json_values", "versions")
+    for name in ("front", "front.hello", "front.protocol", "greeting", "json_values", "versions")
 }
 
 # Loaded by Python itself at its start. GATE holds up the import of whatever is not of the greeting

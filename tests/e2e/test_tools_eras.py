@@ -21,7 +21,7 @@ async def ready(tmp_path: Path, era: str, **more: Any) -> AsyncIterator[Client]:
     setting = Setting(home=tmp_path / "home", servers={"s": server(era=era)}, more=more)
     async with proxy(setting, modern=era == "legacy") as client:
         await client.connected()
-        (shown,) = (await client.call("list_servers")).json["servers"]
+        (shown,) = (await client.call("list_servers", name="s")).json["servers"]
         assert shown["era"] == era
         yield client
 

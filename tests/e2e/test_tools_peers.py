@@ -233,7 +233,7 @@ async def test_a_table_is_made_filled_and_read_by_a_server_on_an_old_sdk(tmp_pat
         assert updated["server"] == "db"
         memo = await client.call("read_resource", server="db", uri="memo://insights")
         assert "Assam is strong." in memo.text
-        (status,) = (await client.call("list_servers")).json["servers"]
+        (status,) = (await client.call("list_servers", name="db")).json["servers"]
         assert (status["era"], status["protocol_version"]) == ("legacy", "2024-11-05")
     with closing(sqlite3.connect(database)) as read:
         assert read.execute("SELECT * FROM tea").fetchall() == [("Assam — ✓", 3)]

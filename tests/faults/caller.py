@@ -21,8 +21,16 @@ class Caller:
         self.spawned_on: set[str] = set()
 
     async def servers(self) -> list[dict[str, Any]]:
+        """All that is known of each; one that goes meanwhile is left out."""
         answer = await self._proxy.call("list_servers")
-        return [] if answer is None else answer.json["servers"]
+        names = [] if answer is None else [shown["name"] for shown in answer.json["servers"]]
+        looked = [await self._proxy.call("list_servers", name=name) for name in names]
+        return [
+            shown
+            for answer in looked
+            if answer is not None and not answer.is_error
+            for shown in answer.json["servers"]
+        ]
 
     def _executing(
         self, server: str, tool: str, *, timeout_ms: int | None = None, **args: Any

@@ -239,8 +239,10 @@ class Model:
         if not answer.is_error and answer.json["success"]:
             self._task_ended(request.arguments["task_id"], "cancelled")
 
-    def _on_list_servers(self, _request: _Request, answer: Answer) -> None:
+    def _on_list_servers(self, request: _Request, answer: Answer) -> None:
         """Nobody removes the servers that the configuration begins with."""
+        if "name" in request.arguments:
+            return
         names = {server["name"] for server in answer.json["servers"]}
         if gone := {*COMMANDS, *URLS, LOUD} - names:
             self.blame("a configured server is gone", sorted(gone))

@@ -127,8 +127,17 @@ def test_an_entry_has_the_shape_that_its_client_reads(client: Client):
     found = document[section.get(client.key, "mcpServers")]["emceepee"]
     marks = {"vscode": {"type": "stdio"}, "claude-code": {"type": "stdio"}}
     marks |= {"cursor": {"type": "stdio"}, "zed": {"source": "custom"}}
+    settings: dict[str, dict[str, object]] = {
+        "claude-code": {"timeout": 300_000},
+        "codex": {
+            "startup_timeout_sec": 30,
+            "tool_timeout_sec": 300,
+            "supports_parallel_tool_calls": True,
+        },
+    }
     assert found == {
         **marks.get(client.key, {}),
+        **settings.get(client.key, {}),
         "command": "/bin/emceepee",
         "args": ["serve"],
         "env": {"PATH": "/bin"},

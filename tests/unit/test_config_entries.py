@@ -125,6 +125,13 @@ def test_what_clients_keep_for_themselves_is_ignored_without_a_word():
     one({"command": "x", "_comment": "${NOPE}", **dict.fromkeys(foreign, "${NOPE}")})
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"), [("for ${NOPE}", "for ${NOPE}"), (7, ""), ({"en": "x"}, ""), (None, "")]
+)
+def test_a_description_is_words_and_nothing_else_breaks_the_entry(given: object, kept: str):
+    assert one({"command": "x", "description": given}).description == kept
+
+
 def test_an_unknown_key_is_reported_with_its_nearest_neighbour():
     config = load({"mcpServers": {"a": {"command": "x", "agrs": [], "restart": {"atempts": 1}}}})
     assert len(config.servers) == 1

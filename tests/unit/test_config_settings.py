@@ -102,7 +102,7 @@ def test_the_defaults_are_those_that_are_promised():
     assert fixed.promotion_grace_s == 0.1
     assert (fixed.events, fixed.response_events, fixed.response_event_bytes) == (1000, 20, 8192)
     assert (limits.stored_bytes, fixed.client_line_bytes) == (67_108_864, 8_388_608)
-    assert limits.result_chars == 40_000
+    assert limits.result_chars is None
 
 
 def test_one_wrong_value_costs_only_itself():

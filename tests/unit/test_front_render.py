@@ -172,3 +172,61 @@ async def test_a_modern_answer_is_stamped_by_us_and_keeps_the_rest(
     legacy = rendered(session(tmp_path), reply)
     assert legacy.get("_meta", {}) == ({} if meta is None else json.loads(bytes(meta)))
     assert "resultType" not in legacy
+
+
+def codex(**more: Any) -> Call:
+    return Call(answer=lambda _: None, ceiling=1.0, budget=36_000, context_first=True, **more)
+
+
+def shown_bytes(result: dict[str, Any]) -> int:
+    return sum(len(block["text"].encode()) for block in result["content"])
+
+
+async def test_context_comes_first_for_a_client_that_cuts_the_end(tmp_path: Path) -> None:
+    made = session(tmp_path)
+    made.tell(EventType.TIMER_EXPIRED)
+    events, own = rendered(made, call=codex())["content"]
+    assert "events_since_last_response" in events["text"]
+    assert own["text"] == "own"
+
+
+async def test_result_and_context_together_stay_within_what_a_client_shows(tmp_path: Path) -> None:
+    made = session(tmp_path)
+    for n in range(20):
+        made.tell(EventType.NOTIFICATION, server="s", data={"n": n, "pad": "é" * 150})
+    text = "日本語テキスト" * 6_000
+    result = rendered(made, Reply.text(text), call=codex())
+    assert 30_000 < shown_bytes(result) <= 36_000
+    told, head, _, tail, _, facts = result["content"]
+    assert len(json.loads(told["text"])["events_since_last_response"]) > 10
+    assert text.startswith(head["text"])
+    assert text.endswith(tail["text"])
+    [stored] = made.results.all()
+    assert stored.id in facts["text"]
+    assert stored.chars == len(text)
+
+
+@pytest.mark.parametrize("budget", [0, 36_000])
+async def test_what_fits_is_shown_whole_and_nothing_is_stored(tmp_path: Path, budget: int) -> None:
+    made = session(tmp_path)
+    text = "x" * (35_000 if budget else 500_000)
+    mine = Call(answer=lambda _: None, ceiling=1.0, budget=budget)
+    assert rendered(made, Reply.text(text), call=mine)["content"] == [
+        {"type": "text", "text": text}
+    ]
+    assert made.results.all() == []
+
+
+async def test_an_answer_of_our_own_that_is_too_long_is_stored_too(tmp_path: Path) -> None:
+    made = session(tmp_path)
+    logs = {"logs": [{"text": "x" * 1_000} for _ in range(50)]}
+    result = rendered(made, Reply.json(logs), call=codex())
+    assert shown_bytes(result) <= 36_000
+    [stored] = made.results.all()
+    assert json.loads(made.results.page(stored.id, offset=0, limit=10**6, now=0).text) == logs
+
+
+async def test_escapes_on_the_wire_are_not_counted(tmp_path: Path) -> None:
+    text = '"quoted"\n' * 3_900
+    result = rendered(session(tmp_path), Reply.text(text), call=codex())
+    assert result["content"] == [{"type": "text", "text": text}]

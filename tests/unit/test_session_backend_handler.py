@@ -158,6 +158,30 @@ def test_the_beginning_is_not_told_but_the_connection_is(around: Around):
     assert around.told() == [("server_connected", INTRODUCTION)]
 
 
+def test_a_server_that_comes_up_by_itself_at_the_start_is_no_news(around: Around):
+    around.session.starting.add("s")
+    around.change(None, Phase.CONNECTING)
+    around.take(ProcessStarted(pid=4711))
+    around.change(Phase.CONNECTING, Phase.CONNECTED, hello=HELLO)
+    assert around.told() == []
+    around.change(Phase.CONNECTED, Phase.CONNECTING, loss=LOSS)
+    around.take(ProcessStarted(pid=4712))
+    around.change(Phase.CONNECTING, Phase.CONNECTED, hello=HELLO)
+    kinds = [kind for kind, _ in around.told()]
+    assert kinds == ["server_disconnected", "process_started", "server_connected"]
+
+
+def test_a_start_that_fails_is_always_news_and_so_is_what_follows(around: Around):
+    around.session.starting.add("s")
+    around.change(None, Phase.CONNECTING)
+    around.take(ProcessStarted(pid=4711))
+    around.change(Phase.CONNECTING, Phase.RECONNECTING, attempt=1, attempts=5, retry_in=0.25)
+    around.take(ProcessStarted(pid=4712))
+    around.change(Phase.RECONNECTING, Phase.CONNECTED, hello=HELLO)
+    kinds = [kind for kind, _ in around.told()]
+    assert kinds == ["server_reconnecting", "process_started", "server_connected"]
+
+
 def test_an_outage_and_its_end_are_told_once_each(around: Around):
     around.change(
         Phase.CONNECTED, Phase.RECONNECTING, loss=LOSS, attempt=1, attempts=5, retry_in=1.0

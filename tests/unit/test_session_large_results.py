@@ -9,6 +9,7 @@ from emceepee_stdio.config import FixedValues, Limits, Settings
 from emceepee_stdio.session.large_results import (
     CLUSTER_CHARS,
     fitted,
+    head_within,
     page_chars,
     stored_whole,
     whole_characters,
@@ -33,9 +34,9 @@ class Around:
             new_id=lambda: f"R{next(numbers)}", max_bytes=self.settings.limits.stored_bytes
         )
 
-    def fitted(self, *blocks: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
+    def fitted(self, room: int, *blocks: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
         content = json.dumps(list(blocks)).encode()[1:-1]
-        reply = fitted(self, Reply(content=content, **more))  # type: ignore[arg-type]
+        reply = fitted(self, Reply(content=content, **more), room)  # type: ignore[arg-type]
         return json.loads(b"[%b]" % reply.content)
 
     def whole(self, result_id: str = "R1") -> str:
@@ -47,18 +48,18 @@ def said(text: str, **more: Any) -> dict[str, Any]:
 
 
 def test_what_fits_keeps_its_bytes() -> None:
-    around = Around(result_chars=10)
+    around = Around()
     content = b'{"type": "text",  "text":"\\u00e912345678"}'
     reply = Reply(content=content)
-    assert fitted(around, reply) is reply  # type: ignore[arg-type]
+    assert fitted(around, reply, 10) is reply  # type: ignore[arg-type]
     assert around.results.all() == []
 
 
-def test_one_character_more_is_stored() -> None:
-    around = Around(result_chars=10)
-    head, left_out, tail, note, facts = around.fitted(said("0123456789x"))
-    assert (head["text"], tail["text"]) == ("01234", "6789x")
-    assert left_out["text"] == "… 1 characters left out …"
+def test_one_byte_more_is_stored() -> None:
+    around = Around()
+    head, left_out, tail, note, facts = around.fitted(10, said("0123456789x"))
+    assert (head["text"], tail["text"]) == ("0123", "x")
+    assert left_out["text"] == "… 6 characters left out …"
     assert "11 characters" in note["text"]
     stored = json.loads(facts["text"])["stored_result"]
     assert (stored["uri"], stored["chars"]) == ("emceepee://results/R1", 11)
@@ -66,50 +67,80 @@ def test_one_character_more_is_stored() -> None:
 
 
 def test_texts_count_together_and_are_stored_together() -> None:
-    around = Around(result_chars=10)
-    blocks = around.fitted(IMAGE, said("abcdef"), IMAGE, said("ghijkl"), {"type": "odd", "x": 1})
+    around = Around()
+    blocks = around.fitted(
+        10, IMAGE, said("abcdef"), IMAGE, said("ghijkl"), {"type": "odd", "x": 1}
+    )
     kinds = [block["type"] for block in blocks]
     assert kinds == ["image", *["text"] * 5, "image", "odd"]
     assert around.whole() == "abcdef\nghijkl"
 
 
 def test_other_blocks_are_not_measured() -> None:
-    around = Around(result_chars=10)
+    around = Around()
     blocks = [IMAGE | {"data": "A" * 100}, said("short"), {"type": "resource", "resource": {}}]
-    assert around.fitted(*blocks) == blocks
-    assert around.fitted({"text": "no type " * 9}, {"type": 7, "text": 8}) == [
+    assert around.fitted(10, *blocks) == blocks
+    assert around.fitted(10, {"text": "no type " * 9}, {"type": 7, "text": 8}) == [
         {"text": "no type " * 9},
         {"type": 7, "text": 8},
     ]
 
 
-def test_zero_never_stores() -> None:
-    around = Around(result_chars=0)
-    assert around.fitted(said("x" * 100_000)) == [said("x" * 100_000)]
+def test_as_much_of_both_ends_is_shown_as_there_is_room() -> None:
+    around = Around()
+    head, _, tail, *_ = blocks = around.fitted(36_000, said("日本語テキスト" * 6_000))
+    shown = sum(len(block["text"].encode()) for block in blocks)
+    assert 35_000 < shown <= 36_000
+    assert len(tail["text"].encode()) > 3_900
+    assert len(head["text"].encode()) > 30_000
+    facts = json.loads(blocks[-1]["text"])["stored_result"]
+    assert f"offset={len(head['text'])})" in facts["read"]
+
+
+def test_what_is_shown_again_is_stored_once() -> None:
+    around = Around()
+    for room in (50, 100):
+        around.fitted(room, said("x" * 1_000), key="T1")
+    assert [stored.id for stored in around.results.all()] == ["T1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "max_bytes", "cut"),
+    [
+        ("plain", 3, "pla"),
+        ("plain", 99, "plain"),
+        ("日本語", 8, "日本"),
+        ("日本語", 9, "日本語"),
+        (f"ab{FAMILY}", 9, "ab"),
+        ("é" * 10, 5, "éé"),
+    ],
+)
+def test_a_text_is_cut_by_bytes_and_between_characters(text: str, max_bytes: int, cut: str) -> None:
+    assert head_within(text, max_bytes) == cut
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 50])
 def test_the_ends_never_overlap(limit: int) -> None:
-    around = Around(result_chars=limit)
-    head, left_out, tail, *_ = around.fitted(said("x" * (limit + 1)))
+    around = Around()
+    head, left_out, tail, *_ = around.fitted(limit, said("x" * (limit + 1)))
     count_left = int(left_out["text"].split()[1])
     assert len(head["text"]) + count_left + len(tail["text"]) == limit + 1
     assert count_left >= 1
 
 
 def test_what_the_store_cannot_hold_is_shown_by_its_ends_and_that_is_said() -> None:
-    around = Around(result_chars=10, stored_bytes=100)
-    *_, note, facts = around.fitted(said("x" * 1_000))
+    around = Around(stored_bytes=100)
+    *_, note, facts = around.fitted(10, said("x" * 1_000))
     assert "Only both ends are left of 1000 characters" in note["text"]
     assert "[result_too_large]" in note["text"]
     assert json.loads(facts["text"]) == {"chars": 1_000}
 
 
 def test_an_error_and_its_meta_stay_what_they_are() -> None:
-    around = Around(result_chars=10)
+    around = Around()
     meta: Any = b'{"k":1}'
     for reply in (
-        fitted(around, Reply(content=text_block("x" * 11), is_error=True, meta=meta)),  # type: ignore[arg-type]
+        fitted(around, Reply(content=text_block("x" * 11), is_error=True, meta=meta), 10),  # type: ignore[arg-type]
         stored_whole(around, Reply(content=text_block("x"), is_error=True, meta=meta), 5),  # type: ignore[arg-type]
     ):
         assert (reply.is_error, reply.meta) == (True, meta)

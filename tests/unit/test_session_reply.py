@@ -127,6 +127,14 @@ def test_meta_is_kept() -> None:
         ([text('"x"')], "x", False),
         ([text("x")], "x", True),
         ([], None, False),
+        ([{"type": "text", "text": "7"}], {"result": 7}, False),
+        ([{"type": "text", "text": "a file"}], {"result": "a file"}, False),
+        ([{"type": "text", "text": "a file"}], {"content": "a file"}, False),
+        ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], {"result": "b"}, False),
+        ([{"type": "text", "text": "a file"}], {"result": "another"}, True),
+        ([{"type": "text", "text": "ok"}], {"status": "ok"}, True),
+        ([{"type": "text", "text": "ok"}], {"result": "ok", "more": 1}, True),
+        ([{"type": "text", "text": "null"}], {"other": None}, True),
     ],
 )
 def test_structured_content_becomes_a_text_block_where_it_is_news(

@@ -120,16 +120,6 @@ async def test_only_one_server_is_read_even_one_that_is_gone() -> None:
         await around.logs(server="never")
 
 
-async def test_too_much_to_read_is_stored() -> None:
-    around = Around()
-    for _ in range(50):
-        around.log("a", "x" * 1_000)
-    reply = await get_logs(around.runtime, GetLogs(), _call())
-    assert len(reply.content) < 10_000
-    assert around.runtime.session.results.all()[0].chars > 50_000
-    assert await around.texts() == []
-
-
 async def test_notifications_are_given_once_and_within_the_limit() -> None:
     around = Around(lines=4)
     for number in range(6):

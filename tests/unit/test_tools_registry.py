@@ -25,7 +25,7 @@ def mistake(tool: str, arguments: object) -> str:
         ("get_task", {"task_id": 7}, ["task_id", "expected `str`", "got `int`"]),
         ("get_task", {"id": "x", "task_id": "x"}, ["no argument 'id'", "known are: task_id"]),
         ("get_task", {"a\nb": 1}, ["no argument", "known are: task_id"]),
-        ("list_servers", {"x": 1}, ["'x'", "known are: none"]),
+        ("list_servers", {"x": 1}, ["'x'", "known are: name"]),
         ("set_timer", {"duration_ms": -1, "message": "x"}, ["duration_ms", ">= 1"]),
         ("set_timer", {"duration_ms": 1, "message": "x" * 501}, ["message", "<= 500"]),
         ("list_tasks", {"status": "done"}, ["status", "'done'"]),
