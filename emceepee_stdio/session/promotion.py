@@ -14,7 +14,7 @@ from emceepee_stdio.journal import redact
 from emceepee_stdio.session.params import fields_of
 from emceepee_stdio.session.questions import question_of
 from emceepee_stdio.session.reply import Reply
-from emceepee_stdio.state import PendingRequest, Recipient, Task
+from emceepee_stdio.state import PendingRequest, Recipient, RequestKind, Task
 from emceepee_stdio.wire.codec import to_json
 
 __all__ = ["progress_text", "promoted", "shown_arguments", "shown_task", "why_promoted"]
@@ -22,6 +22,10 @@ __all__ = ["progress_text", "promoted", "shown_arguments", "shown_task", "why_pr
 _SHOWN_BYTES = 500  # of the arguments: enough to tell two tasks of one tool apart
 _READ_BYTES = 100_000  # larger arguments are not worth the time to look for secrets in them
 _MESSAGE_CHARS = 200
+_ANSWERING = {
+    RequestKind.ELICITATION: "respond_to_elicitation",
+    RequestKind.SAMPLING: "respond_to_sampling",
+}
 
 
 class _Progress(msgspec.Struct):
@@ -84,12 +88,16 @@ def why_promoted(task: Task, open_questions: Sequence[PendingRequest], call: obj
     """Why a call became a task, with what its server asks at the moment."""
     at_tools = [asked for asked in open_questions if asked.recipient is Recipient.TOOLS]
     raisers = [question_of(asked).call for asked in at_tools]
+    tools = " and ".join(sorted({_ANSWERING[asked.kind] for asked in at_tools}))
     if call in raisers:
-        return f"{task.server} asks a question before it goes on with {task.tool}: answer it, "
+        return (
+            f"{task.server} asks a question before it goes on with {task.tool}: answer it with "
+            f"{tools}, "
+        )
     if raisers:
         return (
             f"{task.tool} on {task.server} is still running; {task.server} has a question open: "
-            "answer it, "
+            f"answer it with {tools}, "
         )
     if open_questions:
         return (
@@ -106,20 +114,27 @@ def promoted(
     why: str,
     note: str | None,
     working: Iterable[Task],
-    elicitations: Sequence[object],
+    questions: Iterable[PendingRequest],
     word: str,
     clock: Clock,
 ) -> Reply:
-    """The answer in the place of a result; `working` and `elicitations` are its server's."""
+    """The answer in the place of a result; `working` and `questions` are its server's.
+
+    The task is named once, and its questions by their ids: the context of the answer shows them.
+    """
+    shown = shown_task(task, clock)
+    del shown["last_updated_at"]  # it has just been made
     return Reply.sentence(
-        f"{why}then call await_activity or get_task_result with task_id {task.id}."
+        f"{why}then call await_activity, or get_task_result with its task_id."
         + (f" {note}" if note else ""),
         {
-            "proxy_task": shown_task(task, clock),
+            "proxy_task": shown,
             "reason": reason,
             "pending_on_server": {
-                "tasks": [shown_task(other, clock) for other in working],
-                "elicitations_for_server": elicitations,
+                "tasks": [shown_task(other, clock) for other in working if other.id != task.id],
+                "elicitations_for_server": [
+                    asked.id for asked in questions if asked.kind is RequestKind.ELICITATION
+                ],
             },
             "word": word,
         },

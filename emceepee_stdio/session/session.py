@@ -31,7 +31,6 @@ from emceepee_stdio.session.promotion import progress_text, promoted, shown_argu
 from emceepee_stdio.session.question_routing import QuestionRouting
 from emceepee_stdio.session.questions import Questions
 from emceepee_stdio.session.reply import Reply
-from emceepee_stdio.session.response_context import shown_elicitations
 from emceepee_stdio.session.server_output import event_bytes, kept_data, output_rings
 from emceepee_stdio.session.session_journal import SessionJournal
 from emceepee_stdio.state import (
@@ -62,9 +61,7 @@ class Session:
         self.ids = ids
         self.journal = journal
         self.secrets = Secrets()
-        # Servers that we start by ourselves, until they are connected, fail, or an answer names one
-        # as not there yet: till then their coming is no news.
-        self.starting: set[str] = set()
+        self.starting: set[str] = set()  # at the start, till an answer names them: no news yet
         self.word = ""  # in every block of ours among a server's; the front has told it the client
         self.events = EventLog(new_id=ids, capacity=fixed.events, max_bytes=event_bytes(limits))
         self.tasks = Tasks(
@@ -318,7 +315,7 @@ class Session:
                 why=why or why_promoted(task, open_questions, call),
                 note=call.note,
                 working=self.tasks.working(server=task.server),
-                elicitations=shown_elicitations(self, task.server),
+                questions=open_questions,
                 word=self.word,
                 clock=self.clock,
             )
@@ -366,9 +363,8 @@ class Session:
         self._written.failed(task, error)
 
     def _tell_task(self, kind: EventType, task: Task, **more: object) -> str:
-        data: dict[str, object] = {"task_id": task.id, "tool": task.tool, **more}
-        if task.error is not None:
-            data["error"] = task.error
+        error = {} if task.error is None else {"error": task.error}
+        data: dict[str, object] = {"task_id": task.id, "tool": task.tool, **more, **error}
         return self.tell(kind, server=task.server, data=data)
 
     # Questions

@@ -22,7 +22,7 @@ async def test_a_task_shows_its_arguments_and_the_progress_since_it_became_one(
             "execute_tool", token="t", server="s", tool="progress", args=args, timeout_ms=50
         )
         assert begun.json["proxy_task"]["tool_args"] == args
-        created = begun.json["proxy_task"]["last_updated_at"]
+        created = begun.json["proxy_task"]["created_at"]
         with anyio.fail_after(PATIENCE):
             while True:
                 task = (await client.call("get_task", task_id=begun.task)).json["task"]

@@ -151,8 +151,11 @@ def test_a_call_that_waits_for_the_person_becomes_a_task_in_time_and_the_questio
         task = json.loads(said.result["content"][1]["text"])
         assert task["reason"] == "timeout"
         assert "the user is being asked a question of s" in said.text
-        [shown] = task["pending_on_server"]["elicitations_for_server"]
-        assert shown["asked"] == "person"
+        [asked] = json.loads(said.result["content"][-1]["text"])["pending_client_action"][
+            "elicitations"
+        ]
+        assert task["pending_on_server"]["elicitations_for_server"] == [asked["request_id"]]
+        assert asked["asked"] == "person"
         assert "message" not in said.text
         waits = client.start("get_task_result", task_id=task["proxy_task"]["task_id"])
         client.sync()
