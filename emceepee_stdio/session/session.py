@@ -380,8 +380,6 @@ class Session:
                 if self.settings.promote_on_input:
                     self._promote_at(call, min(grace, call.promote_at))
 
-    # Time
-
     def _expire(self, now: float) -> None:
         for call in self._promotions.pop_due(now=now):
             if now >= call.deadline or self.requests.at_tools(server=call.server):
