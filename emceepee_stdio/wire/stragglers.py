@@ -101,7 +101,7 @@ def kill_marked(owner: str) -> list[int]:
     mark = _mark(owner)
     for _ in range(_MAX_SCANS):
         ours = orphans()
-        for pid in ours:
+        for pid in reversed(ours):  # the last to come is the one that lives
             _kill_group_of(pid, mark)
         found, somebody_starts = _look(mark)
         if found:

@@ -207,6 +207,7 @@ def test_with_little_address_space_a_flood_ends_nothing(tmp_path: Path) -> None:
     with floods(tmp_path, python=(*LITTLE_SPACE, *PROXY)) as measured:
         for kind in ("notification", "log"):
             measured.finish(measured.flood(kind, 40, 15 * MB))
+        measured.answer(measured.flood("nothings", 1, 8 * MB))
         assert measured.run("good", "echo", message="hi") == "hi"
 
 

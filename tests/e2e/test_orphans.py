@@ -92,35 +92,56 @@ def test_no_way_to_hide_survives_the_end_of_the_proxy(tmp_path: Path, way: str, 
         assert "Traceback" not in client.errors()
 
 
-# Adopts one that forks every millisecond, and looks at it again and again.
-LOOKING = """
+# A process that adopts one that forks every millisecond, in a group of its own.
+ADOPTING = """
 import os, signal, subprocess, sys
+from contextlib import suppress
 from pathlib import Path
 from emceepee_stdio.wire.orphans import adopt_orphans, bury_orphans, expect_orphans, note_child
-script, where = sys.argv[1:]
+from emceepee_stdio.wire.stragglers import kill_marked
+
+script, where = sys.argv[1], Path(sys.argv[2])
+told = lambda: [int(word) for word in where.read_text().split()]
 expect_orphans()
 adopt_orphans()
-first = subprocess.Popen([sys.executable, script, where, "left", "forks"])
+env = {**os.environ, "EMCEEPEE_OWNER": "01MARK.x"}
+first = subprocess.Popen([sys.executable, script, where, "left", "forks"], env=env)
 note_child(first.pid)
 first.wait()
-while not Path(where).exists():
+while not where.exists():
     pass
-group = int(Path(where).read_text().split()[0])
+group = told()[0]
+"""
+LOOKING = """
 print({frozenset(bury_orphans()) for _ in range(3000)} == {frozenset({group})})
 os.killpg(group, signal.SIGKILL)
 """
+ENDING = """
+while told()[1] < 300:
+    pass
+kill_marked("01MARK")
+bury_orphans()
+print(bury_orphans() == set())
+with suppress(ProcessLookupError):
+    os.killpg(group, signal.SIGKILL)
+"""
+
+
+def adopted(tmp_path: Path, and_then: str) -> str:
+    argv = [sys.executable, "-c", ADOPTING + and_then]
+    argv += [str(SERVERS / "descendant.py"), str(tmp_path / "descendant")]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=100)
+    return done.stdout + done.stderr
 
 
 def test_no_look_at_one_that_forks_on_misses_its_group(tmp_path: Path) -> None:
-    script = SERVERS / "descendant.py"
-    looked = subprocess.run(
-        [sys.executable, "-c", LOOKING, str(script), str(tmp_path / "descendant")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    assert looked.stdout == "True\n", looked.stderr
+    assert adopted(tmp_path, LOOKING) == "True\n"
+
+
+def test_one_that_forks_on_is_ended_however_many_of_its_forks_nobody_has_buried(
+    tmp_path: Path,
+) -> None:
+    assert adopted(tmp_path, ENDING) == "True\n"
 
 
 @pytest.mark.parametrize("how", HIDING)
