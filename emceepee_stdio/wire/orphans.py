@@ -22,6 +22,7 @@ __all__ = [
     "end_orphans",
     "expect_orphans",
     "forget_child",
+    "has_members",
     "note_child",
     "orphans",
 ]
@@ -79,7 +80,7 @@ def bury_orphans() -> set[int]:
     for pid in orphans():
         groups.add(_group(pid))
         _bury(pid)
-    return {group for group in groups if group is not None and _has_members(group)}
+    return {group for group in groups if group is not None and has_members(group)}
 
 
 async def end_orphans() -> None:
@@ -105,6 +106,15 @@ def descendants(pid: int) -> list[int]:
     return found[1:]
 
 
+def has_members(group: int) -> bool:
+    """Whether somebody is in that process group; the kernel answers in one go."""
+    try:
+        os.killpg(group, 0)
+    except OSError:
+        return False
+    return True
+
+
 def _kill(pid: int) -> None:
     """With its group, which takes nobody else's: it descends from the same server.
 
@@ -123,14 +133,6 @@ def _group(pid: int) -> int | None:
     except OSError:
         return None
     return None if group == os.getpgrp() else group
-
-
-def _has_members(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except OSError:
-        return False
-    return True
 
 
 def _bury(pid: int) -> bool:

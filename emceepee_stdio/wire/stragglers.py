@@ -12,11 +12,13 @@ import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
+from emceepee_stdio.clock import Clock
 from emceepee_stdio.wire.environment import OWNER
-from emceepee_stdio.wire.orphans import descendants, orphans
+from emceepee_stdio.wire.orphans import descendants, has_members, orphans
 
 __all__ = [
     "Leftover",
@@ -34,7 +36,8 @@ _OWNER_MARK = re.compile(
     rb"\0" + OWNER.encode() + rb"=[0-9A-Z]+-(?P<pid>\d{1,10})-(?P<started>\d*)[.\0]"
 )
 _KILL_WAIT_MS = 500  # a killed process ends in milliseconds, unless the kernel holds it
-_MAX_SCANS = 50  # with the pause half a second in all for processes that are just starting
+_SCANNING_S = 0.5  # in all, for processes that are just starting, or that fork on
+_MIN_SCANS = 3  # however slow the machine is
 _SCAN_PAUSE_S = 0.01  # an exec takes about a millisecond
 _STARTING_AGE_S = 2.0  # an exec is over long before; an older one really has no environment
 _STARTED, _SIZE = 19, 20  # fields of /proc/PID/stat, counted from behind the name
@@ -90,29 +93,50 @@ def marked(owner: str) -> list[int]:
     return _look(_mark(owner))[0]
 
 
-def kill_marked(owner: str) -> list[int]:
+def kill_marked(owner: str, *, clock: Clock | None = None) -> list[int]:
     """Kill them and see them end; a process that takes a freed pid in between is not hit.
 
     One that is just being started shows no environment for a moment: it is looked at again. One
     that forks and exits faster than all processes can be looked at has come to us: its group is
-    killed as a whole, and as long as orphans come and go there may be another.
+    killed as a whole. Those of other servers, whatever they do, are looked at for so long at most.
     """
     killed: list[int] = []
-    mark = _mark(owner)
-    for _ in range(_MAX_SCANS):
-        ours = orphans()
-        for pid in reversed(ours):  # the last to come is the one that lives
-            _kill_group_of(pid, mark)
+    mark, others = _mark(owner), set[int]()
+    now = (clock or Clock()).now
+    until = now() + _SCANNING_S
+    for scans in count(1):
+        in_doubt = _kill_orphans(mark, others)
         found, somebody_starts = _look(mark)
         if found:
             killed += _kill(found, mark)
-        elif ours != orphans():
-            continue
-        elif somebody_starts:
+        elif in_doubt or somebody_starts:
             select.select([], [], [], _SCAN_PAUSE_S)
         else:
             break
+        if scans >= _MIN_SCANS and now() > until:
+            break
     return killed
+
+
+def _kill_orphans(mark: bytes, others: set[int]) -> bool:
+    """Kill groups that came to us and carry the mark; those of `others` are known not to.
+
+    Whether there is a group left of which nobody could be looked at: its members were dead by then.
+    """
+    unseen: set[int] = set()
+    for pid in reversed(orphans()):  # the last to come is the one that lives
+        with suppress(OSError):
+            group = os.getpgid(pid)
+            if group in others:
+                continue
+            environment = _read(_PROC / str(pid) / "environ")
+            if not environment:
+                unseen.add(group)
+            elif _carries(environment, mark):
+                kill_group(group, force=True)
+            else:
+                others.add(group)
+    return any(has_members(group) for group in unseen - others)
 
 
 def moments_of_birth(pids: Iterable[int]) -> dict[int, str]:
@@ -127,12 +151,6 @@ def kill_same(born: Mapping[int, str]) -> None:
             for one in (*descendants(pid), pid):
                 with suppress(OSError):
                     os.kill(one, signal.SIGKILL)
-
-
-def _kill_group_of(pid: int, mark: bytes) -> None:
-    with suppress(OSError):
-        if _carries(_read(_PROC / str(pid) / "environ"), mark):
-            kill_group(os.getpgid(pid), force=True)
 
 
 def _mark(owner: str) -> bytes:

@@ -98,6 +98,7 @@ import os, signal, subprocess, sys
 from contextlib import suppress
 from pathlib import Path
 from emceepee_stdio.wire.orphans import adopt_orphans, bury_orphans, expect_orphans, note_child
+from emceepee_stdio.clock import Clock
 from emceepee_stdio.wire.stragglers import kill_marked
 
 script, where = sys.argv[1], Path(sys.argv[2])
@@ -114,6 +115,13 @@ group = told()[0]
 """
 LOOKING = """
 print({frozenset(bury_orphans()) for _ in range(3000)} == {frozenset({group})})
+os.killpg(group, signal.SIGKILL)
+"""
+# The clock stands still: only what is seen ends the looking.
+SPARING = """
+looks = []
+kill_marked("01OTHER", clock=Clock(monotonic=lambda: looks.append(0) or 0.0, wall=lambda: 0.0))
+print(len(looks) < 25 and group in bury_orphans())
 os.killpg(group, signal.SIGKILL)
 """
 ENDING = """
@@ -136,6 +144,10 @@ def adopted(tmp_path: Path, and_then: str) -> str:
 
 def test_no_look_at_one_that_forks_on_misses_its_group(tmp_path: Path) -> None:
     assert adopted(tmp_path, LOOKING) == "True\n"
+
+
+def test_one_that_forks_on_costs_little_when_another_server_ends(tmp_path: Path) -> None:
+    assert adopted(tmp_path, SPARING) == "True\n"
 
 
 def test_one_that_forks_on_is_ended_however_many_of_its_forks_nobody_has_buried(
