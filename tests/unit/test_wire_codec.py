@@ -199,7 +199,7 @@ def test_an_error_of_odd_shape_is_an_error_that_shows_it(odd: bytes):
     assert got.code == INTERNAL_ERROR
     assert odd[:400].decode() in got.message
     assert len(got.message) < 1000
-    assert got.data == Raw(odd)
+    assert got.data is None
 
 
 def test_of_two_equal_keys_the_last_wins():
@@ -534,7 +534,7 @@ def test_a_result_is_read_as_it_was_written(message_id: int | str, value: Any):
     message_id=ids,
     code=st.integers(-(2**63), 2**63 - 1),
     message=st.text(),
-    data=st.none() | values.map(to_json).map(Raw),
+    data=st.none() | values.filter(lambda value: value is not None).map(to_json).map(Raw),
 )
 def test_an_error_is_read_as_it_was_written(
     message_id: int | str, code: int, message: str, data: Raw | None
