@@ -21,7 +21,7 @@ from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal, JournalEvent
 from emceepee_stdio.wire.stragglers import leftovers, owner_mark
 from tests.e2e.cli_harness import Home
-from tests.e2e.clients.raw import PROXY, ROOT, until
+from tests.e2e.clients.raw import ROOT, until
 from tests.e2e.harness import alive
 from tests.e2e.hosts import Host, host, wish
 from tests.peers import plain
@@ -116,7 +116,7 @@ def test_it_serves_when_no_file_can_grow_any_more(tmp_path: Path) -> None:
     """Each file may have four kilobytes, and then writing to it fails as on a full disk."""
     # Under such a bound Python itself would leave half of its compiled files in our tree.
     careful = "export PYTHONDONTWRITEBYTECODE=1; ulimit -f 8"
-    bounded = ["sh", "-c", f'{careful}; exec "$@"', "sh", *PROXY]
+    bounded = ["sh", "-c", f'{careful}; exec "$@"', "sh", *proxy_command(AS_A_PERSON)]
     loud = {"logging": {"level": "debug"}}
     server = entry() | {"env": {"PYTHONDONTWRITEBYTECODE": "1"}}
     with host(tmp_path, servers={"s": server}, python=bounded, settings=loud) as client:
