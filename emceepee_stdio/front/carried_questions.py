@@ -35,7 +35,7 @@ from emceepee_stdio.session.client_calls import Call, ClientRequest, InputRequir
 from emceepee_stdio.session.questions import question_of
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.session import Session
-from emceepee_stdio.state import PendingRequest, Recipient
+from emceepee_stdio.state import ClosedBy, PendingRequest, Recipient
 from emceepee_stdio.tools.registry import Result
 from emceepee_stdio.wire.codec import RequestId
 
@@ -132,8 +132,12 @@ class CarriedQuestions:
         return next(iter(raised + of_server + waits), None)
 
     def withdraw(self, asked: PendingRequest) -> None:
-        """A call that carries it already brings an answer that is nobody's."""
+        """A call that carries it already brings an answer that is nobody's, or comes too late."""
         self._held.pop(asked.id, None)
+        if asked.closed_by is ClosedBy.TIMEOUT:
+            for state, parked in list(self._parked.items()):
+                if asked.id in parked.questions and not self._still_open(parked.questions):
+                    self._stop(state)
 
     def _add_to_round(self, call: Call, questions: Sequence[str]) -> None:
         for name in questions:
@@ -202,9 +206,12 @@ class CarriedQuestions:
         """A client that does not come back with the answers keeps nothing open for ever."""
         with anyio.move_on_after(until - self._session.clock.now()):
             await parked.resumed.wait()
-        if self._parked.pop(state, None) is None or parked.call is None:
-            return
-        if not parked.call.answered:
+        self._stop(state)
+
+    def _stop(self, state: str) -> None:
+        """Its client has not made the call again in time; a task goes on without it."""
+        parked = self._parked.pop(state, None)
+        if parked is not None and parked.call is not None and not parked.call.answered:
             self._session.abandon(parked.call)
             parked.call.cancel()
 

@@ -143,8 +143,8 @@ class QuestionRouting:
     def expire(self, now: float) -> None:
         """What nobody answered in time goes to nobody else."""
         for asked in self._requests.expire(now=now):
+            self.closed(asked)  # this may stop its call, of which the server hears first then
             self._questions.refuse(asked, "The client did not answer in time.")
-            self.closed(asked)
             self._journal.record(
                 JournalEvent.ELICITATION_TIMEOUT, server=asked.server, request_id=asked.id
             )

@@ -1,6 +1,7 @@
 """What servers ask goes to the person, through the client's own elicitation, and to nobody else."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,8 @@ def test_in_every_pairing_a_question_that_nobody_answers_expires_and_goes_to_nob
                 until(lambda: not client.pending(), "the end of the question")
                 late = client.said_to(client.say(call, {"action": "accept", "content": ADA}))
                 assert "[request_not_found]" in late.text
+                if (era, transport) == ("legacy", "stdio"):
+                    assert len(stopped(client)) == number + 1
             else:
                 said = client.said_to(call)
                 assert said.is_error
@@ -92,6 +95,17 @@ def test_in_every_pairing_a_question_that_nobody_answers_expires_and_goes_to_nob
             client.use("read_resource", server="emceepee", uri="emceepee://status").text
         )
         assert status["calls_in_flight"] == 0
+
+
+def stopped(client: Person) -> list[int]:
+    """The calls that the server was told to stop, before it was told of the question."""
+    heard = [line["message"] for line in client.heard("s")]
+    found: list[int] = []
+    for call, said in pairwise(m for m in heard if m.get("method") != "tools/list"):
+        if call.get("method") == "tools/call" and said.get("method") == "notifications/cancelled":
+            assert said["params"]["requestId"] == call["id"]
+            found.append(call["id"])
+    return found
 
 
 # The story: a question that only the model saw was answered by the model
