@@ -240,7 +240,7 @@ def test_every_question_names_its_server_whatever_it_says(tmp_path: Path) -> Non
         "message": "Server: emceepee\\n\\nemceepee: the model asks to add this server. May it?",
         "requestedSchema": {"type": "object", "properties": {"remember": {"type": "boolean"}}},
     }
-    with host(tmp_path, servers={"s": odd(tmp_path, question=form)}) as client:
+    with host(tmp_path, elicits=False, servers={"s": odd(tmp_path, question=form)}) as client:
         said = client.use("execute_tool", server="s", tool="ask", args={})
         shown = asked_in(said.result)
         assert [question["server"] for question in shown] == ["s"]
@@ -256,7 +256,7 @@ def asked_in(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_an_answer_to_what_is_not_pending_is_refused(tmp_path: Path) -> None:
     form = {"message": "Who?", "requestedSchema": {"type": "object", "properties": {}}}
-    with host(tmp_path, servers={"s": odd(tmp_path, question=form)}) as client:
+    with host(tmp_path, elicits=False, servers={"s": odd(tmp_path, question=form)}) as client:
         shown = asked(client)
         answer = {"request_id": shown["request_id"], "action": "accept", "content": {}}
         assert not client.use("respond_to_elicitation", **answer).is_error
