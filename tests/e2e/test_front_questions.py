@@ -34,7 +34,8 @@ def promoted(answer: Answer) -> tuple[str, str]:
     asked = answer.json["pending_on_server"]["elicitations_for_server"]
     elicitations = answer.pending["elicitations"]
     assert asked == [q["request_id"] for q in elicitations]
-    assert "answer it with respond_to_elicitation, " in answer.text
+    kind = "elicitation" if elicitations else "sampling"
+    assert f"answer it with respond_to_{kind}, " in answer.text
     [question] = answer.questions
     return answer.task, question
 
