@@ -129,6 +129,9 @@ class EventStream:
 
     def _dispatch(self) -> ServerEvent | OversizedEvent | None:
         """An empty line ends an event; one without data only moves the position."""
+        if not self._size:  # first: a stream may hold millions of empty lines
+            self._kind, self._data, self.last_id = "", [], self._next_id
+            return None
         kind, data, size, tail = self._kind, b"\n".join(self._data), self._size, self._tail
         self._kind, self._data, self._size, self._tail = "", [], 0, b""
         self.last_id = self._next_id
