@@ -34,7 +34,7 @@ __all__ = ["Bearer", "BearerContext", "login_command", "signs_in", "store_of"]
 _UNAUTHORIZED = 401
 _LOOK_EVERY_S = 1.0  # what other processes did is seen so soon
 _RETRY_S = 5.0  # after a refresh that failed for a passing reason
-_MAX_STEP_UPS = 3  # a server that is never content is not asked for more
+_MAX_STEP_UPS = 2  # with the first sign-in three visits: a server is never content with more
 _PORTS = {"http": 80, "https": 443}
 
 

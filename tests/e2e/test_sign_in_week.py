@@ -1,0 +1,154 @@
+"""A week of a sign-in in a minute: tokens of seconds that rotate, and whatever happens meanwhile.
+
+Two proxies share the tokens. They are killed, stopped and started again; the sign-in server fails,
+hangs and is away. Nobody is asked a second time, and no spent token is sent again.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.e2e.cli_harness import Home
+from tests.e2e.client import LEGACY, Setting
+from tests.e2e.sign_in_harness import BROWSER, Place, protected
+from tests.proxy_entry import proxy_command
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+TOKEN_LIFE_S = 3
+ROUNDS = 12
+PATIENCE = 60.0
+
+
+class Desk:
+    """One client with its proxy, which may be killed and started again."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.process: anyio.abc.Process | None = None
+        self.ids = 0
+
+    async def start(self) -> None:
+        self.setting.write()
+        self.process = await anyio.open_process(
+            [*proxy_command({}), "serve", "--config", str(self.setting.config)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=self.setting.environ(),
+        )
+        self.rest = b""
+        info = {"name": "raw", "version": "1"}
+        hello = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": info}
+        await self.ask("initialize", hello)
+        await self.say({"method": "notifications/initialized"})
+
+    async def end(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+        await self.process.wait()
+        await self.process.aclose()
+
+    async def say(self, message: dict[str, Any]) -> None:
+        assert self.process is not None
+        assert self.process.stdin is not None
+        await self.process.stdin.send(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+    async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        self.ids += 1
+        await self.say({"id": self.ids, "method": method, "params": params})
+        while True:
+            while b"\n" not in self.rest:
+                self.rest += await self.process.stdout.receive()
+            line, _, self.rest = self.rest.partition(b"\n")
+            message = json.loads(line)
+            if message.get("id") == self.ids and "method" not in message:
+                return message["result"]
+
+    async def until_it_works(self) -> None:
+        """Calls until one is answered; what fails on the way is weather."""
+        arguments = {"server": "s", "tool": "echo", "args": {"message": "hello"}}
+        with anyio.fail_after(PATIENCE):
+            while True:
+                params = {"name": "execute_tool", "arguments": arguments}
+                result = await self.ask("tools/call", params)
+                if result["content"][0]["text"] == "hello":
+                    return
+                assert "wants a person to sign in" not in result["content"][0]["text"], result
+                await anyio.sleep(0.5)
+
+
+class SharedSetting(Setting):
+    def environ(self) -> dict[str, str]:
+        return super().environ() | {"EMCEEPEE_STATE_DIR": str(self.home.parent / "state")}
+
+
+@asynccontextmanager
+async def desks(tmp_path: Path, place: Place) -> AsyncIterator[list[Desk]]:
+    home = Home(
+        tmp_path / "person",
+        env={"EMCEEPEE_STATE_DIR": str(tmp_path / "state"), "BROWSER": BROWSER},
+    )
+    home.write({"s": place.entry()})
+    (await home.run("login", "s")).well()
+    made = [
+        Desk(SharedSetting(home=tmp_path / name, servers={"s": place.entry()})) for name in "ab"
+    ]
+    for desk in made:
+        await desk.start()
+    try:
+        yield made
+    finally:
+        for desk in made:
+            await desk.end(signal.SIGTERM)
+
+
+async def test_nobody_is_asked_twice_whatever_happens(tmp_path: Path) -> None:
+    seed = int(os.environ.get("SEED", "7"))
+    chance = random.Random(seed)
+    async with protected() as place:
+        issuer = place.issuer
+        issuer.token_life = TOKEN_LIFE_S
+
+        async def killed(desk: Desk) -> None:
+            await desk.end(signal.SIGKILL)
+            await desk.start()
+
+        async def stopped(desk: Desk) -> None:
+            assert desk.process is not None
+            desk.process.send_signal(signal.SIGSTOP)
+            await anyio.sleep(TOKEN_LIFE_S)  # the machine sleeps for a token's life
+            desk.process.send_signal(signal.SIGCONT)
+
+        async def failing(_desk: Desk) -> None:
+            issuer.answers_with = [(503, {}), (200, {"error": "server_error"}), (429, {})]
+
+        async def away(_desk: Desk) -> None:
+            await issuer.http.stop()
+            await anyio.sleep(TOKEN_LIFE_S)  # long enough that somebody misses it
+            await issuer.http.start()
+
+        async def ended(_desk: Desk) -> None:
+            issuer.expire()
+
+        weather: list[Callable[[Desk], Awaitable[None]]] = [killed, stopped, failing, away, ended]
+        async with desks(tmp_path, place) as both:
+            for round_ in range(ROUNDS):
+                await weather[round_ % len(weather)](chance.choice(both))
+                async with anyio.create_task_group() as tasks:
+                    for desk in both:
+                        tasks.start_soon(desk.until_it_works)
+        assert len(issuer.visits) == len(issuer.registrations) == 1, f"seed {seed}"
+        assert issuer.refreshes >= ROUNDS // 2
+        assert issuer.replays == 0
