@@ -2,31 +2,37 @@
 
 Nothing is opened here, and nothing is begun for a server that nobody waits for. A helper finds out
 where the person has to go, and stores the address beside the record, so that several proxies lead
-to the same visit: whoever finds one under way shows that. A call that waits becomes a task as soon
-as the address is known, because its answer is how the person learns it. That the person has signed
-in is seen by the supervisor, in the store, whoever led them there.
+to the same visit: whoever finds one under way shows that. A client that can send its person to an
+address is asked to, and the call waits meanwhile. With any other client a call that waits becomes
+a task as soon as the address is known, because its answer is how the person learns it. That the
+person has signed in is seen by the supervisor, in the store, whoever led them there.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
+from msgspec import Raw
 
 from emceepee_stdio.auth.bearer import BearerContext
 from emceepee_stdio.auth.orders import HelperExit, SignInNeeded
 from emceepee_stdio.auth.token_store import TokenStore, Visit
+from emceepee_stdio.backends.backend_events import Question
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.journal import given_secrets
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import EventType
+from emceepee_stdio.wire.codec import RpcError, to_json
 from emceepee_stdio.wire.helper_process import HelperProcess
 
 __all__ = ["SignIns"]
 
 _HELPER = "emceepee_stdio.cli.auth_helper"
+_MESSAGE = "It wants you to sign in. The page is open to you for five minutes."
 _LOOK_S = 0.1  # a helper takes a second or two to find the address
 _ADDRESS_TIMEOUT_S = 60.0  # discovery and registration, with servers that are slow
 _END_S = 0.5  # for helpers that wait for a person, when the proxy ends
@@ -48,6 +54,7 @@ class SignIns:
         self._group = group
         self._leading: set[str] = set()
         self._visits: dict[str, Visit] = {}
+        self._questions: dict[str, str] = {}  # that are with the person, by server
         self._helpers: set[HelperProcess] = set()
         self.context = BearerContext(
             directory=str(directory), clock=session.clock, refresh=self._refresh, learn=self._learn
@@ -78,7 +85,7 @@ class SignIns:
             self._leading.add(server)
             self._visits.pop(server, None)  # why the last one failed
             self._group().start_soon(self._lead, server, needed)
-        elif server in self._visits:
+        elif server in self._visits and server not in self._questions:
             self._let_calls_go(server, needed)
 
     async def lead(self, server: str, needed: SignInNeeded, *, within: float) -> None:
@@ -113,12 +120,48 @@ class SignIns:
                 data={name: value for name, value in data.items() if value is not None},
                 fold=(server, "sign_in_required"),
             )
-            self._let_calls_go(server, needed)
+            if visit.url is None or not self._ask(server, needed, visit.url):
+                self._let_calls_go(server, needed)
             if visit.url is not None:
                 await self._until_over(store, helper)
                 del self._visits[server]
+                self._end_question(server)
         finally:
             self._leading.discard(server)
+
+    def _ask(self, server: str, needed: SignInNeeded, url: str) -> bool:
+        """Whether the client itself sends the person there."""
+        session, name = self._session, self._session.ids()
+        dialogue, now = session.routing.dialogue, session.clock.now()
+        params = {"mode": "url", "message": _MESSAGE, "url": url, "elicitationId": name}
+        question = Question(
+            method="elicitation/create",
+            params=Raw(to_json(params)),
+            key=(_HELPER, name),
+            deliver=partial(self._answered, server, needed),
+        )
+        asked = None if dialogue is None else session.questions.admit(server, question, now=now)
+        if dialogue is None or asked is None:
+            return False
+        session.ticker.look(asked.expires_at)
+        self._questions[server] = name
+        if not dialogue.ask(asked):
+            del self._questions[server]
+            session.requests.withdraw(asked.id, now=now)
+            return False
+        return True
+
+    def _answered(self, server: str, needed: SignInNeeded, outcome: bytes | RpcError) -> bool:
+        """A person who does not want to go there now may do it later: the answer says how."""
+        if isinstance(outcome, RpcError) or b'"accept"' not in outcome:
+            self._questions.pop(server, None)
+            self._let_calls_go(server, needed)
+        return True
+
+    def _end_question(self, server: str) -> None:
+        """Its visit is over: the client may take its dialogue away."""
+        if name := self._questions.pop(server, None):
+            self._session.routing.visited(server, name)
 
     async def _found(self, store: TokenStore, helper: HelperProcess) -> Visit:
         """The address, or why there is none."""
