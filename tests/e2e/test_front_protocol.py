@@ -138,6 +138,25 @@ async def test_every_call_that_a_forgotten_session_refused_is_made_on_a_new_one(
         assert len(server.messages("initialize")) == 2
 
 
+async def test_a_server_that_forgets_every_session_is_asked_twice_and_no_more(
+    tmp_path: Path,
+) -> None:
+    async with mcp_server(era="legacy") as server:
+
+        async def forget(exchange: Exchange) -> bool:
+            if exchange.method == "POST" and exchange.message.get("method") == "tools/call":
+                server.sessions.clear()
+            return False
+
+        server.before = forget
+        async with proxy(behind(tmp_path, server.url)) as client:
+            answer = await client.execute("echo", args={"message": "one"})
+            assert answer.is_error
+            assert "has forgotten the session" in answer.text
+            assert "may or may not" not in answer.text
+        assert len(server.messages("tools/call")) == 2
+
+
 async def test_a_call_that_was_not_taken_is_not_made_again_with_a_tool_that_nobody_has_seen(
     tmp_path: Path,
 ) -> None:
