@@ -42,6 +42,7 @@ async def servers_and_tools(call: Any) -> None:
     await call(
         "execute_tool", server="weather", tool="get_forecast", args={"location": "Riga", "days": 2}
     )
+    await call("execute_readonly_tool", server="coffee", tool="echo", args={"message": "hello"})
     await call("reconnect_server", name="weather")
 
 
@@ -106,10 +107,10 @@ async def record() -> list[dict[str, Any]]:
         home = Path(folder)
         programs(home / "bin")
         os.environ["PATH"] = f"{home / 'bin'}:{os.environ['PATH']}"
-        servers = {"weather": {"command": "weather-server"}}
+        servers = {"weather": {"command": "weather-server"}, "coffee": {"command": "demo-server"}}
         setting = Setting(home=home / "home", servers=servers, more={"policy": {"mode": "allow"}})
         async with proxy(setting) as client:
-            await client.connected("weather")
+            await client.connected("weather", "coffee")
             await client.drain()
             recorder = Recorder(client)
             for part in (

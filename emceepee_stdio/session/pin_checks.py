@@ -146,6 +146,15 @@ class PinChecks:
                 "again.",
             )
 
+    async def is_as_pinned(self, listed: ListedTools, tool: str) -> bool:
+        """Whether a tool is what it was at the first look, or what a person agreed to since."""
+        if self._mode() == "off":
+            return False
+        look = await self._compared(listed)
+        key = pin_key({"name": tool})
+        known = key in (look.now.tools or {})
+        return known and key not in look.changes.changed and key not in look.changes.added
+
     async def instructions(self, listed: ListedTools) -> str | None:
         """What a server says of itself, as a model may read it."""
         if listed.instructions is None or not self.enforced:

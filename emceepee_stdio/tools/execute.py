@@ -31,12 +31,13 @@ from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.suggestions import SHOWN_NAME_CHARS, close_names
 from emceepee_stdio.tools.listing import QUICK_LIST_TIMEOUT_S, shown_names
+from emceepee_stdio.tools.read_only_tools import require_read_only
 from emceepee_stdio.tools.registry import Params, Result
 from emceepee_stdio.tools.repair import depends_on_schema, is_plain, repaired
 from emceepee_stdio.tools.tool_resolution import server_of_tool
 from emceepee_stdio.wire.peer import OutgoingRequest
 
-__all__ = ["ExecuteTool", "execute_tool"]
+__all__ = ["ExecuteReadonlyTool", "ExecuteTool", "execute_readonly_tool", "execute_tool"]
 
 _NO_ARGUMENTS = Raw(b"{}")
 
@@ -48,7 +49,7 @@ class ExecuteTool(Params):
     server: (
         Annotated[
             str,
-            Meta(description="The server; may be left out when only one has the tool."),
+            Meta(description="The server; not needed where only one has the tool."),
         ]
         | UnsetType
     ) = UNSET
@@ -68,8 +69,7 @@ class ExecuteTool(Params):
             Meta(
                 ge=0,
                 le=900_000,
-                description="Wait this long, or as long as this client waits, then get a task;"
-                " 0: a task at once.",
+                description="Longest wait, then a task; 0: a task at once.",
                 extra_json_schema={"default": Timeouts().call_ms},
             ),
         ]
@@ -82,6 +82,17 @@ class ExecuteTool(Params):
         ]
         | UnsetType
     ) = UNSET
+
+
+class ExecuteReadonlyTool(ExecuteTool):
+    """Which tool that only reads, with what."""
+
+
+def execute_readonly_tool(
+    runtime: Runtime, p: ExecuteReadonlyTool, call: Call
+) -> Coroutine[object, object, None]:
+    """As execute_tool, for what is known to only read."""
+    return _prepare(runtime, p, call)
 
 
 def execute_tool(
@@ -114,6 +125,9 @@ async def _prepare(runtime: Runtime, p: ExecuteTool, call: Call) -> None:
     )
     await checkpoint_if_cancelled()  # it may have been cancelled in the same moment
     arrived = runtime.clock.now()
+    if isinstance(p, ExecuteReadonlyTool):
+        within = min(_request_s(runtime), call.ceiling)
+        await require_read_only(runtime, backend, p.tool, within=within)
     if backend.rules is not None and backend.rules.rule(p.tool) != "allow":
         args = await _permitted(runtime, backend, p, call)
     else:
@@ -179,6 +193,8 @@ async def _send_again(
 ) -> None:
     """The server has not seen the call; the one that it meets now may be another one."""
     await _check_pins(runtime, backend, p)
+    if isinstance(p, ExecuteReadonlyTool):
+        await require_read_only(runtime, backend, p.tool, within=_request_s(runtime))
     if backend.rules is not None:
         await runtime.permissions.require(backend, p.tool, within=_request_s(runtime))
     await checkpoint_if_cancelled()

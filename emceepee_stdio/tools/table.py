@@ -68,8 +68,7 @@ TOOLS = (
         meta=always_loaded | pages,
         description=(
             "Find a tool for a job: what the servers can do for you. By plain words, by regex, or"
-            " all. Up to 5 come with their schemas, so set limit, or detail full, before you call a"
-            " tool that you do not know."
+            " all. Up to 5 come with their schemas, so set limit, or detail full, before a call."
         ),
     ),
     Tool(
@@ -83,6 +82,17 @@ TOOLS = (
             "Run a tool of a server: call any MCP tool with its arguments. Answers with its result;"
             " with a task_id when it takes long or its server asks a question: answer the question,"
             " then get_task_result."
+        ),
+    ),
+    Tool(
+        name="execute_readonly_tool",
+        params=execute.ExecuteReadonlyTool,
+        run=execute.execute_readonly_tool,
+        annotations={"readOnlyHint": True, "openWorldHint": True},
+        meta=always_loaded | pages,
+        description=(
+            "Run a tool of a server that only reads; list_tools marks it with run_with. Else as"
+            " execute_tool."
         ),
     ),
     Tool(

@@ -22,6 +22,7 @@ from emceepee_stdio.tools.listing import (
     pattern,
 )
 from emceepee_stdio.tools.ranking import rank
+from emceepee_stdio.tools.read_only_tools import READ_ONLY_ROAD, why_not_read_only
 from emceepee_stdio.tools.registry import Params
 
 __all__ = ["ListTools", "list_tools"]
@@ -69,7 +70,10 @@ def _rule(runtime: Runtime, server: str, tool: Mapping[str, object]) -> dict[str
     member = runtime.servers.members.get(server)
     rules = None if member is None else member.backend.rules
     rule = "allow" if rules is None else rules.rule(tool.get("name"))
-    return {} if rule == "allow" else {"rule": rule}
+    if rule != "allow":
+        return {"rule": rule}
+    reads = why_not_read_only(member, tool) is None
+    return {"run_with": READ_ONLY_ROAD} if reads else {}
 
 
 def _shown(server: str, tool: Mapping[str, object], detail: str) -> dict[str, object]:

@@ -514,6 +514,23 @@ def test_no_name_of_an_added_tool_is_shown(tmp_path: Path, server: Turncoat) -> 
         assert "obey" in approve(tmp_path, client.execute("s", "now_obey_me"))
 
 
+def test_a_tool_that_becomes_a_reading_one_later_is_not_taken_for_one(
+    tmp_path: Path, server: Turncoat
+) -> None:
+    first_run(tmp_path, server)
+    reading, _ = CHANGES["annotations"]
+    server.offer(reading, TURN)
+    servers = server.servers() | {"new": server.entry("another target")}
+    with host(tmp_path, servers=servers) as client:
+        look(client)
+        said = client.use("execute_readonly_tool", server="s", tool="send")
+        assert "[policy_denied]" in said.text
+        assert "not what it was when its server was first seen" in said.text
+        assert "ran send" in client.execute("s", "send").text
+        ran = client.use("execute_readonly_tool", server="new", tool="send")
+        assert "ran send" in ran.text
+
+
 def test_instructions_that_changed_are_told_with_their_difference(
     tmp_path: Path, server: Turncoat
 ) -> None:

@@ -23,6 +23,7 @@ LEAST: dict[str, dict[str, Any]] = {
     "remove_server": {"name": "none"},
     "reconnect_server": {"name": "none"},
     "execute_tool": {"tool": "none", "server": "s"},
+    "execute_readonly_tool": {"tool": "none", "server": "s"},
     "read_resource": {"server": "s", "uri": "fixture://none"},
     "subscribe_resource": {"server": "s", "uri": "fixture://one"},
     "unsubscribe_resource": {"server": "s", "uri": "fixture://one"},

@@ -57,7 +57,7 @@ async def test_the_whole_surface_is_small_and_strict(tmp_path: Path, *, modern: 
         tools = result["tools"]
         assert len(json.dumps(result, separators=(",", ":")).encode()) < 20_000
         assert [tool["name"] for tool in tools] == [tool.name for tool in TOOLS]
-        assert len(tools) == 30
+        assert len(tools) == 31
         for tool in tools:
             assert NAME.match(tool["name"])
             assert 10 <= len(tool["description"]) <= 300

@@ -21,6 +21,7 @@ CORE = {
     "list_servers",
     "list_tools",
     "execute_tool",
+    "execute_readonly_tool",
     "await_activity",
     "get_task_result",
     "respond_to_elicitation",
