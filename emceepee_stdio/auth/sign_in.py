@@ -65,19 +65,26 @@ Paste = Callable[[], Awaitable[str]]
 
 
 async def sign_in(
-    order: SignInOrder, store: TokenStore, clock: Clock, *, show: Show, paste: Paste | None = None
+    order: SignInOrder,
+    store: TokenStore,
+    clock: Clock,
+    *,
+    show: Show,
+    paste: Paste | None = None,
+    on_return: Callable[[], None] = lambda: None,
 ) -> TokenRecord:
     """Sign in and store what came of it; only with the lock `person`.
 
     `show` is given the address for the person. `paste`, where given, returns what the person typed:
-    the address that their browser ended at, where it cannot reach this machine.
+    the address that their browser ended at, where it cannot reach this machine. `on_return` is told
+    when the person is back, and what they brought is exchanged.
     """
     logging.disable()
     old = store.read()
     failure: SignInFailed | None = None
     async with callback_listener(await _bound(order, old)) as callback:
         try:
-            record = await _Flow(order, old, clock, callback, show, paste).run()
+            record = await _Flow(order, old, clock, callback, show, paste, on_return).run()
         except SignInFailed as error:
             failure = error
             callback.finish("Not signed in", f"{error} You can close this tab.")
@@ -164,6 +171,7 @@ class _Flow:
         callback: Callback,
         show: Show,
         paste: Paste | None,
+        on_return: Callable[[], None],
     ) -> None:
         self._order = order
         self._oauth = order.oauth
@@ -171,6 +179,7 @@ class _Flow:
         self._callback = callback
         self._show = show
         self._paste = paste
+        self._on_return = on_return
         self._error: str | None = None  # what the browser brought instead of a code
         about = OAuthClientMetadata.model_validate(
             {"client_name": "emceepee", "redirect_uris": [callback.url]}
@@ -339,6 +348,7 @@ class _Flow:
                     tasks.start_soon(self._take_pasted, self._paste)
                 given = await self._callback.wait()
                 tasks.cancel_scope.cancel()
+        self._on_return()
         self._error = error_code({"error": given.get("error")})
         return AuthorizationCodeResult(
             code=given.get("code", ""), state=given.get("state"), iss=given.get("iss")

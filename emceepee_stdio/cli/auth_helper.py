@@ -67,11 +67,12 @@ async def _led(order: SignInOrder, store: TokenStore) -> None:
     async def show(visit: str) -> None:
         store.tell(Visit(url=visit))
 
+    back = anyio.Event()
     failure: SignInFailed | None = None
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_end_with_owner, store)
+        tasks.start_soon(_end_with_owner, store, back)
         try:
-            await sign_in(order, store, Clock(), show=show)
+            await sign_in(order, store, Clock(), show=show, on_return=back.set)
         except SignInFailed as error:
             failure = error
         tasks.cancel_scope.cancel()
@@ -79,9 +80,11 @@ async def _led(order: SignInOrder, store: TokenStore) -> None:
         raise failure
 
 
-async def _end_with_owner(store: TokenStore) -> None:
-    """Whoever started us is gone, and with it whoever would be told."""
+async def _end_with_owner(store: TokenStore, back: anyio.Event) -> None:
+    """Whoever started us is gone; what the person has brought is still exchanged."""
     await anyio.to_thread.run_sync(sys.stdin.buffer.read, abandon_on_cancel=True)
+    if back.is_set():
+        return
     with suppress(OSError):
         store.end_visit()
     os._exit(HelperExit.TRY_AGAIN)

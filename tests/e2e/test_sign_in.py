@@ -1,6 +1,7 @@
 """Signing in behind the proxy: nothing opens by itself, who waits goes on, tokens stay where they
 belong. The person is a plain HTTP client that opens the address that it was told."""
 
+import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,21 @@ async def test_credentials_that_a_person_gave_win(tmp_path: Path) -> None:
             await until_phase(client, "failed")
         assert set(place.server.seen) == {"mine"}
         assert not place.issuer.http.heard
+
+
+async def test_what_a_person_has_brought_is_kept_when_the_proxy_is_killed(tmp_path: Path) -> None:
+    async with protected() as place, anyio.create_task_group() as tasks:
+        setting = behind(tmp_path / "home", place)
+        place.issuer.gives.clear()
+        async with proxy(setting, code=-signal.SIGKILL) as client:
+            answer = await client.execute("echo", args={"message": "hi"})
+            tasks.start_soon(visit, address(answer.text))
+            await until(lambda: place.issuer.grants)
+            client.process.kill()
+            await client.process.wait()
+            place.issuer.gives.set()
+            await until(lambda: not setting.left_over())
+        assert len(place.records(setting.home)) == 1
 
 
 async def test_helpers_that_wait_for_a_person_end_with_the_proxy(tmp_path: Path) -> None:

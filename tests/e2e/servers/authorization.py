@@ -5,6 +5,7 @@ Refresh tokens rotate; one that is used twice is a replay, which ends the whole 
 servers do. What happened is counted.
 """
 
+import asyncio
 import base64
 import hashlib
 import itertools
@@ -32,6 +33,8 @@ class AuthorizationServer:
         self.issuer: str | None = None  # another than its own address
         self.answers_with: list[tuple[int, Fields]] = []  # the next answers of its token endpoint
         self.denies = False
+        self.gives = asyncio.Event()  # while it is not set, nobody gets a token
+        self.gives.set()
         self.wants_secret: str | None = None
         self.visits: list[Fields] = []
         self.registrations: list[Fields] = []
@@ -120,6 +123,7 @@ class AuthorizationServer:
 
     async def grant(self, exchange: Exchange, asked: Fields) -> None:
         self.grants.append(asked)
+        await self.gives.wait()
         if self.answers_with:
             status, body = self.answers_with.pop(0)
             await exchange.reply(status, body)
