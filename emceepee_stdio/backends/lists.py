@@ -186,7 +186,7 @@ class Lists:
                 if shared.outcome is not None:
                     return shared.outcome
         raise CallTimeout(
-            f"{self._server} did not answer {KINDS[kind].method} within {within:g} s."
+            f"{self._server} did not answer {KINDS[kind].method} within {round(within, 2):g} s."
         )
 
     async def _fetch(
