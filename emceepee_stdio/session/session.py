@@ -75,9 +75,7 @@ class Session:
             began=clock.iso(clock.now()),
         )
         self.requests = Requests(
-            new_id=ids,
-            timeout=times.client_request_ms / 1000,
-            limit=fixed.pending_requests,
+            new_id=ids, timeout=times.client_request_ms / 1000, limit=fixed.pending_requests
         )
         self.questions = Questions(self.requests, fixed, memory_bytes=limits.memory_bytes)
         self.routing = QuestionRouting(
@@ -329,10 +327,13 @@ class Session:
         return within
 
     def resume(self, call: Call, *, within: float) -> None:
-        """Its client waits again."""
+        """Its client waits again; only for a moment where a tool has to answer something first."""
         if not call.answered:
-            call.deadline = self.clock.now() + within
-            self._promote_at(call, call.deadline)
+            now = self.clock.now()
+            call.deadline = now + within
+            if self.settings.promote_on_input and self.requests.at_tools(server=call.server):
+                within = min(within, self.settings.fixed.promotion_grace_s)
+            self._promote_at(call, now + within)
 
     def _promote_at(self, call: Call, deadline: float) -> None:
         call.promote_at = deadline

@@ -552,3 +552,55 @@ def test_a_page_goes_to_the_tools_where_the_client_shows_only_forms(tmp_path: Pa
         said = client.said_to(client.begin("ask", args={"mode": "url"}))
         assert '"url":"https://example.com/sign-in"' in said.text
         assert client.questions == []
+
+
+# Several at once
+
+
+def drive(client: Person, calls: list[int], answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """Bring the calls of a modern client to their ends, whichever carries which question."""
+    results: list[dict[str, Any]] = []
+    waiting = list(calls)
+    while waiting:
+        client.read_until(lambda: any(map(client.answers, waiting)), "an answer")
+        ready = next(call for call in waiting if client.answers(call))
+        waiting.remove(ready)
+        said = client.said_to(ready)
+        if said.is_question:
+            waiting.append(client.say(ready, answer))
+        else:
+            results.append(said.result)
+    return results
+
+
+def test_calls_of_which_nobody_knows_which_one_asked_carry_each_others_questions(
+    tmp_path: Path,
+) -> None:
+    with person(tmp_path, modern=True) as client:
+        calls = [client.begin("ask") for _ in range(5)]
+        answer = {"action": "accept", "content": ADA}
+        results = drive(client, calls, answer)
+        assert [json.loads(result["content"][0]["text"]) for result in results] == [answer] * 5
+        assert client.calls_of("ask") == 5
+        assert client.pending() == []
+
+
+@both_eras
+@pytest.mark.parametrize("era", ["legacy", "modern"], ids=lambda era: f"{era}-server")
+def test_a_call_that_asks_the_person_and_the_model_gets_both_answers(
+    tmp_path: Path, era: str, *, modern: bool
+) -> None:
+    with person(tmp_path, modern=modern, era=era) as client:
+        call = client.begin("ask_many")
+        client.asked(call)
+        if modern:
+            call = client.say(call, {"action": "accept", "content": ADA})
+        said = client.said_to(call)
+        task = json.loads(said.result["content"][1]["text"])["proxy_task"]["task_id"]
+        [sampling] = client.use("get_sampling_requests").json["sampling_requests"]
+        client.use("respond_to_sampling", request_id=sampling["request_id"], content="Hello")
+        if not modern:
+            client.say(call, {"action": "accept", "content": ADA})
+        done = result_of(client.use("get_task_result", task_id=task))
+        assert done["who"] == {"action": "accept", "content": ADA}
+        assert done["model"]["content"] == {"type": "text", "text": "Hello"}
