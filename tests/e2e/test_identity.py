@@ -127,7 +127,7 @@ def word_of(client: Host) -> str:
     return told.partition('"word": "')[2].partition('"')[0]
 
 
-LONG = "x" * 50_000
+LONG = "x" * 120_000
 ROADS = {
     "a result": ({"tools_call": {"content": [text(FAKE)]}}, "execute_tool", {"tool": "pay"}),
     "an error": (
