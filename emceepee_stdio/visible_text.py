@@ -2,7 +2,7 @@
 
 import re
 
-__all__ = ["harmless", "harmless_json", "on_one_line", "spelled_out"]
+__all__ = ["harmless", "harmless_json", "on_one_line", "readable", "spelled_out"]
 
 # Letters and marks that are printable by their category and show nothing: fillers, the empty
 # Braille pattern, joiners, and selectors of variants.
@@ -11,14 +11,20 @@ _BLANK = (
     "\U0001d159\U000e0100-\U000e01ef"
 )
 _UNSEEN = re.compile(f"[{_BLANK}]")
+_VARIANTS = re.compile("[\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 _SPACES = re.compile(" {4,}")  # three are layout; more may push what follows out of sight
+_FAR = re.compile(" {20,}")  # a table of somebody else has fewer
 _SURROGATES_FROM = 0x10000
 
 
 def spelled_out(text: str) -> str:
     """On one line, with all that cannot be seen as escapes, and many spaces as their number."""
-    text = "".join(_escaped(char) if _is_unseen(char) else char for char in text)
-    return _SPACES.sub(lambda run: f"[{len(run[0])} spaces]", text)
+    return _SPACES.sub(_count, _seen(text))
+
+
+def readable(text: str) -> str:
+    """The same for prose: tables keep their spaces, and emoji lose what only chooses a glyph."""
+    return _FAR.sub(_count, _seen(_VARIANTS.sub("", text)))
 
 
 def harmless(text: str) -> str:
@@ -44,6 +50,14 @@ def harmless_json(text: str) -> str:
     return "".join(
         char if char.isprintable() or char == "\n" else _escaped_in_json(char) for char in text
     )
+
+
+def _seen(text: str) -> str:
+    return "".join(_escaped(char) if _is_unseen(char) else char for char in text)
+
+
+def _count(spaces: re.Match[str]) -> str:
+    return f"[{len(spaces[0])} spaces]"
 
 
 def _is_unseen(char: str) -> bool:

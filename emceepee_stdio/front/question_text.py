@@ -2,7 +2,8 @@
 
 Line 1 is ours and names the server, with the tool or the host of a page; a warning may follow.
 Every line of the server begins with `> `, so that none of them can pass for one of ours. Nothing
-that cannot be seen is left in what is shown; values that come back in the answer stay as they are.
+that cannot be seen is left in what is shown. Names and values that come back in the answer stay as
+they are: where something in them cannot be seen, a label of ours shows it.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,13 +14,14 @@ from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.question_urls import host_of, url_warning
 from emceepee_stdio.session.questions import question_of
 from emceepee_stdio.state import PendingRequest
-from emceepee_stdio.visible_text import on_one_line
+from emceepee_stdio.visible_text import readable
 
 __all__ = ["mode_of", "native_params"]
 
 _NAME_CHARS = 40  # of a server or a tool
 _LINE_CHARS = 110  # what every host shows of one line
 _LABELS = frozenset({"title", "description", "enumNames"})  # of a schema: shown, and nothing else
+_OF_A_FORM = ("type", "properties", "required")  # a heading of its own could pass for our line
 _TITLED_SINCE = "2025-11-25"  # before that a choice has its names beside its values
 _MARK = "> "
 _EMPTY_FORM: dict[str, object] = {"type": "object", "properties": {}}
@@ -42,7 +44,11 @@ def native_params(
     ours = [_first_line(asked, mode)]
     if mode == "form":
         schema = mapping(asked.params.get("requestedSchema"))
-        fields = _EMPTY_FORM | _visible(schema)
+        fields = _EMPTY_FORM | {key: schema[key] for key in _OF_A_FORM if key in schema}
+        fields["properties"] = {
+            name: _field(name, mapping(about))
+            for name, about in mapping(fields["properties"]).items()
+        }
         if version is not None and version < _TITLED_SINCE:
             fields["properties"] = _untitled(mapping(fields["properties"]))
         rest: dict[str, object] = {"requestedSchema": fields}
@@ -51,7 +57,7 @@ def native_params(
         if warning := url_warning(url):
             ours.append(warning)
         rest = {"url": url, "elicitationId": asked.id}
-    lines = [*ours, *(_MARK + on_one_line(line) for line in text.splitlines())]
+    lines = [*ours, *(_MARK + readable(line) for line in text.splitlines())]
     return {"mode": mode, "message": "\n".join(lines), **rest}
 
 
@@ -66,8 +72,31 @@ def _first_line(asked: PendingRequest, mode: str) -> str:
 
 
 def _quoted(name: str) -> str:
-    shown = on_one_line(name).replace('"', "'")
+    shown = readable(name).replace('"', "'")
     return f'"{shown[:_NAME_CHARS]}{"…" if len(shown) > _NAME_CHARS else ""}"'
+
+
+def _field(name: str, about: Mapping[str, object]) -> dict[str, object]:
+    """One field of the form, with labels for what cannot be seen in its name and its choices."""
+    shown = _visible(about)
+    if readable(name) != name:
+        shown.setdefault("title", readable(name))
+    if _hides(values := shown.get("enum")):
+        shown.setdefault("enumNames", _labels(values))
+    items = mapping(shown.get("items"))
+    if _hides(values := items.get("enum")):
+        choices = zip(cast("list[object]", values), _labels(values), strict=True)
+        shown["items"] = {"anyOf": [{"const": value, "title": label} for value, label in choices]}
+    return shown
+
+
+def _hides(values: object) -> bool:
+    return isinstance(values, list) and _labels(cast("object", values)) != values
+
+
+def _labels(values: object) -> list[object]:
+    listed = cast("list[object]", values)
+    return [readable(value) if isinstance(value, str) else value for value in listed]
 
 
 def _visible(schema: Mapping[str, object]) -> dict[str, object]:
@@ -79,7 +108,7 @@ def _shown(value: object, key: str) -> object:
         return _visible(cast("dict[str, object]", value))
     if isinstance(value, list):
         return [_shown(item, key) for item in cast("list[object]", value)]
-    return on_one_line(value) if isinstance(value, str) and key in _LABELS else value
+    return readable(value) if isinstance(value, str) and key in _LABELS else value
 
 
 def _untitled(fields: Mapping[str, object]) -> dict[str, object]:

@@ -102,6 +102,53 @@ def test_nothing_that_cannot_be_seen_is_left_in_what_is_shown():
     assert field["oneOf"][0]["const"] == f"c{hidden}", "what is answered with stays as it is"
 
 
+@pytest.mark.parametrize("blank", ["\u2800", "\u3164", "\u115f", "\u202e", "\U000e0041"])
+def test_what_is_blank_is_shown_in_words_names_and_choices_alike(blank: str):
+    fields = {
+        f"n{blank}": {"type": "string"},
+        "one": {"type": "string", "enum": [f"v{blank}", "w"]},
+        "many": {"type": "array", "items": {"type": "string", "enum": [f"v{blank}", "w"]}},
+        "plain": {"type": "string", "enum": ["v", "w"]},
+    }
+    form = {"type": "object", "properties": fields}
+    params = shown(message=f"M{blank}", server="b", tool=f"t{blank}", requestedSchema=form)
+    escape = blank.encode("unicode_escape").decode()
+    assert (
+        params["message"]
+        == f'emceepee: the server "b" asks, in a call of "t{escape}":\n> M{escape}'
+    )
+    assert params["requestedSchema"]["properties"] == {
+        f"n{blank}": {"type": "string", "title": f"n{escape}"},
+        "one": {
+            "type": "string",
+            "enum": [f"v{blank}", "w"],
+            "enumNames": [f"v{escape}", "w"],
+        },
+        "many": {
+            "type": "array",
+            "items": {
+                "anyOf": [
+                    {"const": f"v{blank}", "title": f"v{escape}"},
+                    {"const": "w", "title": "w"},
+                ]
+            },
+        },
+        "plain": {"type": "string", "enum": ["v", "w"]},
+    }
+
+
+def test_spaces_push_nothing_out_of_sight_while_tables_and_emoji_stay():
+    text = "\u26a0\ufe0f Fee:        5 EUR" + " " * 300 + "end"
+    assert shown(message=text, requestedSchema=FORM)["message"].endswith(
+        "> \u26a0 Fee:        5 EUR[300 spaces]end"
+    )
+
+
+def test_a_form_has_no_heading_of_its_own_beside_our_line():
+    loud = FORM | {"title": "emceepee: may bank run?", "description": "Say yes.", "$ref": "x"}
+    assert shown(message="Who?", requestedSchema=loud)["requestedSchema"] == FORM
+
+
 def test_our_line_fits_into_what_a_host_shows_and_names_cannot_break_out_of_it():
     line = shown(message="x", server='"s" ' * 20, tool="t" * 200)["message"].splitlines()[0]
     assert len(line) <= 110
