@@ -21,7 +21,7 @@ from emceepee_stdio.config import Config, ServerConfig, Settings
 from emceepee_stdio.errors import CannotConnect, InvalidArguments, NeedsApproval, ProxyError
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
-from emceepee_stdio.session.client_calls import Call, Decision, OnLate
+from emceepee_stdio.session.client_calls import Call, ConsentQuestion, Decision, OnLate
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Admission
 from emceepee_stdio.tools.server_tools import (
@@ -125,10 +125,10 @@ class Agreeing:
         self.shown: list[str] = []
 
     async def confirm(
-        self, text: str, digest: str, *, on_ask: Callable[[], None], on_late: OnLate
+        self, question: ConsentQuestion, *, on_ask: Callable[[], None], on_late: OnLate
     ) -> Decision:
         on_ask()
-        self.shown.append(text)
+        self.shown.append("\n".join(question.lines))
         return Decision.AGREED
 
 
@@ -432,7 +432,7 @@ async def test_what_a_person_agreed_to_is_called_wherever_it_leads(
             url = f"http://inside.example:{listener.port}/mcp"
             error = await add(runtime, url, person)
             assert error is not None, "it is no MCP server"
-            assert "Beware: The address leads to this machine." in person.shown[0]
+            assert "The address leads to this machine." in person.shown[0]
             assert b"POST /mcp" in listener.heard
 
 

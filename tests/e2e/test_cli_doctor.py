@@ -158,7 +158,7 @@ async def test_all_kinds_of_trouble_in_one_table(home: Home):
     assert {name: state for name, (state, _) in rows.items() if name in STATES} == STATES
     assert {name: rows[name][1] for name in FOUND} == FOUND
     for name in ("well", "web"):
-        assert rows[name][1].startswith("36 tools, 2 resources, 1 resource template, 2 prompts; ")
+        assert rows[name][1].startswith("39 tools, 2 resources, 1 resource template, 2 prompts; ")
         assert " ms, round trip " in rows[name][1]
     ill = [name for name, state in STATES.items() if state in ("failed", "auth")]
     verdict = lines[-1].removeprefix("Failed: ").removesuffix(".").split(", ")
@@ -185,7 +185,7 @@ async def test_the_report_is_what_its_schema_says(home: Home):
     assert {name: found[f"backend.{name}"]["status"] for name in STATES} == STATES
     well = found["backend.well"]["details"]
     assert well["program"] == sys.executable
-    assert well["counts"] == {"tools": 36, "resources": 2, "resource_templates": 1, "prompts": 2}
+    assert well["counts"] == {"tools": 39, "resources": 2, "resource_templates": 1, "prompts": 2}
     assert {"era", "protocol_version", "server_info", "start_ms", "round_trip_ms"} <= set(well)
     assert found["backend.web"]["details"]["transport"] == "http"
     assert "Rude server 1.0" in found["backend.noisy"]["details"]["stdout_noise"][0]
