@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePath
 from posixpath import normpath
-from urllib.parse import urldefrag, urlsplit
+from urllib.parse import unquote, urldefrag, urlsplit
 
 from emceepee_stdio.config.server import ServerConfig
 from emceepee_stdio.trust.addresses import Area, named_area
@@ -61,6 +61,7 @@ def leads_to_same(one: ServerConfig, other: ServerConfig) -> bool:
 
 # One server often offers both transports, each at the end of the same address.
 _TRANSPORT_PATHS = re.compile(r"(?:/(?:mcp|sse|messages?))?/*$")
+_PARAMETERS = re.compile(";[^/]*")  # of a part of a path: many servers do not look at them
 
 
 def _place(config: ServerConfig) -> Sequence[str]:
@@ -70,7 +71,8 @@ def _place(config: ServerConfig) -> Sequence[str]:
     parts = urlsplit(canonical_url(config.url))
     host = "localhost" if named_area(config.url) is Area.LOOPBACK else parts.hostname or ""
     port = "" if parts.port in {None, *_DEFAULT_PORTS.values()} else str(parts.port)
-    path = normpath(f"/{parts.path}").lstrip("/").casefold()
+    path = _PARAMETERS.sub("", unquote(parts.path)).replace("\\", "/")
+    path = normpath(f"/{path}").lstrip("/").casefold()
     return ["", host, port, _TRANSPORT_PATHS.sub("", f"/{path}")]
 
 

@@ -89,6 +89,10 @@ def test_targets_of_version_1_are_found_again() -> None:
         "https://bank.example/sse",
         "https://bank.example/./x/..//mcp",
         "https://bank.example/%6dcp/",
+        "https://bank.example/mcp%2F",
+        "https://bank.example/x%2f..%5cmcp",
+        "https://bank.example/mcp;a=1",
+        "https://bank.example/;a/mcp%3Bb/",
         "https://bank.example",
     ],
 )
