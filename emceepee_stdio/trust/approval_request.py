@@ -19,7 +19,7 @@ from emceepee_stdio.config.server import ServerConfig
 from emceepee_stdio.journal.redact import redact_argv, redact_text, redact_url
 from emceepee_stdio.visible_text import spelled_out
 
-__all__ = ["ApprovalRequest", "approval_request_for", "shown"]
+__all__ = ["ApprovalRequest", "approval_request_for", "shown", "shown_item"]
 
 _SHELLS = frozenset(
     {"sh", "bash", "dash", "zsh", "fish", "ksh", "csh", "tcsh", "busybox"}
@@ -162,11 +162,11 @@ class ApprovalRequest:
             warning = "It runs as you: it can do whatever you can do."
             around = [("variables", self.env)]
             first = " ".join(map(_word, self.argv))
-        third = f"Server {shown(self.name)}"
+        third = f"Server {shown_item(self.name)}"
         if self.chosen_cwd or _is_relative(self.argv[:1]):
-            third += f", program {shown(self.program or '')}, in {shown(self.cwd or '')}"
+            third += f", program {shown_item(self.program or '')}, in {shown_item(self.cwd or '')}"
         for label, names in around:
-            third += f", {label} {', '.join(map(shown, names))}" if names else ""
+            third += f", {label} {', '.join(map(shown_item, names))}" if names else ""
         return first, " ".join(self.remarks) or warning, third
 
     def text(self, *, hides: bool = False) -> str:
@@ -204,6 +204,12 @@ def approval_request_for(
 def shown(text: str) -> str:
     """Text of somebody else on one line of ours: what would break out of it is spelt out."""
     return spelled_out(text)
+
+
+def shown_item(text: str) -> str:
+    """One of several on a line of ours: a comma in it does not begin the next."""
+    item = shown(text)
+    return '"' + item.replace('"', "'") + '"' if "," in item else item
 
 
 def _is_relative(argv: Sequence[str]) -> bool:

@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from emceepee_stdio.errors import InvalidArguments
 from emceepee_stdio.journal.redact import redact_text
-from emceepee_stdio.trust.approval_request import shown
+from emceepee_stdio.trust.approval_request import shown, shown_item
 
 __all__ = ["ToolCallRequest", "tool_call_request"]
 
@@ -46,7 +46,8 @@ class ToolCallRequest:
 
     def lines(self) -> tuple[str, str]:
         """What a person is shown in a client: who and what, then with which arguments."""
-        return (f"Server {shown(self.server)}, tool {shown(self.tool)}", shown(self._arguments()))
+        who = f"Server {shown_item(self.server)}, tool {shown_item(self.tool)}"
+        return who, shown(self._arguments())
 
     def text(self, *, hides: bool = False) -> str:
         """All of it; `hides` leaves secrets out, for what is kept or shown to others."""

@@ -119,6 +119,20 @@ def test_nothing_in_a_wish_breaks_out_of_its_line(text: str):
     assert web.text().replace("\n", "").isprintable()
 
 
+def test_no_name_passes_for_the_next_part_of_its_line():
+    forged = ApprovalRequest(
+        name="files, in /safe",
+        program="/bin/cat",
+        argv=["cat"],
+        cwd="/evil, variables A",
+        chosen_cwd=True,
+        env={"B, C": "x", "D": "x"},
+    )
+    assert forged.lines()[2] == (
+        'Server "files, in /safe", program /bin/cat, in "/evil, variables A", variables "B, C", D'
+    )
+
+
 @given(st.text())
 def test_whatever_is_shown_is_printable_and_on_one_line(text: str):
     assert shown(text).isprintable()

@@ -69,3 +69,9 @@ def test_a_secret_among_the_arguments_is_hidden_where_it_is_kept() -> None:
 def test_what_cannot_be_read_is_no_call(args: str) -> None:
     with pytest.raises(InvalidArguments):
         call(args)
+
+
+def test_no_name_of_a_server_passes_for_a_tool() -> None:
+    assert call().lines()[0] == "Server bank, tool pay"
+    named = call(server='bank", tool read', tool="pay, tool read").lines()[0]
+    assert named == 'Server "bank\', tool read", tool "pay, tool read"'
