@@ -41,7 +41,7 @@ def render(
         leases.append(call.lease)
     first = call.context_first
     body = _assemble(reply, context, identity, context_first=first)
-    if len(body) > call.budget > 0 and not reply.whole:
+    if len(body) > call.budget > 0 and not (reply.whole or reply.paged):
         room = max(call.budget - sum(map(len, context)), call.budget // 4)
         reply = fitted(session, reply, room)
         body = _assemble(reply, context, identity, context_first=first)

@@ -60,13 +60,15 @@ _read_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 class Reply:
     """`content` is the inside of a JSON array. A reply that is `whole` wants no context added.
 
-    Its text is stored under `key`, if it has one, where it is too large to be shown.
+    Its text is stored under `key`, if it has one, where it is too large to be shown. One that is
+    `paged` was cut before, and says where it goes on: cutting it again would lose its middle.
     """
 
     content: bytes = b""
     is_error: bool = False
     meta: Raw | None = None
     whole: bool = False
+    paged: bool = False
     key: str | None = None
 
     @property

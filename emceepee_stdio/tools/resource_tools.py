@@ -168,7 +168,8 @@ async def _read_stored(runtime: Runtime, p: ReadResource, call: Call) -> Reply:
         facts: dict[str, object] = {"offset": found.offset, "total_chars": found.total}
         if found.offset + len(text) < found.total:
             facts["next_offset"] = found.offset + len(text)
-        return Reply(content=text_block(attributed_text(text)) + b"," + Reply.json(facts).content)
+        content = text_block(attributed_text(text)) + b"," + Reply.json(facts).content
+        return Reply(content=content, paged=True)
     return await _search_stored(runtime, p, result_id)
 
 

@@ -230,3 +230,14 @@ async def test_escapes_on_the_wire_are_not_counted(tmp_path: Path) -> None:
     text = '"quoted"\n' * 3_900
     result = rendered(session(tmp_path), Reply.text(text), call=codex())
     assert result["content"] == [{"type": "text", "text": text}]
+
+
+async def test_a_page_is_not_cut_again_however_much_there_is_to_tell_beside_it(
+    tmp_path: Path,
+) -> None:
+    made = session(tmp_path)
+    for n in range(20):
+        made.tell(EventType.NOTIFICATION, server="s", data={"n": n, "pad": "é" * 150})
+    page = Reply(content=Reply.text("x" * 36_000).content, paged=True)
+    assert rendered(made, page, call=codex())["content"][-1]["text"] == "x" * 36_000
+    assert made.results.all() == []
