@@ -13,7 +13,7 @@ from emceepee_stdio.cli.config_rules import rules
 from emceepee_stdio.cli.exit_codes import FAILED
 from emceepee_stdio.cli.import_servers import import_servers
 from emceepee_stdio.cli.install import DryRunOption
-from emceepee_stdio.cli.secret_values import ShowSecretsOption, show_changes
+from emceepee_stdio.cli.secret_values import ShowSecretsOption, masked, show_changes
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config import Config, config_schema, default_path, jsonc, load_file
 from emceepee_stdio.config.edit import Change, EditRefused, guard, read_file
@@ -318,13 +318,15 @@ def _servers(text: str | None, loaded: Config) -> list[dict[str, object]]:
     usable = {server.name for server in loaded.servers}
     reasons = {server.name: server for server in loaded.disabled}
     shown: list[dict[str, object]] = []
-    for place in places(text):
+    found = list(places(text))
+    entries = [place.entry for place in found]
+    for place in found:
         row: dict[str, object] = {"name": label(place.name), "state": "usable"}
         if place.name not in usable:
             server = reasons.get(label(place.name))
             row["state"] = "off" if server and server.switched_off else "broken"
             row["reason"] = server.reason if server else "it is skipped; see the warnings."
-        shown.append({**row, "entry": _shown(place.entry)})
+        shown.append({**row, "entry": masked(_shown(place.entry), entries)})
     return shown
 
 

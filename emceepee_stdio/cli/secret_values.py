@@ -1,7 +1,7 @@
 """Secrets in what a command shows: hidden, unless the person asks for them at a terminal."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, cast
 
 import typer
@@ -10,7 +10,7 @@ from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config.edit import Change, EditRefused
 from emceepee_stdio.config.fields import is_list, is_object
 
-__all__ = ["HIDDEN", "ShowSecretsOption", "require_terminal", "show_changes"]
+__all__ = ["HIDDEN", "ShowSecretsOption", "masked", "require_terminal", "show_changes"]
 
 ShowSecretsOption = Annotated[
     bool, typer.Option("--show-secrets", help="Show secrets as well; at a terminal only.")
@@ -39,6 +39,26 @@ def show_changes(
         terminal.diff(text)
     if shown != diffs:
         terminal.note(HIDDEN)
+
+
+def masked(shown: object, entries: Iterable[object]) -> object:
+    """What is shown of servers, without what any of `entries` holds as a secret.
+
+    A reference to a variable is none.
+    """
+    from emceepee_stdio.journal import Secrets  # noqa: PLC0415 - see below
+
+    known = Secrets()
+    known.add(one for entry in entries for one in _secrets_of(entry) if "${" not in one)
+    return _masked(shown, known.mask)
+
+
+def _masked(shown: object, mask: Callable[[str], str]) -> object:
+    if is_object(shown):
+        return {name: _masked(value, mask) for name, value in shown.items()}
+    if is_list(shown):
+        return [_masked(value, mask) for value in shown]
+    return mask(shown) if isinstance(shown, str) else shown
 
 
 def _without_secrets(diffs: Sequence[str], entries: Iterable[object]) -> list[str]:

@@ -205,6 +205,23 @@ def test_a_server_that_is_not_there_has_a_near_one(cli: Cli):
     cli.run("config", "remove", "githbu").said("Did you mean github?")
 
 
+def test_a_secret_is_hidden_also_where_its_name_does_not_tell_and_a_reference_is_shown(cli: Cli):
+    random, password = "Zq9wXv7Lk3Tn5Rb1Yp8M", "hunter2-correct-horse"
+    entry = {
+        "command": "db",
+        "args": ["-p", password, "${PORT}"],
+        "env": {"DB_PASSWORD": password, "PLAIN": random, "A_TOKEN": "${A_TOKEN}", "B": "${B}"},
+    }
+    write(cli, {"mcpServers": {"db": entry}})
+    runs = [cli.run("config", *words) for words in (["show"], ["show", "--json"])]
+    for ran in runs:
+        assert random not in ran.out
+        assert password not in ran.out
+    (row,) = json.loads(runs[1].out)["servers"]
+    assert row["entry"]["args"] == ["-p", "[redacted]", "${PORT}"]
+    assert row["entry"]["env"]["B"] == "${B}"
+
+
 def test_secrets_are_hidden_wherever_the_configuration_is_shown(cli: Cli):
     planted(cli)
     runs = [cli.run("config", *words) for words in (["show"], ["show", "--json"], ["check"])]
