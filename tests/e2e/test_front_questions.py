@@ -196,6 +196,22 @@ async def test_a_second_question_returns_early_from_waiting_for_the_result(
 
 @both_eras
 @both_backends
+async def test_a_question_that_was_shown_ends_no_wait_for_the_result_of_another_call(
+    tmp_path: Path, era: str, *, modern: bool
+) -> None:
+    async with proxy(setting(tmp_path, era), modern=modern) as client:
+        await client.connected()
+        _, question = promoted(await client.execute("ask"))
+        slow = await client.execute("slow", args={"seconds": 0.5}, timeout_ms=0)
+        task = slow.json["proxy_task"]["task_id"]
+        done = await client.call("get_task_result", task_id=task)
+        assert "No result yet" not in done.text
+        assert done.questions == [question]
+        await accept(client, question, name="one")
+
+
+@both_eras
+@both_backends
 async def test_a_person_may_be_sent_to_a_url(tmp_path: Path, era: str, *, modern: bool) -> None:
     async with proxy(setting(tmp_path, era), modern=modern) as client:
         await client.connected()
