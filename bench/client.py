@@ -15,7 +15,7 @@ from typing import Any, Self
 
 __all__ = ["Call", "Client", "Failed", "call"]
 
-PATIENCE = 120.0
+WAIT_S = 120.0
 _CHUNK = 1 << 16
 _SMALL = 1 << 16
 
@@ -180,8 +180,8 @@ class Client:
         return self._lines.pop()
 
     def _read(self) -> None:
-        if not self._poll.poll(PATIENCE * 1000):
-            raise Failed(f"nothing came for {PATIENCE:.0f} s")
+        if not self._poll.poll(WAIT_S * 1000):
+            raise Failed(f"nothing came for {WAIT_S:.0f} s")
         chunk = os.read(self._from, _CHUNK)
         if not chunk:
             raise self._hung_up()

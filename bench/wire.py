@@ -28,7 +28,7 @@ from emceepee_stdio.wire.watchdog import Watchdog
 BACKEND = [sys.executable, str(Path(__file__).with_name("raw_backend.py"))]
 CALLS = 3_000
 LARGE = 10_000_000
-PATIENCE = 60.0
+WAIT_S = 60.0
 
 Figures = dict[str, float]
 
@@ -84,7 +84,7 @@ async def ours() -> Figures:
     async def call(size: int) -> float:
         params = {"name": "t", "arguments": {"bytes": size}}
         start = time.perf_counter()
-        deadline = clock.now() + PATIENCE
+        deadline = clock.now() + WAIT_S
         request = OutgoingRequest(method="tools/call", params=params, deadline=deadline)
         await supervisor.request(request)
         return time.perf_counter() - start

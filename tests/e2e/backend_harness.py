@@ -41,7 +41,7 @@ from emceepee_stdio.wire.process import StopTimes
 from emceepee_stdio.wire.stragglers import marked
 from emceepee_stdio.wire.watchdog import Watchdog
 from tests import peers
-from tests.e2e.harness import PATIENCE, Recorder
+from tests.e2e.harness import WAIT_S, Recorder
 from tests.e2e.judge import judge_client
 
 COMBINATIONS = ["stdio-legacy", "stdio-modern", "http-legacy", "http-modern"]
@@ -102,18 +102,18 @@ class BackendRig:
     def is_http(self) -> bool:
         return self.server is not None
 
-    async def call(self, tool: str, within: float = PATIENCE, **arguments: object) -> Any:
+    async def call(self, tool: str, within: float = WAIT_S, **arguments: object) -> Any:
         result = await self.backend.call_tool(tool, arguments, within=within, call=tool)
         return msgspec.json.decode(result)
 
-    async def text(self, tool: str, within: float = PATIENCE, **arguments: object) -> str:
+    async def text(self, tool: str, within: float = WAIT_S, **arguments: object) -> str:
         return (await self.call(tool, within, **arguments))["content"][0]["text"]
 
     async def names(self, kind: str) -> list[str]:
-        items = await self.backend.list_all(kind, within=PATIENCE)
+        items = await self.backend.list_all(kind, within=WAIT_S)
         return [str(item["name"]) for item in items]
 
-    def heard_by_server(self, event: str = "received") -> list[dict[str, Any]]:
+    def received_by_server(self, event: str = "received") -> list[dict[str, Any]]:
         """What the fixture server wrote down, in the order in which it happened."""
         if not self.log.exists():
             return []
@@ -121,23 +121,23 @@ class BackendRig:
         return [line for line in lines if line["event"] == event]
 
     def messages(self, method: str | None = None) -> list[dict[str, Any]]:
-        received = [line["message"] for line in self.heard_by_server()]
+        received = [line["message"] for line in self.received_by_server()]
         return [m for m in received if method is None or m.get("method") == method]
 
     def lines(self, method: str) -> list[str]:
         """Messages of that method as the bytes that came."""
-        heard = self.heard_by_server()
-        return [line["line"] for line in heard if line["message"].get("method") == method]
+        received = self.received_by_server()
+        return [line["line"] for line in received if line["message"].get("method") == method]
 
     async def until_server(self, condition: Callable[[], object]) -> None:
         """Wait for what only the server's log can show."""
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_S):
             while not condition():
                 await anyio.sleep(0.01)
 
     async def settle(self) -> None:
         """Until the connection has what it needs to be told of changes."""
-        await self.backend.connect(within=PATIENCE)
+        await self.backend.connect(within=WAIT_S)
         stream = self.backend.subscriptions._stream
         if stream is not None:
             await stream.wait_until_answered()
@@ -159,13 +159,13 @@ class BackendRig:
         """The server is there again, and the link is connected to it."""
         if self.server is not None:
             await self.server.start()
-        await self.backend.connect(within=PATIENCE)
+        await self.backend.connect(within=WAIT_S)
         await self.settle()
 
     def judge(self) -> list[str]:
         """Everything that we sent, and everything that we answered."""
         version = VERSIONS[self.era]
-        questions = {line["id"]: line["method"] for line in self.heard_by_server("asked")}
+        questions = {line["id"]: line["method"] for line in self.received_by_server("asked")}
         for message in self.messages():
             if "result" in message and message["id"] in questions:
                 methods.validate_client_result(questions[message["id"]], version, message["result"])
@@ -204,7 +204,7 @@ async def beside(
     rig: BackendRig,
     tool: str,
     *others: Callable[[], Any],
-    within: float = PATIENCE,
+    within: float = WAIT_S,
     **arguments: object,
 ) -> Outcome:
     """Make a call while other things are done; when it fails, so are they."""
@@ -248,7 +248,7 @@ async def running(
     owner = ids()
     watchdog = Watchdog(owner)
     sink = Recorder()
-    log = tmp_path / f"heard-{owner}.jsonl"
+    log = tmp_path / f"received-{owner}.jsonl"
     env = {"FIXTURE_LOG": str(log)}
     server = HttpServer(options, env) if transport == "http" else None
     roots: list[Mapping[str, str]] = list(ROOTS)

@@ -27,9 +27,9 @@ import pytest
 from emceepee_stdio.cli import command_line
 from tests.e2e.client import Setting
 
-__all__ = ["ESCAPES", "PATIENCE", "Cli", "Home", "Ran", "Screen"]
+__all__ = ["ESCAPES", "WAIT_S", "Cli", "Home", "Ran", "Screen"]
 
-PATIENCE = 60.0
+WAIT_S = 60.0
 EMCEEPEE = (sys.executable, "-m", "emceepee_stdio")
 # What a terminal obeys: colours, movements, titles.
 ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
@@ -156,7 +156,7 @@ class Home:
     async def run(self, *arguments: str, stdin: bytes = b"", **more: str) -> Ran:
         """A command in a pipe, to its end; nothing of it is left."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_S):
             done = await anyio.run_process(
                 [*EMCEEPEE, *arguments],
                 input=stdin,
@@ -231,7 +231,7 @@ class Screen:
         os.write(self._fd, text.encode())
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + WAIT_S
         while not condition():
             assert not self.over, f"it ended before {what}: {self.text}"
             left = deadline - time.monotonic()
@@ -253,11 +253,11 @@ class Screen:
             return self.over
 
         self.until(is_over, "its end")
-        return self.process.wait(PATIENCE)
+        return self.process.wait(WAIT_S)
 
     def wait(self) -> int:
         self.until(lambda: self.over, "its end")
-        return self.process.wait(PATIENCE)
+        return self.process.wait(WAIT_S)
 
     def clear_away(self) -> None:
         if self.process.poll() is None:

@@ -25,7 +25,7 @@ from tests.e2e.official_schema import Judge
 from tests.peers import SERVERS, plain
 from tests.proxy_entry import proxy_command
 
-PATIENCE = 20.0
+WAIT_S = 20.0
 LEGACY = "2025-11-25"
 MODERN = "2026-07-28"
 P = "io.modelcontextprotocol/"
@@ -144,7 +144,7 @@ class Pending:
     done: anyio.Event = field(default_factory=anyio.Event)
 
     async def response(self) -> Message:
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_S):
             await self.done.wait()
         assert self.message is not None, "the proxy ended before it answered"
         return self.message
@@ -297,14 +297,14 @@ class Client:
                     return event
             return None
 
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_S):
             while (event := found()) is None:
                 await self.call("await_activity", timeout_ms=5000)
         return event
 
     async def connected(self, *names: str) -> None:
         """Wait until these servers are connected, and everything about it has been told."""
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_S):
             while True:
                 servers = (await self.call("list_servers")).json["servers"]
                 phases = {server["name"]: server["phase"] for server in servers}
@@ -420,9 +420,9 @@ class Client:
             assert waiting[-1].message is None, f"progress after the answer: {message}"
             waiting[-1].progress.append(params)
 
-    async def heard(self, condition: Callable[[], object]) -> None:
-        """Wait until something that was heard makes the condition true."""
-        with anyio.fail_after(PATIENCE):
+    async def received(self, condition: Callable[[], object]) -> None:
+        """Wait until something that was received makes the condition true."""
+        with anyio.fail_after(WAIT_S):
             while not condition():
                 assert self.failure is None, self.failure
                 await self._news.wait()
@@ -530,7 +530,7 @@ async def proxy(
             assert process.stdin is not None
             client.read_again()
             await process.stdin.aclose()
-            with anyio.fail_after(PATIENCE):
+            with anyio.fail_after(WAIT_S):
                 assert await process.wait() == code, client.stderr.decode()
     finally:
         with anyio.CancelScope(shield=True):
@@ -551,7 +551,7 @@ def server(*options: str, era: str = "legacy", log: Path | None = None, **fields
     return command(plain("--era", era, *options), env=env, era=era, **fields)
 
 
-def heard_by_server(log: Path, event: str = "received") -> list[Message]:
+def received_by_server(log: Path, event: str = "received") -> list[Message]:
     if not log.exists():
         return []
     lines = [json.loads(line) for line in log.read_text().splitlines()]
@@ -560,7 +560,7 @@ def heard_by_server(log: Path, event: str = "received") -> list[Message]:
 
 async def until(condition: Callable[[], object]) -> None:
     """Look again until it holds: what happens in other processes and files tells nobody."""
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_S):
         while not condition():
             await anyio.sleep(0.005)
 
@@ -579,11 +579,11 @@ async def http_server(*options: str, log: Path | None = None) -> AsyncIterator[s
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_S):
             port = (await process.stdout.receive()).decode().strip()
         yield f"http://127.0.0.1:{port}/mcp"
         await process.stdin.aclose()
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_S):
             await process.wait()
     finally:
         with anyio.CancelScope(shield=True):

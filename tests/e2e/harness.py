@@ -1,4 +1,4 @@
-"""A real backend for a test: its supervisor, what the sink heard, and what must be gone after."""
+"""A real backend for a test: its supervisor, what the sink received, what must be gone."""
 
 import json
 import os
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
     from emceepee_stdio.backends.base import Loss
     from emceepee_stdio.errors import ProxyError
 
-PATIENCE = 60.0
+WAIT_S = 60.0
 
 
 class Recorder:
     """Takes what a backend tells, writes everything down and lets a test wait for it."""
 
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.received: list[str] = []
         self.changes: list[PhaseChange] = []
         self.pids: list[int] = []
         self.losses: list[Loss] = []
@@ -117,13 +117,13 @@ class Recorder:
                 self._hear(f"withdrawn {question.method}")
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Wait until something that was heard makes the condition true."""
-        with anyio.fail_after(PATIENCE):
+        """Wait until something that was received makes the condition true."""
+        with anyio.fail_after(WAIT_S):
             while not condition():
                 await self._news.wait()
 
     def _hear(self, what: str) -> None:
-        self.heard.append(what)
+        self.received.append(what)
         self._wake()
 
     def _wake(self) -> None:
@@ -134,7 +134,7 @@ class Recorder:
 def outgoing(
     method: str,
     params: Mapping[str, object] | None = None,
-    within: float = PATIENCE,
+    within: float = WAIT_S,
     **more: Any,
 ) -> OutgoingRequest:
     """A request that is answered within so many seconds from now."""
@@ -152,19 +152,19 @@ class Rig:
     log: Path
     notes: dict[str, Any] = field(default_factory=dict)
 
-    async def call(self, tool: str, within: float = PATIENCE, **arguments: object) -> Any:
+    async def call(self, tool: str, within: float = WAIT_S, **arguments: object) -> Any:
         result = await self.request("tools/call", {"name": tool, "arguments": arguments}, within)
         return msgspec.json.decode(result)
 
     async def request(
-        self, method: str, params: Mapping[str, object] | None = None, within: float = PATIENCE
+        self, method: str, params: Mapping[str, object] | None = None, within: float = WAIT_S
     ) -> msgspec.Raw:
         return await self.supervisor.request(outgoing(method, params, within))
 
-    async def text(self, tool: str, within: float = PATIENCE, **arguments: object) -> str:
+    async def text(self, tool: str, within: float = WAIT_S, **arguments: object) -> str:
         return (await self.call(tool, within, **arguments))["content"][0]["text"]
 
-    def heard_by_server(self, event: str = "received") -> list[dict[str, Any]]:
+    def received_by_server(self, event: str = "received") -> list[dict[str, Any]]:
         """What the fixture server wrote down, in the order in which it happened."""
         if not self.log.exists():
             return []
@@ -172,7 +172,7 @@ class Rig:
         return [line for line in lines if line["event"] == event]
 
     def messages(self, method: str | None = None) -> list[dict[str, Any]]:
-        received = [line["message"] for line in self.heard_by_server()]
+        received = [line["message"] for line in self.received_by_server()]
         return [m for m in received if method is None or m.get("method") == method]
 
     def left_over(self) -> list[int]:
@@ -200,7 +200,7 @@ async def backend(
     owner = ids()
     watchdog = Watchdog(owner)
     sink = Recorder()
-    log = tmp_path / f"heard-{owner}.jsonl"
+    log = tmp_path / f"received-{owner}.jsonl"
     channel = StdioChannel(
         "server",
         Command(command=argv[0], args=argv[1:], env={"FIXTURE_LOG": str(log), **(env or {})}),

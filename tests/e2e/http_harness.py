@@ -19,7 +19,7 @@ from emceepee_stdio.backends.supervisor import Supervisor
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.state.restarts import RestartPolicy, Restarts
-from tests.e2e.harness import PATIENCE, Recorder, outgoing
+from tests.e2e.harness import WAIT_S, Recorder, outgoing
 from tests.e2e.servers.http_mcp import McpServer
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -38,25 +38,25 @@ class HttpRig:
     sink: Recorder
 
     async def call(
-        self, tool: str, within: float = PATIENCE, *, call: object = None, **arguments: object
+        self, tool: str, within: float = WAIT_S, *, call: object = None, **arguments: object
     ) -> Any:
         params = {"name": tool, "arguments": arguments}
         result = await self.supervisor.request(outgoing("tools/call", params, within, call=call))
         return msgspec.json.decode(result)
 
-    async def text(self, tool: str, within: float = PATIENCE, **arguments: object) -> str:
+    async def text(self, tool: str, within: float = WAIT_S, **arguments: object) -> str:
         return (await self.call(tool, within, **arguments))["content"][0]["text"]
 
     async def progress(self, tool: str, **arguments: object) -> tuple[str, list[Any]]:
         """The text of a call, and the steps that it reported."""
-        heard: list[Any] = []
+        received: list[Any] = []
         request = outgoing(
             "tools/call",
             {"name": tool, "arguments": arguments},
-            on_progress=lambda raw: heard.append(msgspec.json.decode(raw)["progress"]),
+            on_progress=lambda raw: received.append(msgspec.json.decode(raw)["progress"]),
         )
         result = await self.supervisor.request(request)
-        return msgspec.json.decode(result)["content"][0]["text"], heard
+        return msgspec.json.decode(result)["content"][0]["text"], received
 
     async def tools(self) -> list[dict[str, Any]]:
         """What the server lists, which its connection learns from as behind a link."""
@@ -71,7 +71,7 @@ class HttpRig:
         return hello.era.value, hello.protocol_version
 
     async def connection(self) -> HttpConversation:
-        connection = await self.supervisor.connection(within=PATIENCE)
+        connection = await self.supervisor.connection(within=WAIT_S)
         assert isinstance(connection, HttpConversation)
         return connection
 
@@ -105,7 +105,7 @@ async def http_backend(
         try:
             yield HttpRig(supervisor=supervisor, channel=channel, sink=sink)
         finally:
-            with anyio.fail_after(PATIENCE):
+            with anyio.fail_after(WAIT_S):
                 await supervisor.stop()
 
 
@@ -157,7 +157,7 @@ def open_sockets() -> set[str]:
 
 
 async def until(condition: Any) -> None:
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_S):
         while not condition():
             await anyio.sleep(0.005)
 
@@ -182,7 +182,7 @@ async def process(
 async def port_of(child: subprocess.Popen[bytes]) -> int:
     """The port that a server prints first."""
     assert child.stdout is not None
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_S):
         line = await anyio.to_thread.run_sync(child.stdout.readline)
     return int(line)
 

@@ -71,7 +71,7 @@ class Judge:
 
 
 def judge_log(lines: Iterable[Message]) -> list[str]:
-    """What a fixture server heard from us, by its log."""
+    """What a fixture server received from us, by its log."""
     judge = Judge()
     for line in lines:
         if line.get("event") == "requested":

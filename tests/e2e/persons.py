@@ -81,8 +81,8 @@ class Person(Host):
 
     def calls_of(self, tool: str, server: str = "s") -> int:
         """How often the server was called."""
-        heard = [line["message"] for line in self.heard(server)]
-        return sum(m.get("params", {}).get("name") == tool for m in heard)
+        received = [line["message"] for line in self.received(server)]
+        return sum(m.get("params", {}).get("name") == tool for m in received)
 
 
 def result_of(said: Said) -> Any:
@@ -109,7 +109,7 @@ def server_entry(tmp_path: Path, era: str, transport: str) -> Iterator[Message]:
     if transport == "stdio":
         yield entry(plain("--era", era), tmp_path, "s", era=era)
         return
-    env = {**os.environ, "FIXTURE_LOG": str(tmp_path / "heard-s.jsonl")}
+    env = {**os.environ, "FIXTURE_LOG": str(tmp_path / "received-s.jsonl")}
     with subprocess.Popen(
         [sys.executable, SERVERS / "plain_http.py", "--era", era],
         stdin=subprocess.PIPE,

@@ -40,7 +40,7 @@ from tests.e2e.hosts import host
 
 PUBLIC = "93.184.216.34"
 REAL = socket.getaddrinfo
-PATIENCE = 30.0
+WAIT_S = 30.0
 
 
 class Resolver:
@@ -58,7 +58,7 @@ class Resolver:
             return REAL(wanted, port, *args, **how)
         self.asked.append(name)
         if name in self.held:
-            assert self.held[name].wait(PATIENCE)
+            assert self.held[name].wait(WAIT_S)
         found = answers.pop(0) if len(answers) > 1 else answers[0]
         if not found:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -85,7 +85,7 @@ class Listener:
         self.socket = socket.create_server((address, 0), family=family)
         self.port = self.socket.getsockname()[1]
         self.came = 0
-        self.heard = b""
+        self.received = b""
         self.ended = 0
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -102,7 +102,7 @@ class Listener:
         with connection:
             try:
                 while data := connection.recv(65536):
-                    self.heard += data
+                    self.received += data
                     connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
             except OSError:
                 pass
@@ -148,7 +148,7 @@ async def session(tmp_path: Path, mode: str = "auto") -> AsyncIterator[Runtime]:
     async with anyio.create_task_group() as tasks:
         await tasks.start(runtime.run)
         try:
-            with anyio.fail_after(PATIENCE):
+            with anyio.fail_after(WAIT_S):
                 yield runtime
         finally:
             with anyio.CancelScope(shield=True):
@@ -266,7 +266,7 @@ async def test_this_machine_needs_no_word_where_the_url_says_so(tmp_path: Path, 
             error = await add(runtime, f"http://{name}:{listener.port}/mcp")
             assert error is not None, "it is no MCP server"
             assert not isinstance(error, NeedsApproval)
-            assert b"POST /mcp" in listener.heard
+            assert b"POST /mcp" in listener.received
 
 
 # What is judged when it is called
@@ -279,7 +279,7 @@ async def refused_before_a_byte(runtime: Runtime, listener: Listener, url: str) 
     assert "emceepee config add" in error.next_step
     assert runtime.servers.names() == []
     await anyio.to_thread.run_sync(lambda: until(lambda: listener.ended == listener.came))
-    assert listener.heard == b""
+    assert listener.received == b""
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ async def test_the_rule_stays_when_the_era_of_a_server_is_changed(
             member = runtime.servers.members.get("s")
             assert member is not None
             assert member.admission.rule is admission.rule
-            assert listener.heard == b""
+            assert listener.received == b""
 
 
 @pytest.mark.parametrize("host", ["foo.localhost", "localhost.", "LocalHost", "a.b.localhost."])
@@ -345,8 +345,8 @@ async def test_no_name_of_this_machine_is_looked_for_behind_a_proxy(
             carrier = Carrier("s", url, client, clock=Clock(), times=HttpTimes())
             async with carrier.post(b"{}", {}) as answer:
                 assert answer.status
-        assert listener.heard
-        assert proxy.heard == b""
+        assert listener.received
+        assert proxy.received == b""
 
 
 @pytest.mark.parametrize("first", ["server", "proxy"])
@@ -393,8 +393,8 @@ async def test_dials_that_overlap_are_judged_each_by_itself(
                     resolver.held[slow].set()
         await anyio.to_thread.run_sync(lambda: until(lambda: listener.ended == listener.came))
         assert listener.came > 0, "the address was really connected to"
-        assert listener.heard == b""
-        assert proxy.heard.startswith(b"POST http://rebind.example/mcp")
+        assert listener.received == b""
+        assert proxy.received.startswith(b"POST http://rebind.example/mcp")
 
 
 def own_address() -> str:
@@ -433,7 +433,7 @@ async def test_what_a_person_agreed_to_is_called_wherever_it_leads(
             error = await add(runtime, url, person)
             assert error is not None, "it is no MCP server"
             assert "The address leads to this machine." in person.shown[0]
-            assert b"POST /mcp" in listener.heard
+            assert b"POST /mcp" in listener.received
 
 
 async def test_configured_servers_are_not_restricted(tmp_path: Path, resolver: Resolver) -> None:
@@ -445,7 +445,7 @@ async def test_configured_servers_are_not_restricted(tmp_path: Path, resolver: R
             link = await runtime.servers.add(Admission.configured(config), runtime.group())
             with pytest.raises(ProxyError):
                 await link.connect(within=10.0)
-            assert b"POST /mcp" in listener.heard
+            assert b"POST /mcp" in listener.received
 
 
 async def test_allow_does_not_restrict_either(tmp_path: Path, resolver: Resolver) -> None:
@@ -453,7 +453,7 @@ async def test_allow_does_not_restrict_either(tmp_path: Path, resolver: Resolver
     with listening() as listener:
         async with session(tmp_path, "allow") as runtime:
             await add(runtime, f"http://inside.example:{listener.port}/mcp")
-            assert b"POST /mcp" in listener.heard
+            assert b"POST /mcp" in listener.received
 
 
 # Redirects, with the real proxy

@@ -15,7 +15,7 @@ from emceepee_stdio.errors import (
     ResourceNotFound,
 )
 from tests.e2e.backend_harness import COMBINATIONS, Reply, running
-from tests.e2e.harness import PATIENCE, outgoing
+from tests.e2e.harness import WAIT_S, outgoing
 
 pytestmark = pytest.mark.parametrize("combination", COMBINATIONS)
 
@@ -44,7 +44,7 @@ async def test_what_the_server_wrote_is_what_the_session_gets(
         '12345678901234567890123},"_meta":{"a/b":null},"resultType":"complete" }'
     )
     async with running(combination, tmp_path) as rig:
-        result = await rig.backend.call_tool("verbatim", {"result": said}, within=PATIENCE)
+        result = await rig.backend.call_tool("verbatim", {"result": said}, within=WAIT_S)
         if rig.is_http:
             assert json.loads(bytes(result)) == json.loads(said)
         else:
@@ -69,7 +69,7 @@ async def test_arguments_go_out_as_the_bytes_that_they_were(
 ) -> None:
     given = ODD_ARGUMENTS[kind]
     async with running(combination, tmp_path) as rig:
-        await rig.backend.call_tool("echo", msgspec.Raw(given), within=PATIENCE)
+        await rig.backend.call_tool("echo", msgspec.Raw(given), within=WAIT_S)
         (line,) = rig.lines("tools/call")
         assert f'"arguments":{given.decode()}' in line
 
@@ -81,7 +81,7 @@ async def test_arguments_are_the_same_bytes_when_a_call_goes_on_after_a_question
     async with running(combination, tmp_path) as rig:
 
         async def ask() -> None:
-            await rig.backend.call_tool("ask", msgspec.Raw(given), within=PATIENCE, call="ask")
+            await rig.backend.call_tool("ask", msgspec.Raw(given), within=WAIT_S, call="ask")
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask)
@@ -117,10 +117,10 @@ async def test_progress_arrives_in_order_and_only_while_it_is_wanted(
     combination: str, tmp_path: Path
 ) -> None:
     async with running(combination, tmp_path) as rig:
-        heard: list[msgspec.Raw] = []
+        received: list[msgspec.Raw] = []
         params = {"name": "progress", "arguments": {"steps": 50, "interval": 0.0}}
-        await rig.backend.request(outgoing("tools/call", params, on_progress=heard.append))
-        steps = [msgspec.json.decode(raw)["progress"] for raw in heard]
+        await rig.backend.request(outgoing("tools/call", params, on_progress=received.append))
+        steps = [msgspec.json.decode(raw)["progress"] for raw in received]
         assert steps == list(range(1, 51))
         await rig.call("progress", steps=3, interval=0.0)
         assert rig.sink.notifications == []
@@ -132,7 +132,7 @@ async def test_a_caller_who_gives_up_stops_the_server(combination: str, tmp_path
             tasks.start_soon(lambda: rig.call("slow", seconds=300))
             await rig.until_server(lambda: rig.messages("tools/call"))
             tasks.cancel_scope.cancel()
-        await rig.until_server(lambda: rig.heard_by_server("cancelled"))
+        await rig.until_server(lambda: rig.received_by_server("cancelled"))
         assert await rig.text("echo", message="still there") == "still there"
 
 
@@ -143,7 +143,7 @@ async def test_a_call_that_takes_too_long_stops_the_server(
         await rig.call("echo", message="warm")
         with pytest.raises(CallTimeout, match=r"did not answer tools/call within 0.3 s"):
             await rig.call("slow", 0.3, seconds=300)
-        await rig.until_server(lambda: rig.heard_by_server("cancelled"))
+        await rig.until_server(lambda: rig.received_by_server("cancelled"))
 
 
 async def test_resources_are_read_and_the_unknown_is_told_apart(
@@ -152,12 +152,12 @@ async def test_resources_are_read_and_the_unknown_is_told_apart(
     async with running(combination, tmp_path) as rig:
         assert await rig.names("resources") == ["one", "two"]
         assert await rig.names("resource_templates") == ["item"]
-        text = await rig.backend.read_resource("fixture://item/7", within=PATIENCE)
+        text = await rig.backend.read_resource("fixture://item/7", within=WAIT_S)
         assert b"text of fixture://item/7" in bytes(text)
-        blob = await rig.backend.read_resource("fixture://two", within=PATIENCE)
+        blob = await rig.backend.read_resource("fixture://two", within=WAIT_S)
         assert json.loads(bytes(blob))["contents"][0]["mimeType"] == "image/png"
         with pytest.raises(ResourceNotFound, match="nowhere://else"):
-            await rig.backend.read_resource("nowhere://else", within=PATIENCE)
+            await rig.backend.read_resource("nowhere://else", within=WAIT_S)
 
 
 async def test_prompts_are_filled_in_and_a_refusal_is_passed_on(
@@ -165,11 +165,11 @@ async def test_prompts_are_filled_in_and_a_refusal_is_passed_on(
 ) -> None:
     async with running(combination, tmp_path) as rig:
         assert await rig.names("prompts") == ["greet", "plain"]
-        prompt = await rig.backend.get_prompt("greet", {"name": "Ada"}, within=PATIENCE)
+        prompt = await rig.backend.get_prompt("greet", {"name": "Ada"}, within=WAIT_S)
         assert b"Say hello to Ada." in bytes(prompt)
         for refused in ("nobody", "greet"):
             with pytest.raises(RemoteError, match=f"No prompt {refused}"):
-                await rig.backend.get_prompt(refused, {}, within=PATIENCE)
+                await rig.backend.get_prompt(refused, {}, within=WAIT_S)
 
 
 async def test_arguments_are_completed(combination: str, tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ async def test_arguments_are_completed(combination: str, tmp_path: Path) -> None
             {"type": "ref/prompt", "name": "greet"},
             {"name": "name", "value": "al"},
             {"other": "x"},
-            within=PATIENCE,
+            within=WAIT_S,
         )
         assert json.loads(bytes(found))["completion"]["values"] == ["alice", "albert"]
 
@@ -190,9 +190,9 @@ async def test_what_the_server_does_not_know_is_not_supported(
     options = [word for method in methods for word in ("--refuse", method)]
     async with running(combination, tmp_path, *options) as rig:
         with pytest.raises(NotSupported, match="resources"):
-            await rig.backend.read_resource("fixture://one", within=PATIENCE)
+            await rig.backend.read_resource("fixture://one", within=WAIT_S)
         with pytest.raises(NotSupported, match="prompts"):
-            await rig.backend.get_prompt("greet", {}, within=PATIENCE)
+            await rig.backend.get_prompt("greet", {}, within=WAIT_S)
         with pytest.raises(NotSupported, match="completion"):
-            await rig.backend.complete({}, {"name": "n", "value": ""}, None, within=PATIENCE)
+            await rig.backend.complete({}, {"name": "n", "value": ""}, None, within=WAIT_S)
         rig.log.unlink()  # an empty reference is valid nowhere

@@ -9,7 +9,7 @@ from emceepee_stdio.backends.health import HealthPolicy
 from emceepee_stdio.errors import ProxyError, ServerUnavailable
 from emceepee_stdio.state.phases import Phase
 from tests.e2e.backend_harness import COMBINATIONS, BackendRig, beside, running
-from tests.e2e.harness import PATIENCE
+from tests.e2e.harness import WAIT_S
 
 pytestmark = pytest.mark.parametrize("combination", COMBINATIONS)
 
@@ -20,7 +20,7 @@ async def refreshed(rig: BackendRig) -> None:
     """Until the lists that were known are fetched anew."""
     known = rig.backend.lists.all_known()
     await rig.until_server(lambda: len(rig.messages("tools/list")) == 2)
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_S):
         while set(rig.backend.lists._kept) < set(known):
             await anyio.sleep(0.01)
 
@@ -59,7 +59,7 @@ async def test_lists_that_nobody_asked_for_are_not_fetched_by_a_reconnect(
 ) -> None:
     async with running(combination, tmp_path) as rig:
         await rig.settle()
-        await rig.backend.reconnect(within=PATIENCE)
+        await rig.backend.reconnect(within=WAIT_S)
         await rig.settle()
         assert await rig.text("echo", message="again") == "again"
         assert rig.messages("tools/list") == []
@@ -73,18 +73,18 @@ async def test_a_silent_server_is_degraded_once_and_restored_once_and_never_reco
         await rig.settle()
         await rig.until_server(lambda: len(rig.messages(look)) >= 3)
         await rig.call("mute", methods=[look])
-        await rig.sink.until(lambda: "health degraded" in rig.sink.heard)
+        await rig.sink.until(lambda: "health degraded" in rig.sink.received)
         assert rig.backend.snapshot().degraded
         missed = len(rig.messages(look))
         await rig.until_server(lambda: len(rig.messages(look)) >= missed + 2)
         await rig.call("mute", methods=[])
-        await rig.sink.until(lambda: "health restored" in rig.sink.heard)
+        await rig.sink.until(lambda: "health restored" in rig.sink.received)
         assert not rig.backend.snapshot().degraded
         healthy = len(rig.messages(look))
         await rig.until_server(lambda: len(rig.messages(look)) >= healthy + 2)
-        turns = [what for what in rig.sink.heard if what.startswith("health")]
+        turns = [what for what in rig.sink.received if what.startswith("health")]
         assert turns == ["health degraded", "health restored"]
-        assert rig.sink.heard.count("connected") == 1
+        assert rig.sink.received.count("connected") == 1
 
 
 async def test_a_server_that_refuses_to_be_looked_at_is_well(
@@ -106,13 +106,13 @@ async def test_a_stop_before_the_first_connection_is_made(combination: str, tmp_
 
 async def test_a_stop_in_the_moment_of_the_connection(combination: str, tmp_path: Path) -> None:
     async with running(combination, tmp_path) as rig:
-        await rig.backend.connect(within=PATIENCE)
+        await rig.backend.connect(within=WAIT_S)
         await rig.backend.stop()
 
 
 async def test_a_stop_while_a_stream_is_open(combination: str, tmp_path: Path) -> None:
     async with running(combination, tmp_path) as rig:
-        await rig.backend.subscribe("fixture://one", within=PATIENCE)
+        await rig.backend.subscribe("fixture://one", within=WAIT_S)
         await rig.backend.stop()
 
 
@@ -133,9 +133,9 @@ async def test_a_stop_while_things_are_being_restored(combination: str, tmp_path
         await rig.settle()
         for kind in ("tools", "resources", "prompts"):
             await rig.names(kind)
-        await rig.backend.subscribe("fixture://one", within=PATIENCE)
+        await rig.backend.subscribe("fixture://one", within=WAIT_S)
         await rig.call("mute", methods=["resources/subscribe", "subscriptions/listen"])
-        await rig.backend.reconnect(within=PATIENCE)
+        await rig.backend.reconnect(within=WAIT_S)
         await rig.backend.stop()
 
 
@@ -145,17 +145,17 @@ async def test_a_server_that_dies_again_and_again_while_things_are_restored(
     async with running(combination, tmp_path) as rig:
         await rig.settle()
         await rig.names("tools")
-        await rig.backend.subscribe("fixture://one", within=PATIENCE)
+        await rig.backend.subscribe("fixture://one", within=WAIT_S)
         for _ in range(3):
             await rig.lose()
             if rig.server is not None:
                 await rig.server.start()
-            await rig.backend.connect(within=PATIENCE)
+            await rig.backend.connect(within=WAIT_S)
         await rig.settle()
         if not rig.is_modern:
             await rig.until_server(lambda: rig.messages("resources/subscribe"))
         updated = ("notifications/resources/updated", {"uri": "fixture://one"})
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_S):
             while updated not in rig.sink.notifications:
                 await rig.call("touch", uri="fixture://one")
         assert rig.sink.differing == []
@@ -166,7 +166,7 @@ async def test_reconnects_in_a_row_leave_one_connection(combination: str, tmp_pa
         await rig.settle()
         async with anyio.create_task_group() as tasks:
             for _ in range(3):
-                tasks.start_soon(lambda: rig.backend.reconnect(within=PATIENCE))
+                tasks.start_soon(lambda: rig.backend.reconnect(within=WAIT_S))
         await rig.settle()
         assert await rig.text("echo", message="again") == "again"
-        assert rig.sink.heard[-1] in {"connected", "process started"}
+        assert rig.sink.received[-1] in {"connected", "process started"}

@@ -8,7 +8,7 @@ import pytest
 from emceepee_stdio.backends.lists import Kind
 from emceepee_stdio.errors import CallFailed, CallTimeout
 from tests.e2e.backend_harness import COMBINATIONS, running
-from tests.e2e.harness import PATIENCE
+from tests.e2e.harness import WAIT_S
 
 pytestmark = pytest.mark.parametrize("combination", COMBINATIONS)
 
@@ -112,7 +112,7 @@ async def test_lists_are_fetched_anew_after_a_reconnect(combination: str, tmp_pa
     async with running(combination, tmp_path) as rig:
         await rig.settle()
         names = await rig.names("tools")
-        await rig.backend.reconnect(within=PATIENCE)
+        await rig.backend.reconnect(within=WAIT_S)
         await rig.until_server(lambda: len(rig.messages("tools/list")) == 2)
         assert await rig.names("tools") == names
 

@@ -19,7 +19,7 @@ from tests.e2e.backend_harness import (
     fields,
     running,
 )
-from tests.e2e.harness import PATIENCE
+from tests.e2e.harness import WAIT_S
 
 pytestmark = pytest.mark.parametrize("combination", COMBINATIONS)
 
@@ -213,7 +213,7 @@ async def test_a_call_is_made_again_only_when_the_person_has_been_at_the_url(
 ) -> None:
     async with running(combination, tmp_path) as rig:
         if rig.is_modern:  # which asks inside its result instead
-            await rig.backend.connect(within=PATIENCE)
+            await rig.backend.connect(within=WAIT_S)
             return
 
         async def agree_and_visit() -> None:
@@ -242,7 +242,7 @@ async def test_a_url_that_comes_first_and_is_declined(combination: str, tmp_path
 async def test_a_question_that_the_server_takes_back(combination: str, tmp_path: Path) -> None:
     async with running(combination, tmp_path) as rig:
         if rig.is_modern:  # a modern server has no way to ask by request
-            await rig.backend.connect(within=PATIENCE)
+            await rig.backend.connect(within=WAIT_S)
             return
         assert await rig.text("ask_and_withdraw") == "withdrawn"
         await rig.sink.until(lambda: rig.sink.withdrawn_questions)
@@ -260,7 +260,7 @@ async def test_a_connection_lost_while_a_question_is_open_ends_the_call_for_good
             await rig.lose()
 
         outcome = await beside(rig, "ask", lose)
-        await rig.sink.until(lambda: "connected" in rig.sink.heard)
+        await rig.sink.until(lambda: "connected" in rig.sink.received)
         assert isinstance(outcome.error, ServerDisconnected | CallFailed)
         if rig.is_modern or not rig.is_http:
             assert isinstance(outcome.error, ServerDisconnected)

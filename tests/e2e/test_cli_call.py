@@ -11,8 +11,8 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.e2e.cli_harness import PATIENCE, Home
-from tests.e2e.client import command, heard_by_server, http_server, until
+from tests.e2e.cli_harness import WAIT_S, Home
+from tests.e2e.client import command, http_server, received_by_server, until
 from tests.e2e.http_harness import mcp_server
 from tests.e2e.servers.http_mcp import McpServer
 from tests.e2e.servers.http_wire import Exchange
@@ -25,7 +25,9 @@ def home(tmp_path: Path) -> Home:
 
 
 def fixture(home: Home, *options: str, **fields: Any) -> dict[str, Any]:
-    return command(plain(*options), env={"FIXTURE_LOG": str(home.path / "heard.jsonl")}, **fields)
+    return command(
+        plain(*options), env={"FIXTURE_LOG": str(home.path / "received.jsonl")}, **fields
+    )
 
 
 @asynccontextmanager
@@ -89,7 +91,7 @@ async def test_a_tool_that_is_not_there_has_a_near_one(home: Home):
     home.write({"it": fixture(home)})
     ran = (await home.run("call", "it", "ehco")).said("has no tool 'ehco'", "Did you mean echo?")
     assert ran.code == 1
-    assert "tools/call" not in (home.path / "heard.jsonl").read_text()
+    assert "tools/call" not in (home.path / "received.jsonl").read_text()
 
 
 async def test_a_call_that_takes_too_long_says_how_to_wait_longer(home: Home):
@@ -128,7 +130,7 @@ async def test_a_mistake_in_the_words_is_code_2(home: Home, arguments: list[str]
     assert words in flat
     assert ran.code == 2
     assert "Traceback" not in ran.err
-    assert not (home.path / "heard.jsonl").exists()
+    assert not (home.path / "received.jsonl").exists()
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -261,13 +263,13 @@ async def test_an_interrupt_ends_it_quietly_with_all_it_started(home: Home, argu
 
     def busy() -> bool:
         if arguments[1:2] == ["it"]:
-            heard = heard_by_server(home.path / "heard.jsonl")
-            return any(line["message"].get("method") == "tools/call" for line in heard)
-        return bool(heard_by_server(log))
+            received = received_by_server(home.path / "received.jsonl")
+            return any(line["message"].get("method") == "tools/call" for line in received)
+        return bool(received_by_server(log))
 
     await until(busy)
     process.send_signal(signal.SIGINT)
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_S):
         out, err = await anyio.to_thread.run_sync(process.communicate)
     assert process.returncode == 130
     assert b"Traceback" not in err
@@ -305,7 +307,7 @@ async def test_what_a_server_started_is_gone_with_it(home: Home):
 async def test_nothing_heavy_is_loaded_for_little(home: Home, arguments: list[str]):
     """By what the interpreter itself says that it imports."""
     home.write({})
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_S):
         done = await anyio.run_process(
             [sys.executable, "-X", "importtime", "-m", "emceepee_stdio", *arguments],
             env=home.environ(),

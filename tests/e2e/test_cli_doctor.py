@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.e2e.cli_harness import EMCEEPEE, PATIENCE, Home, Ran
-from tests.e2e.client import command, heard_by_server, http_server, until
+from tests.e2e.cli_harness import EMCEEPEE, WAIT_S, Home, Ran
+from tests.e2e.client import command, http_server, received_by_server, until
 from tests.e2e.http_harness import mcp_server
 from tests.e2e.servers.http_mcp import McpServer
 from tests.e2e.servers.http_wire import Exchange
@@ -59,7 +59,7 @@ def shell(home: Home, line: str, **env: str) -> Ran:
         text=True,
         cwd=home.path,
         env=environ,
-        timeout=PATIENCE,
+        timeout=WAIT_S,
         check=False,
     )
     return Ran(done.returncode, done.stdout, done.stderr)
@@ -465,7 +465,7 @@ async def test_a_mistake_in_the_words_is_code_2(home: Home, arguments: list[str]
 
 
 async def test_only_the_named_are_tried(home: Home):
-    log = home.path / "heard.jsonl"
+    log = home.path / "received.jsonl"
     home.write({"a": command(plain(), env={"FIXTURE_LOG": str(log)}), "b": command(plain())})
     assert list(await checks(home, "b", code=0)) == ["b"]
     assert not log.exists()
@@ -487,9 +487,9 @@ async def test_an_interrupt_ends_it_quietly_with_all_it_started(home: Home, argu
     home.write({"hangs": hanging(home), "stubborn": command(rude("stubborn"))})
     process = home.start("doctor", *arguments)
     log = home.path / "hangs.jsonl"
-    await until(lambda: heard_by_server(log))
+    await until(lambda: received_by_server(log))
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=PATIENCE)
+    out, err = process.communicate(timeout=WAIT_S)
     assert process.returncode == 130
     assert b"Traceback" not in err
     assert len(err) < 200

@@ -111,7 +111,7 @@ async def test_without_registration_the_next_step_is_named(home: Home):
         place.issuer.registers = False
         home.write({"vault": place.entry()})
         (await home.run("login", "vault")).said("registers no clients", "oauth.client_id")
-        assert all(e.path != "/register" for e in place.server.mcp.http.heard)
+        assert all(e.path != "/register" for e in place.server.mcp.http.received)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from emceepee_stdio.config import load_file
 from emceepee_stdio.trust.store import TrustStore
 from tests.e2e.cli_harness import Cli, Home
-from tests.e2e.client import command, heard_by_server
+from tests.e2e.client import command, received_by_server
 from tests.peers import plain
 
 
@@ -24,12 +24,12 @@ def home(tmp_path: Path) -> Home:
 
 
 def fixture(home: Home, **fields: Any) -> dict[str, Any]:
-    return command(plain(), env={"FIXTURE_LOG": str(home.path / "heard.jsonl")}, **fields)
+    return command(plain(), env={"FIXTURE_LOG": str(home.path / "received.jsonl")}, **fields)
 
 
 def ran(home: Home) -> list[Any]:
-    heard = [line["message"] for line in heard_by_server(home.path / "heard.jsonl")]
-    return [m["params"] for m in heard if m.get("method") == "tools/call"]
+    received = [line["message"] for line in received_by_server(home.path / "received.jsonl")]
+    return [m["params"] for m in received if m.get("method") == "tools/call"]
 
 
 def rules(cli: Cli, name: str = "bank") -> dict[str, str]:

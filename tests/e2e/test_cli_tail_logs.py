@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.clients.raw import PATIENCE, PROXY, Proxy, entry, proxy, surroundings
+from tests.e2e.clients.raw import PROXY, WAIT_S, Proxy, entry, proxy, surroundings
 from tests.peers import plain
 
 # Ten times what is promised: a busy machine is no fault of ours.
@@ -76,7 +76,7 @@ class Tail:
         return self._errors.read_text()
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + WAIT_S
         while not condition():
             assert not self.over, f"it ended before {what}: {self.text} {self.errors()}"
             left = deadline - time.monotonic()
@@ -88,7 +88,7 @@ class Tail:
 
     def wait(self) -> int:
         self.until(lambda: self.over, "its end")
-        return self.process.wait(PATIENCE)
+        return self.process.wait(WAIT_S)
 
     def interrupt(self) -> int:
         self.process.send_signal(signal.SIGINT)
@@ -296,7 +296,7 @@ def test_the_directory_of_the_configuration_is_used(tmp_path: Path):
 
 def test_without_a_journal_it_says_so_once_and_waits(tmp_path: Path):
     with tail(tmp_path) as shown:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + WAIT_S
         while "No journal" not in shown.errors():
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -478,7 +478,7 @@ def test_a_closed_pipe_ends_it_quietly(tmp_path: Path, arguments: list[str]):
         if not arguments:
             shown.until_said("n=99999\n")
         shown.close_pipe()
-        assert shown.process.wait(PATIENCE) == 0
+        assert shown.process.wait(WAIT_S) == 0
         assert shown.errors() == ""
 
 
@@ -501,9 +501,9 @@ def test_the_lines_to_come_pass_through_a_filter_for_json(tmp_path: Path):
             assert picked.stdout.readline() == f"{n}\n".encode()
             append(path, record(n + 1))
         shown.process.send_signal(signal.SIGINT)
-        assert shown.process.wait(PATIENCE) == 0
+        assert shown.process.wait(WAIT_S) == 0
         assert picked.stdout.read() in (b"", b"4\n")
-        assert picked.wait(PATIENCE) == 0
+        assert picked.wait(WAIT_S) == 0
         picked.stdout.close()
         assert shown.errors() == ""
 
@@ -516,7 +516,7 @@ def test_the_first_lines_are_enough_for_a_pipeline(tmp_path: Path, options: str)
         ["/bin/sh", "-c", line],
         capture_output=True,
         env=_environment(tmp_path, None),
-        timeout=PATIENCE,
+        timeout=WAIT_S,
         check=True,
     )
     assert done.stdout.count(b"\n") == 3
@@ -536,12 +536,12 @@ def test_an_interrupt_ends_it_quietly(tmp_path: Path, arguments: list[str]):
 def test_an_interrupt_ends_it_even_when_nobody_reads_the_pipe(tmp_path: Path):
     with tail(tmp_path, "--since", "2020-01-01") as shown:
         # The pipe is full by then, and the command waits for somebody to read it.
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + WAIT_S
         while _state(shown.process.pid) != "S" or not _is_full(shown.fd):
             assert time.monotonic() < deadline
             time.sleep(0.01)
         shown.process.send_signal(signal.SIGINT)
-        assert shown.process.wait(PATIENCE) == 0
+        assert shown.process.wait(WAIT_S) == 0
         assert shown.errors() == ""
 
 
@@ -616,7 +616,7 @@ def test_help_has_an_example_and_loads_nothing_heavy(tmp_path: Path):
         capture_output=True,
         text=True,
         env={**_environment(tmp_path, None), "NO_COLOR": "1", "COLUMNS": "80"},
-        timeout=PATIENCE,
+        timeout=WAIT_S,
         check=True,
     )
     assert "code 0" in done.stdout

@@ -12,7 +12,7 @@ import pytest
 
 from emceepee_stdio.config.clients import CLIENTS
 from tests.e2e.cli_harness import Home, Screen
-from tests.e2e.client import command, heard_by_server
+from tests.e2e.client import command, received_by_server
 from tests.e2e.http_harness import mcp_server
 from tests.e2e.servers.http_mcp import McpServer
 from tests.e2e.servers.http_wire import Exchange
@@ -165,7 +165,7 @@ def test_a_person_who_mistypes_an_option_of_serve_is_told(
 
 
 def fixture(home: Home, *options: str) -> dict[str, Any]:
-    return command(plain(*options), env={"FIXTURE_LOG": str(home.path / "heard.jsonl")})
+    return command(plain(*options), env={"FIXTURE_LOG": str(home.path / "received.jsonl")})
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
@@ -272,7 +272,7 @@ def test_a_boolean_is_answered_with_yes_or_no(home: Home):
 
 WITHDRAWS = """
 import json, pathlib, sys, time
-asked_file, heard_file = map(pathlib.Path, sys.argv[1:])
+asked_file, received_file = map(pathlib.Path, sys.argv[1:])
 def say(**message):
     print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
 for line in sys.stdin:
@@ -292,7 +292,7 @@ for line in sys.stdin:
         say(method="notifications/cancelled", params={"requestId": "q"})
         say(id="p", method="ping")
     elif asked == "p" and method is None:
-        heard_file.touch()
+        received_file.touch()
         say(id="r", method="elicitation/create", params={**params, "message": "And now?"})
     elif asked == "r" and method is None:
         text = json.dumps(message["result"])
@@ -303,13 +303,13 @@ for line in sys.stdin:
 
 
 def test_an_answer_to_a_question_that_was_taken_back_is_no_failure(home: Home):
-    asked, heard = home.path / "asked", home.path / "heard"
-    argv = [plain()[0], "-c", WITHDRAWS, str(asked), str(heard)]
+    asked, received = home.path / "asked", home.path / "received"
+    argv = [plain()[0], "-c", WITHDRAWS, str(asked), str(received)]
     home.write({"it": command(argv, era="legacy")})
     with home.screen("call", "it", "ask") as screen:
         screen.until_said("it asks: Who? Answer it? [Y/n]:")
         asked.touch()
-        screen.until(heard.exists, "that the question was taken back")
+        screen.until(received.exists, "that the question was taken back")
         screen.type("y\n")
         screen.until_said("it no longer wants to know. it asks: And now? Answer it? [Y/n]:")
         screen.type("y\n")
@@ -347,10 +347,10 @@ def _answer(screen: Screen) -> Any:
 
 @pytest.mark.parametrize("arguments", [["doctor"], ["ls"], ["call", "it", "echo"]], ids=str)
 def test_ctrl_c_at_a_terminal_ends_it_quietly(home: Home, arguments: list[str]):
-    log = home.path / "heard.jsonl"
+    log = home.path / "received.jsonl"
     home.write({"it": command(rude("silent"), env={"FIXTURE_LOG": str(log)})})
     with home.screen(*arguments) as screen:
-        screen.until(lambda: heard_by_server(log), "the server to be asked")
+        screen.until(lambda: received_by_server(log), "the server to be asked")
         screen.type("\x03")
         assert screen.wait() == 130
         assert "Traceback" not in screen.text
@@ -362,14 +362,14 @@ def test_ctrl_c_at_a_terminal_ends_it_quietly(home: Home, arguments: list[str]):
 )
 def test_the_impatient_read_no_traceback_either(home: Home, arguments: list[str]):
     """Ctrl-C again and again: also while the first one is being seen to."""
-    log = home.path / "heard.jsonl"
+    log = home.path / "received.jsonl"
     home.write({"it": command(rude("silent"), env={"FIXTURE_LOG": str(log)})})
     begun = {
         "tail-logs": lambda: "No journal" in screen.words,
         "demo": lambda: "A slow call becomes a task" in screen.words,
     }
     with home.screen(*arguments) as screen:
-        screen.until(begun.get(arguments[0], lambda: heard_by_server(log)), "it to have begun")
+        screen.until(begun.get(arguments[0], lambda: received_by_server(log)), "it to have begun")
         screen.hammer("\x03")
         assert "Traceback" not in screen.text
         assert "Exception ignored" not in screen.text

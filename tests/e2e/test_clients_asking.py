@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.clients.raw import PATIENCE, PROXY, entry, surroundings
+from tests.e2e.clients.raw import PROXY, WAIT_S, entry, surroundings
 from tests.peers import PeerMissingError, node_modules, peer_python, plain
 
 CLIENTS = Path(__file__).resolve().parent / "clients"
@@ -84,7 +84,7 @@ def drive(sdk: str, mode: str, tmp_path: Path, cases: list[Any]) -> dict[str, An
         text=True,
         cwd=tmp_path,
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
-        timeout=PATIENCE,
+        timeout=WAIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.clients.lives import COUNTED, check_lives
-from tests.e2e.clients.raw import PATIENCE, PROXY, Message, entry, surroundings
+from tests.e2e.clients.raw import PROXY, WAIT_S, Message, entry, surroundings
 from tests.peers import PeerMissingError, node_modules, peer_python, plain
 
 CLIENTS = Path(__file__).resolve().parent / "clients"
@@ -59,7 +59,7 @@ def drive(script: str, mode: str, tmp_path: Path, servers: dict[str, Message]) -
         text=True,
         cwd=tmp_path,
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
-        timeout=PATIENCE,
+        timeout=WAIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.clients.lives import COUNTED, check_gone, check_lives
-from tests.e2e.clients.raw import PATIENCE, PROXY, entry, proxy, surroundings
+from tests.e2e.clients.raw import PROXY, WAIT_S, entry, proxy, surroundings
 from tests.peers import inspector, plain
 
 
@@ -22,7 +22,7 @@ def inspect(tmp_path: Path, method: str, *options: str) -> Any:
         text=True,
         cwd=tmp_path,
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
-        timeout=PATIENCE,
+        timeout=WAIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

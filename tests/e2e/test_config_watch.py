@@ -17,13 +17,13 @@ import anyio
 import pytest
 
 from tests.e2e.client import (
-    PATIENCE,
+    WAIT_S,
     Client,
     Setting,
     command,
-    heard_by_server,
     http_server,
     proxy,
+    received_by_server,
     server,
     until,
 )
@@ -69,7 +69,7 @@ async def settled(client: Client, made: Setting, **servers: Any) -> None:
     """Edit the file once more; all that an earlier edit brought about is over when this shows."""
     mark = f"mark-{len(client.events)}"
     edit(made, **servers, **{mark: server()})
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_S):
         while mark not in await listed(client):
             await client.call("await_activity", timeout_ms=100)
 
@@ -137,13 +137,13 @@ async def test_an_edit_that_changes_nothing_touches_nothing(tmp_path: Path):
         await client.connected("a", "b")
         before = await pids(client)
         await client.drain()
-        heard = len(client.events)
+        received = len(client.events)
         text = json.dumps({"servers": [], "mcpServers": {"b": server(), "a": server()}}, indent=4)
         replace(made, text)
         await settled(client, made, b=server(), a=server())
         after = await pids(client)
         assert {name: after[name] for name in before} == before
-        news = [event for event in client.events[heard:] if event["server"] in ("a", "b")]
+        news = [event for event in client.events[received:] if event["server"] in ("a", "b")]
         assert news == []
 
 
@@ -297,7 +297,7 @@ async def test_a_file_that_is_made_later_is_used(tmp_path: Path):
         await client.connected("it")
         assert process.stdin is not None
         await process.stdin.aclose()
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_S):
             assert await process.wait() == 0
     await process.aclose()
     client.check()
@@ -356,7 +356,7 @@ async def test_what_an_edit_adds_past_the_bound_is_shown_with_the_reason(tmp_pat
         await client.connected("it", "other")
         before = await pids(client)
         edit(made, it=server(), other=server(), many=server(), more=server())
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_S):
             while "more" not in await listed(client):
                 await client.call("await_activity", timeout_ms=100)
         for name in ("many", "more"):
@@ -401,7 +401,7 @@ async def test_an_edit_while_the_proxy_ends_starts_nothing(tmp_path: Path):
         await client.process.stdin.aclose()
         await until(lambda: _recorded(made, "registry_shutdown_start"))
         edit(made, new=server(log=log), turns=server(log=log, env={"MARK": "new"}))
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_S):
             await client.process.wait()
     assert not log.exists()
     spawned = [line["server"] for line in _recorded(made, "server_spawned")]
@@ -433,17 +433,17 @@ async def test_changed_limits_and_times_count_from_the_next_start_on(tmp_path: P
 
 async def test_many_edits_in_a_row_end_with_what_the_last_one_says(tmp_path: Path):
     made = setting(tmp_path, it=server())
-    logs = [tmp_path / f"heard-{n}.jsonl" for n in range(12)]
+    logs = [tmp_path / f"received-{n}.jsonl" for n in range(12)]
     async with proxy(made) as client:
         await client.connected("it")
         for n, log in enumerate(logs):
             edit(made, it=server(), turns=server(env={"MARK": str(n)}, log=log))
         await client.until_event("server_added", by="configuration")
-        with anyio.fail_after(PATIENCE):
-            while not heard_by_server(logs[-1]):
+        with anyio.fail_after(WAIT_S):
+            while not received_by_server(logs[-1]):
                 await client.call("await_activity", timeout_ms=50)
         await client.connected("it", "turns")
         assert await shown(client, "turns", "MARK") == "11"
-        started = [line["pid"] for log in logs for line in heard_by_server(log, "start")]
+        started = [line["pid"] for log in logs for line in received_by_server(log, "start")]
         running = set((await pids(client)).values())
         assert [pid for pid in started if alive(pid) and pid not in running] == []

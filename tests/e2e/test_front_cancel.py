@@ -5,13 +5,13 @@ import anyio
 import pytest
 
 from tests.e2e.client import (
-    PATIENCE,
+    WAIT_S,
     Setting,
     both_backends,
     both_eras,
-    heard_by_server,
     http_server,
     proxy,
+    received_by_server,
     server,
     until,
 )
@@ -33,11 +33,11 @@ async def test_a_cancelled_call_is_cancelled_at_the_server_and_never_answered(
         slow = await client.begin_execute("slow", args={"seconds": 60})
         await until(lambda: _calls(log, "slow"))
         await client.cancel(slow)
-        await until(lambda: heard_by_server(log, "cancelled"))
+        await until(lambda: received_by_server(log, "cancelled"))
         [asked] = _calls(log, "slow")
         cancelled = [
             line["message"]["params"]
-            for line in heard_by_server(log)
+            for line in received_by_server(log)
             if line["message"].get("method") == "notifications/cancelled"
         ]
         assert [params["requestId"] for params in cancelled] == [asked["id"]]
@@ -49,7 +49,7 @@ async def test_a_cancelled_call_is_cancelled_at_the_server_and_never_answered(
 def _calls(log: Path, tool: str) -> list[dict[str, Any]]:
     return [
         line["message"]
-        for line in heard_by_server(log)
+        for line in received_by_server(log)
         if line["message"].get("method") == "tools/call"
         and line["message"]["params"]["name"] == tool
     ]
@@ -77,7 +77,7 @@ async def test_cancels_at_every_moment_leave_no_place_taken(tmp_path: Path, era:
                 await one.response()
             await client.send(client.cancelling(one, in_time=False))
             await client.call("list_timers")
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_S):
             while (await client.call("list_tasks")).json["tasks"]:
                 await client.call("await_activity", timeout_ms=100)
         await client.quiet()  # which asks that no place is taken
@@ -95,7 +95,7 @@ async def test_a_cancelled_task_is_cancelled_at_the_server_and_told_by_the_answe
         await until(lambda: _calls(log, "slow"))
         stopped = await client.call("cancel_task", task_id=task)
         assert stopped.json["success"] is True
-        await until(lambda: heard_by_server(log, "cancelled"))
+        await until(lambda: received_by_server(log, "cancelled"))
         assert (await client.call("cancel_task", task_id=task)).json["success"] is False
         result = await client.call("get_task_result", task_id=task)
         assert result.is_error
@@ -129,7 +129,7 @@ async def test_a_task_whose_time_is_over_expires_and_its_server_is_told(
         )
         expired = await client.until_event("task_expired", task_id=started.task)
         assert expired["server"] == "s"
-        await until(lambda: heard_by_server(log, "cancelled"))
+        await until(lambda: received_by_server(log, "cancelled"))
         result = await client.call("get_task_result", task_id=started.task)
         assert result.is_error
         assert "expired" in result.text
@@ -146,7 +146,7 @@ async def test_over_http_a_cancel_reaches_the_server_too(tmp_path: Path) -> None
             slow = await client.begin_execute("slow", "h", args={"seconds": 60})
             await until(lambda: _calls(log, "slow"))
             await client.cancel(slow)
-            await until(lambda: heard_by_server(log, "cancelled"))
+            await until(lambda: received_by_server(log, "cancelled"))
             await client.quiet()
 
 

@@ -3,7 +3,7 @@ from typing import Any
 
 import anyio
 
-from tests.e2e.client import PATIENCE, Client, Message, Setting, both_eras, proxy, server
+from tests.e2e.client import WAIT_S, Client, Message, Setting, both_eras, proxy, server
 
 STORM = 2_000
 
@@ -14,7 +14,7 @@ def setting(tmp_path: Path, **more: Any) -> Setting:
 
 async def waiting(client: Client, count: int) -> None:
     """Until so many events wait: our own resource tells it without telling any of them."""
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_S):
         while (await client.status())["events"]["waiting"] < count:
             pass
 
@@ -59,7 +59,7 @@ async def test_in_a_storm_every_event_is_told_once_to_whoever_asks(
                 assert answer.text == "x"
 
         async with anyio.create_task_group() as tasks:
-            with anyio.fail_after(PATIENCE):
+            with anyio.fail_after(WAIT_S):
                 tasks.start_soon(wait_on)
                 tasks.start_soon(wait_on)
                 tasks.start_soon(call_on)
@@ -137,7 +137,7 @@ async def test_an_answer_holds_so_many_bytes_of_events_and_no_more(tmp_path: Pat
         await client.drain()
         long = "notifications/" + "x" * 180
         await client.execute("notify", args={"n": 5, "method": long})
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_S):
             while sum(e.get("truncated", False) for e in client.events) < 5:
                 answer = await client.call("list_tasks")
                 assert len(answer.events) <= 1
@@ -156,7 +156,7 @@ async def test_what_had_to_be_dropped_is_counted(tmp_path: Path, *, modern: bool
         await client.drain()
         client.events.clear()
         task = (await client.execute("notify", args={"n": 400}, timeout_ms=0)).task
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_S):
             while (await client.status())["working_tasks"]:
                 pass
         await client.drain()
@@ -180,7 +180,7 @@ async def test_notifications_that_say_the_same_are_folded_and_counted(tmp_path: 
         changed = "notifications/tools/list_changed"
         first = await client.execute("notify", args={"n": 50, "method": changed}, timeout_ms=0)
         assert not [e for e in first.events if e["type"] != "notification"]
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_S):
             while (await client.status())["working_tasks"]:
                 pass
         await client.drain()
@@ -271,7 +271,7 @@ async def test_a_hundred_timers_fire_once_each_and_one_more_is_too_many(
         ]
         for one in pending:
             await one.answer()
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_S):
             while len(client.events) < 100:
                 await client.call("await_activity", timeout_ms=1_000)
         messages = sorted(int(e["data"]["message"]) for e in client.events)

@@ -12,8 +12,8 @@ from tests.e2e.client import (
     Setting,
     both_eras,
     command,
-    heard_by_server,
     proxy,
+    received_by_server,
     server,
     until,
 )
@@ -122,12 +122,12 @@ async def test_nothing_is_started_before_the_client_shows_that_it_stays(
                     "initialize", {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {}}
                 )
         await client.send(b"no message at all\n")
-        await client.heard(lambda: client.complaints)
+        await client.received(lambda: client.complaints)
         if modern:
             await client.request("server/discover")
         assert not log.exists()
         await client.request("tools/list")
-        await until(lambda: heard_by_server(log, "start"))
+        await until(lambda: received_by_server(log, "start"))
 
 
 @both_eras
@@ -141,7 +141,7 @@ async def test_a_client_that_never_stays_starts_nothing(tmp_path: Path, *, moder
                 "initialize", {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {}}
             )
         await client.send(b"no message at all\n")
-        await client.heard(lambda: client.complaints)
+        await client.received(lambda: client.complaints)
         for _ in range(300):
             await client.request("server/discover" if modern else "ping")
     assert not log.exists()
@@ -155,7 +155,7 @@ async def test_the_servers_start_after_the_tools_were_listed_and_nothing_else(
     setting = Setting(home=tmp_path / "home", servers={"s": server(log=log)})
     async with proxy(setting, modern=True) as client:
         await client.request("tools/list")
-        await until(lambda: heard_by_server(log, "start"))
+        await until(lambda: received_by_server(log, "start"))
 
 
 @both_eras
@@ -226,7 +226,7 @@ async def test_garbage_is_answered_and_the_connection_lives(
         async def complaint(line: bytes) -> int:
             before = len(client.complaints)
             await client.send(line)
-            await client.heard(lambda: len(client.complaints) > before)
+            await client.received(lambda: len(client.complaints) > before)
             return client.complaints[-1]["error"]["code"]
 
         assert await complaint(b"hello?\n") == -32700
@@ -298,7 +298,7 @@ async def test_a_stream_of_changes_is_acknowledged_and_left_open(tmp_path: Path)
                 "subscriptions/listen", {"notifications": wanted}, id=request_id
             )
             count = len(client.notifications)
-            await client.heard(lambda n=count: len(client.notifications) > n)
+            await client.received(lambda n=count: len(client.notifications) > n)
             note = client.notifications[-1]
             assert note["method"] == "notifications/subscriptions/acknowledged"
             assert note["params"]["notifications"] == {}

@@ -14,8 +14,8 @@ from tests.e2e.client import (
     both_backends,
     both_eras,
     command,
-    heard_by_server,
     proxy,
+    received_by_server,
     server,
     until,
 )
@@ -88,7 +88,7 @@ async def test_a_server_that_was_killed_is_said_to_be(tmp_path: Path, *, modern:
         await client.execute("mute", args={"methods": ["tools/call"]})
         safe = await client.begin_execute("echo", args={"message": "x"})
         unsafe = await client.begin_execute("add", args={"a": 1, "b": 2})
-        await until(lambda: _heard(tmp_path / "log", "add"))
+        await until(lambda: _received(tmp_path / "log", "add"))
         os.kill(await pid(client), signal.SIGKILL)
         killed = await safe.answer()
         assert killed.is_error
@@ -99,9 +99,9 @@ async def test_a_server_that_was_killed_is_said_to_be(tmp_path: Path, *, modern:
         assert (await client.execute("echo", args={"message": "now"})).text == "now"
 
 
-def _heard(log: Path, tool: str) -> bool:
+def _received(log: Path, tool: str) -> bool:
     return any(
-        line["message"].get("params", {}).get("name") == tool for line in heard_by_server(log)
+        line["message"].get("params", {}).get("name") == tool for line in received_by_server(log)
     )
 
 
@@ -178,7 +178,7 @@ async def test_a_call_whose_server_goes_is_told_that_it_may_have_been_carried_ou
         await client.connected()
         plain = await client.begin_execute("slow", args={"seconds": 60})
         quoted = await client.begin_execute("slow", args={"seconds": "60"})
-        await until(lambda: sum(map(_is_slow, heard_by_server(tmp_path / "log"))) == 2)
+        await until(lambda: sum(map(_is_slow, received_by_server(tmp_path / "log"))) == 2)
         await leave(client, made)
         for call in (plain, quoted):
             answer = await call.answer()

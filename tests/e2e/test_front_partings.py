@@ -10,9 +10,9 @@ import pytest
 from tests.e2e.client import (
     Client,
     Setting,
-    heard_by_server,
     http_server,
     proxy,
+    received_by_server,
     server,
     until,
 )
@@ -35,7 +35,7 @@ async def behind(tmp_path: Path, channel: str) -> AsyncIterator[Setting]:
 
 def refusals(tmp_path: Path) -> list[dict[str, Any]]:
     """The errors with which a server was answered."""
-    lines = heard_by_server(tmp_path / "log")
+    lines = received_by_server(tmp_path / "log")
     return [line["message"]["error"] for line in lines if "error" in line["message"]]
 
 

@@ -12,8 +12,8 @@ from tests.e2e.client import (
     Client,
     Setting,
     both_backends,
-    heard_by_server,
     proxy,
+    received_by_server,
     server,
     until,
 )
@@ -315,8 +315,8 @@ async def test_what_a_text_resource_says_of_itself_goes_with_the_text(
 
 def asked(log: Path, method: str) -> list[dict[str, Any]]:
     """The params of what the server was asked."""
-    heard = [line["message"] for line in heard_by_server(log)]
-    return [message["params"] for message in heard if message.get("method") == method]
+    received = [line["message"] for line in received_by_server(log)]
+    return [message["params"] for message in received if message.get("method") == method]
 
 
 def passed_on(params: dict[str, Any]) -> dict[str, Any]:

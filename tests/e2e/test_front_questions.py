@@ -13,9 +13,9 @@ from tests.e2e.client import (
     both_backends,
     both_eras,
     command,
-    heard_by_server,
     http_server,
     proxy,
+    received_by_server,
     server,
 )
 from tests.peers import rude
@@ -269,7 +269,7 @@ async def test_a_wrong_answer_is_explained_and_the_question_stays(
         other = await client.call("respond_to_sampling", request_id=question, content="x")
         assert "[request_not_found]" in other.text
         assert "elicitation" in other.text
-        assert len(heard_by_server(tmp_path / "log", "cancelled")) == 0
+        assert len(received_by_server(tmp_path / "log", "cancelled")) == 0
         await accept(client, question, name="right")
         result = await client.call("get_task_result", task_id=task)
         assert json.loads(result.text)["content"] == {"name": "right"}
@@ -502,7 +502,7 @@ async def test_an_answer_races_with_its_expiry_and_one_of_them_counts(
             result = await client.call("get_task_result", task_id=task)
             assert result.is_error == answered.is_error, (answered, result)
         await client.quiet()
-        assert heard_by_server(tmp_path / "log")
+        assert received_by_server(tmp_path / "log")
 
 
 async def test_over_http_the_call_that_asks_is_told_apart(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from tests.e2e.client import (
-    PATIENCE,
+    WAIT_S,
     P,
     Setting,
     both_backends,
@@ -252,7 +252,7 @@ async def test_a_result_that_was_fetched_is_forgotten_later_and_says_so(
         await client.connected()
         task = (await client.execute("echo", args={"message": "x"}, timeout_ms=0)).task
         assert (await client.call("get_task_result", task_id=task)).text == "x"
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_S):
             gone = await client.call("get_task_result", task_id=task)
             while not gone.is_error:
                 gone = await client.call("get_task_result", task_id=task)
@@ -281,7 +281,7 @@ async def test_a_task_limit_counts_calls_and_tasks_and_frees_every_place(tmp_pat
 
 
 async def until_free(client: Any) -> None:
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_S):
         while (await client.execute("echo", args={"message": "x"}, timeout_ms=100)).is_error:
             pass
 

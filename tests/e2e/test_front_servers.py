@@ -11,9 +11,9 @@ from tests.e2e.client import (
     both_backends,
     both_eras,
     command,
-    heard_by_server,
     http_server,
     proxy,
+    received_by_server,
     server,
     until,
 )
@@ -78,11 +78,11 @@ async def test_a_server_is_added_used_and_removed(
         kinds = [e["type"] for e in client.events]
         assert "server_removed" not in kinds
         assert "server_connected" not in kinds
-        await until(lambda: heard_by_server(log, "eof"))
+        await until(lambda: received_by_server(log, "eof"))
 
 
 def _slow(log: Path) -> list[Any]:
-    return [m for m in heard_by_server(log) if '"slow"' in json.dumps(m["message"])]
+    return [m for m in received_by_server(log) if '"slow"' in json.dumps(m["message"])]
 
 
 @both_eras
@@ -335,12 +335,12 @@ async def test_secrets_of_a_server_are_never_shown(tmp_path: Path, *, modern: bo
         async with proxy(made, modern=modern) as client:
             await client.connected("s", "h")
             await client.until_event("server_restart_failed")
-            heard: list[Answer] = [await client.call("list_servers")]
+            received: list[Answer] = [await client.call("list_servers")]
             for name in made.servers:
-                heard.append(await client.call("list_servers", name=name))
-                heard.append(await client.execute("echo", name, args={"message": "x"}))
-                heard.append(await client.call("reconnect_server", name=name))
-            heard.append(
+                received.append(await client.call("list_servers", name=name))
+                received.append(await client.execute("echo", name, args={"message": "x"}))
+                received.append(await client.call("reconnect_server", name=name))
+            received.append(
                 await client.call(
                     "add_server",
                     name="a",
@@ -349,18 +349,18 @@ async def test_secrets_of_a_server_are_never_shown(tmp_path: Path, *, modern: bo
                     env={"API_KEY": SECRET},
                 )
             )
-            assert heard[-1].json["phase"] == "connected"
-            heard.append(
+            assert received[-1].json["phase"] == "connected"
+            received.append(
                 await client.call(
                     "add_server", name="b", command="no-such", args=["--token", SECRET]
                 )
             )
-            heard.append(
+            received.append(
                 await client.call(
                     "add_server", name="c", url=secret_url, headers={"X-Api-Key": SECRET}
                 )
             )
-            heard.append(
+            received.append(
                 await client.call(
                     "add_server",
                     name="d",
@@ -368,9 +368,9 @@ async def test_secrets_of_a_server_are_never_shown(tmp_path: Path, *, modern: bo
                     args=[*words[1:], f"--token={SECRET}"],
                 )
             )
-            heard.append(await client.call("list_servers"))
+            received.append(await client.call("list_servers"))
             await client.drain()
-        for answer in heard:
+        for answer in received:
             assert SECRET not in json.dumps(answer.result), answer
         assert SECRET not in json.dumps(client.events)
         assert SECRET.encode() not in client.stderr

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import anyio
 
-from tests.e2e.client import PATIENCE, Setting, both_backends, proxy, server
+from tests.e2e.client import WAIT_S, Setting, both_backends, proxy, server
 
 
 def setting(tmp_path: Path, era: str = "legacy") -> Setting:
@@ -23,7 +23,7 @@ async def test_a_task_shows_its_arguments_and_the_progress_since_it_became_one(
         )
         assert begun.json["proxy_task"]["tool_args"] == args
         created = begun.json["proxy_task"]["created_at"]
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_S):
             while True:
                 task = (await client.call("get_task", task_id=begun.task)).json["task"]
                 if "status_message" in task:

@@ -18,7 +18,7 @@ def values(pending: Pending) -> list[float]:
 
 
 async def several(client: Client, pending: Pending) -> list[float]:
-    await client.heard(lambda: len(pending.progress) >= 4)
+    await client.received(lambda: len(pending.progress) >= 4)
     return values(pending)
 
 

@@ -13,8 +13,8 @@ from tests.e2e.client import (
     both_backends,
     both_eras,
     command,
-    heard_by_server,
     proxy,
+    received_by_server,
     until,
 )
 from tests.peers import SERVERS
@@ -169,8 +169,8 @@ async def test_a_server_that_asks_for_input_and_asks_nothing_is_called_once(
             asks = line(id="<id>", result={"resultType": "input_required", **requests})
             answer = await client.execute("say", args={"lines": [asks]})
             assert "not for what" in answer.text
-    heard = [entry["message"] for entry in heard_by_server(tmp_path / "log")]
-    assert len([m for m in heard if m.get("method") == "tools/call"]) == 3
+    received = [entry["message"] for entry in received_by_server(tmp_path / "log")]
+    assert len([m for m in received if m.get("method") == "tools/call"]) == 3
 
 
 async def test_an_id_of_a_question_that_was_taken_back_may_be_used_again(tmp_path: Path) -> None:
@@ -199,8 +199,8 @@ async def test_an_id_of_a_question_that_was_taken_back_may_be_used_again(tmp_pat
 
 def _answers(tmp_path: Path) -> list[dict[str, Any]]:
     """What the server was answered to its questions."""
-    heard = [entry["message"] for entry in heard_by_server(tmp_path / "log")]
-    return [message for message in heard if message.get("id") == 7 and "method" not in message]
+    received = [entry["message"] for entry in received_by_server(tmp_path / "log")]
+    return [message for message in received if message.get("id") == 7 and "method" not in message]
 
 
 META = [5, [], "x", {"progressToken": 1.5}, {"progressToken": True}, {"progressToken": {}}]
@@ -244,8 +244,8 @@ async def test_an_id_may_be_used_again_after_its_call_was_cancelled(
 
 
 def _called(tmp_path: Path) -> list[dict[str, Any]]:
-    heard = [entry["message"] for entry in heard_by_server(tmp_path / "log")]
-    return [message for message in heard if message.get("method") == "tools/call"]
+    received = [entry["message"] for entry in received_by_server(tmp_path / "log")]
+    return [message for message in received if message.get("method") == "tools/call"]
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1", "0.5", "9" * 400, "true", "null", '"5"'])

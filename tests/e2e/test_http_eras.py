@@ -10,7 +10,7 @@ import pytest
 from emceepee_stdio.backends.base import Era
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.state.phases import Phase
-from tests.e2e.harness import PATIENCE, outgoing
+from tests.e2e.harness import WAIT_S, outgoing
 from tests.e2e.http_harness import (
     ONCE,
     QUICK,
@@ -75,7 +75,7 @@ async def test_the_modern_era_is_tried_first_and_needs_no_session(answers: str) 
             assert session.upstream_id is None
         seen = judge_client(server.messages(), MODERN)
         assert seen == ["server/discover", "tools/call", "tools/list"]
-        assert {e.method for e in server.http.heard} == {"POST"}
+        assert {e.method for e in server.http.received} == {"POST"}
 
 
 async def test_a_session_is_named_on_every_request_and_ended_with_us() -> None:
@@ -87,10 +87,10 @@ async def test_a_session_is_named_on_every_request_and_ended_with_us() -> None:
             assert session is not None
             assert session.upstream_id == server.only_session().name
             assert len(session.proxy_id) == 26
-        discover, initialize, *rest = server.http.heard
+        discover, initialize, *rest = server.http.received
         assert "mcp-session-id" not in discover.headers | initialize.headers
         assert {e.headers["mcp-session-id"] for e in rest} == {session.upstream_id}
-        assert server.http.heard[-1].method == "DELETE"
+        assert server.http.received[-1].method == "DELETE"
         assert server.sessions == {}
 
 
@@ -235,8 +235,8 @@ async def test_what_was_found_out_is_used_for_the_next_connection() -> None:
             http_backend(server.url.replace("/mcp", path)) as rig,
         ):
             await rig.text("echo")
-            server.http.heard.clear()
-            await rig.supervisor.reconnect(within=PATIENCE)
+            server.http.received.clear()
+            await rig.supervisor.reconnect(within=WAIT_S)
             await rig.text("echo")
             asking = [m["method"] for m in server.messages() if "id" in m]
             assert asking == [*asked, "tools/call"]
@@ -246,11 +246,11 @@ async def test_what_was_found_out_is_forgotten_when_it_holds_no_longer() -> None
     async with mcp_server(era="legacy") as server, http_backend(server.url) as rig:
         await rig.text("echo")
         server.era = "modern"
-        await rig.supervisor.reconnect(within=PATIENCE)
+        await rig.supervisor.reconnect(within=WAIT_S)
         assert await rig.text("echo", message="hello") == "hello"
         assert rig.hello()[0] == "modern"
         server.era = "legacy"
-        await rig.supervisor.reconnect(within=PATIENCE)
+        await rig.supervisor.reconnect(within=WAIT_S)
         await rig.text("echo")
         assert rig.hello()[0] == "legacy"
 
@@ -267,7 +267,7 @@ async def test_a_server_that_has_left_the_older_transport_is_found_again() -> No
 
         server.before = newer
         with pytest.raises(ProxyError, match="405"):
-            await rig.supervisor.reconnect(within=PATIENCE)
+            await rig.supervisor.reconnect(within=WAIT_S)
         assert await rig.text("echo", message="hello") == "hello"
         assert rig.hello()[0] == "modern"
 
@@ -289,7 +289,7 @@ async def test_the_wrong_choice_of_an_era_is_given_up_with_the_switch_to_turn(
     options = replace(QUICK, era=Era(chosen))
     async with mcp_server(era=spoken) as server, http_backend(server.url, options=options) as rig:
         with pytest.raises(ProxyError, match=f"Remove era: {chosen}"):
-            await rig.supervisor.connection(within=PATIENCE)
+            await rig.supervisor.connection(within=WAIT_S)
         assert rig.supervisor.phase is Phase.FAILED
 
 
@@ -367,7 +367,7 @@ async def test_the_refusal_of_a_modern_server_is_not_answered_with_a_handshake(
         refusing(server, 9, code, data)
         async with http_backend(server.url) as rig:
             with pytest.raises(ProxyError, match=f"error {code}") as caught:
-                await rig.supervisor.connection(within=PATIENCE)
+                await rig.supervisor.connection(within=WAIT_S)
             assert data is None or next(iter(data)) in str(caught.value)
         assert server.messages("initialize") == []
 
@@ -390,9 +390,9 @@ async def test_the_headers_of_the_configuration_go_with_every_request(path: str)
         url = server.url.replace("/mcp", path)
         async with http_backend(url, headers=headers) as rig:
             await rig.text("echo")
-        heard = server.http.heard
-        assert {e.headers["authorization"] for e in heard} == {"Bearer abc"}
-        assert {e.headers["x-team"] for e in heard} == {"blue"}
+        received = server.http.received
+        assert {e.headers["authorization"] for e in received} == {"Bearer abc"}
+        assert {e.headers["x-team"] for e in received} == {"blue"}
 
 
 @pytest.mark.parametrize("path", ["/mcp", "/sse"])
@@ -408,7 +408,7 @@ async def test_the_user_in_the_url_is_sent_unless_a_header_says_otherwise(
         url = server.url.replace("/mcp", path).replace("://", "://me:key@")
         async with http_backend(url, headers=headers) as rig:
             await rig.text("echo")
-        assert {e.headers["authorization"] for e in server.http.heard} == {sent}
+        assert {e.headers["authorization"] for e in server.http.received} == {sent}
 
 
 async def test_what_the_modern_era_wants_mirrored_is_mirrored() -> None:
@@ -419,7 +419,7 @@ async def test_what_the_modern_era_wants_mirrored_is_mirrored() -> None:
         async with http_backend(server.url) as rig:
             await rig.tools()
             await rig.text("echo", region="Zürich", deep={"n": 7})
-            await rig.supervisor.reconnect(within=PATIENCE)
+            await rig.supervisor.reconnect(within=WAIT_S)
             await rig.text("echo", region="west")
         discover, listed, first, again, second = server.exchanges()
         assert discover.headers["mcp-method"] == again.headers["mcp-method"] == "server/discover"

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from emceepee_stdio.backends.backend_events import LogSource
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.state.phases import Phase
-from tests.e2e.harness import PATIENCE
+from tests.e2e.harness import WAIT_S
 from tests.e2e.http_harness import (
     ONCE,
     QUICK,
@@ -282,7 +282,7 @@ async def test_a_bad_answer_ends_its_own_call_and_says_what_to_do(
             assert hint in caught.value.next_step
             assert "secret123" not in str(caught.value)
             assert await rig.text("echo", message="hello") == "hello"
-        assert rig.sink.heard == ["connecting", "connected"]
+        assert rig.sink.received == ["connecting", "connected"]
         tried = calls_of(server, "bad")
         assert tried == (4 if bad is in_circles else 1)
         connection = await rig.connection()
@@ -360,7 +360,7 @@ async def test_a_redirect_within_the_same_place_is_followed_with_the_whole_messa
         url = server.url.replace("/mcp", "/old")
         async with http_backend(url, headers={"X-Key": "k"}) as rig:
             assert await rig.text("echo", message="hello") == "hello"
-        assert {e.headers["x-key"] for e in server.http.heard} == {"k"}
+        assert {e.headers["x-key"] for e in server.http.received} == {"k"}
         assert sum(e.path == "/old" for e in server.exchanges("POST")) == 1
 
 
@@ -405,8 +405,8 @@ async def test_a_flood_of_notifications_holds_nobody_up_and_loses_nothing() -> N
         server.tools["flood"] = flood
         async with long_call(server, rig):
             assert await rig.text("flood") == "flooded"
-        heard = [params["n"] for _, params in rig.sink.notifications]
-        assert heard == list(range(10_000))
+        received = [params["n"] for _, params in rig.sink.notifications]
+        assert received == list(range(10_000))
 
 
 async def test_a_sink_that_raises_costs_one_message_and_no_call(
@@ -440,7 +440,7 @@ async def refusal_of(url: str, **options: Any) -> tuple[ProxyError, HttpRig]:
     """The error of the first call to a backend that cannot be opened."""
     async with http_backend(url, restarts=ONCE, **options) as rig:
         with pytest.raises(ProxyError) as caught:
-            await rig.supervisor.connection(within=PATIENCE)
+            await rig.supervisor.connection(within=WAIT_S)
         assert rig.supervisor.phase is Phase.FAILED
         return caught.value, rig
 
@@ -481,10 +481,10 @@ async def test_a_server_that_wants_other_credentials_is_given_up_at_once(
         options = replace(QUICK, sse=True if path == "/sse" else None)
         async with http_backend(url, options=options) as rig:
             with pytest.raises(ProxyError, match=f"HTTP status {status}") as caught:
-                await rig.supervisor.connection(within=PATIENCE)
+                await rig.supervisor.connection(within=WAIT_S)
             assert "in headers" in caught.value.next_step
-            assert rig.sink.heard == ["connecting", "failed"]
-        assert len(server.heard) == 1
+            assert rig.sink.received == ["connecting", "failed"]
+        assert len(server.received) == 1
 
 
 def replying(*arguments: Any, **fields: Any) -> Handler:
@@ -507,10 +507,10 @@ async def test_an_address_with_something_else_behind_it_is_given_up_at_once(
 ) -> None:
     async with serving(handler) as server, http_backend(server.url) as rig:
         with pytest.raises(ProxyError) as caught:
-            await rig.supervisor.connection(within=PATIENCE)
+            await rig.supervisor.connection(within=WAIT_S)
         assert fact in caught.value.fact
         assert hint in caught.value.next_step
-        assert rig.sink.heard == ["connecting", "failed"]
+        assert rig.sink.received == ["connecting", "failed"]
 
 
 @pytest.mark.parametrize(
@@ -532,9 +532,9 @@ async def test_a_server_that_cannot_be_opened_now_is_tried_again(
 ) -> None:
     async with serving(handler) as server, http_backend(server.url) as rig:
         with pytest.raises(ProxyError) as caught:
-            await rig.supervisor.connection(within=PATIENCE)
+            await rig.supervisor.connection(within=WAIT_S)
         assert fact in caught.value.fact
-        await rig.sink.until(lambda: "attempt failed" in rig.sink.heard)
+        await rig.sink.until(lambda: "attempt failed" in rig.sink.received)
 
 
 async def test_a_stream_that_names_no_endpoint_is_not_waited_for_too_long() -> None:
@@ -557,7 +557,7 @@ async def test_an_endpoint_in_another_place_is_refused() -> None:
     async with serving(stream) as server:
         error, _ = await refusal_of(server.url, options=replace(QUICK, sse=True))
         assert "elsewhere: http://127.0.0.2:1/messages" in error.fact
-        assert {e.method for e in server.heard} == {"GET"}
+        assert {e.method for e in server.received} == {"GET"}
 
 
 async def test_a_header_that_cannot_be_sent_is_named_without_its_value() -> None:
@@ -584,7 +584,7 @@ async def test_plain_http_behind_an_https_url_says_so() -> None:
 async def test_a_certificate_that_nobody_signed_is_refused(tmp_path: Path) -> None:
     async with serving(replying(200), tls=self_signed(tmp_path)) as server:
         error, _ = await refusal_of(server.url)
-        assert server.heard == []
+        assert server.received == []
     assert "certificate of server is not trusted" in error.fact
     assert "SSL_CERT_FILE" in error.next_step
 

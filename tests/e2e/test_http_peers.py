@@ -13,7 +13,7 @@ import pytest
 from emceepee_stdio.backends.base import Era, RemoteError
 from emceepee_stdio.errors import ProxyError
 from tests import peers
-from tests.e2e.harness import PATIENCE, outgoing
+from tests.e2e.harness import WAIT_S, outgoing
 from tests.e2e.http_harness import (
     QUICK,
     TIMES,
@@ -26,7 +26,7 @@ from tests.e2e.http_harness import (
 
 SERVERS = peers.SERVERS
 # The listening stream is not opened again while the server is away: only a call finds out.
-PATIENT = replace(QUICK, times=replace(TIMES, reopen=PATIENCE, reopen_cap=PATIENCE))
+PATIENT = replace(QUICK, times=replace(TIMES, reopen=WAIT_S, reopen_cap=WAIT_S))
 ACCEPT = b'{"action":"accept","content":{"name":"Ada"}}'
 
 
@@ -38,7 +38,7 @@ def free_port() -> int:
 
 def answers(port: int) -> bool:
     with socket.socket() as probe:
-        probe.settimeout(PATIENCE)
+        probe.settimeout(WAIT_S)
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
@@ -194,5 +194,5 @@ async def test_server_everything_started_anew_gets_a_new_session() -> None:
                 assert before is not None
                 assert after is not None
                 assert after.upstream_id not in (None, before.upstream_id)
-                assert rig.sink.heard[:2] == ["connecting", "connected"]
-                assert rig.sink.heard.count("connected") == 2
+                assert rig.sink.received[:2] == ["connecting", "connected"]
+                assert rig.sink.received.count("connected") == 2

@@ -15,7 +15,7 @@ from emceepee_stdio.backends.channels.http_channel import HttpChannel
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, ProxyError, ServerDisconnected
 from emceepee_stdio.ids import Ids
-from tests.e2e.harness import PATIENCE, Recorder
+from tests.e2e.harness import WAIT_S, Recorder
 from tests.e2e.http_harness import (
     FOR_EVER,
     QUICK,
@@ -37,7 +37,7 @@ ONE_LOSS = ["connecting", "connected", "reconnecting", "connected"]
 
 
 def phases(sink: Recorder) -> list[str]:
-    return [what for what in sink.heard if what != "attempt failed"]
+    return [what for what in sink.received if what != "attempt failed"]
 
 
 class Calls:
@@ -57,7 +57,7 @@ class Calls:
 async def call_until_it_works(rig: HttpRig) -> list[str]:
     """The codes of the errors until a call succeeds."""
     codes: list[str] = []
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_S):
         while True:
             try:
                 assert await rig.text("echo", message="hello") == "hello"
@@ -120,7 +120,7 @@ async def test_a_server_away_without_a_call_is_noticed_by_the_listening_stream()
         await rig.text("echo")
         await until(lambda: server.exchanges("GET"))
         await server.http.stop()
-        await rig.sink.until(lambda: "reconnecting" in rig.sink.heard)
+        await rig.sink.until(lambda: "reconnecting" in rig.sink.received)
         (loss,) = [change.loss for change in rig.sink.changes if change.loss]
         assert "cannot be reached any more" in loss.fact
         assert "refused" in loss.fact
@@ -137,7 +137,7 @@ async def test_a_lost_stream_is_looked_into_at_once_not_when_it_is_opened_again(
     ):
         await until(lambda: server.exchanges("GET"))
         await server.http.stop()
-        await rig.sink.until(lambda: "reconnecting" in rig.sink.heard)
+        await rig.sink.until(lambda: "reconnecting" in rig.sink.received)
         server.sessions.clear()
         await server.http.start()
         await rig.sink.until(lambda: phases(rig.sink) == ONE_LOSS)
@@ -153,7 +153,7 @@ async def test_a_server_of_the_older_transport_that_cannot_be_spoken_to_is_lost(
             server.http.refuse(keep=stream)
             with pytest.raises(ProxyError, match="could not be reached"):
                 await rig.text("echo")
-            await rig.sink.until(lambda: "reconnecting" in rig.sink.heard)
+            await rig.sink.until(lambda: "reconnecting" in rig.sink.received)
             await server.http.stop()
             await server.http.start()
             await rig.sink.until(lambda: phases(rig.sink) == ONE_LOSS)
@@ -208,7 +208,7 @@ async def test_a_bad_request_in_a_living_session_is_only_that() -> None:
             await rig.call("bad")
         await until(lambda: server.messages("ping"))
         assert await rig.text("echo", message="hello") == "hello"
-        assert rig.sink.heard == ["connecting", "connected"]
+        assert rig.sink.received == ["connecting", "connected"]
 
 
 async def test_after_a_new_session_the_lists_are_read_again() -> None:
@@ -227,10 +227,10 @@ async def test_after_a_new_session_the_lists_are_read_again() -> None:
                 options=BackendOptions(restarts=FOR_EVER),
             )
             tasks.start_soon(link.run)
-            await link.list_all("tools", within=PATIENCE)
+            await link.list_all("tools", within=WAIT_S)
             server.sessions.clear()
             server.tools["new"] = server.tools["echo"]
-            await link.call_tool("echo", {}, within=PATIENCE)
+            await link.call_tool("echo", {}, within=WAIT_S)
             await sink.until(lambda: sink.differing)
             assert sink.differing == [["tools"]]
             assert phases(sink) == [*ONE_LOSS, "lists differ tools"]
@@ -242,7 +242,7 @@ async def test_a_stream_that_is_cut_is_taken_up_where_it_was() -> None:
         assert await rig.progress("cut") == ("after the cut", [1, 2])
         resumed = [e for e in server.exchanges("GET") if "last-event-id" in e.headers]
         assert [e.headers["last-event-id"].partition("/")[2] for e in resumed] == ["0"]
-        assert rig.sink.heard == ["connecting", "connected"]
+        assert rig.sink.received == ["connecting", "connected"]
         assert len(server.messages("tools/call")) == 1
 
 
@@ -273,7 +273,7 @@ async def test_a_stream_without_ids_that_is_cut_ends_its_call_and_no_more() -> N
             await rig.progress("cut")
         assert "may have been carried out" in caught.value.next_step
         assert await rig.text("echo", message="hello") == "hello"
-        assert rig.sink.heard == ["connecting", "connected"]
+        assert rig.sink.received == ["connecting", "connected"]
         assert len(server.messages("tools/call")) == 3
 
 
@@ -298,7 +298,7 @@ async def test_the_listening_stream_is_opened_again_and_misses_nothing() -> None
         server.before = None
         await rig.sink.until(lambda: len(rig.sink.notifications) == 10)
         assert [params["n"] for _, params in rig.sink.notifications] == list(range(10))
-        assert rig.sink.heard == ["connecting", "connected"]
+        assert rig.sink.received == ["connecting", "connected"]
         assert len(set(dropped)) == 1
 
 
@@ -317,7 +317,7 @@ async def test_a_server_that_knows_no_listening_is_not_asked_twice() -> None:
                 await until(lambda: server.exchanges("GET"))
                 for _ in range(20):
                     await rig.text("echo")
-                assert rig.sink.heard == ["connecting", "connected"]
+                assert rig.sink.received == ["connecting", "connected"]
                 assert len(server.exchanges("GET")) == 1
 
 
@@ -345,7 +345,7 @@ async def test_of_fifty_calls_at_once_one_may_fail() -> None:
             texts = [e["content"][0]["text"] for e in calls.ended if isinstance(e, dict)]
             assert len(failed) == 1
             assert sorted(map(int, texts)) == [n for n in range(50) if n != 17]
-            assert rig.sink.heard == ["connecting", "connected"]
+            assert rig.sink.received == ["connecting", "connected"]
 
 
 async def test_an_event_of_five_megabytes_is_one_result() -> None:
@@ -373,7 +373,7 @@ async def test_a_server_that_is_stopped_and_continued_has_lost_nothing(era: str)
                 child.send_signal(signal.SIGCONT)
             texts = [ended["content"][0]["text"] for ended in calls.ended]
             assert sorted(texts) == [str(n) for n in range(10)]
-            assert rig.sink.heard == ["connecting", "connected"]
+            assert rig.sink.received == ["connecting", "connected"]
 
 
 @pytest.mark.parametrize("path", ["/mcp", "/sse"])
@@ -391,7 +391,7 @@ async def test_stopping_ends_every_call_and_leaves_nothing(era: str, path: str) 
             await until(lambda: len(server.messages("tools/call")) == 6)
             await rig.supervisor.stop()
         assert [type(ended) for ended in calls.ended] == [ServerDisconnected] * 5
-        assert rig.sink.heard == ["connecting", "connected", "disconnected"]
+        assert rig.sink.received == ["connecting", "connected", "disconnected"]
 
 
 async def test_a_server_that_does_not_answer_the_goodbye_holds_nobody_up() -> None:
@@ -425,7 +425,7 @@ async def test_an_opening_can_be_stopped_at_any_point(silent_to: str) -> None:
         async with http_backend(server.url) as rig:
             await until(lambda: server.messages(silent_to))
             await rig.supervisor.stop()
-            assert rig.sink.heard == ["connecting", "disconnected"]
+            assert rig.sink.received == ["connecting", "disconnected"]
         assert server.sessions == {}
 
 
@@ -439,7 +439,7 @@ async def test_an_opening_of_the_older_transport_can_be_stopped() -> None:
         serving(stream) as server,
         http_backend(server.url, options=replace(QUICK, sse=True)) as rig,
     ):
-        await until(lambda: server.heard)
+        await until(lambda: server.received)
         await rig.supervisor.stop()
 
 
@@ -447,7 +447,7 @@ async def test_a_session_that_cannot_be_used_is_ended_all_the_same() -> None:
     async with mcp_server(era="legacy", version="1999-01-01") as server:
         async with http_backend(server.url) as rig:
             with pytest.raises(ProxyError, match="1999-01-01"):
-                await rig.supervisor.connection(within=PATIENCE)
+                await rig.supervisor.connection(within=WAIT_S)
         assert server.sessions == {}
         assert len(server.exchanges("DELETE")) == 1
 

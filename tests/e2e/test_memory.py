@@ -156,7 +156,7 @@ def test_a_server_that_asks_and_never_reads_is_not_read_from(measured: Measured)
     measured.flood("deaf-ping", PINGS, ID_BYTES)
     measured.answer(measured.flood("long-id-ping", PINGS, ID_BYTES, server="reads"))
     assert measured.peak - before < MORE
-    last = measured.heard("bad", "sent")[-1]["number"]
+    last = measured.received("bad", "sent")[-1]["number"]
     assert last * ID_BYTES < 2 * MB
 
 
@@ -194,7 +194,9 @@ def test_lines_without_an_end_of_many_servers_cost_little_memory(tmp_path: Path)
 def test_progress_for_a_client_that_does_not_read_costs_little_memory(measured: Measured) -> None:
     before = measured.settle()
     flood = measured.flood("progress", MESSAGES, 2 * MB)
-    until(lambda: len(measured.heard("bad", "sent")) == MESSAGES // 10, "all progress to be sent")
+    until(
+        lambda: len(measured.received("bad", "sent")) == MESSAGES // 10, "all progress to be sent"
+    )
     measured.finish(flood)
     assert measured.peak - before < MORE
     told = [m["params"]["message"] for m in measured.said if "method" in m]

@@ -99,9 +99,9 @@ def test_in_every_pairing_a_question_that_nobody_answers_expires_and_goes_to_nob
 
 def stopped(client: Person) -> list[int]:
     """The calls that the server was told to stop, before it was told of the question."""
-    heard = [line["message"] for line in client.heard("s")]
+    received = [line["message"] for line in client.received("s")]
     found: list[int] = []
-    for call, said in pairwise(m for m in heard if m.get("method") != "tools/list"):
+    for call, said in pairwise(m for m in received if m.get("method") != "tools/list"):
         if call.get("method") == "tools/call" and said.get("method") == "notifications/cancelled":
             assert said["params"]["requestId"] == call["id"]
             found.append(call["id"])
@@ -347,8 +347,8 @@ def test_a_question_outside_any_call_is_asked_at_once(tmp_path: Path) -> None:
     with person(tmp_path) as client:
         client.said_to(client.begin("ask_soon"))
         client.accept(client.question(), name="Ada")
-        until(lambda: client.heard("s", "answered"), "the answer at the server")
-        [noted] = client.heard("s", "answered")
+        until(lambda: client.received("s", "answered"), "the answer at the server")
+        [noted] = client.received("s", "answered")
         assert noted["reply"]["result"] == {"action": "accept", "content": {"name": "Ada"}}
 
 
@@ -365,7 +365,7 @@ def test_a_question_outside_any_call_of_a_modern_client_is_carried_by_the_next_o
         assert "> By the way?" in client.asked(call)["message"]
         said = client.said_to(client.say(call, {"action": "accept", "content": {"name": "Ada"}}))
         assert said.json == {"timers": []}
-        until(lambda: client.heard("s", "answered"), "the answer at the server")
+        until(lambda: client.received("s", "answered"), "the answer at the server")
 
 
 def test_a_question_of_a_task_is_carried_by_the_call_that_waits_for_it(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ except ImportError:  # Windows
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CACHE = ROOT / ".cache"
-PATIENCE = 100
+WAIT_S = 100
 CHANGED = "9.8.7"
 
 pytestmark = pytest.mark.timeout(400)
@@ -61,7 +61,7 @@ def ran(
         [str(part) for part in command],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=WAIT_S,
         check=False,
         cwd=cwd,
         env=env,

@@ -1,6 +1,6 @@
 """Rules for tools hold on every road to a server, whatever it is called and however it is spelt.
 
-The server writes down every call that reaches it: what did not run, it has not heard of.
+The server writes down every call that reaches it: what did not run, it has not received of.
 """
 
 import json
@@ -17,9 +17,9 @@ from tests.e2e.client import (
     Answer,
     Client,
     Setting,
-    heard_by_server,
     http_server,
     proxy,
+    received_by_server,
     server,
     until,
 )
@@ -35,7 +35,7 @@ SAID = {"allow": "", "ask": "[needs_approval]", "off": "[policy_denied]"}
 
 @dataclass
 class World:
-    """A proxy before one server with rules, and what that server has heard."""
+    """A proxy before one server with rules, and what that server has received."""
 
     client: Client
     setting: Setting
@@ -43,8 +43,8 @@ class World:
     log: Path
 
     def ran(self) -> int:
-        heard = [line["message"] for line in heard_by_server(self.log)]
-        return sum(message.get("method") == "tools/call" for message in heard)
+        received = [line["message"] for line in received_by_server(self.log)]
+        return sum(message.get("method") == "tools/call" for message in received)
 
     async def listed(self, **how: Any) -> dict[str, dict[str, Any]]:
         tools = (await self.client.call("list_tools", limit=500, **how)).json["tools"]
@@ -70,7 +70,7 @@ async def target(channel: str, log: Path) -> AsyncIterator[dict[str, Any]]:
 async def world(
     tmp_path: Path, rules: dict[str, str], channel: str = "stdio", **more: Any
 ) -> AsyncIterator[World]:
-    log = tmp_path / "heard.jsonl"
+    log = tmp_path / "received.jsonl"
     async with target(channel, log) as reached:
         entry = {**reached, "tools": rules}
         setting = Setting(
@@ -348,7 +348,7 @@ async def test_an_edit_of_the_rules_holds_at_once_and_the_server_goes_on(
 ) -> None:
     async with world(tmp_path, {}, channel) as it:
         assert (await named(it)).text == "hi"
-        before = len([m for m in heard_by_server(it.log) if "initialize" in str(m)])
+        before = len([m for m in received_by_server(it.log) if "initialize" in str(m)])
         for rules, word in (
             ({"echo": "off"}, "[policy_denied]"),
             ({"echo": "ask"}, "[needs_approval]"),
@@ -359,7 +359,7 @@ async def test_an_edit_of_the_rules_holds_at_once_and_the_server_goes_on(
         ):
             edit(it.setting, s={**it.entry, "tools": rules})
             await until_said(it, word)
-        after = len([m for m in heard_by_server(it.log) if "initialize" in str(m)])
+        after = len([m for m in received_by_server(it.log) if "initialize" in str(m)])
         assert after == before, "it was not started anew"
 
 

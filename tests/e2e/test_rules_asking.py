@@ -10,7 +10,7 @@ import pytest
 
 from emceepee_stdio.trust.store import TrustStore
 from tests.e2e.cli_harness import Home
-from tests.e2e.client import heard_by_server
+from tests.e2e.client import received_by_server
 from tests.e2e.clients.raw import ROOT, until
 from tests.e2e.hosts import ALWAYS, NO, ONCE, Host, Said, host
 from tests.e2e.test_pins import (
@@ -30,7 +30,7 @@ HI = {"server": "bank", "tool": "echo", "args": {"message": "hi"}}
 
 def entry(tmp_path: Path, **rules: str) -> dict[str, Any]:
     argv = plain("--era", "legacy")
-    log = {"FIXTURE_LOG": str(tmp_path / "heard.jsonl")}
+    log = {"FIXTURE_LOG": str(tmp_path / "received.jsonl")}
     return {"command": argv[0], "args": argv[1:], "env": log, "tools": rules}
 
 
@@ -42,8 +42,8 @@ def bank(tmp_path: Path, **how: Any) -> Iterator[Host]:
 
 
 def ran(tmp_path: Path) -> list[Any]:
-    heard = [line["message"] for line in heard_by_server(tmp_path / "heard.jsonl")]
-    return [m["params"]["arguments"] for m in heard if m.get("method") == "tools/call"]
+    received = [line["message"] for line in received_by_server(tmp_path / "received.jsonl")]
+    return [m["params"]["arguments"] for m in received if m.get("method") == "tools/call"]
 
 
 def edit(tmp_path: Path, **servers: Any) -> None:

@@ -18,7 +18,7 @@ import anyio
 import pytest
 
 from tests.e2e.cli_harness import Home
-from tests.e2e.client import PATIENCE, Answer, Client, Setting, command, proxy, until
+from tests.e2e.client import WAIT_S, Answer, Client, Setting, command, proxy, until
 from tests.e2e.hosts import host
 from tests.e2e.http_harness import mcp_server
 from tests.e2e.servers.http_mcp import Call, McpServer
@@ -158,12 +158,16 @@ def web(url: str, *, bearer: bool = False) -> dict[str, Any]:
     return {"url": f"http://{user}:{password}@{host}?{query}", "headers": headers}
 
 
-def heard(exchange: Exchange) -> str:
+def received(exchange: Exchange) -> str:
     return " | ".join([exchange.path, json.dumps(exchange.headers), *exchange.headers.values()])
 
 
 async def fail(call: Call) -> None:
-    error = {"code": -32000, "message": heard(call.exchange), "data": {"all": heard(call.exchange)}}
+    error = {
+        "code": -32000,
+        "message": received(call.exchange),
+        "data": {"all": received(call.exchange)},
+    }
     call.log.add({"id": call.message["id"], "error": error})
 
 
@@ -175,7 +179,7 @@ async def echoing(kind: str, status: int = 403) -> AsyncIterator[McpServer]:
         called = exchange.message.get("params", {}).get("name")
         if kind == "well" and called != "refuse":
             return False
-        body = heard(exchange)
+        body = received(exchange)
         if kind == "plain":
             await exchange.reply(status, body.encode(), "text/plain")
         else:
@@ -223,7 +227,7 @@ def whole(reply: Answer) -> str:
 
 async def happened(client: Client, kind: str) -> None:
     """Until it was told; the data of an event may have been cut, and is not looked at."""
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_S):
         while kind not in [event["type"] for event in client.events]:
             await client.call("await_activity", timeout_ms=1000)
 
@@ -351,7 +355,7 @@ async def test_no_server_reads_the_environment_of_the_proxy(tmp_path: Path):
     home = Home(tmp_path / "home", env={"OUR_TOKEN": PLANTED["env"]})
     home.write({"nosy": command([sys.executable, str(script)])})
     argv = [sys.executable, "-c", WITHOUT_PTRACE, "call", "nosy", "look"]
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_S):
         called = await anyio.run_process(argv, env=home.environ(), cwd=home.path, check=False)
     assert called.returncode == 0, called.stderr
     said = json.loads(called.stdout)
@@ -405,7 +409,7 @@ async def test_a_loud_server_behind_a_url_tells_nobody(tmp_path: Path):
             await until(made.journal)
             said += await everything_said(client, made)
             # The servers did get it all.
-            given = [heard(exchange) for exchange in well.http.heard]
+            given = [received(exchange) for exchange in well.http.received]
             for name in ("header", "bearer", "header_reference", "query", "query_reference"):
                 assert any(PLANTED[name] in text for text in given), name
         said += [path.read_text() for path in (made.home / "logs").rglob("*.jsonl")]

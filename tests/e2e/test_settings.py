@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.e2e.client import PATIENCE, Setting, command, proxy, server, until
+from tests.e2e.client import WAIT_S, Setting, command, proxy, server, until
 from tests.peers import rude
 
 DAY_S = 86_400
@@ -122,7 +122,7 @@ async def test_log_lines_are_kept_within_the_configured_memory(tmp_path: Path, m
             logs = (await client.call("get_logs", server="s", limit=1, peek=True)).json
             return {key: logs[key] for key in ("overwritten", "remaining")}
 
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_S):
             while sum((await read()).values()) < 99:
                 pass
         assert bool((await read())["overwritten"]) is (mebibytes == 1)

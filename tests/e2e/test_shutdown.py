@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from emceepee_stdio.wire.stragglers import kill_marked
-from tests.e2e.clients.raw import PATIENCE, ROOT, Message, Proxy, entry, proxy, until
+from tests.e2e.clients.raw import ROOT, WAIT_S, Message, Proxy, entry, proxy, until
 from tests.e2e.clients.raw import surroundings as proxy_environment
 from tests.peers import node_modules, plain, rude
 from tests.proxy_entry import proxy_command
@@ -115,7 +115,7 @@ def connect(client: Proxy, *servers: str) -> None:
 
 
 def starts(client: Proxy, *servers: str) -> list[int]:
-    return [len(client.heard(server, "start")) for server in servers]
+    return [len(client.received(server, "start")) for server in servers]
 
 
 def check_nothing_left(client: Proxy) -> None:
@@ -222,7 +222,7 @@ def test_the_same_signal_again_ends_at_once_and_still_leaves_nothing(
         fill(client)
         begun = starts(client, *servers)
         client.process.send_signal(BY_SIGNAL[name])
-        until(lambda: client.heard("stubborn", "eof"), "the shutdown to begin")
+        until(lambda: client.received("stubborn", "eof"), "the shutdown to begin")
         client.process.send_signal(BY_SIGNAL[name])
         check_end(client, 128 + BY_SIGNAL[name])
         assert starts(client, *servers) == begun
@@ -235,7 +235,7 @@ def test_a_host_that_sends_one_signal_after_the_other_still_gets_an_orderly_end(
     with proxy(tmp_path, servers=servers) as client:
         fill(client)
         client.process.send_signal(signal.SIGINT)
-        until(lambda: client.heard("stubborn", "eof"), "the shutdown to begin")
+        until(lambda: client.received("stubborn", "eof"), "the shutdown to begin")
         client.process.send_signal(signal.SIGTERM)
         check_end(client, 0)
 
@@ -315,7 +315,7 @@ def test_a_client_that_does_not_read_does_not_hold_up_the_end(tmp_path: Path) ->
         client.begin("execute_tool", **big)
         until(lambda: len(client.messages("server", "tools/call")) == 2, "the call to arrive")
         client.close_stdin()
-        assert client.process.wait(PATIENCE) == 0
+        assert client.process.wait(WAIT_S) == 0
         check_nothing_left(client)
 
 
@@ -331,7 +331,7 @@ def test_nothing_is_started_for_a_client_that_is_going(tmp_path: Path) -> None:
         connect(client, "slow", "stubborn")
         client.meet_family()
         client.begin("add_server", name="slow", replace=True, **late)
-        until(lambda: client.heard("slow", "eof"), "the old server to be stopped")
+        until(lambda: client.received("slow", "eof"), "the old server to be stopped")
         client.process.send_signal(signal.SIGTERM)
         with suppress(BrokenPipeError):
             client.begin("add_server", name="late", **late)
@@ -393,7 +393,7 @@ def _run(
             stderr=subprocess.PIPE,
             cwd=tmp_path,
             env=proxy_environment(tmp_path, **options),
-            timeout=PATIENCE,
+            timeout=WAIT_S,
             check=False,
         )
     assert b"Traceback" not in done.stderr

@@ -55,7 +55,7 @@ async def test_a_call_waits_for_the_person_and_goes_on_by_itself(tmp_path: Path,
         async with proxy(setting) as client:
             found = await until_phase(client, "needs_sign_in")
             assert found["sign_in"] == {"command": "emceepee login s"}
-            assert not place.issuer.http.heard, "nothing is begun that nobody asked for"
+            assert not place.issuer.http.received, "nothing is begun that nobody asked for"
             result = await signed_in_call(client, "hello")
             assert result.text == "hello"
             await client.until_event("signed_in")
@@ -160,7 +160,7 @@ async def test_a_server_that_a_model_added_leads_nobody_to_another_host_unasked(
         answer = await client.call("add_server", name="s", url=place.server.url)
         assert "at another host, localhost" in answer.text
         assert f"`emceepee login {place.server.url}`" in answer.text
-        assert not place.issuer.http.heard
+        assert not place.issuer.http.received
 
 
 async def test_credentials_that_a_person_gave_win(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ async def test_credentials_that_a_person_gave_win(tmp_path: Path) -> None:
         async with proxy(setting) as client:
             await until_phase(client, "failed")
         assert set(place.server.seen) == {"mine"}
-        assert not place.issuer.http.heard
+        assert not place.issuer.http.received
 
 
 async def test_what_a_person_has_brought_is_kept_when_the_proxy_is_killed(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 TOKEN_LIFE_S = 3
 ROUNDS = 12
-PATIENCE = 60.0
+WAIT_S = 60.0
 
 
 class Desk:
@@ -79,7 +79,7 @@ class Desk:
     async def until_it_works(self) -> None:
         """Calls until one is answered; what fails on the way is weather."""
         arguments = {"server": "s", "tool": "echo", "args": {"message": "hello"}}
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_S):
             while True:
                 params = {"name": "execute_tool", "arguments": arguments}
                 result = await self.ask("tools/call", params)

@@ -47,7 +47,7 @@ async def test_what_is_compressed_though_we_did_not_ask_for_it_is_refused_unread
             refused = await under_attack.answer()
             assert refused.is_error
             assert "in the encoding 'gzip, gzip'" in refused.text
-        asked = {e.headers.get("accept-encoding") for e in bad.http.heard}
+        asked = {e.headers.get("accept-encoding") for e in bad.http.received}
         assert asked == {"identity"}
 
 

@@ -15,9 +15,9 @@ import pytest
 from tests.e2e.clients.raw import (
     INITIALIZE,
     MODERN,
-    PATIENCE,
     PROXY,
     ROOT,
+    WAIT_S,
     Message,
     Proxy,
     entry,
@@ -105,7 +105,7 @@ def run(
         capture_output=True,
         cwd=tmp_path,
         env=surroundings(tmp_path, **options),
-        timeout=PATIENCE,
+        timeout=WAIT_S,
         check=False,
     )
 
@@ -183,10 +183,10 @@ def test_the_hello_and_the_tools_are_answered_while_the_rest_is_still_being_load
         until((tmp_path / "reached").exists, "the rest to be loaded")
         call = client.ask("tools/call", {"name": "list_servers", "arguments": {}, **meta})
         assert client.said[-1]["id"] != call
-        assert not client.heard("server", "start")
+        assert not client.received("server", "start")
         (tmp_path / "open").touch()
         assert "server" in json.dumps(client.answer(call))
-        until(lambda: client.heard("server", "start"), "the server to start")
+        until(lambda: client.received("server", "start"), "the server to start")
 
 
 def test_a_stray_print_or_read_cannot_reach_the_wire(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_client_that_only_looks_starts_nothing(tmp_path: Path) -> None:
     done = run(tmp_path, lines(*OPENING), servers=servers)
     assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [1, 2, 3]
     assert (done.returncode, done.stderr) == (0, b"")
-    assert not (tmp_path / "heard-server.jsonl").exists()
+    assert not (tmp_path / "received-server.jsonl").exists()
     assert not (tmp_path / "journal").exists()
 
 
@@ -234,7 +234,7 @@ def test_noise_is_no_sign_that_the_client_stays(tmp_path: Path, noise: bytes) ->
         client.close_stdin()
         assert client.wait() == 0
         assert started_servers(client) == []
-        assert not client.heard("server", "start")
+        assert not client.received("server", "start")
 
 
 @pytest.mark.parametrize("sign", ["initialized", "legacy tools/list", "modern tools/list"])
@@ -248,7 +248,7 @@ def test_a_client_that_stays_finds_its_servers_started(tmp_path: Path, sign: str
             client.request("tools/list")
         else:
             client.request("tools/list", {"_meta": MODERN})
-        until(lambda: client.heard("server", "start"), "the server to start")
+        until(lambda: client.received("server", "start"), "the server to start")
         client.meet_family()
         client.close_stdin()
         assert client.wait() == 0
@@ -266,10 +266,10 @@ def test_a_lazy_server_and_a_switched_off_one_are_not_started(tmp_path: Path) ->
         client.greet()
         client.run("eager", "echo", message="x")
         assert client.phases() == {"lazy": "idle", "off": "disabled", "eager": "connected"}
-        assert not client.heard("lazy", "start")
+        assert not client.received("lazy", "start")
         client.run("lazy", "echo", message="x")
-        assert len(client.heard("lazy", "start")) == 1
-        assert not client.heard("off", "start")
+        assert len(client.received("lazy", "start")) == 1
+        assert not client.received("off", "start")
 
 
 # Signals before there is anything to stop
@@ -377,7 +377,7 @@ def test_without_a_stderr_no_warning_takes_its_way_onto_the_wire(tmp_path: Path)
         ours.shutdown(socket.SHUT_WR)
         with ours.makefile("rb") as stream:
             said = [json.loads(line) for line in stream]
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(WAIT_S) == 0
     assert [message.get("id") for message in said] == [1, 2, 3, None, 4]
     (journal,) = (tmp_path / "journal").glob("*.jsonl")
     assert "client_noise" in journal.read_text()
@@ -401,9 +401,9 @@ def test_a_client_that_dies_with_answers_unread_is_a_client_that_has_left(
         theirs.close()
         ours.sendall(lines(*said))
         answers = sum("id" in message for message in said)
-        ours.settimeout(PATIENCE)
+        ours.settimeout(WAIT_S)
         until(lambda: ours.recv(1 << 20, socket.MSG_PEEK).count(b"\n") == answers, "the answers")
-    assert process.communicate(timeout=PATIENCE) == (None, b"")
+    assert process.communicate(timeout=WAIT_S) == (None, b"")
     assert process.returncode == 0
 
 
@@ -429,4 +429,4 @@ def test_pipes_that_do_not_block_are_served_as_well(tmp_path: Path) -> None:
         sink.write(lines(*listing))
         sink.close()
         assert [json.loads(line)["id"] for line in stream] == list(range(2, 20))
-    assert process.wait(PATIENCE) == 0
+    assert process.wait(WAIT_S) == 0

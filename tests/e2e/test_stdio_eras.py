@@ -13,7 +13,7 @@ from emceepee_stdio.backends.base import Era
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.state.restarts import RestartPolicy
 from tests import peers
-from tests.e2e.harness import FAST, PATIENCE, Rig, backend, outgoing
+from tests.e2e.harness import FAST, WAIT_S, Rig, backend, outgoing
 from tests.e2e.judge import judge_client
 
 LEGACY_VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
@@ -62,7 +62,7 @@ async def test_a_modern_server_is_found_out_by_its_refusal_without_a_second_proc
 async def test_the_era_is_remembered_for_the_next_connection(tmp_path: Path) -> None:
     async with backend(peers.plain("--era", "modern"), tmp_path) as rig:
         await rig.call("echo", message="hello")
-        await rig.supervisor.reconnect(within=PATIENCE)
+        await rig.supervisor.reconnect(within=WAIT_S)
         await rig.call("echo", message="hello")
         assert len(rig.messages("initialize")) == 1
         assert len(rig.messages("server/discover")) == 2
@@ -88,7 +88,7 @@ async def test_the_wrong_choice_of_an_era_says_which_switch_to_turn(
     once = RestartPolicy(limit=0)
     async with backend(peers.plain(*argv), tmp_path, options=options, restarts=once) as rig:
         with pytest.raises(ProxyError, match="era"):
-            await rig.supervisor.connection(within=PATIENCE)
+            await rig.supervisor.connection(within=WAIT_S)
 
 
 @pytest.mark.parametrize("mode", ["dies-on-discover", "ignores-unknown"])
@@ -97,7 +97,7 @@ async def test_a_server_that_cannot_bear_an_unknown_method_connects_at_the_first
 ) -> None:
     async with backend(peers.rude(mode), tmp_path) as rig:
         assert await rig.text("echo", message="hello") == "hello"
-        assert rig.sink.heard == ["connecting", "process started", "connected"]
+        assert rig.sink.received == ["connecting", "process started", "connected"]
 
 
 async def test_a_modern_only_server_works_from_its_refusal_on(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ async def test_a_server_that_is_slow_to_start_is_asked_nothing_but_the_handshake
         assert await rig.text("echo", message="hello") == "hello"
         assert hello_of(rig)[0] == "legacy"
         assert rig.messages("server/discover") == []
-        assert rig.sink.heard == ["connecting", "process started", "connected"]
+        assert rig.sink.received == ["connecting", "process started", "connected"]
 
 
 async def test_a_question_reaches_the_sink_and_its_answer_the_server(tmp_path: Path) -> None:
@@ -158,13 +158,13 @@ async def test_a_client_that_gives_up_tells_the_server(tmp_path: Path) -> None:
         await rig.call("echo", message="x")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: rig.call("slow", seconds=300))
-            with anyio.fail_after(PATIENCE):
+            with anyio.fail_after(WAIT_S):
                 while len(rig.messages("tools/call")) < 2:
                     await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()
         await rig.call("echo", message="x")
-        with anyio.fail_after(PATIENCE):
-            while not rig.heard_by_server("cancelled"):
+        with anyio.fail_after(WAIT_S):
+            while not rig.received_by_server("cancelled"):
                 await anyio.sleep(0.01)
 
 
@@ -216,7 +216,7 @@ async def test_a_server_behind_npx_goes_when_npx_goes(tmp_path: Path) -> None:
     async with backend([*package, "mcp-server-everything", "stdio"], tmp_path, env=env) as rig:
         assert "hello" in await rig.text("echo", message="hello")
         assert len(rig.left_over()) >= 2
-        await rig.supervisor.reconnect(within=PATIENCE)
+        await rig.supervisor.reconnect(within=WAIT_S)
         assert "hello" in await rig.text("echo", message="hello")
 
 

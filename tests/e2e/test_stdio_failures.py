@@ -18,7 +18,7 @@ from emceepee_stdio.errors import (
 )
 from emceepee_stdio.state.phases import Phase
 from emceepee_stdio.state.restarts import RestartPolicy
-from tests.e2e.harness import FAST, PATIENCE, Rig, backend
+from tests.e2e.harness import FAST, WAIT_S, Rig, backend
 from tests.peers import plain, rude
 
 ONCE = RestartPolicy(limit=0)
@@ -28,7 +28,7 @@ async def refusal(argv: list[str], tmp_path: Path, **kwargs: object) -> ProxyErr
     """The error that a caller gets, once the backend was given up."""
     async with backend(argv, tmp_path, restarts=ONCE, **kwargs) as rig:  # type: ignore[arg-type]
         with pytest.raises(ProxyError) as caught:
-            await rig.supervisor.connection(within=PATIENCE)
+            await rig.supervisor.connection(within=WAIT_S)
         assert rig.supervisor.phase is Phase.FAILED
         assert rig.supervisor.snapshot().last_error
     return caught.value
@@ -99,7 +99,7 @@ async def test_a_missing_working_directory_is_named(tmp_path: Path) -> None:
         channel = rig.supervisor._channel
         channel._command = replace(channel._command, cwd=str(gone))  # type: ignore[attr-defined]
         with pytest.raises(ProxyError, match="does not exist"):
-            await rig.supervisor.reconnect(within=PATIENCE)
+            await rig.supervisor.reconnect(within=WAIT_S)
 
 
 async def test_a_banner_on_stdout_is_noise_and_the_session_is_well(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ async def test_a_banner_on_stdout_is_noise_and_the_session_is_well(tmp_path: Pat
         assert await rig.text("echo", message="hello") == "hello"
         noise = [text for source, text in rig.sink.logs if source is LogSource.STDOUT]
         assert noise
-        assert rig.sink.heard == ["connecting", "process started", "connected"]
+        assert rig.sink.received == ["connecting", "process started", "connected"]
 
 
 async def test_garbage_amid_frames_costs_nothing_but_log_lines(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ async def test_a_ping_of_the_server_is_answered(tmp_path: Path) -> None:
 async def test_a_question_that_the_server_takes_back_is_withdrawn(tmp_path: Path) -> None:
     async with backend(rude("withdraw", "0.1"), tmp_path) as rig:
         await rig.call("misbehave")
-        assert rig.sink.heard[-2:] == [
+        assert rig.sink.received[-2:] == [
             "asked elicitation/create",
             "withdrawn elicitation/create",
         ]

@@ -15,7 +15,7 @@ import pytest
 from emceepee_stdio.errors import ServerDisconnected, ServerUnavailable
 from emceepee_stdio.state.phases import Phase
 from emceepee_stdio.state.restarts import RestartPolicy
-from tests.e2e.harness import PATIENCE, QUICK_RESTARTS, Rig, alive, backend
+from tests.e2e.harness import QUICK_RESTARTS, WAIT_S, Rig, alive, backend
 from tests.peers import plain, rude
 
 STARTED = ["connecting", "process started", "connected"]
@@ -25,7 +25,7 @@ REMOVED = ["disconnected", "process stopped"]
 
 async def gone(*pids: int) -> None:
     """Wait until the processes are gone; the test's patience is the limit."""
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_S):
         while any(alive(pid) for pid in pids):
             await anyio.sleep(0.01)
 
@@ -40,21 +40,21 @@ async def kill(rig: Rig) -> int:
 async def test_a_server_that_lives_and_is_removed_is_told_in_exact_order(tmp_path: Path) -> None:
     async with backend(plain(), tmp_path) as rig:
         assert await rig.text("echo", message="hello") == "hello"
-    assert rig.sink.heard == [*STARTED, *REMOVED]
-    assert len(rig.heard_by_server("start")) == 1
-    assert len(rig.heard_by_server("eof")) == 1
+    assert rig.sink.received == [*STARTED, *REMOVED]
+    assert len(rig.received_by_server("start")) == 1
+    assert len(rig.received_by_server("eof")) == 1
 
 
 async def test_killed_while_idle_it_comes_back_by_itself(tmp_path: Path) -> None:
     async with backend(plain(), tmp_path) as rig:
         await rig.call("echo", message="x")
         first = await kill(rig)
-        await rig.sink.until(lambda: rig.sink.heard.count("connected") == 2)
+        await rig.sink.until(lambda: rig.sink.received.count("connected") == 2)
         assert await rig.text("echo", message="again") == "again"
         assert not alive(first)
         assert rig.sink.losses[0].fact == "server was killed by SIGKILL."
         assert rig.sink.losses[0].exit_code == -9
-    assert rig.sink.heard == [*STARTED, *RECOVERED, *REMOVED]
+    assert rig.sink.received == [*STARTED, *RECOVERED, *REMOVED]
     assert len(rig.sink.pids) == 2
 
 
@@ -71,7 +71,7 @@ async def test_killed_in_the_middle_of_a_call_the_caller_hears_how_at_once(tmp_p
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call)
-            with anyio.fail_after(PATIENCE):
+            with anyio.fail_after(WAIT_S):
                 while len(rig.messages("tools/call")) < 2:
                     await anyio.sleep(0.01)
             await kill(rig)
@@ -80,7 +80,7 @@ async def test_killed_in_the_middle_of_a_call_the_caller_hears_how_at_once(tmp_p
         assert "about to work" in message
         assert "Restart 1 of 5 follows" in message
         assert await rig.text("echo", message="on") == "on"
-    assert rig.sink.heard == [*STARTED, *RECOVERED, *REMOVED]
+    assert rig.sink.received == [*STARTED, *RECOVERED, *REMOVED]
 
 
 async def test_twenty_calls_in_flight_all_end_when_the_server_dies(tmp_path: Path) -> None:
@@ -96,13 +96,13 @@ async def test_twenty_calls_in_flight_all_end_when_the_server_dies(tmp_path: Pat
         async with anyio.create_task_group() as tasks:
             for _ in range(20):
                 tasks.start_soon(call)
-            with anyio.fail_after(PATIENCE):
+            with anyio.fail_after(WAIT_S):
                 while len(rig.messages("tools/call")) < 21:
                     await anyio.sleep(0.01)
             await kill(rig)
         assert len(ended) == 20
         assert await rig.text("echo", message="on") == "on"
-    assert rig.sink.heard == [*STARTED, *RECOVERED, *REMOVED]
+    assert rig.sink.received == [*STARTED, *RECOVERED, *REMOVED]
 
 
 async def test_a_crash_loop_is_given_up_even_though_every_start_succeeds(tmp_path: Path) -> None:
@@ -111,11 +111,11 @@ async def test_a_crash_loop_is_given_up_even_though_every_start_succeeds(tmp_pat
         await rig.sink.until(lambda: rig.supervisor.phase is Phase.FAILED)
         assert rig.supervisor.snapshot().last_error is not None
         assert len(rig.sink.pids) == 4
-        assert len(rig.heard_by_server("start")) == 4
+        assert len(rig.received_by_server("start")) == 4
         assert "exited with code 1" in rig.supervisor.snapshot().last_error
     crash = ["process crashed", "reconnecting", "process started", "connected"]
     end = ["process crashed", "failed", "disconnected"]
-    assert rig.sink.heard == [*STARTED, *crash * 3, *end]
+    assert rig.sink.received == [*STARTED, *crash * 3, *end]
 
 
 async def test_a_call_within_the_backoff_does_not_wait_for_it(tmp_path: Path) -> None:
@@ -143,14 +143,14 @@ async def test_a_grandchild_that_holds_stdout_hides_no_crash(tmp_path: Path) -> 
         with pytest.raises(ServerDisconnected, match="SIGKILL"):
             await rig.call("die")
         assert await rig.text("echo", message="on") == "on"
-    assert rig.sink.heard == [*STARTED, *RECOVERED, *REMOVED]
+    assert rig.sink.received == [*STARTED, *RECOVERED, *REMOVED]
 
 
 async def test_a_stubborn_child_is_killed_in_bounded_time(tmp_path: Path) -> None:
     async with backend(rude("stubborn"), tmp_path) as rig:
         await rig.call("echo", message="x")
         (pid,) = rig.sink.pids
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_S):
             await rig.supervisor.stop()
         assert not alive(pid)
         assert rig.sink.losses[0].exit_code == -signal.SIGKILL
@@ -175,7 +175,7 @@ async def test_grandchildren_of_a_server_that_crashed_are_cleared_away(
         spawned = json.loads(await rig.text("spawn", seconds=300, escape=escape))
         grandchild = spawned["pid"] if isinstance(spawned, dict) else spawned
         await kill(rig)
-        await rig.sink.until(lambda: rig.sink.heard.count("connected") == 2)
+        await rig.sink.until(lambda: rig.sink.received.count("connected") == 2)
         assert not alive(grandchild)
 
 
@@ -186,7 +186,7 @@ async def test_a_child_behind_a_shell_goes_with_the_shell(tmp_path: Path) -> Non
         assert environment["pid"] != rig.supervisor.snapshot().pid
         assert environment["pgid"] == rig.supervisor.snapshot().pid
         await kill(rig)
-        await rig.sink.until(lambda: rig.sink.heard.count("connected") == 2)
+        await rig.sink.until(lambda: rig.sink.received.count("connected") == 2)
         assert not alive(environment["pid"])
         second = json.loads(await rig.text("env"))["pid"]
     assert not alive(second)
@@ -210,16 +210,16 @@ async def test_reconnecting_replaces_the_process_and_never_runs_two(tmp_path: Pa
     async with backend(plain(), tmp_path) as rig:
         await rig.call("echo", message="x")
         for _ in range(3):
-            await rig.supervisor.reconnect(within=PATIENCE)
+            await rig.supervisor.reconnect(within=WAIT_S)
             assert len(rig.left_over()) == 1
             assert await rig.text("echo", message="on") == "on"
     again = ["connecting", "process stopped", "process started", "connected"]
-    assert rig.sink.heard == [*STARTED, *again * 3, *REMOVED]
+    assert rig.sink.received == [*STARTED, *again * 3, *REMOVED]
 
 
 async def test_a_call_in_flight_ends_at_once_when_we_leave(tmp_path: Path) -> None:
     async with backend(rude("silent-after-init"), tmp_path) as rig:
-        await rig.supervisor.connection(within=PATIENCE)
+        await rig.supervisor.connection(within=WAIT_S)
         caught: list[BaseException] = []
 
         async def call() -> None:
@@ -230,7 +230,7 @@ async def test_a_call_in_flight_ends_at_once_when_we_leave(tmp_path: Path) -> No
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call)
-            with anyio.fail_after(PATIENCE):
+            with anyio.fail_after(WAIT_S):
                 while not rig.messages("tools/call"):
                     await anyio.sleep(0.01)
             await rig.supervisor.stop()
@@ -249,10 +249,10 @@ async def test_one_that_hangs_delays_nobody(tmp_path: Path) -> None:
 
 async def test_a_lazy_server_is_not_started_before_its_first_use(tmp_path: Path) -> None:
     async with backend(plain(), tmp_path, lazy=True) as rig:
-        await rig.sink.until(lambda: rig.sink.heard == ["idle"])
+        await rig.sink.until(lambda: rig.sink.received == ["idle"])
         assert rig.left_over() == []
         assert await rig.text("echo", message="hello") == "hello"
-    assert rig.sink.heard == ["idle", *STARTED, *REMOVED]
+    assert rig.sink.received == ["idle", *STARTED, *REMOVED]
 
 
 OWNER = """

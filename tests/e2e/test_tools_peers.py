@@ -17,7 +17,7 @@ from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from scripts.peers import PYTHONS, ROOT
-from tests.e2e.client import LEGACY, PATIENCE, Client, Message, Setting, command, proxy
+from tests.e2e.client import LEGACY, WAIT_S, Client, Message, Setting, command, proxy
 from tests.peers import (
     everything,
     fetch,
@@ -61,7 +61,7 @@ async def own_list(argv: Sequence[str], env: Mapping[str, str], count: int) -> l
         argv, stderr=subprocess.DEVNULL, env={**os.environ, **env}
     ) as process:
         try:
-            with anyio.fail_after(PATIENCE):
+            with anyio.fail_after(WAIT_S):
                 return await _converse(process, count)
         finally:
             process.kill()
@@ -206,7 +206,7 @@ async def test_a_thought_is_counted_and_its_drawing_on_stderr_is_kept(tmp_path: 
 
 async def until_logged(client: Client, words: str) -> None:
     """Wait for a line of stderr, which comes on a pipe of its own."""
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(WAIT_S):
         while words not in str(
             (await client.call("get_logs", sources=["stderr"], peek=True)).json["logs"]
         ):
@@ -252,7 +252,7 @@ def test_the_peers_once_installed_need_no_network(tmp_path: Path) -> None:
         text=True,
         cwd=tmp_path,
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **away},
-        timeout=PATIENCE,
+        timeout=WAIT_S,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -7,7 +7,7 @@ import anyio
 
 from tests.e2e.client import Answer
 from tests.faults import processes, promises
-from tests.faults.proxy import PATIENCE, HangError, Pending, Proxy
+from tests.faults.proxy import WAIT_S, HangError, Pending, Proxy
 from tests.faults.steps import Step
 
 __all__ = ["Caller", "word"]
@@ -48,7 +48,7 @@ class Caller:
         task_id = None if answer is None else promises.promoted(answer)
         if task_id is None:
             return answer
-        deadline = anyio.current_time() + PATIENCE
+        deadline = anyio.current_time() + WAIT_S
         while anyio.current_time() < deadline:
             result = await self._proxy.call("get_task_result", task_id=task_id, timeout_ms=2000)
             if result is None or not promises.no_result_yet(result):

@@ -10,7 +10,7 @@ from tests.faults import processes, promises
 from tests.faults.attacks import Attacks
 from tests.faults.backends import BAD, GOOD, ConfigFile, UrlServer, closed_port
 from tests.faults.caller import word
-from tests.faults.proxy import PATIENCE, HangError, Pending, Proxy
+from tests.faults.proxy import WAIT_S, HangError, Pending, Proxy
 from tests.faults.steps import LOUD, Step
 
 __all__ = ["Deeds"]
@@ -298,7 +298,7 @@ class Deeds(Attacks):
     async def until_config_counts(self) -> None:
         """Until the servers of the file are those in use, or somebody has edited it again."""
         edition, wanted = self._config.edition, self._config.late
-        deadline = anyio.current_time() + PATIENCE
+        deadline = anyio.current_time() + WAIT_S
         while self._config.edition == edition:
             in_use = {server["name"] for server in await self.servers()}
             if in_use & set(self._config.NAMES) == wanted:
@@ -311,7 +311,7 @@ class Deeds(Attacks):
         """Until it is told, may have been dropped, or the file is another; then look around."""
         edition, model = self._config.edition, self._proxy.model
         before = (model.events["config_rejected"], model.dropped)
-        deadline = anyio.current_time() + PATIENCE
+        deadline = anyio.current_time() + WAIT_S
         while self._config.edition == edition:
             if (model.events["config_rejected"], model.dropped) != before:
                 break

@@ -1,6 +1,6 @@
 """What must be true of every conversation with the proxy, whatever goes wrong around it.
 
-The model is told what was sent, what was heard and what was seen from outside, in order. It reads
+The model is told what was sent, what was received and what was seen outside, in order. It reads
 no clock and asks nobody, so that a recorded conversation is judged like a living one. At a quiet
 moment everything is settled: then it closes its books and forgets what it no longer needs.
 """
@@ -99,7 +99,7 @@ class Model:
         return f"<Model {sum(self.calls.values())} calls, {len(self.violations)} violations>"
 
     def take(self, step: int, what: str, body: Any) -> None:
-        """One entry of a conversation: `sent`, `noise`, `heard`, `quiet`, `hung_up` or `ended`."""
+        """One entry: `sent`, `noise`, `received`, `quiet`, `hung_up` or `ended`."""
         self._step = step
         getattr(self, f"_take_{what}")(body)
 
@@ -140,7 +140,7 @@ class Model:
 
     # What the proxy says
 
-    def _take_heard(self, line: str) -> None:
+    def _take_received(self, line: str) -> None:
         try:
             message = json.loads(line)
             if "method" in message:

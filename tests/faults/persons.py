@@ -52,7 +52,7 @@ class PersonModel(Model):
         if "method" in message:  # else it is an answer of the person
             super()._take_sent(message)
 
-    def _take_heard(self, line: str) -> None:
+    def _take_received(self, line: str) -> None:
         message = json.loads(line)
         if message.get("method") == "elicitation/create":
             self._put(str(message["id"]), message["params"])
@@ -61,7 +61,7 @@ class PersonModel(Model):
             if str(taken_back) not in self._put_to_person or taken_back in self._taken_back:
                 self.blame("taken back, but never asked", message)
             self._taken_back.add(taken_back)
-        super()._take_heard(line)
+        super()._take_received(line)
 
     def _put(self, question: str, params: Mapping[str, Any]) -> None:
         self._put_to_person.add(question)
@@ -162,7 +162,7 @@ class PersonProxy(Proxy):
     def _take(self, line: str) -> None:
         message = json.loads(line)
         if message.get("method") == "elicitation/create" and self._people is not None:
-            self.note("heard", line)
+            self.note("received", line)
             self._people.start_soon(self._ask_person, message["id"])
         else:
             super()._take(line)

@@ -18,11 +18,11 @@ from tests.faults import processes
 from tests.faults.model import Entry, Message, Model
 from tests.proxy_entry import proxy_command
 
-__all__ = ["PATIENCE", "HangError", "Pending", "Proxy"]
+__all__ = ["WAIT_S", "HangError", "Pending", "Proxy"]
 
 _CHUNK = 1 << 20
 # A hang guard: every answer comes within the client's ceiling, which is far below this.
-PATIENCE = 60.0
+WAIT_S = 60.0
 _STALLED_BYTES = 48 << 10
 
 
@@ -44,7 +44,7 @@ class Pending:
         self.done = anyio.Event()
 
     async def response(self) -> Message | None:
-        with anyio.move_on_after(PATIENCE) as scope:
+        with anyio.move_on_after(WAIT_S) as scope:
             await self.done.wait()
         if scope.cancelled_caught:
             raise HangError(f"no answer to {json.dumps(self.request)[:500]}")
@@ -176,7 +176,7 @@ class Proxy:
 
     async def _write(self, data: bytes) -> None:
         view = memoryview(data)
-        with anyio.move_on_after(PATIENCE) as scope:
+        with anyio.move_on_after(WAIT_S) as scope:
             while view:
                 await anyio.wait_writable(self._in)
                 try:
@@ -223,7 +223,7 @@ class Proxy:
                 continue
 
     def _take(self, line: str) -> None:
-        self.note("heard", line)
+        self.note("received", line)
         try:
             message = json.loads(line)
         except ValueError:
@@ -299,7 +299,7 @@ class Proxy:
         )
 
     async def _exit_code(self) -> int | None:
-        with anyio.move_on_after(PATIENCE):
+        with anyio.move_on_after(WAIT_S):
             while (code := self._process.poll()) is None:
                 await anyio.sleep(0.01)
             return code

@@ -9,7 +9,7 @@ from tests.faults import processes
 from tests.faults.backends import ConfigFile, UrlServer
 from tests.faults.deeds import Deeds
 from tests.faults.promises import more_descriptors
-from tests.faults.proxy import PATIENCE, HangError, Proxy
+from tests.faults.proxy import WAIT_S, HangError, Proxy
 from tests.faults.steps import COMMANDS, LOUD, URLS
 
 __all__ = ["Rest"]
@@ -68,7 +68,7 @@ class Rest:
         # Anew, whatever they are: what they hold then is always the same.
         doubtful = {LOUD, *URLS, *self._deeds.spawned_on}
         self._deeds.spawned_on.clear()
-        deadline = anyio.current_time() + PATIENCE
+        deadline = anyio.current_time() + WAIT_S
         while True:
             for name in sorted(doubtful):
                 await self._proxy.call("reconnect_server", name=name)
@@ -90,7 +90,7 @@ class Rest:
             self._proxy.model.blame("a sound server does not answer", f"{server}: {answer!r}")
 
     async def _let_timers_fire(self) -> None:
-        deadline = anyio.current_time() + PATIENCE
+        deadline = anyio.current_time() + WAIT_S
         while await self._listed("list_timers", "timers"):
             if anyio.current_time() > deadline:
                 raise HangError("a timer does not fire")
@@ -98,7 +98,7 @@ class Rest:
 
     async def _drain(self) -> dict[str, int]:
         """Until nothing is at work or left to be told, and what was closed has gone."""
-        deadline = anyio.current_time() + PATIENCE
+        deadline = anyio.current_time() + WAIT_S
         while True:
             answer = await self._proxy.call("await_activity", timeout_ms=0)
             status = await self._status()
@@ -122,7 +122,7 @@ class Rest:
 
     async def _strays(self) -> list[int]:
         """Processes outside the group of every server in use, and children that nobody buried."""
-        deadline = anyio.current_time() + PATIENCE
+        deadline = anyio.current_time() + WAIT_S
         while True:
             in_use = {server.get("pid") for server in await self._deeds.servers()}
             alive = set(processes.at_home(self._proxy.home)) - {self._proxy.pid}

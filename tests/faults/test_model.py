@@ -67,7 +67,7 @@ def call_of(entries: Entries, name: str, /, **args: Any) -> list[int]:
 def answer_to(entries: Entries, request_id: int) -> int:
     return next(
         at
-        for at in last_stretch(entries, "heard")
+        for at in last_stretch(entries, "received")
         if json.loads(entries[at][2]).get("id") == request_id
     )
 
@@ -82,7 +82,7 @@ def change(entries: Entries, at: int, edit: Callable[[Any], None]) -> None:
 def event_blocks(entries: Entries, kind: str) -> list[tuple[int, Any]]:
     """The answers that tell such an event beside their own content, and the block that does."""
     found: list[tuple[int, Any]] = []
-    for at in last_stretch(entries, "heard"):
+    for at in last_stretch(entries, "received"):
         for block in json.loads(entries[at][2]).get("result", {}).get("content", []):
             text = block.get("text", "")
             if text.startswith(EVENTS) and f'"type":"{kind}"' in text:
@@ -100,7 +100,7 @@ def answered_twice(entries: Entries) -> None:
 
 def answered_again_much_later(entries: Entries) -> None:
     at = answer_to(entries, call_of(entries, "execute_tool", tool="echo")[0])
-    entries.insert(last_stretch(entries, "heard")[-1] + 2, entries[at])
+    entries.insert(last_stretch(entries, "received")[-1] + 2, entries[at])
 
 
 def answer_lost(entries: Entries) -> None:
@@ -122,17 +122,17 @@ def answered_after_cancel(entries: Entries) -> None:
     )
     result = {"content": [{"type": "text", "text": "late"}]}
     late = json.dumps({"jsonrpc": "2.0", "id": cancelled, "result": result})
-    entries.insert(last_stretch(entries, "heard")[-1] + 1, (1, "heard", late))
+    entries.insert(last_stretch(entries, "received")[-1] + 1, (1, "received", late))
 
 
 def nobody_asked(entries: Entries) -> None:
     line = '{"jsonrpc": "2.0", "id": 987654, "result": {}}'
-    entries.insert(last_stretch(entries, "heard")[-1] + 1, (1, "heard", line))
+    entries.insert(last_stretch(entries, "received")[-1] + 1, (1, "received", line))
 
 
 def complaint_about_nothing(entries: Entries) -> None:
     line = '{"jsonrpc": "2.0", "error": {"code": -32700, "message": "Parse error"}}'
-    entries[-1:-1] = [(1, "heard", line)] * 10
+    entries[-1:-1] = [(1, "received", line)] * 10
 
 
 def internal_error(entries: Entries) -> None:
@@ -151,11 +151,11 @@ def event_told_twice(entries: Entries) -> None:
 
 def event_lost(kind: str) -> Plant:
     def lose(entries: Entries) -> None:
-        for at in last_stretch(entries, "heard"):
+        for at in last_stretch(entries, "received"):
             text = entries[at][2]
             told = f'\\"type\\":\\"{kind}\\"'
             if told in text:
-                entries[at] = (1, "heard", text.replace(told, told.replace(kind, "other"), 1))
+                entries[at] = (1, "received", text.replace(told, told.replace(kind, "other"), 1))
                 return
         raise AssertionError(f"no {kind} was recorded")
 

@@ -19,7 +19,7 @@ from typing import Any
 import anyio
 from mcp_types import jsonrpc_message_adapter
 
-from tests.e2e.client import PATIENCE, Answer, Client, Message, Pending, Setting
+from tests.e2e.client import WAIT_S, Answer, Client, Message, Pending, Setting
 from tests.proxy_entry import proxy_command
 
 __all__ = ["MEGABYTE", "Wild", "memory", "peak_memory", "running"]
@@ -53,7 +53,7 @@ class Wild(Client):
     async def send(self, *messages: object) -> None:
         lines = [m if isinstance(m, bytes) else json.dumps(m).encode() + b"\n" for m in messages]
         self.sent.extend(lines)
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_S):
             await super().send(*lines)
 
     def expect(self, data: bytes) -> None:
@@ -206,7 +206,7 @@ async def running(
                 raise
             assert process.stdin is not None
             await process.stdin.aclose()
-            with anyio.fail_after(PATIENCE):
+            with anyio.fail_after(WAIT_S):
                 assert await process.wait() == 0, client.stderr.decode(errors="replace")
     finally:
         sys.setrecursionlimit(usual)

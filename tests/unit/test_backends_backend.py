@@ -644,8 +644,8 @@ def test_a_log_message_is_a_line_whatever_it_holds(
     params: bytes | None, line: tuple[str, str | None, str | None]
 ) -> None:
     text, level, logger = line
-    heard = log_line(None if params is None else Raw(params))
-    assert heard == LogLine(source=LogSource.PROTOCOL, text=text, level=level, logger=logger)
+    received = log_line(None if params is None else Raw(params))
+    assert received == LogLine(source=LogSource.PROTOCOL, text=text, level=level, logger=logger)
 
 
 @both

@@ -27,7 +27,7 @@ from emceepee_stdio.wire.codec import Malformed, Notification, Request, RequestI
 from emceepee_stdio.wire.peer import Peer
 
 WITHIN = 600.0
-PATIENCE = 45.0
+WAIT_S = 45.0
 FAST, READ = 0.2, 1.0  # seconds in which nobody answers, and in which somebody may
 ALWAYS, ONCE = "Yes, and do not ask again", "Yes, this time"
 
@@ -76,7 +76,7 @@ class Wire:
         self.peer = Peer(handler=self.deaf, write=self.lines.append)
         questions = ConsentRequests(ClientRequests(self.peer, clock), clock, tasks, within=WITHIN)
         self.form = form(version="2025-11-25")
-        self.person = ElicitedConsent(questions, self.form, within=PATIENCE)
+        self.person = ElicitedConsent(questions, self.form, within=WAIT_S)
         self.decisions: list[Decision] = []
 
     async def confirm(self, digest: str = "d", *lines: str) -> Decision:
@@ -223,7 +223,7 @@ def test_only_the_two_yes_are_an_agreement(result: object, decision: Decision):
         {"result": {"action": "decline"}},
         {"result": {"action": "cancel"}},
         {"result": {}},
-        {"error": {"code": -32601, "message": "never heard of it"}},
+        {"error": {"code": -32601, "message": "never received of it"}},
     ],
     ids=str,
 )
@@ -257,7 +257,7 @@ def test_a_client_that_answers_with_an_error_or_hangs_up_cannot_ask():
         tasks.start_soon(wire.confirm, "one")
         tasks.start_soon(wire.confirm, "two")
         await wire.read()
-        wire.say(wire.asked()[0]["id"], error={"code": -32601, "message": "never heard of it"})
+        wire.say(wire.asked()[0]["id"], error={"code": -32601, "message": "never received of it"})
         await settle()
         assert wire.decisions == [Decision.CANNOT_ASK]
         wire.peer.close("hung up")
@@ -301,7 +301,7 @@ def test_other_wishes_are_asked_each_for_itself():
 def test_a_person_who_is_slower_than_the_client_is_still_asked_and_heard_late():
     async def main(wire: Wire, _: anyio.abc.TaskGroup) -> None:
         assert await wire.confirm() is Decision.OPEN
-        assert trio.current_time() == PATIENCE
+        assert trio.current_time() == WAIT_S
         assert wire.late == []
         wire.answer(**yes(ONCE))
         await settle()
@@ -370,7 +370,7 @@ def test_a_second_answer_counts_for_nothing():
 def test_a_question_that_nobody_ever_answers_ends_and_is_taken_back():
     async def main(wire: Wire, _: anyio.abc.TaskGroup) -> None:
         assert await wire.confirm() is Decision.OPEN
-        await anyio.sleep(WITHIN - PATIENCE - 1)
+        await anyio.sleep(WITHIN - WAIT_S - 1)
         assert wire.deaf.given_up == []
         await anyio.sleep(1)
         await settle()

@@ -20,7 +20,7 @@ from emceepee_stdio.journal.records import Record
 from emceepee_stdio.journal.rotated_files import Part
 
 NOON = 1_700_000_000.0
-PATIENCE = 60.0
+WAIT_S = 60.0
 
 
 def name(n: int) -> str:
@@ -181,7 +181,7 @@ def test_nothing_is_lost_or_doubled_while_a_writer_rotates_at_the_same_time(
     thread = threading.Thread(target=write)
     thread.start()
     shown: list[str] = []
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + WAIT_S
     while len(shown) < count and time.monotonic() < deadline:
         shown += texts(reader)
     thread.join()

@@ -68,11 +68,11 @@ class Server:
     """The other end of questions: what it was told."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[object, bytes | RpcError]] = []
+        self.received: list[tuple[object, bytes | RpcError]] = []
 
     def question(self, key: object, *, method: str = "elicitation/create") -> Question:
         def deliver(outcome: bytes | RpcError) -> bool:
-            self.heard.append((key, outcome))
+            self.received.append((key, outcome))
             return True
 
         params = Raw(b'{"message":"who?"}')
@@ -347,14 +347,14 @@ def test_who_leaves_a_server_refuses_its_questions_first(around: Around, phase: 
     around.question(RequestKind.ELICITATION)
     around.question(RequestKind.SAMPLING)
     around.change(Phase.CONNECTED, phase)
-    refusals = [outcome for _, outcome in around.server.heard]
+    refusals = [outcome for _, outcome in around.server.received]
     assert [isinstance(refusal, RpcError) for refusal in refusals] == [True, True]
 
 
 def test_a_server_that_is_gone_is_answered_nothing(around: Around):
     around.question(RequestKind.ELICITATION)
     around.change(Phase.CONNECTED, Phase.RECONNECTING, loss=LOSS)
-    assert around.server.heard == []
+    assert around.server.received == []
 
 
 @pytest.mark.parametrize(
@@ -566,7 +566,7 @@ def test_a_question_waits_for_the_client_and_its_answer_goes_back_once(
     assert around.session.questions.answer(asked, b'{"a":1}')
     assert not around.session.questions.answer(asked, b"{}")
     assert not around.session.questions.refuse(asked, "late")
-    assert around.server.heard == [("k", b'{"a":1}')]
+    assert around.server.received == [("k", b'{"a":1}')]
 
 
 def test_a_question_whose_key_is_in_use_is_refused_and_a_closed_one_may_return(around: Around):
@@ -574,7 +574,7 @@ def test_a_question_whose_key_is_in_use_is_refused_and_a_closed_one_may_return(a
     (first,) = around.requests.pending()
     around.told()
     around.take(around.server.question(("p", 1), method="sampling/createMessage"))
-    ((_, refusal),) = around.server.heard
+    ((_, refusal),) = around.server.received
     assert isinstance(refusal, RpcError)
     assert refusal.code == INVALID_REQUEST
     assert "already in use" in refusal.message
@@ -583,7 +583,7 @@ def test_a_question_whose_key_is_in_use_is_refused_and_a_closed_one_may_return(a
     around.take(around.server.question(("p", "1")))
     around.take(around.server.question(("q", 1)))
     assert len(around.requests) == 3
-    assert len(around.server.heard) == 1
+    assert len(around.server.received) == 1
 
     closed = around.requests.respond(
         first.id, RequestStatus.DECLINED, kind=first.kind, now=around.now
@@ -593,7 +593,7 @@ def test_a_question_whose_key_is_in_use_is_refused_and_a_closed_one_may_return(a
     around.take(Withdrawn(("p", 1)))
     around.take(around.server.question(("p", 1)))
     assert len(around.requests) == 3
-    assert len(around.server.heard) == 2
+    assert len(around.server.received) == 2
 
 
 def test_a_question_that_is_taken_back_is_told_once_and_never_answered(around: Around):
@@ -607,7 +607,7 @@ def test_a_question_that_is_taken_back_is_told_once_and_never_answered(around: A
         ("elicitation_expired", {"request_id": gone.id, "reason": "withdrawn"})
     ]
     assert around.requests.pending() == [left]
-    assert around.server.heard == []
+    assert around.server.received == []
 
 
 def test_taking_back_what_was_answered_is_nothing(around: Around):
@@ -618,14 +618,14 @@ def test_taking_back_what_was_answered_is_nothing(around: Around):
     around.told()
     around.take(Withdrawn(("p", 1)))
     assert around.told() == []
-    assert len(around.server.heard) == 1
+    assert len(around.server.received) == 1
 
 
 def test_more_questions_than_anybody_could_answer_are_refused(tmp_path: Path):
     around = Around(tmp_path, fixed={"pending_requests": 2})
     for number, server in enumerate(["s", "other", "other"]):
         around.take(around.server.question(number), server=server)
-    ((key, refusal),) = around.server.heard
+    ((key, refusal),) = around.server.received
     assert (key, len(around.requests)) == (2, 2)
     assert isinstance(refusal, RpcError)
     assert refusal.code == INVALID_REQUEST

@@ -21,7 +21,7 @@ from emceepee_stdio.wire.process import StopTimes
 
 # The file is looked at in a thread, which virtual time does not wait for.
 EVERY = 0.001
-PATIENCE = 20.0
+WAIT_S = 20.0
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ class Looked(Source):
     async def again(self, times: int = 3) -> None:
         """Wait until it was looked at so often from now on."""
         enough = self.looks + times
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(WAIT_S):
             while self.looks < enough:
                 await self._looked.wait()
 

@@ -79,12 +79,12 @@ class Heard:
 
 
 class Side:
-    """One peer, what it heard, and what it wrote."""
+    """One peer, what it received, and what it wrote."""
 
     def __init__(self, **options: Any) -> None:
-        self.heard = Heard()
+        self.received = Heard()
         self.lines: list[bytes] = []
-        self.peer = Peer(handler=self.heard, write=self.lines.append, **options)
+        self.peer = Peer(handler=self.received, write=self.lines.append, **options)
 
     def expect(
         self,
@@ -117,11 +117,11 @@ class Side:
         return messages
 
     def told(self) -> list[Any]:
-        told, self.heard.everything = self.heard.everything, []
+        told, self.received.everything = self.received.everything, []
         return told
 
     def given_up(self) -> list[tuple[RequestId, str, str]]:
-        given_up, self.heard.given_up = self.heard.given_up, []
+        given_up, self.received.given_up = self.received.given_up, []
         return given_up
 
 
@@ -353,8 +353,13 @@ def test_a_request_comes_with_the_request_of_ours_that_it_belongs_to(side: Side)
     side.ask()
     for origin in (None, 1, 2, 99):
         side.peer.take(json.dumps(asked("q")).encode(), origin)
-    assert side.heard.origins == [None, 1, 2, 99]
-    assert [side.peer.call_of(origin) for origin in side.heard.origins] == [None, call, None, None]
+    assert side.received.origins == [None, 1, 2, 99]
+    assert [side.peer.call_of(origin) for origin in side.received.origins] == [
+        None,
+        call,
+        None,
+        None,
+    ]
     side.hear(answered(1))
     assert side.peer.call_of(1) is None
 
@@ -362,7 +367,7 @@ def test_a_request_comes_with_the_request_of_ours_that_it_belongs_to(side: Side)
 def test_what_comes_in_bytes_belongs_to_no_request(side: Side):
     side.ask()
     side.hear(asked("q"))
-    assert side.heard.origins == [None]
+    assert side.received.origins == [None]
 
 
 def test_a_request_that_cannot_be_handled_is_told_and_the_next_are_read(side: Side):
@@ -370,7 +375,7 @@ def test_a_request_that_cannot_be_handled_is_told_and_the_next_are_read(side: Si
         if what in (Request(1, "m"), Notification("n")):
             raise ZeroDivisionError
 
-    side.heard.then = fail
+    side.received.then = fail
     side.peer.feed(
         b"".join(json.dumps(m).encode() + b"\n" for m in (asked(1), told("n"), asked(2)))
     )
@@ -516,12 +521,12 @@ def test_a_callback_of_the_end_may_ask_again_and_is_told_at_once(side: Side):
 
 
 def test_what_follows_a_close_in_the_same_bytes_is_not_dispatched(side: Side):
-    side.heard.then = lambda _: side.peer.close("enough")
+    side.received.then = lambda _: side.peer.close("enough")
     lines = [asked(1), told("n"), answered(5), asked(2)]
     side.peer.feed(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
     assert side.told() == [Request(1, "m")]
     side = Side()
-    side.heard.then = lambda _: side.peer.close("enough")
+    side.received.then = lambda _: side.peer.close("enough")
     side.hear([asked(1), asked(2)])
     assert side.told() == [Request(1, "m")]
 
@@ -609,8 +614,8 @@ class End(Side):
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()
-        self.peer = Peer(handler=self.heard, write=self._put, max_line=2_000, strict=True)
-        self.heard.then = self._on_heard
+        self.peer = Peer(handler=self.received, write=self._put, max_line=2_000, strict=True)
+        self.received.then = self._on_received
         self.wire = bytearray()
         self.clock = clock
         self.ends: dict[RequestId, list[Outcome]] = {}
@@ -624,7 +629,7 @@ class End(Side):
     def _put(self, data: bytes) -> None:
         self.wire += data
 
-    def _on_heard(self, what: Any) -> None:
+    def _on_received(self, what: Any) -> None:
         if isinstance(what, Request):
             if what.id in self.open or len(self.open) >= MOST_OPEN:
                 self.peer.answer(what.id, RpcError(INVALID_REQUEST, "in use, or too many"))
@@ -710,7 +715,7 @@ class TwoPeers(RuleBasedStateMachine):
         request_id = list(end.ends)[pick % len(end.ends)]
         waiting = not end.ends[request_id] and request_id not in end.cancelled
         assert end.peer.cancel(request_id, "r") == waiting
-        assert len(end.heard.given_up) == waiting
+        assert len(end.received.given_up) == waiting
         end.tell_given_up()
         if waiting:
             end.cancelled.add(request_id)

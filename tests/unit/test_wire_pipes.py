@@ -357,17 +357,17 @@ def test_a_reader_that_is_closed_calls_nobody():
 def test_a_reader_may_be_closed_from_its_own_callback():
     async def main() -> None:
         read, write = os.pipe()
-        heard: list[bytes] = []
+        received: list[bytes] = []
 
         def on_data(data: bytes) -> None:
-            heard.append(data)
+            received.append(data)
             reader.close()
 
-        reader = open_reader(read, on_data=on_data, on_end=lambda: heard.append(b"end"))
+        reader = open_reader(read, on_data=on_data, on_end=lambda: received.append(b"end"))
         os.write(write, b"one")
-        await until(lambda: bool(heard))
+        await until(lambda: bool(received))
         await settle()
-        assert heard == [b"one"]
+        assert received == [b"one"]
         os.close(write)
 
     with descriptors():

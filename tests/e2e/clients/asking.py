@@ -52,7 +52,7 @@ async def main() -> None:
     else:
         async with mcp.Client(command, mode=wanted["mode"], elicitation_callback=elicit) as client:
             await run(client.call_tool)
-    facts["complaints"] = listener.heard
+    facts["complaints"] = listener.received
     report(facts)
 
 

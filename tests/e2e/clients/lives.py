@@ -30,6 +30,6 @@ def check_gone(tmp_path: Path, *servers: str, proxies: int = 1) -> None:
 
 
 def _started(tmp_path: Path, server: str) -> list[int]:
-    heard = tmp_path / f"heard-{server}.jsonl"
-    lines = heard.read_text().splitlines() if heard.exists() else []
+    received = tmp_path / f"received-{server}.jsonl"
+    lines = received.read_text().splitlines() if received.exists() else []
     return [line["pid"] for line in map(json.loads, lines) if line["event"] == "start"]

@@ -59,7 +59,7 @@ async def main() -> None:
             await session.read_resource("emceepee://nothing")
         except McpError as error:
             facts["not_found"] = [error.error.code, error.error.message]
-    facts["complaints"] = listener.heard + strange
+    facts["complaints"] = listener.received + strange
     report(facts)
 
 

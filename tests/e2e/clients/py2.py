@@ -55,7 +55,7 @@ async def main() -> None:
             await client.read_resource("emceepee://nothing")
         except MCPError as error:
             facts["not_found"] = [error.error.code, error.error.message]
-    facts["complaints"] = listener.heard + strange
+    facts["complaints"] = listener.received + strange
     report(facts)
 
 

@@ -15,7 +15,7 @@ from tests.e2e.harness import alive
 from tests.e2e.official_schema import Judge
 from tests.proxy_entry import proxy_command
 
-PATIENCE = 60.0
+WAIT_S = 60.0
 ROOT = Path(__file__).resolve().parents[3]
 PROXY = tuple(proxy_command())
 
@@ -36,7 +36,7 @@ Message = dict[str, Any]
 
 def entry(argv: Sequence[str], tmp_path: Path, name: str, **fields: Any) -> Message:
     """A server as the configuration has it, which writes down what it hears."""
-    env = {"FIXTURE_LOG": str(tmp_path / f"heard-{name}.jsonl")}
+    env = {"FIXTURE_LOG": str(tmp_path / f"received-{name}.jsonl")}
     return {"command": argv[0], "args": list(argv[1:]), "env": env, **fields}
 
 
@@ -61,7 +61,7 @@ def surroundings(
 
 def until(condition: Callable[[], object], what: str = "it") -> None:
     """Look again until it is so; only files and processes, which cannot tell, are waited for so."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
         time.sleep(0.005)
@@ -153,7 +153,7 @@ class Proxy:
         return {server["name"]: server["phase"] for server in servers}
 
     def read_until(self, condition: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + WAIT_S
         while not condition():
             assert not self.over, f"it ended before {what}; stderr: {self.errors()}"
             left = deadline - time.monotonic()
@@ -181,15 +181,15 @@ class Proxy:
     def errors(self) -> str:
         return self._errors.read_text(errors="replace")
 
-    def heard(self, server: str, event: str = "received") -> list[Message]:
+    def received(self, server: str, event: str = "received") -> list[Message]:
         """What a fixture server wrote down."""
-        path = self.tmp_path / f"heard-{server}.jsonl"
+        path = self.tmp_path / f"received-{server}.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         return [line for line in map(json.loads, lines) if line["event"] == event]
 
     def messages(self, server: str, method: str) -> list[Message]:
-        heard = [line["message"] for line in self.heard(server)]
-        return [message for message in heard if message.get("method") == method]
+        received = [line["message"] for line in self.received(server)]
+        return [message for message in received if message.get("method") == method]
 
     def journal(self) -> list[Message]:
         """Every line of the journal; whole lines only is itself a part of the promise."""
@@ -240,7 +240,7 @@ class Proxy:
         """Its exit code; what it says meanwhile is read."""
         if self.process.stdout is not None and not self.process.stdout.closed:
             self.read_to_the_end()
-        return self.process.wait(PATIENCE)
+        return self.process.wait(WAIT_S)
 
     def clear_away(self) -> None:
         """Whatever a failed test left."""

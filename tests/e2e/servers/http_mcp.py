@@ -134,11 +134,11 @@ class McpServer:
         return self.http.url
 
     def messages(self, method: str | None = None) -> list[Message]:
-        posted = [e.message for e in self.http.heard if e.method == "POST"]
+        posted = [e.message for e in self.http.received if e.method == "POST"]
         return [m for m in posted if method is None or m.get("method") == method]
 
     def exchanges(self, http_method: str = "POST", method: str | None = None) -> list[Exchange]:
-        found = [e for e in self.http.heard if e.method == http_method]
+        found = [e for e in self.http.received if e.method == http_method]
         return [e for e in found if method is None or e.message.get("method") == method]
 
     def only_session(self) -> Session:

@@ -98,7 +98,7 @@ class HttpServer:
         self.handler = handler
         self.tls = tls
         self.port = 0
-        self.heard: list[Exchange] = []
+        self.received: list[Exchange] = []
         self.connections: set[asyncio.StreamWriter] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -139,7 +139,7 @@ class HttpServer:
         self.connections.add(writer)
         try:
             while exchange := await read_request(reader, writer):
-                self.heard.append(exchange)
+                self.received.append(exchange)
                 await self.handler(exchange)
         except (ConnectionError, asyncio.CancelledError, asyncio.IncompleteReadError):
             pass

@@ -105,13 +105,13 @@ class Client:
             return queue.get_nowait()
         if self.is_gone:
             return None
-        heard = asyncio.ensure_future(queue.get())
-        await asyncio.wait([heard, self.gone()], return_when=asyncio.FIRST_COMPLETED)
-        if not heard.done() and not self.is_gone:
-            await heard
-        if heard.done():
-            return heard.result()
-        heard.cancel()
+        received = asyncio.ensure_future(queue.get())
+        await asyncio.wait([received, self.gone()], return_when=asyncio.FIRST_COMPLETED)
+        if not received.done() and not self.is_gone:
+            await received
+        if received.done():
+            return received.result()
+        received.cancel()
         return None
 
 

@@ -313,7 +313,7 @@ def ask_and_withdraw(call: Call) -> Message:
 
 @tool()
 def ask_oddly(call: Call) -> Message:
-    """Ask something that no client has heard of."""
+    """Ask something that no client has received of."""
     return text(json.dumps(call.ask_all({"odd": {"method": "odd/question"}})))
 
 

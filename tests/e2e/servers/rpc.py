@@ -1,4 +1,4 @@
-"""What the raw fixture servers share: JSON-RPC lines on fd 0 and 1, and the log of what was heard.
+"""What the raw fixture servers share: JSON-RPC lines on fd 0 and 1, and a log of all that came.
 
 Every frame is written whole under one lock. With FIXTURE_LOG set, each line of that file is one
 JSON object with `event` and `pid`: `start`, `received` (with `message`, and `line` as it came),
@@ -109,11 +109,11 @@ def messages() -> Iterator[Message]:
     record("start")
     for line in sys.stdin.buffer:
         try:
-            heard = json.loads(line)
+            received = json.loads(line)
         except ValueError:
             record("unreadable", line=line.decode(errors="replace"))
             continue
-        for message in heard if isinstance(heard, list) else [heard]:
+        for message in received if isinstance(received, list) else [received]:
             record("received", message=message, line=line.decode(errors="replace"))
             yield message
     record("eof")
