@@ -207,7 +207,7 @@ class Backend(Sender):
         connection = self._supervisor.current
         if connection is not None and connection.is_modern:
             params, stream = without_stream(params)
-            if stream is not None and not self.subscriptions.hears(stream):
+            if stream is not None and not self.subscriptions.takes(stream):
                 return None
         for kind in LIST_CHANGED.get(method, ()):
             self.lists.drop(kind)

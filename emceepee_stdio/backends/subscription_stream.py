@@ -120,8 +120,8 @@ class SubscriptionStream:
         stream.mark = None if isinstance(mark, str) and len(mark) > _MARK_CHARS else mark
         self._connection.wakeup.wake()
 
-    def hears(self, mark: Mark) -> bool:
-        """False for a stream that has ended, whose last messages may come late."""
+    def takes(self, mark: Mark) -> bool:
+        """Count what it tells; False for a stream that has ended, whose last messages come late."""
         if self._stream is not None and mark == self._stream.mark:
             self._stream.told += 1
         return mark not in self._ended_marks

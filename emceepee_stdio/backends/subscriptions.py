@@ -67,8 +67,8 @@ class Subscriptions:
         """Whether the connection will say when that list changes."""
         return self._stream is None or self._stream.granted.get(_TELLS[kind]) is True
 
-    def hears(self, mark: Mark) -> bool:
-        return self._stream is None or self._stream.hears(mark)
+    def takes(self, mark: Mark) -> bool:
+        return self._stream is None or self._stream.takes(mark)
 
     def acknowledged(self, params: Raw | None) -> None:
         if self._stream is not None:

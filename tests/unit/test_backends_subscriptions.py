@@ -229,7 +229,7 @@ async def test_the_late_words_of_a_stream_that_has_ended_are_not_heard() -> None
     async with desk.connected() as connection:
         await desk.stream.wait_until_answered()
         await desk.add("a", connection)
-        assert [desk.subscriptions.hears(mark) for mark in (1, 2)] == [False, True]
+        assert [desk.subscriptions.takes(mark) for mark in (1, 2)] == [False, True]
 
 
 async def test_a_server_that_ends_every_stream_is_not_remembered_for_all_of_them() -> None:
@@ -240,7 +240,7 @@ async def test_a_server_that_ends_every_stream_is_not_remembered_for_all_of_them
             desk.server.end_all()
         await anyio.sleep(100)
         assert len(desk.server.listens) == 151
-        assert [desk.subscriptions.hears(mark) for mark in (1, 50, 51, 150, 151)] == [
+        assert [desk.subscriptions.takes(mark) for mark in (1, 50, 51, 150, 151)] == [
             *(True, True, False, False, True)
         ]
 
@@ -259,7 +259,7 @@ async def test_a_mark_that_is_no_id_of_ours_is_not_kept() -> None:
         desk.server.end_all()
         await anyio.sleep(100)
         assert desk.subscriptions.tells_changes(Kind.TOOLS)
-        assert desk.subscriptions.hears(long)
+        assert desk.subscriptions.takes(long)
 
 
 async def test_wishes_at_the_same_time_are_all_granted() -> None:
@@ -321,7 +321,7 @@ async def test_a_refused_wish_leaves_the_stream_as_it_was() -> None:
         await desk.stream.wait_until_answered()
         assert list(desk.server.open) == [1]
         assert desk.subscriptions.tells_changes(Kind.TOOLS)
-        assert desk.subscriptions.hears(1)
+        assert desk.subscriptions.takes(1)
 
 
 async def test_a_failure_on_the_way_is_told_as_it_was() -> None:
@@ -459,7 +459,7 @@ async def test_an_odd_acknowledgement_grants_nothing(said: bytes | None) -> None
         desk.subscriptions.acknowledged(None if said is None else Raw(said))
         await desk.stream.wait_until_answered()
         assert not desk.subscriptions.tells_changes(Kind.TOOLS)
-        assert desk.subscriptions.hears(1)
+        assert desk.subscriptions.takes(1)
 
 
 async def test_an_acknowledgement_that_nobody_waits_for_changes_nothing() -> None:

@@ -60,7 +60,7 @@ class HttpConnection(HttpConversation):
 
     async def _post(self, line: bytes, request_id: RequestId, request: OutgoingRequest) -> None:
         async with self._carrier.post(line, self._headers(request)) as answer:
-            self._heard(request_id)
+            self._has_status(request_id)
             if answer.status >= HTTPStatus.BAD_REQUEST:
                 await self._refused(answer, request_id)
             elif answer.status in (HTTPStatus.ACCEPTED, HTTPStatus.NO_CONTENT):
@@ -189,7 +189,7 @@ class HttpConnection(HttpConversation):
             try:
                 if error := await self._failure_in(self._probe):
                     fact = f"{self._name} cannot be reached any more. {error.fact}"
-                    await self.end_when_heard(fact)
+                    await self.end_when_statuses_are_known(fact)
             finally:
                 self._probing.set()
                 self._probing = None

@@ -74,7 +74,7 @@ class HttpConversation(Connection):
         self._header_maps = header_maps
         self._session_id: str | None = None
         self._posts: dict[RequestId, anyio.CancelScope] = {}
-        self._unheard: set[RequestId] = set()  # posted, and no status so far
+        self._without_status: set[RequestId] = set()  # posted, and no status so far
         self._is_ending = False
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0  # of those on their way, too
@@ -122,11 +122,11 @@ class HttpConversation(Connection):
         """The connection is lost: everything in flight ends with it."""
         self.lose(Loss(fact=fact, restarted=restarted))
 
-    async def end_when_heard(self, fact: str, *, restarted: bool = False) -> None:
+    async def end_when_statuses_are_known(self, fact: str, *, restarted: bool = False) -> None:
         """The connection is lost, as soon as it is known which requests were not taken."""
         self._is_ending = True
         with anyio.move_on_after(_LAST_STATUS_S):
-            await self.wakeup.wait_for(lambda: not self._unheard or self.loss is not None)
+            await self.wakeup.wait_for(lambda: not self._without_status or self.loss is not None)
         self.end(fact, restarted=restarted)
 
     # Tasks
@@ -155,7 +155,7 @@ class HttpConversation(Connection):
     def _transmit(self, line: bytes, request_id: RequestId, request: OutgoingRequest) -> None:
         # The scope exists before the task runs: it may be taken back before that.
         scope = self._posts[request_id] = anyio.CancelScope()
-        self._unheard.add(request_id)
+        self._without_status.add(request_id)
         self._tasks.start_soon(self._exchange, line, request_id, request, scope)
 
     def _write(self, data: bytes) -> None:
@@ -244,20 +244,20 @@ class HttpConversation(Connection):
             if error is not None:
                 if isinstance(error, Unreachable):
                     self._untaken.add(request_id)
-                self._heard(request_id)
+                self._has_status(request_id)
                 self._end_for_sign_in(error, request_id)
                 await self._see_if_alive(error)
                 if request_id in self._untaken:
                     error = NotTaken(error.fact, hint=error.next_step)
                 self._peer.give_up(request_id, error)
                 self._untaken.discard(request_id)
-        self._heard(request_id)
+        self._has_status(request_id)
         if self._posts.get(request_id) is scope:
             del self._posts[request_id]
 
-    def _heard(self, request_id: RequestId) -> None:
+    def _has_status(self, request_id: RequestId) -> None:
         """There is a status, or there will be none."""
-        self._unheard.discard(request_id)
+        self._without_status.discard(request_id)
         if self._is_ending:
             self.wakeup.wake()
 
@@ -321,7 +321,9 @@ class HttpConversation(Connection):
         return forgotten
 
     async def _forget(self) -> None:
-        await self.end_when_heard(f"{self._name} has forgotten the session.", restarted=True)
+        await self.end_when_statuses_are_known(
+            f"{self._name} has forgotten the session.", restarted=True
+        )
 
     def _failed(self, error: ProxyError) -> None:
         self.end(f"{self._name} was lost: {error.fact}")
