@@ -38,7 +38,7 @@ def programs() -> Path:
     return directory
 
 
-def wish(*options: str, name: str = "new", **fields: Any) -> Message:
+def proposal(*options: str, name: str = "new", **fields: Any) -> Message:
     """A server that a model wants to add."""
     return {"name": name, "command": "plain", "args": list(options), **fields}
 

@@ -512,8 +512,8 @@ async def test_a_url_on_this_machine_is_added_by_the_real_proxy_without_a_word(
 @pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"])
 def test_a_url_that_needs_a_word_is_put_to_the_person(tmp_path: Path, *, modern: bool) -> None:
     with host(tmp_path, modern=modern) as client:
-        wished = {"name": "s", "url": "http://10.0.0.1:9/mcp", "headers": {"X-Token": "hunter2"}}
-        message = client.asked_for(client.start("add_server", **wished))
+        proposed = {"name": "s", "url": "http://10.0.0.1:9/mcp", "headers": {"X-Token": "hunter2"}}
+        message = client.asked_for(client.start("add_server", **proposed))
         assert message.split("\n") == [
             "http://10.0.0.1:9/mcp",
             "The address leads to a private network.",

@@ -10,7 +10,7 @@ import pytest
 from emceepee_stdio.trust.store import Pending, TrustStore
 from tests.e2e.cli_harness import Home, Ran
 from tests.e2e.clients.raw import ROOT
-from tests.e2e.hosts import Host, host, wish
+from tests.e2e.hosts import Host, host, proposal
 from tests.peers import plain
 
 AT = "2026-01-01T00:00:00.000Z"
@@ -32,9 +32,9 @@ def put(tmp_path: Path, text: str = "Server: s\nCommand: run it", name: str = "s
     return pending.id
 
 
-def ask(client: Host, **wished: Any) -> str:
+def ask(client: Host, **proposed: Any) -> str:
     """Have a server put aside; the id under which it waits."""
-    said = client.use("add_server", **wished)
+    said = client.use("add_server", **proposed)
     assert "[needs_approval]" in said.text
     return said.text.partition("emceepee approve ")[2][:8]
 
@@ -52,30 +52,30 @@ async def in_pipe(tmp_path: Path, *arguments: str, stdin: bytes = b"") -> Ran:
 
 def test_a_yes_at_a_terminal_lets_the_server_in_without_a_restart(tmp_path: Path) -> None:
     with host(tmp_path, mode="ask", elicits=False) as client:
-        waiting = ask(client, **wish(env={"TOKEN": "hunter2-and-more"}))
+        waiting = ask(client, **proposal(env={"TOKEN": "hunter2-and-more"}))
         code, words = at_terminal(tmp_path, waiting, answer="y\n")
         assert code == 0
         assert "Server: new" in words
         assert "Variables: TOKEN" in words
         assert "hunter2" not in words
         assert "Allowed. The model can try again now." in words
-        said = client.use("add_server", **wish(env={"TOKEN": "hunter2-and-more"}))
+        said = client.use("add_server", **proposal(env={"TOKEN": "hunter2-and-more"}))
         assert said.json["phase"] == "connected"
         assert client.servers()["new"]["admitted"] == "known to a person"
-        other = {**wish("--paged"), "name": "other"}
+        other = {**proposal("--paged"), "name": "other"}
         assert ask(client, **other) != waiting, "anything else still needs a word"
 
 
 @pytest.mark.parametrize("answer", ["n\n", "\n", "no\n"])
 def test_a_no_lets_nothing_in_and_nothing_waits_any_more(tmp_path: Path, answer: str) -> None:
     with host(tmp_path, mode="ask", elicits=False) as client:
-        waiting = ask(client, **wish())
+        waiting = ask(client, **proposal())
         code, words = at_terminal(tmp_path, waiting, answer=answer)
         assert code == 1
         assert "Refused, and forgotten." in words
         assert store(tmp_path).waiting() == []
         assert store(tmp_path).granted() == []
-        assert ask(client, **wish()) == waiting
+        assert ask(client, **proposal()) == waiting
 
 
 @pytest.mark.parametrize("key", ["\x03", "\x04"], ids=["Ctrl-C", "Ctrl-D"])
@@ -200,7 +200,7 @@ async def test_what_waits_and_what_was_granted_is_listed(tmp_path: Path) -> None
 SECRETS = ["sk-live-quiet-river", "amber-lantern-52"]
 
 
-def secret_wishes() -> list[dict[str, Any]]:
+def secret_proposals() -> list[dict[str, Any]]:
     argv = [*plain()[1:], "--api-key", SECRETS[0]]
     return [
         {"name": "cmd", "command": plain()[0], "args": argv},
@@ -214,7 +214,7 @@ def leaks(*texts: str) -> list[str]:
 
 async def test_no_secret_of_what_waits_is_in_a_file_or_in_a_pipe(tmp_path: Path) -> None:
     with host(tmp_path, mode="ask", elicits=False) as client:
-        waiting = [ask(client, **wished) for wished in secret_wishes()]
+        waiting = [ask(client, **proposed) for proposed in secret_proposals()]
     for path in (tmp_path / "state").iterdir():
         assert leaks(path.read_bytes().decode(errors="replace")) == []
     for arguments in ([], ["--json"], *([one] for one in waiting)):
@@ -226,8 +226,8 @@ async def test_no_secret_of_what_waits_is_in_a_file_or_in_a_pipe(tmp_path: Path)
 
 def test_a_person_sees_the_secrets_of_what_waits_when_they_ask_for_them(tmp_path: Path) -> None:
     with host(tmp_path, mode="ask", elicits=False) as client:
-        for wished, secret in zip(secret_wishes(), SECRETS, strict=True):
-            waiting = ask(client, **wished)
+        for proposed, secret in zip(secret_proposals(), SECRETS, strict=True):
+            waiting = ask(client, **proposed)
             with person(tmp_path).screen("approve", waiting, columns=2000, color=False) as screen:
                 screen.until_said("Do you allow this?")
                 assert "--show-secrets shows them" in screen.words
@@ -259,12 +259,12 @@ async def test_what_does_not_wait_cannot_be_answered(tmp_path: Path) -> None:
 
 async def test_an_agreement_that_is_taken_back_is_asked_again(tmp_path: Path) -> None:
     with host(tmp_path) as client:
-        assert not client.decide("accept", **wish()).is_error
+        assert not client.decide("accept", **proposal()).is_error
     (granted,) = store(tmp_path).granted()
     ran = (await in_pipe(tmp_path, "--revoke", granted.id)).well()
     assert "new needs your word again." in ran.out
     with host(tmp_path) as client:
-        client.start("add_server", **wish())
+        client.start("add_server", **proposal())
         client.question()
 
 

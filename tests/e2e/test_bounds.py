@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.clients.raw import until
-from tests.e2e.hosts import Host, host, wish
+from tests.e2e.hosts import Host, host, proposal
 from tests.peers import plain
 
 SCRIPT = """
@@ -191,8 +191,8 @@ def test_a_line_of_the_client_over_the_bound_is_refused_and_the_next_one_works(
 
 def test_a_model_that_asks_for_everything_cannot_bury_the_person(tmp_path: Path) -> None:
     with host(tmp_path) as client:
-        wishes = [wish("--ttl", str(i), name=f"s{i}") for i in range(15)]
-        requests = [client.start("add_server", **wished) for wished in wishes]
+        proposals = [proposal("--ttl", str(i), name=f"s{i}") for i in range(15)]
+        requests = [client.start("add_server", **proposed) for proposed in proposals]
 
         def answered() -> list[int]:
             return [request for request in requests if client.answers(request)]

@@ -379,15 +379,15 @@ async def test_what_a_person_wrote_into_the_file_counts_as_agreed_to_as_long_as_
     made = setting(tmp_path, it=server())
     made.more["policy"] = {"mode": "ask"}
     argv = plain("--era", "legacy", "--ttl", "7")
-    wish: dict[str, Any] = {"command": argv[0], "args": argv[1:]}
+    proposal: dict[str, Any] = {"command": argv[0], "args": argv[1:]}
     async with proxy(made) as client:
         await client.connected("it")
-        answer = await client.call("add_server", name="before", **wish)
+        answer = await client.call("add_server", name="before", **proposal)
         assert "[needs_approval]" in answer.text
         await settled(client, made, it=server(), written=server("--ttl", "7"))
-        assert not (await client.call("add_server", name="while", **wish)).is_error
+        assert not (await client.call("add_server", name="while", **proposal)).is_error
         await settled(client, made, it=server())
-        answer = await client.call("add_server", name="after", **wish)
+        answer = await client.call("add_server", name="after", **proposal)
         assert "[needs_approval]" in answer.text
 
 

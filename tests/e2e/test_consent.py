@@ -6,25 +6,25 @@ from typing import Any
 import pytest
 
 from emceepee_stdio.trust.store import TrustStore
-from tests.e2e.hosts import ALWAYS, NO, ONCE, Host, host, wish
+from tests.e2e.hosts import ALWAYS, NO, ONCE, Host, host, proposal
 
 both_eras = pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"])
 ANY_TIME_IS_FAST = {"automatic_answer_s": 1e6}
 
 
-def asked(client: Host, **wished: Any) -> tuple[int, dict[str, Any], str | None]:
+def asked(client: Host, **proposed: Any) -> tuple[int, dict[str, Any], str | None]:
     """The call, the elicitation that it raised, and the state that its answer has to carry."""
-    call = client.start("add_server", **wished)
+    call = client.start("add_server", **proposed)
     if not client.modern:
         return call, client.question(len(client.questions))["params"], None
     said = client.said_to(call)
     return call, said.result["inputRequests"]["approval"]["params"], said.result["requestState"]
 
 
-def answered(client: Host, answer: dict[str, Any], **wished: Any) -> Any:
-    call, _, state = asked(client, **wished)
+def answered(client: Host, answer: dict[str, Any], **proposed: Any) -> Any:
+    call, _, state = asked(client, **proposed)
     if client.modern:
-        return client.use("add_server", replies={"approval": answer}, state=state, **wished)
+        return client.use("add_server", replies={"approval": answer}, state=state, **proposed)
     client.send({"id": client.questions[-1]["id"], "result": answer})
     return client.said_to(call)
 
@@ -46,12 +46,12 @@ def test_a_no_in_a_host_that_accepts_with_every_choice_starts_nothing(
     tmp_path: Path, *, modern: bool
 ) -> None:
     mark = tmp_path / "started"
-    wished = {"name": "new", "command": "sh", "args": ["-c", "touch started"]}
+    proposed = {"name": "new", "command": "sh", "args": ["-c", "touch started"]}
     with host(tmp_path, client="codex-mcp-client", modern=modern, version="2025-06-18") as client:
-        call, question, state = asked(client, **wished)
+        call, question, state = asked(client, **proposed)
         answer = choose_no_as_codex_does(question["requestedSchema"])
         if modern:
-            said = client.use("add_server", replies={"approval": answer}, state=state, **wished)
+            said = client.use("add_server", replies={"approval": answer}, state=state, **proposed)
         else:
             client.send({"id": client.questions[-1]["id"], "result": answer})
             said = client.said_to(call)
@@ -65,8 +65,8 @@ def test_the_question_is_one_choice_and_shows_the_command_and_the_warning_first(
     tmp_path: Path, *, modern: bool
 ) -> None:
     with host(tmp_path, client="claude-code", modern=modern) as client:
-        wished = {"name": "new", "command": "sh", "args": ["-c", "exit 1"], "env": {"TOKEN": "x"}}
-        _, question, _ = asked(client, **wished)
+        proposed = {"name": "new", "command": "sh", "args": ["-c", "exit 1"], "env": {"TOKEN": "x"}}
+        _, question, _ = asked(client, **proposed)
         assert question["message"].split("\n") == [
             "sh -c 'exit 1'",
             "It is a shell: it can do anything that its arguments say.",
@@ -84,12 +84,12 @@ def test_a_client_that_does_not_know_titled_choices_gets_them_as_values_and_name
     tmp_path: Path,
 ) -> None:
     with host(tmp_path, version="2025-06-18") as client:
-        _, question, _ = asked(client, **wish())
+        _, question, _ = asked(client, **proposal())
         field = question["requestedSchema"]["properties"]["decision"]
         assert "oneOf" not in field
         assert field["enum"] == field["enumNames"] == [NO, ONCE, ALWAYS]
         assert not answered(
-            client, {"action": "accept", "content": {"decision": ONCE}}, **wish("--paged")
+            client, {"action": "accept", "content": {"decision": ONCE}}, **proposal("--paged")
         ).is_error
 
 
@@ -97,9 +97,9 @@ def test_a_client_that_does_not_know_titled_choices_gets_them_as_values_and_name
 def test_what_does_not_fit_into_a_line_is_not_asked_and_the_model_is_told_where_it_waits(
     tmp_path: Path, length: int
 ) -> None:
-    wished = wish("x" * (length - len("plain ")))
+    proposed = proposal("x" * (length - len("plain ")))
     with host(tmp_path) as client:
-        call = client.start("add_server", **wished)
+        call = client.start("add_server", **proposed)
         if length < 110:
             client.reply(client.question(), "accept", NO)
             assert "the person refused" in client.said_to(call).text
@@ -130,10 +130,10 @@ NO_YES: list[Any] = [
 def test_nothing_but_one_of_the_two_yes_is_a_yes(tmp_path: Path, *, modern: bool) -> None:
     with host(tmp_path, modern=modern) as client:
         for number, content in enumerate(NO_YES):
-            wished = wish(env={"N": str(number)})
-            said = answered(client, {"action": "accept", "content": content}, **wished)
+            proposed = proposal(env={"N": str(number)})
+            said = answered(client, {"action": "accept", "content": content}, **proposed)
             assert "the person refused" in said.text, content
-        said = answered(client, {"action": "accept"}, **wish())
+        said = answered(client, {"action": "accept"}, **proposal())
         assert "the person refused" in said.text
         assert client.servers() == {}
         assert client.noted("approval_granted") == []
@@ -144,7 +144,7 @@ def test_a_yes_that_is_faster_than_anybody_reads_is_none(tmp_path: Path, *, mode
     with host(tmp_path, modern=modern, fixed=ANY_TIME_IS_FAST) as client:
         for decision in (ALWAYS, ONCE):
             yes = {"action": "accept", "content": {"decision": decision}}
-            said = answered(client, yes, **wish())
+            said = answered(client, yes, **proposal())
             assert "nobody was asked" in said.text
         assert client.servers() == {}
         assert not (tmp_path / "state" / "approvals.json").exists()
@@ -156,7 +156,7 @@ def test_an_automatic_refusal_is_told_as_nobody_was_asked_and_waits_for_approve(
     tmp_path: Path, action: str, *, modern: bool
 ) -> None:
     with host(tmp_path, modern=modern, fixed=ANY_TIME_IS_FAST) as client:
-        said = answered(client, {"action": action}, **wish())
+        said = answered(client, {"action": action}, **proposal())
         assert "[needs_approval]" in said.text
         assert "nobody was asked" in said.text
         assert client.noted("approval_denied") == []
@@ -164,7 +164,7 @@ def test_an_automatic_refusal_is_told_as_nobody_was_asked_and_waits_for_approve(
         (waiting,) = trust.waiting()
         assert f"emceepee approve {waiting.id}" in said.text
         trust.approve(waiting.digest, name="new", at="")
-        assert client.use("add_server", **wish()).json["phase"] == "connected"
+        assert client.use("add_server", **proposal()).json["phase"] == "connected"
 
 
 @both_eras
@@ -173,9 +173,9 @@ def test_a_host_that_refused_twice_by_itself_is_not_asked_a_third_time(
 ) -> None:
     with host(tmp_path, modern=modern, fixed=ANY_TIME_IS_FAST) as client:
         for number in range(2):
-            answered(client, {"action": "decline"}, **wish(env={"N": str(number)}))
+            answered(client, {"action": "decline"}, **proposal(env={"N": str(number)}))
         questions = len(client.questions)
-        said = client.use("add_server", **wish(env={"N": "2"}))
+        said = client.use("add_server", **proposal(env={"N": "2"}))
         assert "nobody was asked" in said.text
         assert len(client.questions) == questions
         assert len(TrustStore(tmp_path / "state").waiting()) == 3
@@ -184,7 +184,7 @@ def test_a_host_that_refused_twice_by_itself_is_not_asked_a_third_time(
 
 def test_an_error_at_once_is_an_automatic_refusal(tmp_path: Path) -> None:
     with host(tmp_path, fixed=ANY_TIME_IS_FAST) as client:
-        call, _, _ = asked(client, **wish())
+        call, _, _ = asked(client, **proposal())
         error = {"code": -32601, "message": "Method not found"}
         client.send({"id": client.questions[-1]["id"], "error": error})
         said = client.said_to(call).text

@@ -8,11 +8,11 @@ import pytest
 
 from emceepee_stdio.trust.store import TrustStore
 from tests.e2e.clients.raw import until
-from tests.e2e.hosts import ALWAYS, ONCE, Host, host, wish
+from tests.e2e.hosts import ALWAYS, ONCE, Host, host, proposal
 
 
 def entry(*options: str, **fields: Any) -> dict[str, Any]:
-    return {key: value for key, value in wish(*options, **fields).items() if key != "name"}
+    return {key: value for key, value in proposal(*options, **fields).items() if key != "name"}
 
 
 def edit(tmp_path: Path, **servers: Any) -> None:
@@ -38,21 +38,21 @@ def test_a_configured_name_is_not_taken_unasked_not_even_after_it_was_removed(
     with host(tmp_path, elicits=False, servers=PRESENT[present]) as client:
         if present == "in use":
             assert not client.use("remove_server", name="mine").is_error
-        for wished in (wish("--paged"), {"url": "https://elsewhere.example/mcp"}):
-            said = client.use("add_server", **(wished | {"name": "mine"}))
+        for proposed in (proposal("--paged"), {"url": "https://elsewhere.example/mcp"}):
+            said = client.use("add_server", **(proposed | {"name": "mine"}))
             assert "[needs_approval]" in said.text
         assert "It takes the place of mine" in (tmp_path / "state" / "pending.json").read_text()
         if present == "in use":
-            again = client.use("add_server", **wish(name="mine"))
+            again = client.use("add_server", **proposal(name="mine"))
             assert again.json["admitted"] == "known to a person", "the very same is no other"
 
 
 def test_an_agreement_to_a_target_is_none_to_its_taking_the_name_of_another(tmp_path: Path) -> None:
     servers = {"mine": entry(lazy=True)}
     with host(tmp_path, servers=servers) as client:
-        assert not client.decide("accept", **wish("--paged")).is_error
+        assert not client.decide("accept", **proposal("--paged")).is_error
         client.use("remove_server", name="mine")
-        said = client.decide("accept", **wish("--paged", name="mine"))
+        said = client.decide("accept", **proposal("--paged", name="mine"))
         assert "It takes the place of mine" in client.questions[1]["params"]["message"]
         assert said.json["phase"] == "connected"
 
@@ -65,8 +65,8 @@ def test_what_a_person_switched_off_is_not_added_under_another_name_unasked(
         "mine": entry(env={"TOKEN": "x"}, enabled=False),
     }
     with host(tmp_path, elicits=False, servers=servers) as client:
-        for wished in (wish(), {"name": "new", "url": "https://bank.example:443/mcp"}):
-            said = client.use("add_server", **wished)
+        for proposed in (proposal(), {"name": "new", "url": "https://bank.example:443/mcp"}):
+            said = client.use("add_server", **proposed)
             assert "[needs_approval]" in said.text
         waiting = [one.text for one in TrustStore(tmp_path / "state").waiting()]
         assert "You have switched it off in the configuration, as mine." in waiting[0]
@@ -77,7 +77,7 @@ def test_what_comes_in_while_a_person_thinks_is_not_replaced_by_what_they_agreed
     tmp_path: Path,
 ) -> None:
     with host(tmp_path) as client:
-        first = client.start("add_server", **wish("--paged", name="mine", replace=True))
+        first = client.start("add_server", **proposal("--paged", name="mine", replace=True))
         asked = client.question()
         edit(tmp_path, mine=entry())
         until(lambda: "mine" in client.servers(), "the edit")
@@ -87,7 +87,7 @@ def test_what_comes_in_while_a_person_thinks_is_not_replaced_by_what_they_agreed
 
 
 def agreed(client: Host, decision: str) -> None:
-    first = client.start("add_server", **wish())
+    first = client.start("add_server", **proposal())
     client.reply(client.question(), "accept", decision)
     assert not client.said_to(first).is_error
 
@@ -105,14 +105,14 @@ def test_an_agreement_that_is_taken_back_ends_the_server_and_is_asked_again(
         agreed(client, ALWAYS)
         take_back(tmp_path)
         until(lambda: "new" not in client.servers(), "the server to go")
-        client.start("add_server", **wish())
+        client.start("add_server", **proposal())
         assert "new" in client.question(1)["params"]["message"]
 
 
 def test_an_agreement_for_once_is_not_touched_when_another_is_taken_back(tmp_path: Path) -> None:
     with host(tmp_path) as client:
         agreed(client, ONCE)
-        assert not client.decide("accept", **wish("--paged", name="other")).is_error
+        assert not client.decide("accept", **proposal("--paged", name="other")).is_error
         take_back(tmp_path)
         until(lambda: "other" not in client.servers(), "the server to go")
         assert "new" in client.servers()

@@ -12,14 +12,14 @@ import pytest
 
 from emceepee_stdio.trust.store import TrustStore
 from tests.e2e.clients.raw import until
-from tests.e2e.hosts import ALWAYS, ONCE, Host, host, programs, wish
+from tests.e2e.hosts import ALWAYS, ONCE, Host, host, programs, proposal
 from tests.peers import plain
 
 both_eras = pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"])
 
 
-def entry(wished: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in wished.items() if key != "name"}
+def entry(proposed: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in proposed.items() if key != "name"}
 
 
 def started(client: Host, name: str = "new") -> bool:
@@ -38,7 +38,7 @@ def test_auto_asks_for_a_command_that_nobody_knows_and_adds_it_when_the_person_a
     tmp_path: Path, *, modern: bool
 ) -> None:
     with host(tmp_path, modern=modern) as client:
-        said = client.decide("accept", **wish())
+        said = client.decide("accept", **proposal())
         assert said.json["phase"] == "connected"
         assert grounds(client) == "a person agreed"
         assert client.execute("new", "echo", message="hi").text.startswith("hi")
@@ -52,7 +52,7 @@ def test_a_refusal_adds_nothing_and_names_the_way_for_headless_runs(
     tmp_path: Path, mode: str, action: str, *, modern: bool
 ) -> None:
     with host(tmp_path, mode=mode, modern=modern) as client:
-        said = client.decide(action, **wish())
+        said = client.decide(action, **proposal())
         assert said.is_error
         assert "[policy_denied]" in said.text
         assert "--policy allow" in said.text
@@ -66,7 +66,7 @@ def test_auto_allows_marks_and_notes_it_where_the_client_cannot_ask(
     tmp_path: Path, *, modern: bool
 ) -> None:
     with host(tmp_path, elicits=False, modern=modern) as client:
-        assert client.use("add_server", **wish()).json["phase"] == "connected"
+        assert client.use("add_server", **proposal()).json["phase"] == "connected"
         assert grounds(client) == "not asked: this client cannot ask for us"
         (noted,) = client.noted("approval_skipped")
         assert noted["level"] == "warning"
@@ -80,12 +80,14 @@ def test_auto_allows_marks_and_notes_it_where_the_client_cannot_ask(
 def test_a_command_of_the_configuration_is_known_under_any_name(
     tmp_path: Path, mode: str, *, modern: bool
 ) -> None:
-    servers = {"mine": {**entry(wish(env={"A": "1"})), "disabled": False, "lazy": True}}
+    servers = {"mine": {**entry(proposal(env={"A": "1"})), "disabled": False, "lazy": True}}
     with host(tmp_path, mode=mode, servers=servers, modern=modern) as client:
-        added = client.use("add_server", **wish(name="again", env={"A": "1"}))
+        added = client.use("add_server", **proposal(name="again", env={"A": "1"}))
         assert added.json["phase"] == "connected"
         assert grounds(client, "again") == "known to a person"
-        other = client.use("add_server", **wish(name="other", env={"A": "2"})) if modern else None
+        other = (
+            client.use("add_server", **proposal(name="other", env={"A": "2"})) if modern else None
+        )
         if other is not None:
             assert other.is_question
 
@@ -93,13 +95,13 @@ def test_a_command_of_the_configuration_is_known_under_any_name(
 @both_eras
 def test_ask_puts_everything_to_the_person(tmp_path: Path, *, modern: bool) -> None:
     with host(tmp_path, mode="ask", modern=modern) as client:
-        for wished in (
+        for proposed in (
             {"name": "web", "url": "http://127.0.0.1:9/mcp"},
             {"name": "far", "url": "https://192.0.2.1/mcp"},
         ):
-            said = client.decide("decline", **wished)
+            said = client.decide("decline", **proposed)
             assert "[policy_denied]" in said.text
-        assert client.decide("accept", **wish()).json["phase"] == "connected"
+        assert client.decide("accept", **proposal()).json["phase"] == "connected"
 
 
 @both_eras
@@ -107,12 +109,12 @@ def test_ask_without_a_client_that_can_ask_waits_for_emceepee_approve(
     tmp_path: Path, *, modern: bool
 ) -> None:
     with host(tmp_path, mode="ask", elicits=False, modern=modern) as client:
-        said = client.use("add_server", **wish())
+        said = client.use("add_server", **proposal())
         assert "[needs_approval]" in said.text
         (waiting,) = json.loads((tmp_path / "state" / "pending.json").read_text())["waiting"]
         assert f"emceepee approve {waiting['digest'][:8]}" in said.text
         assert client.servers() == {}
-        again = client.use("add_server", **wish())
+        again = client.use("add_server", **proposal())
         assert again.text == said.text
         kept = json.loads((tmp_path / "state" / "pending.json").read_text())["waiting"]
         assert len(kept) == 1
@@ -121,21 +123,21 @@ def test_ask_without_a_client_that_can_ask_waits_for_emceepee_approve(
 @both_eras
 def test_allow_asks_nobody(tmp_path: Path, *, modern: bool) -> None:
     with host(tmp_path, mode="allow", modern=modern) as client:
-        assert client.use("add_server", **wish()).json["phase"] == "connected"
+        assert client.use("add_server", **proposal()).json["phase"] == "connected"
         assert grounds(client) == "policy allow"
         assert client.questions == []
 
 
 @both_eras
 def test_deny_adds_nothing_not_even_what_is_known(tmp_path: Path, *, modern: bool) -> None:
-    servers = {"mine": entry(wish())}
+    servers = {"mine": entry(proposal())}
     with host(tmp_path, mode="deny", servers=servers, modern=modern) as client:
-        for wished in (
-            wish(name="again"),
+        for proposed in (
+            proposal(name="again"),
             {"name": "web", "url": "https://example.com/"},
             {"name": "loop", "url": "http://127.0.0.1:9/"},
         ):
-            said = client.use("add_server", **wished)
+            said = client.use("add_server", **proposed)
             assert "[policy_denied]" in said.text
             assert "emceepee config add" in said.text
         until(lambda: started(client, "mine"), "what a person configured")
@@ -150,14 +152,14 @@ def test_the_command_line_goes_before_the_file(
     tmp_path: Path, file: str | None, option: str, code: str | None
 ) -> None:
     with host(tmp_path, mode=file, arguments=["--policy", option]) as client:
-        said = client.use("add_server", **wish())
+        said = client.use("add_server", **proposal())
         assert (code is None) == (not said.is_error)
         assert code is None or f"[{code}]" in said.text
 
 
 def test_the_default_is_auto(tmp_path: Path) -> None:
     with host(tmp_path, mode=None) as client:
-        client.start("add_server", **wish())
+        client.start("add_server", **proposal())
         assert "new" in client.question()["params"]["message"]
 
 
@@ -182,11 +184,11 @@ def rewrite(tmp_path: Path, **policy: str) -> None:
 
 def test_a_policy_that_is_changed_in_the_file_counts_from_then_on(tmp_path: Path) -> None:
     with host(tmp_path, mode="deny") as client:
-        assert "[policy_denied]" in client.use("add_server", **wish()).text
+        assert "[policy_denied]" in client.use("add_server", **proposal()).text
         for mode in ("allow", "deny"):
             rewrite(tmp_path, mode=mode)
             until(lambda m=mode: f"mark-{m}" in client.servers(), "the edit")
-            said = client.use("add_server", **wish(name=f"under-{mode}"))
+            said = client.use("add_server", **proposal(name=f"under-{mode}"))
             assert said.is_error == (mode == "deny")
         assert started(client, "under-allow"), "what was let in stays"
 
@@ -195,15 +197,15 @@ def test_a_policy_of_the_command_line_stays_when_the_file_changes(tmp_path: Path
     with host(tmp_path, mode="auto", arguments=["--policy", "deny"]) as client:
         rewrite(tmp_path, mode="allow")
         until(lambda: "mark-allow" in client.servers(), "the edit")
-        assert "[policy_denied]" in client.use("add_server", **wish()).text
+        assert "[policy_denied]" in client.use("add_server", **proposal()).text
 
 
 # What the person sees
 
 
-def put_aside(client: Host, **wished: Any) -> str:
+def put_aside(client: Host, **proposed: Any) -> str:
     """What waits for `emceepee approve` after a call for which nobody was asked."""
-    said = client.use("add_server", **wished)
+    said = client.use("add_server", **proposed)
     assert "nobody was asked" in said.text, said
     waiting = json.loads((client.tmp_path / "state" / "pending.json").read_text())["waiting"]
     assert f"emceepee approve {waiting[-1]['digest'][:8]}" in said.text
@@ -220,8 +222,8 @@ def test_what_is_longer_than_a_client_shows_waits_with_the_whole_resolved_comman
     argv = ["-u", plain()[1], "--toolbox", long, "", "two words"]
     env = {"TOKEN": "hunter2-and-more", "LD_PRELOAD": "/tmp/evil.so"}
     with host(tmp_path, modern=modern) as client:
-        wished = {"command": "python3", "args": argv, "env": env, "cwd": str(place)}
-        lines = put_aside(client, name="new", **wished).split("\n")
+        proposed = {"command": "python3", "args": argv, "env": env, "cwd": str(place)}
+        lines = put_aside(client, name="new", **proposed).split("\n")
         assert client.questions == []
         assert lines[0] == "Server: new"
         assert "LD_PRELOAD can make it load other code" in lines[1]
@@ -246,10 +248,10 @@ def test_nothing_that_the_model_writes_forges_a_line_of_the_question(
     tmp_path: Path, text: str, *, modern: bool
 ) -> None:
     with host(tmp_path, modern=modern) as client:
-        named = client.use("add_server", **wish(name=text))
+        named = client.use("add_server", **proposal(name=text))
         assert "[invalid_arguments]" in named.text
-        wished = wish(text, env={text: "y"})
-        message = client.asked_for(client.start("add_server", **wished))
+        proposed = proposal(text, env={text: "y"})
+        message = client.asked_for(client.start("add_server", **proposed))
         assert len(message.split("\n")) == len(message.splitlines()) == 3
         assert message.replace("\n", "").isprintable()
 
@@ -263,7 +265,7 @@ def test_a_command_that_is_not_there_is_told_without_asking_anybody(tmp_path: Pa
 
 def test_what_nobody_could_read_is_not_asked(tmp_path: Path) -> None:
     with host(tmp_path) as client:
-        said = client.use("add_server", **wish("x" * 25_000))
+        said = client.use("add_server", **proposal("x" * 25_000))
         assert "[policy_denied]" in said.text
         assert "longer than a person reads" in said.text
         assert client.questions == []
@@ -276,7 +278,7 @@ def test_a_relative_directory_is_shown_and_remembered_as_the_place_that_it_is() 
         for place in places:
             (place / "work").mkdir(parents=True)
             with host(place, env=shared) as client:
-                first = client.start("add_server", **wish(cwd="work"))
+                first = client.start("add_server", **proposal(cwd="work"))
                 asked = client.question()
                 surroundings = asked["params"]["message"].split("\n")[2]
                 program = f"{programs()}/plain"
@@ -288,9 +290,9 @@ def test_a_relative_directory_is_shown_and_remembered_as_the_place_that_it_is() 
 # What is remembered
 
 
-def agree(tmp_path: Path, **wished: Any) -> None:
+def agree(tmp_path: Path, **proposed: Any) -> None:
     with host(tmp_path) as client:
-        assert client.decide("accept", **wished).json["phase"] == "connected"
+        assert client.decide("accept", **proposed).json["phase"] == "connected"
 
 
 @both_eras
@@ -298,9 +300,9 @@ def agree(tmp_path: Path, **wished: Any) -> None:
 def test_what_was_agreed_to_is_not_asked_again_in_the_next_run(
     tmp_path: Path, mode: str, *, modern: bool
 ) -> None:
-    agree(tmp_path, **wish(env={"A": "1"}))
+    agree(tmp_path, **proposal(env={"A": "1"}))
     with host(tmp_path, mode=mode, modern=modern) as client:
-        said = client.use("add_server", **wish(name="other-name", env={"A": "1"}))
+        said = client.use("add_server", **proposal(name="other-name", env={"A": "1"}))
         assert said.json["phase"] == "connected"
         assert grounds(client, "other-name") == "known to a person"
         assert client.questions == []
@@ -309,20 +311,20 @@ def test_what_was_agreed_to_is_not_asked_again_in_the_next_run(
 @pytest.mark.parametrize(
     "changed",
     [
-        wish("--era", "legacy", env={"A": "1"}),
-        wish(env={"A": "2"}),
-        wish(env={"B": "1"}),
-        wish(env={"A": "1", "B": ""}),
-        wish(),
-        wish(env={"A": "1"}, cwd="/"),
-        wish(env={"A": "1"}) | {"command": "python3"},
+        proposal("--era", "legacy", env={"A": "1"}),
+        proposal(env={"A": "2"}),
+        proposal(env={"B": "1"}),
+        proposal(env={"A": "1", "B": ""}),
+        proposal(),
+        proposal(env={"A": "1"}, cwd="/"),
+        proposal(env={"A": "1"}) | {"command": "python3"},
     ],
     ids=["argv", "value", "name", "one more", "one less", "cwd", "program"],
 )
 def test_any_part_that_is_changed_alone_is_asked_again(
     tmp_path: Path, changed: dict[str, Any]
 ) -> None:
-    agree(tmp_path, **wish(env={"A": "1"}))
+    agree(tmp_path, **proposal(env={"A": "1"}))
     with host(tmp_path) as client:
         client.start("add_server", **changed)
         client.question()
@@ -335,13 +337,13 @@ def test_another_program_of_the_same_name_is_asked_again(tmp_path: Path) -> None
         (tmp_path / place / "serverlet").write_text(script)
         (tmp_path / place / "serverlet").chmod(0o755)
     path = os.environ["PATH"]
-    wished = {"name": "new", "command": "serverlet"}
+    proposed = {"name": "new", "command": "serverlet"}
     with host(tmp_path, env={"PATH": f"{tmp_path}/one:{path}"}) as client:
-        assert client.decide("accept", **wished).json["phase"] == "connected"
+        assert client.decide("accept", **proposed).json["phase"] == "connected"
     with host(tmp_path, env={"PATH": f"{tmp_path}/one:{path}"}) as client:
-        assert not client.use("add_server", **wished).is_error
+        assert not client.use("add_server", **proposed).is_error
     with host(tmp_path, env={"PATH": f"{tmp_path}/two:{path}"}) as client:
-        client.start("add_server", **wished)
+        client.start("add_server", **proposed)
         client.question()
 
 
@@ -352,17 +354,17 @@ def test_a_link_of_the_same_name_elsewhere_is_asked_again(tmp_path: Path) -> Non
         (tmp_path / place).mkdir()
         (tmp_path / place / "interpreter").symlink_to(interpreter)
     path = os.environ["PATH"]
-    wished = wish(plain()[1], env={"PYTHONPATH": os.pathsep.join(sys.path)})
-    wished["command"] = "interpreter"
+    proposed = proposal(plain()[1], env={"PYTHONPATH": os.pathsep.join(sys.path)})
+    proposed["command"] = "interpreter"
     with host(tmp_path, env={"PATH": f"{tmp_path}/one:{path}"}) as client:
-        assert client.decide("accept", **wished).json["phase"] == "connected"
+        assert client.decide("accept", **proposed).json["phase"] == "connected"
     with host(tmp_path, env={"PATH": f"{tmp_path}/two:{path}"}) as client:
-        client.start("add_server", **wished)
+        client.start("add_server", **proposed)
         client.question()
 
 
 def interpreter_at(tmp_path: Path, *places: str) -> dict[str, Any]:
-    """A wish for a program of ours that is found in these places; the others only leave a mark."""
+    """A proposal for a program of ours that is found in these places; the others only leave a mark."""
     good, *others = places
     for place in places:
         (tmp_path / place).mkdir(parents=True, exist_ok=True)
@@ -372,14 +374,14 @@ def interpreter_at(tmp_path: Path, *places: str) -> dict[str, Any]:
     evil.chmod(0o755)
     for place in others:
         (tmp_path / place / "interpreter").symlink_to(evil)
-    wished = wish(plain()[1], env={"PYTHONPATH": os.pathsep.join(sys.path)})
-    return wished | {"command": "interpreter"}
+    proposed = proposal(plain()[1], env={"PYTHONPATH": os.pathsep.join(sys.path)})
+    return proposed | {"command": "interpreter"}
 
 
 def test_a_link_that_is_swapped_while_the_person_reads_is_not_followed(tmp_path: Path) -> None:
-    wished = interpreter_at(tmp_path, "one", "two")
+    proposed = interpreter_at(tmp_path, "one", "two")
     with host(tmp_path, env={"PATH": f"{tmp_path}/one:{os.environ['PATH']}"}) as client:
-        first = client.start("add_server", **wished)
+        first = client.start("add_server", **proposed)
         asked = client.question()
         (tmp_path / "two" / "interpreter").replace(tmp_path / "one" / "interpreter")
         client.reply(asked, "accept")
@@ -390,9 +392,9 @@ def test_a_link_that_is_swapped_while_the_person_reads_is_not_followed(tmp_path:
 
 
 def test_a_link_that_is_swapped_later_is_not_followed_by_a_restart(tmp_path: Path) -> None:
-    wished = interpreter_at(tmp_path, "one", "two")
+    proposed = interpreter_at(tmp_path, "one", "two")
     with host(tmp_path, env={"PATH": f"{tmp_path}/one:{os.environ['PATH']}"}) as client:
-        assert client.decide("accept", **wished).json["phase"] == "connected"
+        assert client.decide("accept", **proposed).json["phase"] == "connected"
         (tmp_path / "two" / "interpreter").replace(tmp_path / "one" / "interpreter")
         said = client.use("reconnect_server", name="new")
         assert "is not the file any more" in said.text
@@ -403,28 +405,28 @@ def test_a_link_that_is_swapped_later_is_not_followed_by_a_restart(tmp_path: Pat
 def test_an_empty_entry_of_the_path_shows_and_starts_the_same_program(
     tmp_path: Path, *, modern: bool
 ) -> None:
-    wished = interpreter_at(tmp_path, "work", "later") | {"cwd": str(tmp_path / "work")}
+    proposed = interpreter_at(tmp_path, "work", "later") | {"cwd": str(tmp_path / "work")}
     path = f":{tmp_path}/later:{os.environ['PATH']}"
     with host(tmp_path, env={"PATH": path}, modern=modern) as client:
-        text = put_aside(client, **wished)
+        text = put_aside(client, **proposed)
         assert f"Program: {tmp_path}/work/interpreter, a link to" in text
         trust = TrustStore(tmp_path / "state")
         trust.approve(trust.waiting()[0].digest, name="new", at="")
-        assert client.use("add_server", **wished).json["phase"] == "connected"
+        assert client.use("add_server", **proposed).json["phase"] == "connected"
     assert not (tmp_path / "evil-ran").exists()
 
 
 def test_an_agreement_for_once_counts_for_this_run_alone(tmp_path: Path) -> None:
     with host(tmp_path) as client:
-        first = client.start("add_server", **wish())
+        first = client.start("add_server", **proposal())
         client.reply(client.question(), "accept", ONCE)
         assert not client.said_to(first).is_error
         client.use("remove_server", name="new")
-        assert not client.use("add_server", **wish()).is_error, "in this run it is known"
+        assert not client.use("add_server", **proposal()).is_error, "in this run it is known"
         assert len(client.questions) == 1
         assert not (tmp_path / "state" / "approvals.json").exists()
     with host(tmp_path) as client:
-        client.start("add_server", **wish())
+        client.start("add_server", **proposal())
         client.question()
 
 
@@ -433,29 +435,29 @@ def test_what_one_proxy_learns_counts_for_another_that_runs_beside_it(tmp_path: 
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     with host(tmp_path / "one", env=shared) as one, host(tmp_path / "two", env=shared) as two:
-        wished = wish(cwd="/")
-        assert not one.decide("accept", **wished).is_error
-        assert not two.use("add_server", **wished).is_error
+        proposed = proposal(cwd="/")
+        assert not one.decide("accept", **proposed).is_error
+        assert not two.use("add_server", **proposed).is_error
         assert two.questions == []
 
 
 def test_the_hash_is_keyed_and_the_files_are_private(tmp_path: Path) -> None:
-    agree(tmp_path, **wish(env={"TOKEN": "hunter2-and-more"}))
+    agree(tmp_path, **proposal(env={"TOKEN": "hunter2-and-more"}))
     state = tmp_path / "state"
     assert state.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in state.iterdir()} == {0o600}
     assert b"hunter2" not in b"".join(path.read_bytes() for path in state.iterdir())
     (state / "key").write_bytes(bytes(32))
     with host(tmp_path) as client:
-        client.start("add_server", **wish(env={"TOKEN": "hunter2-and-more"}))
+        client.start("add_server", **proposal(env={"TOKEN": "hunter2-and-more"}))
         client.question()
 
 
 def test_a_key_that_others_can_read_is_not_used(tmp_path: Path) -> None:
-    agree(tmp_path, **wish())
+    agree(tmp_path, **proposal())
     (tmp_path / "state" / "key").chmod(0o644)
     with host(tmp_path) as client:
-        client.start("add_server", **wish())
+        client.start("add_server", **proposal())
         client.question()
         assert (tmp_path / "state" / "key").stat().st_mode & 0o777 == 0o600
 
@@ -464,13 +466,13 @@ def test_a_key_that_others_can_read_is_not_used(tmp_path: Path) -> None:
 def test_a_broken_file_of_agreements_asks_again_and_breaks_nothing(
     tmp_path: Path, text: str
 ) -> None:
-    agree(tmp_path, **wish())
+    agree(tmp_path, **proposal())
     for name in ("approvals", "pending", "pins"):
         (tmp_path / "state" / f"{name}.json").write_text(text)
     with host(tmp_path) as client:
-        assert not client.decide("accept", **wish()).is_error
+        assert not client.decide("accept", **proposal()).is_error
     with host(tmp_path) as client:
-        assert not client.use("add_server", **wish()).is_error
+        assert not client.use("add_server", **proposal()).is_error
 
 
 def test_where_nothing_can_be_written_an_agreement_counts_for_the_run_and_that_is_noted(
@@ -478,14 +480,14 @@ def test_where_nothing_can_be_written_an_agreement_counts_for_the_run_and_that_i
 ) -> None:
     (tmp_path / "state" / "lock").mkdir(parents=True)
     with host(tmp_path) as client:
-        assert not client.decide("accept", **wish()).is_error
+        assert not client.decide("accept", **proposal()).is_error
         (noted, *_) = client.until_noted("approval_unwritable")
         assert noted["level"] == "warning"
         client.use("remove_server", name="new")
-        assert not client.use("add_server", **wish()).is_error
+        assert not client.use("add_server", **proposal()).is_error
         assert len(client.questions) == 1
     with host(tmp_path, mode="ask", elicits=False) as client:
-        said = client.use("add_server", **wish())
+        said = client.use("add_server", **proposal())
         assert "[needs_approval]" in said.text
         assert "cannot be noted" in said.text
         assert "emceepee config add" in said.text
@@ -497,7 +499,7 @@ def test_where_nothing_can_be_written_an_agreement_counts_for_the_run_and_that_i
 @both_eras
 def test_no_tool_answers_for_the_person(tmp_path: Path, *, modern: bool) -> None:
     with host(tmp_path, modern=modern) as client:
-        first = client.start("add_server", **wish())
+        first = client.start("add_server", **proposal())
         client.asked_for(first)
         pending = client.use("get_elicitations")
         assert pending.json["elicitations"] == []
@@ -510,18 +512,18 @@ def test_no_tool_answers_for_the_person(tmp_path: Path, *, modern: bool) -> None
 
 def test_arguments_that_speak_of_consent_are_no_consent(tmp_path: Path) -> None:
     with host(tmp_path) as client:
-        said = client.use("add_server", **wish(), approved=True)
+        said = client.use("add_server", **proposal(), approved=True)
         assert said.is_error
-        client.start("add_server", **wish(), replace=True)
+        client.start("add_server", **proposal(), replace=True)
         client.question()
         assert client.servers() == {}
 
 
 def test_replacing_and_reconnecting_do_not_go_round_the_gate(tmp_path: Path) -> None:
-    servers = {"mine": entry(wish())}
+    servers = {"mine": entry(proposal())}
     with host(tmp_path, mode="ask", elicits=False, servers=servers) as client:
         until(lambda: started(client, "mine"), "the server")
-        said = client.use("add_server", **wish("--paged", name="mine"), replace=True)
+        said = client.use("add_server", **proposal("--paged", name="mine"), replace=True)
         assert "[needs_approval]" in said.text
         assert started(client, "mine"), "what was there is not touched"
         again = client.use("reconnect_server", name="mine")
@@ -531,8 +533,8 @@ def test_replacing_and_reconnecting_do_not_go_round_the_gate(tmp_path: Path) -> 
 # States of the modern era
 
 
-def first_answer(client: Host, **wished: Any) -> str:
-    said = client.use("add_server", **wished)
+def first_answer(client: Host, **proposed: Any) -> str:
+    said = client.use("add_server", **proposed)
     assert said.is_question
     return said.result["requestState"]
 
@@ -540,25 +542,25 @@ def first_answer(client: Host, **wished: Any) -> str:
 YES = {"approval": {"action": "accept", "content": {"decision": ALWAYS}}}
 
 
-def test_a_state_counts_once_and_only_for_exactly_this_wish(tmp_path: Path) -> None:
+def test_a_state_counts_once_and_only_for_exactly_this_proposal(tmp_path: Path) -> None:
     with host(tmp_path, modern=True) as client:
-        state = first_answer(client, **wish())
-        swapped = wish("--paged")
+        state = first_answer(client, **proposal())
+        swapped = proposal("--paged")
         assert client.use("add_server", replies=YES, state=state, **swapped).is_question
-        renamed = wish(name="renamed")
+        renamed = proposal(name="renamed")
         assert client.use("add_server", replies=YES, state=state, **renamed).is_question
-        good = client.use("add_server", replies=YES, state=state, **wish())
+        good = client.use("add_server", replies=YES, state=state, **proposal())
         assert good.json["phase"] == "connected"
-        replay = wish(name="other", env={"A": "1"})
+        replay = proposal(name="other", env={"A": "1"})
         assert client.use("add_server", replies=YES, state=state, **replay).is_question
 
 
 def test_a_state_that_was_used_to_refuse_is_spent(tmp_path: Path) -> None:
     with host(tmp_path, modern=True) as client:
-        state = first_answer(client, **wish())
+        state = first_answer(client, **proposal())
         no = {"approval": {"action": "decline"}}
-        assert client.use("add_server", replies=no, state=state, **wish()).is_error
-        again = client.use("add_server", replies=YES, state=state, **wish())
+        assert client.use("add_server", replies=no, state=state, **proposal()).is_error
+        again = client.use("add_server", replies=YES, state=state, **proposal())
         assert again.is_error
         assert "refused before in this session" in again.text
 
@@ -568,8 +570,8 @@ def test_what_was_refused_is_not_asked_again_in_the_session(
     tmp_path: Path, *, modern: bool
 ) -> None:
     with host(tmp_path, modern=modern) as client:
-        assert client.decide("decline", **wish()).is_error
-        again = client.use("add_server", **wish())
+        assert client.decide("decline", **proposal()).is_error
+        again = client.use("add_server", **proposal())
         assert again.is_error
         assert "refused before in this session" in again.text
 
@@ -577,21 +579,21 @@ def test_what_was_refused_is_not_asked_again_in_the_session(
 @pytest.mark.parametrize("state", ["", "x", "1e400:a:b", "\x00", "é" * 100, "9" * 5000])
 def test_a_state_that_was_never_given_is_asked_again(tmp_path: Path, state: str) -> None:
     with host(tmp_path, modern=True) as client:
-        good = first_answer(client, **wish())
-        assert client.use("add_server", replies=YES, state=state, **wish()).is_question
+        good = first_answer(client, **proposal())
+        assert client.use("add_server", replies=YES, state=state, **proposal()).is_question
         tampered = good[:-3] + ("AAA" if not good.endswith("AAA") else "BBB")
-        assert client.use("add_server", replies=YES, state=tampered, **wish()).is_question
+        assert client.use("add_server", replies=YES, state=tampered, **proposal()).is_question
         expires, _, rest = good.partition(":")
         longer = f"{float(expires) + 1}:{rest}"
-        assert client.use("add_server", replies=YES, state=longer, **wish()).is_question
-        assert not client.use("add_server", replies=YES, state=good, **wish()).is_error
+        assert client.use("add_server", replies=YES, state=longer, **proposal()).is_question
+        assert not client.use("add_server", replies=YES, state=good, **proposal()).is_error
 
 
 def test_a_state_of_an_earlier_run_is_asked_again(tmp_path: Path) -> None:
     with host(tmp_path, modern=True) as client:
-        state = first_answer(client, **wish())
+        state = first_answer(client, **proposal())
     with host(tmp_path, modern=True) as client:
-        assert client.use("add_server", replies=YES, state=state, **wish()).is_question
+        assert client.use("add_server", replies=YES, state=state, **proposal()).is_question
 
 
 @pytest.mark.parametrize(
@@ -600,15 +602,15 @@ def test_a_state_of_an_earlier_run_is_asked_again(tmp_path: Path) -> None:
 )
 def test_a_reply_that_is_no_yes_is_no_yes(tmp_path: Path, reply: dict[str, Any]) -> None:
     with host(tmp_path, modern=True) as client:
-        state = first_answer(client, **wish())
-        said = client.use("add_server", replies=reply, state=state, **wish())
+        state = first_answer(client, **proposal())
+        said = client.use("add_server", replies=reply, state=state, **proposal())
         assert said.is_question or "[policy_denied]" in said.text
         assert client.servers() == {}
 
 
 def test_a_legacy_client_cannot_bring_a_reply_of_the_modern_era(tmp_path: Path) -> None:
     with host(tmp_path) as client:
-        arguments = {"name": "add_server", "arguments": wish()}
+        arguments = {"name": "add_server", "arguments": proposal()}
         first = client.ask("tools/call", arguments | {"inputResponses": YES, "requestState": "x"})
         client.reply(client.question(), "decline")
         assert "[policy_denied]" in client.said_to(first).text
@@ -617,9 +619,9 @@ def test_a_legacy_client_cannot_bring_a_reply_of_the_modern_era(tmp_path: Path) 
 # A person in the way of the handshake era: late, twice, or not at all
 
 
-def test_the_same_wish_at_the_same_time_is_asked_once(tmp_path: Path) -> None:
+def test_the_same_proposal_at_the_same_time_is_asked_once(tmp_path: Path) -> None:
     with host(tmp_path) as client:
-        first, second = (client.start("add_server", **wish(name=name)) for name in ("a", "b"))
+        first, second = (client.start("add_server", **proposal(name=name)) for name in ("a", "b"))
         asked = client.question()
         client.sync()
         assert len(client.questions) == 1
@@ -630,9 +632,9 @@ def test_the_same_wish_at_the_same_time_is_asked_once(tmp_path: Path) -> None:
 
 
 def test_other_calls_go_on_while_a_person_thinks(tmp_path: Path) -> None:
-    servers = {"mine": entry(wish())}
+    servers = {"mine": entry(proposal())}
     with host(tmp_path, servers=servers) as client:
-        first = client.start("add_server", **wish("--paged"))
+        first = client.start("add_server", **proposal("--paged"))
         asked = client.question()
         assert client.execute("mine", "echo", message="hi").text.startswith("hi")
         client.reply(asked, "decline")
@@ -648,25 +650,25 @@ def test_a_cancelled_call_is_not_answered_and_a_late_yes_counts_for_the_next(
     tmp_path: Path,
 ) -> None:
     with host(tmp_path) as client:
-        first = client.start("add_server", **wish())
+        first = client.start("add_server", **proposal())
         asked = client.question()
         cancel(client, first)
         client.reply(asked, "accept")
         client.until_noted("approval_granted")
         assert client.servers() == {}, "the call is over: nothing is added for it"
-        assert not client.use("add_server", **wish()).is_error
+        assert not client.use("add_server", **proposal()).is_error
         assert len(client.questions) == 1
         assert client.answers(first) == []
 
 
 def test_a_late_no_is_asked_again(tmp_path: Path) -> None:
     with host(tmp_path) as client:
-        first = client.start("add_server", **wish())
+        first = client.start("add_server", **proposal())
         asked = client.question()
         cancel(client, first)
         client.reply(asked, "decline")
         client.sync()
-        client.start("add_server", **wish())
+        client.start("add_server", **proposal())
         client.question(1)
 
 
@@ -675,12 +677,12 @@ def test_a_call_that_waits_no_longer_says_so_and_the_answer_counts_for_the_next(
 ) -> None:
     impatient = {"client_ceilings_ms": {"impatient": 300}}
     with host(tmp_path, client="impatient", settings=impatient) as client:
-        said = client.use("add_server", **wish())
+        said = client.use("add_server", **proposal())
         assert "[needs_approval]" in said.text
         assert "has not said yet" in said.text
         client.reply(client.question(), "accept")
         client.until_noted("approval_granted")
-        again = client.use("add_server", **wish())
+        again = client.use("add_server", **proposal())
         assert not again.is_error
         assert len(client.questions) == 1
 
@@ -689,7 +691,7 @@ def test_a_second_answer_and_one_that_nobody_asked_for_are_noted_and_change_noth
     tmp_path: Path,
 ) -> None:
     with host(tmp_path) as client:
-        first = client.start("add_server", **wish())
+        first = client.start("add_server", **proposal())
         asked = client.question()
         client.reply(asked, "decline")
         client.reply(asked, "accept")
@@ -718,7 +720,7 @@ def test_a_second_answer_and_one_that_nobody_asked_for_are_noted_and_change_noth
 )
 def test_garbage_is_no_agreement(tmp_path: Path, answer: dict[str, Any]) -> None:
     with host(tmp_path) as client:
-        first = client.start("add_server", **wish())
+        first = client.start("add_server", **proposal())
         client.send({"id": client.question()["id"], **answer})
         said = client.said_to(first)
         assert said.is_error
@@ -728,7 +730,7 @@ def test_garbage_is_no_agreement(tmp_path: Path, answer: dict[str, Any]) -> None
 
 def test_a_client_that_cannot_ask_after_all_leaves_it_to_emceepee_approve(tmp_path: Path) -> None:
     with host(tmp_path) as client:
-        first = client.start("add_server", **wish())
+        first = client.start("add_server", **proposal())
         error = {"code": -32601, "message": "Method not found"}
         client.send({"id": client.question()["id"], "error": error})
         assert "emceepee approve " in client.said_to(first).text
@@ -738,7 +740,7 @@ def test_a_client_that_hangs_up_while_its_person_is_asked_ends_the_proxy_well(
     tmp_path: Path,
 ) -> None:
     with host(tmp_path) as client:
-        client.start("add_server", **wish())
+        client.start("add_server", **proposal())
         client.question()
         assert client.hang_up() == 0
         assert client.left_over() == set()
@@ -747,7 +749,7 @@ def test_a_client_that_hangs_up_while_its_person_is_asked_ends_the_proxy_well(
 
 def test_a_signal_while_a_person_is_asked_ends_the_proxy_well(tmp_path: Path) -> None:
     with host(tmp_path) as client:
-        client.start("add_server", **wish())
+        client.start("add_server", **proposal())
         client.question()
         client.process.send_signal(signal.SIGTERM)
         assert client.wait() == 0
@@ -756,7 +758,7 @@ def test_a_signal_while_a_person_is_asked_ends_the_proxy_well(tmp_path: Path) ->
 def test_a_question_that_is_never_answered_expires_and_is_taken_back(tmp_path: Path) -> None:
     short = {"timeouts": {"client_request_ms": 200}}
     with host(tmp_path, settings=short) as client:
-        first = client.start("add_server", **wish())
+        first = client.start("add_server", **proposal())
         asked = client.question()
         assert "emceepee approve " in client.said_to(first).text
         taken_back = [m for m in client.said if m.get("method") == "notifications/cancelled"]
@@ -771,7 +773,7 @@ def test_a_question_that_is_never_answered_expires_and_is_taken_back(tmp_path: P
 )
 def test_a_name_that_passes_for_another_is_refused(tmp_path: Path, name: str) -> None:
     with host(tmp_path, mode="allow") as client:
-        said = client.use("add_server", **wish(name=name))
+        said = client.use("add_server", **proposal(name=name))
         assert "[invalid_arguments]" in said.text
         assert client.servers() == {}
 
@@ -780,9 +782,9 @@ def test_a_name_that_passes_for_another_is_refused(tmp_path: Path, name: str) ->
 def test_taking_the_place_of_a_configured_server_is_put_to_the_person(
     tmp_path: Path, *, modern: bool
 ) -> None:
-    servers = {"mine": entry(wish())}
+    servers = {"mine": entry(proposal())}
     with host(tmp_path, servers=servers, modern=modern, elicits=False) as client:
-        said = client.use("add_server", **wish("--paged", name="mine", replace=True))
+        said = client.use("add_server", **proposal("--paged", name="mine", replace=True))
         assert "[needs_approval]" in said.text
         waiting = (tmp_path / "state" / "pending.json").read_text()
         assert "It takes the place of mine, which you configured." in waiting
@@ -791,8 +793,8 @@ def test_taking_the_place_of_a_configured_server_is_put_to_the_person(
 def test_a_person_who_is_asked_again_and_again_is_left_in_peace(tmp_path: Path) -> None:
     with host(tmp_path, modern=True) as client:
         for n in range(50):
-            assert client.use("add_server", **wish(env={"N": str(n)})).is_question
-        said = client.use("add_server", **wish(env={"N": "50"}))
+            assert client.use("add_server", **proposal(env={"N": str(n)})).is_question
+        said = client.use("add_server", **proposal(env={"N": "50"}))
         assert said.is_error
         assert "left in peace" in said.text
 
@@ -800,23 +802,23 @@ def test_a_person_who_is_asked_again_and_again_is_left_in_peace(tmp_path: Path) 
 def test_the_last_question_that_may_be_put_can_be_answered(tmp_path: Path) -> None:
     with host(tmp_path, modern=True) as client:
         for n in range(49):
-            assert client.use("add_server", **wish(env={"N": str(n)})).is_question
-        assert not client.decide("accept", **wish(env={"N": "49"})).is_error
+            assert client.use("add_server", **proposal(env={"N": str(n)})).is_question
+        assert not client.decide("accept", **proposal(env={"N": "49"})).is_error
 
 
 @both_eras
 def test_each_refusal_counts_once(tmp_path: Path, *, modern: bool) -> None:
     with host(tmp_path, modern=modern) as client:
         for n in range(50):
-            said = client.decide("decline", **wish(env={"N": str(n)}))
+            said = client.decide("decline", **proposal(env={"N": str(n)}))
             assert "left in peace" not in said.text, n
-        assert "left in peace" in client.use("add_server", **wish(env={"N": "50"})).text
+        assert "left in peace" in client.use("add_server", **proposal(env={"N": "50"})).text
 
 
 def test_a_person_who_agrees_once_can_be_asked_as_often_again(tmp_path: Path) -> None:
     with host(tmp_path) as client:
         for n in range(49):
-            assert client.decide("decline", **wish(env={"N": str(n)})).is_error
-        assert not client.decide("accept", **wish(env={"N": "49"})).is_error
-        said = client.decide("decline", **wish(name="next", env={"N": "50"}))
+            assert client.decide("decline", **proposal(env={"N": str(n)})).is_error
+        assert not client.decide("accept", **proposal(env={"N": "49"})).is_error
+        said = client.decide("decline", **proposal(name="next", env={"N": "50"}))
         assert "refused" in said.text

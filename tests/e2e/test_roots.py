@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.clients.raw import entry, until
-from tests.e2e.hosts import ALWAYS, Host, Said, host, wish
+from tests.e2e.hosts import ALWAYS, Host, Said, host, proposal
 from tests.peers import filesystem, plain
 
 both_backends = pytest.mark.parametrize("era", ["legacy", "modern"])
@@ -196,11 +196,11 @@ def test_a_call_that_brings_an_answer_is_not_asked_for_roots_first(tmp_path: Pat
     """Its answer would be lost, and the person asked twice."""
     servers, wait = server(tmp_path), {"roots_hold_s": 0.0}
     with host(tmp_path, modern=True, has_roots=True, servers=servers, fixed=wait) as client:
-        question = client.use("add_server", **wish())
+        question = client.use("add_server", **proposal())
         assert "approval" in question.result["inputRequests"]
         assert roots_in(client.said_to(start(client))) == [], "now a server wants them"
         yes = {"approval": {"action": "accept", "content": {"decision": ALWAYS}}}
         state = question.result["requestState"]
-        added = client.use("add_server", replies=yes, state=state, **wish())
+        added = client.use("add_server", replies=yes, state=state, **proposal())
         assert added.json["phase"] == "connected"
         assert client.said_to(start(client)).is_question

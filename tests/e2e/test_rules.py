@@ -108,7 +108,7 @@ async def as_a_task(it: World) -> Answer:
 
 
 async def under_another_name(it: World) -> Answer:
-    added = await it.client.call("add_server", name="other", **wished(it.entry))
+    added = await it.client.call("add_server", name="other", **proposed(it.entry))
     assert not added.is_error, added
     return await it.client.execute("echo", "other", args={"message": "hi"})
 
@@ -119,13 +119,13 @@ async def in_another_spelling(it: World) -> Answer:
         spelt["url"] = spelt["url"].replace("http://127.0.0.1", "HTTP://LocalHost") + "/?x=1"
     else:
         spelt["env"] = {**spelt["env"], "MORE": "1"}
-    await it.client.call("add_server", name="spelt", **wished(spelt))
+    await it.client.call("add_server", name="spelt", **proposed(spelt))
     return await it.client.execute("echo", "spelt", args={"message": "hi"})
 
 
 async def removed_and_added(it: World) -> Answer:
     await it.client.call("remove_server", name="s")
-    added = await it.client.call("add_server", name="s", replace=True, **wished(it.entry))
+    added = await it.client.call("add_server", name="s", replace=True, **proposed(it.entry))
     assert not added.is_error, added
     return await it.client.execute("echo", args={"message": "hi"})
 
@@ -154,7 +154,7 @@ ROADS: list[Callable[[World], Awaitable[Answer]]] = [
 ]
 
 
-def wished(entry: dict[str, Any]) -> dict[str, Any]:
+def proposed(entry: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if key != "tools"}
 
 
@@ -253,10 +253,10 @@ async def test_an_entry_has_its_own_rules_and_what_a_model_adds_the_strictest(
 
 async def test_a_model_cannot_bring_rules_of_its_own(tmp_path: Path) -> None:
     async with world(tmp_path, {"*": "off"}) as it:
-        weaker = {"name": "other", "tools": {"*": "allow"}, **wished(it.entry)}
+        weaker = {"name": "other", "tools": {"*": "allow"}, **proposed(it.entry)}
         said = await it.client.call("add_server", **weaker)
         assert "there is no argument 'tools'" in said.text
-        again = await it.client.call("add_server", name="s", **wished(it.entry))
+        again = await it.client.call("add_server", name="s", **proposed(it.entry))
         assert not again.is_error, "the same server, whose rules are none of the model's business"
         assert "[policy_denied]" in (await named(it)).text
 
@@ -376,7 +376,7 @@ async def test_an_entry_that_cannot_be_read_any_more_keeps_its_rules(tmp_path: P
         edit(it.setting, s={**it.entry, "args": 5}, mark=server())
         await it.client.connected("mark")
         assert "[policy_denied]" in (await named(it)).text
-        added = await it.client.call("add_server", name="o", **wished(it.entry))
+        added = await it.client.call("add_server", name="o", **proposed(it.entry))
         assert not added.is_error
         refused = await it.client.execute("echo", "o", args={"message": "hi"})
         assert "[policy_denied]" in refused.text

@@ -23,7 +23,7 @@ from emceepee_stdio.wire.stragglers import leftovers, owner_mark
 from tests.e2e.cli_harness import Home
 from tests.e2e.clients.raw import ROOT, until
 from tests.e2e.harness import alive
-from tests.e2e.hosts import Host, host, wish
+from tests.e2e.hosts import Host, host, proposal
 from tests.peers import plain
 from tests.proxy_entry import proxy_command
 
@@ -41,7 +41,7 @@ def serves(client: Host, count: int = 3) -> None:
     for i in range(count):
         assert client.execute("s", "echo", message=f"hi {i}").text.startswith(f"hi {i}")
     client.use("remove_server", name="new")
-    said = client.decide("accept", **wish("--ttl", str(count)))
+    said = client.decide("accept", **proposal("--ttl", str(count)))
     assert said.json["phase"] == "connected"
     assert client.execute("new", "echo", message="hi").text.startswith("hi")
     assert "unexpected_error" not in client.errors()

@@ -117,7 +117,7 @@ async def test_every_job_on_the_page_comes_true(
             await client.drain()
 
 
-async def test_most_wishes_find_their_tool_among_those_of_real_servers(tmp_path: Path) -> None:
+async def test_most_queries_find_their_tool_among_those_of_real_servers(tmp_path: Path) -> None:
     here = real_servers(tmp_path)
     async with proxy(here) as client:
         await client.connected(*here.servers)

@@ -262,7 +262,7 @@ async def test_a_mark_that_is_no_id_of_ours_is_not_kept() -> None:
         assert desk.subscriptions.takes(long)
 
 
-async def test_wishes_at_the_same_time_are_all_granted() -> None:
+async def test_subscriptions_at_the_same_time_are_all_granted() -> None:
     desk = Desk()
     async with desk.connected() as connection, anyio.create_task_group() as tasks:
         for n in range(10):
@@ -299,7 +299,7 @@ async def test_what_is_not_declared_is_not_asked_for(era: Era) -> None:
         assert desk.server.requests == []
 
 
-async def test_a_server_that_knows_no_streams_is_asked_once_per_wish() -> None:
+async def test_a_server_that_knows_no_streams_is_asked_once_per_proposal() -> None:
     desk = Desk()
     desk.server.failures = [refused(), refused(), refused()]
     async with desk.connected() as connection:
@@ -311,7 +311,7 @@ async def test_a_server_that_knows_no_streams_is_asked_once_per_wish() -> None:
         assert desk.gaps == 0
 
 
-async def test_a_refused_wish_leaves_the_stream_as_it_was() -> None:
+async def test_a_refused_proposal_leaves_the_stream_as_it_was() -> None:
     desk = Desk()
     async with desk.connected() as connection:
         await desk.stream.wait_until_answered()

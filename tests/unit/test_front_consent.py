@@ -267,7 +267,7 @@ def test_a_client_that_answers_with_an_error_or_hangs_up_cannot_ask():
     virtually(main)
 
 
-def test_the_same_wish_at_the_same_time_is_asked_once_and_answers_both():
+def test_the_same_proposal_at_the_same_time_is_asked_once_and_answers_both():
     async def main(wire: Wire, tasks: anyio.abc.TaskGroup) -> None:
         tasks.start_soon(wire.confirm)
         tasks.start_soon(wire.confirm)
@@ -281,7 +281,7 @@ def test_the_same_wish_at_the_same_time_is_asked_once_and_answers_both():
     virtually(main)
 
 
-def test_other_wishes_are_asked_each_for_itself():
+def test_other_proposals_are_asked_each_for_itself():
     async def main(wire: Wire, tasks: anyio.abc.TaskGroup) -> None:
         tasks.start_soon(wire.confirm, "one")
         tasks.start_soon(wire.confirm, "two")

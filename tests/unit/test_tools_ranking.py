@@ -25,7 +25,7 @@ def test_a_query_finds_its_tool_first(query: str, wanted: tuple[str, str]) -> No
     assert (best.server, best.tool["name"]) == wanted
 
 
-def test_most_wishes_that_nothing_was_tuned_to_find_their_tool_first() -> None:
+def test_most_queries_that_nothing_was_tuned_to_find_their_tool_first() -> None:
     best = {
         query: [(r.server, r.tool["name"]) for r in rank(query, CATALOGUE)] for query in HELD_OUT
     }

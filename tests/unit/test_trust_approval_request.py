@@ -16,7 +16,7 @@ def config(*argv: str, **fields: Any) -> ServerConfig:
     return ServerConfig(name="s", command=argv[0], args=tuple(argv[1:]), **fields)
 
 
-def wish(**changed: Any) -> ApprovalRequest:
+def proposal(**changed: Any) -> ApprovalRequest:
     facts: dict[str, Any] = {
         "name": "s",
         "program": "/usr/bin/node",
@@ -35,7 +35,7 @@ def warnings(*argv: str, program: str | None = None, **fields: Any) -> str:
 
 
 def test_a_person_sees_the_whole_command_the_program_the_directory_and_the_names_of_variables():
-    lines = wish().text().split("\n")
+    lines = proposal().text().split("\n")
     assert lines == [
         "Server: s",
         "Command: node server.js --port 1",
@@ -46,17 +46,17 @@ def test_a_person_sees_the_whole_command_the_program_the_directory_and_the_names
 
 
 def test_a_link_is_shown_with_where_it_leads_and_both_count():
-    linked = wish(program="/venv/bin/python", file="/usr/bin/python3.11")
+    linked = proposal(program="/venv/bin/python", file="/usr/bin/python3.11")
     assert "Program: /venv/bin/python, a link to /usr/bin/python3.11" in linked.text().split("\n")
-    other = wish(program="/other/bin/python", file="/usr/bin/python3.11")
+    other = proposal(program="/other/bin/python", file="/usr/bin/python3.11")
     assert linked.digest(KEY) != other.digest(KEY)
-    assert linked.digest(KEY) != wish(program="/venv/bin/python", file="/x").digest(KEY)
-    assert "Program: /usr/bin/node" in wish(file="/usr/bin/node").text().split("\n")
+    assert linked.digest(KEY) != proposal(program="/venv/bin/python", file="/x").digest(KEY)
+    assert "Program: /usr/bin/node" in proposal(file="/usr/bin/node").text().split("\n")
 
 
 def test_the_values_of_variables_and_headers_are_not_shown():
-    assert "hunter2" not in wish().text()
-    assert "hunter2" not in repr(wish())
+    assert "hunter2" not in proposal().text()
+    assert "hunter2" not in repr(proposal())
     web = ApprovalRequest(
         name="w", url="https://example.com/mcp", headers={"Authorization": "hunter2"}
     )
@@ -69,11 +69,11 @@ def test_the_values_of_variables_and_headers_are_not_shown():
 
 def test_no_length_of_arguments_is_cut():
     argv = ["run", *(f"argument-{i}-{'x' * 200}" for i in range(50))]
-    assert "Command: " + shlex.join(argv) in wish(argv=argv).text().split("\n")
+    assert "Command: " + shlex.join(argv) in proposal(argv=argv).text().split("\n")
 
 
 def test_an_empty_argument_is_seen():
-    assert "Command: run '' x" in wish(argv=["run", "", "x"]).text()
+    assert "Command: run '' x" in proposal(argv=["run", "", "x"]).text()
 
 
 FORGED = ["\nProgram: /bin/true", "\r\nProgram: /bin/true", "\x1b[2K\x1b[1A", "\u202egnp.exe"]
@@ -102,7 +102,7 @@ FORGED += UNSEEN
 
 
 @pytest.mark.parametrize("text", FORGED)
-def test_nothing_in_a_wish_breaks_out_of_its_line(text: str):
+def test_nothing_in_a_proposal_breaks_out_of_its_line(text: str):
     forged = ApprovalRequest(
         name=f"n{text}",
         program=f"p{text}",
@@ -145,11 +145,11 @@ def test_letters_that_cannot_be_seen_are_spelt_out(letter: str):
     seen = shown(f"a{letter}b")
     assert letter not in seen
     assert seen.startswith("a\\")
-    assert letter not in wish(argv=["run", f"a{letter}b"]).text()
+    assert letter not in proposal(argv=["run", f"a{letter}b"]).text()
 
 
 def test_a_long_run_of_spaces_is_shown_as_its_number():
-    text = wish(argv=["run", f"good{' ' * 300}--evil", "a   b"]).text()
+    text = proposal(argv=["run", f"good{' ' * 300}--evil", "a   b"]).text()
     assert "good[300 spaces]--evil" in text
     assert "'a   b'" in text
 
@@ -157,9 +157,9 @@ def test_a_long_run_of_spaces_is_shown_as_its_number():
 # What is remembered
 
 
-def test_the_same_wish_has_the_same_hash_and_another_key_another_one():
-    assert wish().digest(KEY) == wish().digest(KEY)
-    assert wish().digest(KEY) != wish().digest(b"\x01" * 32)
+def test_the_same_proposal_has_the_same_hash_and_another_key_another_one():
+    assert proposal().digest(KEY) == proposal().digest(KEY)
+    assert proposal().digest(KEY) != proposal().digest(b"\x01" * 32)
 
 
 @pytest.mark.parametrize(
@@ -180,13 +180,13 @@ def test_the_same_wish_has_the_same_hash_and_another_key_another_one():
     ],
     ids=str,
 )
-def test_each_part_that_is_changed_alone_is_another_wish(changed: dict[str, Any]):
-    assert wish(**changed).digest(KEY) != wish().digest(KEY)
+def test_each_part_that_is_changed_alone_is_another_proposal(changed: dict[str, Any]):
+    assert proposal(**changed).digest(KEY) != proposal().digest(KEY)
 
 
 def test_the_name_of_the_server_and_the_order_of_variables_do_not_matter():
-    again = wish(name="other", env=dict(reversed(ENV.items())))
-    assert again.digest(KEY) == wish().digest(KEY)
+    again = proposal(name="other", env=dict(reversed(ENV.items())))
+    assert again.digest(KEY) == proposal().digest(KEY)
 
 
 def test_a_header_is_the_same_in_any_case_but_not_with_another_value():
@@ -197,7 +197,7 @@ def test_a_header_is_the_same_in_any_case_but_not_with_another_value():
     assert web(Accept="x") != web(Accept="y")
 
 
-def test_variables_of_ours_that_it_gets_are_a_part_of_the_wish():
+def test_variables_of_ours_that_it_gets_are_a_part_of_the_proposal():
     entry = config("node", env={"A": "1"})
     given_one = approval_request_for(entry, program="/n", passed={"TOKEN": "x"})
     assert "Variables: TOKEN, A" in given_one.text()

@@ -322,8 +322,8 @@ def test_the_newest_change_of_a_servers_tools_is_the_one_that_waits(directory: P
     for n in range(5):
         change = Pending(digest=f"d{n}", name="s", text="", at=AT, tools={}, identity="one")
         store.wait_for(change)
-    store.wait_for(pending("wish"))
-    assert [one.digest for one in store.waiting()] == ["d4", "wish"]
+    store.wait_for(pending("proposal"))
+    assert [one.digest for one in store.waiting()] == ["d4", "proposal"]
 
 
 def test_what_waits_does_not_grow_beyond_its_size(directory: Path):
