@@ -364,7 +364,7 @@ def test_a_link_of_the_same_name_elsewhere_is_asked_again(tmp_path: Path) -> Non
 
 
 def interpreter_at(tmp_path: Path, *places: str) -> dict[str, Any]:
-    """A proposal for a program of ours that is found in these places; the others only leave a mark."""
+    """A proposal for a program of ours that is found in these places; others leave a mark."""
     good, *others = places
     for place in places:
         (tmp_path / place).mkdir(parents=True, exist_ok=True)
