@@ -44,7 +44,7 @@ from emceepee_stdio.json_values import mapping
 
 __all__ = ["sign_in"]
 
-_PATIENCE_S = 300.0  # for the person in the browser
+_VISIT_TIMEOUT_S = 300.0  # for the person in the browser
 _PROTOCOL_VERSION = "2025-11-25"  # the newest that the rules of OAuth differ by
 _FIRST_ERROR = 400
 _METADATA_PATH = re.compile(r"/\.well-known/(oauth-authorization-server|openid-configuration)")
@@ -212,7 +212,7 @@ class _Flow:
             raise SignInFailed(f"{error}: try again later.") from None
         except TimeoutError:
             raise SignInFailed(
-                f"Nobody signed in within {_PATIENCE_S / 60:g} minutes: try again."
+                f"Nobody signed in within {_VISIT_TIMEOUT_S / 60:g} minutes: try again."
             ) from None
         except Exception as error:  # noqa: BLE001 - whatever the SDK raises is a failed sign-in
             if self._error is not None:
@@ -342,7 +342,7 @@ class _Flow:
     async def _come_back(self) -> AuthorizationCodeResult:
         """State and issuer of what comes back are compared by the SDK."""
         given: dict[str, str] = {}
-        with anyio.fail_after(_PATIENCE_S):
+        with anyio.fail_after(_VISIT_TIMEOUT_S):
             async with anyio.create_task_group() as tasks:
                 if self._paste is not None:
                     tasks.start_soon(self._take_pasted, self._paste)

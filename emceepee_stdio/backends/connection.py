@@ -204,9 +204,8 @@ class Connection(Sender):
         if isinstance(outcome, RpcError):
             return RemoteError(self._name, outcome)
         if isinstance(outcome, Overdue):
-            return CallTimeout(
-                f"{self._name} did not answer {request.method} within {request.within:g} s."
-            )
+            within = f"{round(request.within, 2):g} s"
+            return CallTimeout(f"{self._name} did not answer {request.method} within {within}.")
         if isinstance(outcome, TooLarge):
             return ResultTooLarge(
                 f"{self._name} answered {request.method} with {outcome.size} bytes in one message.",

@@ -138,7 +138,9 @@ class Subscriptions:
         with anyio.move_on_after(within):
             await stream.wait_until_answered()
             return
-        raise CallTimeout(f"{self._server} did not open its stream of changes in {within:g} s.")
+        raise CallTimeout(
+            f"{self._server} did not open its stream of changes in {round(within, 2):g} s."
+        )
 
     def _refusal(self, stream: SubscriptionStream, uri: str) -> ProxyError:
         failure = stream.failure

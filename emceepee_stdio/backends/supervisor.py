@@ -155,7 +155,7 @@ class Supervisor(Sender):
         with anyio.move_on_after(within):
             return await self._await_connection(through_sign_in=through_sign_in)
         raise ServerUnavailable(
-            f"{self.name} is still {self._phase_name()} after {within:g} s.",
+            f"{self.name} is still {self._phase_name()} after {round(within, 2):g} s.",
             hint="Call again later, or list_servers to see what it waits for.",
         )
 

@@ -234,7 +234,7 @@ async def _connected(backend: Backend, waits: dict[str, anyio.CancelScope], with
 async def _list(backend: Backend, kind: str, within: float) -> Sequence[Mapping[str, object]]:
     with anyio.move_on_after(within):
         return await backend.list_all(kind, within=within)
-    raise ServerUnavailable(f"{backend.name} did not answer within {within:g} s.")
+    raise ServerUnavailable(f"{backend.name} did not answer within {round(within, 2):g} s.")
 
 
 def page(

@@ -31,6 +31,7 @@ _FULL_DETAIL_TOOLS = 5  # so many schemas are worth their tokens: one of them is
 _DESCRIPTION_CHARS = 4_000  # as much as is shown of what a server says of itself
 _SENTENCE_CHARS = 160  # a line or two in a list
 _ARGUMENTS_CHARS = 300  # names of some 20 arguments
+_OUR_KEYS = ("rule", "run_with")  # what only we say of a tool
 
 
 class ListTools(Params):
@@ -81,7 +82,7 @@ def _shown(server: str, tool: Mapping[str, object], detail: str) -> dict[str, ob
     if detail == "names":
         return head
     if detail == "full":
-        own = {key: value for key, value in _bounded(tool).items() if key != "rule"}
+        own = {key: value for key, value in _bounded(tool).items() if key not in _OUR_KEYS}
         return of_server(server, own)
     head["description"] = _first_sentence(str(tool.get("description") or tool.get("title") or ""))
     head["args"] = _arguments(tool.get("inputSchema"))

@@ -115,11 +115,13 @@ async def test_every_tool_is_listed_as_the_server_itself_lists_it(
 
 
 async def listed(client: Client) -> list[Message]:
-    """The tools with all that is known of them, but for the server that we name with each."""
+    """The tools with all that is known of them, but for what we add: server and way to run it."""
     answer = (await client.call("list_tools", detail="full", limit=500)).json
     assert "servers_that_failed" not in answer
     for tool in answer["tools"]:
         assert tool.pop("server") == "s"
+        only_reads = tool.get("annotations", {}).get("readOnlyHint") is True
+        assert tool.pop("run_with", None) == ("execute_readonly_tool" if only_reads else None)
     return answer["tools"]
 
 

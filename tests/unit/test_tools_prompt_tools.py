@@ -70,7 +70,7 @@ class Completing:
     def get(self, _name: str) -> "Completing":
         return self
 
-    async def complete(self, *asked: Any, within: float) -> Raw:
+    async def complete(self, *asked: Any, within: float, call: object) -> Raw:
         self.asked.append(asked)
         return Raw(self.result)
 
