@@ -1,4 +1,4 @@
-"""One server floods, with messages up to 4 MB, while calls to another go on."""
+"""One server floods, with messages of 4 MB and more, while calls to another go on."""
 
 import subprocess
 import sys
@@ -13,6 +13,7 @@ from bench.ways import BACKEND, HERE, OURS, Way, ready
 __all__ = ["floods"]
 
 MESSAGE_BYTES = 4 << 20
+LARGER_BYTES = 32 << 20  # over what the target is about: it costs others one pass over its bytes
 _QUIET_CALLS = 300
 
 
@@ -38,6 +39,8 @@ def floods(_ways: Sequence[Way], *, quick: bool) -> Section:
         columns["quiet"] = _figures(quiet, 0.0)
         for kind, flood in kinds.items():
             columns[kind] = _figures(*client.beside(flood, made, []))
+        larger = OURS.call("burst", server="noisy", bytes=2, count=3, size=LARGER_BYTES)
+        columns["notifications of 32 MB"] = _figures(*client.beside(larger, made, []))
     alone = columns["quiet"]["p50_ms"]
     checks: list[Check] = [
         at_most(f"longest delay of a call: {kind}", columns[kind]["longest_ms"] - alone, 50, "ms")
