@@ -48,7 +48,11 @@ class Client:
 
     @property
     def is_gone(self) -> bool:
-        return self._watch is not None and self._watch.done() and self._watch.result() == b""
+        """Hung up in order, or with bytes of ours unread, which resets the connection."""
+        watch = self._watch
+        if watch is None or not watch.done():
+            return False
+        return bool(watch.exception()) or not watch.result()
 
     async def request(self) -> tuple[str, dict[str, str], bytes] | None:
         """The next request: its verb, headers and body."""
