@@ -9,25 +9,16 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from emceepee_stdio.auth.bearer import Bearer, BearerContext, signs_in
+from emceepee_stdio.auth.bearer import BearerContext
 from emceepee_stdio.backends.backend import Backend
-from emceepee_stdio.backends.backend_events import BackendEvent, Emit, LogLine, LogSource
+from emceepee_stdio.backends.backend_events import BackendEvent, LogLine, LogSource
 from emceepee_stdio.backends.backend_options import BackendOptions
-from emceepee_stdio.backends.base import Era
-from emceepee_stdio.backends.channels.stdio_channel import (
-    ChildContext,
-    Command,
-    Haste,
-    StdioChannel,
-    StdioOptions,
-)
-from emceepee_stdio.backends.connection import Channel
+from emceepee_stdio.backends.channels.stdio_channel import ChildContext, Haste
 from emceepee_stdio.backends.health import HealthPolicy
 from emceepee_stdio.backends.lists import MAX_LIST_BYTES
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import BrokenServer, ServerConfig, Settings
 from emceepee_stdio.errors import (
-    ConfigInvalid,
     InvalidArguments,
     ServerExists,
     ServerFailed,
@@ -36,6 +27,7 @@ from emceepee_stdio.errors import (
 )
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import MOST_GIVEN, JournalEvent, Secrets, given_secrets
+from emceepee_stdio.session.channel_maker import ChannelMaker
 from emceepee_stdio.session.client_roots import ClientRoots
 from emceepee_stdio.session.registered_server import (
     Admission,
@@ -48,9 +40,7 @@ from emceepee_stdio.session.registered_server import (
 from emceepee_stdio.session.suggestions import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
 from emceepee_stdio.state import RestartPolicy
 from emceepee_stdio.wire.orphans import bury_orphans, end_orphans
-from emceepee_stdio.wire.partial_messages import PartialMessages
 from emceepee_stdio.wire.process import StopTimes
-from emceepee_stdio.wire.program import ProgramFile
 from emceepee_stdio.wire.stragglers import owner_mark
 from emceepee_stdio.wire.watchdog import Watchdog
 
@@ -66,7 +56,6 @@ __all__ = [
 
 OWN_NAME = "emceepee"
 _LISTS_FACTOR = 8  # times limits.memory_bytes for the lists of all servers
-_WHOLE_LINES = 4  # of the longest at a time: three servers that send one leave room for a fourth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,12 +92,10 @@ class Servers:
         self._ids = ids
         self._environment = environment
         self._secrets = secrets
-        self._bearers = bearers
         self._haste = Haste()
-        self._partial = PartialMessages(_WHOLE_LINES * settings.limits.line_bytes)
         owner = owner_mark(ids())
         self._watchdog = Watchdog(owner, warn=on_unguarded)
-        self._around = ChildContext(
+        around = ChildContext(
             clock=clock,
             ids=ids,
             environ=environment.environ,
@@ -118,6 +105,7 @@ class Servers:
             watchdog=self._watchdog,
             haste=self._haste,
         )
+        self._channels = ChannelMaker(settings, around, bearers)
         self.members: dict[str, RegisteredServer] = {}
         self.broken: dict[str, BrokenServer] = {}
         self.on_change: OnChange = lambda _kind, _member, _by: None
@@ -172,7 +160,7 @@ class Servers:
                 "kept out of logs and errors.",
                 hint="Give it fewer headers, variables and arguments, or name a file.",
             )
-        make_channel = await self._channel_maker(config, admission)
+        make_channel = await self._channels.maker(admission)
         replaced = False
         # In a loop: while one is stopped, somebody else may have added another of the name.
         while present := self.members.get(config.name):
@@ -276,74 +264,6 @@ class Servers:
         await end_orphans()
         await anyio.to_thread.run_sync(self._watchdog.close)
 
-    async def _channel_maker(
-        self, config: ServerConfig, admission: Admission
-    ) -> Callable[[Emit], Channel]:
-        if config.url is None:
-            program = admission.program
-            return lambda emit: self._stdio_channel(config, emit, program)
-        # The HTTP client costs start-up: it is loaded off the loop, with the first URL.
-        http = await anyio.to_thread.run_sync(_load_http)
-        url, era = config.url, _era(config)
-        times, limits = self._settings.timeouts, self._settings.limits
-        options = http.HttpOptions(
-            era=era,
-            sse={"auto": None, "http": False, "sse": True}.get(config.transport),
-            connect=times.connect_ms / 1000,
-            max_message=limits.line_bytes,
-            times=http.HttpTimes(probe=self._settings.fixed.probe_s),
-            rule=admission.rule,
-            partial=self._partial,
-            bearer=self._bearer(admission),
-        )
-        return lambda emit: http.HttpChannel(
-            config.name,
-            url,
-            emit=emit,
-            clock=self._clock,
-            ids=self._ids,
-            headers=config.headers,
-            options=options,
-        )
-
-    def _bearer(self, admission: Admission) -> Bearer | None:
-        if not signs_in(admission.config):
-            return None
-        trusted = admission.origin is Origin.CONFIGURATION
-        return Bearer(admission.config, self._bearers, trusted=trusted)
-
-    def _stdio_channel(
-        self, config: ServerConfig, emit: Emit, program: ProgramFile | None
-    ) -> StdioChannel:
-        if config.command is None:
-            raise ConfigInvalid(f"{config.name} has neither a command nor a url.")
-        connect, max_line = self._settings.timeouts.connect_ms, self._settings.limits.line_bytes
-        fixed = self._settings.fixed
-        return StdioChannel(
-            config.name,
-            Command(
-                command=config.command,
-                args=config.args,
-                env=config.env,
-                pass_env=config.pass_env,
-                cwd=config.cwd,
-                agreed=program,
-            ),
-            emit=emit,
-            surroundings=self._around,
-            options=StdioOptions(
-                era=_era(config),
-                connect=connect / 1000,
-                probe=fixed.probe_s,
-                drain=fixed.exit_drain_s,
-                stop=StopTimes(term=fixed.stop_term_s, kill=fixed.stop_kill_s),
-                tail_lines=fixed.stderr_tail_lines,
-                max_line=max_line,
-                max_unread=fixed.unread_bytes,
-                partial=self._partial,
-            ),
-        )
-
     def _list_room(self, name: str) -> int:
         """Bytes for the lists of one server: its share at least, and what the others leave."""
         limits = self._settings.limits
@@ -375,13 +295,3 @@ class Servers:
             list_room=lambda: self._list_room(config.name),
             on_tools=lambda tools: self._tools_listed(config, tools, tasks),
         )
-
-
-def _era(config: ServerConfig) -> Era | None:
-    return None if config.era == "auto" else Era(config.era)
-
-
-def _load_http():
-    from emceepee_stdio.backends.channels import http_channel  # noqa: PLC0415 - see the caller
-
-    return http_channel
