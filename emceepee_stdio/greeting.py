@@ -17,7 +17,15 @@ from typing import NamedTuple, cast
 from emceepee_stdio import __version__
 from emceepee_stdio.json_values import mapping
 
-__all__ = ["Greeted", "Stamp", "config_file", "greeting_file", "read_greeting", "written_greeting"]
+__all__ = [
+    "Greeted",
+    "Stamp",
+    "config_file",
+    "greeting_file",
+    "own_bytes",
+    "read_greeting",
+    "written_greeting",
+]
 
 MAX_BYTES = 1 << 20  # thousands of servers; nothing larger is ours
 _LINE_CHARS = 80  # what a server is for, in one line of a terminal
@@ -75,7 +83,7 @@ def read_greeting(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple
     if asked is None:
         return ()
     try:
-        held = mapping(json.loads(_own_bytes(greeting_file(environ))))
+        held = mapping(json.loads(own_bytes(greeting_file(environ), MAX_BYTES)))
         path, stamp = held["file"], held["stamp"]
         if (held["version"], held["asked"]) != (__version__, asked) or not isinstance(path, str):
             return ()
@@ -99,16 +107,16 @@ def written_greeting(*, asked: str, file: str, stamp: Stamp, servers: Sequence[G
     return json.dumps(held, separators=(",", ":")).encode()
 
 
-def _own_bytes(path: str) -> bytes:
+def own_bytes(path: str, limit: int) -> bytes:
     """All of a regular file that only we can have written."""
     descriptor = os.open(path, _FLAGS)
     try:
         found = os.fstat(descriptor)
         ours = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
         private = os.name != "posix" or not found.st_mode & _WRITABLE_BY_OTHERS
-        if not (stat.S_ISREG(found.st_mode) and ours and private and found.st_size <= MAX_BYTES):
+        if not (stat.S_ISREG(found.st_mode) and ours and private and found.st_size <= limit):
             raise ValueError("not our file")
-        return os.read(descriptor, MAX_BYTES)
+        return os.read(descriptor, limit)
     finally:
         os.close(descriptor)
 

@@ -22,6 +22,7 @@ from emceepee_stdio.cli.install import install, uninstall
 from emceepee_stdio.cli.login import login, logout
 from emceepee_stdio.cli.ls import ls
 from emceepee_stdio.cli.serve_help import serve
+from emceepee_stdio.cli.status import status
 from emceepee_stdio.cli.tail_logs import tail_logs
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.cli.welcome import welcome
@@ -42,6 +43,7 @@ app.command()(install)
 app.command()(uninstall)
 app.add_typer(config.app, name="config")
 app.command()(doctor)
+app.command()(status)
 app.command()(tail_logs)
 app.command()(ls)
 app.command()(call)

@@ -5,6 +5,7 @@ for a terminal only; what goes into a pipe is plain, and looks the same tomorrow
 """
 
 import json
+import shutil
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,11 @@ class Terminal:
 
     def __init__(self) -> None:
         self._status: Status | None = None
+
+    @property
+    def columns(self) -> int | None:
+        """How wide the result may be; None in a pipe, where nothing is cut."""
+        return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
     def line(self, text: str = "", *, style: str = "") -> None:
         """One line of the result; a style is for a terminal only."""

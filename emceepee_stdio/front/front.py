@@ -68,6 +68,8 @@ class Front:
         self._runtime = runtime
         self._protocol = protocol
         runtime.session.word = protocol.word
+        if runtime.status is not None:
+            runtime.status.client = lambda: (protocol.client_name, protocol.client_version)
         self._tasks = tasks
         self._started = False
         self.peer = Peer(

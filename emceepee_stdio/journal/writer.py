@@ -65,7 +65,7 @@ class Journal:
         max_lines: int = _MAX_QUEUED_LINES,
     ) -> None:
         self._file = file
-        self._session = redact_text(session)
+        self.session = redact_text(session)
         self._clock = clock
         self._threshold = _RANKS[level]
         self.debugs = level is Level.DEBUG  # so that nobody gathers what is not written
@@ -253,7 +253,7 @@ class Journal:
             timestamp=self._clock.iso(self._clock.now()),
             level=level.value,
             event=event,
-            session=self._session,
+            session=self.session,
             server=server,
             request_id=request_id,
         )

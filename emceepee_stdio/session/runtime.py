@@ -19,6 +19,7 @@ from emceepee_stdio.session.pin_checks import PinChecks
 from emceepee_stdio.session.server_registry import Environment, Origin, RegisteredServer, Servers
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.session.sign_ins import SignIns
+from emceepee_stdio.session.status_writer import StatusWriter
 from emceepee_stdio.session.tool_permissions import ToolPermissions
 from emceepee_stdio.state import AutomaticAnswers, EventType
 from emceepee_stdio.trust.store import TrustStore
@@ -106,6 +107,7 @@ class Runtime:
         self.configured.on_config = self.permissions.apply
         self.servers.on_tools = self.pins.seen
         self.servers.on_change = self._server_changed
+        self.status = None if source is None else self._status(source)
         self.tasks: TaskGroup | None = None
         self._stop = anyio.Event()
         self._ended = anyio.Event()
@@ -117,6 +119,16 @@ class Runtime:
     def _greeting(self, source: Source) -> GreetingWriter:
         environ, mask = self.environment.environ, self.session.secrets.mask
         return GreetingWriter(source, self.servers, environ=environ, mask=mask)
+
+    def _status(self, source: Source) -> StatusWriter:
+        return StatusWriter(
+            self.session,
+            self.servers,
+            source=source,
+            environment=self.environment,
+            clock=self.clock,
+            journal=self.journal,
+        )
 
     def group(self) -> TaskGroup:
         if self.tasks is None:
@@ -178,6 +190,8 @@ class Runtime:
         async with anyio.create_task_group() as tasks:
             self.tasks = tasks
             tasks.start_soon(self.session.ticker.run)
+            if self.status is not None:
+                tasks.start_soon(self.status.run)
             task_status.started()
             try:
                 await self._stop.wait()
@@ -188,6 +202,8 @@ class Runtime:
                 with anyio.CancelScope(shield=True):
                     await self.servers.stop_all(self._times)
                     await self.sign_ins.stop()
+                if self.status is not None:
+                    self.status.close()
                 self.journal.record(JournalEvent.REGISTRY_SHUTDOWN_COMPLETE)
                 self._ended.set()
             tasks.cancel_scope.cancel()

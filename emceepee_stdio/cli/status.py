@@ -1,0 +1,232 @@
+"""`emceepee status`: the proxies that run now, at a glance.
+
+Each of them keeps a small file; memory is what the system says at this moment.
+"""
+
+import os
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from emceepee_stdio.cli.config import JsonOption
+from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.clock import DAY_S, HOUR_S, MINUTE_S, Clock
+from emceepee_stdio.session.proxy_status import (
+    OpenQuestions,
+    ProxyStatus,
+    ServerStatus,
+    read_running,
+    status_directory,
+    sweep,
+)
+from emceepee_stdio.visible_text import on_one_line
+from emceepee_stdio.wire.process_table import ProcessFacts, memory_of_trees, process_table
+
+__all__ = ["status"]
+
+_SCHEMA_VERSION = 1
+_WIDE_COLUMNS = 110  # from here on there is room for the directory
+_CLIENT_CHARS = 24  # of what a client calls itself
+_MB, _GB = 1 << 20, 1 << 30
+_WELL = ("connected", "connecting", "idle")
+_NEXT_STEPS = {"needs_sign_in": "emceepee login", "disabled": "emceepee config check"}
+_STYLES = {"connected": "green", "idle": "dim", "nothing": "dim", "failed": "bold red"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """Bytes that processes hold, by proxy; None where the system does not tell."""
+
+    table: Mapping[int, ProcessFacts]
+
+    def of_proxy(self, proxy: ProxyStatus) -> int | None:
+        facts = self.table.get(proxy.pid)
+        return None if facts is None else facts.memory
+
+    def of_servers(self, servers: Iterable[ServerStatus]) -> int | None:
+        pids = [server.pid for server in servers if server.pid is not None]
+        return memory_of_trees(pids, self.table) if self.table else None
+
+
+def status(
+    *,
+    servers: Annotated[bool, typer.Option("--servers", help="A line for each server.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the proxies that run now: their clients, servers, calls, tasks, questions and memory.
+
+    Example: emceepee status --servers
+    """
+    terminal, clock = Terminal(), Clock()
+    directory = status_directory(os.environ)
+    sweep(directory, clock=clock)
+    proxies = read_running(directory)
+    memory = _Memory(process_table())
+    now = clock.epoch(clock.now())
+    if as_json:
+        terminal.data(_report(proxies, memory, now))
+    elif not proxies:
+        terminal.line("No proxy is running: a client that has emceepee registered starts one.")
+        terminal.line("Register it with `emceepee install`, or see what earlier ones did with")
+        terminal.line("`emceepee tail-logs`.")
+    else:
+        _show(proxies, memory, now, terminal, by_server=servers)
+
+
+def _show(
+    proxies: Sequence[ProxyStatus],
+    memory: _Memory,
+    now: float,
+    terminal: Terminal,
+    *,
+    by_server: bool,
+) -> None:
+    if by_server:
+        rows = [_server_row(proxy, server, memory) for proxy in proxies for server in proxy.servers]
+        terminal.table(("PID", "SERVER", "PHASE", "DOES", "MEMORY"), rows, styles=_STYLES)
+    else:
+        wide = terminal.columns is None or terminal.columns >= _WIDE_COLUMNS
+        heads = ("PID", "CLIENT", "UP", "SERVERS", "DOES", "MEMORY", "DIRECTORY")
+        rows = [_proxy_row(proxy, memory, now) for proxy in proxies]
+        columns = len(heads) if wide else len(heads) - 1
+        terminal.table(heads[:columns], [row[:columns] for row in rows], styles=_STYLES)
+    terminal.line(_summary(proxies, memory))
+    for line in _unwell(proxies):
+        terminal.line(line)
+
+
+def _proxy_row(proxy: ProxyStatus, memory: _Memory, now: float) -> tuple[str, ...]:
+    own, theirs = memory.of_proxy(proxy), memory.of_servers(proxy.servers)
+    return (
+        str(proxy.pid),
+        _client(proxy),
+        _span(now - proxy.started_at),
+        ", ".join(f"{count} {phase}" for phase, count in _phases(proxy).items()) or "none",
+        _work(proxy.servers),
+        _size(None if own is None else own + (theirs or 0)),
+        _short_path(proxy.directory),
+    )
+
+
+def _server_row(proxy: ProxyStatus, server: ServerStatus, memory: _Memory) -> tuple[str, ...]:
+    held = memory.of_servers([server]) if server.pid else None
+    return str(proxy.pid), server.name, server.phase, _work([server]), _size(held)
+
+
+def _client(proxy: ProxyStatus) -> str:
+    """What a client calls itself is its own text."""
+    text = on_one_line(f"{proxy.client_name} {proxy.client_version}".strip())
+    return text if len(text) <= _CLIENT_CHARS else text[: _CLIENT_CHARS - 1] + "…"
+
+
+def _phases(proxy: ProxyStatus) -> dict[str, int]:
+    return dict(Counter(server.phase for server in proxy.servers).most_common())
+
+
+def _questions(servers: Iterable[ServerStatus]) -> OpenQuestions:
+    asked = [server.questions for server in servers]
+    return OpenQuestions(person=sum(q.person for q in asked), tools=sum(q.tools for q in asked))
+
+
+def _work(servers: Sequence[ServerStatus]) -> str:
+    asked = _questions(servers)
+    parts = [
+        (sum(server.calls for server in servers), "call", ""),
+        (sum(server.tasks for server in servers), "task", ""),
+        (asked.person, "question", " to the person"),
+        (asked.tools, "question", " to the model"),
+    ]
+    return ", ".join(_counted(n, noun) + more for n, noun, more in parts if n) or "nothing"
+
+
+def _summary(proxies: Sequence[ProxyStatus], memory: _Memory) -> str:
+    servers = [server for proxy in proxies for server in proxy.servers]
+    own = sum(memory.of_proxy(proxy) or 0 for proxy in proxies)
+    theirs = memory.of_servers(servers)
+    held = "" if theirs is None else f" Memory: {_size(own)}, their servers {_size(theirs)}."
+    return f"{_counted(len(proxies), 'proxy')}, {_counted(len(servers), 'server')}.{held}"
+
+
+def _unwell(proxies: Sequence[ProxyStatus]) -> list[str]:
+    """Servers that cannot be used, each once, and what to do about it."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for proxy in proxies:
+        for server in proxy.servers:
+            if server.phase not in _WELL:
+                found.setdefault((server.name, server.phase), []).append(str(proxy.pid))
+    lines: list[str] = []
+    for (name, phase), pids in found.items():
+        step = _NEXT_STEPS.get(phase, "emceepee doctor")
+        step = step if phase == "disabled" else f"{step} {shlex.quote(name)}"
+        lines.append(f"{name}: {phase} (pid {', '.join(pids)}). See: {step}")
+    return lines
+
+
+def _report(proxies: Sequence[ProxyStatus], memory: _Memory, now: float) -> dict[str, object]:
+    return {
+        "schema_version": _SCHEMA_VERSION,
+        "proxies": [_reported(proxy, memory, now) for proxy in proxies],
+    }
+
+
+def _reported(proxy: ProxyStatus, memory: _Memory, now: float) -> dict[str, object]:
+    started = datetime.fromtimestamp(proxy.started_at, tz=UTC).isoformat(timespec="milliseconds")
+    return {
+        "pid": proxy.pid,
+        "session": proxy.session,
+        "version": proxy.version,
+        "client": {"name": proxy.client_name, "version": proxy.client_version},
+        "started_at": started.replace("+00:00", "Z"),
+        "uptime_ms": max(round((now - proxy.started_at) * 1000), 0),
+        "directory": proxy.directory,
+        "config": proxy.config,
+        "phases": _phases(proxy),
+        "calls": sum(server.calls for server in proxy.servers),
+        "tasks": sum(server.tasks for server in proxy.servers),
+        "questions": msgspec.to_builtins(_questions(proxy.servers)),
+        "memory_bytes": memory.of_proxy(proxy),
+        "servers_memory_bytes": memory.of_servers(proxy.servers),
+        "servers": [
+            {
+                **msgspec.to_builtins(server),
+                "memory_bytes": memory.of_servers([server]) if server.pid else None,
+            }
+            for server in proxy.servers
+        ],
+    }
+
+
+def _counted(count: int, noun: str) -> str:
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun[:-1]}ies" if noun.endswith("y") else f"{count} {noun}s"
+
+
+def _span(seconds: float) -> str:
+    if seconds < MINUTE_S:
+        return f"{max(seconds, 0):.0f} s"
+    if seconds < HOUR_S:
+        return f"{seconds // MINUTE_S:.0f} min"
+    if seconds < DAY_S:
+        return f"{seconds // HOUR_S:.0f} h {seconds % HOUR_S // MINUTE_S:.0f} min"
+    return f"{seconds // DAY_S:.0f} d {seconds % DAY_S // HOUR_S:.0f} h"
+
+
+def _size(held: int | None) -> str:
+    if held is None:
+        return "-"
+    if held < _GB:
+        return f"{held / _MB:.0f} MB"
+    return f"{held / _GB:.1f} GB"
+
+
+def _short_path(path: str) -> str:
+    home = str(Path.home())
+    return f"~{path[len(home) :]}" if f"{path}/".startswith(f"{home}/") else path

@@ -1,0 +1,143 @@
+"""What a running proxy says of itself to `emceepee status`: one small file for each.
+
+The files are in the state directory, for their owner alone. A proxy that was killed leaves its own
+behind: it counts only while its process is there, and whoever finds it afterwards removes it. What
+is not a plain file of ours, is too large, half-written or of another version is left alone.
+"""
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from emceepee_stdio.clock import DAY_S, Clock
+from emceepee_stdio.greeting import greeting_file, own_bytes
+from emceepee_stdio.wire.process_table import is_running, namespace
+
+__all__ = [
+    "OpenQuestions",
+    "ProxyStatus",
+    "ServerStatus",
+    "here",
+    "read_running",
+    "status_directory",
+    "sweep",
+]
+
+SCHEMA_VERSION = 1
+MAX_CHARS = 200  # of what a client says of itself
+_MAX_BYTES = 1 << 20  # thousands of servers; nothing larger is ours
+_MAX_FILES = 1_000  # more proxies than a machine runs
+HALF_WRITTEN = ".new"
+_HALF_WRITTEN_AGE_S = 60.0  # it is there for a millisecond, unless its writer was killed
+_FOREIGN_AGE_S = 7 * DAY_S  # of a file from another machine or container, of which nobody can tell
+
+_Name = Annotated[str, Meta(max_length=MAX_CHARS)]
+_Path = Annotated[str, Meta(max_length=5_000)]  # the longest that systems take is 4,096
+_Count = Annotated[int, Meta(ge=0)]
+
+
+class OpenQuestions(Struct, frozen=True, kw_only=True):
+    """How many questions of servers wait, by who is to answer them."""
+
+    person: _Count = 0
+    tools: _Count = 0
+
+
+class ServerStatus(Struct, frozen=True, kw_only=True):
+    """One server of a proxy. `target` is the same for the same command line or address."""
+
+    name: _Name
+    phase: _Name
+    target: _Name = ""
+    transport: _Name = ""
+    pid: _Count | None = None
+    calls: _Count = 0
+    tasks: _Count = 0
+    questions: OpenQuestions = OpenQuestions()
+
+
+class ProxyStatus(Struct, frozen=True, kw_only=True):
+    """One proxy. `host` tells whose process numbers `pid` is one of."""
+
+    schema_version: int = SCHEMA_VERSION
+    pid: Annotated[int, Meta(gt=0, lt=1 << 31)]
+    process_started: _Name
+    host: _Path
+    session: _Name
+    version: _Name
+    client_name: _Name
+    client_version: _Name
+    started_at: float
+    directory: _Path
+    config: _Path
+    servers: tuple[ServerStatus, ...] = ()
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.pid}-{self.session}.json"
+
+
+_decode = msgspec.json.Decoder(ProxyStatus).decode
+
+
+def status_directory(environ: Mapping[str, str]) -> Path:
+    """With the rest of what proxies remember."""
+    return Path(greeting_file(environ)).parent / "running"
+
+
+def here() -> str:
+    """Name this machine, or this container of it."""
+    return f"{socket.gethostname()}:{namespace()}"
+
+
+def read_running(directory: Path) -> list[ProxyStatus]:
+    """The proxies that run on this machine, the oldest first."""
+    found = [status for _, status in _read_all(directory) if status is not None]
+    running = [one for one in found if one.host == here() and _lives(one)]
+    return sorted(running, key=lambda one: (one.started_at, one.pid))
+
+
+def sweep(directory: Path, *, clock: Clock) -> None:
+    """Remove what proxies left behind that were killed."""
+    now = clock.epoch(clock.now())
+    for half_written in directory.glob(f"*{HALF_WRITTEN}"):
+        with suppress(OSError):
+            if half_written.lstat().st_mtime < now - _HALF_WRITTEN_AGE_S:
+                half_written.unlink()
+    oldest = now - _FOREIGN_AGE_S
+    for path, status in _read_all(directory):
+        if status is None:
+            continue
+        with suppress(OSError):
+            is_here = status.host == here()
+            if not _lives(status) if is_here else path.stat().st_mtime < oldest:
+                path.unlink()
+
+
+def _lives(status: ProxyStatus) -> bool:
+    return is_running(status.pid, status.process_started)
+
+
+def _read_all(directory: Path) -> Iterator[tuple[Path, ProxyStatus | None]]:
+    try:
+        with os.scandir(directory) as entries:
+            names = sorted(entry.name for entry in entries if entry.name.endswith(".json"))
+    except OSError:
+        return
+    for name in names[:_MAX_FILES]:
+        yield directory / name, _read(directory / name)
+
+
+def _read(path: Path) -> ProxyStatus | None:
+    try:
+        status = _decode(own_bytes(str(path), _MAX_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+    is_right = status.schema_version == SCHEMA_VERSION and status.file_name == path.name
+    return status if is_right else None

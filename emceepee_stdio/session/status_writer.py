@@ -1,0 +1,174 @@
+"""Keeps the file true from which `emceepee status` tells of this proxy.
+
+It is looked at once a second what there is to tell, and only what differs is written, in a thread:
+no call waits for it, however many there are. Where it cannot be written, `status` does not show
+this proxy; nothing else depends on it.
+"""
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from emceepee_stdio import __version__
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.config.edit import PRIVATE_FILE_MODE
+from emceepee_stdio.config.regular_file import make_private
+from emceepee_stdio.config.source import Source
+from emceepee_stdio.errors import ProxyError
+from emceepee_stdio.journal import Journal, JournalEvent
+from emceepee_stdio.session.proxy_status import (
+    HALF_WRITTEN,
+    MAX_CHARS,
+    OpenQuestions,
+    ProxyStatus,
+    ServerStatus,
+    here,
+    status_directory,
+    sweep,
+)
+from emceepee_stdio.session.registered_server import RegisteredServer
+from emceepee_stdio.session.server_registry import Environment, Servers
+from emceepee_stdio.session.session import Session
+from emceepee_stdio.state import Phase
+from emceepee_stdio.state.pending_requests import Recipient
+from emceepee_stdio.trust.targets import target_id
+from emceepee_stdio.wire.process_table import started
+
+__all__ = ["ClientName", "StatusWriter"]
+
+_EVERY_S = 1.0  # a person takes this for now
+_END_WAIT_S = 0.5  # for a write that is under way when the proxy ends
+_TARGET_KEY = b"emceepee status"  # the files are as private as the configuration: no secret needed
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+
+ClientName = Callable[[], tuple[str, str]]
+
+
+class StatusWriter:
+    """Writes what `look` finds; `client` is set once there is one, and tells name and version."""
+
+    def __init__(
+        self,
+        session: Session,
+        servers: Servers,
+        *,
+        source: Source,
+        environment: Environment,
+        clock: Clock,
+        journal: Journal,
+    ) -> None:
+        self._session = session
+        self._servers = servers
+        self._clock = clock
+        self._journal = journal
+        self._directory = status_directory(environment.environ)
+        self._written: ProxyStatus | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+        self.client: ClientName = lambda: ("", "")
+        self._proxy = ProxyStatus(
+            pid=os.getpid(),
+            process_started=started(os.getpid()),
+            host=here(),
+            session=journal.session,
+            version=__version__,
+            client_name="",
+            client_version="",
+            started_at=clock.epoch(clock.now()),
+            directory=str(environment.cwd),
+            config=_path_of(source),
+        )
+
+    def __repr__(self) -> str:
+        return f"<StatusWriter {self._proxy.file_name} in {self._directory}>"
+
+    async def run(self) -> None:
+        """Write what has changed, until cancelled."""
+        try:
+            await anyio.to_thread.run_sync(self._sweep, abandon_on_cancel=True)
+            while True:
+                status = self.look()
+                if status != self._written:
+                    self._written = status
+                    await anyio.to_thread.run_sync(self._write, status, abandon_on_cancel=True)
+                await anyio.sleep(_EVERY_S)
+        except Exception as error:  # noqa: BLE001 - a bug here must not end the session
+            self._journal.record(JournalEvent.UNEXPECTED_ERROR, error=repr(error))
+
+    def look(self) -> ProxyStatus:
+        """How this proxy is doing."""
+        name, version = self.client()
+        asked = Counter((q.server, q.recipient) for q in self._session.requests.open.values())
+        working = Counter(task.server for task in self._session.tasks.working())
+        members = self._servers.members.values()
+        broken = tuple(
+            ServerStatus(name=one.name, phase=Phase.DISABLED.value)
+            for one in self._servers.broken.values()
+            if not one.switched_off
+        )
+        return msgspec.structs.replace(
+            self._proxy,
+            client_name=name[:MAX_CHARS],
+            client_version=version[:MAX_CHARS],
+            servers=tuple(self._server(member, asked, working) for member in members) + broken,
+        )
+
+    def close(self) -> None:
+        """Remove the file: the proxy ends."""
+        taken = self._lock.acquire(timeout=_END_WAIT_S)
+        self._closed = True
+        with suppress(OSError):
+            (self._directory / self._proxy.file_name).unlink()
+        if taken:
+            self._lock.release()
+
+    def _server(
+        self,
+        member: RegisteredServer,
+        asked: Counter[tuple[str, Recipient]],
+        working: Counter[str],
+    ) -> ServerStatus:
+        snapshot = member.backend.snapshot()
+        name = snapshot.name
+        return ServerStatus(
+            name=name,
+            phase=snapshot.phase.value,
+            target=target_id(member.config, _TARGET_KEY),
+            transport=snapshot.transport,
+            pid=snapshot.pid,
+            calls=len(self._session.waiting_on(name)),
+            tasks=working[name],
+            questions=OpenQuestions(
+                person=asked[name, Recipient.PERSON], tools=asked[name, Recipient.TOOLS]
+            ),
+        )
+
+    def _sweep(self) -> None:
+        with suppress(OSError):
+            sweep(self._directory, clock=self._clock)
+
+    def _write(self, status: ProxyStatus) -> None:
+        """Whole or not at all. Not synced to the disk: it means nothing after a power cut."""
+        path = self._directory / status.file_name
+        new = path.with_suffix(HALF_WRITTEN)
+        with self._lock, suppress(OSError):
+            if self._closed:
+                return
+            make_private(self._directory)
+            descriptor = os.open(new, _FLAGS, PRIVATE_FILE_MODE)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(msgspec.json.encode(status))
+            new.replace(path)
+
+
+def _path_of(source: Source) -> str:
+    try:
+        return str(source.path().absolute())
+    except (OSError, RuntimeError, ProxyError):
+        return ""
