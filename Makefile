@@ -38,7 +38,7 @@ test: peers ## Run every test that is not slow.
 
 check: lint types imports deps docs-check test ## Everything that must hold before a change lands.
 
-check-slow: peers peers-slow ## What takes longer: the official conformance suite.
+check-slow: peers peers-slow ## What takes longer: the official conformance suite, real hosts.
 	$(BIN)/pytest -n $(WORKERS) -m slow
 
 fmt: $(STAMP) ## Format the code and mend what can be mended.

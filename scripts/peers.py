@@ -5,8 +5,9 @@ Usage: python scripts/peers.py [tests|slow|bench] [--check] [--require-npm]
 The pins are in `tests/peers/`. One of them is the source of the mcp SDK, for its example servers
 and the official schemas. `slow` stands for what the slow tests need beside them: the official
 conformance suite with a Node.js that it accepts (x86-64 Linux alone has one on npm; elsewhere the
-one on PATH is taken). `bench` stands for the proxies that the benchmarks measure beside ours; they
-are pinned in `bench/peers.txt`, and no test needs them.
+one on PATH is taken), and the hosts that a scripted model drives (0.8 GB). `bench` stands for the
+proxies that the benchmarks measure beside ours; they are pinned in `bench/peers.txt`, and no test
+needs them.
 
 Each peer is installed into a folder beside its place and renamed into it when whole, so what is
 there is complete; a stamp inside holds a hash of its pins, so a second run does nothing and needs
@@ -44,9 +45,10 @@ PYTHONS = ("py-mcp1", "py-servers", "py-old")
 SDK_SOURCE = "mcp-sdist"
 PEERS = (NPM, *PYTHONS, SDK_SOURCE)
 SUITE = "npm-suite"
-SLOW = (SUITE,)
+HOSTS = "npm-hosts"
+SLOW = (SUITE, HOSTS)
 BENCH = "py-bench"
-NPM_PEERS = {NPM: PINS, SUITE: PINS / "suite"}
+NPM_PEERS = {NPM: PINS, SUITE: PINS / "suite", HOSTS: PINS / "hosts"}
 
 
 def command_for(peer: str) -> str:

@@ -35,7 +35,8 @@ _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 read_only: Mapping[str, bool] = {"readOnlyHint": True, "openWorldHint": False}
 open_world: Mapping[str, bool] = {"destructiveHint": True, "openWorldHint": True}
 
-# For hosts that put tools behind a search, ask for each call, or cut long answers by themselves.
+# For hosts that put tools behind a search, ask for each call, or put an answer of many tokens into
+# a file and show its first 2 KB: `pages` is on every tool whose answer may be long.
 always_loaded: dict[str, bool | int] = {"anthropic/alwaysLoad": True}
 asks_the_user: dict[str, bool | int] = {"anthropic/requiresUserInteraction": True}
 pages: dict[str, bool | int] = {"anthropic/maxResultSizeChars": 500_000}  # the most it may be

@@ -100,6 +100,7 @@ TOOLS = (
         params=resource_tools.ListResources,
         run=resource_tools.list_resources,
         annotations=read_only,
+        meta=pages,
         description=(
             "List resources of all servers: files, records and other data that can be read."
         ),
@@ -109,6 +110,7 @@ TOOLS = (
         params=resource_tools.ListResourceTemplates,
         run=resource_tools.list_resource_templates,
         annotations=read_only,
+        meta=pages,
         description="List URI templates of resources; fill one in and read it.",
     ),
     Tool(
@@ -143,6 +145,7 @@ TOOLS = (
         params=prompt_tools.ListPrompts,
         run=prompt_tools.list_prompts,
         annotations=read_only,
+        meta=pages,
         description="List prompts of all servers, with their arguments.",
     ),
     Tool(
@@ -150,6 +153,7 @@ TOOLS = (
         params=prompt_tools.GetPrompt,
         run=prompt_tools.get_prompt,
         annotations=read_only,
+        meta=pages,
         description=(
             "Use a prompt of a server, filled in: who says what, then the messages, for you to go"
             " by."
@@ -166,12 +170,14 @@ TOOLS = (
         name="get_notifications",
         params=log_tools.GetNotifications,
         run=log_tools.get_notifications,
+        meta=pages,
         description="Read notifications of servers in full; each is given once.",
     ),
     Tool(
         name="get_logs",
         params=log_tools.GetLogs,
         run=log_tools.get_logs,
+        meta=pages,
         description=(
             "Log output of servers: what they logged or printed (stderr), newest last; each line is"
             " given once. Says why a server fails."
@@ -199,6 +205,7 @@ TOOLS = (
         params=task_tools.ListTasks,
         run=task_tools.list_tasks,
         annotations=read_only,
+        meta=pages,
         description="List background tasks: slow calls that are still running, or have ended.",
     ),
     Tool(
@@ -233,6 +240,7 @@ TOOLS = (
         params=question_tools.GetElicitations,
         run=question_tools.get_elicitations,
         annotations=read_only,
+        meta=pages,
         description="List the questions of servers that wait for an answer of the user.",
     ),
     Tool(
@@ -250,6 +258,7 @@ TOOLS = (
         params=question_tools.GetSamplingRequests,
         run=question_tools.get_sampling_requests,
         annotations=read_only,
+        meta=pages,
         description=(
             "List sampling requests: servers that ask for a text from you, the model; whole."
         ),

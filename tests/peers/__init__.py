@@ -12,6 +12,8 @@ from scripts import peers
 
 __all__ = [
     "PeerMissingError",
+    "claude_code",
+    "codex",
     "everything",
     "fetch",
     "filesystem",
@@ -111,6 +113,16 @@ def suite() -> list[str]:
     return [node, str(modules / "@modelcontextprotocol" / "conformance" / "dist" / "index.js")]
 
 
+def claude_code() -> str:
+    """The program of Claude Code for this machine."""
+    return _host("@anthropic-ai/claude-code-*/claude*")
+
+
+def codex() -> str:
+    """The program of Codex for this machine."""
+    return _host("@openai/codex-*/vendor/*/bin/codex*")
+
+
 def sdk_source() -> Path:
     """The source of the mcp SDK: `examples/servers`, `schema`."""
     if not peers.is_installed(peers.SDK_SOURCE):
@@ -146,6 +158,16 @@ def rude(mode: str, *options: str) -> list[str]:
 def flooder() -> list[str]:
     """The raw server that sends a great many large messages; needs no installed peer."""
     return [sys.executable, str(SERVERS / "flooder.py")]
+
+
+def _host(pattern: str) -> str:
+    command = peers.command_for(peers.HOSTS)
+    if not peers.is_installed(peers.HOSTS):
+        raise PeerMissingError("The hosts of npm", command)
+    found = sorted(peers.folder(peers.HOSTS).joinpath("node_modules").glob(pattern))
+    if not found:
+        raise PeerMissingError(f"{pattern} for this machine", command)
+    return str(found[0])  # the shortest: others beside it only help it
 
 
 def _node_server(package: str) -> list[str]:

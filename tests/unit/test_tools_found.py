@@ -77,8 +77,17 @@ def test_only_the_answer_to_a_question_needs_the_person() -> None:
     assert TABLE["respond_to_elicitation"].meta["anthropic/requiresUserInteraction"] is True
 
 
-@pytest.mark.parametrize("name", ["execute_tool", "get_task_result", "read_resource", "list_tools"])
-def test_what_pages_by_itself_is_not_cut_by_the_host(name: str) -> None:
+LONG = {name for name, tool in TABLE.items() if "limit" in tool.params.__struct_fields__} | {
+    "execute_tool",
+    "execute_readonly_tool",
+    "get_task_result",
+    "get_prompt",
+    "get_sampling_requests",
+}
+
+
+@pytest.mark.parametrize("name", sorted(LONG))
+def test_what_may_be_long_is_not_cut_by_the_host(name: str) -> None:
     size = TABLE[name].meta["anthropic/maxResultSizeChars"]
     assert isinstance(size, int)
     assert size >= 100_000

@@ -1,0 +1,1 @@
+"""Real hosts from npm with emceepee in them, driven by a model that says what a test wrote."""

@@ -1,0 +1,67 @@
+"""What a model is shown of emceepee before it has done anything, and what it finds."""
+
+import pytest
+
+from emceepee_stdio.tools.table import TABLE
+from tests.real_hosts.dialects import Call, Script, Search
+from tests.real_hosts.headless import ClaudeCode, Codex, Headless
+
+pytestmark = pytest.mark.slow
+
+CORE = {name for name, tool in TABLE.items() if "anthropic/alwaysLoad" in tool.meta}
+ALL = set(TABLE)
+WISH = "run a tool of a server"
+LOOP = "list_tools finds the right tool"  # of the instructions
+
+
+def test_claude_code_shows_the_core_at_the_first_turn_and_names_the_rest(
+    claude_code: ClaudeCode,
+) -> None:
+    (first,) = claude_code.run().turns
+    assert set(first.tools) == CORE
+    assert LOOP in first.text
+    for name in ALL - CORE:
+        assert f"mcp__emceepee__{name}\n" in first.text
+
+
+def test_claude_code_finds_the_tool_that_pages(claude_code: ClaudeCode) -> None:
+    _, found = claude_code.run(Search("read the next page of a stored result")).turns
+    assert set(found.tools) == CORE | {"read_resource"}
+
+
+def test_codex_shows_the_instructions_at_the_first_turn_and_a_search_brings_the_tools(
+    codex: Codex,
+) -> None:
+    first, found = codex.run(Search(WISH)).turns
+    assert not first.tools
+    assert LOOP in first.text
+    assert found.results[0][:2] == ("execute_tool", "execute_readonly_tool")
+    assert {"execute_tool", "execute_readonly_tool", "list_tools"} <= set(found.tools)
+
+
+def test_codex_shows_every_tool_at_the_first_turn_to_a_model_that_it_does_not_know(
+    codex: Codex,
+) -> None:
+    codex.options = ("--model", "a-model-of-ours")
+    (first,) = codex.run().turns
+    assert set(first.tools) == ALL
+
+
+def test_codex_in_code_mode_has_the_tools_and_tells_nothing_of_them_at_the_first_turn(
+    codex: Codex,
+) -> None:
+    codex.options = ("--model", "gpt-6.1-sol")
+    look = "text(ALL_TOOLS.filter(t => /execute_readonly_tool/.test(t.name)))"
+    read = "await tools.mcp__emceepee__list_servers({})"
+    first, found, ran = codex.run(Script(look), Script(f"text({read})")).turns
+    assert "emceepee" not in first.text
+    assert LOOP in found.result
+    assert "library" in ran.result
+
+
+def test_the_instructions_name_the_servers_from_the_second_run_on(host: Headless) -> None:
+    line = "- library: Long texts, and notes"
+    (first,) = host.run(Call("list_servers", {})).turns[:1]
+    (second,) = host.run().turns
+    assert line not in first.text
+    assert line in second.text
