@@ -79,12 +79,15 @@ PROFILES: Sequence[ClientProfile] = (
         defers_tools=True,
         declares=frozenset({"form", "url", "roots", "resources", "prompts", "list_changed"}),
         version="2.1.325",
-        watched=frozenset({"message_lines", "message_chars", "defers_tools", "declares"}),
+        watched=frozenset(
+            {"message_lines", "message_chars", "result_bytes", "defers_tools", "declares"}
+        ),
         looked_up="2026-11",
         notes=(
+            "puts an answer over 25,000 tokens into a file, unless the tool is marked as ours are*",
             "sends calls to the background after 2 minutes",
             "gives a call up after 300 s without progress",
-            "`MCP_TOOL_TIMEOUT` in its environment sets a shorter limit",
+            "`MCP_TOOL_TIMEOUT` in its environment sets a shorter limit, and is in ours, too*",
         ),
     ),
     ClientProfile(
@@ -118,6 +121,7 @@ PROFILES: Sequence[ClientProfile] = (
         looked_up="2026-11",
         notes=(
             "waits 300 s for a call",
+            "tells newer models (gpt-6), which call tools by scripts, nothing of them beforehand*",
             "shows a boolean as True and False, both of which accept",
         ),
     ),
