@@ -22,6 +22,7 @@ from emceepee_stdio.journal import Journal, JournalEvent, default_directory
 from emceepee_stdio.session.client_roots import ClientRoots, own_roots
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Environment
+from emceepee_stdio.trace.request_log import RequestLog
 from emceepee_stdio.trust.store import default_trust_directory
 from emceepee_stdio.wire.allocator import give_back_large_blocks
 from emceepee_stdio.wire.memory_protection import protect_memory
@@ -47,7 +48,9 @@ def run(
     source = Source(config_path, environ=os.environ, extra=extra, policy=policy, fixed=fixed)
     stamp = source.stamp()
     config, problem = _load(source)
-    journal = _journal(config, clock, session=ids())
+    session = ids()
+    journal = _journal(config, clock, session=session)
+    trace = _trace(config, clock, session=session)
     if problem is not None:
         journal.record(JournalEvent.CONFIG_INVALID, error=problem)
     runtime = Runtime(
@@ -55,6 +58,7 @@ def run(
         clock=clock,
         ids=ids,
         journal=journal,
+        trace=trace,
         environment=environment_of(config.settings, os.environ),
         source=source,
         stamp=stamp,
@@ -73,6 +77,7 @@ def run(
             backend_options={"use_uvloop": _has_uvloop()},
         )
     finally:
+        trace.close()
         journal.close()
     return 0
 
@@ -85,11 +90,28 @@ def _load(source: Source) -> tuple[Config, str | None]:
         return source.beside(Config()), str(error)
 
 
+def _log_directory(config: Config) -> Path:
+    chosen = config.settings.logging.directory
+    return Path(chosen) if chosen else default_directory(os.environ)
+
+
+def _trace(config: Config, clock: Clock, *, session: str) -> RequestLog:
+    logging = config.settings.logging
+    return RequestLog.open(
+        directory=_log_directory(config),
+        session=session,
+        clock=clock,
+        max_bytes=logging.max_bytes,
+        files=logging.files,
+        max_age_days=logging.max_age_days,
+        keeps_payloads=logging.payloads,
+    )
+
+
 def _journal(config: Config, clock: Clock, *, session: str) -> Journal:
     logging = config.settings.logging
-    directory = Path(logging.directory) if logging.directory else default_directory(os.environ)
     return Journal.open(
-        directory=directory,
+        directory=_log_directory(config),
         session=session,
         clock=clock,
         level=logging.level,

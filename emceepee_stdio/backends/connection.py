@@ -43,6 +43,7 @@ from emceepee_stdio.backends.notifications import decoded
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallTimeout, ProxyError, ResultTooLarge, ServerDisconnected
 from emceepee_stdio.json_values import mapping
+from emceepee_stdio.trace.open_request import Leg, on_leg
 from emceepee_stdio.wire.codec import (
     INTERNAL_ERROR,
     Malformed,
@@ -164,6 +165,10 @@ class Connection(Sender):
             self._ticker.look(request.deadline)
         self._transmit(line, request_id, request)
         return partial(peer.cancel, request_id)
+
+    async def request(self, request: OutgoingRequest) -> Raw:
+        with on_leg(Leg.SERVER, self._name):
+            return await super().request(request)
 
     async def ask(self, method: str, params: Params | None, within: float) -> Raw:
         """A request that is nobody's call, answered within so many seconds."""

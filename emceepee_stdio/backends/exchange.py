@@ -20,6 +20,7 @@ from emceepee_stdio.backends.result_types import COMPLETE, result_type
 from emceepee_stdio.backends.supervisor import Supervisor
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, ProxyError
+from emceepee_stdio.trace.open_request import Leg, current_request
 from emceepee_stdio.versions import HEADER_MISMATCH
 from emceepee_stdio.wire.peer import OutgoingRequest
 
@@ -49,7 +50,7 @@ class ExchangeContext:
 class Exchange:
     """Sends when made. `cancel` gives it up, whatever it is doing."""
 
-    __slots__ = ("_cancel", "_context", "_on_done", "_request")
+    __slots__ = ("_cancel", "_context", "_on_done", "_request", "_trace")
 
     def __init__(
         self, context: ExchangeContext, request: OutgoingRequest, on_done: OnResult
@@ -58,6 +59,10 @@ class Exchange:
         self._request = request
         self._on_done = on_done
         self._cancel: Cancel | None = None
+        self._trace = current_request.get()
+        if self._trace is not None:
+            self._trace.at(context.server)
+            self._trace.enter(Leg.SERVER)
         cancel = (context.supervisor.current or context.supervisor).send(request, self._answered)
         if self._cancel is None:
             self._cancel = cancel
@@ -66,6 +71,7 @@ class Exchange:
         return f"<Exchange {self._context.server} {self._request!r}>"
 
     def cancel(self) -> None:
+        self._leave()
         if self._cancel is not None:
             self._cancel()
 
@@ -76,12 +82,22 @@ class Exchange:
             and (connection is None or connection.era is Era.LEGACY)
             and memoryview(outcome)[0] == _BRACE
         ):
-            self._on_done(outcome)
+            self._end(outcome)
         elif connection is None or not _needs_input(connection, outcome):
-            self._on_done(self._judged(outcome, connection))
+            self._end(self._judged(outcome, connection))
         else:
             work = partial(self._complete, connection, outcome)
-            self._cancel = self._context.supervisor.in_task(work, self._on_done)
+            self._cancel = self._context.supervisor.in_task(work, self._end)
+
+    def _end(self, outcome: Raw | ProxyError) -> None:
+        self._leave()
+        self._on_done(outcome)
+
+    def _leave(self) -> None:
+        """It is no longer at the server, for the record of the request that it is part of."""
+        if self._trace is not None:
+            self._trace.leave(Leg.SERVER)
+            self._trace = None
 
     async def _complete(self, connection: Connection, outcome: Raw | ProxyError) -> Raw:
         """Ask the client what the server needs to know, until there is a result."""

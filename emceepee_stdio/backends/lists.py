@@ -17,6 +17,7 @@ from msgspec import Raw
 from emceepee_stdio.backends.base import RemoteError
 from emceepee_stdio.clock import DAY_S, Clock
 from emceepee_stdio.errors import CallFailed, CallTimeout
+from emceepee_stdio.trace.open_request import Leg, on_leg
 from emceepee_stdio.wire.codec import METHOD_NOT_FOUND
 
 __all__ = [
@@ -179,7 +180,8 @@ class Lists:
                 shared = self._fetching.get(kind)
                 if shared is None or shared.changes != self._changes[kind]:
                     return await self._fetch(kind, fetch, accept, told_of_changes=told_of_changes)
-                await shared.done.wait()
+                with on_leg(Leg.SERVER, self._server):
+                    await shared.done.wait()
                 # Another's deadline or cancellation is not ours: then look again.
                 if isinstance(shared.outcome, CallFailed):
                     raise shared.outcome

@@ -16,6 +16,7 @@ from emceepee_stdio.backends.lists import KINDS, Kind
 from emceepee_stdio.backends.notifications import Mark
 from emceepee_stdio.backends.subscription_stream import SubscriptionStream
 from emceepee_stdio.errors import CallTimeout, NotSupported, ProxyError
+from emceepee_stdio.trace.open_request import Leg, on_leg
 from emceepee_stdio.wire.codec import METHOD_NOT_FOUND
 
 __all__ = ["Subscriptions"]
@@ -136,7 +137,8 @@ class Subscriptions:
     async def _settle(self, stream: SubscriptionStream, within: float) -> None:
         stream.renew()
         with anyio.move_on_after(within):
-            await stream.wait_until_answered()
+            with on_leg(Leg.SERVER):
+                await stream.wait_until_answered()
             return
         raise CallTimeout(
             f"{self._server} did not open its stream of changes in {round(within, 2):g} s."

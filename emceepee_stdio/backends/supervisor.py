@@ -31,6 +31,7 @@ from emceepee_stdio.errors import (
 )
 from emceepee_stdio.state.phases import PHASES, Phase
 from emceepee_stdio.state.restarts import Restarts
+from emceepee_stdio.trace.open_request import Leg, on_leg
 from emceepee_stdio.wire.peer import OutgoingRequest
 from emceepee_stdio.wire.wakeup import Wakeup
 
@@ -377,7 +378,8 @@ class Supervisor(Sender):
             self._wanted.set()
             return False
 
-        await self._changed.wait_for(is_decided)
+        with on_leg(Leg.CONNECTING, self.name):
+            await self._changed.wait_for(is_decided)
         if self.current is not None:
             return self.current
         if self._stopped.is_set() or self._last_error is None:

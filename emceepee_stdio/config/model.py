@@ -133,6 +133,12 @@ class Logging(Struct, frozen=True, kw_only=True):
         int, _within(1, 1_000, "Files kept for each process, with the one in use.")
     ] = 5
     max_age_days: Annotated[int, _within(1, 3_650, "Days after which a file is removed.")] = 14
+    payloads: Annotated[
+        bool,
+        Meta(
+            description="Record arguments and results of requests, too: cut, known secrets hidden."
+        ),
+    ] = False
 
 
 class SettingsSection(Struct, frozen=True, kw_only=True):

@@ -74,6 +74,7 @@ class CallProgress:
         self._heartbeats.end(call)
 
     def _forward(self, call: Call, params: Raw) -> None:
+        call.trace.progress += 1
         if call.answered:
             self._session.note_progress(call, params)
             return

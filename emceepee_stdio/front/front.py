@@ -20,6 +20,7 @@ from emceepee_stdio.session.large_results import RESULTS
 from emceepee_stdio.session.own_resources import OWN_SCHEME, read_own
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.tools.resource_lookup import read_by_uri
+from emceepee_stdio.trace.open_request import Leg, OpenRequest, current_request, on_leg
 from emceepee_stdio.versions import SERVER_INFO, SUBSCRIPTION_ID
 from emceepee_stdio.wire.codec import (
     INTERNAL_ERROR,
@@ -100,17 +101,24 @@ class Front:
         if not self._started and request.method not in LEAVES_OPEN:
             self.start()
         if problem := self.calls.problem_with(request.id):
-            self._refuse(request.id, Refused(INVALID_REQUEST, problem))
+            self._refuse(self._begin(request), Refused(INVALID_REQUEST, problem))
         elif request.method == "tools/call":
             if refused := self.calls.begin(request):
-                self._refuse(request.id, refused)
-        elif request.method == "resources/read":
-            self._read(request)
+                self._refuse(self._begin(request), refused)
         else:
-            self._answer_static(request)
+            trace = self.calls.others[request.id] = self._begin(request)
+            if request.method == "resources/read":
+                self._read(request, trace)
+            else:
+                self._answer_static(request, trace)
+
+    def _begin(self, request: Request) -> OpenRequest:
+        size = len(request.params or b"")
+        return self._runtime.session.trace.begin(request.method, request.id, bytes_in=size)
 
     def on_failed(self, request: Request, error: Exception) -> None:
-        self._refuse(request.id, self._refusal(error))
+        trace = self.calls.others.get(request.id) or self._begin(request)
+        self._refuse(trace, self._refusal(error))
 
     def on_notification(self, notification: Notification) -> None:
         if notification.method == "notifications/initialized":
@@ -141,28 +149,39 @@ class Front:
 
     # Answers
 
-    def _answer_static(self, request: Request) -> None:
+    def _answer_static(self, request: Request, trace: OpenRequest) -> None:
         params = msgspec.json.decode(request.params or b"{}", type=dict[str, object])
         answer = self._protocol.answer(request.method, params)
         if answer is None:
-            self._listen(request)
+            self._listen(request, trace)
         elif isinstance(answer, Refused):
-            self._refuse(request.id, answer)
+            self._refuse(trace, answer)
         else:
-            self.peer.answer(request.id, answer)
+            self._answer(trace, answer)
 
-    def _listen(self, request: Request) -> None:
+    def _listen(self, request: Request, trace: OpenRequest) -> None:
         """Nothing here ever changes: the stream is acknowledged, empty, and stays open."""
-        self.calls.others.add(request.id)
+        trace.enter(Leg.WAITING)
         note = {
             "notifications": {},
             "_meta": {SUBSCRIPTION_ID: request.id},
         }
         self.peer.notify("notifications/subscriptions/acknowledged", to_json(note))
 
-    def _refuse(self, request_id: RequestId, refused: Refused) -> None:
+    def _refuse(self, trace: OpenRequest, refused: Refused) -> None:
         data = None if refused.data is None else Raw(to_json(refused.data))
-        self.peer.answer(request_id, RpcError(refused.code, refused.message, data))
+        trace.error_code = trace.error_code or str(refused.code)
+        error = RpcError(refused.code, refused.message, data)
+        self._answer(trace, error)
+
+    def _answer(self, trace: OpenRequest, answer: bytes | RpcError) -> None:
+        """Once; what the client has taken back is no longer among those that are open."""
+        self.peer.answer(trace.request_id, answer)
+        if self.calls.others.get(trace.request_id) is trace:
+            del self.calls.others[trace.request_id]
+        is_error = isinstance(answer, RpcError)
+        body = b"" if is_error else answer
+        self._runtime.session.trace.answered(trace, body, is_error=is_error)
 
     def _refusal(self, error: Exception) -> Refused:
         """What a request that could not be served is told."""
@@ -172,26 +191,26 @@ class Front:
             return Refused(INVALID_PARAMS, "Invalid params: no object")
         return Refused(INTERNAL_ERROR, str(self.calls.unexpected(error)))
 
-    def _read(self, request: Request) -> None:
+    def _read(self, request: Request, trace: OpenRequest) -> None:
         """One of our own resources, or one of a configured server."""
         asked = msgspec.json.decode(request.params or b"{}", type=_Read)
         modern, refused = self.calls.check(asked.meta)
         if refused:
-            self._refuse(request.id, refused)
+            self._refuse(trace, refused)
         elif self._runtime.configured.is_known and asked.uri.startswith(OWN_SCHEME):
-            self._answer_read(request.id, asked.uri, self._own_contents(asked.uri), modern=modern)
+            self._answer_read(trace, asked.uri, self._own_contents(asked.uri), modern=modern)
         else:
-            self.calls.others.add(request.id)
-            self._tasks.start_soon(self._read_in_task, request.id, asked.uri, modern)
+            self._tasks.start_soon(self._read_in_task, trace, asked.uri, modern)
 
-    async def _read_in_task(self, request_id: RequestId, uri: str, modern: bool) -> None:  # noqa: FBT001 - given by position
+    async def _read_in_task(self, trace: OpenRequest, uri: str, modern: bool) -> None:  # noqa: FBT001 - given by position
         """Answer once the contents are there, unless the client has taken the request back."""
-        await self._runtime.configured.known()
+        current_request.set(trace)
+        with on_leg(Leg.QUEUED):
+            await self._runtime.configured.known()
         is_own = uri.startswith(OWN_SCHEME)
         found = self._own_contents(uri) if is_own else await self._foreign_contents(uri)
-        if request_id in self.calls.others:
-            self.calls.others.discard(request_id)
-            self._answer_read(request_id, uri, found, modern=modern)
+        if trace.outcome is None:
+            self._answer_read(trace, uri, found, modern=modern)
 
     def _own_contents(self, uri: str) -> list[object] | ProxyError:
         try:
@@ -221,7 +240,7 @@ class Front:
 
     def _answer_read(
         self,
-        request_id: RequestId,
+        trace: OpenRequest,
         uri: str,
         found: list[object] | ProxyError,
         *,
@@ -229,10 +248,11 @@ class Front:
     ) -> None:
         if isinstance(found, ProxyError):
             code = INVALID_PARAMS if modern else RESOURCE_NOT_FOUND
-            self._refuse(request_id, Refused(code, str(found), {"uri": uri}))
+            trace.error_code = found.code
+            self._refuse(trace, Refused(code, str(found), {"uri": uri}))
             return
         body: dict[str, object] = {"contents": found}
         if modern:
             body |= {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
             body["_meta"] = {SERVER_INFO: IDENTITY}
-        self.peer.answer(request_id, to_json(body))
+        self._answer(trace, to_json(body))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
@@ -19,16 +19,10 @@ from msgspec import UNSET, Raw, UnsetType
 
 from emceepee_stdio.errors import CallFailed, InvalidArguments, ProxyError
 from emceepee_stdio.front.call_progress import CallProgress
+from emceepee_stdio.front.calling_client import CallingClient, CallingClients
 from emceepee_stdio.front.carried_questions import CallLine
-from emceepee_stdio.front.client_profile import ceiling_s, profile_of
 from emceepee_stdio.front.client_requests import ClientRequests
-from emceepee_stdio.front.consent import (
-    ConsentForm,
-    ConsentRequests,
-    ElicitedConsent,
-    InputRequiredConsent,
-    StateSigner,
-)
+from emceepee_stdio.front.consent import ConsentRequests, InputRequiredConsent, StateSigner
 from emceepee_stdio.front.protocol import (
     IDENTITY,
     Protocol,
@@ -45,6 +39,8 @@ from emceepee_stdio.session.client_calls import Call, ClientRequest, Consent, In
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.tools.table import TABLE
+from emceepee_stdio.trace.open_request import Leg, OpenRequest, current_request, on_leg
+from emceepee_stdio.trace.request_records import MAX_PAYLOAD_BYTES
 from emceepee_stdio.versions import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
@@ -72,18 +68,6 @@ class Meta(msgspec.Struct):
     capabilities: object = msgspec.field(name=CLIENT_CAPABILITIES, default=None)
     info: object = msgspec.field(name=CLIENT_INFO, default=None)
     progress: int | str | UnsetType = msgspec.field(name="progressToken", default=UNSET)
-
-
-class _Client(NamedTuple):
-    """What follows from the name of a client and the version that it speaks."""
-
-    name: str
-    version: str | None
-    ceiling: float
-    budget: int
-    context_first: bool
-    modern_form: ConsentForm
-    consent: ElicitedConsent
 
 
 class _Call(msgspec.Struct):
@@ -131,8 +115,8 @@ class ToolCalls:
         self._written = 0
         self._unwritten: deque[tuple[int, list[Lease]]] = deque()
         self._calls: dict[RequestId, Call] = {}
-        self.others: set[RequestId] = set()  # open, but no calls: streams, and readings that wait
-        self._client: _Client | None = None
+        # Open, but no calls: streams, and readings that wait.
+        self.others: dict[RequestId, OpenRequest] = {}
         self._answered = anyio.Event()
         self._progress = CallProgress(
             runtime.session,
@@ -148,12 +132,13 @@ class ToolCalls:
         dialogue = QuestionDialogue(runtime, protocol, client, line, tasks=tasks)
         runtime.session.routing.dialogue = dialogue
         self._around = dialogue.carried.around
-        self._questions = ConsentRequests(
+        questions = ConsentRequests(
             client,
             runtime.clock,
             tasks,
             within=runtime.settings.timeouts.client_request_ms / 1000,
         )
+        self._clients = CallingClients(runtime, protocol, questions)
 
     def __repr__(self) -> str:
         return f"<ToolCalls {len(self._calls)} open>"
@@ -179,11 +164,13 @@ class ToolCalls:
         return f"{_MAX_REQUESTS} requests are open already." if is_full else None
 
     def cancel(self, request_id: RequestId) -> None:
-        self.others.discard(request_id)
+        if trace := self.others.pop(request_id, None):
+            self._session.trace.end(trace, "cancelled")
         if call := self._calls.pop(request_id, None):
             self._progress.end(call)
             self._session.abandon(call)
             call.cancel()
+            self._session.trace.end(call.trace, "cancelled")
             self._answered.set()
 
     def begin(self, request: Request) -> Refused | None:
@@ -196,7 +183,10 @@ class ToolCalls:
             refused = Refused(INVALID_PARAMS, f"Unknown tool: {asked.name[:_SHOWN_NAME_CHARS]}")
         if refused is not None or tool is None:
             return refused
-        client = self._known_client()
+        trace = self._session.trace.begin(
+            "tools/call", request.id, tool=tool.name, bytes_in=len(request.params or b"")
+        )
+        client = self._clients.now()
         consent = self._consent(client, asked, meta, modern=modern)
         call = Call(
             tool=tool.name,
@@ -204,6 +194,7 @@ class ToolCalls:
             budget=client.budget,
             context_first=client.context_first,
             consent=consent,
+            trace=trace,
         )
         call.answer = partial(self._answer, request.id, call, modern)
         call.proceed = partial(self._proceed, call)
@@ -213,6 +204,8 @@ class ToolCalls:
                 self._progress.begin(call, meta.progress)
         self._calls[request.id] = call
         arguments = None if asked.arguments in (UNSET, _NULL) else asked.arguments
+        if self._session.trace.keeps_payloads and arguments is not None:
+            trace.arguments = bytes(memoryview(arguments)[:MAX_PAYLOAD_BYTES])
         work: Work = partial(tool.call, self._runtime, arguments, call)
         if modern and self._protocol.modern_roots:
             work = partial(self._roots.begin, work, asked.state, asked.responses)
@@ -234,6 +227,7 @@ class ToolCalls:
 
     def _bind(self, request: ClientRequest, call: Call) -> None:
         """From now on the call answers this request."""
+        self._session.trace.made_again(call.trace, self._calls[request.id].trace)
         self._calls[request.id] = call
         if request.token is not None:
             self._progress.begin(call, request.token)
@@ -252,24 +246,25 @@ class ToolCalls:
 
     async def _once_known(self, work: Work) -> Reply | None:
         """The configured servers are there by name, connected or not."""
-        await self._runtime.configured.known()
+        with on_leg(Leg.QUEUED):
+            await self._runtime.configured.known()
         await checkpoint_if_cancelled()  # it may have been cancelled in the same moment
         result = work()
         return await result if isawaitable(result) else result
 
     def _proceed(self, call: Call, work: Work) -> None:
         """Answer with what the work gives; in a task where that has to be waited for."""
+        token = current_request.set(call.trace)
         try:
             result = work()
-            if result is None:
-                return
             if isinstance(result, Reply):
                 self._session.finish(call, result)
-                return
+            elif result is not None:
+                self._tasks.start_soon(self._wait, call, result)
         except Exception as error:  # noqa: BLE001 - a bug in one call must not end the others
             self._fail(call, error)
-            return
-        self._tasks.start_soon(self._wait, call, result)
+        finally:
+            current_request.reset(token)
 
     async def _wait(self, call: Call, result: Coroutine[object, object, Reply | None]) -> None:
         if call.answered and call.task is None:  # cancelled before it began
@@ -299,7 +294,7 @@ class ToolCalls:
             self._session.fail(call, self.unexpected(error, call.tool))
 
     def _consent(
-        self, client: _Client, asked: _Call, meta: Meta | None, *, modern: bool
+        self, client: CallingClient, asked: _Call, meta: Meta | None, *, modern: bool
     ) -> Consent | None:
         """Whom the client can ask for us, if anybody."""
         if modern:
@@ -329,6 +324,7 @@ class ToolCalls:
         else:
             for lease in leases:
                 self._session.events.release(lease)
+        self._session.trace.answered(call.trace, body, is_error=reply.is_error, task_id=call.task)
 
     def _ask_back(self, request_id: RequestId, question: InputRequired) -> None:
         """Only calls of the modern era come to this: the question is their result."""
@@ -340,6 +336,7 @@ class ToolCalls:
         }
         if call := self._calls.pop(request_id, None):
             self._progress.end(call)
+            self._session.trace.asked_back(call.trace)
         self._peer.answer(request_id, to_json(body))
         self._answered.set()
 
@@ -351,35 +348,6 @@ class ToolCalls:
         return CallFailed(
             f"Something went wrong inside emceepee while it ran {what}.",
             hint=f"The journal has the details under {reference}; other calls are not affected.",
-        )
-
-    def _known_client(self) -> _Client:
-        """Who calls, by the name that it gave last."""
-        name, version, known = self._protocol.client_name, self._protocol.version, self._client
-        if known is None or known.name != name or known.version != version:
-            known = self._client = self._meet(name, version)
-        return known
-
-    def _meet(self, name: str, version: str | None) -> _Client:
-        profile = profile_of(name, self._protocol.client_version)
-        settings, answers = self._runtime.settings, self._runtime.automatic_answers
-        ceiling = ceiling_s(
-            name,
-            profile,
-            default_ms=settings.timeouts.client_ceiling_ms,
-            configured_ms=settings.client_ceilings_ms,
-            environ=self._runtime.environment.environ,
-        )
-        form = ConsentForm(profile, answers, version=version)
-        configured = settings.limits.result_chars
-        return _Client(
-            name=name,
-            version=version,
-            ceiling=ceiling,
-            budget=profile.result_bytes if configured is None else configured,
-            context_first=profile.cuts_end,
-            modern_form=ConsentForm(profile, answers, version=None),
-            consent=ElicitedConsent(self._questions, form, within=ceiling),
         )
 
 

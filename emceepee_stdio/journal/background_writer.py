@@ -1,25 +1,34 @@
 """A bounded queue of lines, and the one thread that carries them away.
 
 Whoever offers a line never waits: past the bound the line is dropped and counted. The thread starts
-with the first line and hands over everything that is waiting at once.
+with the first line and hands over everything that is waiting at once. A line is whatever `carry`
+makes one of.
 """
 
 import threading
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 __all__ = ["BackgroundWriter"]
 
+T = TypeVar("T")
 
-class BackgroundWriter:
-    """Takes lines from any thread; `carry` gets them in order, and how many were dropped since."""
+
+class BackgroundWriter(Generic[T]):
+    """Takes lines from any thread; `carry` gets them in order, and how many were dropped since.
+
+    With `gather_s` the thread lets more lines come for so long, and is woken once for all of them.
+    """
 
     def __init__(
         self,
         name: str,
-        carry: Callable[[list[bytes], int], None],
+        carry: Callable[[list[T], int], None],
         *,
         max_lines: int,
         max_bytes: int,
+        size: Callable[[T], int],
+        gather_s: float = 0.0,
         finish: Callable[[], None] = lambda: None,
     ) -> None:
         self._name = name
@@ -27,8 +36,11 @@ class BackgroundWriter:
         self._finish = finish
         self._max_lines = max_lines
         self._max_bytes = max_bytes
+        self._size = size
+        self._gather_s = gather_s
+        self._flushing = 0
         self._changed = threading.Condition()
-        self._lines: list[bytes] = []
+        self._lines: list[T] = []
         self._bytes = 0
         self._thread: threading.Thread | None = None
         self._busy = False
@@ -43,15 +55,16 @@ class BackgroundWriter:
     def full(self) -> bool:
         return len(self._lines) >= self._max_lines or self._bytes >= self._max_bytes
 
-    def offer(self, line: bytes) -> None:
+    def offer(self, line: T) -> None:
         with self._changed:
             if self._closing or self.full:
                 self._count_drop()
                 return
             self._lines.append(line)
-            self._bytes += len(line)
-            self._start()
-            self._changed.notify_all()
+            self._bytes += self._size(line)
+            if len(self._lines) == 1 or self._thread is None:  # else it is awake, or about to be
+                self._start()
+                self._changed.notify_all()
 
     def refuse(self) -> None:
         """Count a line that was not worth making."""
@@ -61,7 +74,12 @@ class BackgroundWriter:
     def flush(self, timeout: float) -> bool:
         """Wait until everything offered so far was carried away; False when the time was up."""
         with self._changed:
-            return self._changed.wait_for(self._idle, timeout)
+            self._flushing += 1
+            self._changed.notify_all()
+            try:
+                return self._changed.wait_for(self._idle, timeout)
+            finally:
+                self._flushing -= 1
 
     def close(self, timeout: float) -> bool:
         """Take no more lines, and wait for the rest; False when the time was up."""
@@ -93,6 +111,9 @@ class BackgroundWriter:
     def _idle(self) -> bool:
         return not (self._busy or self._lines or self._unreported)
 
+    def _is_hurried(self) -> bool:
+        return self._closing or self._flushing > 0
+
     def _has_work(self) -> bool:
         return bool(self._lines) or self._unreported > 0 or self._closing
 
@@ -109,6 +130,8 @@ class BackgroundWriter:
     def _carry_once(self) -> bool:
         with self._changed:
             self._changed.wait_for(self._has_work)
+            if self._gather_s:
+                self._changed.wait_for(self._is_hurried, self._gather_s)
             lines, self._lines, self._bytes = self._lines, [], 0
             dropped, self._unreported = self._unreported, 0
             if not lines and not dropped:

@@ -1,5 +1,6 @@
 """The journal's files: their names, who may read them, rotation, and how long they stay.
 
+The records of requests are kept in files of the same making beside them: `kind` begins the name.
 One process, one file, so nobody else appends to it or moves it. Everything here may raise OSError.
 
 Rotation, the theory of operation. A line that would make the file too long is not written into it:
@@ -24,7 +25,7 @@ from emceepee_stdio.config.regular_file import make_private
 
 __all__ = ["JournalFile", "default_directory"]
 
-_OURS = re.compile(r"emceepee-\d{8}T\d{6}Z-\d+-[\w-]*\.jsonl(?:\.\d+)?", re.ASCII)
+_OURS = re.compile(r"(?:emceepee|requests)-\d{8}T\d{6}Z-\d+-[\w-]*\.jsonl(?:\.\d+)?", re.ASCII)
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_SESSION_CHARS = 64  # part of a file name, and many file systems end those at 255 bytes
 
@@ -66,6 +67,7 @@ class JournalFile:
         max_bytes: int,
         files: int,
         max_age_days: float,
+        kind: str = "emceepee",
     ) -> None:
         self._directory = directory
         self._clock = clock
@@ -75,7 +77,7 @@ class JournalFile:
         self._fd: int | None = None
         self._identity = (0, 0)
         self._swept = False
-        self.path = directory / _file_name(clock, session)
+        self.path = directory / _file_name(kind, clock, session)
         self.size = 0
         self.lines = 0
         self.renewals = 0
@@ -201,7 +203,7 @@ def _claim(fd: int) -> os.stat_result:
     return found
 
 
-def _file_name(clock: Clock, session: str) -> str:
+def _file_name(kind: str, clock: Clock, session: str) -> str:
     started = datetime.fromtimestamp(clock.epoch(clock.now()), tz=UTC)
     name = _NOT_IN_A_NAME.sub("_", session)[:_MAX_SESSION_CHARS]
-    return f"emceepee-{started:%Y%m%dT%H%M%SZ}-{os.getpid()}-{name}.jsonl"
+    return f"{kind}-{started:%Y%m%dT%H%M%SZ}-{os.getpid()}-{name}.jsonl"

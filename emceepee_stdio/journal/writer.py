@@ -78,6 +78,7 @@ class Journal:
             self._carry_to_file,
             max_lines=max_lines,
             max_bytes=_MAX_QUEUED_BYTES,
+            size=len,
             finish=file.close,
         )
         self._to_stderr = BackgroundWriter(
@@ -85,6 +86,7 @@ class Journal:
             self._carry_to_stderr,
             max_lines=_MAX_QUEUED_STDERR_LINES,
             max_bytes=_MAX_QUEUED_BYTES,
+            size=len,
         )
 
     @classmethod

@@ -22,6 +22,7 @@ from emceepee_stdio.errors import InvalidArguments, NeedsApproval, PolicyDenied
 from emceepee_stdio.journal import Journal, JournalEvent, redact_argv, redact_url
 from emceepee_stdio.session.client_calls import WHY_NOT_ASKED, Call, ConsentQuestion, Decision
 from emceepee_stdio.session.server_registry import Admission, Environment, Origin, RegisteredServer
+from emceepee_stdio.trace.open_request import Leg, on_leg
 from emceepee_stdio.trust.addresses import AddressRule, Area, area_of, named_area, only
 from emceepee_stdio.trust.approval_request import ApprovalRequest, approval_request_for, shown
 from emceepee_stdio.trust.sealing import seal
@@ -154,11 +155,12 @@ class AdmissionControl:
             )
         decision = Decision.CANNOT_ASK
         if call.consent is not None:
-            decision = await call.consent.confirm(
-                ConsentQuestion(title=_TITLE, lines=approval.lines(), digest=digest),
-                on_ask=lambda: self._before_asking(config),
-                on_late=lambda kept: self._remember_late(config, digest, kept=kept),
-            )
+            with on_leg(Leg.PERSON):
+                decision = await call.consent.confirm(
+                    ConsentQuestion(title=_TITLE, lines=approval.lines(), digest=digest),
+                    on_ask=lambda: self._before_asking(config, call),
+                    on_late=lambda kept: self._remember_late(config, digest, kept=kept),
+                )
         match decision:
             case Decision.AGREED | Decision.AGREED_ONCE:
                 kept = await self._remember(config, digest, kept=decision is Decision.AGREED)
@@ -179,7 +181,7 @@ class AdmissionControl:
             case Decision.CANNOT_ASK | Decision.TOO_LONG | Decision.AUTOMATIC:
                 raise await self._put_aside(config, approval, digest, WHY_NOT_ASKED[decision])
 
-    def _before_asking(self, config: ServerConfig) -> None:
+    def _before_asking(self, config: ServerConfig, call: Call) -> None:
         """Count that a person is about to be asked; raise when they were asked too often."""
         if self._unanswered >= _MAX_UNANSWERED:
             raise PolicyDenied(
@@ -188,6 +190,7 @@ class AdmissionControl:
                 hint=_HEADLESS,
             )
         self._unanswered += 1
+        call.trace.questions += 1
         self._record(JournalEvent.APPROVAL_REQUESTED, config)
 
     async def _put_aside(

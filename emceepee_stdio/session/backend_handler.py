@@ -361,6 +361,7 @@ class BackendHandler:
             request_id=asked.id,
             kind=asked.kind.value,
         )
+        session.asked(asked.id, server, question.call)
         session.routing.put(asked)
 
     def _withdrawn(self, key: object) -> None:

@@ -13,6 +13,7 @@ import anyio
 from emceepee_stdio.config import Limits
 from emceepee_stdio.errors import TaskLimit
 from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.trace.open_request import Leg, on_leg
 
 __all__ = ["CallQueue", "no_place"]
 
@@ -46,7 +47,7 @@ class CallQueue:
         waiting = _Waiting(call=call, begin=begin)
         self._by_server.setdefault(server, deque()).append(waiting)
         try:
-            with anyio.move_on_after(within):
+            with on_leg(Leg.QUEUED), anyio.move_on_after(within):
                 await waiting.over.wait()
         finally:
             self._remove(server, waiting)

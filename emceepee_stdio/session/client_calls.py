@@ -17,6 +17,7 @@ from msgspec import Raw
 from emceepee_stdio.backends.base import Cancel
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.state import Lease, Slot
+from emceepee_stdio.trace.open_request import OpenRequest
 from emceepee_stdio.wire.codec import RequestId
 
 __all__ = [
@@ -125,7 +126,8 @@ class Call:
     arguments that the tool does not know; `own_events` and `lease` are events that the reply tells
     by itself; `consent` asks a person, where the client offers it. `cancel_request` gives up the
     request that it waits for. `permit` are the arguments that a person agreed to, where a rule asks
-    for it. `request` is what the client makes again where its calls can carry questions.
+    for it. `request` is what the client makes again where its calls can carry questions; `trace`
+    is what is recorded of it.
     """
 
     ceiling: float
@@ -156,6 +158,7 @@ class Call:
     consent: Consent | None = None
     permit: Raw | None = None
     request: ClientRequest | None = None
+    trace: OpenRequest = field(default_factory=lambda: OpenRequest(lambda: 0.0))
 
     def __repr__(self) -> str:
         state = self.task or ("answered" if self.answered else "in flight")
@@ -186,6 +189,7 @@ class Calls:
 
     def __init__(self) -> None:
         self._by_server: dict[str, dict[Call, None]] = {}
+        self._asking: dict[str, list[OpenRequest]] = {}  # who waits for the answer, by question
 
     def __repr__(self) -> str:
         return f"<Calls {sum(map(len, self._by_server.values()))} in flight>"
@@ -210,6 +214,19 @@ class Calls:
     def waiting_on(self, server: str) -> list[Call]:
         """Those that have not been answered yet."""
         return [call for call in self._by_server.get(server, ()) if not call.answered]
+
+    def asked(self, request_id: str, server: str, asking_call: object) -> None:
+        """Who waits for the answer: the call that asked, or, where that is not known, all calls."""
+        calls = self._by_server.get(server, {})
+        waiting = [asking_call] if isinstance(asking_call, Call) else list(calls)
+        traces = self._asking[request_id] = [call.trace for call in waiting]
+        for trace in traces:
+            trace.ask()
+
+    def answered(self, request_id: str) -> None:
+        """The question is closed, whatever came of it."""
+        for trace in self._asking.pop(request_id, ()):
+            trace.answered()
 
     def of_task(self, task_id: str) -> Call | None:
         return next(

@@ -22,6 +22,7 @@ from emceepee_stdio.session.sign_ins import SignIns
 from emceepee_stdio.session.status_writer import StatusWriter
 from emceepee_stdio.session.tool_permissions import ToolPermissions
 from emceepee_stdio.state import AutomaticAnswers, EventType
+from emceepee_stdio.trace.request_log import RequestLog
 from emceepee_stdio.trust.store import TrustStore
 from emceepee_stdio.wire.ancestors import proxies_above
 from emceepee_stdio.wire.environment import DEPTH
@@ -46,6 +47,7 @@ class Runtime:
         ids: Ids,
         journal: Journal,
         environment: Environment,
+        trace: RequestLog | None = None,
         source: Source | None = None,
         stamp: Stamp = None,
     ) -> None:
@@ -58,6 +60,9 @@ class Runtime:
         self._follows_files = source is not None
         self.started_at = clock.now()
         self.session = Session(config.settings, clock=clock, ids=ids, journal=journal)
+        if trace is not None:
+            self.session.trace = trace
+            trace.hide(self.session.secrets.mask)
         self.sign_ins = SignIns(
             self.session,
             directory=environment.tokens or environment.trust / "tokens",

@@ -25,26 +25,26 @@ from emceepee_stdio.config import Settings
 from emceepee_stdio.errors import ProxyError, TaskLimit
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal, JournalEvent, Secrets
+from emceepee_stdio.session.bounded_state import bounded_events, bounded_requests, bounded_tasks
 from emceepee_stdio.session.call_queue import CallQueue, no_place
 from emceepee_stdio.session.client_calls import Call, Calls
 from emceepee_stdio.session.promotion import progress_text, promoted, shown_arguments, why_promoted
 from emceepee_stdio.session.question_routing import QuestionRouting
 from emceepee_stdio.session.questions import Questions
 from emceepee_stdio.session.reply import Reply
-from emceepee_stdio.session.server_output import event_bytes, kept_data, output_rings
+from emceepee_stdio.session.server_output import kept_data, output_rings
 from emceepee_stdio.session.session_journal import SessionJournal
 from emceepee_stdio.state import (
     EventData,
-    EventLog,
     EventType,
     PendingRequest,
-    Requests,
     Results,
     Task,
-    Tasks,
     Timers,
 )
 from emceepee_stdio.state.deadlines import Deadlines
+from emceepee_stdio.trace.open_request import Leg, on_leg
+from emceepee_stdio.trace.request_log import RequestLog
 from emceepee_stdio.wire.ticker import Ticker
 from emceepee_stdio.wire.wakeup import Wakeup
 
@@ -55,29 +55,20 @@ class Session:
     """State, calls and events of the one client."""
 
     def __init__(self, settings: Settings, *, clock: Clock, ids: Ids, journal: Journal) -> None:
-        limits, times, fixed = settings.limits, settings.timeouts, settings.fixed
+        fixed = settings.fixed
         self.settings = settings
         self.clock = clock
         self.ids = ids
         self.journal = journal
         self.secrets = Secrets()
+        self.trace = RequestLog.silent(clock)
         self.starting: set[str] = set()  # at the start, till an answer names them: no news yet
         self.word = ""  # in every block of ours among a server's; the front has told it the client
-        self.events = EventLog(new_id=ids, capacity=fixed.events, max_bytes=event_bytes(limits))
-        self.tasks = Tasks(
-            new_id=ids,
-            limit=limits.tasks,
-            ttl=min(times.task_ttl_ms / 1000, fixed.task_ttl_max_s),
-            max_ttl=fixed.task_ttl_max_s,
-            retention=fixed.result_retention_s,
-            max_finished=fixed.finished_tasks,
-            max_bytes=limits.stored_bytes,
-            began=clock.iso(clock.now()),
-        )
-        self.requests = Requests(
-            new_id=ids, timeout=times.client_request_ms / 1000, limit=fixed.pending_requests
-        )
-        self.questions = Questions(self.requests, fixed, memory_bytes=limits.memory_bytes)
+        self._calls = Calls()
+        self.events = bounded_events(settings, ids)
+        self.tasks = bounded_tasks(settings, ids, began=clock.iso(clock.now()))
+        self.requests = bounded_requests(settings, ids)
+        self.questions = Questions(self.requests, fixed, memory_bytes=settings.limits.memory_bytes)
         self.routing = QuestionRouting(
             self.requests,
             self.questions,
@@ -86,12 +77,12 @@ class Session:
             tell=self.tell,
             make_way=self.make_way,
         )
+        self.requests.on_closed = self.answered = self._calls.answered
         self.timers = Timers(new_id=ids, limit=fixed.timers)
-        self.results = Results(new_id=ids, max_bytes=limits.stored_bytes)
+        self.results = Results(new_id=ids, max_bytes=settings.limits.stored_bytes)
         self.notifications, self.logs = output_rings(settings)
         self._written = SessionJournal(journal, clock)
-        self._calls = Calls()
-        self.waiting_on = self._calls.waiting_on
+        self.waiting_on, self.asked = self._calls.waiting_on, self._calls.asked
         self._queue = CallQueue()
         self._promotions: Deadlines[Call] = Deadlines()
         self._news = Wakeup()
@@ -149,7 +140,7 @@ class Session:
 
     async def until(self, condition: Callable[[], bool], *, within: float) -> bool:
         """Wait until something that happens makes the condition true; False when time is up."""
-        with anyio.move_on_after(within):
+        with on_leg(Leg.WAITING), anyio.move_on_after(within):
             await self._news.wait_for(condition)
         return condition()
 
@@ -168,6 +159,7 @@ class Session:
             raise self._no_place(server)
         call.slot = self.tasks.admit(beyond=True)
         call.server, call.tool = server, tool
+        call.trace.server, call.trace.server_tool = server, tool
         self._calls.add(server, call)
         now = call.began_at = self.clock.now()
         call.deadline = now + within
@@ -239,6 +231,7 @@ class Session:
     def fail(self, call: Call, error: ProxyError) -> None:
         """The tool failed: tell the client, or fail its task."""
         error = error.masked(self.secrets.mask)
+        call.trace.error_code = error.code
         self.starting.discard(call.server or "")
         self._forget(call, "failed", error=error.code)
         if call.task is None:
@@ -352,8 +345,11 @@ class Session:
         if call.slot is None:
             return
         self._promotions.clear(call)
-        if self._calls.remove(call) and self.journal.debugs:
-            self._written.call_ended(call, outcome, **more)
+        if self._calls.remove(call):
+            if self.journal.debugs:
+                self._written.call_ended(call, outcome, **more)
+            if call.task is not None:
+                self.trace.task_ended(call.trace, outcome, more)
         self.tasks.leave(call.slot)
         if self.requests.open:
             self.routing.end_call(call)

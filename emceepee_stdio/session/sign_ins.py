@@ -123,10 +123,12 @@ class SignIns:
             if visit.url is None or not self._ask(server, needed, visit.url):
                 self._let_calls_go(server, needed)
             if visit.url is not None:
+                self._session.asked(_HELPER + server, server, None)
                 await self._until_over(store, helper)
                 del self._visits[server]
                 self._end_question(server)
         finally:
+            self._session.answered(_HELPER + server)
             self._leading.discard(server)
 
     def _ask(self, server: str, needed: SignInNeeded, url: str) -> bool:

@@ -28,6 +28,7 @@ from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import WHY_NOT_ASKED, Call, ConsentQuestion, Decision
 from emceepee_stdio.session.server_registry import Origin, RegisteredServer, Servers
 from emceepee_stdio.session.suggestions import close_names
+from emceepee_stdio.trace.open_request import Leg, on_leg
 from emceepee_stdio.trust.sealing import seal
 from emceepee_stdio.trust.store import ONE_CALL_LIFETIME_S, Pending, TrustStore
 from emceepee_stdio.trust.targets import leads_to_same, target_id
@@ -189,15 +190,16 @@ class ToolPermissions:
         )
         self._asking.add(question.digest)
         try:
-            return await call.consent.confirm(
-                question,
-                on_ask=lambda: self._before_asking(request),
-                on_late=lambda kept: self._agreed_late(request, kept=kept),
-            )
+            with on_leg(Leg.PERSON):
+                return await call.consent.confirm(
+                    question,
+                    on_ask=lambda: self._before_asking(request, call),
+                    on_late=lambda kept: self._agreed_late(request, kept=kept),
+                )
         finally:
             self._asking.discard(question.digest)
 
-    def _before_asking(self, request: ToolCallRequest) -> None:
+    def _before_asking(self, request: ToolCallRequest, call: Call) -> None:
         """Count that a person is about to be asked; raise when they were asked too often."""
         if self._unanswered >= _MAX_UNANSWERED:
             raise PolicyDenied(
@@ -206,6 +208,7 @@ class ToolPermissions:
                 hint="Do without it.",
             )
         self._unanswered += 1
+        call.trace.questions += 1
         self._record(JournalEvent.APPROVAL_REQUESTED, request)
 
     async def _agreed(self, request: ToolCallRequest, *, kept: bool) -> None:

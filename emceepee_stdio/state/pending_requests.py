@@ -161,6 +161,7 @@ class Requests:
         self.shown: set[str] = set()  # those of them that the client has seen in an answer
         self._tombstones = Tombstones()
         self._deadlines: Deadlines[str] = Deadlines()
+        self.on_closed: Callable[[str], object] = lambda _request_id: None
 
     def __repr__(self) -> str:
         return f"<Requests pending={len(self.open)} limit={self._limit}>"
@@ -282,4 +283,5 @@ class Requests:
         self._deadlines.clear(asked.id)
         why = f"{status.value} ({by.value})" if by else status.value
         self._tombstones.add(asked.id, why, now=now)
+        self.on_closed(asked.id)
         return replace(asked, status=status, closed_by=by)

@@ -35,6 +35,7 @@ from emceepee_stdio.tools.server_facts import (
     shown_counts,
 )
 from emceepee_stdio.tools.server_names import name_problem
+from emceepee_stdio.trace.open_request import Leg, on_leg
 
 __all__ = [
     "AddServer",
@@ -186,7 +187,8 @@ async def remove_server(runtime: Runtime, p: RemoveServer, call: Call) -> Reply:
     before = session.events.latest
     tasks = [task.id for task in session.tasks.working(server=p.name)]
     questions = [asked.id for asked in session.requests.pending(server=p.name)]
-    await runtime.servers.remove(p.name)
+    with on_leg(Leg.SERVER, p.name):
+        await runtime.servers.remove(p.name)
     session.tell(EventType.SERVER_REMOVED, server=p.name, data={"by": Origin.CLIENT.value})
     _claim_events(runtime, p.name, call, before)
     return Reply.json({"removed": p.name, "failed_tasks": tasks, "rejected_requests": questions})
@@ -248,13 +250,14 @@ async def _connection_failure(
     unfinished = (Phase.CONNECTING, None)
     session = runtime.session
     asked = len(session.requests.at_tools(server=backend.name))
-    await session.until(
-        lambda: (
-            backend.phase not in unfinished
-            or len(session.requests.at_tools(server=backend.name)) > asked
-        ),
-        within=call.ceiling,
-    )
+    with on_leg(Leg.CONNECTING, backend.name):
+        await session.until(
+            lambda: (
+                backend.phase not in unfinished
+                or len(session.requests.at_tools(server=backend.name)) > asked
+            ),
+            within=call.ceiling,
+        )
     error = backend.snapshot().error
     if error is None or backend.phase not in (Phase.FAILED, Phase.RECONNECTING):
         return None

@@ -469,8 +469,15 @@ class Setting:
         }
 
     def journal(self) -> list[Message]:
-        lines = [p.read_text().splitlines() for p in sorted((self.home / "logs").glob("*.jsonl"))]
-        return [json.loads(line) for part in lines for line in part]
+        return self._lines("emceepee-*.jsonl")
+
+    def records(self) -> list[Message]:
+        """Of every request that has ended, by their beginning."""
+        return sorted(self._lines("requests-*.jsonl"), key=lambda record: record["id"])
+
+    def _lines(self, name: str) -> list[Message]:
+        parts = [path.read_text() for path in sorted((self.home / "logs").glob(name))]
+        return [json.loads(line) for part in parts for line in part.splitlines()]
 
     def left_over(self) -> list[int]:
         """Processes that live in this home: children of the proxy, wherever they went."""

@@ -198,7 +198,7 @@ class Host(Proxy):
 
     def _journals(self) -> str:
         """Whole lines only."""
-        paths = sorted((self.tmp_path / "journal").glob("*.jsonl"))
+        paths = sorted((self.tmp_path / "journal").glob("emceepee-*.jsonl"))
         return "".join("".join(path.read_text().rpartition("\n")[:2]) for path in paths)
 
     def hang_up(self) -> int:

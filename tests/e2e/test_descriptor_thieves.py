@@ -105,5 +105,5 @@ def test_without_a_free_descriptor_nobody_is_found_and_nothing_is_raised() -> No
 
 
 def _is_short_of(client: Proxy) -> bool:
-    journals = (client.tmp_path / "journal").glob("*.jsonl")
+    journals = (client.tmp_path / "journal").glob("emceepee-*.jsonl")
     return any("Too many open files" in path.read_text() for path in journals)

@@ -91,7 +91,7 @@ def starts(tmp_path: Path) -> int:
 def inner(client: Host) -> list[dict[str, Any]]:
     """What the proxies behind this one wrote down, in their own place."""
     found: list[dict[str, Any]] = []
-    for path in client.tmp_path.rglob("*.jsonl"):
+    for path in client.tmp_path.rglob("emceepee-*.jsonl"):
         if path.parent.name != "journal":
             found += [json.loads(line) for line in path.read_text().splitlines()]
     return found

@@ -73,7 +73,7 @@ async def test_a_delay_before_a_restart_is_at_most_the_configured_one(tmp_path: 
 
 
 def journals(directory: Path) -> list[Path]:
-    return sorted(directory.glob("*.jsonl*"))
+    return sorted(directory.glob("emceepee-*.jsonl*"))
 
 
 async def test_the_journal_is_written_where_and_rotated_as_it_is_configured(tmp_path: Path):

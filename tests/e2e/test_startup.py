@@ -379,7 +379,7 @@ def test_without_a_stderr_no_warning_takes_its_way_onto_the_wire(tmp_path: Path)
             said = [json.loads(line) for line in stream]
         assert process.wait(WAIT_S) == 0
     assert [message.get("id") for message in said] == [1, 2, 3, None, 4]
-    (journal,) = (tmp_path / "journal").glob("*.jsonl")
+    (journal,) = (tmp_path / "journal").glob("emceepee-*.jsonl")
     assert "client_noise" in journal.read_text()
 
 

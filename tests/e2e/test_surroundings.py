@@ -171,7 +171,7 @@ def test_it_serves_when_the_disk_is_full_and_writes_again_when_there_is_room(
         until(lambda: _said(client, "journal_unwritable", "o space left"), "a word on stderr")
         ballast.unlink()
         client.execute("s", "stderr", text="there is room again")
-        (journal,) = (small_disk / "logs").glob("*.jsonl")
+        (journal,) = (small_disk / "logs").glob("emceepee-*.jsonl")
 
         def written() -> bool:
             client.execute("s", "stderr", text="there is room again")

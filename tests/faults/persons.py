@@ -179,7 +179,7 @@ class PersonProxy(Proxy):
 
     async def hang_up(self) -> None:
         await super().hang_up()
-        lines = [p.read_text() for p in (self.home / "logs").glob("*.jsonl*")]
+        lines = [p.read_text() for p in (self.home / "logs").glob("emceepee-*.jsonl*")]
         noted = [json.loads(line) for text in lines for line in text.splitlines()]
         answered = Counter(
             line["data"].get("request_id") or line.get("request_id")

@@ -258,7 +258,7 @@ class Proxy:
     def bugs_in_journal(self) -> list[str]:
         """New lines of the journal that tell of a bug."""
         found: list[str] = []
-        for path in (self.home / "logs").glob("*.jsonl*"):
+        for path in (self.home / "logs").glob("emceepee-*.jsonl*"):
             with path.open("rb") as file:
                 inode = os.fstat(file.fileno()).st_ino
                 file.seek(self._journal.get(inode, 0))

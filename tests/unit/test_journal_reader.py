@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.journal import reader as reader_module
+from emceepee_stdio.journal import merged_reader as reader_module
 from emceepee_stdio.journal import rotated_files as files_module
 from emceepee_stdio.journal.files import JournalFile
 from emceepee_stdio.journal.reader import JournalReader, Line

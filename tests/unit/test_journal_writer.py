@@ -357,7 +357,7 @@ def test_a_batch_that_runs_into_the_unexpected_is_lost_but_the_next_is_not():
             raise KeyError
         carried.extend(lines)
 
-    outlet = BackgroundWriter("x", carry, max_lines=10, max_bytes=100)
+    outlet = BackgroundWriter("x", carry, max_lines=10, max_bytes=100, size=len)
     outlet.offer(b"bad")
     assert outlet.flush(60)
     outlet.offer(b"good")
@@ -373,7 +373,7 @@ def test_the_bound_holds_for_bytes_as_well_as_for_lines():
         reached.set()
         opened.wait(60)
 
-    outlet = BackgroundWriter("x", carry, max_lines=99, max_bytes=8)
+    outlet = BackgroundWriter("x", carry, max_lines=99, max_bytes=8, size=len)
     outlet.offer(b"12345678")
     assert reached.wait(60)
     outlet.offer(b"12345678")
@@ -391,7 +391,7 @@ def test_lines_wait_for_a_thread_when_there_is_none_to_be_had(monkeypatch: pytes
         raise RuntimeError("can't start new thread")
 
     outlet = BackgroundWriter(
-        "x", lambda lines, _: carried.extend(lines), max_lines=9, max_bytes=99
+        "x", lambda lines, _: carried.extend(lines), max_lines=9, max_bytes=99, size=len
     )
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)

@@ -12,7 +12,7 @@ COUNTED = ("sh", "-c", 'echo $$ >> "$1"; shift; exec "$@"', "sh")
 
 def check_lives(tmp_path: Path, *servers: str, proxies: int = 1) -> None:
     """One proxy did the work and ended in order; each server was started once and is gone."""
-    (journal,) = (tmp_path / "journal").glob("*.jsonl")
+    (journal,) = (tmp_path / "journal").glob("emceepee-*.jsonl")
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     assert lines[-1]["event"] == "registry_shutdown_complete"
     for server in servers:

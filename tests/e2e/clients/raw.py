@@ -193,7 +193,7 @@ class Proxy:
 
     def journal(self) -> list[Message]:
         """Every line of the journal; whole lines only is itself a part of the promise."""
-        (path,) = (self.tmp_path / "journal").glob("*.jsonl")
+        (path,) = (self.tmp_path / "journal").glob("emceepee-*.jsonl")
         text = path.read_text()
         assert text.endswith("\n")
         return [json.loads(line) for line in text.splitlines()]

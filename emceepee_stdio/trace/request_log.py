@@ -1,0 +1,219 @@
+"""The requests of one session: those that are open, those that ended last, and the file of all.
+
+Each request that begins here ends here once, at the latest when the session does. What has ended is
+handed to a thread, which makes the records and writes them some at a time: whoever ends a request
+pays for an append, never for a disk. What comes faster than it can be written is dropped and
+counted, and the count is written where the records are missing.
+"""
+
+import secrets
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.journal.background_writer import BackgroundWriter
+from emceepee_stdio.journal.files import JournalFile
+from emceepee_stdio.trace.open_request import OpenRequest
+from emceepee_stdio.trace.request_records import MAX_PAYLOAD_BYTES, RecordMaker, RequestRecord
+
+__all__ = ["RequestLog"]
+
+_RECENT = 50  # requests that a model is shown of its own work
+_MAX_QUEUED = 20_000  # two seconds of the fastest client; more waits only for a stuck disk
+_MAX_QUEUED_BYTES = 16 << 20  # of payloads, where they are recorded
+_GATHER_S = 0.1  # nobody sees records sooner; one wake-up of the thread serves all of them
+_BATCH = 200  # records made and encoded before the disk is waited for, and others get their turn
+_DRAIN_S = 1.0  # that ending the process may cost
+_SALT_BITS = 79  # of 80, so that counting up never runs over
+_RECORD_BYTES = 500  # what waits of a request without payloads
+
+_encode = msgspec.json.Encoder().encode_lines
+
+
+class RequestLog:
+    """`mask` hides what is known to be a secret; `keeps_payloads` is what a person has set."""
+
+    def __init__(
+        self,
+        file: JournalFile | None,
+        *,
+        session: str,
+        clock: Clock,
+        keeps_payloads: bool = False,
+    ) -> None:
+        self._file = file
+        self._now = clock.now
+        self._maker = RecordMaker(session, clock, salt=secrets.randbits(_SALT_BITS))
+        self._count = 0
+        self._open: dict[OpenRequest, None] = {}
+        self._recent: deque[OpenRequest] = deque(maxlen=_RECENT)
+        self._lost = 0  # by the file, and not yet told in it
+        self.keeps_payloads = keeps_payloads
+        self._writer: BackgroundWriter[OpenRequest] = BackgroundWriter(
+            "emceepee-requests",
+            self._carry,
+            max_lines=_MAX_QUEUED,
+            max_bytes=_MAX_QUEUED_BYTES,
+            size=_size,
+            gather_s=_GATHER_S,
+            finish=self._finish,
+        )
+
+    @classmethod
+    def open(
+        cls,
+        *,
+        directory: Path,
+        session: str,
+        clock: Clock,
+        max_bytes: int = 10_000_000,
+        files: int = 5,
+        max_age_days: float = 14,
+        keeps_payloads: bool = False,
+    ) -> "RequestLog":
+        """A log in this directory; nothing is touched before the first record."""
+        file = JournalFile(
+            directory,
+            session=session,
+            clock=clock,
+            max_bytes=max_bytes,
+            files=files,
+            max_age_days=max_age_days,
+            kind="requests",
+        )
+        return cls(file, session=session, clock=clock, keeps_payloads=keeps_payloads)
+
+    @classmethod
+    def silent(cls, clock: Clock) -> "RequestLog":
+        """One that writes nothing, for a session that lasts as long as one command."""
+        return cls(None, session="", clock=clock)
+
+    def __repr__(self) -> str:
+        return f"<RequestLog {len(self._open)} open, {self._count} begun>"
+
+    def hide(self, mask: Callable[[str], str]) -> None:
+        self._maker.mask = mask
+
+    def begin(
+        self,
+        method: str,
+        request_id: str | int,
+        *,
+        tool: str | None = None,
+        bytes_in: int = 0,
+    ) -> OpenRequest:
+        self._count += 1
+        request = OpenRequest(
+            self._now,
+            number=self._count,
+            method=method,
+            request_id=request_id,
+            tool=tool,
+            bytes_in=bytes_in,
+        )
+        self._open[request] = None
+        return request
+
+    def answered(
+        self, request: OpenRequest, body: bytes, *, is_error: bool, task_id: str | None = None
+    ) -> None:
+        """Its client has its answer: the result, an error, or the task that it became."""
+        request.bytes_out = len(body)
+        if self.keeps_payloads:
+            request.result = body[:MAX_PAYLOAD_BYTES]
+        if task_id is not None and request in self._open:
+            request.task_id = task_id
+            self._go_on(request, "promoted")
+            self._count += 1
+            request.become_task(self._count)
+            return
+        error = "tool_error" if request.error_code is None else "error"
+        self.end(request, error if is_error else "ok")
+
+    def task_ended(self, request: OpenRequest, how: str, more: Mapping[str, str | int]) -> None:
+        """What a call came to after it was answered with a task."""
+        if how == "completed":
+            request.bytes_out = int(more["bytes"])
+            outcome = "tool_error" if more["is_error"] else "ok"
+        elif how == "expired":
+            outcome, request.error_code = "error", "call_timeout"
+        else:
+            outcome = "error" if how == "failed" else "cancelled"
+        self.end(request, outcome)
+
+    def asked_back(self, request: OpenRequest) -> None:
+        """Its answer is a question; the client makes it again, and then it goes on."""
+        if request in self._open:
+            self._go_on(request, "input_required")
+            del self._open[request]
+
+    def made_again(self, request: OpenRequest, again: OpenRequest) -> None:
+        """`again` has come in, and is the same work."""
+        self._open.pop(again, None)
+        request.become(again)
+        self._open[request] = None
+
+    def end(self, request: OpenRequest, outcome: str) -> None:
+        """Whatever ends it first counts."""
+        if request in self._open:
+            del self._open[request]
+            request.end(outcome)
+            self._keep(request)
+
+    def recent(self) -> list[RequestRecord]:
+        """Those that ended last, the oldest first."""
+        return self._maker.records(self._recent)
+
+    def flush(self, timeout: float = _DRAIN_S) -> bool:
+        """Wait until what has ended so far is written; False when the time was up."""
+        return self._writer.flush(timeout)
+
+    def close(self) -> None:
+        """End what is open, and write what waits, within a second."""
+        for request in list(self._open):
+            self.end(request, "cancelled")
+        self._writer.close(_DRAIN_S)
+
+    @property
+    def dropped(self) -> int:
+        return self._writer.dropped
+
+    def _go_on(self, request: OpenRequest, outcome: str) -> None:
+        self._keep(request.end_but_go_on(outcome))
+
+    def _keep(self, ended: OpenRequest) -> None:
+        self._recent.append(ended)
+        if self._file is not None:
+            self._writer.offer(ended)
+
+    def _carry(self, ended: list[OpenRequest], dropped: int) -> None:
+        self._lost += dropped
+        for start in range(0, len(ended), _BATCH):
+            batch = ended[start : start + _BATCH]
+            self._append(_encode(self._maker.records(batch)), len(batch))
+        if self._lost:
+            count, self._lost = self._lost, 0
+            self._append(_encode([self._maker.dropped(count)]), count)
+
+    def _append(self, lines: bytes, count: int) -> None:
+        """A disk that takes nothing costs these records; they are counted once it does again."""
+        if self._file is None:
+            return
+        written = self._file.lines
+        try:
+            self._file.append(lines.splitlines(keepends=True))
+        except OSError:
+            self._lost += max(count - (self._file.lines - written), 0)
+
+    def _finish(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+
+
+def _size(request: OpenRequest) -> int:
+    return _RECORD_BYTES + len(request.arguments or b"") + len(request.result or b"")

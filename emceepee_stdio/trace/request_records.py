@@ -1,0 +1,171 @@
+"""The record of a request as it stands in its file: one JSON object a line; see docs/tracing.md.
+
+A record is made of what `open_request` gathered, off the loop where the lines are written. What a
+client or a server said is bounded in it, and searched for secrets.
+"""
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Literal
+
+import msgspec
+
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.ids import ulid_of
+from emceepee_stdio.journal.redact import redact, redact_text
+from emceepee_stdio.trace.open_request import Leg, OpenRequest
+
+__all__ = ["MAX_PAYLOAD_BYTES", "DroppedRecords", "RecordMaker", "RequestRecord"]
+
+_MAX_NAME_CHARS = 200  # as in the journal: more than this is no name
+_MARGIN_CHARS = 1_000  # searched for secrets beyond the cut: half a secret is not recognised
+_MAX_ID_BITS = 63  # of a number; JSON of other languages reads no more
+_PAYLOAD_CHARS = (
+    16 * 1024
+)  # of arguments and of a result each; as much as of one text in the journal
+MAX_PAYLOAD_BYTES = 4 * (_PAYLOAD_CHARS + _MARGIN_CHARS)  # kept until it is written
+_LEG_NAMES = {leg: leg.name.lower() for leg in Leg}
+
+
+class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One request that has ended. The order of the fields is their order in the file."""
+
+    id: str
+    session: str
+    kind: Literal["request", "task"]
+    method: str
+    start_ms: float
+    duration_ms: float
+    legs: list[tuple[str, float]]
+    outcome: str
+    request_id: str | int | None = None
+    tool: str | None = None
+    server: str | None = None
+    server_tool: str | None = None
+    parent: str | None = None
+    task_id: str | None = None
+    error_code: str | None = None
+    bytes_in: int = 0
+    bytes_out: int = 0
+    progress: int = 0
+    questions: int = 0
+    traceparent: str | None = None
+    arguments: str | None = None
+    result: str | None = None
+
+    @property
+    def end_ms(self) -> float:
+        return self.start_ms + self.duration_ms
+
+    @property
+    def failed(self) -> bool:
+        return self.outcome in ("tool_error", "error")
+
+
+class DroppedRecords(msgspec.Struct, frozen=True, kw_only=True):
+    """Stands where `count` records are missing, because they came faster than they were written."""
+
+    kind: Literal["dropped"]
+    session: str
+    count: int
+    start_ms: float
+
+
+class RecordMaker:
+    """Makes the records of one session. `mask` hides what is known to be a secret."""
+
+    def __init__(
+        self, session: str, clock: Clock, *, salt: int, mask: Callable[[str], str] = str
+    ) -> None:
+        self.mask = mask
+        self._session = session
+        self._clock = clock
+        self._salt = salt
+        self._names: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"<RecordMaker {self._session}>"
+
+    def records(self, requests: Iterable[OpenRequest]) -> list[RequestRecord]:
+        """Names come again and again: each is looked at once, not to miss new secrets."""
+        self._names.clear()
+        return [self._record(request) for request in requests]
+
+    def _record(self, request: OpenRequest) -> RequestRecord:
+        start_ms = self._epoch_ms(request.started_at)
+        return RequestRecord(
+            id=self._id(request),
+            session=self._session,
+            kind="task" if request.is_task else "request",
+            method=self._name(request.method) or "",
+            start_ms=start_ms,
+            duration_ms=_ms(request.ended_at - request.started_at),
+            legs=[(_LEG_NAMES[leg], _ms(seconds)) for leg, seconds in request.legs],
+            outcome=request.outcome or "",
+            request_id=None if request.is_task else self._request_id(request.request_id),
+            tool=self._name(request.tool),
+            server=self._name(request.server),
+            server_tool=self._name(request.server_tool),
+            parent=self._parent(request),
+            task_id=request.task_id,
+            error_code=request.error_code,
+            bytes_in=request.bytes_in,
+            bytes_out=request.bytes_out,
+            progress=request.progress,
+            questions=request.questions,
+            traceparent=request.traceparent,
+            arguments=self._payload(request.arguments),
+            result=self._payload(request.result),
+        )
+
+    def dropped(self, count: int) -> DroppedRecords:
+        now_ms = self._epoch_ms(self._clock.now())
+        return DroppedRecords(kind="dropped", session=self._session, count=count, start_ms=now_ms)
+
+    def _epoch_ms(self, instant: float) -> float:
+        return _ms(self._clock.epoch(instant))
+
+    def _id(self, request: OpenRequest) -> str:
+        if request.id is None:
+            start_ms = int(self._epoch_ms(request.started_at))
+            request.id = ulid_of(start_ms, self._salt + request.number)
+        return request.id
+
+    def _parent(self, request: OpenRequest) -> str | None:
+        """By its id from now on, so that no chain of requests is kept."""
+        if isinstance(request.parent, OpenRequest):
+            request.parent = self._id(request.parent)
+        return request.parent
+
+    def _request_id(self, given: str | int) -> str | int:
+        if isinstance(given, str):
+            return self._shown(given)
+        return given if given.bit_length() <= _MAX_ID_BITS else "a number of over 63 bits"
+
+    def _name(self, name: str | None) -> str | None:
+        if name is None:
+            return None
+        shown = self._names.get(name)
+        if shown is None:
+            shown = self._names[name] = self._shown(name)
+        return shown
+
+    def _shown(self, text: str, max_chars: int = _MAX_NAME_CHARS) -> str:
+        head = text[: max_chars + _MARGIN_CHARS]
+        shown = redact_text(self.mask(head))
+        return shown if len(shown) <= max_chars else shown[: max_chars - 1] + "…"
+
+    def _payload(self, payload: bytes | None) -> str | None:
+        """Secrets have names in JSON; what was cut, and is none any more, is searched as text."""
+        if payload is None:
+            return None
+        text = payload.decode("utf-8", "replace")
+        with suppress(msgspec.MsgspecError, RecursionError):
+            value = redact(msgspec.json.decode(payload), max_chars=_PAYLOAD_CHARS)
+            text = msgspec.json.encode(value).decode()
+        return self._shown(text, _PAYLOAD_CHARS)
+
+
+def _ms(seconds: float) -> float:
+    """Milliseconds to the microsecond."""
+    return round(seconds * 1000, 3)
