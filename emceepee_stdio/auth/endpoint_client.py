@@ -66,6 +66,8 @@ class EndpointClient:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise AddressRefused("only http and https addresses are used")
+        if parts.username is not None:
+            raise AddressRefused("an address has a user name before its host")
         is_local = named_area(url) is Area.LOOPBACK
         is_its_own = parts.netloc == self._server.netloc and self._server.scheme == "http"
         if parts.scheme == "http" and not (is_local or is_its_own):

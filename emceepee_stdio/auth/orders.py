@@ -67,6 +67,10 @@ class SignInFailed(Exception):
 class ConsentNeeded(SignInFailed):
     """The server sends us to another host, and no person has agreed to that."""
 
+    def __init__(self, server: str, host: str) -> None:
+        super().__init__(f"{server} wants a sign-in at another host, {host}.")
+        self.host = host
+
 
 class ClientRefused(SignInFailed):
     """The registration is gone: the next sign-in makes another."""
@@ -75,7 +79,8 @@ class ClientRefused(SignInFailed):
 class SignInOrder(Struct, frozen=True, kw_only=True):
     """What to sign in to. `status` and `challenge` are what the server answered with.
 
-    `trusted`: a person named this server, so that it may name an authorization server elsewhere.
+    `trusted`: a person named this server, so that it may name an authorization server elsewhere;
+    `agreed_hosts` are other hosts that a person agreed to.
     """
 
     directory: str
@@ -85,6 +90,7 @@ class SignInOrder(Struct, frozen=True, kw_only=True):
     challenge: str = ""
     oauth: OAuthConfig = msgspec.field(default_factory=OAuthConfig)
     trusted: bool = False
+    agreed_hosts: tuple[str, ...] = ()
 
 
 class SignInNeeded(NeedsSignIn):

@@ -269,9 +269,10 @@ class _Flow:
 
     def _check_host(self, url: str) -> None:
         """What a model added may not lead a person to another host unasked."""
-        host = urlsplit(url).hostname
-        if not self._order.trusted and host != urlsplit(self._order.server).hostname:
-            raise ConsentNeeded(f"{self._order.name} wants a sign-in at another host, {host}.")
+        host, order = urlsplit(url).hostname or "", self._order
+        agreed = (urlsplit(order.server).hostname, *order.agreed_hosts)
+        if not order.trusted and host not in agreed:
+            raise ConsentNeeded(order.name, host)
 
     def _check_registration(self) -> None:
         """The SDK would guess where to register, and come as somebody else than configured."""

@@ -112,7 +112,7 @@ class Visit(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     url: str | None = None
     failed: str | None = None
-    needs_consent: bool = False  # to a sign-in at another host than the server's
+    other_host: str | None = None  # that a person has to agree to before anything is sent there
 
     def __repr__(self) -> str:
         return f"<Visit {'failed' if self.failed else 'open'}>"
@@ -176,8 +176,17 @@ class TokenStore:
         write_whole(self._path("visit.json"), msgspec.json.encode(visit).decode())
 
     def end_visit(self) -> None:
-        with suppress(OSError):
-            self._path("visit.json").unlink(missing_ok=True)
+        for suffix in ("visit.json", "opened"):
+            with suppress(OSError):
+                self._path(suffix).unlink(missing_ok=True)
+
+    def claim_opening(self) -> bool:
+        """Whether nobody else has opened a browser for the visit under way."""
+        try:
+            os.close(os.open(self._path("opened"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except OSError:
+            return False
+        return True
 
     def is_visited(self) -> bool:
         return is_locked(self._path("person.lock"))

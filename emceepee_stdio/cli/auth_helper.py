@@ -54,8 +54,8 @@ def _sign_in(order: SignInOrder) -> int:
         try:
             anyio.run(_led, order, store)
         except SignInFailed as error:
-            is_consent = isinstance(error, ConsentNeeded)
-            store.tell(Visit(failed=str(error), needs_consent=is_consent))
+            host = error.host if isinstance(error, ConsentNeeded) else None
+            store.tell(Visit(failed=str(error), other_host=host))
             return HelperExit.PERSON_NEEDED
         store.end_visit()
     return HelperExit.STORED

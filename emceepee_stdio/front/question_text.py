@@ -1,9 +1,10 @@
 """What a person reads of a server's question: our own line first, and then the server's words.
 
 Line 1 is ours and names the server, with the tool or the host of a page; a warning may follow.
-Every line of the server begins with `> `, so that none of them can pass for one of ours. Nothing
-that cannot be seen is left in what is shown. Names and values that come back in the answer stay as
-they are: where something in them cannot be seen, a label of ours shows it.
+Every line of the server begins with `> `, so that none of them can pass for one of ours. What we
+ask ourselves has lines of ours alone. Nothing that cannot be seen is left in what is shown. Names
+and values that come back in the answer stay as they are: where something in them cannot be seen, a
+label of ours shows it.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,7 +42,8 @@ def native_params(
     mode = mode_of(asked)
     text = mask(str(asked.params.get("message", "")))
     text = text[:chars] + (" …" if len(text) > chars else "")
-    ours = [_first_line(asked, mode)]
+    is_ours = question_of(asked).is_ours
+    ours = text.splitlines() if is_ours else [_first_line(asked, mode)]
     if mode == "form":
         schema = mapping(asked.params.get("requestedSchema"))
         fields = _EMPTY_FORM | {key: schema[key] for key in _OF_A_FORM if key in schema}
@@ -57,7 +59,8 @@ def native_params(
         if warning := url_warning(url):
             ours.append(warning)
         rest = {"url": url, "elicitationId": asked.id}
-    lines = [*ours, *(_MARK + readable(line) for line in text.splitlines())]
+    theirs = [] if is_ours else text.splitlines()
+    lines = [*ours, *(_MARK + readable(line) for line in theirs)]
     return {"mode": mode, "message": "\n".join(lines), **rest}
 
 

@@ -94,7 +94,9 @@ class QuestionRouting:
             self.put_to_tools(asked)
 
     def put_to_tools(self, asked: PendingRequest) -> None:
-        if self._requests.hand_to(asked.id, Recipient.TOOLS):
+        if question_of(asked).is_ours:
+            self.refuse(asked, "Nobody but the person may answer this.")
+        elif self._requests.hand_to(asked.id, Recipient.TOOLS):
             self._tell(_ASKED[asked.kind], server=asked.server, data={"request_id": asked.id})
             self._make_way(asked, question_of(asked).call)
 

@@ -67,6 +67,7 @@ class Runtime:
             self.session,
             directory=environment.tokens or environment.trust / "tokens",
             environ=environment.environ,
+            answers=self.automatic_answers,
             group=self.group,
         )
         handler = BackendHandler(

@@ -1,14 +1,17 @@
 """Leads a person to sign in to a server, when somebody waits for it, and lets tokens be refreshed.
 
-Nothing is opened here, and nothing is begun for a server that nobody waits for. A helper finds out
-where the person has to go, and stores the address beside the record, so that several proxies lead
-to the same visit: whoever finds one under way shows that. A client that can send its person to an
-address is asked to, and the call waits meanwhile. With any other client a call that waits becomes
-a task as soon as the address is known, because its answer is how the person learns it. That the
-person has signed in is seen by the supervisor, in the store, whoever led them there.
+Nothing is begun for a server that nobody waits for, and nothing is opened without a yes. A helper
+finds out where the person has to go, and stores the address beside the record, so that several
+proxies lead to the same visit: whoever finds one under way shows that. What a model added may lead
+to another host only when the person agrees, and that is asked before anything is sent there. The
+person is asked by the client (`sign_in_questions`), and the call waits meanwhile. Where it cannot
+ask, or they say no, a call that waits becomes a task, because its answer is how the person learns
+the address. That the person has signed in is seen by the supervisor, in the store, whoever led them
+there.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -16,26 +19,39 @@ import anyio
 import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
-from msgspec import Raw
 
 from emceepee_stdio.auth.bearer import BearerContext
-from emceepee_stdio.auth.orders import HelperExit, SignInNeeded
+from emceepee_stdio.auth.browser import finds_browser
+from emceepee_stdio.auth.orders import HelperExit, SignInNeeded, challenged_scope
 from emceepee_stdio.auth.token_store import TokenStore, Visit
-from emceepee_stdio.backends.backend_events import Question
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.journal import given_secrets
+from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.question_urls import url_problem
 from emceepee_stdio.session.session import Session
-from emceepee_stdio.state import EventType
-from emceepee_stdio.wire.codec import RpcError, to_json
+from emceepee_stdio.session.sign_in_questions import SignInAnswer, SignInQuestions
+from emceepee_stdio.state import AutomaticAnswers, EventType
 from emceepee_stdio.wire.helper_process import HelperProcess
 
 __all__ = ["SignIns"]
 
 _HELPER = "emceepee_stdio.cli.auth_helper"
-_MESSAGE = "It wants you to sign in. The page is open to you for five minutes."
+_BROWSER = "emceepee_stdio.auth.browser"
 _LOOK_S = 0.1  # a helper takes a second or two to find the address
+_LOOK_AT_BROWSER_S = 1.0  # only to bury the helper that opened it
 _ADDRESS_TIMEOUT_S = 60.0  # discovery and registration, with servers that are slow
+_ANSWER_TIMEOUT_S = 20.0  # who has asked for a server waits so long to learn the address
 _END_S = 0.5  # for helpers that wait for a person, when the proxy ends
+_MAX_HOSTS = 3  # other than the server's that a person is asked about for one sign-in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Led:
+    """What is known before a person is sent there. `agreed`: they said yes to the host already."""
+
+    visit: Visit
+    helper: HelperProcess | None = None
+    agreed: bool = False
 
 
 class SignIns:
@@ -47,14 +63,17 @@ class SignIns:
         *,
         directory: Path,
         environ: Mapping[str, str],
+        answers: AutomaticAnswers,
         group: Callable[[], TaskGroup],
     ) -> None:
         self._session = session
         self._environ = environ
         self._group = group
-        self._leading: set[str] = set()
+        self._questions = SignInQuestions(session, answers)
+        self._leading: dict[str, SignInNeeded] = {}
+        self._next: dict[str, SignInNeeded] = {}  # what else was wanted meanwhile
         self._visits: dict[str, Visit] = {}
-        self._questions: dict[str, str] = {}  # that are with the person, by server
+        self._with_person: set[str] = set()  # servers about which the client asks, or has asked
         self._helpers: set[HelperProcess] = set()
         self.context = BearerContext(
             directory=str(directory), clock=session.clock, refresh=self._refresh, learn=self._learn
@@ -66,10 +85,12 @@ class SignIns:
     def instruction(self, server: str, needed: SignInNeeded) -> str:
         """What to ask the person for, as far as it is known."""
         visit = self._visits.get(server)
+        is_asked = server in self._with_person
+        who = "the person is being asked, and can also" if is_asked else "ask the person to"
         if visit is None or visit.url is None:
             why = f" ({visit.failed.rstrip('.')})" if visit is not None and visit.failed else ""
-            return f"ask the person to run `{needed.command}`{why}"
-        return f"ask the person to open {visit.url} or to run `{needed.command}`"
+            return f"{who} run `{needed.command}`{why}"
+        return f"{who} open {visit.url} or{' ' if is_asked else ' to '}run `{needed.command}`"
 
     def facts(self, server: str, error: ProxyError | None) -> dict[str, object]:
         """How a person signs in, where one has to."""
@@ -79,21 +100,27 @@ class SignIns:
         url = {} if visit is None or visit.url is None else {"url": visit.url}
         return {"sign_in": {"command": error.command, **url}}
 
-    def want(self, server: str, needed: SignInNeeded) -> None:
-        """Somebody waits for the server: find out where the person has to go, and say so."""
+    def want(self, server: str, needed: SignInNeeded, *, call: Call | None = None) -> None:
+        """Somebody waits for the server: find out where the person has to go, and lead them."""
         if server not in self._leading:
-            self._leading.add(server)
+            self._leading[server] = needed
             self._visits.pop(server, None)  # why the last one failed
-            self._group().start_soon(self._lead, server, needed)
-        elif server in self._visits and server not in self._questions:
+            self._group().start_soon(self._lead, server, needed, call)
+        elif needed.is_step_up and not _is_same(needed, self._leading[server]):
+            self._next[server] = needed
+        elif server in self._visits and server not in self._with_person:
             self._let_calls_go(server, needed)
 
-    async def lead(self, server: str, needed: SignInNeeded, *, within: float) -> None:
-        """As `want`, and wait until that is known."""
-        self.want(server, needed)
-        await self._session.until(
-            lambda: server in self._visits or server not in self._leading, within=within
+    async def lead(self, server: str, needed: SignInNeeded, call: Call) -> bool:
+        """As `want`, and wait until the person has been asked; whether their visit is over."""
+        until = self._session.until
+        self.want(server, needed, call=call)
+        await until(
+            lambda: server in {*self._visits, *self._with_person} or server not in self._leading,
+            within=min(call.ceiling, _ANSWER_TIMEOUT_S),
         )
+        await until(lambda: server not in self._with_person, within=call.ceiling)
+        return server not in self._leading and server not in self._visits
 
     async def stop(self) -> None:
         """Let helpers go that only wait for a person; what they exchange they end."""
@@ -103,67 +130,62 @@ class SignIns:
             for helper in list(self._helpers):
                 await helper.wait()
 
-    async def _lead(self, server: str, needed: SignInNeeded) -> None:
+    # One visit
+
+    async def _lead(self, server: str, needed: SignInNeeded, call: Call | None) -> None:
         order = needed.order
         store = TokenStore(Path(order.directory), order.server, client_id=order.oauth.client_id)
         try:
-            visit = await anyio.to_thread.run_sync(store.visit)
-            helper = None
-            if visit is None or visit.url is None:
-                helper = self._start("sign-in", msgspec.json.encode(order))
-                visit = await self._found(store, helper)
-            self._visits[server] = visit
-            data = {"command": needed.command, "url": visit.url, "error": visit.failed}
-            self._session.tell(
-                EventType.SIGN_IN_REQUIRED,
-                server=server,
-                data={name: value for name, value in data.items() if value is not None},
-                fold=(server, "sign_in_required"),
-            )
-            if visit.url is None or not self._ask(server, needed, visit.url):
-                self._let_calls_go(server, needed)
-            if visit.url is not None:
+            led = await self._find(needed, store, call)
+            if led.visit.url is not None:  # who waits for the address waits for what comes of it
+                self._with_person.add(server)
+            self._visits[server] = led.visit
+            self._tell(server, needed, led.visit)
+            if led.visit.url is not None:
                 self._session.asked(_HELPER + server, server, None)
-                await self._until_over(store, helper)
-                del self._visits[server]
-                self._end_question(server)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._send_person, needed, led, store, call)
+                    await self._until_over(store, led.helper)
+                    tasks.cancel_scope.cancel()
+                await self._note_end(server, store)
         finally:
             self._session.answered(_HELPER + server)
-            self._leading.discard(server)
-
-    def _ask(self, server: str, needed: SignInNeeded, url: str) -> bool:
-        """Whether the client itself sends the person there."""
-        session, name = self._session, self._session.ids()
-        dialogue, now = session.routing.dialogue, session.clock.now()
-        params = {"mode": "url", "message": _MESSAGE, "url": url, "elicitationId": name}
-        question = Question(
-            method="elicitation/create",
-            params=Raw(to_json(params)),
-            key=(_HELPER, name),
-            deliver=partial(self._answered, server, needed),
-        )
-        asked = None if dialogue is None else session.questions.admit(server, question, now=now)
-        if dialogue is None or asked is None:
-            return False
-        session.ticker.look(asked.expires_at)
-        self._questions[server] = name
-        if not dialogue.ask(asked):
-            del self._questions[server]
-            session.requests.withdraw(asked.id, now=now)
-            return False
-        return True
-
-    def _answered(self, server: str, needed: SignInNeeded, outcome: bytes | RpcError) -> bool:
-        """A person who does not want to go there now may do it later: the answer says how."""
-        if isinstance(outcome, RpcError) or b'"accept"' not in outcome:
-            self._questions.pop(server, None)
+            del self._leading[server]
+            self._with_person.discard(server)
+            self._questions.end(server)
+        if server in self._visits:  # it failed: who waits for it learns why
             self._let_calls_go(server, needed)
-        return True
+        self._session.wake()
+        if further := self._next.pop(server, None):
+            self.want(server, further)
 
-    def _end_question(self, server: str) -> None:
-        """Its visit is over: the client may take its dialogue away."""
-        if name := self._questions.pop(server, None):
-            self._session.routing.visited(server, name)
+    def _tell(self, server: str, needed: SignInNeeded, visit: Visit) -> None:
+        data = {"command": needed.command, "url": visit.url, "error": visit.failed}
+        self._session.tell(
+            EventType.SIGN_IN_REQUIRED,
+            server=server,
+            data={name: value for name, value in data.items() if value is not None},
+            fold=(server, "sign_in_required"),
+        )
+
+    async def _find(self, needed: SignInNeeded, store: TokenStore, call: Call | None) -> _Led:
+        """Where the person has to go, with their consent where that is needed."""
+        order, agreed = needed.order, False
+        visit = await anyio.to_thread.run_sync(store.visit)
+        if visit is not None and visit.url is not None:
+            return _Led(visit=_checked(visit))
+        helper = None
+        for _ in range(_MAX_HOSTS + 1):
+            helper = self._start("sign-in", msgspec.json.encode(order))
+            visit = await self._found(store, helper)
+            host = visit.other_host
+            if host is None or host in order.agreed_hosts:
+                break
+            agreed = await self._agrees(needed, host, call)
+            if not agreed:
+                break
+            order = msgspec.structs.replace(order, agreed_hosts=(*order.agreed_hosts, host))
+        return _Led(visit=visit or Visit(), helper=helper, agreed=agreed)
 
     async def _found(self, store: TokenStore, helper: HelperProcess) -> Visit:
         """The address, or why there is none."""
@@ -173,9 +195,51 @@ class SignIns:
                 code = helper.poll()
                 visit = await anyio.to_thread.run_sync(store.visit)
                 if visit is not None and (visit.url is not None or code is not None):
-                    return visit
+                    return _checked(visit)
                 await anyio.sleep(_LOOK_S)
         return Visit(failed="it is not known where to sign in; try again")
+
+    async def _agrees(self, needed: SignInNeeded, host: str, call: Call | None) -> bool:
+        """Whether the person wants to sign in at that host; asked until they have done so."""
+        order, answer = needed.order, SignInAnswer.NOT_ASKED
+        async with anyio.create_task_group() as tasks:
+
+            async def end_when_signed_in() -> None:
+                await needed.signed_in()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(end_when_signed_in)
+            self._with_person.add(order.name)
+            answer = await self._questions.ask_to_open(order, f"https://{host}/", call)
+            tasks.cancel_scope.cancel()
+        if answer is not SignInAnswer.YES:
+            self._with_person.discard(order.name)
+        return answer is SignInAnswer.YES
+
+    async def _send_person(
+        self, needed: SignInNeeded, led: _Led, store: TokenStore, call: Call | None
+    ) -> None:
+        order, url = needed.order, led.visit.url or ""
+        answer = await self._questions.show_page(order, url, call)
+        if answer is SignInAnswer.NOT_ASKED:
+            answer = SignInAnswer.YES
+            if not led.agreed:
+                answer = await self._questions.ask_to_open(order, url, call)
+            if answer is SignInAnswer.YES and not await self._open(url, store):
+                answer = SignInAnswer.NOT_ASKED
+        if answer is not SignInAnswer.YES:
+            self._with_person.discard(order.name)
+            self._let_calls_go(order.name, needed)
+            self._session.wake()
+
+    async def _open(self, url: str, store: TokenStore) -> bool:
+        """Whether a browser shows it, which we opened, or another proxy upon the person's yes."""
+        if not finds_browser(self._environ):
+            return False
+        if await anyio.to_thread.run_sync(store.claim_opening):
+            helper = HelperProcess.start(_BROWSER, order=url.encode(), environ=self._environ)
+            self._group().start_soon(partial(helper.wait, every=_LOOK_AT_BROWSER_S))
+        return True
 
     async def _until_over(self, store: TokenStore, helper: HelperProcess | None) -> None:
         """Until the visit has ended, here or in another process."""
@@ -187,6 +251,14 @@ class SignIns:
                 return
             await anyio.sleep(_LOOK_S)
 
+    async def _note_end(self, server: str, store: TokenStore) -> None:
+        """Why it came to nothing, if it did."""
+        visit = await anyio.to_thread.run_sync(store.visit)
+        if visit is not None and visit.failed is not None:
+            self._visits[server] = visit
+        else:
+            del self._visits[server]
+
     def _let_calls_go(self, server: str, needed: SignInNeeded) -> None:
         if needed.is_step_up:  # the others have what they need
             return
@@ -194,6 +266,8 @@ class SignIns:
         for call in self._session.waiting_on(server):
             tail = "the call goes on by itself afterwards; "
             self._session.promote(call, "input_required", why=f"{why}{tail}")
+
+    # Helpers
 
     async def _refresh(self, order: bytes) -> int:
         return await self._start("refresh", order).wait()
@@ -207,3 +281,15 @@ class SignIns:
     def _learn(self, server: str, secret: str) -> None:
         del server
         self._session.secrets.learn(given_secrets(headers={"authorization": f"Bearer {secret}"}))
+
+
+def _checked(visit: Visit) -> Visit:
+    """Nobody is sent to an address that can be read in two ways."""
+    problem = visit.url and url_problem(visit.url)
+    return Visit(failed=f"the address of its sign-in {problem}") if problem else visit
+
+
+def _is_same(one: SignInNeeded, other: SignInNeeded) -> bool:
+    """Whether one visit serves both."""
+    wanted = [(each.is_step_up, challenged_scope(each.order.challenge)) for each in (one, other)]
+    return wanted[0] == wanted[1]

@@ -64,7 +64,7 @@ _OWN_EVENTS = frozenset(
         EventType.PROCESS_CRASHED,
     }
 )
-_SIGN_IN_WAIT_S = 20.0  # to find out where the person has to go
+_SIGNED_IN_WAIT_S = 5.0  # a token that a person brought is seen within a second
 _PRINTED_LINES = 5  # of a server that is still connecting: enough to see what it is
 
 Name = Annotated[str, Meta(description="The server's name.")]
@@ -152,9 +152,11 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
     if failure is not None and is_new and backend in list(runtime.servers):
         await runtime.servers.remove(config.name)
     needed = backend.snapshot().error
-    if isinstance(needed, SignInNeeded):
-        within = min(call.ceiling, _SIGN_IN_WAIT_S)
-        await runtime.sign_ins.lead(config.name, needed, within=within)
+    if isinstance(needed, SignInNeeded) and await runtime.sign_ins.lead(config.name, needed, call):
+        await session.until(
+            lambda: backend.phase is not Phase.NEEDS_SIGN_IN, within=_SIGNED_IN_WAIT_S
+        )
+        failure = await _connection_failure(runtime, backend, call)
     _claim_events(runtime, config.name, call, before)
     if failure is not None:
         raise failure

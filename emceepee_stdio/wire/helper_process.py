@@ -68,10 +68,10 @@ class HelperProcess:
             with suppress(OSError):
                 self._process.stdin.close()
 
-    async def wait(self) -> int:
+    async def wait(self, *, every: float = _LOOK_S) -> int:
         """Looked at again and again: a process tells nobody that it has ended."""
         while True:
             code = self.poll()
             if code is not None:
                 return code
-            await anyio.sleep(_LOOK_S)
+            await anyio.sleep(every)

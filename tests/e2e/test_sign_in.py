@@ -5,6 +5,7 @@ import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import anyio
 import pytest
@@ -151,12 +152,30 @@ async def test_more_rights_are_asked_for_with_those_there_were(tmp_path: Path) -
         assert place.issuer.visits[-1]["scope"] == "read write"
 
 
+async def test_more_rights_that_are_wanted_while_a_sign_in_is_ending_are_asked_for_next(
+    tmp_path: Path,
+) -> None:
+    async with protected() as place, proxy(behind(tmp_path / "home", place)) as client:
+        place.server.scope, place.server.needs = "read", {"tools/call": "write"}
+        answer = await client.execute("echo", args={"message": "one"})
+        url = address(answer.text)
+        port = urlsplit(dict(parse_qsl(urlsplit(url).query))["redirect_uri"]).port or 0
+        # A browser that is not answered yet: the helper stays for it when the token is stored.
+        async with await anyio.connect_tcp("127.0.0.1", port):
+            assert "Signed in" in await visit(url)
+            event = await client.until_event(
+                "sign_in_required", command="emceepee login s --scope 'read write'"
+            )
+        assert "Signed in" in await visit(event["data"]["url"])
+        assert place.issuer.visits[-1]["scope"] == "read write"
+
+
 async def test_a_server_that_a_model_added_leads_nobody_to_another_host_unasked(
     tmp_path: Path,
 ) -> None:
     async with protected() as place, proxy(Setting(home=tmp_path / "home")) as client:
-        elsewhere = place.issuer.url.replace("127.0.0.1", "localhost")
-        place.server.names = place.issuer.issuer = elsewhere
+        place.issuer.is_elsewhere = True
+        place.server.names = place.issuer.url
         answer = await client.call("add_server", name="s", url=place.server.url)
         assert "at another host, localhost" in answer.text
         assert f"`emceepee login {place.server.url}`" in answer.text

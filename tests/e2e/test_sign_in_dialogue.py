@@ -1,16 +1,54 @@
-"""A client that can send its person to an address is asked to, and the call waits meanwhile."""
+"""The person is led to the sign-in by the client: to a page where it can, else by a form first.
 
+Nothing is opened without a yes, and nobody but the person gives one.
+"""
+
+import os
+import signal
+import sys
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx2
 import pytest
 
-from tests.e2e.persons import person
-from tests.e2e.sign_in_harness import Place, protected
+from tests.e2e.client import both_eras
+from tests.e2e.clients.raw import Message
+from tests.e2e.persons import Person, person
+from tests.e2e.servers.authorization import AuthorizationServer
+from tests.e2e.sign_in_harness import BROWSER, Place, protected
+from tests.peers import SERVERS
+
+YES = {"action": "accept", "content": {"decision": "Yes, open the browser"}}
+NO = {"action": "accept", "content": {"decision": "No"}}
+DECLINED = {"action": "decline"}
 
 
-@pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"])
+class FormPerson(Person):
+    """Behind a client that has forms, and cannot send anybody to a page."""
+
+    @property
+    def capabilities(self) -> Message:
+        return {"elicitation": {"form": {}}}
+
+
+def at_the_form(tmp_path: Path, place: Place | None, **more: Any):
+    servers = {} if place is None else {"s": place.entry()}
+    env = {"BROWSER": BROWSER, **more.pop("env", {})}
+    return person(tmp_path, kind=FormPerson, servers=servers, env=env, **more)
+
+
+async def played(play: Any, *, elsewhere: bool = False) -> AuthorizationServer:
+    """Play with a server; `elsewhere`: its sign-in is at another host. What it was asked."""
+    async with protected() as place:
+        place.issuer.is_elsewhere = elsewhere
+        place.server.names = place.issuer.url
+        await anyio.to_thread.run_sync(play, place)
+        return place.issuer
+
+
+@both_eras
 async def test_the_client_sends_its_person_to_the_sign_in_and_the_call_goes_on(
     tmp_path: Path, *, modern: bool
 ) -> None:
@@ -19,16 +57,17 @@ async def test_the_client_sends_its_person_to_the_sign_in_and_the_call_goes_on(
             call = client.begin("echo", args={"message": "hello"})
             asked = client.asked(call)
             assert asked["mode"] == "url"
-            assert "wants you to open 127.0.0.1" in asked["message"].splitlines()[0]
+            assert asked["message"].splitlines() == [
+                'emceepee: "s" wants you to sign in at 127.0.0.1.',
+                "It is at 127.0.0.1.",
+            ]
             page = httpx2.get(asked["url"], follow_redirects=True, timeout=60).text
             assert "Signed in to s" in page
             said = client.said_to(client.say(call, {"action": "accept"}))
             assert said.result["content"][0]["text"] == "hello"
             assert client.pending() == []
 
-    async with protected() as place:
-        await anyio.to_thread.run_sync(play, place)
-    assert len(place.issuer.visits) == 1
+    assert len((await played(play)).visits) == 1
 
 
 async def test_a_person_who_declines_can_still_sign_in_later(tmp_path: Path) -> None:
@@ -36,12 +75,174 @@ async def test_a_person_who_declines_can_still_sign_in_later(tmp_path: Path) -> 
         with person(tmp_path, modern=False, servers={"s": place.entry()}) as client:
             call = client.begin("echo", args={"message": "hello"})
             url = client.asked(call)["url"]
-            said = client.said_to(client.say(call, {"action": "decline"}))
+            said = client.said_to(client.say(call, DECLINED))
             assert "`emceepee login s`" in said.text
             assert "Signed in" in httpx2.get(url, follow_redirects=True, timeout=60).text
             task = said.text.partition('"task_id":"')[2].partition('"')[0]
             done = client.use("get_task_result", task_id=task, timeout_ms=20_000)
             assert done.result["content"][0]["text"] == "hello"
 
-    async with protected() as place:
-        await anyio.to_thread.run_sync(play, place)
+    await played(play)
+
+
+@both_eras
+async def test_a_client_with_forms_asks_first_and_on_yes_the_browser_is_opened(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    def play(place: Place) -> None:
+        with at_the_form(tmp_path, place, modern=modern) as client:
+            call = client.begin("echo", args={"message": "hello"})
+            asked = client.asked(call)
+            assert asked["mode"] == "form"
+            assert asked["message"].splitlines()[0].endswith("wants you to sign in at 127.0.0.1.")
+            (field,) = asked["requestedSchema"]["properties"].values()
+            assert field["default"] == "No"
+            assert not place.issuer.visits, "nothing is opened before the yes"
+            said = client.said_to(client.say(call, YES))
+            assert said.result["content"][0]["text"] == "hello"
+            assert client.pending() == []
+
+    assert len((await played(play)).visits) == 1
+
+
+async def test_two_proxies_whose_persons_say_yes_open_one_tab(tmp_path: Path) -> None:
+    env = {"EMCEEPEE_STATE_DIR": str(tmp_path / "shared")}
+    for name in "ab":
+        (tmp_path / name).mkdir()
+
+    def play(place: Place) -> None:
+        place.issuer.welcomes.clear()
+        with (
+            at_the_form(tmp_path / "a", place, env=env) as one,
+            at_the_form(tmp_path / "b", place, env=env) as other,
+        ):
+            calls = [
+                (client, client.begin("echo", args={"message": "hi"})) for client in (one, other)
+            ]
+            for client, call in calls:
+                client.asked(call)
+            for client, call in calls:
+                client.say(call, YES)
+                client.sync()
+            anyio.from_thread.run_sync(place.issuer.welcomes.set)
+            for client, call in calls:
+                assert client.said_to(call).result["content"][0]["text"] == "hi"
+
+    assert len((await played(play)).visits) == 1
+
+
+@both_eras
+@pytest.mark.parametrize("answer", [NO, DECLINED], ids=["no", "declined"])
+async def test_without_a_yes_nothing_is_opened_and_the_answer_says_how(
+    tmp_path: Path, answer: Message, *, modern: bool
+) -> None:
+    def play(place: Place) -> None:
+        with at_the_form(tmp_path, place, modern=modern) as client:
+            call = client.begin("echo", args={"message": "hello"})
+            client.asked(call)
+            said = client.said_to(client.say(call, answer))
+            assert "`emceepee login s`" in said.text
+            assert f"{place.issuer.url}/authorize?" in said.text
+
+    assert (await played(play)).visits == []
+
+
+@pytest.mark.parametrize("answer", [YES, DECLINED], ids=["yes", "declined"])
+async def test_an_answer_that_is_faster_than_a_person_opens_nothing_and_no_tool_can_give_it(
+    tmp_path: Path, answer: Message
+) -> None:
+    def play(place: Place) -> None:
+        with at_the_form(tmp_path, place, fixed={"automatic_answer_s": 1000.0}) as client:
+            call = client.begin("echo", args={"message": "hello"})
+            client.asked(call)
+            said = client.said_to(client.say(call, answer))
+            assert "`emceepee login s`" in said.text
+            assert client.pending() == []
+            assert "elicitation_request" not in client.events()
+
+    assert (await played(play)).visits == []
+
+
+async def test_a_person_who_says_no_at_the_sign_in_is_not_waited_for_any_longer(
+    tmp_path: Path,
+) -> None:
+    def play(place: Place) -> None:
+        place.issuer.denies = True
+        with at_the_form(tmp_path, place) as client:
+            call = client.begin("echo", args={"message": "hello"})
+            client.asked(call)
+            said = client.said_to(client.say(call, YES))
+            assert "(The server said no: access_denied)" in said.text
+            assert "`emceepee login s`" in said.text
+
+    assert len((await played(play)).visits) == 1
+
+
+@both_eras
+async def test_a_server_that_is_added_asks_and_is_connected_when_its_answer_comes(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    def play(place: Place) -> None:
+        with at_the_form(tmp_path, None, modern=modern) as client:
+            call = client.start("add_server", name="new", url=place.server.url)
+            assert client.asked(call)["mode"] == "form"
+            said = client.said_to(client.say(call, YES))
+            assert said.json["phase"] == "connected"
+
+    assert len((await played(play)).visits) == 1
+
+
+@both_eras
+async def test_a_sign_in_at_another_host_begins_when_the_person_agrees_to_that_host(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    def play(place: Place) -> None:
+        with at_the_form(tmp_path, None, modern=modern) as client:
+            call = client.start("add_server", name="new", url=place.server.url)
+            assert client.asked(call)["message"].splitlines() == [
+                'emceepee: "new" wants you to sign in at localhost.',
+                "You did not configure it. It is at another host, 127.0.0.1.",
+            ]
+            assert not place.issuer.http.received, "the other host hears nothing before the yes"
+            said = client.said_to(client.say(call, YES))
+            assert said.json["phase"] == "connected"
+
+    assert len((await played(play, elsewhere=True)).visits) == 1
+
+
+@both_eras
+async def test_without_consent_to_another_host_nothing_is_sent_there(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    def play(place: Place) -> None:
+        with at_the_form(tmp_path, None, modern=modern) as client:
+            call = client.start("add_server", name="new", url=place.server.url)
+            client.asked(call)
+            said = client.said_to(client.say(call, NO))
+            assert f"`emceepee login {place.server.url}`" in said.text
+
+    assert (await played(play, elsewhere=True)).http.received == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there we are given orphans")
+async def test_the_browser_outlives_every_server_and_the_proxy(tmp_path: Path) -> None:
+    note = tmp_path / "browser-pid"
+    browser = f"{sys.executable} {SERVERS / 'lasting_browser.py'} {note}"
+
+    def play(place: Place) -> None:
+        # A server that is a process makes us the parent of whoever loses theirs.
+        with at_the_form(tmp_path, None, env={"BROWSER": browser}) as client:
+            assert client.execute("s", "echo", message="one").text
+            call = client.start("add_server", name="new", url=place.server.url)
+            client.asked(call)
+            assert client.said_to(client.say(call, YES)).json["phase"] == "connected"
+            client.use("remove_server", name="s")
+            client.close_stdin()
+            assert client.wait() == 0
+            os.kill(int(note.read_text()), 0)
+
+    try:
+        assert len((await played(play)).visits) == 1
+    finally:
+        if note.exists():
+            os.kill(int(note.read_text()), signal.SIGKILL)

@@ -30,11 +30,14 @@ class AuthorizationServer:
         self.refreshes_tokens = True
         self.registers = True
         self.scopes: list[str] | None = None
+        self.is_elsewhere = False  # under the name of another host than the server's
         self.issuer: str | None = None  # another than its own address
         self.answers_with: list[tuple[int, Fields]] = []  # the next answers of its token endpoint
         self.denies = False
         self.gives = asyncio.Event()  # while it is not set, nobody gets a token
         self.gives.set()
+        self.welcomes = asyncio.Event()  # while it is not set, no visitor is answered
+        self.welcomes.set()
         self.wants_secret: str | None = None
         self.visits: list[Fields] = []
         self.registrations: list[Fields] = []
@@ -49,7 +52,8 @@ class AuthorizationServer:
 
     @property
     def url(self) -> str:
-        return self.http.url.removesuffix("/mcp")
+        url = self.http.url.removesuffix("/mcp")
+        return url.replace("127.0.0.1", "localhost") if self.is_elsewhere else url
 
     @property
     def refreshes(self) -> int:
@@ -112,6 +116,7 @@ class AuthorizationServer:
 
     async def authorize(self, exchange: Exchange, asked: Fields) -> None:
         self.visits.append(asked)
+        await self.welcomes.wait()
         back = {"state": asked["state"]}
         if self.denies:
             back["error"] = "access_denied"
