@@ -32,6 +32,8 @@ _DESCRIPTION_CHARS = 4_000  # as much as is shown of what a server says of itsel
 _SENTENCE_CHARS = 160  # a line or two in a list
 _ARGUMENTS_CHARS = 300  # names of some 20 arguments
 _OUR_KEYS = ("rule", "run_with")  # what only we say of a tool
+# Once for all of them: a mark on each tool that is not known to only read would cost a model more.
+_RUN_WITH = {"run_with": "execute_tool, unless the tool says otherwise"}
 
 
 class ListTools(Params):
@@ -63,11 +65,12 @@ async def list_tools(runtime: Runtime, p: ListTools, call: Call) -> Reply:
         return _shown(*item, detail) | _rule(runtime, *item)
 
     entries, rest = page(tools, shown, limit=p.limit, cursor=p.cursor)
-    return Reply.json({"tools": entries, **rest, **found.failures()})
+    head = _RUN_WITH if entries else {}
+    return Reply.json({**head, "tools": entries, **rest, **found.failures()})
 
 
 def _rule(runtime: Runtime, server: str, tool: Mapping[str, object]) -> dict[str, object]:
-    """What holds for it, where that is more than that it runs."""
+    """What holds for it, where that is more than that execute_tool runs it."""
     member = runtime.servers.members.get(server)
     rules = None if member is None else member.backend.rules
     rule = "allow" if rules is None else rules.rule(tool.get("name"))

@@ -43,6 +43,12 @@ async def test_the_reading_road_runs_what_only_reads_and_nothing_else(
         )
         await refused(client, "no person has configured", server="mine", **ECHO)
         assert (await client.execute("echo", "mine", args={"message": "y"})).text == "y"
-        found = (await client.call("list_tools", tool="^(echo|add)$", detail="names")).json["tools"]
-        marked = {(one["server"], one["name"]) for one in found if "run_with" in one}
-        assert marked == {("s", "echo"), ("allowed", "echo")}
+        found = (await client.call("list_tools", tool="^(echo|add)$", detail="names")).json
+        assert found["run_with"] == "execute_tool, unless the tool says otherwise"
+        marked = {(one["server"], one["name"]): one.get("run_with") for one in found["tools"]}
+        assert {tool for tool, road in marked.items() if road is not None} == {
+            ("s", "echo"),
+            ("allowed", "echo"),
+        }
+        assert set(marked.values()) == {None, "execute_readonly_tool"}
+        assert "run_with" not in (await client.call("list_tools", tool="no_such_tool")).json

@@ -118,6 +118,7 @@ async def listed(client: Client) -> list[Message]:
     """The tools with all that is known of them, but for what we add: server and way to run it."""
     answer = (await client.call("list_tools", detail="full", limit=500)).json
     assert "servers_that_failed" not in answer
+    assert answer["run_with"].startswith("execute_tool,")
     for tool in answer["tools"]:
         assert tool.pop("server") == "s"
         only_reads = tool.get("annotations", {}).get("readOnlyHint") is True
