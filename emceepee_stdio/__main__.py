@@ -21,6 +21,10 @@ def main(*, fixed: "FixedValues | None" = None) -> None:
     arguments = sys.argv[1:]
     if _is_to_serve(arguments):
         sys.exit(_serve(arguments, fixed))
+    if _is_to_serve_http(arguments):
+        from emceepee_stdio.cli.serve_http import serve_http  # noqa: PLC0415 - see below
+
+        sys.exit(serve_http(arguments[1:]))
     # Nothing is loaded before it is needed.
     from emceepee_stdio.cli.interrupts import interrupts  # noqa: PLC0415 - see above
 
@@ -43,8 +47,20 @@ def _is_to_serve(arguments: list[str]) -> bool:
     """A client starts us without arguments or with `serve`; a person at a terminal wants words."""
     if arguments and arguments[0] != "serve":
         return False
-    asks_for_help = any(argument in ("--help", "-h") for argument in arguments)
-    return not asks_for_help and not os.isatty(0)
+    return not _asks_for_help(arguments) and not _names_http(arguments) and not os.isatty(0)
+
+
+def _is_to_serve_http(arguments: list[str]) -> bool:
+    is_serve = arguments[:1] == ["serve"]
+    return is_serve and _names_http(arguments) and not _asks_for_help(arguments)
+
+
+def _names_http(arguments: list[str]) -> bool:
+    return any(word == "--http" or word.startswith("--http=") for word in arguments)
+
+
+def _asks_for_help(arguments: list[str]) -> bool:
+    return any(argument in ("--help", "-h") for argument in arguments)
 
 
 def _serve(arguments: list[str], fixed: "FixedValues | None") -> int:

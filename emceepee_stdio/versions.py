@@ -7,6 +7,7 @@ __all__ = [
     "CLIENT_CAPABILITIES",
     "CLIENT_INFO",
     "HEADER_MISMATCH",
+    "HTTP_REQUEST",
     "LEGACY_VERSIONS",
     "LOG_LEVEL",
     "MISSING_CAPABILITY",
@@ -31,3 +32,6 @@ CLIENT_INFO = f"{PREFIX}clientInfo"
 SERVER_INFO = f"{PREFIX}serverInfo"
 SUBSCRIPTION_ID = f"{PREFIX}subscriptionId"
 LOG_LEVEL = f"{PREFIX}logLevel"
+
+# Of ours: between a session's process and the HTTP front, the request for which something is asked.
+HTTP_REQUEST = "emceepee/httpRequest"

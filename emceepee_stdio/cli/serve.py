@@ -16,18 +16,18 @@ from emceepee_stdio.config import FixedValues, PolicyMode, ServerConfig
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.front.hello import Handover
 
-__all__ = ["OPTIONS", "Option", "serve_greeted"]
+__all__ = ["OPTIONS", "Option", "add_options", "check_servers", "serve_greeted"]
 
 _USAGE_EXIT_CODE = 2  # what argparse ends with, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """An option with one value, which may be left out."""
+    """An option that may be left out; with one value where it has a metavar."""
 
     name: str
-    metavar: str
     help: str
+    metavar: str | None = None
     choices: tuple[str, ...] | None = None
     repeatable: bool = False
 
@@ -64,7 +64,7 @@ def serve_greeted(
     """Serve a client that has been greeted; a mistake in the command line ends it with usage."""
     options = _parser().parse_args(arguments)
     try:
-        extra = [_server(text) for text in options.server]
+        extra = check_servers(options.server)
     except (ValueError, ProxyError) as error:
         sys.stderr.write(f"emceepee serve: {error}\n")
         return _USAGE_EXIT_CODE
@@ -85,7 +85,16 @@ def serve_greeted(
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="emceepee serve", add_help=False)
-    for option in OPTIONS:
+    add_options(parser, OPTIONS)
+    return parser
+
+
+def add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
+    """Declare them to argparse, which is loaded faster than Typer."""
+    for option in options:
+        if option.metavar is None:
+            parser.add_argument(option.flag, action="store_true")
+            continue
         parser.add_argument(
             option.flag,
             metavar=option.metavar,
@@ -93,7 +102,11 @@ def _parser() -> argparse.ArgumentParser:
             action="append" if option.repeatable else "store",
             default=[] if option.repeatable else None,
         )
-    return parser
+
+
+def check_servers(given: Sequence[str]) -> list[ServerConfig]:
+    """The servers of the command line."""
+    return [_server(text) for text in given]
 
 
 def _server(text: str) -> ServerConfig:

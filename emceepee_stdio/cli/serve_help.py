@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from emceepee_stdio.cli.serve import OPTIONS, Option
+from emceepee_stdio.cli.serve_http import HTTP_OPTIONS
 from emceepee_stdio.cli.welcome import welcome
 
 __all__ = ["serve"]
@@ -25,14 +26,15 @@ def serve(**_options: object) -> None:
 def _parameter(option: Option) -> Parameter:
     kind: Any = Literal[option.choices] if option.choices else str
     kind = list[kind] if option.repeatable else kind
+    kind = kind | None if option.metavar else bool
     about = typer.Option(option.flag, metavar=option.metavar, help=option.help)
     return Parameter(
-        option.name,
+        option.name.replace("-", "_"),
         Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[kind | None, about],
+        default=None if option.metavar else False,
+        annotation=Annotated[kind, about],
     )
 
 
 # Typer reads the parameters of a command from its signature.
-serve.__signature__ = Signature([_parameter(option) for option in OPTIONS])
+serve.__signature__ = Signature([_parameter(option) for option in (*OPTIONS, *HTTP_OPTIONS)])

@@ -9,7 +9,9 @@ from msgspec import Raw
 from emceepee_stdio.backends.base import Cancel, OnResult, Sender
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed
-from emceepee_stdio.wire.codec import encode_request, to_json
+from emceepee_stdio.json_values import mapping
+from emceepee_stdio.versions import HTTP_REQUEST
+from emceepee_stdio.wire.codec import RequestId, encode_request, to_json
 from emceepee_stdio.wire.peer import Outcome, OutgoingRequest, Peer
 from emceepee_stdio.wire.ticker import Ticker
 
@@ -17,10 +19,13 @@ __all__ = ["ClientRequests"]
 
 
 class ClientRequests(Sender):
-    """Sends to the client."""
+    """Sends to the client; over HTTP with the name of the request for which it asks, of `calls`."""
 
-    def __init__(self, peer: Peer, clock: Clock) -> None:
+    def __init__(
+        self, peer: Peer, clock: Clock, calls: Mapping[RequestId, object] | None = None
+    ) -> None:
         self._peer = peer
+        self._calls = calls
         self._clock = clock
         self._ticker = Ticker(clock, [peer.next_deadline], peer.expire, on_bug=_ignored)
         self.keep_time = self._ticker.run
@@ -33,7 +38,7 @@ class ClientRequests(Sender):
             tasks.start_soon(self.keep_time)
 
     def send(self, request: OutgoingRequest, on_done: OnResult) -> Cancel:
-        params = to_json(request.params or {})
+        params = to_json(self._marked(request))
         line = encode_request(self._peer.next_id, request.method, params)
 
         def done(outcome: Outcome) -> None:
@@ -49,6 +54,13 @@ class ClientRequests(Sender):
             self._ticker.look(request.deadline)
         self._peer.write(line)
         return lambda: self._peer.cancel(request_id)
+
+    def _marked(self, request: OutgoingRequest) -> Mapping[str, object]:
+        params = request.params or {}
+        for name, call in (self._calls or {}).items():
+            if call is request.call:
+                return {**params, "_meta": {**mapping(params.get("_meta")), HTTP_REQUEST: name}}
+        return params
 
     def notify(self, method: str, params: Mapping[str, object]) -> None:
         self._peer.notify(method, to_json(params))

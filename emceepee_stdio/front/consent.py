@@ -208,6 +208,7 @@ class ConsentRequests:
             params=form.elicitation(question),
             deadline=asked_at + self._within,
             within=self._within,
+            call=question.call,
         )
         try:
             answer = await self._client.request(request)

@@ -113,7 +113,10 @@ class QuestionDialogue:
             self._pages[asked.server, asked.params.get("elicitationId")] = asked.id
             if len(self._pages) > _REMEMBERED_PAGES:
                 del self._pages[next(iter(self._pages))]
-        request = OutgoingRequest(method="elicitation/create", params=params)
+        # Most servers do not say for which call they ask: then it is for the latest.
+        waiting = session.waiting_on(asked.server)
+        call = question_of(asked).call or next(reversed(waiting), None)
+        request = OutgoingRequest(method="elicitation/create", params=params, call=call)
         self._sent[asked.id] = lambda: None
         cancel = self._client.send(request, partial(self._answered, asked, session.clock.now()))
         if asked.id in self._sent:

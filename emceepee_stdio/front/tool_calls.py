@@ -49,6 +49,7 @@ from emceepee_stdio.versions import (
     SERVER_INFO,
 )
 from emceepee_stdio.wire.codec import INVALID_PARAMS, Request, RequestId, to_json
+from emceepee_stdio.wire.environment import BEHIND_HTTP
 from emceepee_stdio.wire.peer import Peer
 
 if TYPE_CHECKING:
@@ -127,7 +128,8 @@ class ToolCalls:
             unread=lambda: self._queued() - self._written,
         )
         self._seals = StateSigner(runtime.clock)
-        client = ClientRequests(peer, runtime.clock)
+        behind_http = BEHIND_HTTP in runtime.environment.environ
+        client = ClientRequests(peer, runtime.clock, self._calls if behind_http else None)
         line = CallLine(calls=self._calls, bind=self._bind, ask_back=self._ask_back)
         dialogue = QuestionDialogue(runtime, protocol, client, line, tasks=tasks)
         runtime.session.routing.dialogue = dialogue

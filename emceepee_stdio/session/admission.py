@@ -28,7 +28,12 @@ from emceepee_stdio.trust.approval_request import ApprovalRequest, approval_requ
 from emceepee_stdio.trust.sealing import seal
 from emceepee_stdio.trust.store import Pending, TrustStore
 from emceepee_stdio.trust.targets import target_id
-from emceepee_stdio.wire.environment import child_directory, child_environment, resolve_command
+from emceepee_stdio.wire.environment import (
+    BEHIND_HTTP,
+    child_directory,
+    child_environment,
+    resolve_command,
+)
 from emceepee_stdio.wire.program import ProgramFile
 
 __all__ = ["AdmissionControl"]
@@ -37,6 +42,7 @@ _HEADLESS = (
     "Do not ask again for the same. A person can add it with `emceepee config add`; where nobody "
     "can be asked, the proxy is started with `--policy allow`."
 )
+_OVER_HTTP = "whoever is at the other end of HTTP does not decide what runs on this machine"
 _TITLE = "May the model add this server?"
 # A person has to read it; nobody reads more than this.
 _MAX_REQUEST_CHARS = 20_000
@@ -126,6 +132,8 @@ class AdmissionControl:
             return _admitted(
                 config, "known to a person", rule, program=program, approval=approval_id
             )
+        if mode == "auto" and config.url is None and BEHIND_HTTP in self._environment.environ:
+            raise await self._put_aside(config, approval, standing.digest, _OVER_HTTP)
         if call.consent is None and mode == "auto" and config.url is None and obstacle is None:
             # Hosts that cannot ask for us ask the person themselves before every call.
             self._record(JournalEvent.APPROVAL_SKIPPED, config)
@@ -157,7 +165,7 @@ class AdmissionControl:
         if call.consent is not None:
             with on_leg(Leg.PERSON):
                 decision = await call.consent.confirm(
-                    ConsentQuestion(title=_TITLE, lines=approval.lines(), digest=digest),
+                    ConsentQuestion(title=_TITLE, lines=approval.lines(), digest=digest, call=call),
                     on_ask=lambda: self._before_asking(config, call),
                     on_late=lambda kept: self._remember_late(config, digest, kept=kept),
                 )

@@ -60,12 +60,13 @@ class ConsentQuestion:
     """What a person is to allow. `digest` stands for exactly that, and for nothing else.
 
     `title` asks, `lines` say what is asked about: the first one names it, the second one warns or
-    tells more. They are shown whole, or nobody is asked.
+    tells more. They are shown whole, or nobody is asked. `call` is the one that waits for it.
     """
 
     title: str
     lines: tuple[str, ...]
     digest: str
+    call: "Call | None" = field(default=None, compare=False)
 
 
 class Consent(Protocol):

@@ -187,6 +187,7 @@ class ToolPermissions:
             title=_TITLE,
             lines=request.lines(),
             digest=next(one for one in numbered if one not in self._asking),
+            call=call,
         )
         self._asking.add(question.digest)
         try:

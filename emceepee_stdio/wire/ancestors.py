@@ -18,14 +18,15 @@ _SCRIPTS = frozenset({"emceepee", "emceepee-stdio"})
 
 
 def proxies_above() -> int:
-    """How many of our own kind are among our ancestors."""
+    """How many of our own kind are among our ancestors; an HTTP front only starts them."""
     if sys.platform != "linux":
         return 0
     count, pid = 0, os.getppid()
     for _ in range(_MAX_ANCESTORS):
         if pid <= 1:
             break
-        count += is_ours(_read(pid, "cmdline").decode(errors="replace").split("\0"))
+        argv = _read(pid, "cmdline").decode(errors="replace").split("\0")
+        count += is_ours(argv) and not any(word.startswith("--http") for word in argv)
         pid = _parent(pid)
     return count
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from emceepee_stdio.errors import CannotConnect
 
 __all__ = [
+    "BEHIND_HTTP",
     "DEPTH",
     "OWNER",
     "child_directory",
@@ -22,6 +23,7 @@ __all__ = [
 
 DEPTH = "EMCEEPEE_DEPTH"
 OWNER = "EMCEEPEE_OWNER"
+BEHIND_HTTP = "EMCEEPEE_HTTP_SESSION"  # the client is on the other side of an HTTP front of ours
 
 _MAX_DEPTH_DIGITS = 10  # no real depth is longer; converting endless digits is slow
 _NAMES = frozenset(

@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.clients.lives import COUNTED, check_lives
 from tests.e2e.clients.raw import PROXY, WAIT_S, Message, entry, surroundings
+from tests.e2e.front_harness import running_front
 from tests.peers import PeerMissingError, node_modules, peer_python, plain
 
 CLIENTS = Path(__file__).resolve().parent / "clients"
@@ -42,13 +43,11 @@ def interpreter(script: str) -> str:
     return node
 
 
-def drive(script: str, mode: str, tmp_path: Path, servers: dict[str, Message]) -> dict[str, Any]:
+def drive(script: str, mode: str, tmp_path: Path, way: dict[str, Any]) -> dict[str, Any]:
     """Run the client to its end; what it has to report."""
     program = interpreter(script)
     plan = {
-        "command": [*COUNTED, str(tmp_path / "proxies"), *PROXY],
-        "env": surroundings(tmp_path, servers),
-        "cwd": str(tmp_path),
+        **way,
         "server": entry(plain(), tmp_path, "added"),
         "mode": mode,
         "modules": str(node_modules()) if script.endswith(".mjs") else "",
@@ -102,15 +101,33 @@ def check_conversation(facts: dict[str, Any], version: str) -> None:
     assert "emceepee://nothing" in facts["not_found"][1]
 
 
+def by_stdio(tmp_path: Path, servers: dict[str, Message]) -> dict[str, Any]:
+    return {
+        "command": [*COUNTED, str(tmp_path / "proxies"), *PROXY],
+        "env": surroundings(tmp_path, servers),
+        "cwd": str(tmp_path),
+    }
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_real_client_has_a_full_conversation_and_leaves_nothing(
     tmp_path: Path, case: str
 ) -> None:
     script, mode, version = CASES[case]
     servers = {"configured": entry(plain(), tmp_path, "configured")}
-    facts = drive(script, mode, tmp_path, servers)
+    facts = drive(script, mode, tmp_path, by_stdio(tmp_path, servers))
     check_conversation(facts, version)
     if case != "py2 modern":  # a client that pins the version asks nobody who the server is
         assert facts["server_info"]["name"] == "emceepee"
         assert "add_server" in facts["instructions"]
     check_lives(tmp_path, "configured", "added", proxies=2 if case in PROBING else 1)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_real_client_has_the_same_conversation_over_http(tmp_path: Path, case: str) -> None:
+    script, mode, version = CASES[case]
+    servers = {"configured": entry(plain(), tmp_path, "configured")}
+    with running_front(tmp_path, servers=servers) as front:
+        way = {"url": front.url, "headers": front.authorization}
+        check_conversation(drive(script, mode, tmp_path, way), version)
+        front.look()

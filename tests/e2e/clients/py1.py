@@ -1,10 +1,12 @@
 """Drive the proxy with `ClientSession` over `stdio_client` of the mcp SDK 1.x."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 from mcp import ClientSession, McpError, StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamablehttp_client
 from talk import Answer, Listener, plan, report, talk
 
 
@@ -31,6 +33,23 @@ def wire(model: Any) -> Answer:
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+@asynccontextmanager
+async def transport(wanted: Answer) -> AsyncGenerator[tuple[Any, Any]]:
+    """Over HTTP where the plan has a URL, else stdio."""
+    if "url" in wanted:
+        async with streamablehttp_client(wanted["url"], wanted["headers"]) as (read, write, _):
+            yield read, write
+        return
+    command = StdioServerParameters(
+        command=wanted["command"][0],
+        args=wanted["command"][1:],
+        env=wanted["env"],
+        cwd=wanted["cwd"],
+    )
+    async with stdio_client(command) as streams:
+        yield streams
+
+
 async def main() -> None:
     wanted, listener = plan(), Listener()
     strange: list[str] = []
@@ -39,14 +58,8 @@ async def main() -> None:
         if isinstance(message, Exception):
             strange.append(repr(message))
 
-    command = StdioServerParameters(
-        command=wanted["command"][0],
-        args=wanted["command"][1:],
-        env=wanted["env"],
-        cwd=wanted["cwd"],
-    )
     async with (
-        stdio_client(command) as (read, write),
+        transport(wanted) as (read, write),
         ClientSession(read, write, message_handler=on_message) as session,
     ):
         hello = await session.initialize()

@@ -4,7 +4,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
+import httpx2
 from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
 from talk import Answer, Listener, plan, report, talk
 
 
@@ -32,6 +34,19 @@ def wire(model: Any) -> Answer:
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+def target(wanted: Answer) -> Any:
+    """Over HTTP where the plan has a URL, else stdio."""
+    if "url" in wanted:
+        http = httpx2.AsyncClient(headers=wanted["headers"], timeout=60.0)
+        return streamable_http_client(wanted["url"], http_client=http)
+    return StdioServerParameters(
+        command=wanted["command"][0],
+        args=wanted["command"][1:],
+        env=wanted["env"],
+        cwd=wanted["cwd"],
+    )
+
+
 async def main() -> None:
     wanted, listener = plan(), Listener()
     strange: list[str] = []
@@ -40,13 +55,7 @@ async def main() -> None:
         if isinstance(message, Exception):
             strange.append(repr(message))
 
-    command = StdioServerParameters(
-        command=wanted["command"][0],
-        args=wanted["command"][1:],
-        env=wanted["env"],
-        cwd=wanted["cwd"],
-    )
-    async with Client(command, mode=wanted["mode"], message_handler=on_message) as client:
+    async with Client(target(wanted), mode=wanted["mode"], message_handler=on_message) as client:
         facts = await talk(Sdk2(client), wanted["server"])
         facts["version"] = client.protocol_version
         facts["server_info"] = wire(client.server_info) if client.server_info else None

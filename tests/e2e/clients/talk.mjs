@@ -10,6 +10,15 @@ export function load(file) {
     return import(pathToFileURL(path.join(plan.modules, '@modelcontextprotocol', file)).href);
 }
 
+/** Over HTTP where the plan has a URL, else stdio. */
+export function open(Stdio, Http) {
+    if (plan.url) {
+        return new Http(new URL(plan.url), { requestInit: { headers: plan.headers } });
+    }
+    const [command, ...args] = plan.command;
+    return new Stdio({ command, args, env: plan.env, cwd: plan.cwd });
+}
+
 /** Talk through a client and a transport that are not connected yet, close, and print the report. */
 export async function run(client, transport, describe) {
     const complaints = [];

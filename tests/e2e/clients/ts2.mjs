@@ -1,12 +1,12 @@
 // Drive the proxy with @modelcontextprotocol/client 2.x; `mode` is legacy, auto or a modern version.
 
-import { load, plan, run } from './talk.mjs';
+import { load, open, plan, run } from './talk.mjs';
 
 const { Client } = await load('client/dist/index.mjs');
 const { StdioClientTransport } = await load('client/dist/stdio.mjs');
+const { StreamableHTTPClientTransport } = await load('client/dist/index.mjs');
 
-const [command, ...args] = plan.command;
-const transport = new StdioClientTransport({ command, args, env: plan.env, cwd: plan.cwd });
+const transport = open(StdioClientTransport, StreamableHTTPClientTransport);
 const mode = ['legacy', 'auto'].includes(plan.mode) ? plan.mode : { pin: plan.mode };
 const client = new Client(
     { name: 'ts2', version: '1' },

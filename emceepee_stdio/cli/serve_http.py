@@ -1,0 +1,178 @@
+"""`emceepee serve --http`: the command line of the HTTP front, and what it says when it starts."""
+
+import argparse
+import ipaddress
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from emceepee_stdio.cli.exit_codes import FAILED
+from emceepee_stdio.cli.serve import OPTIONS, Option, add_options, check_servers
+from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.errors import ConfigInvalid, InvalidArguments, ProxyError
+
+if TYPE_CHECKING:
+    from emceepee_stdio.front.http.access import Access
+
+__all__ = ["HTTP_OPTIONS", "serve_http"]
+
+_DEFAULT_HOST, _DEFAULT_PORT = "127.0.0.1", 8080
+_MAX_PORT = 65_535
+
+HTTP_OPTIONS = (
+    Option(
+        name="http",
+        metavar="HOST:PORT",
+        help="Serve over HTTP instead; 127.0.0.1:8080 unless you say otherwise.",
+    ),
+    Option(
+        name="token-file",
+        metavar="FILE",
+        help="Where the tokens of HTTP clients are; made with one if it is not there.",
+    ),
+    Option(name="no-token", help="Ask HTTP clients for no token; on this machine only."),
+    Option(name="tls-cert", metavar="FILE", help="The certificate for https."),
+    Option(name="tls-key", metavar="FILE", help="The key that belongs to it."),
+    Option(name="insecure", help="Serve other machines without https."),
+    Option(
+        name="allow-host",
+        metavar="NAME",
+        help="A name by which HTTP clients reach this machine; may be repeated.",
+        repeatable=True,
+    ),
+    Option(
+        name="allow-origin",
+        metavar="ORIGIN",
+        help="A web page's origin that may connect; may be repeated.",
+        repeatable=True,
+    ),
+    Option(name="max-sessions", metavar="COUNT", help="HTTP sessions at a time; 16."),
+)
+
+
+def serve_http(arguments: Sequence[str]) -> int:
+    """Serve until a signal comes; the exit code."""
+    terminal = Terminal()
+    try:
+        return _serve(_parser().parse_args(arguments), terminal)
+    except ProxyError as error:
+        terminal.note(f"emceepee: {error}")
+        return FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="emceepee serve", add_help=False)
+    parser.add_argument("--http", nargs="?", const="", metavar="HOST:PORT")
+    add_options(parser, (*OPTIONS, *(o for o in HTTP_OPTIONS if o.name != "http")))
+    return parser
+
+
+def _serve(options: argparse.Namespace, terminal: Terminal) -> int:
+    host, port = _address(options.http)
+    _check_safety(options, host)
+    check_servers(options.server)
+    # Not before the command line is known to be right: this takes a second.
+    from emceepee_stdio.front.http.http_front import FrontOptions, run_front  # noqa: PLC0415
+    from emceepee_stdio.front.http.http_limits import HttpLimits  # noqa: PLC0415
+
+    token_file = None if options.no_token else _token_file(options)
+    front = FrontOptions(
+        host=host,
+        port=port,
+        access=_access(options, host, token_file),
+        children=_child_options(options),
+        certificate=options.tls_cert,
+        key=options.tls_key,
+        limits=HttpLimits(sessions=_count(options.max_sessions)),
+    )
+
+    def ready(address: str) -> None:
+        terminal.note(f"emceepee serves {address}")
+        if token_file is None:
+            terminal.note("Whoever can reach it may use it: no token is asked for.")
+        else:
+            terminal.note(f"Clients send: Authorization: Bearer TOKEN. The tokens: {token_file}")
+
+    run_front(front, ready=ready, note=lambda text: terminal.note(f"emceepee: {text}"))
+    return 0
+
+
+def _address(given: str) -> tuple[str, int]:
+    """Where to listen; half of it may be left out."""
+    host, separator, port = given.rpartition(":")
+    if not separator:
+        host, port = ("", given) if given.isdecimal() else (given, "")
+    port = port or os.environ.get("PORT", "") or str(_DEFAULT_PORT)
+    if not port.isdecimal() or int(port) > _MAX_PORT:
+        raise InvalidArguments(
+            f"{given!r} is no address to listen on.", hint="Write HOST:PORT, or a port alone."
+        )
+    return host.strip("[]") or _DEFAULT_HOST, int(port)
+
+
+def _check_safety(options: argparse.Namespace, host: str) -> None:
+    """Nobody serves other machines by accident, and never without a token."""
+    is_local = _is_loopback(host)
+    if bool(options.tls_cert) != bool(options.tls_key):
+        raise InvalidArguments(
+            "--tls-cert and --tls-key belong together.", hint="Give both files, or none."
+        )
+    for file in filter(None, (options.tls_cert, options.tls_key)):
+        if not Path(file).is_file():
+            raise ConfigInvalid(f"There is no file {file}.", hint="Name the file for https.")
+    if options.no_token and not is_local:
+        raise InvalidArguments(
+            f"Without a token, {host} would let everybody in who can reach it.",
+            hint="Leave --no-token out, or listen on 127.0.0.1.",
+        )
+    if not is_local and not options.tls_cert and not options.insecure:
+        raise InvalidArguments(
+            f"On {host}, tokens and answers would cross the network unprotected.",
+            hint="Give --tls-cert and --tls-key; --insecure if something in front does it.",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _token_file(options: argparse.Namespace) -> Path:
+    from emceepee_stdio.front.http.http_tokens import default_token_file  # noqa: PLC0415
+
+    if options.token_file:
+        return Path(options.token_file).expanduser()
+    return default_token_file(os.environ)
+
+
+def _access(options: argparse.Namespace, host: str, token_file: Path | None) -> "Access":
+    from emceepee_stdio.front.http.access import Access  # noqa: PLC0415
+    from emceepee_stdio.front.http.http_tokens import HttpTokens  # noqa: PLC0415
+
+    tokens = HttpTokens(None) if token_file is None else HttpTokens.read(token_file)
+    own = [f"[{host}]" if ":" in host else host]
+    return Access.allowing(tokens, hosts=[*own, *options.allow_host], origins=options.allow_origin)
+
+
+def _child_options(options: argparse.Namespace) -> list[str]:
+    """What each session's process is started with."""
+    words: list[str] = []
+    for option in OPTIONS:
+        value = cast("str | list[str] | None", getattr(options, option.name))
+        given = value if isinstance(value, list) else [value]
+        for one in given:
+            words += [] if one is None else [option.flag, one]
+    return words
+
+
+def _count(given: str | None) -> int:
+    if given is None:
+        return 16
+    if not given.isdecimal() or not int(given):
+        raise InvalidArguments(f"{given!r} is no number of sessions.", hint="Write 1 or more.")
+    return int(given)

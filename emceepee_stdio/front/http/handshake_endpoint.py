@@ -1,0 +1,184 @@
+"""The handshake era over HTTP: sessions that begin by `initialize` and are named in a header."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from emceepee_stdio.errors import CallFailed
+from emceepee_stdio.front.http.handshake_session import HandshakeSession
+from emceepee_stdio.front.http.http_limits import HttpLimits
+from emceepee_stdio.front.http.http_replies import HttpExchange, HttpReply, error_reply, refusal
+from emceepee_stdio.front.http.session_table import NoRoom, SessionTable
+from emceepee_stdio.front.http.stored_streams import StoredStream
+from emceepee_stdio.wire.codec import (
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    Malformed,
+    Message,
+    Noise,
+    Request,
+    Response,
+    RpcError,
+    decode,
+)
+
+__all__ = ["HandshakeEndpoint", "full"]
+
+SESSION = "mcp-session-id"
+_FIRST_PRIMED = "2025-11-25"  # older clients stumble over an event without data
+_RETRY_AFTER_S = 10  # sessions end when their clients leave
+
+
+def full() -> HttpReply:
+    return refusal(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "As many sessions as there may be are open. Try again later.",
+        (("retry-after", str(_RETRY_AFTER_S)),),
+    )
+
+
+class HandshakeEndpoint:
+    """POST, GET and DELETE of one era; `owner` and `path` are those of the request."""
+
+    def __init__(self, sessions: SessionTable, limits: HttpLimits) -> None:
+        self._sessions = sessions
+        self._limits = limits
+
+    async def post(
+        self,
+        exchange: HttpExchange,
+        headers: Mapping[str, str],
+        body: bytes,
+        *,
+        owner: str,
+        path: str,
+    ) -> None:
+        messages = decode(body, strict=True)
+        if problem := _problem(messages):
+            await exchange.reply(problem)
+            return
+        first = messages[0]
+        if isinstance(first, Request) and first.method == "initialize" and SESSION not in headers:
+            await self._begin(exchange, first, body, owner=owner, path=path)
+            return
+        session = await self._session(exchange, headers, owner=owner, path=path)
+        if session is None:
+            return
+        requests = [message for message in messages if isinstance(message, Request)]
+        try:
+            if requests:
+                await self._call(exchange, session, requests, headers, body)
+            else:
+                session.tell(messages, body)
+                await exchange.reply(HttpReply(HTTPStatus.ACCEPTED))
+        except CallFailed as error:
+            await exchange.reply(refusal(HTTPStatus.SERVICE_UNAVAILABLE, error.fact))
+
+    async def get(
+        self, exchange: HttpExchange, headers: Mapping[str, str], *, owner: str, path: str
+    ) -> None:
+        """The stream of what nobody asked for; with the id of an event, what came after it."""
+        session = await self._session(exchange, headers, owner=owner, path=path)
+        if session is None:
+            return
+        last = headers.get("last-event-id")
+        found = session.store.find(last) if last else (session.unasked, session.unasked.read_up_to)
+        if found is None:  # not 404, by which the client would take its session for over
+            reply = refusal(
+                HTTPStatus.BAD_REQUEST,
+                "This Last-Event-ID is not known here, or no longer. Open the stream without it.",
+            )
+            await exchange.reply(reply)
+        elif not last and session.unasked.is_read:
+            reason = "This session has its stream already. Close it, or resume it by Last-Event-ID."
+            await exchange.reply(refusal(HTTPStatus.CONFLICT, reason))
+        else:
+            await self._stream(exchange, session, *found)
+
+    async def delete(
+        self, exchange: HttpExchange, headers: Mapping[str, str], *, owner: str, path: str
+    ) -> None:
+        session = await self._session(exchange, headers, owner=owner, path=path)
+        if session is not None:
+            self._sessions.end(session)
+            await exchange.reply(HttpReply(HTTPStatus.OK))
+
+    async def _begin(
+        self, exchange: HttpExchange, request: Request, body: bytes, *, owner: str, path: str
+    ) -> None:
+        """A session of its own; without one where its process refuses the client."""
+        try:
+            session = await self._sessions.begin(owner=owner, path=path)
+        except NoRoom:
+            await exchange.reply(full())
+            return
+        stream = session.request([request], body)
+        answer = b""
+        async for frame in stream.read(0):
+            answer = frame.partition(b"data: ")[2].strip() or answer
+        is_begun = any(
+            isinstance(message, Response) and not isinstance(message.outcome, RpcError)
+            for message in decode(answer)
+        )
+        if not is_begun:
+            self._sessions.end(session)
+        headers = ((SESSION, session.name),) if is_begun else ()
+        await exchange.reply(HttpReply(HTTPStatus.OK, answer, headers))
+
+    async def _session(
+        self, exchange: HttpExchange, headers: Mapping[str, str], *, owner: str, path: str
+    ) -> HandshakeSession | None:
+        """The session that is named; None when the client has been told that there is none."""
+        name = headers.get(SESSION)
+        if name is None:
+            reply = refusal(HTTPStatus.BAD_REQUEST, "The header Mcp-Session-Id is missing.")
+        elif found := self._sessions.find(name, owner=owner, path=path):
+            return found
+        else:
+            reply = refusal(HTTPStatus.NOT_FOUND, "There is no such session. Begin a new one.")
+        await exchange.reply(reply)
+        return None
+
+    async def _call(
+        self,
+        exchange: HttpExchange,
+        session: HandshakeSession,
+        requests: list[Request],
+        headers: Mapping[str, str],
+        body: bytes,
+    ) -> None:
+        taken = [request.id for request in requests if session.is_in_use(request.id)]
+        if taken or len({request.id for request in requests}) < len(requests):
+            reply = refusal(HTTPStatus.BAD_REQUEST, "A request with this id is under way.")
+            await exchange.reply(reply)
+            return
+        primes = headers.get("mcp-protocol-version", "") >= _FIRST_PRIMED
+        await self._stream(exchange, session, session.request(requests, body, primes=primes), 0)
+
+    async def _stream(
+        self, exchange: HttpExchange, session: HandshakeSession, stream: StoredStream, place: int
+    ) -> None:
+        if session.readers >= self._limits.streams:
+            reason = f"This session has {session.readers} streams open already."
+            await exchange.reply(refusal(HTTPStatus.TOO_MANY_REQUESTS, reason))
+            return
+        session.readers += 1
+        try:
+            header = ((SESSION, session.name),)
+            await exchange.stream(stream.read(place), stream.leave, header)
+        finally:
+            session.readers -= 1
+
+
+def _problem(messages: list[Message]) -> HttpReply | None:
+    """Why a body cannot be taken."""
+    for message in messages:
+        if isinstance(message, Malformed):
+            error = RpcError(message.code, message.reason, None)
+            return error_reply(HTTPStatus.BAD_REQUEST, error, message.id)
+        if isinstance(message, Noise):
+            error = RpcError(PARSE_ERROR, "Parse error: the body is no JSON", None)
+            return error_reply(HTTPStatus.BAD_REQUEST, error)
+    if not messages:
+        error = RpcError(INVALID_REQUEST, "The body is empty.", None)
+        return error_reply(HTTPStatus.BAD_REQUEST, error)
+    return None

@@ -1,0 +1,200 @@
+"""A session of the handshake era: one client, one process, and the streams between them.
+
+Each message of the process goes to the stream that it belongs to: an answer and progress to that of
+their request, a question to that of the call for which it is asked, all else to the stream that the
+client opens by GET. A call goes on while its client is away.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import msgspec
+from msgspec import Raw
+
+from emceepee_stdio.front.http.session_process import SessionProcess
+from emceepee_stdio.front.http.stored_streams import REQUEST_LOST, EventStore, StoredStream
+from emceepee_stdio.json_values import mapping
+from emceepee_stdio.versions import HTTP_REQUEST
+from emceepee_stdio.wire.codec import (
+    Message,
+    Notification,
+    Request,
+    RequestId,
+    Response,
+    RpcError,
+    encode_error,
+    encode_request,
+    to_json,
+)
+
+__all__ = ["HandshakeSession"]
+
+_CANCELLED = RpcError(-32800, "Request cancelled", None)
+_ENDED = RpcError(REQUEST_LOST, "The session has ended. Begin a new one.", None)
+_RETRY_MS = 500  # after which a client comes back whose stream was cut
+
+
+class _Meta(msgspec.Struct):
+    token: int | str | None = msgspec.field(name="progressToken", default=None)
+
+
+class _Params(msgspec.Struct):
+    meta: _Meta | None = msgspec.field(name="_meta", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenCall:
+    stream: StoredStream
+    token: RequestId | None
+
+
+_read_token = msgspec.json.Decoder(_Params).decode
+
+
+class HandshakeSession:
+    """`on_end` is told once when its process has ended. Only `owner` may use it, on `path`."""
+
+    def __init__(
+        self,
+        name: str,
+        options: Sequence[str],
+        *,
+        owner: str,
+        path: str,
+        store: EventStore,
+        on_end: Callable[["HandshakeSession"], None],
+    ) -> None:
+        self.name = name
+        self.owner = owner
+        self.path = path
+        self.store = store
+        self.unasked = StoredStream()
+        self.readers = 0
+        self.used_at = 0.0
+        self._calls: dict[RequestId, _OpenCall] = {}
+        self._tokens: dict[RequestId, StoredStream] = {}
+        self._questions: dict[RequestId, StoredStream] = {}
+        self._on_end = on_end
+        self.process = SessionProcess(name, options, on_message=self._take, on_end=self._ended)
+        self.is_over = False
+
+    def __repr__(self) -> str:
+        return f"<HandshakeSession {self.name[:8]} {len(self._calls)} calls {self.store!r}>"
+
+    @property
+    def calls(self) -> int:
+        return len(self._calls)
+
+    # What the client says
+
+    def is_in_use(self, request_id: RequestId) -> bool:
+        return request_id in self._calls
+
+    def request(
+        self, requests: Sequence[Request], body: bytes, *, primes: bool = False
+    ) -> StoredStream:
+        """Send what may be several requests; the stream of their answers.
+
+        `primes`: an event without a message comes first, by whose id the stream can be resumed.
+        """
+        stream = StoredStream()
+        if primes:
+            self.store.add(stream, b"", retry_ms=_RETRY_MS)
+        stream.awaited = len(requests)
+        for request in requests:
+            token = _token(request.params)
+            self._calls[request.id] = _OpenCall(stream, token)
+            if token is not None:
+                self._tokens[token] = stream
+        self.process.write(body)
+        return stream
+
+    def tell(self, messages: Sequence[Message], body: bytes) -> None:
+        """Notifications and answers. A call that is taken back gets no answer of its process."""
+        self.process.write(body)
+        for message in messages:
+            if isinstance(message, Notification) and message.method == "notifications/cancelled":
+                taken_back = _params(message.params).get("requestId")
+                if isinstance(taken_back, int | str):
+                    self._end_call(taken_back, encode_error(taken_back, _CANCELLED))
+            elif isinstance(message, Response):
+                self._questions.pop(message.id, None)
+
+    # What its process says
+
+    def _take(self, message: Message, line: bytes) -> None:
+        if isinstance(message, Response):
+            self._end_call(message.id, line)
+        elif isinstance(message, Request):
+            self._ask(message)
+        elif isinstance(message, Notification):
+            self.store.add(self._stream_of(message), line)
+
+    def _ask(self, request: Request) -> None:
+        """A question: on the stream of its call, without the mark that names it."""
+        params = _params(request.params)
+        meta = dict(mapping(params.get("_meta")))
+        call = meta.pop(HTTP_REQUEST, None)
+        params = {key: value for key, value in params.items() if key != "_meta"}
+        if meta:
+            params["_meta"] = meta
+        found = self._calls.get(cast("RequestId", call))
+        stream = self._questions[request.id] = self.unasked if found is None else found.stream
+        line = encode_request(request.id, request.method, to_json(params) if params else None)
+        self.store.add(stream, line.strip())
+
+    def _stream_of(self, note: Notification) -> StoredStream:
+        params = _params(note.params)
+        if note.method == "notifications/progress":
+            return self._tokens.get(cast("RequestId", params.get("progressToken")), self.unasked)
+        if note.method == "notifications/cancelled":
+            asked = cast("RequestId", params.get("requestId"))
+            stream = self._questions.pop(asked, self.unasked)
+            return self.unasked if stream.is_over else stream
+        return self.unasked
+
+    def _end_call(self, request_id: RequestId, line: bytes) -> None:
+        """The last word on a request; its stream is over once all of them have theirs."""
+        call = self._calls.pop(request_id, None)
+        if call is None:
+            return
+        if call.token is not None:
+            self._tokens.pop(call.token, None)
+        self.store.add(call.stream, line.strip(), answers=request_id)
+        call.stream.awaited -= 1
+        if not call.stream.awaited:
+            call.stream.finish()
+
+    # Its end
+
+    async def stop(self) -> None:
+        await self.process.stop()
+        self._ended()
+
+    def end_streams(self) -> None:
+        """Nobody waits on them any more."""
+        self.unasked.finish()
+        for request_id in list(self._calls):
+            self._end_call(request_id, encode_error(request_id, _ENDED))
+
+    def _ended(self) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self.end_streams()
+            self._on_end(self)
+
+
+def _token(params: Raw | None) -> RequestId | None:
+    """By which the client is told of the progress of its request."""
+    try:
+        meta = _read_token(params or b"{}").meta
+    except msgspec.MsgspecError:
+        return None
+    return None if meta is None else meta.token
+
+
+def _params(params: Raw | None) -> dict[str, object]:
+    if params is None:
+        return {}
+    return dict(mapping(msgspec.json.decode(params)))

@@ -1,0 +1,128 @@
+"""The ASGI application of the HTTP front: who comes, to which address, with what."""
+
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from http import HTTPStatus
+from typing import Any
+
+from emceepee_stdio import __version__
+from emceepee_stdio.front.http.access import Access, Denied
+from emceepee_stdio.front.http.handshake_endpoint import HandshakeEndpoint
+from emceepee_stdio.front.http.http_limits import HttpLimits
+from emceepee_stdio.front.http.http_replies import HttpExchange, HttpReply, refusal
+from emceepee_stdio.front.http.modern_endpoint import ModernEndpoint
+from emceepee_stdio.front.http.session_table import SessionTable
+from emceepee_stdio.versions import LEGACY_VERSIONS
+
+__all__ = ["HttpApp"]
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_MCP = re.compile(r"/mcp(?:/[A-Za-z0-9_.~-]{1,64})?/?")
+_TEXT = (("content-type", "text/plain; version=0.0.4"),)
+
+
+class HttpApp:
+    """Serves `/mcp`, `/mcp/NAME`, `/health` and `/metrics`."""
+
+    def __init__(self, sessions: SessionTable, access: Access, limits: HttpLimits) -> None:
+        self._sessions = sessions
+        self._access = access
+        self._limits = limits
+        self._handshake = HandshakeEndpoint(sessions, limits)
+        self._modern = ModernEndpoint(sessions)
+        self._requests = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        self._requests += 1
+        # One of the parsers leaves white space at the end of values.
+        listed = [
+            (name.decode("latin-1"), value.decode("latin-1").strip())
+            for name, value in scope["headers"]
+        ]
+        headers = dict(listed)
+        preflight = scope["method"] == "OPTIONS"
+        exchange = HttpExchange(
+            receive, send, extra=self._access.cors(headers, preflight=preflight)
+        )
+        if denied := self._access.check(headers):
+            await exchange.reply(refusal(denied.status, denied.reason, denied.headers))
+        elif scope["path"] == "/health":
+            await exchange.reply(HttpReply(HTTPStatus.OK, b'{"status":"ok"}'))
+        elif preflight:
+            await exchange.reply(HttpReply(HTTPStatus.NO_CONTENT))
+        elif isinstance(owner := self._access.owner(headers), Denied):
+            await exchange.reply(refusal(owner.status, owner.reason, owner.headers))
+        elif scope["path"] == "/metrics":
+            await exchange.reply(HttpReply(HTTPStatus.OK, self._metrics(), _TEXT))
+        elif _MCP.fullmatch(scope["path"]):
+            await self._serve(exchange, scope["method"], listed, owner, scope["path"].rstrip("/"))
+        else:
+            reason = "There is nothing here; MCP is spoken at /mcp."
+            await exchange.reply(refusal(HTTPStatus.NOT_FOUND, reason))
+
+    async def _serve(
+        self,
+        exchange: HttpExchange,
+        method: str,
+        listed: list[tuple[str, str]],
+        owner: str,
+        path: str,
+    ) -> None:
+        headers = dict(listed)
+        version = headers.get("mcp-protocol-version")
+        is_handshake = version is None or version in LEGACY_VERSIONS
+        allowed = ("GET", "POST", "DELETE") if is_handshake else ("POST",)
+        if method not in allowed:
+            allow = (("allow", ", ".join(allowed)),)
+            reason = f"{method} is not for this address."
+            await exchange.reply(refusal(HTTPStatus.METHOD_NOT_ALLOWED, reason, allow))
+        elif problem := _unfit(method, headers):
+            await exchange.reply(problem)
+        elif method == "GET":
+            await self._handshake.get(exchange, headers, owner=owner, path=path)
+        elif method == "DELETE":
+            await self._handshake.delete(exchange, headers, owner=owner, path=path)
+        else:
+            body = await exchange.body(limit=self._limits.body_bytes, within=self._limits.body_s)
+            if isinstance(body, HttpReply):
+                await exchange.reply(body)
+            elif is_handshake:
+                await self._handshake.post(exchange, headers, body, owner=owner, path=path)
+            else:
+                await self._modern.post(exchange, listed, body, owner=owner, path=path)
+
+    def _metrics(self) -> bytes:
+        """Counts for Prometheus; nothing that a client or a server said."""
+        sessions = self._sessions
+        lines = [
+            ("emceepee_info", "gauge", f'{{version="{__version__}"}} 1'),
+            ("emceepee_http_requests_total", "counter", f" {self._requests}"),
+            ("emceepee_sessions", "gauge", f" {len(sessions)}"),
+            ("emceepee_sessions_begun_total", "counter", f" {sessions.begun}"),
+            ("emceepee_sessions_refused_total", "counter", f" {sessions.refused}"),
+            ("emceepee_calls_in_flight", "gauge", f" {sessions.calls}"),
+            ("emceepee_stored_events", "gauge", f" {sessions.total.events}"),
+            ("emceepee_stored_bytes", "gauge", f" {sessions.total.size}"),
+            ("emceepee_lost_answers_total", "counter", f" {sessions.lost_answers}"),
+        ]
+        text = "".join(f"# TYPE {name} {kind}\n{name}{value}\n" for name, kind, value in lines)
+        return text.encode()
+
+
+def _unfit(method: str, headers: dict[str, str]) -> HttpReply | None:
+    """A client that could not read the answer, or that sends something else than JSON."""
+    accept = headers.get("accept", "")
+    kinds = {"GET": ("text/event-stream",), "POST": ("application/json", "text/event-stream")}
+    wanted = kinds.get(method, ())
+    if "*/*" not in accept and not all(kind in accept for kind in wanted):
+        return refusal(HTTPStatus.NOT_ACCEPTABLE, f"Accept must name {' and '.join(wanted)}.")
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if method == "POST" and kind != "application/json":
+        reason = "The body must be application/json."
+        return refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, reason)
+    return None

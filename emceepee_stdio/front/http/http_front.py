@@ -1,0 +1,106 @@
+"""The HTTP front as a process: its socket, its signals, and an end that leaves nothing behind."""
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+
+import anyio
+
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.errors import ConfigInvalid
+from emceepee_stdio.front.http.access import Access
+from emceepee_stdio.front.http.http_app import HttpApp
+from emceepee_stdio.front.http.http_limits import HttpLimits
+from emceepee_stdio.front.http.http_server import HttpServer, server_config
+from emceepee_stdio.front.http.session_table import SessionTable
+
+__all__ = ["FrontOptions", "run_front"]
+
+_SIGNAL_EXIT_BASE = 128  # how shells report an end by a signal
+_BACKLOG = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontOptions:
+    """Where to listen and what to start. `children` are the options of each session's process."""
+
+    host: str
+    port: int
+    access: Access
+    children: Sequence[str] = ()
+    certificate: str | None = None
+    key: str | None = None
+    limits: HttpLimits = field(default_factory=HttpLimits)
+
+
+def run_front(
+    options: FrontOptions, *, ready: Callable[[str], None], note: Callable[[str], None]
+) -> None:
+    """Serve until a signal comes. `ready` is told the address, `note` what goes wrong."""
+    listener = _listen(options.host, options.port)
+    uses_uvloop = sys.platform != "win32" and find_spec("uvloop") is not None
+    anyio.run(_serve, options, listener, ready, note, backend_options={"use_uvloop": uses_uvloop})
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        if sys.platform != "win32":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        raise ConfigInvalid(
+            f"{host}:{port} cannot be listened on: {error.strerror or error}.",
+            hint="Name another address: emceepee serve --http HOST:PORT.",
+        ) from None
+    return listener
+
+
+async def _serve(
+    options: FrontOptions,
+    listener: socket.socket,
+    ready: Callable[[str], None],
+    note: Callable[[str], None],
+) -> None:
+    clock, limits = Clock(), options.limits
+    async with anyio.create_task_group() as tasks:
+        sessions = SessionTable(options.children, limits, clock=clock, tasks=tasks, note=note)
+        app = HttpApp(sessions, options.access, limits)
+        config = server_config(app, limits, certificate=options.certificate, key=options.key)
+        server = HttpServer(config, limits, clock)
+        tasks.start_soon(_heed_signals, server)
+        tasks.start_soon(sessions.sweep)
+        tasks.start_soon(server.close_quiet)
+        ready(_address(listener, secure=options.certificate is not None))
+        await server.run_until_told([listener], before_end=sessions.close)
+        tasks.cancel_scope.cancel()
+
+
+async def _heed_signals(server: HttpServer) -> None:
+    """The first one ends in order; the same once more ends at once."""
+    seen: set[int] = set()
+    with anyio.open_signal_receiver(*_signals()) as signals:
+        async for number in signals:
+            if number in seen:
+                os._exit(_SIGNAL_EXIT_BASE + number)
+            seen.add(number)
+            server.should_exit = True
+
+
+def _signals() -> list[signal.Signals]:
+    known = [signal.SIGTERM, signal.SIGINT]
+    return known if sys.platform == "win32" else [*known, signal.SIGHUP]
+
+
+def _address(listener: socket.socket, *, secure: bool) -> str:
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if secure else 'http'}://{shown}:{port}/mcp"

@@ -1,0 +1,24 @@
+"""What a client over HTTP may cost, in numbers."""
+
+from dataclasses import dataclass
+
+__all__ = ["HttpLimits"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """Everything is per front unless it says otherwise."""
+
+    sessions: int = 16  # each is a process of about 40 MB
+    streams: int = 32  # of one session at a time; a client has a GET and a few calls
+    connections: int = 512  # sockets; one client of many calls at once has dozens
+    body_bytes: int = 4 << 20  # of one request, as the SDKs have it
+    body_s: float = 30.0  # for a request to arrive whole
+    quiet_s: float = 20.0  # for a connection on which nothing is asked
+    idle_s: float = 1800.0  # without request, stream, task or timer: then a session ends
+    sweep_s: float = 5.0  # between two looks at all of these
+    finish_s: float = 5.0  # for calls under way when the front ends
+    session_events: int = 1_000
+    session_bytes: int = 64 << 20  # eight of the longest answers
+    events: int = 10_000  # of all sessions together
+    bytes: int = 256 << 20

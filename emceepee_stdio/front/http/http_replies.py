@@ -1,0 +1,111 @@
+"""Bodies in and answers out, for an ASGI application: whole ones, and streams of events."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import anyio
+
+from emceepee_stdio.wire.codec import INVALID_REQUEST, RequestId, RpcError, encode_error
+
+__all__ = ["Headers", "HttpExchange", "HttpReply", "error_reply", "refusal"]
+
+Headers = Sequence[tuple[str, str]]
+_Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+_Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_JSON = ("content-type", "application/json")
+_EVENTS: Headers = (
+    ("content-type", "text/event-stream"),
+    ("cache-control", "no-cache, no-transform"),
+    ("x-accel-buffering", "no"),  # nginx would keep events back
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpReply:
+    """A whole answer; JSON unless its headers say otherwise."""
+
+    status: int
+    body: bytes = b""
+    headers: Headers = ()
+
+
+def error_reply(
+    status: int, error: RpcError, request_id: RequestId | None = None, headers: Headers = ()
+) -> HttpReply:
+    return HttpReply(status, encode_error(request_id, error).strip(), headers)
+
+
+def refusal(status: int, reason: str, headers: Headers = ()) -> HttpReply:
+    """A request that is not served, and why."""
+    return error_reply(status, RpcError(INVALID_REQUEST, reason, None), headers=headers)
+
+
+class HttpExchange:
+    """One HTTP request and its answer. `extra` headers go with whatever it is."""
+
+    def __init__(self, receive: _Receive, send: _Send, *, extra: Headers = ()) -> None:
+        self._receive = receive
+        self._send = send
+        self._extra = extra
+
+    async def body(self, *, limit: int, within: float) -> bytes | HttpReply:
+        """All of it, or why it is not taken."""
+        parts: list[bytes] = []
+        size = 0
+        with anyio.move_on_after(within):
+            while True:
+                message = await self._receive()
+                if message["type"] == "http.disconnect":
+                    return HttpReply(HTTPStatus.BAD_REQUEST)
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > limit:
+                    return refusal(
+                        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                        f"The body is larger than {limit} bytes.",
+                        (("connection", "close"),),
+                    )
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+        return refusal(
+            HTTPStatus.REQUEST_TIMEOUT, "The body did not come in time.", (("connection", "close"),)
+        )
+
+    async def reply(self, reply: HttpReply) -> None:
+        headers = [*reply.headers, *self._extra, ("content-length", str(len(reply.body)))]
+        if reply.body and not any(name == "content-type" for name, _ in reply.headers):
+            headers.append(_JSON)
+        await self._begin(reply.status, headers)
+        await self._send({"type": "http.response.body", "body": reply.body})
+
+    async def stream(
+        self, events: AsyncGenerator[bytes], on_gone: Callable[[], None], headers: Headers = ()
+    ) -> None:
+        """Write events until they are over, or the client has gone.
+
+        The server takes what is written to a client that has left, so that is watched for.
+        """
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.watch, on_gone)
+            await self._begin(HTTPStatus.OK, [*_EVENTS, *headers, *self._extra])
+            async for event in events:
+                body = {"type": "http.response.body", "body": event, "more_body": True}
+                await self._send(body)
+            await self._send({"type": "http.response.body", "body": b""})
+            tasks.cancel_scope.cancel()
+
+    async def watch(self, on_gone: Callable[[], None]) -> None:
+        """Until the client has gone."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        on_gone()
+
+    def with_headers(self, headers: Headers) -> "HttpExchange":
+        return HttpExchange(self._receive, self._send, extra=[*self._extra, *headers])
+
+    async def _begin(self, status: int, headers: Headers) -> None:
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})

@@ -1,0 +1,161 @@
+"""The modern era over HTTP: a request stands for itself, and lives as long as its connection."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from http import HTTPStatus
+from typing import cast
+
+import anyio
+import msgspec
+from anyio.streams.memory import MemoryObjectReceiveStream
+from mcp.shared.inbound import (
+    ERROR_CODE_HTTP_STATUS,
+    InboundLadderRejection,
+    classify_inbound_request,
+    find_duplicated_routing_header,
+)
+from msgspec import Raw
+
+from emceepee_stdio.errors import CallFailed
+from emceepee_stdio.front.http.handshake_endpoint import full
+from emceepee_stdio.front.http.http_replies import HttpExchange, HttpReply, error_reply, refusal
+from emceepee_stdio.front.http.modern_session import ModernSession, Said
+from emceepee_stdio.front.http.session_table import NoRoom, SessionTable
+from emceepee_stdio.versions import HEADER_MISMATCH
+from emceepee_stdio.wire.codec import (
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    RequestId,
+    RpcError,
+    to_json,
+)
+
+__all__ = ["ModernEndpoint"]
+
+_KEEP_ALIVE_S = 15.0  # proxies in between close what is silent for a minute
+_COMMENT = b": still here\n\n"
+
+
+class ModernEndpoint:
+    """POST of one era."""
+
+    def __init__(self, sessions: SessionTable) -> None:
+        self._sessions = sessions
+
+    async def post(
+        self,
+        exchange: HttpExchange,
+        headers: Sequence[tuple[str, str]],
+        body: bytes,
+        *,
+        owner: str,
+        path: str,
+    ) -> None:
+        message = _read(body)
+        if isinstance(message, HttpReply):
+            await exchange.reply(message)
+        elif "id" not in message:
+            await exchange.reply(HttpReply(HTTPStatus.ACCEPTED))
+        elif refused := _refusal(message, headers):
+            await exchange.reply(refused)
+        else:
+            await self._call(exchange, message, owner=owner, path=path)
+
+    async def _call(
+        self, exchange: HttpExchange, message: Mapping[str, object], *, owner: str, path: str
+    ) -> None:
+        try:
+            session = await self._sessions.modern(owner=owner, path=path)
+            name, said = session.request(message)
+        except NoRoom:
+            await exchange.reply(full())
+        except CallFailed as error:
+            await exchange.reply(refusal(HTTPStatus.SERVICE_UNAVAILABLE, error.fact))
+        else:
+            try:
+                await _answer(exchange, session, name, said)
+            finally:
+                session.cancel(name)
+
+
+async def _answer(
+    exchange: HttpExchange,
+    session: ModernSession,
+    name: RequestId,
+    said: MemoryObjectReceiveStream[Said],
+) -> None:
+    """With JSON where the answer is all there is to say, else with a stream of events."""
+
+    async def leave() -> None:
+        await exchange.watch(lambda: session.cancel(name))
+
+    first: Said | None = None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(leave)
+        try:
+            with anyio.move_on_after(_KEEP_ALIVE_S):
+                first = await said.receive()
+        except anyio.EndOfStream:  # the client has gone
+            return
+        tasks.cancel_scope.cancel()
+    if first is not None and first.last:
+        status = ERROR_CODE_HTTP_STATUS.get(first.code, HTTPStatus.OK)
+        await exchange.reply(HttpReply(status, first.data))
+        return
+    events = _events(session, name, first, said)
+    await exchange.stream(events, lambda: session.cancel(name))
+
+
+async def _events(
+    session: ModernSession,
+    name: RequestId,
+    first: Said | None,
+    said: MemoryObjectReceiveStream[Said],
+) -> AsyncGenerator[bytes]:
+    item = first
+    while True:
+        yield _COMMENT if item is None else b"event: message\ndata: %b\n\n" % item.data
+        if item is not None:
+            session.was_read(name, len(item.data))
+            if item.last:
+                return
+        item = None
+        try:
+            with anyio.move_on_after(_KEEP_ALIVE_S):
+                item = await said.receive()
+        except anyio.EndOfStream:
+            return
+
+
+def _read(body: bytes) -> Mapping[str, object] | HttpReply:
+    try:
+        message = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        error = RpcError(PARSE_ERROR, "Parse error: the body is no JSON", None)
+        return error_reply(HTTPStatus.BAD_REQUEST, error)
+    if not isinstance(message, dict):
+        error = RpcError(INVALID_REQUEST, "The body is no JSON object", None)
+        return error_reply(HTTPStatus.BAD_REQUEST, error)
+    return cast("dict[str, object]", message)
+
+
+def _refusal(message: Mapping[str, object], headers: Sequence[tuple[str, str]]) -> HttpReply | None:
+    """What is wrong with a request, by the checks that the SDK has for its own servers."""
+    request_id = message["id"]
+    if isinstance(request_id, bool) or not isinstance(request_id, int | str):
+        error = RpcError(INVALID_REQUEST, "id must be a string or an integer", None)
+        return error_reply(HTTPStatus.BAD_REQUEST, error)
+    if message.get("jsonrpc") != "2.0" or not isinstance(message.get("method"), str):
+        error = RpcError(INVALID_REQUEST, "This is no JSON-RPC 2.0 request", None)
+        return error_reply(HTTPStatus.BAD_REQUEST, error, request_id)
+    if message["method"] == "initialize":  # its process would take it for a handshake
+        found = InboundLadderRejection(METHOD_NOT_FOUND, "Method not found: initialize")
+    elif twice := find_duplicated_routing_header(headers):
+        found = InboundLadderRejection(HEADER_MISMATCH, f"The header {twice} appears twice")
+    else:
+        found = classify_inbound_request(message, headers=dict(headers))
+    if not isinstance(found, InboundLadderRejection):
+        return None
+    data = None if found.data is None else Raw(to_json(found.data))
+    status = ERROR_CODE_HTTP_STATUS.get(found.code, HTTPStatus.OK)
+    return error_reply(status, RpcError(found.code, found.message, data), request_id)

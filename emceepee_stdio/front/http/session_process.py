@@ -1,0 +1,135 @@
+"""The process behind an HTTP session: an `emceepee serve` of its own, spoken to in lines.
+
+It ends by the end of its input, and so do its servers, however this process ends.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+import anyio
+import msgspec
+
+from emceepee_stdio.errors import CallFailed
+from emceepee_stdio.json_values import mapping
+from emceepee_stdio.versions import CLIENT_CAPABILITIES, MODERN_VERSION, PROTOCOL_VERSION
+from emceepee_stdio.visible_text import on_one_line
+from emceepee_stdio.wire.codec import (
+    Message,
+    Response,
+    RpcError,
+    decode,
+    encode_request,
+    to_json,
+)
+from emceepee_stdio.wire.environment import BEHIND_HTTP, OWNER
+from emceepee_stdio.wire.framing import Lines, Oversized
+from emceepee_stdio.wire.process import Listener, Process, Spawn, StopTimes
+
+__all__ = ["SessionProcess"]
+
+_STOP = StopTimes(term=10.0, kill=15.0)  # it ends its own servers first, each within its time
+_STATUS_WAIT_S = 5.0  # it is read from memory
+_STATUS_PARAMS = to_json(
+    {
+        "uri": "emceepee://status",
+        "_meta": {PROTOCOL_VERSION: MODERN_VERSION, CLIENT_CAPABILITIES: {}},
+    }
+)
+_MAX_UNREAD_BYTES = 16 << 20  # of its input: it reads all the time, unless it hangs
+
+
+class _Text(msgspec.Struct):
+    text: str = "{}"
+
+
+class _Told(msgspec.Struct):
+    contents: list[_Text]
+
+
+class SessionProcess:
+    """One running child. `on_message` hears what it says, `on_end` once that it is over."""
+
+    def __init__(
+        self,
+        session: str,
+        options: Sequence[str],
+        *,
+        on_message: Callable[[Message, bytes], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        self._session = session
+        self._options = options
+        self._lines = Lines()
+        self._on_message = on_message
+        self._statuses: dict[object, anyio.Event | Response] = {}
+        self._asked = 0
+        self._on_end = on_end
+        self._process: Process | None = None
+
+    def __repr__(self) -> str:
+        return f"<SessionProcess {self._session[:8]} {self._process!r}>"
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    async def start(self) -> None:
+        owner = f"{self._session}-{os.getpid()}"
+        listener = Listener(on_stdout=self._take, on_stderr=self._note, on_end=self._on_end)
+        spawn = Spawn(
+            argv=(sys.executable, "-m", "emceepee_stdio", "serve", *self._options),
+            env={**os.environ, BEHIND_HTTP: self._session, OWNER: owner},
+            cwd=Path.cwd(),
+            owner=owner,
+        )
+        self._process = await Process.start(spawn, listener)
+
+    def write(self, line: bytes) -> None:
+        """A message; line ends within it are white space wherever they stand in JSON."""
+        if self._process is None:
+            return
+        if self._process.stdin.pending > _MAX_UNREAD_BYTES:
+            raise CallFailed("The session's process does not read what it is sent.")
+        self._process.stdin.write(line.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n")
+
+    async def stop(self) -> None:
+        if self._process is not None:
+            await self._process.stop(_STOP)
+
+    async def is_busy(self) -> bool:
+        """Whether something goes on inside that nobody outside waits for."""
+        self._asked += 1
+        request_id = f"{self._session}:{self._asked}"  # no client knows it
+        answered = self._statuses[request_id] = anyio.Event()
+        self.write(encode_request(request_id, "resources/read", _STATUS_PARAMS).strip())
+        with anyio.move_on_after(_STATUS_WAIT_S):
+            await answered.wait()
+        status = _status(self._statuses.pop(request_id))
+        return bool(status.get("working_tasks")) or bool(status.get("active_timers"))
+
+    def _take(self, data: bytes) -> None:
+        for line in self._lines.feed(data):
+            for message in () if isinstance(line, Oversized) else decode(line):
+                self._hear(message, cast("bytes", line))
+
+    def _hear(self, message: Message, line: bytes) -> None:
+        asked = self._statuses.get(message.id) if isinstance(message, Response) else None
+        if isinstance(message, Response) and isinstance(asked, anyio.Event):
+            self._statuses[message.id] = message
+            asked.set()
+        else:
+            self._on_message(message, line)
+
+    def _note(self, text: str) -> None:
+        sys.stderr.write(f"emceepee [{self._session[:8]}]: {on_one_line(text)}\n")
+
+
+def _status(answer: object) -> Mapping[str, object]:
+    """The status in the contents of a resource; nothing where there is none."""
+    if not isinstance(answer, Response) or isinstance(answer.outcome, RpcError):
+        return {}
+    told = msgspec.json.decode(answer.outcome, type=_Told)
+    return mapping(msgspec.json.decode(told.contents[0].text)) if told.contents else {}

@@ -1,0 +1,185 @@
+"""The sessions that there are: begun within the limits, ended when nobody needs them.
+
+No session reaches into another: each has a process of its own. What they share is the
+configuration file, which all of them follow.
+"""
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+
+import anyio
+from anyio.abc import TaskGroup
+
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.errors import CannotConnect
+from emceepee_stdio.front.http.handshake_session import HandshakeSession
+from emceepee_stdio.front.http.http_limits import HttpLimits
+from emceepee_stdio.front.http.modern_session import ModernSession
+from emceepee_stdio.front.http.stored_streams import EventStore, StoreTotal
+
+__all__ = ["NoRoom", "SessionTable"]
+
+_NAME_BYTES = 16  # nobody guesses it
+_LOOK_AGAIN_S = 0.02  # nobody waits for this but the end
+
+Session = HandshakeSession | ModernSession
+
+
+class NoRoom(Exception):
+    """As many sessions as there may be are open, or the front is ending."""
+
+
+class SessionTable:
+    """`options` are those of the processes; `note` hears what a person should know."""
+
+    def __init__(
+        self,
+        options: Sequence[str],
+        limits: HttpLimits,
+        *,
+        clock: Clock,
+        tasks: TaskGroup,
+        note: Callable[[str], None],
+    ) -> None:
+        self._options = options
+        self._limits = limits
+        self._clock = clock
+        self._tasks = tasks
+        self._note = note
+        self._handshakes: dict[str, HandshakeSession] = {}
+        self._moderns: dict[tuple[str, str], ModernSession] = {}
+        self._opening = anyio.Lock()
+        self._starting = 0
+        self._ending = 0
+        self._is_closing = False
+        self.total = StoreTotal(max_events=limits.events, max_bytes=limits.bytes)
+        self.begun = 0
+        self.refused = 0
+        self.lost_answers = 0
+
+    def __repr__(self) -> str:
+        return f"<SessionTable {len(self)} open>"
+
+    def __len__(self) -> int:
+        """Processes that there are, also those that are about to begin or end."""
+        return len(self._handshakes) + len(self._moderns) + self._starting + self._ending
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter([*self._handshakes.values(), *self._moderns.values()])
+
+    @property
+    def calls(self) -> int:
+        return sum(session.calls for session in self)
+
+    def find(self, name: str, *, owner: str, path: str) -> HandshakeSession | None:
+        """A session by its id, for whoever began it."""
+        found = self._handshakes.get(name)
+        if found is None or found.is_over or (found.owner, found.path) != (owner, path):
+            return None
+        found.used_at = self._clock.now()
+        return found
+
+    async def begin(self, *, owner: str, path: str) -> HandshakeSession:
+        """A session of the handshake era, not listed before `admit`."""
+        store = EventStore(
+            self.total,
+            max_events=self._limits.session_events,
+            max_bytes=self._limits.session_bytes,
+        )
+        session = HandshakeSession(
+            secrets.token_hex(_NAME_BYTES),
+            self._options,
+            owner=owner,
+            path=path,
+            store=store,
+            on_end=self._forget,
+        )
+        try:
+            await self._start(session)
+        except BaseException:
+            store.close()
+            raise
+        self._handshakes[session.name] = session
+        return session
+
+    async def modern(self, *, owner: str, path: str) -> ModernSession:
+        """The session of the modern era for this token and path."""
+        async with self._opening:
+            found = self._moderns.get((owner, path))
+            if found is None or found.is_over:
+                name = secrets.token_hex(_NAME_BYTES)
+                found = ModernSession(name, self._options, on_end=self._forget)
+                await self._start(found)
+                self._moderns[owner, path] = found
+        found.used_at = self._clock.now()
+        return found
+
+    async def _start(self, session: Session) -> None:
+        if self._is_closing or len(self) >= self._limits.sessions:
+            self.refused += 1
+            raise NoRoom
+        self._starting += 1
+        try:
+            await session.process.start()
+        except (OSError, CannotConnect) as error:
+            self._note(f"a session could not be started: {error}")
+            raise NoRoom from None
+        finally:
+            self._starting -= 1
+        session.used_at = self._clock.now()
+        self.begun += 1
+
+    def end(self, session: Session) -> None:
+        """Its client has left, or it was idle for too long."""
+        self._remove(session)
+        self._ending += 1
+        self._tasks.start_soon(self._stop, session)
+
+    async def _stop(self, session: Session) -> None:
+        try:
+            await session.stop()
+        finally:
+            self._ending -= 1
+
+    def _forget(self, session: Session) -> None:
+        """Its process has ended, by itself or by us."""
+        self._remove(session)
+        if isinstance(session, HandshakeSession):
+            self.lost_answers += session.store.lost_answers
+            session.store.close()
+
+    def _remove(self, session: Session) -> None:
+        if isinstance(session, HandshakeSession):
+            self._handshakes.pop(session.name, None)
+            return
+        for key in [key for key, found in self._moderns.items() if found is session]:
+            del self._moderns[key]
+
+    async def sweep(self) -> None:
+        """End what nobody has used for long."""
+        while True:
+            await anyio.sleep(self._limits.sweep_s)
+            for session in self:
+                if await self._is_idle(session):
+                    self.end(session)
+
+    async def _is_idle(self, session: Session) -> bool:
+        before = self._clock.now() - self._limits.idle_s
+        if session.readers or session.calls or session.used_at > before:
+            return False
+        if await session.process.is_busy():
+            session.used_at = self._clock.now()
+        return session.used_at <= before
+
+    async def close(self) -> None:
+        """No new ones; what is under way may finish for a while, then all end."""
+        self._is_closing = True
+        with anyio.move_on_after(self._limits.finish_s):
+            while self.calls:  # noqa: ASYNC110 - once in the life of a process
+                await anyio.sleep(_LOOK_AGAIN_S)
+        for session in self:
+            session.end_streams()
+        for session in self:
+            self.end(session)
+        while self._ending:  # noqa: ASYNC110 - see above
+            await anyio.sleep(_LOOK_AGAIN_S)

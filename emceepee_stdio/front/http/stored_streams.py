@@ -1,0 +1,209 @@
+"""What was said to a client over HTTP, kept until it is likely to have it.
+
+A message is stored in its stream before anybody writes it. Every connection (the answer to a POST,
+a GET, a resumed one) reads a stored stream from some place on: replay and live are one loop, so
+nothing falls between them, and whoever reads slowly holds up nobody. What is stored is bounded for
+each session and in sum; the session that stores most gives way.
+"""
+
+from collections import deque
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+import anyio
+
+from emceepee_stdio.wire.codec import RequestId, RpcError, encode_error
+
+__all__ = ["REQUEST_LOST", "EventStore", "StoreTotal", "StoredStream"]
+
+REQUEST_LOST = -32000  # of JSON-RPC, for what a server defines itself
+_KEEP_ALIVE_S = 15.0  # proxies in between close what is silent for a minute
+_COMMENT = b": still here\n\n"
+
+
+@dataclass(eq=False, slots=True)
+class _Event:
+    id: str
+    stream: "StoredStream"
+    frame: bytes
+    answers: RequestId | None  # the request whose answer it is
+    is_read: bool = False
+    is_dropped: bool = False
+
+
+class StoredStream:
+    """What is said on one stream, for one reader at a time."""
+
+    def __init__(self) -> None:
+        self._events: deque[_Event] = deque()
+        self._first = 0  # the place of the first event that is still stored
+        self._lost: list[RequestId] = []  # whose answers nobody fetched in time
+        self._reader: object | None = None
+        self._news = anyio.Event()
+        self.read_up_to = 0
+        self.awaited = 0  # answers that it is still to bring
+        self.is_over = False
+
+    def __repr__(self) -> str:
+        state = "over" if self.is_over else "open"
+        return f"<StoredStream {state} {self._first}+{len(self._events)}>"
+
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody reads it right now."""
+        return self._reader is not None
+
+    @property
+    def end(self) -> int:
+        return self._first + len(self._events)
+
+    def finish(self) -> None:
+        """Nothing more will be said on it."""
+        self.is_over = True
+        self._news.set()
+
+    def leave(self) -> None:
+        """Whoever reads it has gone."""
+        self._reader = None
+        self._news.set()
+
+    async def read(self, place: int) -> AsyncGenerator[bytes]:
+        """The events from that place on, as they come; whoever read before is sent away."""
+        me = self._reader = object()
+        self._news.set()
+        while self._reader is me:
+            place = max(place, self._first)
+            if place < self.end:
+                event = self._events[place - self._first]
+                place += 1
+                if event.is_dropped:
+                    continue
+                yield event.frame
+                event.is_read = True
+                self.read_up_to = max(self.read_up_to, place)
+            elif self._lost:
+                yield _frame(None, _lost(self._lost.pop()))
+            elif self.is_over:
+                self._reader = None
+            elif not await self._has_news():
+                yield _COMMENT
+
+    async def _has_news(self) -> bool:
+        self._news = anyio.Event()
+        with anyio.move_on_after(_KEEP_ALIVE_S):
+            await self._news.wait()
+            return True
+        return False
+
+    def add(self, event: _Event) -> None:
+        self._events.append(event)
+        self._news.set()
+
+    def drop(self, event: _Event) -> None:
+        """Store it no longer; those before it may stay, so it keeps its place until they go."""
+        event.is_dropped = True
+        if event.answers is not None and not event.is_read:
+            self._lost.append(event.answers)
+        while self._events and self._events[0].is_dropped:
+            self._events.popleft()
+            self._first += 1
+
+
+class EventStore:
+    """The events of one session, found by id; an answer that nobody has read goes last."""
+
+    def __init__(self, total: "StoreTotal", *, max_events: int, max_bytes: int) -> None:
+        self._total = total
+        self._max_events = max_events
+        self._max_bytes = max_bytes
+        self._count = 0
+        self._places: dict[str, tuple[StoredStream, int]] = {}
+        self._notes: deque[_Event] = deque()
+        self._answers: deque[_Event] = deque()
+        self.size = 0
+        self.lost_answers = 0
+        total.stores.add(self)
+
+    def __repr__(self) -> str:
+        return f"<EventStore {len(self)} events, {self.size} bytes, {self.lost_answers} lost>"
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def add(
+        self,
+        stream: StoredStream,
+        data: bytes,
+        *,
+        answers: RequestId | None = None,
+        retry_ms: int | None = None,
+    ) -> None:
+        """Store a message, and make room for it at the cost of older ones."""
+        self._count += 1
+        name = str(self._count)
+        event = _Event(name, stream, _frame(name, data, retry_ms), answers)
+        stream.add(event)
+        self._places[name] = stream, stream.end
+        (self._notes if answers is None else self._answers).append(event)
+        self._weigh(1, len(event.frame))
+        while len(self) > self._max_events or (self.size > self._max_bytes and len(self) > 1):
+            self.drop_one()
+        self._total.make_room()
+
+    def find(self, event_id: str) -> tuple[StoredStream, int] | None:
+        """The stream of an event, and the place behind it."""
+        return self._places.get(event_id)
+
+    def drop_one(self) -> None:
+        """The oldest that somebody has read or that answers nothing; else the oldest answer."""
+        while self._answers and self._answers[0].is_read:
+            self._notes.append(self._answers.popleft())
+        event = (self._notes or self._answers).popleft()
+        self.lost_answers += event.answers is not None and not event.is_read
+        event.stream.drop(event)
+        del self._places[event.id]
+        self._weigh(-1, -len(event.frame))
+        event.frame = b""
+
+    def close(self) -> None:
+        """The session is over; whoever still reads gets to the end."""
+        self._weigh(-len(self), -self.size)
+        self._total.stores.discard(self)
+
+    def _weigh(self, events: int, size: int) -> None:
+        self.size += size
+        self._total.events += events
+        self._total.size += size
+
+
+class StoreTotal:
+    """What all sessions store together."""
+
+    def __init__(self, *, max_events: int, max_bytes: int) -> None:
+        self._max_events = max_events
+        self._max_bytes = max_bytes
+        self.stores: set[EventStore] = set()
+        self.events = 0
+        self.size = 0
+
+    def __repr__(self) -> str:
+        return f"<StoreTotal {self.events} events, {self.size} bytes>"
+
+    def make_room(self) -> None:
+        while self.events > self._max_events:
+            max(self.stores, key=len).drop_one()
+        while self.size > self._max_bytes and self.events > 1:
+            max(self.stores, key=lambda store: store.size).drop_one()
+
+
+def _frame(name: str | None, data: bytes, retry_ms: int | None = None) -> bytes:
+    """An event as it is written; without data it only tells its id, and when to come back."""
+    head = b"" if name is None else b"id: %b\n" % name.encode()
+    if retry_ms is not None:
+        head += b"retry: %d\n" % retry_ms
+    return b"%bevent: message\ndata: %b\n\n" % (head, data) if data else b"%bdata: \n\n" % head
+
+
+def _lost(request_id: RequestId) -> bytes:
+    text = "The answer was not fetched in time, and is no longer stored. Make the call again."
+    return encode_error(request_id, RpcError(REQUEST_LOST, text, None)).strip()
