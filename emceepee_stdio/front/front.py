@@ -4,6 +4,7 @@ What needs no session is answered by `protocol`, calls of tools by `tool_calls`;
 and what the client says beside requests.
 """
 
+import os
 from collections.abc import Callable
 
 import msgspec
@@ -21,7 +22,7 @@ from emceepee_stdio.session.own_resources import OWN_SCHEME, read_own
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.tools.resource_lookup import read_by_uri
 from emceepee_stdio.trace.open_request import Leg, OpenRequest, current_request, on_leg
-from emceepee_stdio.versions import SERVER_INFO, SUBSCRIPTION_ID
+from emceepee_stdio.versions import MODERN_VERSION, SERVER_INFO, SUBSCRIPTION_ID
 from emceepee_stdio.wire.codec import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -39,6 +40,7 @@ from emceepee_stdio.wire.peer import Peer
 
 __all__ = ["Front"]
 
+_CLIENT_CHARS = 200  # of what a client calls itself
 _ENVELOPE_BYTES = 1_000  # what is around the contents of a resource
 
 
@@ -92,7 +94,18 @@ class Front:
         """The client stays: the configured servers may be started."""
         if not self._started:
             self._started = True
-            self._tasks.start_soon(self._runtime.connect_configured)
+            self._tasks.start_soon(self._start)
+
+    async def _start(self) -> None:
+        """In a task: a modern client has said its name when its first request has been read."""
+        self._runtime.journal.record(
+            JournalEvent.CLIENT_CONNECTED,
+            name=self._protocol.client_name[:_CLIENT_CHARS],
+            version=self._protocol.client_version[:_CLIENT_CHARS],
+            protocol=self._protocol.version or MODERN_VERSION,
+            pid=os.getpid(),
+        )
+        await self._runtime.connect_configured()
 
     # What the client says
 

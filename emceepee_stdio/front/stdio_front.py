@@ -31,6 +31,7 @@ class _Wire:
 
     def __init__(self, runtime: Runtime, protocol: Protocol, tasks: TaskGroup) -> None:
         self.over = anyio.Event()
+        self.reason = ""  # the first one for which it is over
         self.signalled = False
         self._queued = 0
         self.front = Front(
@@ -42,7 +43,7 @@ class _Wire:
         self._finishing = anyio.CancelScope()
 
     def open(self, wire_in: int, wire_out: int, unread: bytes, *, ended: bool) -> None:
-        self._writer = open_writer(wire_out, on_broken=self.over.set, on_written=self._written)
+        self._writer = open_writer(wire_out, on_broken=self._broken, on_written=self._written)
         self.front.peer.feed(unread)
         if ended:
             self._hung_up()
@@ -61,11 +62,11 @@ class _Wire:
         if self._writer is not None:
             self._writer.close()
 
-    def on_signal(self) -> None:
+    def on_signal(self, number: int) -> None:
         """We are told to end: nobody is waited for any more."""
         self.signalled = True
         self._finishing.cancel()
-        self.over.set()
+        self._end(f"a signal: {signal.Signals(number).name}")
 
     async def let_finish(self, within: float) -> None:
         """A client that only closed its end still reads: what is nearly done may be answered."""
@@ -77,6 +78,13 @@ class _Wire:
     def _hung_up(self) -> None:
         """Its last line may have come without a newline."""
         self.front.peer.end()
+        self._end("the client closed its end")
+
+    def _broken(self) -> None:
+        self._end("the client no longer reads")
+
+    def _end(self, reason: str) -> None:
+        self.reason = self.reason or reason
         self.over.set()
 
     def _write(self, data: bytes) -> None:
@@ -115,7 +123,7 @@ async def serve(runtime: Runtime, handover: Handover, wire_in: int, wire_out: in
         await wire.let_finish(stop.term)
         if wire.signalled:
             stop = StopTimes(term=0.0, kill=fixed.signal_kill_s)
-        await runtime.stop(stop)
+        await runtime.stop(stop, reason=wire.reason)
         wire.close()
         tasks.cancel_scope.cancel()
 
@@ -128,7 +136,7 @@ async def _heed_signals(wire: _Wire) -> None:
             if number in seen:
                 os._exit(_SIGNAL_EXIT_BASE + number)
             seen.add(number)
-            wire.on_signal()
+            wire.on_signal(number)
 
 
 def _signals() -> list[signal.Signals]:

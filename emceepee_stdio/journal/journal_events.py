@@ -181,7 +181,21 @@ class JournalEvent(StrEnum):
         Level.WARNING,
         "The client named a `last_event_id` that is not kept, and got all events that are.",
     )
-    REGISTRY_SHUTDOWN_START = "registry_shutdown_start", Level.INFO, "The proxy began to stop."
+    EVENT_ADDED = (
+        "event_added",
+        Level.INFO,
+        "An event for the client of which no other line speaks: `type`. Some are warnings.",
+    )
+    CLIENT_CONNECTED = (
+        "client_connected",
+        Level.INFO,
+        "A client is served: its `name` and `version`, the `protocol`, and the proxy's `pid`.",
+    )
+    REGISTRY_SHUTDOWN_START = (
+        "registry_shutdown_start",
+        Level.INFO,
+        "The proxy began to stop: `reason`.",
+    )
     REGISTRY_SHUTDOWN_COMPLETE = "registry_shutdown_complete", Level.INFO, "Every backend is gone."
     JOURNAL_DROPPED = "journal_dropped", Level.WARNING, "Lines were lost; `count` says how many."
     JOURNAL_RENEWED = (

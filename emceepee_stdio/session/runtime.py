@@ -118,6 +118,7 @@ class Runtime:
         self._stop = anyio.Event()
         self._ended = anyio.Event()
         self._times = _DEFAULT_STOP
+        self._reason = ""
 
     def __repr__(self) -> str:
         return f"<Runtime {self.session!r} {self.servers!r}>"
@@ -185,9 +186,10 @@ class Runtime:
         found = [backend for backend in self.servers if backend.name == name]
         return self.session.secrets.mask(found[0].snapshot().target) if found else None
 
-    async def stop(self, times: StopTimes) -> None:
+    async def stop(self, times: StopTimes, *, reason: str = "") -> None:
         """End the session, with so much patience for the servers; nothing of them is left."""
         self._times = times
+        self._reason = reason
         self._stop.set()
         await self._ended.wait()
 
@@ -203,7 +205,9 @@ class Runtime:
                 await self._stop.wait()
             finally:
                 self.journal.record(
-                    JournalEvent.REGISTRY_SHUTDOWN_START, servers=self.servers.names()
+                    JournalEvent.REGISTRY_SHUTDOWN_START,
+                    reason=self._reason,
+                    servers=self.servers.names(),
                 )
                 with anyio.CancelScope(shield=True):
                     await self.servers.stop_all(self._times)

@@ -81,7 +81,7 @@ class Session:
         self.timers = Timers(new_id=ids, limit=fixed.timers)
         self.results = Results(new_id=ids, max_bytes=settings.limits.stored_bytes)
         self.notifications, self.logs = output_rings(settings)
-        self._written = SessionJournal(journal, clock)
+        self._written = SessionJournal(journal, clock, settings)
         self.waiting_on, self.asked = self._calls.waiting_on, self._calls.asked
         self._queue = CallQueue()
         self._promotions: Deadlines[Call] = Deadlines()
@@ -130,8 +130,7 @@ class Session:
         added = self.events.add(
             kind, now=self.clock.now(), server=server, data=data, size=size, fold=fold
         )
-        if added.nearly_full or added.dropped:
-            self._written.event_added(self.events, added)
+        self._written.event_added(self.events, added)
         return added.event.id
 
     def tell_added(self, server: str, *, by: str, target: str) -> None:
