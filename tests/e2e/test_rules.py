@@ -88,6 +88,12 @@ async def named(it: World) -> Answer:
     return await it.client.execute("echo", args={"message": "hi"})
 
 
+async def as_what_only_reads(it: World) -> Answer:
+    return await it.client.call(
+        "execute_readonly_tool", server="s", tool="echo", args={"message": "hi"}
+    )
+
+
 async def without_server(it: World) -> Answer:
     return await it.client.call("execute_tool", tool="echo", args={"message": "hi"})
 
@@ -143,6 +149,7 @@ async def from_the_shell(it: World) -> Answer:
 
 ROADS: list[Callable[[World], Awaitable[Answer]]] = [
     named,
+    as_what_only_reads,
     without_server,
     repaired,
     flat,
@@ -167,7 +174,9 @@ async def test_a_rule_holds_on_every_road(tmp_path: Path, rule: str, channel: st
                 await it.client.execute("add", args={"a": 1, "b": 1})  # its tools are listed
             before = it.ran()
             answer = await road(it)
-            assert SAID[rule] in answer.text, (road.__name__, answer)
+            # Hosts run it unasked, so nobody is asked there either: it names the other road.
+            said = SAID["off" if rule == "ask" and road is as_what_only_reads else rule]
+            assert said in answer.text, (road.__name__, answer)
             assert answer.is_error is (rule != "allow"), (road.__name__, answer)
             assert it.ran() - before == (rule == "allow"), (road.__name__, answer)
             if road in (under_another_name, in_another_spelling):
