@@ -6,6 +6,7 @@ is set back.
 
 import secrets
 from collections.abc import Callable
+from functools import lru_cache
 
 from ulid import ULID
 
@@ -16,13 +17,20 @@ __all__ = ["Ids", "ulid_of"]
 _RANDOM_BITS = 80  # the random part of a ULID
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
-_PAIR_SHIFTS = range(120, -1, -10)  # 26 characters of 5 bits, two at a time
+_HEAD_SHIFTS = range(90, -1, -10)  # two characters of 5 bits at a time
 
 
 def ulid_of(milliseconds: int, rest: int) -> str:
-    """The ULID of that time, as text; four times as fast as the package, for one each call."""
+    """The ULID of that time, as text. Fast where many are of one time and their rests are close."""
     value = milliseconds << _RANDOM_BITS | rest
-    return "".join([_PAIRS[value >> shift & 1023] for shift in _PAIR_SHIFTS])
+    low = value & 0x3FFFFFFF
+    return f"{_head(value >> 30)}{_PAIRS[low >> 20]}{_PAIRS[low >> 10 & 1023]}{_PAIRS[low & 1023]}"
+
+
+@lru_cache(maxsize=8)
+def _head(value: int) -> str:
+    """The first 20 of the 26 characters."""
+    return "".join([_PAIRS[value >> shift & 1023] for shift in _HEAD_SHIFTS])
 
 
 class Ids:

@@ -27,6 +27,7 @@ from emceepee_stdio.wire.peer import OutgoingRequest
 __all__ = ["Exchange", "ExchangeContext"]
 
 _BRACE = ord("{")
+_SERVER = Leg.SERVER  # looked up once: members of an enum are slow to find
 # What the SDK says of a tool whose questions belong to the other era: worth a hint, no more.
 _SAID_IN_MODERN = "back-channel"
 _SAID_IN_LEGACY = "returned an invalid result"
@@ -62,7 +63,7 @@ class Exchange:
         self._trace = current_request.get()
         if self._trace is not None:
             self._trace.at(context.server)
-            self._trace.enter(Leg.SERVER)
+            self._trace.enter(_SERVER)
         cancel = (context.supervisor.current or context.supervisor).send(request, self._answered)
         if self._cancel is None:
             self._cancel = cancel
@@ -96,7 +97,7 @@ class Exchange:
     def _leave(self) -> None:
         """It is no longer at the server, for the record of the request that it is part of."""
         if self._trace is not None:
-            self._trace.leave(Leg.SERVER)
+            self._trace.leave(_SERVER)
             self._trace = None
 
     async def _complete(self, connection: Connection, outcome: Raw | ProxyError) -> Raw:

@@ -39,7 +39,8 @@ class BackgroundWriter(Generic[T]):
         self._size = size
         self._gather_s = gather_s
         self._flushing = 0
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()  # taken by itself where nobody is waited for: much faster
+        self._changed = threading.Condition(self._lock)
         self._lines: list[T] = []
         self._bytes = 0
         self._thread: threading.Thread | None = None
@@ -56,7 +57,7 @@ class BackgroundWriter(Generic[T]):
         return len(self._lines) >= self._max_lines or self._bytes >= self._max_bytes
 
     def offer(self, line: T) -> None:
-        with self._changed:
+        with self._lock:
             if self._closing or self.full:
                 self._count_drop()
                 return

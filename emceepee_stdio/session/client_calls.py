@@ -159,7 +159,7 @@ class Call:
     consent: Consent | None = None
     permit: Raw | None = None
     request: ClientRequest | None = None
-    trace: OpenRequest = field(default_factory=lambda: OpenRequest(lambda: 0.0))
+    trace: OpenRequest = field(default_factory=lambda: OpenRequest(now=lambda: 0.0))
 
     def __repr__(self) -> str:
         state = self.task or ("answered" if self.answered else "in flight")

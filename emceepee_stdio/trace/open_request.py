@@ -15,6 +15,8 @@ from contextvars import ContextVar
 from copy import copy
 from enum import IntEnum
 
+import msgspec
+
 __all__ = ["Leg", "OpenRequest", "current_request", "on_leg"]
 
 MAX_LEGS = 32  # enough to tell a story; a server that asks a thousand times needs no more lines
@@ -33,100 +35,69 @@ class Leg(IntEnum):
 
 _FREE_LEGS = MAX_LEGS - len(Leg)  # what comes after these is added up, one entry for each leg
 
+# How many waits there are on each leg, in one number: it is counted twice in every call.
+_BITS = 16  # for each leg; nobody waits for 65,536 things at once
+_ONE = (0, *(1 << _BITS * index for index in range(len(Leg) - 1)))
+_LEGS = tuple(Leg)
 
-class OpenRequest:
+
+class OpenRequest(msgspec.Struct, eq=False, kw_only=True):
     """One request of the client, or what goes on of it after it became a task."""
 
-    __slots__ = (
-        "_leg",
-        "_now",
-        "_open",
-        "_several",
-        "_since",
-        "arguments",
-        "bytes_in",
-        "bytes_out",
-        "ended_at",
-        "error_code",
-        "id",
-        "is_task",
-        "legs",
-        "method",
-        "number",
-        "outcome",
-        "parent",
-        "progress",
-        "questions",
-        "request_id",
-        "result",
-        "server",
-        "server_tool",
-        "started_at",
-        "task_id",
-        "tool",
-        "traceparent",
-    )
+    now: Callable[[], float]
+    number: int = 0
+    id: str | None = None  # made with the first record that names it
+    is_task: bool = False
+    method: str = ""
+    request_id: str | int = ""
+    tool: str | None = None
+    server: str | None = None
+    server_tool: str | None = None
+    names_none: bool = False  # of the servers, because there were several
+    parent: "OpenRequest | str | None" = None
+    task_id: str | None = None
+    outcome: str | None = None
+    error_code: str | None = None
+    bytes_in: int = 0
+    bytes_out: int = 0
+    progress: int = 0
+    questions: int = 0
+    traceparent: str | None = None
+    arguments: bytes | None = None
+    result: bytes | None = None
+    legs: list[tuple[Leg, float]] = []
+    leg: Leg = Leg.RENDERING
+    waits: int = 0
+    since: float = 0.0
+    started_at: float = 0.0
+    ended_at: float = 0.0
 
-    def __init__(
-        self,
-        now: Callable[[], float],
-        *,
-        number: int = 0,
-        method: str = "",
-        request_id: str | int = "",
-        tool: str | None = None,
-        bytes_in: int = 0,
-    ) -> None:
-        self._now = now
-        self._open = [1, 0, 0, 0, 0, 0]
-        self._leg = Leg.RENDERING
-        self._several = False
-        self.number = number
-        self.id: str | None = None  # made with the first record that names it
-        self.is_task = False
-        self.method = method
-        self.request_id = request_id
-        self.tool = tool
-        self.bytes_in = bytes_in
-        self.bytes_out = 0
-        self.server: str | None = None
-        self.server_tool: str | None = None
-        self.parent: OpenRequest | str | None = None
-        self.task_id: str | None = None
-        self.progress = 0
-        self.questions = 0
-        self.traceparent: str | None = None
-        self.arguments: bytes | None = None
-        self.result: bytes | None = None
-        self.outcome: str | None = None
-        self.error_code: str | None = None
-        self.legs: list[tuple[Leg, float]] = []
-        self.ended_at = 0.0
-        self.started_at = self._since = now()
+    def __post_init__(self) -> None:
+        self.started_at = self.since = self.now()
 
     def __repr__(self) -> str:
-        state = self.outcome or self._leg.name.lower()
+        state = self.outcome or self.leg.name.lower()
         return f"<OpenRequest {self.method} {self.tool or '-'} {state}>"
 
     def enter(self, leg: Leg) -> None:
         """One more wait on this leg."""
-        self._open[leg] += 1
-        if leg > self._leg:
+        self.waits += _ONE[leg]
+        if leg > self.leg:
             self._move_to(leg)
 
     def leave(self, leg: Leg) -> None:
         """One wait less."""
-        waits = self._open
-        waits[leg] -= 1
-        if leg is self._leg and not waits[leg]:
-            self._move_to(next(other for other in _FROM_HIGHEST if waits[other]))
+        waits = self.waits = self.waits - _ONE[leg]
+        highest = (waits.bit_length() + _BITS - 1) // _BITS
+        if highest < self.leg:
+            self._move_to(_LEGS[highest])
 
     def at(self, server: str) -> None:
         """It waits on this server; one that waits on several names none."""
-        if self.server is None and not self._several:
+        if self.server is None and not self.names_none:
             self.server = server
         elif self.server != server and self.server_tool is None:
-            self.server, self._several = None, True
+            self.server, self.names_none = None, True
 
     def ask(self) -> None:
         """Something is asked of a person, on behalf of this request."""
@@ -137,15 +108,15 @@ class OpenRequest:
         self.leave(Leg.PERSON)
 
     def end(self, outcome: str) -> None:
-        self._move_to(self._leg)
-        self.ended_at = self._since
+        self._move_to(self.leg)
+        self.ended_at = self.since
         self.outcome = outcome
 
     def end_but_go_on(self, outcome: str) -> "OpenRequest":
         """Its end, at this moment, as another value; this one goes on, and is of another then."""
-        self._move_to(self._leg)
+        self._move_to(self.leg)
         ended = copy(self)
-        ended.ended_at, ended.outcome = self._since, outcome
+        ended.ended_at, ended.outcome = self.since, outcome
         self.parent, self.id = ended, None
         self.outcome = self.error_code = self.result = None
         self.legs = []
@@ -155,7 +126,7 @@ class OpenRequest:
     def become_task(self, number: int) -> None:
         """What follows is the task's own: it begins now, and waits where the call waits now."""
         self.number, self.is_task = number, True
-        self.started_at = self._since
+        self.started_at = self.since
 
     def become(self, request: "OpenRequest") -> None:
         """The client has made the request again: from its arrival on, this is that one."""
@@ -166,25 +137,25 @@ class OpenRequest:
         )
         self.traceparent, self.arguments = request.traceparent, request.arguments
         self.legs = []
-        self.started_at = self._since = request.started_at
+        self.started_at = self.since = request.started_at
 
     def _move_to(self, leg: Leg) -> None:
-        now = self._now()
+        now = self.now()
         if self.outcome is None:
-            self._add(self._leg, now - self._since)
-        self._leg, self._since = leg, now
+            if len(self.legs) < _FREE_LEGS:
+                self.legs.append((self.leg, now - self.since))
+            else:
+                self._add_up(self.leg, now - self.since)
+        self.leg, self.since = leg, now
 
-    def _add(self, leg: Leg, seconds: float) -> None:
+    def _add_up(self, leg: Leg, seconds: float) -> None:
         legs = self.legs
-        if len(legs) >= _FREE_LEGS:
-            for index in range(_FREE_LEGS, len(legs)):
-                if legs[index][0] is leg:
-                    legs[index] = leg, legs[index][1] + seconds
-                    return
+        for index in range(_FREE_LEGS, len(legs)):
+            if legs[index][0] is leg:
+                legs[index] = leg, legs[index][1] + seconds
+                return
         legs.append((leg, seconds))
 
-
-_FROM_HIGHEST = tuple(reversed(Leg))
 
 current_request: ContextVar[OpenRequest | None] = ContextVar("current_request", default=None)
 
@@ -192,18 +163,18 @@ current_request: ContextVar[OpenRequest | None] = ContextVar("current_request", 
 class on_leg:  # noqa: N801 - used as a statement: with on_leg(Leg.SERVER)
     """What the block waits for, on behalf of the request whose work this is, if any."""
 
-    __slots__ = ("_leg", "_request")
+    __slots__ = ("_request", "leg")
 
     def __init__(self, leg: Leg, server: str | None = None) -> None:
-        self._leg = leg
+        self.leg = leg
         self._request = current_request.get()
         if server is not None and self._request is not None:
             self._request.at(server)
 
     def __enter__(self) -> None:
         if self._request is not None:
-            self._request.enter(self._leg)
+            self._request.enter(self.leg)
 
     def __exit__(self, *_: object) -> None:
         if self._request is not None:
-            self._request.leave(self._leg)
+            self._request.leave(self.leg)

@@ -26,7 +26,7 @@ _RECENT = 50  # requests that a model is shown of its own work
 _MAX_QUEUED = 20_000  # two seconds of the fastest client; more waits only for a stuck disk
 _MAX_QUEUED_BYTES = 16 << 20  # of payloads, where they are recorded
 _GATHER_S = 0.1  # nobody sees records sooner; one wake-up of the thread serves all of them
-_BATCH = 200  # records made and encoded before the disk is waited for, and others get their turn
+_BATCH = 100  # records made before the disk is written to, and others get their turn
 _DRAIN_S = 1.0  # that ending the process may cost
 _SALT_BITS = 79  # of 80, so that counting up never runs over
 _RECORD_BYTES = 500  # what waits of a request without payloads
@@ -108,7 +108,7 @@ class RequestLog:
     ) -> OpenRequest:
         self._count += 1
         request = OpenRequest(
-            self._now,
+            now=self._now,
             number=self._count,
             method=method,
             request_id=request_id,

@@ -24,7 +24,7 @@ _PAYLOAD_CHARS = (
     16 * 1024
 )  # of arguments and of a result each; as much as of one text in the journal
 MAX_PAYLOAD_BYTES = 4 * (_PAYLOAD_CHARS + _MARGIN_CHARS)  # kept until it is written
-_LEG_NAMES = {leg: leg.name.lower() for leg in Leg}
+_LEG_NAMES = tuple(leg.name.lower() for leg in Leg)
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -89,24 +89,28 @@ class RecordMaker:
     def records(self, requests: Iterable[OpenRequest]) -> list[RequestRecord]:
         """Names come again and again: each is looked at once, not to miss new secrets."""
         self._names.clear()
-        return [self._record(request) for request in requests]
+        anchor = self._clock.epoch(0.0)
+        return [self._record(request, anchor) for request in requests]
 
-    def _record(self, request: OpenRequest) -> RequestRecord:
-        start_ms = self._epoch_ms(request.started_at)
+    def _record(self, request: OpenRequest, anchor: float) -> RequestRecord:
+        name = self._name
+        start_ms = _ms(anchor + request.started_at)
+        if request.id is None:
+            request.id = ulid_of(int(start_ms), self._salt + request.number)
         return RequestRecord(
-            id=self._id(request),
+            id=request.id,
             session=self._session,
             kind="task" if request.is_task else "request",
-            method=self._name(request.method) or "",
+            method=name(request.method),
             start_ms=start_ms,
             duration_ms=_ms(request.ended_at - request.started_at),
             legs=[(_LEG_NAMES[leg], _ms(seconds)) for leg, seconds in request.legs],
             outcome=request.outcome or "",
             request_id=None if request.is_task else self._request_id(request.request_id),
-            tool=self._name(request.tool),
-            server=self._name(request.server),
-            server_tool=self._name(request.server_tool),
-            parent=self._parent(request),
+            tool=request.tool and name(request.tool),
+            server=request.server and name(request.server),
+            server_tool=request.server_tool and name(request.server_tool),
+            parent=request.parent and self._parent(request, request.parent, anchor),
             task_id=request.task_id,
             error_code=request.error_code,
             bytes_in=request.bytes_in,
@@ -114,37 +118,26 @@ class RecordMaker:
             progress=request.progress,
             questions=request.questions,
             traceparent=request.traceparent,
-            arguments=self._payload(request.arguments),
-            result=self._payload(request.result),
+            arguments=None if request.arguments is None else self._payload(request.arguments),
+            result=None if request.result is None else self._payload(request.result),
         )
 
     def dropped(self, count: int) -> DroppedRecords:
-        now_ms = self._epoch_ms(self._clock.now())
+        now_ms = _ms(self._clock.epoch(self._clock.now()))
         return DroppedRecords(kind="dropped", session=self._session, count=count, start_ms=now_ms)
 
-    def _epoch_ms(self, instant: float) -> float:
-        return _ms(self._clock.epoch(instant))
-
-    def _id(self, request: OpenRequest) -> str:
-        if request.id is None:
-            start_ms = int(self._epoch_ms(request.started_at))
-            request.id = ulid_of(start_ms, self._salt + request.number)
-        return request.id
-
-    def _parent(self, request: OpenRequest) -> str | None:
+    def _parent(self, request: OpenRequest, parent: OpenRequest | str, anchor: float) -> str:
         """By its id from now on, so that no chain of requests is kept."""
-        if isinstance(request.parent, OpenRequest):
-            request.parent = self._id(request.parent)
-        return request.parent
+        if isinstance(parent, OpenRequest):
+            parent = request.parent = self._record(parent, anchor).id
+        return parent
 
     def _request_id(self, given: str | int) -> str | int:
         if isinstance(given, str):
             return self._shown(given)
         return given if given.bit_length() <= _MAX_ID_BITS else "a number of over 63 bits"
 
-    def _name(self, name: str | None) -> str | None:
-        if name is None:
-            return None
+    def _name(self, name: str) -> str:
         shown = self._names.get(name)
         if shown is None:
             shown = self._names[name] = self._shown(name)
@@ -155,10 +148,8 @@ class RecordMaker:
         shown = redact_text(self.mask(head))
         return shown if len(shown) <= max_chars else shown[: max_chars - 1] + "…"
 
-    def _payload(self, payload: bytes | None) -> str | None:
+    def _payload(self, payload: bytes) -> str:
         """Secrets have names in JSON; what was cut, and is none any more, is searched as text."""
-        if payload is None:
-            return None
         text = payload.decode("utf-8", "replace")
         with suppress(msgspec.MsgspecError, RecursionError):
             value = redact(msgspec.json.decode(payload), max_chars=_PAYLOAD_CHARS)
@@ -168,4 +159,4 @@ class RecordMaker:
 
 def _ms(seconds: float) -> float:
     """Milliseconds to the microsecond."""
-    return round(seconds * 1000, 3)
+    return int(seconds * 1e6 + 0.5) / 1000

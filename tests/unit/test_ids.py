@@ -1,10 +1,12 @@
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from ulid import ULID
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.ids import Ids
+from emceepee_stdio.ids import Ids, ulid_of
 
 
 class Wall:
@@ -87,3 +89,8 @@ def test_random_ids_of_one_millisecond_increase_whatever_the_random_part():
     made = [ids() for _ in range(4)]
     assert made == sorted(made)
     assert len(set(made)) == 4
+
+
+@given(st.integers(0, 2**48 - 1), st.integers(0, 2**80 - 1))
+def test_a_ulid_of_ours_reads_as_the_package_writes_it(milliseconds: int, rest: int):
+    assert ulid_of(milliseconds, rest) == str(ULID.from_int(milliseconds << 80 | rest))
