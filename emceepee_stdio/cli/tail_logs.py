@@ -5,10 +5,7 @@ Whoever ends it, by Ctrl-C or by closing the pipe, ends it quietly and well.
 
 import os
 import re
-import select
 import shutil
-import stat
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,12 +20,19 @@ import msgspec
 import typer
 
 from emceepee_stdio.cli.exit_codes import FAILED
+from emceepee_stdio.cli.log_reading import (
+    POLL_S,
+    abandon_stdout,
+    instant_of,
+    log_directory,
+    pattern_of,
+    reader_leaves_within,
+    write_line,
+)
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import load_file
 from emceepee_stdio.config.fields import nearest
-from emceepee_stdio.errors import InvalidPattern, ProxyError
-from emceepee_stdio.journal import JournalEvent, Level, default_directory
+from emceepee_stdio.journal import JournalEvent, Level
 from emceepee_stdio.journal.reader import JournalReader, Line
 from emceepee_stdio.journal.records import Record
 from emceepee_stdio.state.patterns import Pattern
@@ -37,14 +41,7 @@ from emceepee_stdio.visible_text import harmless_json, on_one_line
 __all__ = ["tail_logs"]
 
 _DEFAULT_LINES = 20  # fits on one screen
-_POLL_S = 0.1  # a person takes this for at once
 _STDOUT_FD = 1
-# The person waits for their own pattern, so it may take a while; it must not hang.
-_PATTERN_TIMEOUT_S = 2.0
-
-_AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])", re.ASCII)
-_SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-
 _RANKS = {level.value: rank for rank, level in enumerate(Level)}
 _EVENTS = frozenset(str(event) for event in JournalEvent)
 _OUTPUT = str(JournalEvent.SERVER_OUTPUT)
@@ -141,17 +138,17 @@ def tail_logs(  # noqa: PLR0913 - one for each option
         rank=_RANKS[level],
         source=source,
         session=(session or "").lower(),
-        pattern=_pattern(grep),
+        pattern=pattern_of(grep),
         only_records=as_json,
     )
-    start = -inf if since is None else _instant(since, clock)
+    start = -inf if since is None else instant_of(since, clock)
     count = _DEFAULT_LINES if lines is None and since is None else lines
-    directory = log_dir or _directory(os.environ)
+    directory = log_dir or log_directory(os.environ)
     view = None if as_json else _View(clock, os.environ, wraps=wrap)
     try:
         _tail(directory, count, wanted, view, since=start, follow=follow)
     except (KeyboardInterrupt, BrokenPipeError):
-        _abandon_stdout()
+        abandon_stdout()
     except OSError as error:
         why = error.strerror or type(error).__name__
         Terminal().note(f"emceepee: The journals in {directory} cannot be read: {why}.")
@@ -176,8 +173,8 @@ def _tail(
     while True:
         for line in reader.read():
             if wanted(line):
-                _write(harmless_json(line.raw.decode()) if view is None else view.show(line))
-        if not follow or _reader_leaves_within(_POLL_S):
+                write_line(harmless_json(line.raw.decode()) if view is None else view.show(line))
+        if not follow or reader_leaves_within(POLL_S):
             break
     reader.close()
 
@@ -306,64 +303,3 @@ def _columns(text: str) -> int:
 
 def _local(at: float) -> datetime:
     return datetime.fromtimestamp(at, tz=UTC).astimezone()
-
-
-def _pattern(text: str | None) -> Pattern | None:
-    try:
-        return None if text is None else Pattern(text, timeout=_PATTERN_TIMEOUT_S)
-    except InvalidPattern as error:
-        raise typer.BadParameter(error.fact, param_hint="--grep") from None
-
-
-def _instant(text: str, clock: Clock) -> float:
-    if ago := _AGO.fullmatch(text.strip()):
-        return clock.epoch(clock.now()) - float(ago[1]) * _SECONDS_PER_UNIT[ago[2]]
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError):
-        raise typer.BadParameter(
-            f"{text!r} is neither a span like 10m, 2h or 1d nor a time like 2026-01-31T12:00.",
-            param_hint="--since",
-        ) from None
-
-
-def _directory(environ: Mapping[str, str]) -> Path:
-    """Where the proxies write: as they are configured, if the configuration can be read."""
-    try:
-        configured = load_file(None, environ=environ).settings.logging.directory
-    except ProxyError:
-        configured = None
-    return Path(configured) if configured else default_directory(environ)
-
-
-def _write(text: str) -> None:
-    """Write a line that a program behind the pipe has at once."""
-    terminal = Terminal()
-    try:
-        terminal.line(text)
-    except UnicodeEncodeError:
-        terminal.line(text.encode("ascii", "backslashreplace").decode())
-    # Writes nothing, and flushes.
-    typer.echo("", nl=False)
-
-
-def _reader_leaves_within(seconds: float) -> bool:
-    """Wait so long; sooner and True when nobody reads the pipe behind stdout any more."""
-    if not (hasattr(select, "poll") and _goes_to_a_pipe()):
-        threading.Event().wait(seconds)
-        return False
-    poller = select.poll()
-    poller.register(_STDOUT_FD, 0)
-    return bool(poller.poll(seconds * 1000))
-
-
-def _goes_to_a_pipe() -> bool:
-    mode = os.fstat(_STDOUT_FD).st_mode
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
-
-
-def _abandon_stdout() -> None:
-    """Let what is still buffered go nowhere, so that the end of the process cannot fail on it."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, _STDOUT_FD)
-    os.close(nowhere)
