@@ -98,6 +98,10 @@ class WrongCredentials(CannotConnect):
     """The server is there, and wants others than it was given."""
 
 
+class SecretUnavailable(CannotConnect):
+    """The keyring does not give a secret that the configuration refers to."""
+
+
 class ToolNotFound(ProxyError):
     code = "tool_not_found"
     hint = "Call list_tools to see what this server offers."

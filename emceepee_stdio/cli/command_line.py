@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from emceepee_stdio import __version__
-from emceepee_stdio.cli import config
+from emceepee_stdio.cli import config, keyring_secrets
 from emceepee_stdio.cli.approve import approve
 from emceepee_stdio.cli.call import call
 from emceepee_stdio.cli.demo import demo
@@ -49,6 +49,7 @@ app.command()(ls)
 app.command()(call)
 app.command()(login)
 app.command()(logout)
+app.add_typer(keyring_secrets.app, name="secrets")
 app.command()(approve)
 app.command()(demo)
 app.command()(serve)

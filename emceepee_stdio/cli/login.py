@@ -13,6 +13,7 @@ from emceepee_stdio.cli.interrupts import interrupts
 from emceepee_stdio.cli.ls import chosen
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config import ServerConfig, load_file
+from emceepee_stdio.config.keyring_references import filled_in, needed_secrets
 
 __all__ = ["login", "logout"]
 
@@ -95,4 +96,10 @@ def _server(name: str, config: Path | None) -> ServerConfig:
             f'{name} has credentials in its url or headers, or `auth: "none"`: those count.',
             param_hint="NAME",
         )
-    return server
+    return _with_secrets(server) if server.templates else server
+
+
+def _with_secrets(server: ServerConfig) -> ServerConfig:
+    from emceepee_stdio.cli.keyring_storage import KeyringStorage  # noqa: PLC0415 - as above
+
+    return filled_in(server, KeyringStorage().secrets(needed_secrets(server)))

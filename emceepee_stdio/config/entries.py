@@ -11,6 +11,7 @@ import msgspec
 from emceepee_stdio.config.expand import expand
 from emceepee_stdio.config.fields import Given, fit, given_fields, hints_of, is_list, is_object
 from emceepee_stdio.config.fixed import FORMER_RESTART
+from emceepee_stdio.config.keyring_references import IN_KEYRING, template_places
 from emceepee_stdio.config.recursion import RESERVED_NAME, starts_emceepee
 from emceepee_stdio.config.server import (
     BrokenServer,
@@ -96,7 +97,7 @@ _IGNORED = frozenset(
         "watchPaths",
     )
 )
-KNOWN_KEYS = frozenset((*hints_of(ServerConfig), *_SPELLINGS, "enabled"))
+KNOWN_KEYS = frozenset((*hints_of(ServerEntry), *_SPELLINGS, "enabled", "name"))
 
 
 class _UnreadableRules(ConfigInvalid):
@@ -192,7 +193,7 @@ class Entries:
 
     def _server(self, name: str, given: Mapping[str, Given], path: str) -> ServerConfig:
         hints = hints_of(ServerEntry)
-        values: dict[str, object] = {"name": name}
+        values: dict[str, object] = {"name": name, "templates": template_places(given)}
         for field, (key, value) in given.items():
             where = f"{path}.{key}"
             if field == "restart":
@@ -202,7 +203,8 @@ class Entries:
             elif field == "description":  # words for a reader, whatever else clients keep there
                 values[field] = value if isinstance(value, str) else ""
             else:
-                full = expand(value, environ=self._environ, path=where)
+                allowed = field in IN_KEYRING
+                full = expand(value, environ=self._environ, path=where, in_keyring=allowed)
                 values[field] = fit(_our_value(field, full), hints[field], path=where)
         return msgspec.convert(values, ServerConfig)
 
@@ -238,7 +240,8 @@ class Entries:
         given: dict[str, object] = {}
         for name, (key, member) in found.items():
             where = f"{path}.{key}"
-            full = expand(member, environ=self._environ, path=where)
+            allowed = name in IN_KEYRING
+            full = expand(member, environ=self._environ, path=where, in_keyring=allowed)
             if name == "scope" and is_list(full):
                 full = " ".join(map(str, full))
             given[name] = fit(full, hints[name], path=where)

@@ -52,6 +52,7 @@ class FixedValues(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     health_interval_s: float = 120.0  # often enough to warn, rare enough to cost nothing
     health_s: float = 60.0  # a busy server may be slow and healthy
     health_misses: int = 3  # one lost ping is no news
+    keyring_s: float = 60.0  # a person may have to unlock it first
     unread_bytes: int = 64 << 20  # as much as one line may have
     client_line_bytes: int = 8 << 20  # no host shows as much, and it reads the line whole
     pattern_chars: int = 500  # what a person writes is shorter

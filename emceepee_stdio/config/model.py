@@ -12,6 +12,7 @@ from msgspec import Meta, Struct, field
 from emceepee_stdio.config.fixed import FixedValues
 from emceepee_stdio.config.server import (
     BrokenServer,
+    NamedEntry,
     RestartConfig,
     RestartOverrides,
     ServerConfig,
@@ -201,7 +202,7 @@ class ConfigFile(Struct, frozen=True, kw_only=True, rename={"mcp_servers": "mcpS
         dict[str, ServerEntry], Meta(description="Servers by name, as MCP clients write them.")
     ] = {}
     servers: Annotated[
-        dict[str, ServerEntry] | tuple[ServerConfig, ...],
+        dict[str, ServerEntry] | tuple[NamedEntry, ...],
         Meta(description="Servers as a list, each with its name, or by name."),
     ] = ()
     context_servers: Annotated[

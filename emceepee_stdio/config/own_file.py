@@ -10,7 +10,7 @@ from typing import NamedTuple
 from emceepee_stdio.config import jsonc
 from emceepee_stdio.config.clients import Client, is_ours
 from emceepee_stdio.config.entries import Entries
-from emceepee_stdio.config.expand import UnsetVariable, expand
+from emceepee_stdio.config.expand import UnsetVariable, expand, is_template
 from emceepee_stdio.config.fields import is_list, is_object
 from emceepee_stdio.config.jsonc import Steps
 from emceepee_stdio.config.load import SECTIONS, load_text
@@ -93,7 +93,7 @@ def judge(name: str, entry: object, *, environ: Mapping[str, str]) -> str | None
     """A warning on an entry that works, or may once a variable is set; raises if it never will."""
     section = SECTIONS[0]
     try:
-        expand(entry, environ=environ, path=f"{section}.{label(name)}")
+        expand(entry, environ=environ, path=f"{section}.{label(name)}", in_keyring=True)
     except UnsetVariable as error:
         return error.fact
     except ConfigInvalid:
@@ -171,6 +171,8 @@ def _obstacle(
         return "skipped", "the configuration has another server of this name; rename one."
     if variable := _editor_variable(entry):
         return "skipped", f"only the client can fill in {variable}."
+    if any(map(is_template, _texts(entry))):
+        return "skipped", "it refers to the keyring, which only our own configuration may do."
     return None
 
 
@@ -182,8 +184,13 @@ def _translated(name: str, entry: object) -> object:
 
 
 def _editor_variable(value: object) -> str | None:
+    found = map(_EDITOR_VARIABLE.search, _texts(value))
+    return next((variable[0] for variable in found if variable), None)
+
+
+def _texts(value: object) -> Iterator[str]:
     if isinstance(value, str):
-        found = _EDITOR_VARIABLE.search(value)
-        return found[0] if found else None
+        yield value
     parts = list(value.values()) if is_object(value) else value if is_list(value) else ()
-    return next(filter(None, map(_editor_variable, parts)), None)
+    for part in parts:
+        yield from _texts(part)

@@ -15,12 +15,14 @@ from emceepee_stdio.errors import ConfigInvalid
 
 __all__ = [
     "BrokenServer",
+    "NamedEntry",
     "OAuthConfig",
     "RestartConfig",
     "RestartOverrides",
     "Rule",
     "ServerConfig",
     "ServerEntry",
+    "TemplatePlace",
     "label",
     "name_problem",
 ]
@@ -54,6 +56,7 @@ def _within(low: float, high: float, description: str) -> Meta:
 
 
 Rule = Literal["allow", "ask", "off"]
+TemplatePlace = tuple[str, ...]  # a field, and the key inside it where it has keys
 Attempts = Annotated[
     int, _within(0, 1_000, "Restarts in a row before the server is given up; 0 never restarts.")
 ]
@@ -163,13 +166,19 @@ class ServerEntry(Struct, frozen=True, kw_only=True):
     ] = {}
 
 
-class ServerConfig(ServerEntry, frozen=True, kw_only=True):
+class NamedEntry(ServerEntry, frozen=True, kw_only=True):
     """One server and its name: a command to start or a URL to call, exactly one of the two."""
 
     name: Annotated[
         str,
         Meta(min_length=1, max_length=_NAME_CHARS, description="What the server is called."),
     ]
+
+
+class ServerConfig(NamedEntry, frozen=True, kw_only=True):
+    """A server that can be used. `templates` are its texts that wait for the keyring."""
+
+    templates: frozenset[TemplatePlace] = frozenset()
 
     def __post_init__(self) -> None:
         problem = name_problem(self.name) or self._target_problem() or self._text_problem()

@@ -137,9 +137,13 @@ def given_secrets(
     env: Mapping[str, str] | None = None,
     headers: Mapping[str, str] | None = None,
     url: str | None = None,
+    values: Iterable[str] = (),
 ) -> Iterator[str]:
-    """Every secret value in what a server is started or called with, in the ways it may be told."""
-    for value in _given(argv, env or {}, headers or {}, url):
+    """Every secret value in what a server is started or called with, in the ways it may be told.
+
+    `values` are secrets whatever they look like.
+    """
+    for value in chain(values, _given(argv, env or {}, headers or {}, url)):
         yield from dict.fromkeys(_forms(value))
 
 

@@ -1,6 +1,6 @@
 """The servers of the session by name: added, looked up, removed, all stopped at the end."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -105,7 +105,7 @@ class Servers:
             watchdog=self._watchdog,
             haste=self._haste,
         )
-        self._channels = ChannelMaker(settings, around, bearers)
+        self._channels = ChannelMaker(settings, around, bearers, on_secrets=self._learn_secrets)
         self.members: dict[str, RegisteredServer] = {}
         self.broken: dict[str, BrokenServer] = {}
         self.on_change: OnChange = lambda _kind, _member, _by: None
@@ -193,6 +193,11 @@ class Servers:
         self.on_change(kind, member, admission.origin)
         tasks.start_soon(self._run, backend)
         return backend
+
+    def _learn_secrets(self, config: ServerConfig, values: Iterable[str]) -> None:
+        """What a server of the configuration is given from the keyring, whatever its names say."""
+        given = [*self._given_secrets(config), *given_secrets(values=values)]
+        self._secrets.add(given, server=config.name)
 
     def _given_secrets(self, config: ServerConfig) -> Iterator[str]:
         environ = self._environment.environ

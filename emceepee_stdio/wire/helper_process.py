@@ -3,9 +3,11 @@
 A helper leads a session of its own, so that a host that kills our group does not kill a request to
 a token endpoint half-way. It carries no mark of ours and is no server: nobody clears it away. What
 it has to know comes on its stdin, never in its arguments, and stdin is also how it learns that we
-are gone. It answers by its exit code, and by what it stores.
+are gone. It answers by its exit code, by what it stores, or in one line on its stdout.
 """
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,6 +15,7 @@ from contextlib import suppress
 from typing import Self
 
 import anyio
+import anyio.to_thread
 
 from emceepee_stdio.wire.environment import DEPTH, OWNER
 from emceepee_stdio.wire.orphans import forget_child, note_child
@@ -20,6 +23,7 @@ from emceepee_stdio.wire.orphans import forget_child, note_child
 __all__ = ["HelperProcess"]
 
 _LOOK_S = 0.02  # it takes a fifth of a second or more
+_END_S = 2.0  # for one that was killed: only the kernel is waited for
 
 
 class HelperProcess:
@@ -33,12 +37,19 @@ class HelperProcess:
         return f"<HelperProcess {self._process.pid} {self._process.returncode}>"
 
     @classmethod
-    def start(cls, module: str, *arguments: str, order: bytes, environ: Mapping[str, str]) -> Self:
+    def start(
+        cls,
+        module: str,
+        *arguments: str,
+        order: bytes,
+        environ: Mapping[str, str],
+        answers: bool = False,
+    ) -> Self:
         """Run a module of ours with an order, which is one short line."""
         process = subprocess.Popen(  # noqa: S603 - our own Python and our own module
             [sys.executable, "-P", "-m", module, *arguments],
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if answers else subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
             creationflags=getattr(subprocess, "DETACHED_PROCESS", 0),
@@ -67,6 +78,29 @@ class HelperProcess:
         if self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()
+
+    async def answer(self, max_bytes: int) -> bytes:
+        """The line that it writes; what there is of it where it ends before."""
+
+        def line() -> bytes:
+            if self._process.stdout is None:
+                return b""
+            with self._process.stdout as told:
+                return told.readline(max_bytes)
+
+        return await anyio.to_thread.run_sync(line, abandon_on_cancel=True)
+
+    async def kill(self) -> None:
+        """With all that it started: nothing of it is left, and nobody waits for its answer."""
+        with anyio.CancelScope(shield=True):
+            if self._process.poll() is None:
+                with suppress(OSError):
+                    if sys.platform == "win32":
+                        self._process.kill()
+                    else:
+                        os.killpg(self._process.pid, signal.SIGKILL)
+            with anyio.move_on_after(_END_S):
+                await self.wait()
 
     async def wait(self, *, every: float = _LOOK_S) -> int:
         """Looked at again and again: a process tells nobody that it has ended."""

@@ -28,9 +28,9 @@ from tests.e2e.clients.raw import (
 from tests.peers import plain
 
 HEAVY = {
-    *("anyio", "asyncio", "concurrent", "httpx2", "importlib.metadata", "logging", "mcp"),
-    *("msgspec", "platformdirs", "regex", "rich", "subprocess", "threading", "tomlkit", "typer"),
-    *("ulid", "uvloop"),
+    *("anyio", "asyncio", "concurrent", "httpx2", "importlib.metadata", "keyring", "logging"),
+    *("mcp", "msgspec", "platformdirs", "regex", "rich", "subprocess", "threading", "tomlkit"),
+    *("typer", "ulid", "uvloop"),
 }
 GREETING = {"emceepee_stdio"} | {
     f"emceepee_stdio.{name}"

@@ -477,3 +477,18 @@ def test_what_became_of_each_server_is_told():
     assert "${input:key}" in reasons["input"]
     assert "NOPE" in reasons["token"]
     assert all(one.reason for one in outcomes if one.result == "skipped")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"command": "x", "env": {"TOKEN": "${keyring:github.TOKEN}"}},
+        {"url": "https://x", "headers": {"A": "Bearer ${keyring:github.TOKEN}"}},
+        {"command": "x", "args": ["a"], "metadata": {"deep": ["${keyring:github.TOKEN}"]}},
+    ],
+)
+def test_a_file_of_somebody_else_does_not_reach_into_the_keyring(entry: object):
+    text, outcomes = take_over(CLIENTS["vscode"], {"sly": entry}, None, environ={}, source="x")
+    assert text is None
+    assert [one.result for one in outcomes] == ["skipped"]
+    assert "keyring" in outcomes[0].reason

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emceepee_stdio.config.expand import UnsetVariable, expand
+from emceepee_stdio.config.expand import UnsetVariable, expand, fill_in
 from emceepee_stdio.errors import ConfigInvalid
 
 ENVIRON = {"HOST": "example.org", "EMPTY": "", "NESTED": "${HOST}"}
@@ -85,3 +85,51 @@ def test_a_variable_is_put_in_place_whatever_it_holds(before: str, held: str, af
         assert expand(before + reference + after, environ={"V": held}, path="x") == (
             before + held + after
         )
+
+
+def template(text: object) -> object:
+    return expand(text, environ=ENVIRON, path="servers.github.env", in_keyring=True)
+
+
+@pytest.mark.parametrize(
+    ("written", "kept", "meant"),
+    [
+        ("${keyring:gh.TOKEN}", "${keyring:gh.TOKEN}", "s3cret"),
+        ("Bearer ${keyring:gh.TOKEN}", "Bearer ${keyring:gh.TOKEN}", "Bearer s3cret"),
+        ("${HOST}/${keyring:gh.TOKEN}", "example.org/${keyring:gh.TOKEN}", "example.org/s3cret"),
+        ("$${x}${keyring:gh.TOKEN}", "$${x}${keyring:gh.TOKEN}", "${x}s3cret"),
+        ("${NESTED}${keyring:gh.TOKEN}", "$${HOST}${keyring:gh.TOKEN}", "${HOST}s3cret"),
+        ("${keyring:nested}", "${keyring:nested}", "${keyring:gh.TOKEN}"),
+    ],
+)
+def test_a_reference_to_the_keyring_stays_until_its_secret_is_known(
+    written: str, kept: str, meant: str
+):
+    secrets = {"gh.TOKEN": "s3cret", "nested": "${keyring:gh.TOKEN}"}
+    assert template(written) == kept
+    assert fill_in(kept, secrets) == meant
+
+
+def test_what_a_variable_holds_is_no_reference_to_the_keyring():
+    environ = {"SLY": "${keyring:gh.TOKEN}"}
+    assert expand("${SLY}", environ=environ, path="x", in_keyring=True) == "${keyring:gh.TOKEN}"
+    mixed = expand("${SLY}${keyring:own}", environ=environ, path="x", in_keyring=True)
+    assert fill_in(str(mixed), {"own": "1"}) == "${keyring:gh.TOKEN}1"
+
+
+@pytest.mark.parametrize("text", ["${keyring:}", "${keyring:a b}", "${keyring:-x}y${keyring:a:-b}"])
+def test_a_name_or_a_default_that_the_keyring_does_not_have_is_refused(text: str):
+    with pytest.raises(ConfigInvalid, match=r"has a \$\{"):
+        template(text)
+
+
+def test_the_keyring_is_not_a_default_of_a_variable():
+    with pytest.raises(ConfigInvalid, match=r"has a \$\{|refers to the keyring"):
+        expanded("${NOPE:-${keyring:gh.TOKEN}}")
+    with pytest.raises(ConfigInvalid, match=r"has a \$\{"):
+        template("${NOPE:-${keyring:gh.TOKEN}}")
+
+
+def test_the_keyring_is_refused_where_nobody_allowed_it():
+    with pytest.raises(ConfigInvalid, match=r"servers\.github\.url refers to the keyring"):
+        expanded("${keyring:gh.TOKEN}")

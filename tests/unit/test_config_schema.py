@@ -58,4 +58,4 @@ def test_every_key_has_a_description_or_is_a_section_that_has_one():
 def test_the_schema_knows_every_field_of_an_entry():
     fields = {field.name for field in msgspec.structs.fields(ServerEntry)}
     assert DEFINITIONS["ServerEntry"]["properties"].keys() == fields
-    assert DEFINITIONS["ServerConfig"]["properties"].keys() == fields | {"name"}
+    assert DEFINITIONS["NamedEntry"]["properties"].keys() == fields | {"name"}

@@ -1,0 +1,59 @@
+"""The keyring of the person, by the package of that name: for a helper process alone.
+
+A keyring may be locked, ask the person, or hang; whoever waits for it must be able to end it. What
+a backend says in its errors is not repeated, because it may quote a secret.
+"""
+
+from emceepee_stdio.auth.keyring_orders import KeyringAnswer, KeyringOrder
+
+__all__ = ["carry_out"]
+
+_SERVICE = "emceepee"  # under which all secrets of ours stand
+_LONG_CHARS = 1_000  # the shortest limit that is known is about 1,280, on Windows
+
+
+def carry_out(order: KeyringOrder) -> KeyringAnswer:
+    """Do it; whatever goes wrong is told in words that hold no secret."""
+    backend = ""
+    try:
+        import keyring  # noqa: PLC0415 - takes 0.3 s, and may fail
+
+        backend = str(keyring.get_keyring().name)[:100]
+        return KeyringAnswer(values=_done(order), backend=backend)
+    except Exception as error:  # noqa: BLE001 - backends raise whatever they like
+        problem, hint = _explained(error, backend, order)
+        return KeyringAnswer(backend=backend, problem=problem, hint=hint)
+
+
+def _done(order: KeyringOrder) -> dict[str, str]:
+    import keyring  # noqa: PLC0415 - see above
+
+    for name, value in order.put.items():
+        keyring.set_password(_SERVICE, name, value)
+    for name in order.remove:
+        if keyring.get_password(_SERVICE, name) is not None:
+            keyring.delete_password(_SERVICE, name)
+    held = {name: keyring.get_password(_SERVICE, name) for name in order.get}
+    return {name: value for name, value in held.items() if value is not None}
+
+
+_NONE = (
+    "Refer to an environment variable instead, ${NAME}, or set up a keyring that the Python "
+    "package keyring knows: `python -m keyring --list-backends` lists them."
+)
+_TOO_LONG = "Some take about 1,280 at most: refer to an environment variable instead, ${NAME}."
+_FAULTY = "See whether it works at all: python -m keyring diagnose."
+
+
+def _explained(error: Exception, backend: str, order: KeyringOrder) -> tuple[str, str]:
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    longest = max(map(len, order.put.values()), default=0)
+    if "NoKeyringError" in kinds:
+        return "This machine has no keyring that can be used", _NONE
+    if "KeyringLocked" in kinds:
+        return f"The keyring ({backend}) is locked", "Unlock it, and try again."
+    if longest > _LONG_CHARS:
+        fact = f"The keyring ({backend}) did not take a value of {longest} characters"
+        return fact, _TOO_LONG
+    where = f" ({backend})" if backend else ""
+    return f"The keyring{where} cannot be used: {type(error).__name__}", _FAULTY

@@ -1,0 +1,167 @@
+"""`emceepee secrets`: real commands, the real package keyring, a backend for tests."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.client import server
+from tests.e2e.keyring_harness import KeyringHome
+
+SECRET = "ghp_quietriverbank0123456789abcdefghij"
+OLD = "ghp_amberlanternhill0123456789abcdefgh"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> KeyringHome:
+    return KeyringHome(tmp_path / "home")
+
+
+def written(home: KeyringHome) -> str:
+    """Every file in the home but that of the keyring."""
+    paths = [path for path in home.path.rglob("*") if path.is_file() and path != home.file]
+    return "\n".join(f"{path}\n{path.read_text()}" for path in paths)
+
+
+async def test_a_secret_is_stored_from_stdin_listed_by_name_and_removed(home: KeyringHome):
+    home.write({"s": server(env={"A": "${keyring:s.one}", "B": "${keyring:s.two}"})})
+    stored = (await home.run("secrets", "set", "s.one", stdin=f"{SECRET}\n".encode())).well()
+    assert stored.out == "Stored s.one.\n"
+    assert home.held == {"s.one": SECRET}
+    again = (await home.run("secrets", "set", "s.one", stdin=OLD.encode())).well()
+    assert again.out == "Replaced s.one.\n"
+    spare = (await home.run("secrets", "set", "spare", stdin=SECRET.encode())).well()
+    assert "${keyring:spare}" in spare.err
+
+    listed = (await home.run("secrets", "list", "--json")).well()
+    rows = json.loads(listed.out)
+    assert rows["problem"] is None
+    assert rows["secrets"] == [
+        {"name": "s.one", "state": "stored", "used_by": ["s"]},
+        {"name": "s.two", "state": "missing", "used_by": ["s"]},
+        {"name": "spare", "state": "stored", "used_by": []},
+    ]
+    shown = (await home.run("secrets", "list")).well()
+    assert "emceepee secrets set s.two" in shown.err
+
+    removed = (await home.run("secrets", "remove", "s.one")).well()
+    assert removed.out == "Removed s.one.\n"
+    assert "Still referred to by s" in removed.err
+    assert home.held == {"spare": SECRET}
+    (await home.run("secrets", "remove", "s.one")).said("has no secret s.one", "secrets list")
+    said = [stored, again, spare, listed, shown, removed]
+    assert not any(value in ran.out + ran.err for ran in said for value in (SECRET, OLD))
+    assert SECRET not in written(home)
+
+
+def test_at_a_terminal_a_secret_is_typed_twice_and_not_shown(home: KeyringHome):
+    home.write({})
+    with home.screen("secrets", "set", "one") as screen:
+        screen.until_said("one:")
+        screen.type(f"{SECRET}\n")
+        screen.until_said("The same again:")
+        screen.type("something else\n")
+        screen.until_said_times("one:", 2)
+        screen.type(f"{SECRET}\n")
+        screen.until_said_times("The same again:", 2)
+        screen.type(f"{SECRET}\n")
+        assert screen.wait() == 0, screen.text
+        assert "Stored one." in screen.text
+        assert SECRET not in screen.text
+    assert home.held == {"one": SECRET}
+
+
+async def test_a_value_is_never_an_argument_and_never_nothing(home: KeyringHome):
+    assert (await home.run("secrets", "set", "one", SECRET)).code == 2
+    assert (await home.run("secrets", "set", "../one", stdin=b"x")).code == 2
+    (await home.run("secrets", "set", "one", stdin=b"\n")).said("no value for one")
+    assert home.held == {}
+
+
+@pytest.mark.parametrize(
+    ("backend", "value", "words"),
+    [
+        ("keyring.backends.null.Keyring", SECRET, ["keeps nothing", "${NAME}"]),
+        ("keyring.backends.fail.Keyring", SECRET, ["no keyring that can be used", "${NAME}"]),
+        ("keyring.backends.chainer.ChainerBackend", SECRET, ["keeps nothing"]),
+        ("MemoryKeyring", SECRET, ["keeps nothing"]),
+        ("LockedKeyring", SECRET, ["is locked", "Unlock it"]),
+        ("LimitedKeyring", SECRET * 50, ["did not take a value of 1900 characters", "1,280"]),
+        ("CuttingKeyring", SECRET * 50, ["of 1900 characters", "something else, of 1280"]),
+    ],
+)
+async def test_a_keyring_that_does_not_keep_a_secret_is_noticed_and_nothing_has_changed(
+    home: KeyringHome, backend: str, value: str, words: list[str]
+):
+    home.hold(one=OLD)
+    home.use(backend)
+    ran = await home.run("secrets", "set", "one", stdin=value.encode())
+    assert ran.code == 1
+    ran.said(*words)
+    assert SECRET not in ran.out + ran.err
+    assert home.held == {"one": OLD}
+
+
+async def test_a_secret_is_moved_out_of_the_file_and_still_reaches_its_server(home: KeyringHome):
+    entry = server(env={"GITHUB_TOKEN": SECRET, "LANG": "C"})
+    home.write({"s": entry, "web": {"url": "http://127.0.0.1:9/", "lazy": True}})
+    before = home.config.read_text()
+    (home.path / "config.json.bak").write_text(before)
+    shown = (await home.run("secrets", "move", "--dry-run")).well()
+    assert "${keyring:s.GITHUB_TOKEN}" in shown.out
+    assert home.config.read_text() == before
+    assert home.held == {}
+
+    moved = (await home.run("secrets", "move", "--json")).well()
+    told = json.loads(moved.out)
+    assert told["moved"] == [{"name": "s.GITHUB_TOKEN", "server": "s", "where": "env.GITHUB_TOKEN"}]
+    assert told["copies"] == [str(home.path / "config.json.bak")]
+    assert home.config.read_text() == before.replace(SECRET, "${keyring:s.GITHUB_TOKEN}")
+    assert home.held == {"s.GITHUB_TOKEN": SECRET}
+    assert SECRET not in shown.out + shown.err + moved.out + moved.err
+    (home.path / "config.json.bak").unlink()
+    assert SECRET not in written(home)
+
+    show = json.dumps({"show": ["GITHUB_TOKEN"]})
+    called = (await home.run("call", "s", "env", show)).well()
+    assert SECRET in called.out
+    again = (await home.run("secrets", "move")).well()
+    assert "Nothing to move" in again.out
+
+
+async def test_a_name_that_is_taken_is_left_alone_and_the_next_one_is_used(home: KeyringHome):
+    home.write({"s": server(env={"A_TOKEN": SECRET})})
+    home.hold(**{"s.A_TOKEN": OLD})
+    (await home.run("secrets", "move", "s")).well()
+    assert home.held == {"s.A_TOKEN": OLD, "s.A_TOKEN-2": SECRET}
+    assert "${keyring:s.A_TOKEN-2}" in home.config.read_text()
+
+
+async def test_what_the_keyring_does_not_keep_stays_in_the_file(home: KeyringHome):
+    home.write({"s": server(env={"A_TOKEN": SECRET})})
+    before = home.config.read_bytes()
+    home.use("MemoryKeyring")
+    (await home.run("secrets", "move")).said("keeps nothing")
+    assert home.config.read_bytes() == before
+
+
+async def test_a_file_that_another_program_changes_meanwhile_leaves_nothing_in_the_keyring(
+    home: KeyringHome,
+):
+    home.write({"s": server(env={"A_TOKEN": SECRET})})
+    home.hold(other=OLD)
+    home.use("MeddlingKeyring")
+    home.env["MEDDLE_WITH"] = str(home.config)
+    (await home.run("secrets", "move")).said("changed by another program")
+    assert "meddled" in home.config.read_text()
+    assert SECRET in home.config.read_text()
+    assert home.held == {"other": OLD}
+
+
+async def test_a_secret_among_arguments_stays_and_that_is_said(home: KeyringHome):
+    entry = server()
+    entry["args"] += ["--token", SECRET]
+    home.write({"s": entry})
+    ran = (await home.run("secrets", "move")).well()
+    assert "stays: other users see arguments" in ran.err
+    assert home.held == {}
