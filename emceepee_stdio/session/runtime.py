@@ -21,7 +21,7 @@ from emceepee_stdio.session.session import Session
 from emceepee_stdio.session.sign_ins import SignIns
 from emceepee_stdio.session.status_writer import StatusWriter
 from emceepee_stdio.session.tool_permissions import ToolPermissions
-from emceepee_stdio.state import AutomaticAnswers, EventType
+from emceepee_stdio.state import AutomaticAnswers, EventType, Phase
 from emceepee_stdio.trace.request_log import RequestLog
 from emceepee_stdio.trust.store import TrustStore
 from emceepee_stdio.wire.ancestors import proxies_above
@@ -68,6 +68,7 @@ class Runtime:
             directory=environment.tokens or environment.trust / "tokens",
             environ=environment.environ,
             answers=self.automatic_answers,
+            is_connected=self._is_connected,
             group=self.group,
         )
         handler = BackendHandler(
@@ -180,6 +181,10 @@ class Runtime:
         self.permissions.bind(member)
         target = self.session.secrets.mask(member.backend.snapshot().target)
         self.journal.record(kind, server=member.config.name, by=by.value, target=target)
+
+    def _is_connected(self, name: str) -> bool:
+        member = self.servers.members.get(name)
+        return member is not None and member.backend.phase is Phase.CONNECTED
 
     def _target_of(self, name: str) -> str | None:
         """The command line or address of a server, without its secrets."""

@@ -55,7 +55,11 @@ class _Led:
 
 
 class SignIns:
-    """The visits of one session, by server. `group` is where it waits for helpers."""
+    """The visits of one session, by server. `group` is where it waits for helpers.
+
+    `is_connected` tells whether a server is: then calls in flight have what they need, and only
+    the one that wanted more rights has to be told.
+    """
 
     def __init__(
         self,
@@ -64,10 +68,12 @@ class SignIns:
         directory: Path,
         environ: Mapping[str, str],
         answers: AutomaticAnswers,
+        is_connected: Callable[[str], bool],
         group: Callable[[], TaskGroup],
     ) -> None:
         self._session = session
         self._environ = environ
+        self._is_connected = is_connected
         self._group = group
         self._questions = SignInQuestions(session, answers)
         self._leading: dict[str, SignInNeeded] = {}
@@ -91,6 +97,13 @@ class SignIns:
             why = f" ({visit.failed.rstrip('.')})" if visit is not None and visit.failed else ""
             return f"{who} run `{needed.command}`{why}"
         return f"{who} open {visit.url} or{' ' if is_asked else ' to '}run `{needed.command}`"
+
+    def pending(self, server: str) -> str | None:
+        """What to ask the person for before anything goes on, where the client does not ask."""
+        needed = self._leading.get(server)
+        if needed is None or server not in self._visits or server in self._with_person:
+            return None
+        return None if self._is_connected(server) else self.instruction(server, needed)
 
     def facts(self, server: str, error: ProxyError | None) -> dict[str, object]:
         """How a person signs in, where one has to."""
@@ -260,7 +273,7 @@ class SignIns:
             del self._visits[server]
 
     def _let_calls_go(self, server: str, needed: SignInNeeded) -> None:
-        if needed.is_step_up:  # the others have what they need
+        if self._is_connected(server):
             return
         why = f"{server} wants a person to sign in first: {self.instruction(server, needed)}; "
         for call in self._session.waiting_on(server):

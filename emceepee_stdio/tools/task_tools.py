@@ -102,14 +102,15 @@ async def get_task(runtime: Runtime, p: GetTask, call: Call) -> Reply:  # noqa: 
 
 
 async def get_task_result(runtime: Runtime, p: GetTaskResult, call: Call) -> Reply:
-    """Wait for the end; a question that the client has not been shown ends the wait, too."""
+    """Wait for the end; a question or sign-in that the client was not told of ends the wait."""
     session, now = runtime.session, runtime.clock.now
-    task = session.tasks.get(p.task_id, now=now())
+    task, sign_in = session.tasks.get(p.task_id, now=now()), runtime.sign_ins.pending
+    told = (None, sign_in(task.server))
 
     def is_time() -> bool:
         current = session.tasks.get(p.task_id, now=now())
         asks = runtime.settings.promote_on_input and session.requests.has_news(server=task.server)
-        return current.status is not TaskStatus.WORKING or asks
+        return current.status is not TaskStatus.WORKING or asks or sign_in(task.server) not in told
 
     wanted = call.ceiling if p.timeout_ms is UNSET else p.timeout_ms / 1000
     await session.until(is_time, within=min(wanted, call.ceiling))
@@ -120,7 +121,9 @@ async def get_task_result(runtime: Runtime, p: GetTaskResult, call: Call) -> Rep
         asked = session.requests.pending(server=task.server)
         waits = session.requests.at_tools(server=task.server)
         reason = "it is still working"
-        if asked and not waits:
+        if step := sign_in(task.server):
+            reason = f"{task.server} wants a person to sign in first: {step}"
+        elif asked and not waits:
             reason = f"{reason}; the user is being asked a question of {task.server}"
         elif task.id in map(task_of, waits):
             reason = "it waits for the answer to a question"

@@ -170,6 +170,24 @@ async def test_more_rights_that_are_wanted_while_a_sign_in_is_ending_are_asked_f
         assert place.issuer.visits[-1]["scope"] == "read write"
 
 
+async def test_more_rights_that_a_server_wants_to_connect_are_told_to_whoever_waits(
+    tmp_path: Path,
+) -> None:
+    async with protected() as place, proxy(behind(tmp_path / "home", place)) as client:
+        place.server.scope = "read"
+        place.server.needs = dict.fromkeys(("initialize", "server/discover"), "write")
+        answer = await client.execute("echo", args={"message": "one"})
+        assert "Signed in" in await visit(address(answer.text))
+        again = await client.call("get_task_result", task_id=answer.task, timeout_ms=15_000)
+        other = await client.execute("echo", args={"message": "two"})
+        assert address(again.text) == address(other.text) != address(answer.text)
+        assert "Signed in" in await visit(address(other.text))
+        for task, message in ((answer.task, "one"), (other.task, "two")):
+            result = await client.call("get_task_result", task_id=task, timeout_ms=15_000)
+            assert result.text == message
+        assert place.issuer.visits[-1]["scope"] == "read write"
+
+
 async def test_a_server_that_a_model_added_leads_nobody_to_another_host_unasked(
     tmp_path: Path,
 ) -> None:
