@@ -14,6 +14,7 @@ from emceepee_stdio.errors import ConfigInvalid, InvalidArguments, ProxyError
 
 if TYPE_CHECKING:
     from emceepee_stdio.front.http.access import Access
+    from emceepee_stdio.front.http.http_limits import HttpLimits
 
 __all__ = ["HTTP_OPTIONS", "serve_http"]
 
@@ -51,11 +52,11 @@ HTTP_OPTIONS = (
 )
 
 
-def serve_http(arguments: Sequence[str]) -> int:
-    """Serve until a signal comes; the exit code."""
+def serve_http(arguments: Sequence[str], *, limits: "HttpLimits | None" = None) -> int:
+    """Serve until a signal comes; the exit code. Tests pass limits of their own."""
     terminal = Terminal()
     try:
-        return _serve(_parser().parse_args(arguments), terminal)
+        return _serve(_parser().parse_args(arguments), terminal, limits)
     except ProxyError as error:
         terminal.note(f"emceepee: {error}")
         return FAILED
@@ -68,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _serve(options: argparse.Namespace, terminal: Terminal) -> int:
+def _serve(options: argparse.Namespace, terminal: Terminal, limits: "HttpLimits | None") -> int:
     host, port = _address(options.http)
     _check_safety(options, host)
     check_servers(options.server)
@@ -84,7 +85,7 @@ def _serve(options: argparse.Namespace, terminal: Terminal) -> int:
         children=_child_options(options),
         certificate=options.tls_cert,
         key=options.tls_key,
-        limits=HttpLimits(sessions=_count(options.max_sessions)),
+        limits=limits or HttpLimits(sessions=_count(options.max_sessions)),
     )
 
     def ready(address: str) -> None:

@@ -156,14 +156,19 @@ class EventStore:
 
     def drop_one(self) -> None:
         """The oldest that somebody has read or that answers nothing; else the oldest answer."""
-        while self._answers and self._answers[0].is_read:
-            self._notes.append(self._answers.popleft())
-        event = (self._notes or self._answers).popleft()
+        event = self._next_to_go()
         self.lost_answers += event.answers is not None and not event.is_read
         event.stream.drop(event)
         del self._places[event.id]
         self._weigh(-1, -len(event.frame))
         event.frame = b""
+
+    def _next_to_go(self) -> _Event:
+        read = next((event for event in self._answers if event.is_read), None)
+        if read is not None and (not self._notes or int(read.id) < int(self._notes[0].id)):
+            self._answers.remove(read)
+            return read
+        return (self._notes or self._answers).popleft()
 
     def close(self) -> None:
         """The session is over; whoever still reads gets to the end."""
