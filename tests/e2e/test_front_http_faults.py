@@ -1,6 +1,8 @@
 """The HTTP front under faults: cut connections, clients that do not read, and too many of them."""
 
+import json
 import random
+import shutil
 import socket
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, asynccontextmanager, suppress
@@ -11,7 +13,7 @@ import anyio
 import pytest
 from anyio.abc import SocketStream
 
-from tests.e2e.clients.raw import entry, until
+from tests.e2e.clients.raw import WAIT_S, entry, until
 from tests.e2e.front_harness import (
     Event,
     HttpClient,
@@ -24,7 +26,7 @@ from tests.e2e.front_harness import (
 )
 from tests.e2e.harness import alive
 from tests.front_entry import front_command
-from tests.peers import plain
+from tests.peers import PeerMissingError, node_modules, plain
 
 CROWD = 200
 
@@ -67,6 +69,56 @@ async def cutting_relay(front: RunningFront, *, after: int) -> AsyncGenerator[st
         port_here = listener.extra(anyio.abc.SocketAttribute.local_port)
         yield f"http://127.0.0.1:{port_here}/mcp"
         tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def impatient_relay(front: RunningFront, *, every: float) -> AsyncGenerator[str]:
+    """An address that leads to the front, and cuts all its connections again and again."""
+    host, port = urlsplit(front.url).hostname, urlsplit(front.url).port
+    assert host is not None
+    assert port is not None
+
+    async def serve(client: SocketStream) -> None:
+        async def copy(source: SocketStream, target: SocketStream) -> None:
+            with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                while True:
+                    await target.send(await source.receive())
+            tasks.cancel_scope.cancel()
+
+        server = await anyio.connect_tcp(host, port)
+        with anyio.move_on_after(every):
+            async with client, server, anyio.create_task_group() as tasks:
+                tasks.start_soon(copy, client, server)
+                tasks.start_soon(copy, server, client)
+
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    async with listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, serve)
+        port_here = listener.extra(anyio.abc.SocketAttribute.local_port)
+        yield f"http://127.0.0.1:{port_here}/mcp"
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("sdk", [1, 2])
+async def test_a_typescript_client_misses_nothing_when_it_is_cut_off_every_second(
+    front: RunningFront, sdk: int
+) -> None:
+    node = shutil.which("node")
+    if node is None:
+        raise PeerMissingError("node")
+    async with impatient_relay(front, every=1.3) as url:
+        plan = {
+            "url": url,
+            "headers": front.authorization,
+            "modules": str(node_modules()),
+            "sdk": sdk,
+        }
+        script = Path(__file__).with_name("clients") / "cut.mjs"
+        with anyio.fail_after(WAIT_S):
+            done = await anyio.run_process([node, str(script), json.dumps(plan)])
+        front.look()
+    facts = json.loads(done.stdout)
+    assert facts == {"steps": list(range(1, 11)), "text": "10 steps"}
 
 
 async def read_cut(client: HttpClient, got: list[Event], url: str, last: str | None) -> None:

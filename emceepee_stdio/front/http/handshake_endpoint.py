@@ -92,7 +92,8 @@ class HandshakeEndpoint:
             reason = "This session has its stream already. Close it, or resume it by Last-Event-ID."
             await exchange.reply(refusal(HTTPStatus.CONFLICT, reason))
         else:
-            await self._stream(exchange, session, *found)
+            again = _primer(last) if last and _is_primed(headers) else b""
+            await self._stream(exchange, session, *found, begin=again)
 
     async def delete(
         self, exchange: HttpExchange, headers: Mapping[str, str], *, owner: str, path: str
@@ -151,11 +152,17 @@ class HandshakeEndpoint:
             reply = refusal(HTTPStatus.BAD_REQUEST, "A request with this id is under way.")
             await exchange.reply(reply)
             return
-        primes = headers.get("mcp-protocol-version", "") >= _FIRST_PRIMED
-        await self._stream(exchange, session, session.request(requests, body, primes=primes), 0)
+        stream = session.request(requests, body, primes=_is_primed(headers))
+        await self._stream(exchange, session, stream, 0)
 
     async def _stream(
-        self, exchange: HttpExchange, session: HandshakeSession, stream: StoredStream, place: int
+        self,
+        exchange: HttpExchange,
+        session: HandshakeSession,
+        stream: StoredStream,
+        place: int,
+        *,
+        begin: bytes = b"",
     ) -> None:
         if session.readers >= self._limits.streams:
             reason = f"This session has {session.readers} streams open already."
@@ -164,9 +171,18 @@ class HandshakeEndpoint:
         session.readers += 1
         try:
             header = ((SESSION, session.name),)
-            await exchange.stream(stream.read(place), stream.leave, header)
+            await exchange.stream(stream.read(place, begin), stream.leave, header)
         finally:
             session.readers -= 1
+
+
+def _is_primed(headers: Mapping[str, str]) -> bool:
+    return headers.get("mcp-protocol-version", "") >= _FIRST_PRIMED
+
+
+def _primer(event_id: str) -> bytes:
+    """The id once more: a client that is cut off before the next event would have lost it."""
+    return b"id: %b\ndata: \n\n" % event_id.encode()
 
 
 def _problem(messages: list[Message]) -> HttpReply | None:

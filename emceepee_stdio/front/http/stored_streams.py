@@ -67,10 +67,12 @@ class StoredStream:
         self._reader = None
         self._news.set()
 
-    async def read(self, place: int) -> AsyncGenerator[bytes]:
+    async def read(self, place: int, begin: bytes = b"") -> AsyncGenerator[bytes]:
         """The events from that place on, as they come; whoever read before is sent away."""
         me = self._reader = object()
         self._news.set()
+        if begin:
+            yield begin
         while self._reader is me:
             place = max(place, self._first)
             if place < self.end:
