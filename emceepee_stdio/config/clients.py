@@ -54,7 +54,7 @@ class Files(NamedTuple):
 class Setting(NamedTuple):
     """What our entry in a client's file says so that the client works well with us, and why."""
 
-    value: bool | int
+    value: bool | int | list[str]
     why: str
 
 
@@ -227,6 +227,11 @@ CLIENTS: dict[ClientKey, Client] = {
                 "supports_parallel_tool_calls": Setting(
                     True,  # noqa: FBT003 - the value of a key
                     "lets calls run at the same time: each server orders its own",
+                ),
+                "omit_tools_from": Setting(
+                    ["deferred"],
+                    "shows the model all tools at once: else it hides them behind a search, and"
+                    " newer models know nothing of emceepee",
                 ),
             },
         ),

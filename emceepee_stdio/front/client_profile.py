@@ -121,7 +121,8 @@ PROFILES: Sequence[ClientProfile] = (
         looked_up="2026-11",
         notes=(
             "waits 300 s for a call",
-            "tells newer models (gpt-6), which call tools by scripts, nothing of them beforehand*",
+            'shows all tools at once where its entry says `omit_tools_from = ["deferred"]`*',
+            "else tells newer models (gpt-6), which call tools by scripts, nothing of them*",
             "shows a boolean as True and False, both of which accept",
         ),
     ),

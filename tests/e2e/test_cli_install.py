@@ -118,7 +118,15 @@ def test_registering_shows_does_renews_and_undoes(
     ("key", "settings"),
     [
         ("claude-code", ["timeout"]),
-        ("codex", ["startup_timeout_sec", "tool_timeout_sec", "supports_parallel_tool_calls"]),
+        (
+            "codex",
+            [
+                "startup_timeout_sec",
+                "tool_timeout_sec",
+                "supports_parallel_tool_calls",
+                "omit_tools_from",
+            ],
+        ),
     ],
 )
 def test_a_client_is_told_what_makes_it_work_well_and_the_person_why(

@@ -10,8 +10,9 @@ pytestmark = pytest.mark.slow
 
 CORE = {name for name, tool in TABLE.items() if "anthropic/alwaysLoad" in tool.meta}
 ALL = set(TABLE)
-WISH = "run a tool of a server"
 LOOP = "list_tools finds the right tool"  # of the instructions
+CODE_MODE = ("--model", "gpt-6.1-sol")  # it calls tools by scripts
+DEFERRED = ("-c", "mcp_servers.emceepee.omit_tools_from=[]")  # as if `install` had not written it
 
 
 def test_claude_code_shows_the_core_at_the_first_turn_and_names_the_rest(
@@ -29,34 +30,43 @@ def test_claude_code_finds_the_tool_that_pages(claude_code: ClaudeCode) -> None:
     assert set(found.tools) == CORE | {"read_resource"}
 
 
-def test_codex_shows_the_instructions_at_the_first_turn_and_a_search_brings_the_tools(
+@pytest.mark.parametrize("model", ["gpt-5.5", "a model that it does not know"])
+def test_codex_shows_every_tool_at_the_first_turn(codex: Codex, model: str) -> None:
+    codex.options = ("--model", model)
+    (first,) = codex.run().turns
+    assert set(first.tools) == ALL
+    assert LOOP in first.text
+
+
+def test_codex_in_code_mode_shows_every_tool_at_the_first_turn(codex: Codex) -> None:
+    codex.options = CODE_MODE
+    calls = "text(await tools.mcp__emceepee__list_servers({}))"
+    first, ran = codex.run(Script(calls)).turns
+    assert LOOP in first.text
+    for name in ALL:
+        assert f"### `mcp__emceepee__{name}`" in first.text
+    assert "library" in ran.result
+
+
+def test_codex_with_an_entry_of_ones_own_shows_the_instructions_and_finds_the_tools(
     codex: Codex,
 ) -> None:
-    first, found = codex.run(Search(WISH)).turns
+    codex.options = DEFERRED
+    first, found = codex.run(Search("run a tool of a server")).turns
     assert not first.tools
     assert LOOP in first.text
     assert found.results[0][:2] == ("execute_tool", "execute_readonly_tool")
     assert {"execute_tool", "execute_readonly_tool", "list_tools"} <= set(found.tools)
 
 
-def test_codex_shows_every_tool_at_the_first_turn_to_a_model_that_it_does_not_know(
+def test_codex_in_code_mode_with_an_entry_of_ones_own_shows_nothing_before_it_is_asked(
     codex: Codex,
 ) -> None:
-    codex.options = ("--model", "a-model-of-ours")
-    (first,) = codex.run().turns
-    assert set(first.tools) == ALL
-
-
-def test_codex_in_code_mode_has_the_tools_and_tells_nothing_of_them_at_the_first_turn(
-    codex: Codex,
-) -> None:
-    codex.options = ("--model", "gpt-6.1-sol")
+    codex.options = (*CODE_MODE, *DEFERRED)
     look = "text(ALL_TOOLS.filter(t => /execute_readonly_tool/.test(t.name)))"
-    read = "await tools.mcp__emceepee__list_servers({})"
-    first, found, ran = codex.run(Script(look), Script(f"text({read})")).turns
+    first, found = codex.run(Script(look)).turns
     assert "emceepee" not in first.text
     assert LOOP in found.result
-    assert "library" in ran.result
 
 
 def test_the_instructions_name_the_servers_from_the_second_run_on(host: Headless) -> None:

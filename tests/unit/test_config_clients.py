@@ -133,6 +133,7 @@ def test_an_entry_has_the_shape_that_its_client_reads(client: Client):
             "startup_timeout_sec": 30,
             "tool_timeout_sec": 300,
             "supports_parallel_tool_calls": True,
+            "omit_tools_from": ["deferred"],
         },
     }
     assert found == {
