@@ -70,7 +70,7 @@ def _serve(arguments: list[str], fixed: "FixedValues | None") -> int:
     _end_on_signals()
     try:
         wire_in, wire_out = take_over()
-        handover = hello(wire_in, wire_out, servers=read_greeting(arguments[1:], os.environ))
+        handover = hello(wire_in, wire_out, read_greeting(arguments[1:], os.environ))
         if handover.ended and not handover.unread and not arguments[1:]:
             return 0
         from emceepee_stdio.cli.serve import serve_greeted  # noqa: PLC0415 - see above

@@ -63,6 +63,7 @@ def run(
         source=source,
         stamp=stamp,
     )
+    runtime.surface.recall(handover.protocol.greeting)
     give_back_large_blocks()
     expect_orphans()
     # What is there by now stays to the end: nobody has to look through it again and again.

@@ -1,6 +1,9 @@
 """What the last run knew of the configured servers: one small file, read before all else is loaded.
 
-It lets the greeting name the servers before the configuration is read. It counts only for the same
+It lets the greeting name the servers before the configuration is read, and list what of them is
+exposed. The first line says which run it is from, and names the servers; what follows are the
+exposed lists, as the bytes that a client is sent: they are taken as they are, because reading them
+would take longer than all the rest. It counts only for the same
 version of emceepee and the same, untouched configuration file; whatever else is wrong with it, it
 is as good as none. What it holds may come from servers: it is bounded and made harmless here,
 whoever wrote the file. Only the standard library is used: this is loaded before anything else.
@@ -10,6 +13,7 @@ import json
 import os
 import stat
 import sys
+from binascii import crc32
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -18,7 +22,9 @@ from emceepee_stdio import __version__
 from emceepee_stdio.json_values import mapping
 
 __all__ = [
+    "LISTS",
     "Greeted",
+    "Greeting",
     "Stamp",
     "config_file",
     "greeting_file",
@@ -28,6 +34,8 @@ __all__ = [
 ]
 
 MAX_BYTES = 1 << 20  # thousands of servers; nothing larger is ours
+LISTS = ("tools", "prompts", "resources", "resourceTemplates")  # what a client lists
+_HEAD_BYTES = 200  # of the first line, beside what is counted: sizes and a sum
 _LINE_CHARS = 80  # what a server is for, in one line of a terminal
 _NAME_CHARS = 64  # as long as the configuration lets a name be
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
@@ -42,6 +50,14 @@ class Greeted(NamedTuple):
     name: str
     line: str = ""
     own_words: bool = False
+
+
+class Greeting(NamedTuple):
+    """What a run begins with. `exposed` are the insides of lists; `owners` says whose they are."""
+
+    servers: Sequence[Greeted] = ()
+    exposed: Mapping[str, bytes] = {}
+    owners: bytes = b""
 
 
 def greeting_file(environ: Mapping[str, str]) -> str:
@@ -77,34 +93,60 @@ def config_file(arguments: Sequence[str], environ: Mapping[str, str]) -> str | N
     return f"default:{':'.join(places)}"
 
 
-def read_greeting(arguments: Sequence[str], environ: Mapping[str, str]) -> tuple[Greeted, ...]:
-    """The configured servers as far as the last run knew them; none where that is not sure."""
+def read_greeting(arguments: Sequence[str], environ: Mapping[str, str]) -> Greeting:
+    """What the last run knew of the configured servers; nothing where that is not sure."""
     asked = config_file(arguments, environ)
     if asked is None:
-        return ()
+        return Greeting()
     try:
-        held = mapping(json.loads(own_bytes(greeting_file(environ), MAX_BYTES)))
+        held_bytes = own_bytes(greeting_file(environ), MAX_BYTES)
+        head, _, rest = held_bytes.partition(b"\n")
+        held = mapping(json.loads(head))
         path, stamp = held["file"], held["stamp"]
         if (held["version"], held["asked"]) != (__version__, asked) or not isinstance(path, str):
-            return ()
+            return Greeting()
         found = os.stat(path)  # noqa: PTH116 - as text
         if stamp != [found.st_ino, found.st_size, found.st_mtime_ns]:
-            return ()
-        return tuple(map(_greeted, cast("list[object]", held["servers"])))
+            return Greeting()
+        servers = tuple(map(_greeted, cast("list[object]", held["servers"])))
+        exposed, owners = _exposed(rest, held["sizes"], held["sum"])
+        return Greeting(servers, exposed, owners)
     except (OSError, RuntimeError, ValueError, LookupError, TypeError, RecursionError):
-        return ()
+        return Greeting()
 
 
-def written_greeting(*, asked: str, file: str, stamp: Stamp, servers: Sequence[Greeted]) -> bytes:
-    """The file's contents."""
-    held = {
+def written_greeting(*, asked: str, file: str, stamp: Stamp, greeting: Greeting) -> bytes:
+    """The file's contents; without what is exposed where that would make it too large."""
+    parts = [*(greeting.exposed.get(name, b"") for name in LISTS), greeting.owners]
+    held: dict[str, object] = {
         "version": __version__,
         "asked": asked,
         "file": file,
         "stamp": stamp,
-        "servers": [[_shown(one.name), _shown(one.line), one.own_words] for one in servers],
+        "servers": [
+            [_shown(one.name), _shown(one.line), one.own_words] for one in greeting.servers
+        ],
     }
-    return json.dumps(held, separators=(",", ":")).encode()
+    rest = b"".join(part + b"\n" for part in parts)
+    if len(rest) + len(json.dumps(held)) > MAX_BYTES - _HEAD_BYTES:
+        parts, rest = [b""] * len(parts), b"\n" * len(parts)
+    held |= {"sizes": [len(part) for part in parts], "sum": crc32(rest)}
+    return json.dumps(held, separators=(",", ":")).encode() + b"\n" + rest
+
+
+def _exposed(rest: bytes, sizes: object, checksum: object) -> tuple[dict[str, bytes], bytes]:
+    """The lists and whose they are, where every byte of them is as it was written."""
+    lengths = cast("list[int]", sizes)
+    if len(lengths) != len(LISTS) + 1 or crc32(rest) != checksum:
+        raise ValueError("not what was written")
+    parts: list[bytes] = []
+    start = 0
+    for length in lengths:
+        parts.append(rest[start : start + length])
+        start += length + 1
+    if start != len(rest):
+        raise ValueError("not what was written")
+    return dict(zip(LISTS, parts, strict=False)), parts[-1]
 
 
 def own_bytes(path: str, limit: int) -> bytes:

@@ -132,7 +132,8 @@ def _tool_section(tool: Tool, example: dict[str, Any]) -> str:
 def tools_page() -> str:
     intro = (
         "What a client sees of emceepee, whatever is behind it. Below each tool stands one call of"
-        " it and its answer, as `python -m scripts.record_examples` wrote them down.\n"
+        " it and its answer, as `python -m scripts.record_examples` wrote them down. Beside these,"
+        " a client is listed what you [expose](configuration.md#exposing-a-server) of a server.\n"
     )
     recorded = json.loads((ROOT / "docs" / "examples.json").read_text(encoding="utf-8"))
     examples = {example["tool"]: example for example in recorded}

@@ -22,7 +22,7 @@ from emceepee_stdio.config.server import (
     label,
     name_problem,
 )
-from emceepee_stdio.config.tool_rules import NOTHING_RUNS, read_rules, rule_keys
+from emceepee_stdio.config.tool_rules import NOTHING_RUNS, check_patterns, read_rules, rule_keys
 from emceepee_stdio.errors import ConfigInvalid
 
 __all__ = ["KNOWN_KEYS", "Entries"]
@@ -206,6 +206,8 @@ class Entries:
                 allowed = field in IN_KEYRING
                 full = expand(value, environ=self._environ, path=where, in_keyring=allowed)
                 values[field] = fit(_our_value(field, full), hints[field], path=where)
+                if field == "expose":
+                    check_patterns(values[field], path=where)
         return msgspec.convert(values, ServerConfig)
 
     def _given(self, members: Mapping[str, object], path: str) -> dict[str, Given]:

@@ -58,6 +58,9 @@ class FixedValues(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     pattern_chars: int = 500  # what a person writes is shorter
     pattern_s: float = 0.1  # a sane expression needs microseconds; the loop waits meanwhile
 
+    # What is exposed
+    exposed_settle_s: float = 0.1  # servers that connect at once make one change of the lists
+
     # Starting again
     restart_factor: float = 2.0  # each delay is twice the one before
     restart_jitter: float = 0.1  # servers that died together do not start together

@@ -156,6 +156,13 @@ class ServerEntry(Struct, frozen=True, kw_only=True):
     lazy: Annotated[bool, Meta(description="Connect on first use instead of at the start.")] = False
     disabled: Annotated[bool, Meta(description="Keep the entry, but do not use it.")] = False
     restart: RestartOverrides = field(default_factory=RestartOverrides)
+    expose: Annotated[
+        bool | tuple[str, ...],
+        Meta(
+            description="Show its tools to the client as themselves, beside ours: patterns of their"
+            " names, or true for all of them and its prompts and resources."
+        ),
+    ] = False
     tools: Annotated[
         dict[str, Rule],
         Meta(
@@ -190,9 +197,9 @@ class ServerConfig(NamedEntry, frozen=True, kw_only=True):
         return f"<ServerConfig {label(self.name)} {'url' if self.command is None else 'command'}>"
 
     def is_same_but_rules(self, other: "ServerConfig") -> bool:
-        """Rules and words are kept beside a server: a change of them does not touch it."""
-        same = msgspec.structs.replace(self, tools=other.tools, description=other.description)
-        return same == other
+        """Rules, words and what is exposed are kept beside a server: it goes on as it is."""
+        beside = {"tools": other.tools, "description": other.description, "expose": other.expose}
+        return msgspec.structs.replace(self, **beside) == other
 
     def _target_problem(self) -> str | None:
         if not self.command and not self.url:

@@ -7,7 +7,7 @@ what nothing matches is allowed. Clients write the same as lists of names, which
 import re
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import translate
-from typing import Final
+from typing import Final, cast
 
 from emceepee_stdio.config.expand import expand
 from emceepee_stdio.config.fields import fit, is_list
@@ -18,6 +18,7 @@ from emceepee_stdio.errors import ConfigInvalid
 __all__ = [
     "NOTHING_RUNS",
     "ToolRules",
+    "check_patterns",
     "escaped",
     "pattern_problem",
     "read_rules",
@@ -119,15 +120,21 @@ def _checked(tools: object, *, environ: Mapping[str, str], path: str) -> dict[st
     if isinstance(tools, Repeated):
         raise ConfigInvalid(f"{path} has the same pattern twice; keep the one that is meant.")
     rules = fit(expand(tools, environ=environ, path=path), _RULES, path=path)
-    if len(rules) > _MAX_RULES:
-        raise ConfigInvalid(f"{path} has {len(rules)} rules; {_MAX_RULES} are possible.")
-    for pattern in rules:
-        if problem := pattern_problem(pattern):
-            raise ConfigInvalid(f"{path}.{label(pattern)}: {problem}.")
+    check_patterns(tuple(rules), path=path)
     return rules
 
 
 _RULES = dict[str, Rule]
+
+
+def check_patterns(patterns: object, *, path: str) -> None:
+    """Raise for a tuple of patterns of which one is none, or that are too many to look at."""
+    given = cast("tuple[str, ...]", patterns) if isinstance(patterns, tuple) else ()
+    if len(given) > _MAX_RULES:
+        raise ConfigInvalid(f"{path} has {len(given)} patterns; {_MAX_RULES} are possible.")
+    for pattern in given:
+        if problem := pattern_problem(pattern):
+            raise ConfigInvalid(f"{path}.{label(pattern)}: {problem}.")
 
 
 def pattern_problem(pattern: str) -> str | None:

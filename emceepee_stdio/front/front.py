@@ -1,7 +1,7 @@
 """The client's side of the conversation: every request is answered, every cancel heard.
 
-What needs no session is answered by `protocol`, calls of tools by `tool_calls`; here is the rest,
-and what the client says beside requests.
+What needs no session is answered by `protocol`, calls of tools by `tool_calls`, what else a server
+answers by `forwarded_requests`; here is the rest, and what the client says beside requests.
 """
 
 import os
@@ -11,24 +11,21 @@ import msgspec
 from anyio.abc import TaskGroup
 from msgspec import Raw
 
-from emceepee_stdio.errors import ProxyError, ResultTooLarge
 from emceepee_stdio.front.client_requests import ClientRequests
-from emceepee_stdio.front.protocol import IDENTITY, LEAVES_OPEN, Protocol, Refused
+from emceepee_stdio.front.forwarded_requests import ForwardedRequests
+from emceepee_stdio.front.list_changes import ListChanges
+from emceepee_stdio.front.protocol import LEAVES_OPEN, LISTEN, Protocol, Refused
 from emceepee_stdio.front.roots_requests import RootsRequests
-from emceepee_stdio.front.tool_calls import Meta, ToolCalls
+from emceepee_stdio.front.tool_calls import ToolCalls
 from emceepee_stdio.journal import JournalEvent
-from emceepee_stdio.session.large_results import RESULTS
-from emceepee_stdio.session.own_resources import OWN_SCHEME, read_own
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.tools.resource_lookup import read_by_uri
-from emceepee_stdio.trace.open_request import Leg, OpenRequest, current_request, on_leg
-from emceepee_stdio.versions import MODERN_VERSION, SERVER_INFO, SUBSCRIPTION_ID
+from emceepee_stdio.trace.open_request import Leg, OpenRequest
+from emceepee_stdio.versions import MODERN_VERSION
 from emceepee_stdio.wire.codec import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
     PARSE_ERROR,
-    RESOURCE_NOT_FOUND,
     Malformed,
     Notification,
     Request,
@@ -41,16 +38,6 @@ from emceepee_stdio.wire.peer import Peer
 __all__ = ["Front"]
 
 _CLIENT_CHARS = 200  # of what a client calls itself
-_ENVELOPE_BYTES = 1_000  # what is around the contents of a resource
-
-
-class _Read(msgspec.Struct):
-    uri: str
-    meta: Meta | None = msgspec.field(name="_meta", default=None)
-
-
-class _Contents(msgspec.Struct):
-    contents: list[Raw]
 
 
 class Front:
@@ -86,6 +73,17 @@ class Front:
         self.calls = ToolCalls(
             runtime, protocol, self.peer, tasks=tasks, queued=queued, roots=self._roots
         )
+        self._changes = ListChanges(protocol, self.peer)
+        runtime.surface.on_lists = self._changes.take
+        for request_id in protocol.streams:
+            self._open_stream(self._runtime.session.trace.begin(LISTEN, request_id))
+        forwarded = ForwardedRequests(
+            runtime, self.calls, answer=self._answer, refuse=self._refuse, tasks=tasks
+        )
+        self._forwarded = {
+            "resources/read": forwarded.read,
+            "prompts/get": forwarded.get_prompt,
+        }
 
     def __repr__(self) -> str:
         return f"<Front {self._protocol!r} {self.calls!r}>"
@@ -120,8 +118,8 @@ class Front:
                 self._refuse(self._begin(request), refused)
         else:
             trace = self.calls.others[request.id] = self._begin(request)
-            if request.method == "resources/read":
-                self._read(request, trace)
+            if handle := self._forwarded.get(request.method):
+                handle(request, trace)
             else:
                 self._answer_static(request, trace)
 
@@ -140,6 +138,7 @@ class Front:
             self._roots.changed()
 
     def on_cancelled(self, request_id: RequestId) -> None:
+        self._changes.close(request_id)
         self.calls.cancel(request_id)
 
     def on_given_up(self, request_id: RequestId, method: str, reason: str) -> None:
@@ -165,21 +164,17 @@ class Front:
     def _answer_static(self, request: Request, trace: OpenRequest) -> None:
         params = msgspec.json.decode(request.params or b"{}", type=dict[str, object])
         answer = self._protocol.answer(request.method, params)
-        if answer is None:
-            self._listen(request, trace)
+        if answer is None:  # the rest is looked for before
+            self._open_stream(trace)
+            self._changes.listen(request, params)
         elif isinstance(answer, Refused):
             self._refuse(trace, answer)
         else:
             self._answer(trace, answer)
 
-    def _listen(self, request: Request, trace: OpenRequest) -> None:
-        """Nothing here ever changes: the stream is acknowledged, empty, and stays open."""
+    def _open_stream(self, trace: OpenRequest) -> None:
         trace.enter(Leg.WAITING)
-        note = {
-            "notifications": {},
-            "_meta": {SUBSCRIPTION_ID: request.id},
-        }
-        self.peer.notify("notifications/subscriptions/acknowledged", to_json(note))
+        self.calls.others[trace.request_id] = trace
 
     def _refuse(self, trace: OpenRequest, refused: Refused) -> None:
         data = None if refused.data is None else Raw(to_json(refused.data))
@@ -203,69 +198,3 @@ class Front:
         if isinstance(error, msgspec.MsgspecError | RecursionError):
             return Refused(INVALID_PARAMS, "Invalid params: no object")
         return Refused(INTERNAL_ERROR, str(self.calls.unexpected(error)))
-
-    def _read(self, request: Request, trace: OpenRequest) -> None:
-        """One of our own resources, or one of a configured server."""
-        asked = msgspec.json.decode(request.params or b"{}", type=_Read)
-        modern, refused = self.calls.check(asked.meta)
-        if refused:
-            self._refuse(trace, refused)
-        elif self._runtime.configured.is_known and asked.uri.startswith(OWN_SCHEME):
-            self._answer_read(trace, asked.uri, self._own_contents(asked.uri), modern=modern)
-        else:
-            self._tasks.start_soon(self._read_in_task, trace, asked.uri, modern)
-
-    async def _read_in_task(self, trace: OpenRequest, uri: str, modern: bool) -> None:  # noqa: FBT001 - given by position
-        """Answer once the contents are there, unless the client has taken the request back."""
-        current_request.set(trace)
-        with on_leg(Leg.QUEUED):
-            await self._runtime.configured.known()
-        is_own = uri.startswith(OWN_SCHEME)
-        found = self._own_contents(uri) if is_own else await self._foreign_contents(uri)
-        if trace.outcome is None:
-            self._answer_read(trace, uri, found, modern=modern)
-
-    def _own_contents(self, uri: str) -> list[object] | ProxyError:
-        try:
-            text = read_own(self._runtime, uri)
-        except ProxyError as error:
-            return error
-        kind = "text/plain" if uri.startswith(RESULTS) else "application/json"
-        return [{"uri": uri, "mimeType": kind, "text": text}]
-
-    async def _foreign_contents(self, uri: str) -> list[object] | ProxyError:
-        """As their server gave them; what fits into no line is not sent."""
-        within = self._runtime.settings.timeouts.request_ms / 1000
-        try:
-            result = await read_by_uri(self._runtime, uri, within=within)
-            contents = msgspec.json.decode(result, type=_Contents).contents
-        except ProxyError as error:
-            return error.masked(self._runtime.session.secrets.mask)
-        except Exception as error:  # noqa: BLE001 - a bug in one request must not end the others
-            return self.calls.unexpected(error)
-        limit = self._runtime.settings.fixed.client_line_bytes
-        if (size := len(memoryview(result))) > limit - _ENVELOPE_BYTES:
-            return ResultTooLarge(
-                f"The resource has {size} bytes; a client is sent at most {limit} at a time.",
-                hint="Call read_resource with its server: what is too large is stored and paged.",
-            )
-        return list(contents)
-
-    def _answer_read(
-        self,
-        trace: OpenRequest,
-        uri: str,
-        found: list[object] | ProxyError,
-        *,
-        modern: bool,
-    ) -> None:
-        if isinstance(found, ProxyError):
-            code = INVALID_PARAMS if modern else RESOURCE_NOT_FOUND
-            trace.error_code = found.code
-            self._refuse(trace, Refused(code, str(found), {"uri": uri}))
-            return
-        body: dict[str, object] = {"contents": found}
-        if modern:
-            body |= {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
-            body["_meta"] = {SERVER_INFO: IDENTITY}
-        self._answer(trace, to_json(body))

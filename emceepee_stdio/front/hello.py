@@ -8,11 +8,11 @@ import json
 import os
 import select
 import sys
-from collections.abc import Sequence
 from typing import NamedTuple, cast
 
-from emceepee_stdio.front.protocol import LEAVES_OPEN, Protocol, Refused
-from emceepee_stdio.greeting import Greeted
+from emceepee_stdio.front.protocol import ACKNOWLEDGED, LEAVES_OPEN, LISTEN, Protocol, Refused
+from emceepee_stdio.greeting import Greeting
+from emceepee_stdio.json_values import mapping
 
 __all__ = ["Handover", "hello", "take_over"]
 
@@ -53,9 +53,8 @@ def _open_the_closed() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
-def hello(wire_in: int, wire_out: int, *, servers: Sequence[Greeted] = ()) -> Handover:
-    """`servers` are named in the instructions."""
-    protocol = Protocol(servers)
+def hello(wire_in: int, wire_out: int, greeting: Greeting | None = None) -> Handover:
+    protocol = Protocol(greeting)
     unread = b""
     stays = False
     while not stays or _has_more(wire_in):
@@ -84,15 +83,18 @@ def _answer(protocol: Protocol, line: bytes) -> tuple[bytes, bool] | None:
     message = _read(line)
     if message is None:
         return None
-    method, request_id = message["method"], message.get("id")
+    method = message["method"]
     if "id" not in message:
         return (b"", True) if method == "notifications/initialized" else None
-    params = message.get("params")
-    known = cast("dict[str, object]", params) if isinstance(params, dict) else {}
-    result = protocol.answer(str(method), known)
-    if result is None:
+    request_id = cast("int | str", message["id"])
+    if request_id in protocol.streams:
         return None
-    return _framed(cast("int | str", request_id), result), method not in LEAVES_OPEN
+    params = mapping(message.get("params"))
+    result = protocol.answer(str(method), params)
+    if result is None and method == LISTEN:  # some clients do before they list anything
+        note = protocol.listen(request_id, params)
+        return b'{"jsonrpc":"2.0","method":"%b","params":%b}\n' % (ACKNOWLEDGED, note), True
+    return None if result is None else (_framed(request_id, result), method not in LEAVES_OPEN)
 
 
 def _read(line: bytes) -> dict[str, object] | None:

@@ -1,9 +1,10 @@
-"""The server side of MCP for a surface that never changes: a message in, an answer out. Pure.
+"""The server side of MCP for what needs no session: a message in, an answer out. Pure.
 
 Both eras are served at once, message by message: `initialize` opens the handshake era, a request
 that carries its protocol version in `_meta` is modern and stands for itself: even `initialize`,
 which that era does not know. What needs the session
-is not answered here. Only the standard library is used: this is loaded before anything else.
+is not answered here. A list is ours, which never changes, and what is exposed, which is put in as
+the bytes that it is. Only the standard library is used: this is loaded before anything else.
 """
 
 import json
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from emceepee_stdio import __version__
-from emceepee_stdio.greeting import Greeted
+from emceepee_stdio.greeting import LISTS, Greeted, Greeting
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.versions import (
     CLIENT_CAPABILITIES,
@@ -22,13 +23,16 @@ from emceepee_stdio.versions import (
     MODERN_VERSION,
     PROTOCOL_VERSION,
     SERVER_INFO,
+    SUBSCRIPTION_ID,
     UNSUPPORTED_VERSION,
 )
 
 __all__ = [
+    "ACKNOWLEDGED",
     "IDENTITY",
     "INSTRUCTIONS",
     "LEAVES_OPEN",
+    "LISTEN",
     "Protocol",
     "Refused",
     "elicitation_modes",
@@ -38,6 +42,9 @@ __all__ = [
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 
+LISTEN = "subscriptions/listen"
+ACKNOWLEDGED = b"notifications/subscriptions/acknowledged"
+
 # What a client may ask that only looks whether we are there.
 LEAVES_OPEN = frozenset({"initialize", "server/discover", "ping"})
 
@@ -46,9 +53,16 @@ _MODES = frozenset({"form", "url"})
 _NO_MODES: frozenset[str] = frozenset()
 
 IDENTITY = {"name": "emceepee", "version": __version__}
-_CAPABILITIES: dict[str, object] = {"tools": {}, "resources": {}}
+_CHANGING = ("tools", "prompts", "resources")  # what has lists that change
+_CAPABILITIES: dict[str, object] = {what: {"listChanged": True} for what in _CHANGING}
+_LIST_OF = dict(
+    zip(
+        ("tools/list", "prompts/list", "resources/list", "resources/templates/list"),
+        LISTS,
+        strict=True,
+    )
+)
 _SHOWN_CHARS = 200  # of what the client asked for; every name that we know is shorter
-_TOOLS_TTL_MS = 3_600_000  # the tools never change while the process lives
 
 INSTRUCTIONS = """\
 emceepee connects you to any number of MCP servers through these few tools.
@@ -114,8 +128,10 @@ class Refused(NamedTuple):
 class Protocol:
     """What this client has said of itself, and the answers that need nobody else."""
 
-    def __init__(self, servers: Sequence[Greeted] = ()) -> None:
-        self._servers = servers
+    def __init__(self, greeting: Greeting | None = None) -> None:
+        self.greeting = greeting or Greeting()
+        self.exposed = self.greeting.exposed  # the insides of the lists, beside ours
+        self.streams: dict[int | str, frozenset[str]] = {}  # of the modern era: what each is told
         self.version: str | None = None
         self.client_name = ""
         self.client_version = ""
@@ -136,9 +152,9 @@ class Protocol:
             return _json(self._initialize(params))
         if modern and (refused := self.check(meta)):
             return refused
-        if method in ("tools/call", "resources/read"):
+        if method in ("tools/call", "resources/read", "prompts/get"):
             return None
-        if modern and method == "subscriptions/listen":
+        if modern and method == LISTEN:
             wanted = isinstance(params.get("notifications"), dict)
             return None if wanted else Refused(INVALID_PARAMS, "notifications must be an object")
         if method.endswith("/list") and params.get("cursor"):
@@ -179,7 +195,7 @@ class Protocol:
         """How to use it, what is there, and the word by which this client knows what is ours."""
         word = _OWN_WORD % self.word
         room = _MAX_INSTRUCTIONS_BYTES - len((INSTRUCTIONS + word).encode())
-        return INSTRUCTIONS + _named(self._servers, room) + word
+        return INSTRUCTIONS + _named(self.greeting.servers, room) + word
 
     def _meet(self, info: object) -> None:
         name, version = mapping(info).get("name"), mapping(info).get("version")
@@ -187,16 +203,24 @@ class Protocol:
             self.client_name = name
             self.client_version = version if isinstance(version, str) else ""
 
+    def listen(self, request_id: int | str, params: Mapping[str, object]) -> bytes:
+        """Open a stream on which changes of lists are told; the params that acknowledge it."""
+        wanted = mapping(params.get("notifications"))
+        told = [what for what in _CHANGING if wanted.get(f"{what}ListChanged") is True]
+        self.streams[request_id] = frozenset(told)
+        granted = {f"{what}ListChanged": True for what in told}
+        return _json({"notifications": granted, "_meta": {SUBSCRIPTION_ID: request_id}})
+
+    def _list(self, name: str) -> bytes:
+        parts = [part for part in (_own_items(name), self.exposed.get(name)) if part]
+        return b'{"%b":[%b]}' % (name.encode(), b",".join(parts))
+
     def _legacy(self, method: str) -> bytes | Refused:
         match method:
             case "ping":
                 return b"{}"
-            case "tools/list":
-                return b'{"tools":%b}' % _tools()
-            case "resources/list":
-                return _json({"resources": _RESOURCES})
-            case "resources/templates/list":
-                return _json({"resourceTemplates": _TEMPLATES})
+            case method if method in _LIST_OF:
+                return self._list(_LIST_OF[method])
             case "server/discover":
                 return Refused(INVALID_PARAMS, f"_meta lacks {PROTOCOL_VERSION}")
             case _:
@@ -210,13 +234,9 @@ class Protocol:
                     "capabilities": _CAPABILITIES,
                     "instructions": self.instructions(),
                 }
-                return _cacheable(_json(body), ttl_ms=0)  # the next session has another word
-            case "tools/list":
-                return _cacheable(b'{"tools":%b}' % _tools())
-            case "resources/list":
-                return _cacheable(_json({"resources": _RESOURCES}))
-            case "resources/templates/list":
-                return _cacheable(_json({"resourceTemplates": _TEMPLATES}))
+                return _cacheable(_json(body))
+            case method if method in _LIST_OF:
+                return _cacheable(self._list(_LIST_OF[method]))
             case _:
                 return Refused(METHOD_NOT_FOUND, f"Method not found: {_shown(method)}")
 
@@ -263,15 +283,21 @@ def _shown(value: object) -> str:
     return text[:_SHOWN_CHARS]
 
 
-def _cacheable(body: bytes, *, ttl_ms: int = _TOOLS_TTL_MS) -> bytes:
-    """A modern result that may be kept; the lists never change."""
-    stamp = {"ttlMs": ttl_ms, "cacheScope": "private", "_meta": {SERVER_INFO: IDENTITY}}
+def _cacheable(body: bytes) -> bytes:
+    """A modern result that could be kept, and must not: lists change, and so does the word."""
+    stamp = {"ttlMs": 0, "cacheScope": "private", "_meta": {SERVER_INFO: IDENTITY}}
     return b'{"resultType":"complete",%b,%b' % (body[1:-1], _json(stamp)[1:])
 
 
-def _tools() -> bytes:
-    """The prebuilt list: made from the table by `make docs`, so that the hello does not pay."""
-    return Path(__file__).with_name("tools.json").read_bytes().strip()
+def _own_items(name: str) -> bytes:
+    """The inside of our part of a list.
+
+    The tools are prebuilt from the table by `make docs`, so that the hello does not pay for it.
+    """
+    if name == "tools":
+        return Path(__file__).with_name("tools.json").read_bytes().strip()[1:-1]
+    own = {"resources": _RESOURCES, "resourceTemplates": _TEMPLATES}.get(name, [])
+    return _json(own)[1:-1]
 
 
 def _json(value: object) -> bytes:

@@ -29,7 +29,7 @@ def render(
     context: list[bytes] = []
     if call.own_events:
         leases.append(session.events.take_these(call.own_events))
-    if not reply.whole and (session.events.undelivered or session.requests.open):
+    if not (reply.whole or reply.native) and (session.events.undelivered or session.requests.open):
         try:
             lease, context = _context(session)
         except BaseException:
@@ -41,11 +41,14 @@ def render(
         leases.append(call.lease)
     first = call.context_first
     body = _assemble(reply, context, identity, context_first=first)
+    limit = session.settings.fixed.client_line_bytes
+    if reply.structured is not None and len(body) > (call.budget or limit):
+        reply = reply.as_text()
+        body = _assemble(reply, context, identity, context_first=first)
     if len(body) > call.budget > 0 and not (reply.whole or reply.paged):
         room = max(call.budget - sum(map(len, context)), call.budget // 4)
         reply = fitted(session, reply, room)
         body = _assemble(reply, context, identity, context_first=first)
-    limit = session.settings.fixed.client_line_bytes
     if len(body) > limit and reply.content:
         reply = stored_whole(session, reply, limit)
         body = _assemble(reply, context, identity, context_first=first)
@@ -82,6 +85,8 @@ def _assemble(
     blocks = [reply.content] if reply.content else []
     blocks = [*context, *blocks] if context_first else [*blocks, *context]
     parts = [b'"content":[%b]' % b",".join(blocks)]
+    if reply.structured is not None:
+        parts.append(b'"structuredContent":%b' % bytes(reply.structured))
     if reply.is_error:
         parts.append(b'"isError":true')
     meta = reply.meta

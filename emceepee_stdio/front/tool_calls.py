@@ -38,6 +38,7 @@ from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import Call, ClientRequest, Consent, InputRequired, Work
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.tools.exposed_tools import exposed_tool
 from emceepee_stdio.tools.table import TABLE
 from emceepee_stdio.trace.open_request import Leg, OpenRequest, current_request, on_leg
 from emceepee_stdio.trace.request_records import MAX_PAYLOAD_BYTES
@@ -180,7 +181,7 @@ class ToolCalls:
         asked = _read_call(request.params or b"{}")
         meta = None if asked.meta is UNSET else _read_meta(asked.meta)
         modern, refused = (False, None) if meta is None else self.check(meta)
-        tool = TABLE.get(asked.name)
+        tool = TABLE.get(asked.name) or exposed_tool(self._runtime, asked.name)
         if refused is None and tool is None:
             refused = Refused(INVALID_PARAMS, f"Unknown tool: {asked.name[:_SHOWN_NAME_CHARS]}")
         if refused is not None or tool is None:

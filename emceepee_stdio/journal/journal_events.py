@@ -160,6 +160,11 @@ class JournalEvent(StrEnum):
         "A server printed more than is written down; `count` lines are missing before this.",
     )
     SERVER_NOT_ADDED = "server_not_added", Level.WARNING, "A configured server could not be added."
+    EXPOSED_LEFT_OUT = (
+        "exposed_left_out",
+        Level.WARNING,
+        "`count` exposed items of a server are not listed: malformed, too large, or too many.",
+    )
     CONFIG_WARNING = "config_warning", Level.WARNING, "Something in the configuration looks wrong."
     CONFIG_BROKEN = "config_broken", Level.WARNING, "An entry of the configuration is not used."
     CONFIG_INVALID = "config_invalid", Level.ERROR, "The configuration could not be read."

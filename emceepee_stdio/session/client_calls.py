@@ -128,7 +128,8 @@ class Call:
     by itself; `consent` asks a person, where the client offers it. `cancel_request` gives up the
     request that it waits for. `permit` are the arguments that a person agreed to, where a rule asks
     for it. `request` is what the client makes again where its calls can carry questions; `trace`
-    is what is recorded of it.
+    is what is recorded of it. A `native` one is of an exposed tool: its result is answered as its
+    server gave it.
     """
 
     ceiling: float
@@ -160,6 +161,7 @@ class Call:
     permit: Raw | None = None
     request: ClientRequest | None = None
     trace: OpenRequest = field(default_factory=lambda: OpenRequest(now=lambda: 0.0))
+    native: bool = False
 
     def __repr__(self) -> str:
         state = self.task or ("answered" if self.answered else "in flight")

@@ -1,4 +1,4 @@
-"""Keeps the greeting file true: the configured servers, and what each is for.
+"""Keeps the greeting file true: the configured servers, what each is for, and what is exposed.
 
 The next run reads it before anything else is loaded. Where it cannot be written, the next greeting
 names no servers; nothing else depends on it.
@@ -19,6 +19,7 @@ from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.greeting import (
     MAX_BYTES,
     Greeted,
+    Greeting,
     Stamp,
     config_file,
     greeting_file,
@@ -26,7 +27,9 @@ from emceepee_stdio.greeting import (
     written_greeting,
 )
 from emceepee_stdio.json_values import mapping
+from emceepee_stdio.session.exposed_lists import ExposedLists
 from emceepee_stdio.session.server_registry import Servers
+from emceepee_stdio.wire.codec import to_json
 
 __all__ = ["GreetingWriter"]
 
@@ -46,7 +49,8 @@ class GreetingWriter:
         self._servers = servers
         self._environ = environ
         self._mask = mask
-        self._kept: tuple[Stamp, tuple[Greeted, ...]] | None = None
+        self._kept: tuple[Stamp, tuple[Greeted, ...], ExposedLists] | None = None
+        self.exposed: Callable[[], ExposedLists] = ExposedLists
 
     def __repr__(self) -> str:
         return f"<GreetingWriter {self._source!r}>"
@@ -54,9 +58,11 @@ class GreetingWriter:
     async def keep(self, config: Config, stamp: Stamp) -> None:
         """Write the file where it would say something else. `stamp` is of the file read last."""
         greeted = tuple(map(self._greeted, config.servers))
-        if (stamp, greeted) != self._kept:
-            self._kept = (stamp, greeted)
-            write = partial(self._write, stamp, greeted)
+        exposed = self.exposed()
+        kept = self._kept
+        if kept is None or kept[:2] != (stamp, greeted) or kept[2] is not exposed:
+            self._kept = (stamp, greeted, exposed)
+            write = partial(self._write, stamp, greeted, exposed)
             await anyio.to_thread.run_sync(write, abandon_on_cancel=True)
 
     def _greeted(self, server: ServerConfig) -> Greeted:
@@ -71,17 +77,18 @@ class GreetingWriter:
             server.name, self._mask(title) if isinstance(title, str) else "", own_words=True
         )
 
-    def _write(self, stamp: Stamp, greeted: tuple[Greeted, ...]) -> None:
+    def _write(self, stamp: Stamp, greeted: tuple[Greeted, ...], exposed: ExposedLists) -> None:
         named = self._source.named
         asked = None if named is None else config_file(named, self._environ)
         if named is None or asked is None:
             return
         with suppress(OSError, ValueError, RuntimeError, ProxyError):
-            before = {one.name: one for one in read_greeting(named, self._environ)}
+            before = {one.name: one for one in read_greeting(named, self._environ).servers}
             # One that is not connected yet keeps what it was known by.
             servers = [one if one.line else before.get(one.name, one) for one in greeted]
             file = str(self._source.path().absolute())
-            held = written_greeting(asked=asked, file=file, stamp=stamp, servers=servers)
+            greeting = Greeting(servers, exposed.arrays, to_json(exposed.owners))
+            held = written_greeting(asked=asked, file=file, stamp=stamp, greeting=greeting)
             path = Path(greeting_file(self._environ))
             if len(held) <= MAX_BYTES and held != _present(path):
                 make_private(path.parent)

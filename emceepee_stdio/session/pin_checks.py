@@ -155,6 +155,16 @@ class PinChecks:
         known = key in (look.now.tools or {})
         return known and key not in look.changes.changed and key not in look.changes.added
 
+    async def unseen(self, listed: ListedTools) -> frozenset[str]:
+        """The tools of a list that a person has to see before anybody else does."""
+        if not self.enforced:
+            return frozenset()
+        look = await self._compared(listed)
+        known, changes = look.now.tools or {}, look.changes
+        unseen = {*changes.changed, *changes.added}
+        keys = {str(tool.get("name")): pin_key(tool) for tool in listed.tools}
+        return frozenset(n for n, key in keys.items() if key in unseen or key not in known)
+
     async def instructions(self, listed: ListedTools) -> str | None:
         """What a server says of itself, as a model may read it."""
         if listed.instructions is None or not self.enforced:

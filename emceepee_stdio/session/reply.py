@@ -3,7 +3,7 @@
 A backend's blocks keep their bytes. Our own are text blocks: a sentence, or one JSON object.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 from msgspec import Raw
@@ -61,7 +61,8 @@ class Reply:
     """`content` is the inside of a JSON array. A reply that is `whole` wants no context added.
 
     Its text is stored under `key`, if it has one, where it is too large to be shown. One that is
-    `paged` was cut before, and says where it goes on: cutting it again would lose its middle.
+    `paged` was cut before, and says where it goes on: cutting it again would lose its middle. A
+    `native` one is the result of an exposed tool: with its `structured` content, without context.
     """
 
     content: bytes = b""
@@ -70,6 +71,8 @@ class Reply:
     whole: bool = False
     paged: bool = False
     key: str | None = None
+    native: bool = False
+    structured: Raw | None = None
 
     @property
     def size(self) -> int:
@@ -103,8 +106,11 @@ class Reply:
             raise CallFailed(f"{server} gave a resource without readable contents.") from None
 
     @classmethod
-    def result(cls, result: Raw, *, server: str) -> "Reply":
-        """A backend's result: its blocks untouched, structured content as text where it is news."""
+    def result(cls, result: Raw, *, server: str, native: bool = False) -> "Reply":
+        """A backend's result: its blocks untouched, structured content as text where it is news.
+
+        A `native` one keeps structured content as that.
+        """
         try:
             parts = _read_result(result)
             content = _inside(parts.content, server=server)
@@ -113,22 +119,33 @@ class Reply:
         except msgspec.MsgspecError:
             shown = bytes(memoryview(result)[:_EXCERPT_BYTES]).decode(errors="replace")
             raise CallFailed(f"{server} gave a result that is no tool result: {shown}") from None
-        if parts.structured_content is not msgspec.UNSET:
-            content = _with_structured(content, parts.structured_content)
+        structured = parts.structured_content
+        kept = _object(structured) if native else None
+        if structured is not msgspec.UNSET:
+            content = content if kept else _with_structured(content, structured)
         elif parts.content is msgspec.UNSET:
             content = _without_content(result, parts, server=server)
         return cls(
             content=attributed(content),
             is_error=parts.is_error is True,
             meta=_object(parts.meta),
+            native=native,
+            structured=kept,
         )
 
+    def as_text(self) -> "Reply":
+        """The same with its structured content among the blocks."""
+        if self.structured is None:
+            return self
+        content = attributed(_with_structured(self.content, self.structured))
+        return replace(self, content=content, structured=None)
 
-def _object(meta: Raw | msgspec.UnsetType) -> Raw | None:
-    """Clients refuse a result whose `_meta` is null."""
-    if meta is msgspec.UNSET or bytes(memoryview(meta)[:1]) != b"{":
+
+def _object(value: Raw | msgspec.UnsetType) -> Raw | None:
+    """Clients refuse a result whose `_meta` or `structuredContent` is null."""
+    if value is msgspec.UNSET or bytes(memoryview(value)[:1]) != b"{":
         return None
-    return meta
+    return value
 
 
 def _held(contents: Raw) -> bytes:

@@ -1,11 +1,12 @@
 """The session at work: its state, its servers, and the tasks in which they run."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
+from emceepee_stdio.backends.backend_events import BackendEvent
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Config
 from emceepee_stdio.config.source import Source
@@ -15,8 +16,15 @@ from emceepee_stdio.session.admission import AdmissionControl
 from emceepee_stdio.session.backend_handler import BackendHandler
 from emceepee_stdio.session.configured import Configured, Stamp
 from emceepee_stdio.session.greeting_writer import GreetingWriter
+from emceepee_stdio.session.native_surface import NativeSurface
 from emceepee_stdio.session.pin_checks import PinChecks
-from emceepee_stdio.session.server_registry import Environment, Origin, RegisteredServer, Servers
+from emceepee_stdio.session.server_registry import (
+    Environment,
+    ListedTools,
+    Origin,
+    RegisteredServer,
+    Servers,
+)
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.session.sign_ins import SignIns
 from emceepee_stdio.session.status_writer import StatusWriter
@@ -71,12 +79,12 @@ class Runtime:
             is_connected=self._is_connected,
             group=self.group,
         )
-        handler = BackendHandler(
+        self._handler = BackendHandler(
             self.session, target_of=self._target_of, on_sign_in_wanted=self.sign_ins.want
         )
         self.servers = Servers(
             config.settings,
-            emit=handler.take,
+            emit=self._take,
             clock=clock,
             ids=ids,
             environment=environment,
@@ -84,11 +92,12 @@ class Runtime:
             bearers=self.sign_ins.context,
             on_unguarded=lambda why: journal.record(JournalEvent.WATCHDOG_UNAVAILABLE, reason=why),
         )
+        writer = None if source is None else self._greeting(source)
         self.configured = Configured(
             config,
             source,
             stamp=stamp,
-            greeting=None if source is None else self._greeting(source),
+            greeting=writer,
             servers=self.servers,
             session=self.session,
             journal=journal,
@@ -111,8 +120,18 @@ class Runtime:
         environment.roots.on_change = self._tell_roots
         self.permissions = ToolPermissions(self.trust, self.servers, clock=clock, journal=journal)
         self.permissions.apply(config)
-        self.configured.on_config = self.permissions.apply
-        self.servers.on_tools = self.pins.seen
+        self.surface = NativeSurface(
+            config,
+            servers=self.servers,
+            pins=self.pins,
+            journal=journal,
+            group=self.group,
+            is_known=lambda: self.configured.is_known,
+        )
+        if writer is not None:
+            writer.exposed = lambda: self.surface.lists
+        self.configured.on_config = self._apply
+        self.servers.on_tools = self._tools_listed
         self.servers.on_change = self._server_changed
         self.status = None if source is None else self._status(source)
         self.tasks: TaskGroup | None = None
@@ -160,6 +179,7 @@ class Runtime:
             if now == stamp:
                 continue
             stamp = now
+            self.surface.look_again()
             members = list(self.servers.members.values())
             for member in await anyio.to_thread.run_sync(self.admission.taken_back, members):
                 name = member.config.name
@@ -177,8 +197,21 @@ class Runtime:
             fold = (server, "tools_changed")
             self.session.tell(EventType.TOOLS_CHANGED, server=server, data=shown, fold=fold)
 
+    def _apply(self, config: Config) -> None:
+        self.permissions.apply(config)
+        self.surface.apply(config)
+
+    def _take(self, server: str, event: BackendEvent) -> None:
+        self._handler.take(server, event)
+        self.surface.take(server, event)
+
+    def _tools_listed(self, listed: ListedTools, start: Callable[..., object]) -> None:
+        self.pins.seen(listed, start)
+        self.surface.tools_listed(listed.config.name)
+
     def _server_changed(self, kind: JournalEvent, member: RegisteredServer, by: Origin) -> None:
         self.permissions.bind(member)
+        self.surface.touch()
         target = self.session.secrets.mask(member.backend.snapshot().target)
         self.journal.record(kind, server=member.config.name, by=by.value, target=target)
 
@@ -205,6 +238,7 @@ class Runtime:
             tasks.start_soon(self.session.ticker.run)
             if self.status is not None:
                 tasks.start_soon(self.status.run)
+            tasks.start_soon(self.surface.run)
             task_status.started()
             try:
                 await self._stop.wait()
@@ -233,7 +267,9 @@ class Runtime:
             self.configured.skip(
                 f"This is an emceepee inside {depth} others: nothing configured is connected."
             )
+            self.surface.touch()
             return
         await self.configured.start(self.group())
+        self.surface.touch()
         await self._report_leftovers()
         await self.configured.watch(self.group(), every=self.settings.fixed.config_poll_s)

@@ -183,7 +183,7 @@ def _send(
         if isinstance(outcome, NotTaken) and not again:
             call.proceed(partial(_send_again, runtime, backend, p, call, args))
         else:
-            call.proceed(partial(_answered, runtime, backend, p.tool, outcome))
+            call.proceed(partial(_answered, runtime, backend, call, outcome))
 
     call.cancel_request = backend.send(request, on_done)
 
@@ -210,9 +210,11 @@ async def _check_pins(runtime: Runtime, backend: Backend, p: ExecuteTool) -> Non
         await runtime.pins.check(backend.name, listed, p.tool)
 
 
-def _answered(runtime: Runtime, backend: Backend, tool: str, outcome: Raw | ProxyError) -> Result:
+def _answered(runtime: Runtime, backend: Backend, call: Call, outcome: Raw | ProxyError) -> Result:
     if isinstance(outcome, Raw):
-        return Reply.result(outcome, server=backend.name)
+        native = call.native and call.task is None
+        return Reply.result(outcome, server=backend.name, native=native)
+    tool = call.tool
     if isinstance(outcome, RemoteError):
         if runtime.pins.enforced:  # the names of its other tools may be what nobody has seen
             raise outcome

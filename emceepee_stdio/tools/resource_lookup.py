@@ -1,7 +1,8 @@
 """Which server has a resource that is asked for by its URI alone.
 
-A host reads a link that stood in an answer by its URI; whose it is, it does not know. Only servers
-of the configuration are asked: those that a model added are reached by read_resource.
+A host reads a link that stood in an answer by its URI; whose it is, it does not know. Exposed
+servers come first, as they are listed, also before they are up; then the others of the
+configuration, which are asked. Those that a model added are reached by read_resource.
 """
 
 import re
@@ -25,7 +26,7 @@ _EXPRESSION = re.compile(r"\{[^{}]*\}")
 
 async def read_by_uri(runtime: Runtime, uri: str, *, within: float) -> Raw:
     """What the one server that has it says; the error names the choice, or where to look."""
-    having = await _having(runtime, uri)
+    having = _exposing(runtime, uri) or await _having(runtime, uri)
     if len(having) == 1:
         return await having[0].read_resource(uri, within=within)
     shown = uri[:_SHOWN_URI_CHARS]
@@ -39,6 +40,18 @@ async def read_by_uri(runtime: Runtime, uri: str, *, within: float) -> Raw:
         f"No configured server lists a resource {shown!r}.",
         hint="Call list_resources to find it, then read_resource with its server.",
     )
+
+
+def _exposing(runtime: Runtime, uri: str) -> list[Backend]:
+    """The exposed servers of which the client was listed it, or a tool that it is the page of."""
+    lists = runtime.surface.lists
+    items = (
+        [item for item in lists.resources if item.own == uri]
+        or [item for item in lists.tools.values() if item.page == uri]
+        or [item for item in lists.templates if fits_template(item.own, uri)]
+    )
+    names = dict.fromkeys(item.server for item in items if runtime.surface.shows(item.server))
+    return [runtime.servers.get(name) for name in names]
 
 
 async def _having(runtime: Runtime, uri: str) -> list[Backend]:

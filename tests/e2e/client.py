@@ -53,7 +53,6 @@ class Answer:
         self.events: list[Message] = []
         self.remaining = 0
         self.pending: Message = {}
-        assert "structuredContent" not in result
         while self.blocks and (context := _context(self.blocks[-1])):
             self.blocks.pop()
             self.events = context.get("events_since_last_response", self.events)
@@ -173,6 +172,7 @@ class Client:
         self.complaints: list[Message] = []
         self.events: list[Message] = []
         self.told_twice_is_fine = False
+        self.exposes = False  # whether tools of servers are called by themselves
         self.stderr = b""
         self._official = Judge()
         self._pending: dict[int | str, Pending] = {}
@@ -389,7 +389,8 @@ class Client:
             assert isinstance(message["error"]["message"], str)
         else:
             self._judge(pending, message["result"])
-            if pending.method == "tools/call":
+            if pending.method == "tools/call" and "content" in message["result"]:
+                assert self.exposes or "structuredContent" not in message["result"]
                 told = Answer(message["result"]).told
                 check_event_data(told)
                 self.events += told

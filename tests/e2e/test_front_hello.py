@@ -20,6 +20,7 @@ from tests.e2e.client import (
 from tests.peers import rude
 
 VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
+CAPABILITIES = {what: {"listChanged": True} for what in ("tools", "prompts", "resources")}
 TOOLS = {"add_server", "list_servers", "execute_tool", "await_activity", "respond_to_elicitation"}
 
 
@@ -68,7 +69,7 @@ async def test_every_version_of_the_handshake_is_spoken_and_unknown_ones_get_the
         client.version = asked if asked in VERSIONS else LEGACY
         result = await client.greet(asked)
         assert result["protocolVersion"] == (asked if asked in VERSIONS else LEGACY)
-        assert result["capabilities"] == {"tools": {}, "resources": {}}
+        assert result["capabilities"] == CAPABILITIES
         assert len(result["instructions"].encode()) < 2000
         assert await names(client) >= TOOLS
         await client.connected()
@@ -170,7 +171,7 @@ async def test_what_the_protocol_forbids_is_refused_by_its_code(
         async def code(method: str, params: dict[str, object] | None = None) -> int:
             return (await client.refused(method, params))["code"]
 
-        assert await code("prompts/list") == -32601
+        assert await code("prompts/get", {"name": "no_such_prompt"}) == -32602
         assert await code("completion/complete") == -32601
         assert await code("resources/subscribe", {"uri": "emceepee://status"}) == -32601
         assert await code("logging/setLevel", {"level": "info"}) == -32601
@@ -301,7 +302,7 @@ async def test_a_stream_of_changes_is_acknowledged_and_left_open(tmp_path: Path)
             await client.received(lambda n=count: len(client.notifications) > n)
             note = client.notifications[-1]
             assert note["method"] == "notifications/subscriptions/acknowledged"
-            assert note["params"]["notifications"] == {}
+            assert note["params"]["notifications"] == {"toolsListChanged": True}
             assert note["params"]["_meta"] == {f"{P}subscriptionId": request_id}
             await client.call("list_servers")
             assert stream.message is None

@@ -72,7 +72,7 @@ async def world(
 ) -> AsyncIterator[World]:
     log = tmp_path / "received.jsonl"
     async with target(channel, log) as reached:
-        entry = {**reached, "tools": rules}
+        entry = {**reached, "tools": rules, "expose": ["echo"]}
         setting = Setting(
             home=tmp_path / "home", servers={"s": entry, **more}, fixed=FIXED, more={}
         )
@@ -147,6 +147,22 @@ async def from_the_shell(it: World) -> Answer:
     return Answer({"content": [{"type": "text", "text": text}], "isError": ran.code != 0})
 
 
+async def exposed(it: World) -> Answer:
+    return await once_exposed(it, "s__echo")
+
+
+async def by_its_own_name(it: World) -> Answer:
+    return await once_exposed(it, "echo")
+
+
+async def once_exposed(it: World, name: str) -> Answer:
+    """It is known a moment after its server has listed it."""
+    asked = {"name": name, "arguments": {"message": "hi"}}
+    while "error" in (said := await (await it.client.begin("tools/call", asked)).response()):
+        await it.client.call("await_activity", timeout_ms=20)
+    return Answer(said["result"])
+
+
 ROADS: list[Callable[[World], Awaitable[Answer]]] = [
     named,
     as_what_only_reads,
@@ -157,12 +173,14 @@ ROADS: list[Callable[[World], Awaitable[Answer]]] = [
     under_another_name,
     in_another_spelling,
     from_the_shell,
+    exposed,
+    by_its_own_name,
     removed_and_added,
 ]
 
 
 def proposed(entry: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in entry.items() if key != "tools"}
+    return {key: value for key, value in entry.items() if key not in ("tools", "expose")}
 
 
 @both_channels

@@ -85,7 +85,7 @@ def test_rules_are_read_in_their_order_and_a_variable_may_hold_one() -> None:
         ({"[a": "off"}, "a [ without its ]"),
         ({"[]": "off"}, "a [ without its ]"),
         ({"a": "${NONE}"}, "needs the environment variable NONE"),
-        ({f"t{n}": "off" for n in range(1_001)}, "has 1001 rules; 1000 are possible"),
+        ({f"t{n}": "off" for n in range(1_001)}, "has 1001 patterns; 1000 are possible"),
         ([1], "mcpServers.a.tools[0]: expected a string"),
     ],
 )

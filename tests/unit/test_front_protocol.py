@@ -5,6 +5,7 @@ import pytest
 from mcp_types import methods
 
 from emceepee_stdio.front.protocol import Protocol, Refused, fills_forms
+from emceepee_stdio.greeting import Greeting
 from emceepee_stdio.tools.table import TOOLS
 from emceepee_stdio.versions import (
     CLIENT_CAPABILITIES,
@@ -19,7 +20,8 @@ ENVELOPE = {
     CLIENT_CAPABILITIES: {},
     CLIENT_INFO: {"name": "c", "version": "1"},
 }
-STATIC = ["tools/list", "resources/list", "resources/templates/list"]
+STATIC = ["tools/list", "prompts/list", "resources/list", "resources/templates/list"]
+CAPABILITIES = {what: {"listChanged": True} for what in ("tools", "prompts", "resources")}
 
 
 def asked(method: str, **params: Any) -> Any:
@@ -62,7 +64,7 @@ def test_discover_is_valid_and_tells_only_the_modern_version() -> None:
     result = asked("server/discover", _meta=ENVELOPE)
     methods.validate_server_result("server/discover", MODERN_VERSION, result)
     assert result["supportedVersions"] == [MODERN_VERSION]
-    assert result["capabilities"] == {"tools": {}, "resources": {}}
+    assert result["capabilities"] == CAPABILITIES
 
 
 def test_each_session_has_a_word_of_its_own_that_the_instructions_tell_in_both_eras() -> None:
@@ -91,7 +93,7 @@ def test_the_prebuilt_tools_are_those_of_the_table_and_every_schema_is_closed() 
             assert schema.get("description"), (tool["name"], name)
 
 
-@pytest.mark.parametrize("method", ["tools/call", "resources/read"])
+@pytest.mark.parametrize("method", ["tools/call", "resources/read", "prompts/get"])
 @pytest.mark.parametrize("modern", [False, True])
 def test_what_needs_the_session_is_left_to_it(method: str, *, modern: bool) -> None:
     assert Protocol().answer(method, {"_meta": ENVELOPE} if modern else {}) is None
@@ -105,6 +107,27 @@ def test_a_stream_of_changes_exists_in_the_modern_era_only() -> None:
     assert refused.code == -32601
 
 
+def test_a_stream_tells_of_the_lists_that_were_asked_for_and_of_nothing_else() -> None:
+    protocol = Protocol()
+    wanted = {"toolsListChanged": True, "promptsListChanged": 1, "resourceSubscriptions": ["x:y"]}
+    note = json.loads(protocol.listen("l", {"notifications": wanted}))
+    assert note["notifications"] == {"toolsListChanged": True}
+    assert protocol.streams == {"l": {"tools"}}
+
+
+@pytest.mark.parametrize("modern", [False, True])
+def test_what_is_exposed_stands_in_the_lists_behind_ours(*, modern: bool) -> None:
+    exposed = {"tools": b'{"name":"s__x"}', "prompts": b'{"name":"s__p"},{"name":"s__q"}'}
+    protocol = Protocol(Greeting(exposed=exposed))
+    for method, key, count in (("tools/list", "tools", 1), ("prompts/list", "prompts", 2)):
+        answer = protocol.answer(method, {"_meta": ENVELOPE} if modern else {})
+        assert isinstance(answer, bytes)
+        result = json.loads(answer)
+        assert [item["name"][:3] for item in result[key][-count:]] == ["s__"] * count
+        assert result.get("ttlMs", 0) == 0
+    assert asked("prompts/list")["prompts"] == []
+
+
 @pytest.mark.parametrize("wanted", [{}, {"notifications": None}, {"notifications": ["tools"]}])
 def test_a_stream_of_nothing_is_refused(wanted: dict[str, Any]) -> None:
     refused = Protocol().answer("subscriptions/listen", {**wanted, "_meta": ENVELOPE})
@@ -116,8 +139,8 @@ def test_a_stream_of_nothing_is_refused(wanted: dict[str, Any]) -> None:
     ("method", "meta", "code"),
     [
         ("ping", ENVELOPE, -32601),
-        ("prompts/list", ENVELOPE, -32601),
-        ("prompts/list", {}, -32601),
+        ("completion/complete", ENVELOPE, -32601),
+        ("completion/complete", {}, -32601),
         ("server/discover", {}, -32602),
         ("tools/list", {**ENVELOPE, PROTOCOL_VERSION: "2027-01-01"}, -32022),
         ("tools/call", {**ENVELOPE, PROTOCOL_VERSION: 7}, -32022),

@@ -1,0 +1,194 @@
+"""Requests of the client that a server answers beside calls: resources/read and prompts/get.
+
+What comes back is passed on as the server gave it. Our own resources are read the same way.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+from anyio.abc import TaskGroup
+from msgspec import Raw
+
+from emceepee_stdio.errors import CallFailed, PromptNotFound, ProxyError, ResultTooLarge
+from emceepee_stdio.front.protocol import IDENTITY, Refused
+from emceepee_stdio.front.tool_calls import Meta, ToolCalls
+from emceepee_stdio.session.large_results import RESULTS
+from emceepee_stdio.session.own_resources import OWN_SCHEME, read_own
+from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.tools.resource_lookup import read_by_uri
+from emceepee_stdio.trace.open_request import Leg, OpenRequest, current_request, on_leg
+from emceepee_stdio.versions import SERVER_INFO
+from emceepee_stdio.wire.codec import INVALID_PARAMS, RESOURCE_NOT_FOUND, Request, to_json
+
+__all__ = ["ForwardedRequests"]
+
+_ENVELOPE_BYTES = 1_000  # what is around a result
+_SHOWN_NAME_CHARS = 200  # names that we list are shorter
+_OF_AN_ERA = frozenset(("resultType", "ttlMs", "cacheScope"))  # said for this client by ourselves
+
+
+class _Read(msgspec.Struct):
+    uri: str
+    meta: Meta | None = msgspec.field(name="_meta", default=None)
+
+
+class _GetPrompt(msgspec.Struct):
+    name: str
+    arguments: dict[str, str] = msgspec.field(default_factory=dict)
+    meta: Meta | None = msgspec.field(name="_meta", default=None)
+
+
+class _Contents(msgspec.Struct):
+    contents: list[Raw]
+
+
+class _Messages(msgspec.Struct):
+    messages: list[Raw]
+
+
+_Fields = dict[str, object]
+_read_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+class ForwardedRequests:
+    """Those of one client. `answer` and `refuse` end a request."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        calls: ToolCalls,
+        *,
+        answer: Callable[[OpenRequest, bytes], None],
+        refuse: Callable[[OpenRequest, Refused], None],
+        tasks: TaskGroup,
+    ) -> None:
+        self._runtime = runtime
+        self._calls = calls
+        self._answer = answer
+        self._refuse = refuse
+        self._tasks = tasks
+
+    def __repr__(self) -> str:
+        return f"<ForwardedRequests of {self._calls!r}>"
+
+    def read(self, request: Request, trace: OpenRequest) -> None:
+        """One of our own resources, or one of a configured server."""
+        asked = msgspec.json.decode(request.params or b"{}", type=_Read)
+        modern, refused = self._calls.check(asked.meta)
+        if refused:
+            self._refuse(trace, refused)
+        elif self._runtime.configured.is_known and asked.uri.startswith(OWN_SCHEME):
+            self._answer_read(trace, asked.uri, self._own(asked.uri), modern=modern)
+        else:
+            self._tasks.start_soon(self._read, trace, asked.uri, modern)
+
+    def get_prompt(self, request: Request, trace: OpenRequest) -> None:
+        """A prompt of an exposed server, by the name under which it is listed."""
+        asked = msgspec.json.decode(request.params or b"{}", type=_GetPrompt)
+        modern, refused = self._calls.check(asked.meta)
+        if refused:
+            self._refuse(trace, refused)
+        else:
+            self._tasks.start_soon(self._get_prompt, trace, asked, modern)
+
+    # Waiting for what a server says, unless the client takes the request back meanwhile
+
+    async def _read(self, trace: OpenRequest, uri: str, modern: bool) -> None:  # noqa: FBT001 - given by position
+        await self._known(trace)
+        found = self._own(uri) if uri.startswith(OWN_SCHEME) else await self._foreign(uri)
+        if trace.outcome is None:
+            self._answer_read(trace, uri, found, modern=modern)
+
+    async def _get_prompt(self, trace: OpenRequest, asked: _GetPrompt, modern: bool) -> None:  # noqa: FBT001 - given by position
+        await self._known(trace)
+        try:
+            found = await self._messages(asked)
+        except ProxyError as error:
+            found = error.masked(self._runtime.session.secrets.mask)
+        except Exception as error:  # noqa: BLE001 - a bug in one request must not end the others
+            found = self._calls.unexpected(error)
+        if trace.outcome is not None:
+            return
+        if isinstance(found, ProxyError):
+            trace.error_code = found.code
+            self._refuse(trace, Refused(INVALID_PARAMS, str(found)))
+        else:
+            self._answer(trace, _body(found, {}, modern=modern))
+
+    async def _known(self, trace: OpenRequest) -> None:
+        current_request.set(trace)
+        with on_leg(Leg.QUEUED):
+            await self._runtime.configured.known()
+
+    def _own(self, uri: str) -> _Fields | ProxyError:
+        try:
+            text = read_own(self._runtime, uri)
+        except ProxyError as error:
+            return error
+        kind = "text/plain" if uri.startswith(RESULTS) else "application/json"
+        return {"contents": [{"uri": uri, "mimeType": kind, "text": text}]}
+
+    async def _foreign(self, uri: str) -> _Fields | ProxyError:
+        """As their server gave them; what fits into no line is not sent."""
+        try:
+            result = await read_by_uri(self._runtime, uri, within=self._within())
+            msgspec.json.decode(result, type=_Contents)
+        except ProxyError as error:
+            return error.masked(self._runtime.session.secrets.mask)
+        except Exception as error:  # noqa: BLE001 - a bug in one request must not end the others
+            return self._calls.unexpected(error)
+        hint = "Call read_resource with its server: what is too large is stored and paged."
+        return self._too_large("resource", result, hint) or _fields(result)
+
+    async def _messages(self, asked: _GetPrompt) -> _Fields:
+        item = self._runtime.surface.lists.prompts.get(asked.name)
+        if item is None or not self._runtime.surface.shows(item.server):
+            raise PromptNotFound(f"There is no prompt {asked.name[:_SHOWN_NAME_CHARS]!r}.")
+        backend = self._runtime.servers.get(item.server)
+        result = await backend.get_prompt(item.own, asked.arguments, within=self._within())
+        try:
+            msgspec.json.decode(result, type=_Messages)
+        except (msgspec.MsgspecError, RecursionError):
+            raise CallFailed(f"{item.server} gave a prompt without readable messages.") from None
+        hint = "Call get_prompt with its server: what is too large is stored and paged."
+        if error := self._too_large("prompt", result, hint):
+            raise error
+        return _fields(result)
+
+    def _within(self) -> float:
+        return self._runtime.settings.timeouts.request_ms / 1000
+
+    def _too_large(self, what: str, result: Raw, hint: str) -> ProxyError | None:
+        limit = self._runtime.settings.fixed.client_line_bytes
+        if (size := len(memoryview(result))) <= limit - _ENVELOPE_BYTES:
+            return None
+        fact = f"The {what} has {size} bytes; a client is sent at most {limit} at a time."
+        return ResultTooLarge(fact, hint=hint)
+
+    def _answer_read(
+        self, trace: OpenRequest, uri: str, found: _Fields | ProxyError, *, modern: bool
+    ) -> None:
+        if isinstance(found, ProxyError):
+            code = INVALID_PARAMS if modern else RESOURCE_NOT_FOUND
+            trace.error_code = found.code
+            self._refuse(trace, Refused(code, str(found), {"uri": uri}))
+            return
+        kept: _Fields = {"ttlMs": 0, "cacheScope": "private"} if modern else {}
+        self._answer(trace, _body(found, kept, modern=modern))
+
+
+def _fields(result: Raw) -> _Fields:
+    return {key: value for key, value in _read_fields(result).items() if key not in _OF_AN_ERA}
+
+
+def _body(found: _Fields, more: _Fields, *, modern: bool) -> bytes:
+    """The result, with what a modern one says of itself: who answers is we."""
+    meta = found.get("_meta")
+    said = _read_fields(meta) if isinstance(meta, Raw) and bytes(meta)[:1] == b"{" else {}
+    body = {key: value for key, value in found.items() if key != "_meta"}
+    if modern:
+        body |= {"resultType": "complete", **more}
+        body["_meta"] = {**said, SERVER_INFO: IDENTITY}
+    elif said:
+        body["_meta"] = said
+    return to_json(body)

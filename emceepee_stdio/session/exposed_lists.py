@@ -1,0 +1,251 @@
+"""What a client is listed of exposed servers, as the bytes of its lists. Pure.
+
+A definition is as its server gave it but for its name, and for what a call through us cannot keep:
+`outputSchema`, because a task in the place of a result would not satisfy it, and `execution`, which
+offers tasks of the protocol. A client refuses a whole list of which one item is malformed, so a
+malformed one is left out, and so is what is too large: a server costs only itself.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from emceepee_stdio.backends.lists import KINDS, Item, Kind
+from emceepee_stdio.json_values import mapping
+from emceepee_stdio.session.exposed_names import ItemKey, exposed_names
+from emceepee_stdio.wire.codec import to_json
+
+__all__ = ["ExposedItem", "ExposedLists", "ExposedServer", "identity_of", "list_exposed"]
+
+_ITEM_BYTES = 64 << 10  # of one definition; schemas that a model can use are far smaller
+_SERVER_BYTES = 512 << 10  # of one server: hundreds of tools with long descriptions
+_TOTAL_BYTES = 4 << 20  # of all: half of the longest line that a client is sent
+_URI_CHARS = 2_000  # as much as clients take for an address
+_URI = re.compile(r"(?!emceepee:)[a-z][a-z0-9+.-]*:\S+", re.IGNORECASE)
+_LEFT_OUT = frozenset(("outputSchema", "execution"))
+
+
+class _Object(msgspec.Struct):
+    """Any object."""
+
+
+class _Icon(msgspec.Struct, rename="camel"):
+    src: str
+    mime_type: str | UnsetType = UNSET
+    sizes: list[str] | UnsetType = UNSET
+
+
+class _Listed(msgspec.Struct, kw_only=True, rename="camel"):
+    name: str
+    title: str | UnsetType = UNSET
+    description: str | UnsetType = UNSET
+    icons: list[_Icon] | UnsetType = UNSET
+    meta: _Object | UnsetType = msgspec.field(name="_meta", default=UNSET)
+
+
+class _Schema(msgspec.Struct):
+    type: Literal["object"]
+    properties: dict[str, _Object] | UnsetType = UNSET
+    required: list[str] | UnsetType = UNSET
+
+
+class _Hints(msgspec.Struct, rename="camel"):
+    title: str | UnsetType = UNSET
+    read_only_hint: bool | UnsetType = UNSET
+    destructive_hint: bool | UnsetType = UNSET
+    idempotent_hint: bool | UnsetType = UNSET
+    open_world_hint: bool | UnsetType = UNSET
+
+
+class _Tool(_Listed, kw_only=True):
+    input_schema: _Schema
+    annotations: _Hints | UnsetType = UNSET
+
+
+class _Argument(msgspec.Struct):
+    name: str
+    description: str | UnsetType = UNSET
+    required: bool | UnsetType = UNSET
+
+
+class _Prompt(_Listed, kw_only=True):
+    arguments: list[_Argument] | UnsetType = UNSET
+
+
+class _Annotations(msgspec.Struct, rename="camel"):
+    audience: list[str] | UnsetType = UNSET
+    priority: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
+    last_modified: str | UnsetType = UNSET
+
+
+class _Content(_Listed, kw_only=True):
+    mime_type: str | UnsetType = UNSET
+    annotations: _Annotations | UnsetType = UNSET
+
+
+class _Resource(_Content, kw_only=True):
+    uri: str
+    size: float | UnsetType = UNSET
+
+
+class _Template(_Content, kw_only=True):
+    uri_template: str
+
+
+_FORMS: Mapping[Kind, type[_Listed]] = {
+    Kind.TOOLS: _Tool,
+    Kind.PROMPTS: _Prompt,
+    Kind.RESOURCES: _Resource,
+    Kind.TEMPLATES: _Template,
+}
+_IDENTITY = {Kind.RESOURCES: "uri", Kind.TEMPLATES: "uriTemplate"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExposedServer:
+    """A server and what of its lists a person exposes; `hidden` are tools that are not shown."""
+
+    name: str
+    items: Mapping[Kind, Sequence[Item]]
+    hidden: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExposedItem:
+    """Whose it is, and what it is called there; `page` is the resource that shows its results."""
+
+    server: str
+    own: str
+    shown: str
+    page: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExposedLists:
+    """By the key of each list: the inside of its array, and the server and own name of each item.
+
+    `tools` and `prompts` are known by the names under which they are listed, also those that are
+    hidden: a call of one is told why it does not run. `own_tools` are known by their own names.
+    Of `resources` and `templates` there may be several with one URI, though it is listed once.
+    """
+
+    arrays: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    owners: Mapping[str, Sequence[ItemKey]] = field(default_factory=dict[str, Sequence[ItemKey]])
+    tools: Mapping[str, ExposedItem] = field(default_factory=dict[str, ExposedItem])
+    own_tools: Mapping[str, ExposedItem] = field(default_factory=dict[str, ExposedItem])
+    prompts: Mapping[str, ExposedItem] = field(default_factory=dict[str, ExposedItem])
+    resources: Sequence[ExposedItem] = ()
+    templates: Sequence[ExposedItem] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+def identity_of(kind: Kind, item: Item) -> str | None:
+    """What an item is called at its server."""
+    own = item.get(_IDENTITY.get(kind, "name"))
+    return own if isinstance(own, str) and own else None
+
+
+def list_exposed(servers: Sequence[ExposedServer]) -> ExposedLists:
+    """The lists of these servers, in their order; within one, by name, whatever its own order."""
+    builder = _Builder(min(_SERVER_BYTES, _TOTAL_BYTES // max(len(servers), 1)))
+    for kind in Kind:
+        builder.add(kind, servers)
+    tools = builder.found[Kind.TOOLS]
+    own: dict[str, list[ExposedItem]] = {}
+    for item in tools:
+        own.setdefault(item.own, []).append(item)
+    return ExposedLists(
+        arrays={KINDS[kind].key: b",".join(builder.definitions[kind]) for kind in Kind},
+        owners={KINDS[kind].key: builder.owners[kind] for kind in Kind},
+        tools={item.shown: item for item in tools},
+        own_tools={name: items[0] for name, items in own.items() if len(items) == 1},
+        prompts={item.shown: item for item in builder.found[Kind.PROMPTS]},
+        resources=builder.found[Kind.RESOURCES],
+        templates=builder.found[Kind.TEMPLATES],
+        left_out=builder.left_out,
+    )
+
+
+class _Builder:
+    """Collects the lists, each server within its room."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self._used: dict[str, int] = {}
+        self.definitions: dict[Kind, list[bytes]] = {kind: [] for kind in Kind}
+        self.owners: dict[Kind, list[ItemKey]] = {kind: [] for kind in Kind}
+        self.found: dict[Kind, list[ExposedItem]] = {kind: [] for kind in Kind}
+        self.left_out: dict[str, int] = {}
+
+    def add(self, kind: Kind, servers: Sequence[ExposedServer]) -> None:
+        given = {
+            (server.name, own): item
+            for server in servers
+            for own, item in sorted(_by_identity(kind, server.items.get(kind, ())).items())
+        }
+        hidden = {(server.name, own) for server in servers for own in server.hidden}
+        names = {key: key[1] for key in given} if kind in _IDENTITY else exposed_names(given)
+        seen: set[str] = set()
+        for key, item in given.items():
+            shown = names.get(key)
+            definition = None if shown is None else _definition(kind, item, shown)
+            if shown is None or definition is None:
+                self._leave_out(key)
+                continue
+            found = ExposedItem(server=key[0], own=key[1], shown=shown, page=_page(item))
+            is_hidden = kind is Kind.TOOLS and key in hidden
+            # A URI that two servers have is listed once.
+            is_listed = not is_hidden and shown not in seen
+            if is_listed and not self._has_room(key[0], definition):
+                self._leave_out(key)
+                continue
+            self.found[kind].append(found)
+            if is_listed:
+                seen.add(shown)
+                self.definitions[kind].append(definition)
+                self.owners[kind].append(key)
+
+    def _leave_out(self, key: ItemKey) -> None:
+        self.left_out[key[0]] = self.left_out.get(key[0], 0) + 1
+
+    def _has_room(self, server: str, definition: bytes) -> bool:
+        used = self._used.get(server, 0) + len(definition)
+        if len(definition) > _ITEM_BYTES or used > self._room:
+            return False
+        self._used[server] = used
+        return True
+
+
+def _by_identity(kind: Kind, items: Sequence[Item]) -> dict[str, Item]:
+    """Of several with one name the first, as a call means it."""
+    found: dict[str, Item] = {}
+    for item in items:
+        if own := identity_of(kind, item):
+            found.setdefault(own, item)
+    return found
+
+
+def _definition(kind: Kind, item: Item, shown: str) -> bytes | None:
+    """None for what a client might refuse the whole list for."""
+    fields = {k: v for k, v in item.items() if v is not None and k not in _LEFT_OUT}
+    if kind in _IDENTITY:
+        if len(shown) > _URI_CHARS or not shown.isprintable() or not _URI.fullmatch(shown):
+            return None
+    else:
+        fields["name"] = shown
+    try:
+        msgspec.convert(fields, _FORMS[kind])
+        return to_json(fields)
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return None
+
+
+def _page(item: Item) -> str | None:
+    """The page of an MCP App, in the words of today and of before."""
+    meta = mapping(item.get("_meta"))
+    uri = mapping(meta.get("ui")).get("resourceUri") or meta.get("ui/resourceUri")
+    return uri if isinstance(uri, str) else None

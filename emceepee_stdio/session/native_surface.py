@@ -1,0 +1,264 @@
+"""What chosen servers show of themselves beside our tools, kept as their lists are.
+
+Only servers of the configuration, only what their entry exposes, without the tools that a rule
+hides or that a person has to see first. What a server lists is known from itself, and before it is
+up from the greeting that the last run left. The lists are made anew when something changed, at
+most every so often: a server that changes its mind all the time must not keep its client busy.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import translate
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from emceepee_stdio.backends.backend_events import (
+    BackendEvent,
+    ListsDiffer,
+    PhaseChange,
+    ServerNotification,
+)
+from emceepee_stdio.backends.lists import KINDS, LIST_CHANGED, Item, Kind
+from emceepee_stdio.config import Config, ServerConfig
+from emceepee_stdio.config.tool_rules import rules_of
+from emceepee_stdio.errors import ProxyError
+from emceepee_stdio.greeting import Greeting
+from emceepee_stdio.journal import Journal, JournalEvent
+from emceepee_stdio.session.exposed_lists import (
+    ExposedItem,
+    ExposedLists,
+    ExposedServer,
+    list_exposed,
+)
+from emceepee_stdio.session.pin_checks import PinChecks
+from emceepee_stdio.session.server_registry import Origin, RegisteredServer, Servers
+from emceepee_stdio.state import Phase
+from emceepee_stdio.wire.wakeup import Wakeup
+
+__all__ = ["NativeSurface"]
+
+_Definitions = dict[tuple[str, Kind], Sequence[Item]]
+
+
+class NativeSurface:
+    """The exposed lists of all servers. `on_lists` is told when they were made anew."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        servers: Servers,
+        pins: PinChecks,
+        journal: Journal,
+        group: Callable[[], TaskGroup],
+        is_known: Callable[[], bool],
+    ) -> None:
+        self._servers = servers
+        self._pins = pins
+        self._journal = journal
+        self._group = group
+        self._is_known = is_known
+        self._entries: dict[str, ServerConfig] = {}
+        self._greeted: _Definitions = {}
+        self._live: _Definitions = {}
+        self._unseen: dict[str, frozenset[str]] = {}
+        self._looking: dict[str, bool] = {}  # servers being looked at; whether once more
+        self._left_out: Mapping[str, int] = {}
+        self._is_stale = False
+        self._news = Wakeup()
+        self._settle_s = config.settings.fixed.exposed_settle_s
+        self._within = config.settings.timeouts.request_ms / 1000
+        self.on_lists: Callable[[Mapping[str, bytes]], None] = lambda _lists: None
+        self._enter(config)
+        self.lists = ExposedLists()
+
+    def __repr__(self) -> str:
+        return f"<NativeSurface {len(self.lists.tools)} tools of {len(self._entries)} servers>"
+
+    # What is asked of it
+
+    def tool(self, name: str) -> ExposedItem | None:
+        """By the name under which it is listed, or by its own where only one server has it."""
+        return self.lists.tools.get(name) or self.lists.own_tools.get(name)
+
+    def shows(self, server: str) -> bool:
+        """Whether this is a server of the configuration that is exposed, now.
+
+        Till all of them are registered, the configuration is all that is known.
+        """
+        if server not in self._servers.members and not self._is_known():
+            return server in self._entries
+        return self._member(server) is not None
+
+    # What changes it
+
+    def recall(self, greeting: Greeting) -> None:
+        """What the last run knew, before any server is up."""
+        self._greeted = _greeted(greeting)
+        self.lists = self._made()
+
+    def apply(self, config: Config) -> None:
+        """The configuration is another one."""
+        self._enter(config)
+        for name in self._entries:
+            self._look_at(name)
+        self.touch()
+
+    def touch(self) -> None:
+        """Something may be different now."""
+        self._is_stale = True
+        self._news.wake()
+
+    def take(self, server: str, event: BackendEvent) -> None:
+        """What a backend tells: a connection or a change means that its lists are read again."""
+        if server not in self._entries:
+            return
+        match event:
+            case PhaseChange(phase=Phase.CONNECTED) | ListsDiffer():
+                self._look_at(server)
+            case ServerNotification(method=method) if method in LIST_CHANGED:
+                self._look_at(server)
+            case _:
+                pass
+
+    def tools_listed(self, server: str) -> None:
+        """Somebody has read its tools anew."""
+        if server in self._entries and server not in self._looking:
+            self._group().start_soon(self._settle, server)
+
+    def look_again(self) -> None:
+        """What a person has agreed to is different now."""
+        if self._pins.enforced:
+            for name in self._entries:
+                self._look_at(name)
+
+    async def run(self) -> None:
+        """Keep the lists as they should be."""
+        while True:
+            await self._news.wait_for(lambda: self._is_stale)
+            await anyio.sleep(self._settle_s)
+            self._is_stale = False
+            self.lists = self._made()
+            self._say_left_out()
+            self.on_lists(self.lists.arrays)
+
+    def _enter(self, config: Config) -> None:
+        before = self._entries
+        self._entries = {entry.name: entry for entry in config.servers if entry.expose}
+        for name, entry in before.items():
+            now = self._entries.get(name)
+            if now is None or not now.is_same_but_rules(entry):  # what it lists is not known yet
+                for kind in Kind:
+                    self._live.pop((name, kind), None)
+                    self._greeted.pop((name, kind), None)
+
+    def _member(self, server: str) -> RegisteredServer | None:
+        """The server that the configuration means, never another one of its name."""
+        member, entry = self._servers.members.get(server), self._entries.get(server)
+        if member is None or entry is None or member.origin is not Origin.CONFIGURATION:
+            return None
+        return member if member.config.is_same_but_rules(entry) else None
+
+    # Reading the lists
+
+    def _look_at(self, server: str) -> None:
+        if server in self._looking:
+            self._looking[server] = True
+        else:
+            self._looking[server] = False
+            self._group().start_soon(self._look, server)
+
+    async def _look(self, server: str) -> None:
+        """Read what is exposed of a server that is up, till nothing changed meanwhile."""
+        try:
+            while True:
+                await anyio.sleep(self._settle_s)
+                self._looking[server] = False
+                await self._read(server)
+                await self._settle(server)
+                if not self._looking[server]:
+                    return
+        finally:
+            del self._looking[server]
+
+    async def _read(self, server: str) -> None:
+        member = self._member(server)
+        if member is None or member.backend.phase is not Phase.CONNECTED:
+            return
+        for kind in Kind if self._entries[server].expose is True else (Kind.TOOLS,):
+            try:
+                await member.backend.list_all(kind, within=self._within)
+            except ProxyError:  # what was known of it stays
+                continue
+
+    async def _settle(self, server: str) -> None:
+        """Take what was read, without what a person has to see first."""
+        member = self._member(server)
+        if member is None:
+            return
+        tools = member.backend.lists.known(Kind.TOOLS)
+        if tools is not None:
+            listed = self._servers.listed(server, tools)
+            unseen = frozenset[str]() if listed is None else await self._pins.unseen(listed)
+            if self._member(server) is not member:
+                return
+            self._unseen[server] = unseen
+            self._live[server, Kind.TOOLS] = tools
+        for kind in (Kind.PROMPTS, Kind.RESOURCES, Kind.TEMPLATES):
+            if (items := member.backend.lists.known(kind)) is not None:
+                self._live[server, kind] = items
+        self.touch()
+
+    # Making them
+
+    def _definitions(self, server: str, kind: Kind) -> Sequence[Item]:
+        """What a server lists: as it was read last, else as the last run knew it."""
+        live = self._live.get((server, kind))
+        return self._greeted.get((server, kind), ()) if live is None else live
+
+    def _made(self) -> ExposedLists:
+        shown = [entry for name, entry in self._entries.items() if self.shows(name)]
+        return list_exposed([self._exposed(entry) for entry in shown])
+
+    def _exposed(self, entry: ServerConfig) -> ExposedServer:
+        tools = self._definitions(entry.name, Kind.TOOLS)
+        if not isinstance(entry.expose, bool):
+            fits = re.compile("|".join(map(translate, entry.expose)) or "(?!)").match
+            tools = [tool for tool in tools if fits(str(tool.get("name")))]
+        rules = rules_of(entry.tools)
+        names = [str(tool.get("name")) for tool in tools]
+        hidden = frozenset(name for name in names if rules is not None and rules.hides(name))
+        items: dict[Kind, Sequence[Item]] = {Kind.TOOLS: tools}
+        if entry.expose is True:
+            for kind in (Kind.PROMPTS, Kind.RESOURCES, Kind.TEMPLATES):
+                items[kind] = self._definitions(entry.name, kind)
+        unseen = self._unseen.get(entry.name, frozenset())
+        return ExposedServer(name=entry.name, items=items, hidden=hidden | unseen)
+
+    def _say_left_out(self) -> None:
+        if (left_out := self.lists.left_out) != self._left_out:
+            self._left_out = left_out
+            for server, count in left_out.items():
+                self._journal.record(JournalEvent.EXPOSED_LEFT_OUT, server=server, count=count)
+
+
+def _greeted(greeting: Greeting) -> _Definitions:
+    """What the last run knew; its file is checked by whoever read it, its items are judged here."""
+    found: dict[tuple[str, Kind], list[Item]] = {}
+    if not greeting.owners:
+        return {}
+    try:
+        owners = msgspec.json.decode(greeting.owners, type=dict[str, list[tuple[str, str]]])
+        for kind in Kind:
+            key = KINDS[kind].key
+            items = msgspec.json.decode(
+                b"[%b]" % greeting.exposed.get(key, b""), type=list[dict[str, object]]
+            )
+            for (server, own), item in zip(owners.get(key, ()), items, strict=True):
+                named = {"name": own} if kind in (Kind.TOOLS, Kind.PROMPTS) else {}
+                found.setdefault((server, kind), []).append({**item, **named})
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return {}
+    return dict(found)
