@@ -19,7 +19,13 @@ from emceepee_stdio.cli.report import Check, Status
 from emceepee_stdio.config import BrokenServer, ServerConfig, Settings
 from emceepee_stdio.config.server import Rule
 from emceepee_stdio.config.tool_rules import ToolRules, rules_of
-from emceepee_stdio.errors import CannotConnect, NeedsSignIn, ProxyError, WrongCredentials
+from emceepee_stdio.errors import (
+    CannotConnect,
+    NeedsSignIn,
+    ProxyError,
+    SecretUnavailable,
+    WrongCredentials,
+)
 from emceepee_stdio.journal import redact_argv, redact_url
 from emceepee_stdio.journal.redact import MARKER
 from emceepee_stdio.trust.tool_pins import Changes
@@ -265,6 +271,8 @@ class _Patient:
 
     def _remedy(self, error: ProxyError, words: str) -> str:
         url = self._server.url
+        if isinstance(error, SecretUnavailable):
+            return error.next_step
         if url is None:
             return self._shown(self._remedy_of_command(error, words))
         if isinstance(error, NeedsSignIn):

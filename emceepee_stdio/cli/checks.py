@@ -2,14 +2,17 @@
 
 import os
 import platform
+import shlex
 import stat
 import sys
 from pathlib import Path
 
 from emceepee_stdio import __version__
 from emceepee_stdio.cli.install import locate
+from emceepee_stdio.cli.plain_secrets import plain_secrets
 from emceepee_stdio.cli.report import Check, Status
-from emceepee_stdio.config import Config, QuestionsMode
+from emceepee_stdio.cli.secret_moves import copies_with_secrets
+from emceepee_stdio.config import Config, QuestionsMode, ServerConfig, default_path
 from emceepee_stdio.config.clients import CLIENTS, Client, is_ours
 from emceepee_stdio.config.edit import EditRefused, guard, read_file
 from emceepee_stdio.config.fields import is_object
@@ -77,34 +80,64 @@ def _journal_check(config: Config) -> Check:
 
 def config_checks(config: Config, file: Path) -> list[Check]:
     """The file itself; what its entries are like is the matter of the servers."""
+    return [_file_check(config, file), *_secret_checks(file)]
+
+
+def _secret_checks(file: Path) -> list[Check]:
+    """Secrets in plain text, in the file and in what was kept of it."""
+    try:
+        found = plain_secrets(read_file(file))
+    except (EditRefused, ValueError):
+        return []
+    copies = [str(copy) for copy in copies_with_secrets(file)]
+    where = ", ".join(one.place for one in found)
+    words = [f"Secrets stand in plain text in {file}: {where}."] if found else []
+    words += [f"Backups hold secrets in plain text: {', '.join(copies)}."] if copies else []
+    if not words:
+        return []
+    remedies = [_move_command(file)] if any(one.steps for one in found) else []
+    remedies += [shlex.join(["rm", *copies])] if copies else []
+    stays = any(one.steps is None for one in found)
+    remedies += ["Give a secret in `env` instead of in `args`, if you can"] if stays else []
+    return [
+        Check(
+            id="config.secrets",
+            category="config",
+            status="warning",
+            summary=" ".join(words),
+            details={"plain_text": [one.place for one in found], "backups": copies},
+            remediation="; ".join(remedies),
+        )
+    ]
+
+
+def _move_command(file: Path) -> str:
+    usual = file == default_path(os.environ)
+    return shlex.join(["emceepee", "secrets", "move", *(() if usual else ("--config", str(file)))])
+
+
+def _file_check(config: Config, file: Path) -> Check:
     count = len(config.servers) + len(config.disabled)
     details: dict[str, object] = {"path": str(file), "exists": file.exists()}
     if not file.exists():
-        return [
-            _config("ok", f"{file} does not exist yet: no servers.", details)
-            if not count
-            else _config("ok", f"{count} servers, none of them from {file}.", details)
-        ]
+        fact = f"{count} servers, none of them from {file}."
+        return _config("ok", fact if count else f"{file} does not exist yet: no servers.", details)
     if config.warnings:
         details["warnings"] = list(config.warnings)
-        return [
-            _config(
-                "warning",
-                f"{file}: {config.warnings[0]}",
-                details,
-                "See all of it with `emceepee config check`.",
-            )
-        ]
+        return _config(
+            "warning",
+            f"{file}: {config.warnings[0]}",
+            details,
+            "See all of it with `emceepee config check`.",
+        )
     if _shows_secrets(config, file):
-        return [
-            _config(
-                "warning",
-                f"{file} holds secrets, and other users can read it.",
-                details,
-                f"chmod 600 {file}",
-            )
-        ]
-    return [_config("ok", f"{file}: {count} server{'' if count == 1 else 's'}.", details)]
+        return _config(
+            "warning",
+            f"{file} holds secrets, and other users can read it.",
+            details,
+            f"chmod 600 {file}",
+        )
+    return _config("ok", f"{file}: {count} server{'' if count == 1 else 's'}.", details)
 
 
 def _config(
@@ -123,9 +156,14 @@ def _config(
 def _shows_secrets(config: Config, file: Path) -> bool:
     if os.name != "posix" or not file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         return False
-    return any(
-        server.headers or MARKER in redact_env(server.env).values() for server in config.servers
-    )
+    return any(map(_holds_secrets, config.servers))
+
+
+def _holds_secrets(server: ServerConfig) -> bool:
+    """Whether the file may; what is in the keyring is not in the file."""
+    env = {key: text for key, text in server.env.items() if ("env", key) not in server.templates}
+    headers = [key for key in server.headers if ("headers", key) not in server.templates]
+    return bool(headers) or MARKER in redact_env(env).values()
 
 
 def registration_checks(config: Config) -> list[Check]:

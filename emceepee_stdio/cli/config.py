@@ -13,10 +13,14 @@ from emceepee_stdio.cli.config_rules import rules
 from emceepee_stdio.cli.exit_codes import FAILED
 from emceepee_stdio.cli.import_servers import import_servers
 from emceepee_stdio.cli.install import DryRunOption
+from emceepee_stdio.cli.keyring_storage import KeyringStorage
+from emceepee_stdio.cli.plain_secrets import secret_name
+from emceepee_stdio.cli.secret_input import read_secrets
 from emceepee_stdio.cli.secret_values import ShowSecretsOption, masked, show_changes
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config import Config, config_schema, default_path, jsonc, load_file
 from emceepee_stdio.config.edit import Change, EditRefused, guard, read_file
+from emceepee_stdio.config.expand import keyring_reference
 from emceepee_stdio.config.fields import is_list, is_object, nearest
 from emceepee_stdio.config.own_file import judge, places, put_server, remove_server
 from emceepee_stdio.config.server import label, name_problem
@@ -107,6 +111,10 @@ def add(  # noqa: PLR0913 - one for each option
             "--env", "-e", metavar="K=V", help="A variable for the command; K alone refers to ours."
         ),
     ] = None,
+    secret_env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="K", help="A variable from the keyring; its value is asked for."),
+    ] = None,
     header: Annotated[
         list[str] | None, typer.Option(metavar="'K: V'", help="An HTTP header for the URL.")
     ] = None,
@@ -123,11 +131,16 @@ def add(  # noqa: PLR0913 - one for each option
 ) -> None:
     """Add a server: a command to start, after two dashes, or a URL to call.
 
-    Example: emceepee config add github --env GITHUB_TOKEN=… -- npx -y some-github-server
+    A secret does not belong on the command line, where others see it: --secret-env asks for it, or
+    reads it from stdin, and keeps it in the keyring.
+
+    Example: emceepee config add github --secret-env GITHUB_TOKEN -- npx -y some-github-server
     """
     if problem := name_problem(name):
         raise typer.BadParameter(f"{problem}.", param_hint="NAME")
-    entry = _entry(command or [], url, env=env or [], headers=header or [], cwd=cwd)
+    secrets = {key: secret_name(name, key) for key in secret_env or ()}
+    variables = [*(env or ()), *(f"{k}={keyring_reference(n)}" for k, n in secrets.items())]
+    entry = _entry(command or [], url, env=variables, headers=header or [], cwd=cwd)
     if lazy:
         entry["lazy"] = True
     try:
@@ -147,6 +160,10 @@ def add(  # noqa: PLR0913 - one for each option
     change = Change(path=file, before=text, after=after)
     if dry_run:
         _show_change(change, show_secrets=show_secrets)
+    elif secrets:
+        values = dict(zip(secrets.values(), read_secrets(list(secrets)), strict=True))
+        with KeyringStorage().storing(values):
+            _apply(change, f"Added {label(name)}")
     else:
         _apply(change, f"Added {label(name)}")
     if word:

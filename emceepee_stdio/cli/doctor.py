@@ -30,7 +30,8 @@ _DESKTOP_PATHS = {
     "darwin": "/usr/bin:/bin:/usr/sbin:/sbin",
     "linux": "/usr/local/bin:/usr/bin:/bin",
 }
-_DESKTOP_NAMES = frozenset({"HOME", "LOGNAME", "SHELL", "TMPDIR", "USER", "LANG"})
+_KEYRING_NAMES = ("DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")  # where a keyring listens
+_DESKTOP_NAMES = frozenset({"HOME", "LOGNAME", "SHELL", "TMPDIR", "USER", "LANG", *_KEYRING_NAMES})
 
 
 def doctor(

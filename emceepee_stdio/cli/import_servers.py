@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from emceepee_stdio.cli.install import ClientArgument, DryRunOption, locate, our_entry
+from emceepee_stdio.cli.secret_moves import offer_to_move
 from emceepee_stdio.cli.secret_values import ShowSecretsOption, show_changes
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config.clients import CLIENTS, Client, is_ours
@@ -29,6 +30,10 @@ def import_servers(
         bool,
         typer.Option("--replace", help="Then leave only emceepee in the client, with a backup."),
     ] = False,
+    move_secrets: Annotated[
+        bool,
+        typer.Option("--move-secrets", help="Keep their secrets in the keyring, without asking."),
+    ] = False,
     dry_run: DryRunOption = False,
     show_secrets: ShowSecretsOption = False,
     config: Annotated[
@@ -40,6 +45,7 @@ def import_servers(
     """Take the servers of an MCP client over into the configuration, with their env and args.
 
     With --replace the client keeps only emceepee, and those servers that could not be taken over.
+    Secrets that came in plain text can be moved into the keyring: at a terminal you are asked.
 
     Example: emceepee config import claude-desktop --replace --dry-run
     """
@@ -67,6 +73,8 @@ def import_servers(
         return
     backups = [backup for change in changes if (backup := change.apply())]
     _report(row, theirs, changes, outcomes, backups, as_json=as_json, terminal=terminal)
+    taken = [one.name for one in outcomes if one.result == "taken"]
+    offer_to_move(ours, taken, terminal, asks=not as_json, moves=move_secrets)
 
 
 def _replacing(

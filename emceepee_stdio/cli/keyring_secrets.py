@@ -4,10 +4,7 @@ A value comes from a hidden prompt or from stdin, never from the command line, a
 """
 
 import os
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
-from getpass import getpass
 from pathlib import Path
 from typing import Annotated
 
@@ -15,15 +12,22 @@ import typer
 
 from emceepee_stdio.cli.install import DryRunOption
 from emceepee_stdio.cli.keyring_storage import KeyringStorage
-from emceepee_stdio.cli.plain_secrets import PlainSecret, plain_secrets, references, without
+from emceepee_stdio.cli.plain_secrets import plain_secrets, references
+from emceepee_stdio.cli.secret_input import read_secrets
+from emceepee_stdio.cli.secret_moves import (
+    copies_with_secrets,
+    move_secrets,
+    secret_names,
+    tell_moved,
+)
 from emceepee_stdio.cli.terminal import Terminal
-from emceepee_stdio.config.edit import Change, EditRefused, backup_path, guard, read_file
+from emceepee_stdio.config.edit import EditRefused, guard, read_file
 from emceepee_stdio.config.expand import KEYRING_NAME, keyring_reference
-from emceepee_stdio.config.load import default_path, load_text
+from emceepee_stdio.config.load import default_path
 from emceepee_stdio.config.own_file import places
-from emceepee_stdio.errors import ConfigInvalid, SecretUnavailable
+from emceepee_stdio.errors import SecretUnavailable
 
-__all__ = ["app", "move_secrets", "read_secret"]
+__all__ = ["app"]
 
 app = typer.Typer(
     no_args_is_help=True, help="Keep secrets in the keyring, and refer to them as ${keyring:NAME}."
@@ -48,7 +52,7 @@ def set_secret(name: NameArgument) -> None:
     """
     _check_name(name)
     storage, terminal = KeyringStorage(), Terminal()
-    former = storage.store({name: read_secret(name)})
+    former = storage.store({name: read_secrets([name])[0]})
     terminal.line(f"{'Replaced' if former else 'Stored'} {name}.")
     if name not in references(read_file(_file(None))):
         terminal.note(f"Refer to it in the configuration as {keyring_reference(name)}.")
@@ -122,119 +126,26 @@ def move(
 
     Example: emceepee secrets move github
     """
-    file = _file(config)
+    file, terminal = _file(config), Terminal()
     text = read_file(file) or ""
     with guard(file):
         _check_servers(servers or [], text, file)
         found = [one for one in plain_secrets(text) if not servers or one.server in servers]
     if dry_run:
         movable = [one for one in found if one.steps is not None]
-        for name, one in _named(movable, {}).items():
-            Terminal().line(f"Would move {one.place} to {keyring_reference(name)}")
+        for name, one in secret_names(movable, {}).items():
+            terminal.line(f"Would move {one.place} to {keyring_reference(name)}")
         return
     moved = move_secrets(file, text, found)
-    _report(file, found, moved, as_json=as_json)
-
-
-def move_secrets(file: Path, text: str, found: Sequence[PlainSecret]) -> dict[str, PlainSecret]:
-    """Into the keyring, and references into the file; either both or neither. By name."""
-    storage = KeyringStorage()
-    movable = [one for one in found if one.steps is not None]
-    held = storage.look_up([name for one in movable for name in _candidates(one)])
-    moved = _named(movable, held)
-    if not moved:
-        return {}
-    with guard(file):
-        after = without(text, moved)
-        load_text(after, environ={}, source=str(file))
-    secrets = {name: one.value for name, one in moved.items()}
-    former = storage.store(secrets)
-    try:
-        Change(path=file, before=text, after=after, backs_up=False).apply()
-    except BaseException:
-        storage.restore(secrets, former)
-        raise
-    return moved
-
-
-def _named(found: Sequence[PlainSecret], held: Mapping[str, str]) -> dict[str, PlainSecret]:
-    """Each under a name of its own, which the keyring does not have for something else."""
-    names: dict[str, PlainSecret] = {}
-    for one in found:
-        free = (
-            name
-            for name in _candidates(one)
-            if name not in names and held.get(name, one.value) == one.value
-        )
-        name = next(free, None)
-        if name is None:
-            raise EditRefused(
-                f"The keyring has other secrets under {one.name} and the names after it.",
-                hint="Nothing was changed; see `emceepee secrets list`, and remove one.",
-            )
-        names[name] = one
-    return names
-
-
-def _candidates(secret: PlainSecret) -> list[str]:
-    return [secret.name, *(f"{secret.name[:97]}-{n}" for n in range(2, 6))]
-
-
-def read_secret(name: str) -> str:
-    """From a hidden prompt, typed twice, or all of stdin but the end of its line."""
-    if sys.stdin.isatty():
-        value = _typed(name)
-    else:
-        value = sys.stdin.read().removesuffix("\n").removesuffix("\r")
-    if not value or "\0" in value:
-        raise SecretUnavailable(
-            f"There is no value for {name}.", hint="Type it at the prompt, or send it on stdin."
-        )
-    return value
-
-
-def _typed(name: str) -> str:
-    while True:
-        value = getpass(f"{name}: ")
-        if not value or value == getpass("The same again: "):
-            return value
-        Terminal().note("These are not the same; once more.")
-
-
-def _report(
-    file: Path, found: Sequence[PlainSecret], moved: Mapping[str, PlainSecret], *, as_json: bool
-) -> None:
-    terminal = Terminal()
-    stays = [one.place for one in found if one not in moved.values()]
-    copies = copies_with(file, [one.value for one in found])
     if as_json:
         rows = [{"name": n, "server": one.server, "where": one.where} for n, one in moved.items()]
-        shown = [str(copy) for copy in copies]
-        terminal.data({"path": str(file), "moved": rows, "stays": stays, "copies": shown})
+        stays = [one.place for one in found if one.steps is None]
+        copies = [str(copy) for copy in copies_with_secrets(file)]
+        terminal.data({"path": str(file), "moved": rows, "stays": stays, "copies": copies})
         return
-    for name, one in moved.items():
-        terminal.line(f"Moved {one.place} to {keyring_reference(name)}")
     if not moved:
         terminal.line(f"Nothing to move in {file}.")
-    for place in stays:
-        terminal.note(f"{place} stays: other users see arguments. Give it in `env`, if you can.")
-    if copies:
-        words = shlex.join(["rm", *map(str, copies)])
-        terminal.note(f"Backups still hold what was moved; remove them: {words}")
-
-
-def copies_with(file: Path, values: Sequence[str]) -> list[Path]:
-    """Backups of the file that hold one of these values."""
-    backup = backup_path(file)
-    found: list[Path] = []
-    for copy in sorted(backup.parent.glob(f"{backup.name}*")):
-        try:
-            held = {one.value for one in plain_secrets(read_file(copy))}
-        except (ConfigInvalid, ValueError):
-            continue
-        if held.intersection(values):
-            found.append(copy)
-    return found
+    tell_moved(file, found, moved, terminal)
 
 
 def _state(name: str, held: Mapping[str, str]) -> str:

@@ -5,7 +5,8 @@ another process, and where that finds something else the keyring gets back what 
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from emceepee_stdio.auth.keyring_orders import KeyringOrder
@@ -49,6 +50,16 @@ class KeyringStorage:
             raise
         self.names.add(secrets)
         return former
+
+    @contextmanager
+    def storing(self, secrets: Mapping[str, str]) -> Generator[None]:
+        """They are there inside of it, and stay unless it fails."""
+        former = self.store(secrets)
+        try:
+            yield
+        except BaseException:
+            self.restore(secrets, former)
+            raise
 
     def restore(self, secrets: Mapping[str, str], former: Mapping[str, str]) -> None:
         """What was stored is taken back. A keyring that fails now holds more than it should."""

@@ -22,6 +22,7 @@ from emceepee_stdio.wire.process import StopTimes
 
 __all__ = ["OneShotSession", "one_shot_session"]
 
+_KEYRING_SHARE = 0.8  # of the time: so that a keyring that hangs is named, and not its server
 _STOP = StopTimes(term=0.2, kill=0.6)  # s: a person waits for the command to end
 
 
@@ -59,7 +60,10 @@ async def one_shot_session(
             settings.timeouts, connect_ms=timeout_ms, request_ms=timeout_ms
         ),
         fixed=msgspec.structs.replace(
-            settings.fixed, stop_term_s=_STOP.term, stop_kill_s=_STOP.kill
+            settings.fixed,
+            stop_term_s=_STOP.term,
+            stop_kill_s=_STOP.kill,
+            keyring_s=min(settings.fixed.keyring_s, within * _KEYRING_SHARE),
         ),
     )
     runtime = Runtime(

@@ -24,7 +24,7 @@ from emceepee_stdio.journal.redact import (
 )
 from emceepee_stdio.journal.secret_names import is_secret_name
 
-__all__ = ["PlainSecret", "plain_secrets", "references", "without"]
+__all__ = ["PlainSecret", "plain_secrets", "references", "secret_name", "without"]
 
 _RANDOM = re.compile(r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{12,}")
 _SCHEME = re.compile(r"(?:bearer|basic|token)\s+", re.IGNORECASE)
@@ -53,8 +53,12 @@ class PlainSecret:
     @property
     def name(self) -> str:
         """What it is called in the keyring, unless that is taken."""
-        key = self.where.rpartition(".")[2]
-        return _UNFIT.sub("_", f"{self.server}.{key}").lstrip(".-")[:_MAX_NAME_CHARS] or "secret"
+        return secret_name(self.server, self.where.rpartition(".")[2])
+
+
+def secret_name(server: str, key: str) -> str:
+    """The usual name of a secret in the keyring."""
+    return _UNFIT.sub("_", f"{server}.{key}").lstrip(".-")[:_MAX_NAME_CHARS] or "secret"
 
 
 def plain_secrets(text: str | None) -> list[PlainSecret]:

@@ -165,3 +165,100 @@ async def test_a_secret_among_arguments_stays_and_that_is_said(home: KeyringHome
     ran = (await home.run("secrets", "move")).well()
     assert "stays: other users see arguments" in ran.err
     assert home.held == {}
+
+
+async def test_a_server_is_added_with_secrets_that_are_asked_for(home: KeyringHome):
+    add = ("config", "add", "s", "--secret-env", "A_TOKEN", "--secret-env", "B", "-e", "C=c")
+    line = (*add, "--", "x", "y")
+    shown = (await home.run(*add, "--dry-run", "--", "x", "y")).well()
+    assert "A_TOKEN" in shown.out
+    assert home.held == {}
+    added = (await home.run(*line, stdin=f"{SECRET}\n{OLD}\n".encode())).well()
+    env = json.loads(home.config.read_text())["mcpServers"]["s"]["env"]
+    assert env == {"C": "c", "A_TOKEN": "${keyring:s.A_TOKEN}", "B": "${keyring:s.B}"}
+    assert home.held == {"s.A_TOKEN": SECRET, "s.B": OLD}
+    assert SECRET not in added.out + added.err + written(home)
+
+
+async def test_a_server_whose_secret_cannot_be_kept_is_not_added(home: KeyringHome):
+    home.use("MemoryKeyring")
+    line = ("config", "add", "s", "--secret-env", "A_TOKEN", "--", "x")
+    (await home.run(*line, stdin=SECRET.encode())).said("keeps nothing")
+    assert not home.config.exists()
+    few = ("config", "add", "s", "--secret-env", "A", "--secret-env", "B", "--", "x")
+    (await home.run(*few, stdin=SECRET.encode())).said("1 values came for A, B")
+    url = ("config", "add", "s", "--secret-env", "A", "--url", "https://example.org/mcp")
+    assert (await home.run(*url)).code == 2
+
+
+CLIENT = {"mcpServers": {"s": {"command": "x", "env": {"A_TOKEN": SECRET, "LANG": "C"}}}}
+
+
+def client_file(home: KeyringHome) -> None:
+    (home.path / ".cursor").mkdir()
+    (home.path / ".cursor" / "mcp.json").write_text(json.dumps(CLIENT))
+
+
+async def test_an_import_names_the_secrets_that_came_with_it_and_moves_them_where_asked(
+    home: KeyringHome,
+):
+    client_file(home)
+    ran = (await home.run("config", "import", "cursor")).well()
+    assert "s: env.A_TOKEN" in ran.err
+    assert "emceepee secrets move s" in ran.err
+    assert SECRET in home.config.read_text()
+    home.config.unlink()
+    moved = (await home.run("config", "import", "cursor", "--move-secrets")).well()
+    assert "Moved s: env.A_TOKEN" in moved.out
+    assert home.held == {"s.A_TOKEN": SECRET}
+    assert SECRET not in home.config.read_text()
+    assert SECRET not in ran.out + ran.err + moved.out + moved.err
+
+
+@pytest.mark.parametrize("answer", ["\n", "n\n"])
+def test_at_a_terminal_an_import_asks_whether_to_move_them(home: KeyringHome, answer: str):
+    client_file(home)
+    with home.screen("config", "import", "cursor") as screen:
+        screen.until_said("Move them into the keyring? [Y/n]:")
+        screen.type(answer)
+        assert screen.wait() == 0, screen.text
+    agreed = answer == "\n"
+    assert (home.held == {"s.A_TOKEN": SECRET}) is agreed
+    assert (SECRET in home.config.read_text()) is not agreed
+
+
+async def test_doctor_names_secrets_in_plain_text_and_what_moves_them(home: KeyringHome):
+    home.write({"s": server(env={"A_TOKEN": SECRET})})
+    (home.path / "config.json.bak").write_text(home.config.read_text())
+    ran = await home.run("doctor", "--json")
+    check = next(c for c in json.loads(ran.out)["checks"] if c["id"] == "config.secrets")
+    assert check["status"] == "warning"
+    assert check["details"]["plain_text"] == ["s: env.A_TOKEN"]
+    assert "emceepee secrets move" in check["remediation"]
+    assert f"rm {home.path}/config.json.bak" in check["remediation"]
+    assert SECRET not in ran.out + ran.err
+    (await home.run("secrets", "move")).well()
+    (home.path / "config.json.bak").unlink()
+    after = (await home.run("doctor", "--json")).well()
+    assert "config.secrets" not in after.out
+
+
+@pytest.mark.parametrize(
+    ("backend", "fact", "step"),
+    [
+        ("FileKeyring", "has no secret s.one", "emceepee secrets set s.one"),
+        ("LockedKeyring", "is locked", "Unlock it"),
+        ("HangingKeyring", "did not answer within", "unlock it"),
+        ("keyring.backends.fail.Keyring", "no keyring that can be used", "${NAME}"),
+    ],
+)
+async def test_doctor_says_why_a_reference_cannot_be_looked_up(
+    home: KeyringHome, backend: str, fact: str, step: str
+):
+    home.write({"s": server(env={"A": "${keyring:s.one}"})})
+    home.use(backend)
+    ran = await home.run("doctor", "s", "--json", "--timeout", "5")
+    assert ran.code == 4
+    check = json.loads(ran.out)["checks"][0]
+    assert fact in check["summary"]
+    assert step in check["remediation"]
