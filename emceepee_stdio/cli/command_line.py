@@ -25,6 +25,7 @@ from emceepee_stdio.cli.serve_help import serve
 from emceepee_stdio.cli.status import status
 from emceepee_stdio.cli.tail_logs import tail_logs
 from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.cli.trace import trace
 from emceepee_stdio.cli.welcome import welcome
 from emceepee_stdio.errors import ProxyError
 
@@ -45,6 +46,7 @@ app.add_typer(config.app, name="config")
 app.command()(doctor)
 app.command()(status)
 app.command()(tail_logs)
+app.command()(trace)
 app.command()(ls)
 app.command()(call)
 app.command()(login)

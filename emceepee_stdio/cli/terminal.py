@@ -7,7 +7,7 @@ for a terminal only; what goes into a pipe is plain, and looks the same tomorrow
 import json
 import shutil
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
@@ -16,6 +16,7 @@ from emceepee_stdio.visible_text import harmless, harmless_json
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
+    from rich.text import Text
 
 __all__ = ["Terminal"]
 
@@ -41,6 +42,29 @@ class Terminal:
             _console(sys.stdout).print(Text(text, style), soft_wrap=True)
         else:
             sys.stdout.write(f"{text}\n")
+
+    def spans(self, spans: Sequence[tuple[str, str]]) -> None:
+        """One line of the result in parts, each with its style; only for a terminal."""
+        _console(sys.stdout).print(_text(spans), soft_wrap=True)
+
+    @contextmanager
+    def live(self) -> Generator[Callable[[Sequence[Sequence[tuple[str, str]]]], None]]:
+        """Lines that are drawn again and again in the same place; only for a terminal."""
+        from rich.live import Live  # noqa: PLC0415 - costs start-up, only for a terminal
+        from rich.text import Text  # noqa: PLC0415 - see above
+
+        console = _console(sys.stdout)
+        with Live(console=console, auto_refresh=False, redirect_stdout=False) as live:
+
+            def draw(lines: Sequence[Sequence[tuple[str, str]]]) -> None:
+                text = Text("\n", no_wrap=True, overflow="crop").join(map(_text, lines))
+                live.update(text, refresh=True)
+
+            yield draw
+
+    @property
+    def is_utf8(self) -> bool:
+        return sys.stdout.encoding.lower().replace("-", "") == "utf8"
 
     def data(self, value: object) -> None:
         """A result for programs: JSON, indented."""
@@ -131,6 +155,12 @@ class Terminal:
                 yield
             finally:
                 self._status = None
+
+
+def _text(spans: Sequence[tuple[str, str]]) -> "Text":
+    from rich.text import Text  # noqa: PLC0415 - costs start-up, only for a terminal
+
+    return Text.assemble(*spans)
 
 
 def _console(stream: TextIO) -> "Console":

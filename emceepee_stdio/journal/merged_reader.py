@@ -84,13 +84,21 @@ class MergedReader(Generic[LineT]):
         """Go back until `count` wanted lines are ahead, or all there are since then."""
         starts: dict[RotatedFiles, FilePosition] = {}
         left = inf if count is None else count
-        steps = merge(*map(self._back, self._files.values()), key=attrgetter("at"), reverse=True)
+        steps = self._steps()
         while left > 0 and (step := next(steps, None)) is not None and step.at >= since:
             if step.place is not None and step.line is not None and wanted(step.line):
                 starts[step.files] = step.place
                 left -= 1
         for files, place in starts.items():
             files.start(place)
+
+    def backward(self) -> Iterator[LineT]:
+        """Every line so far, the last first; where reading goes on stays as it is."""
+        return (step.line for step in self._steps() if step.line is not None)
+
+    def _steps(self) -> Iterator[_Step[LineT]]:
+        steps = map(self._back, self._files.values())
+        return merge(*steps, key=attrgetter("at"), reverse=True)
 
     def read(self) -> Iterator[LineT]:
         """The lines that have come since, to be read to the end."""

@@ -1,0 +1,289 @@
+"""`emceepee trace`: every request of a session, how long it took, where, and how it ended."""
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import inf
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from emceepee_stdio.cli.exit_codes import FAILED
+from emceepee_stdio.cli.log_reading import (
+    POLL_S,
+    abandon_stdout,
+    instant_of,
+    log_directory,
+    pattern_of,
+    reader_leaves_within,
+    write_line,
+)
+from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.config.edit import write_whole
+from emceepee_stdio.trace.exports import as_chrome, as_json, without_payloads
+from emceepee_stdio.trace.request_filter import RequestFilter
+from emceepee_stdio.trace.request_reader import RequestLine, RequestReader
+from emceepee_stdio.trace.request_records import DroppedRecords, RequestRecord
+from emceepee_stdio.visible_text import harmless_json
+
+__all__ = ["trace"]
+
+_DEFAULT_REQUESTS = 30  # with headings these fit on a screen
+_MAX_REQUESTS = 100_000  # in memory at once; what is older is left out, and that is said
+_HEADINGS = ("STARTED", "TOOK", "OUTCOME", "SERVER", "WHAT", "LEGS")
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", re.ASCII)
+_MS_PER_UNIT = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+_BESIDE_ROWS = 3  # lines of a screen: the legend, the summary, and where the cursor is
+
+
+class ExportFormat(StrEnum):
+    """What programs read."""
+
+    JSON = "json"
+    CHROME = "chrome"
+
+
+_EXPORTS: dict[str, Callable[..., object]] = {"json": as_json, "chrome": as_chrome}
+
+
+def trace(  # noqa: PLR0913 - one for each option
+    *,
+    lines: Annotated[
+        int | None,
+        typer.Option(
+            "-n",
+            "--lines",
+            metavar="N",
+            min=1,
+            help="How many of the last requests to show.",
+            show_default=f"{_DEFAULT_REQUESTS}; all with --since, --json or --export",
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow/--no-follow", "-f", help="Go on with those to come.")
+    ] = False,
+    session: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="The session whose id begins so, or all.",
+            show_default="the last one; all with --since",
+        ),
+    ] = None,
+    server: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this server; may be repeated.")
+    ] = None,
+    slow: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only what took so long: 500ms, 2s, 1m.")
+    ] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Only what failed.")] = False,
+    grep: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="Only records in which this is found.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="From then on: 30s, 10m, 2h, 1d or ISO 8601.")
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="One JSON object; with --follow, one for each request."),
+    ] = False,
+    export: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Write the requests into a new file.")
+    ] = None,
+    export_format: Annotated[
+        ExportFormat,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="Of --json and --export: json, or chrome for Perfetto and chrome://tracing.",
+        ),
+    ] = ExportFormat.JSON,
+    payloads: Annotated[
+        bool,
+        typer.Option("--payloads", help="With arguments and results, where they were recorded."),
+    ] = False,
+    log_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Another directory than the configured one."),
+    ] = None,
+) -> None:
+    """Show every request: how long it took, what it waited for, and how it ended.
+
+    Example: emceepee trace --since 8h --slow 1s
+
+    Example: emceepee trace --failed --session all
+    """
+    directory = log_dir or log_directory(os.environ)
+    pattern = pattern_of(grep)
+    is_all = session == "all" or (session is None and since is not None)
+    chosen = "" if is_all else session or _last_session(directory)
+    view = _View(
+        wanted=RequestFilter(
+            servers=frozenset(server or ()),
+            session=chosen.upper(),
+            slow_ms=0.0 if slow is None else _span_ms(slow),
+            failed=failed,
+            matches=None if pattern is None else pattern.matches,
+        ),
+        payloads=payloads,
+    )
+    takes_all = since is not None or as_json or export is not None
+    count = _MAX_REQUESTS if lines is None and takes_all else lines or _DEFAULT_REQUESTS
+    try:
+        reader = _rewound(directory, view, count, since=since)
+        view.read(reader)
+        if export is not None:
+            _write_file(export, view, export_format)
+        elif as_json or export_format is not ExportFormat.JSON:
+            _show_json(reader, view, export_format, follow=follow)
+        elif Terminal().columns is None:
+            _show_plain(reader, view, follow=follow)
+        else:
+            _show_waterfall(reader, view, count, follow=follow)
+    except (KeyboardInterrupt, BrokenPipeError):
+        abandon_stdout()
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        place = error.filename or directory
+        Terminal().note(f"emceepee: {place} cannot be read or written: {why}.")
+        raise typer.Exit(FAILED) from None
+
+
+@dataclass(slots=True, kw_only=True)
+class _View:
+    """The records that are wanted, by their beginning, and how many are missing among them."""
+
+    wanted: RequestFilter
+    payloads: bool
+    records: list[RequestRecord] = field(default_factory=list[RequestRecord])
+    dropped: int = 0
+
+    def takes(self, line: RequestLine) -> bool:
+        return isinstance(line.record, RequestRecord) and self.wanted(line.record)
+
+    def read(self, reader: RequestReader) -> list[RequestRecord]:
+        """What has come since, in the order of ends; all of it is kept, in that of beginnings."""
+        new: list[RequestRecord] = []
+        for line in reader.read():
+            if isinstance(line.record, DroppedRecords):
+                if line.record.session.startswith(self.wanted.session):
+                    self.dropped += line.record.count
+            elif line.record is not None and self.wanted(line.record):
+                new.append(line.record if self.payloads else without_payloads(line.record))
+        if new:
+            self.records = sorted([*self.records, *new], key=lambda record: record.id)
+        return new
+
+    def summary(self) -> str:
+        outcomes = [record.outcome for record in self.records]
+        failed = sum(record.failed for record in self.records)
+        words = [f"{len(outcomes)} request{'' if len(outcomes) == 1 else 's'}"]
+        words += [f"{failed} failed"] if failed else []
+        words += [
+            f"{outcomes.count(outcome)} {word}"
+            for outcome, word in (("promoted", "became tasks"), ("cancelled", "cancelled"))
+            if outcome in outcomes
+        ]
+        words += [f"{self.dropped} not recorded"] if self.dropped else []
+        return ", ".join(words) + "."
+
+
+def _last_session(directory: Path) -> str:
+    """Of the request that ended last."""
+    reader = RequestReader(directory)
+    last = next(reader.backward(), None)
+    reader.close()
+    return "" if last is None or last.record is None else last.record.session
+
+
+def _rewound(directory: Path, view: _View, count: int, *, since: str | None) -> RequestReader:
+    start = -inf if since is None else instant_of(since, Clock())
+    reader = RequestReader(directory)
+    if not reader.has_files:
+        Terminal().note(f"No request has been recorded in {directory} yet.")
+    reader.rewind(count, view.takes, since=start)
+    return reader
+
+
+def _show_waterfall(reader: RequestReader, view: _View, count: int, *, follow: bool) -> None:
+    terminal = Terminal()
+    if not follow:
+        for line in _drawn(view, view.records[-count:]):
+            terminal.spans(line)
+        return
+    with terminal.live() as draw:
+        changed = True
+        while True:
+            if changed:
+                rows = max(shutil.get_terminal_size().lines - _BESIDE_ROWS, 1)
+                view.records = view.records[-max(count, rows) :]
+                draw(_last_lines(view, rows))
+            reader_leaves_within(POLL_S)
+            changed = bool(view.read(reader))
+
+
+def _last_lines(view: _View, rows: int) -> Sequence[Sequence[tuple[str, str]]]:
+    """As many requests as fit with their headings."""
+    shown = view.records[-rows:]
+    lines = list(_drawn(view, shown))
+    while len(lines) > rows + 2 and shown:
+        shown = shown[len(lines) - rows - 2 :]
+        lines = list(_drawn(view, shown))
+    return lines
+
+
+def _drawn(view: _View, records: Sequence[RequestRecord]) -> Sequence[Sequence[tuple[str, str]]]:
+    from emceepee_stdio.cli.waterfall import Waterfall  # noqa: PLC0415 - loads rich
+
+    terminal = Terminal()
+    drawing = Waterfall(columns=(terminal.columns or 80) - 1, ascii_only=not terminal.is_utf8)
+    return [*drawing.lines(records), drawing.legend(records), [(view.summary(), "")]]
+
+
+def _show_plain(reader: RequestReader, view: _View, *, follow: bool) -> None:
+    from emceepee_stdio.cli.waterfall import plain_row  # noqa: PLC0415 - loads rich
+
+    terminal = Terminal()
+    terminal.table(_HEADINGS, [plain_row(record) for record in view.records])
+    while follow and not reader_leaves_within(POLL_S):
+        for record in view.read(reader):
+            write_line("\t".join(plain_row(record)))
+    if not follow:
+        terminal.note(view.summary())
+
+
+def _show_json(reader: RequestReader, view: _View, wanted: ExportFormat, *, follow: bool) -> None:
+    if not follow:
+        Terminal().line(harmless_json(_encoded(view, wanted).decode()))
+        return
+    new = view.records
+    while True:
+        for record in new:
+            write_line(harmless_json(msgspec.json.encode(record).decode()))
+        if reader_leaves_within(POLL_S):
+            return
+        new = view.read(reader)
+
+
+def _encoded(view: _View, wanted: ExportFormat) -> bytes:
+    value = _EXPORTS[wanted](view.records, dropped=view.dropped)
+    return msgspec.json.format(msgspec.json.encode(value))
+
+
+def _write_file(path: Path, view: _View, wanted: ExportFormat) -> None:
+    if path.suffix != ".json":
+        raise typer.BadParameter(f"{path} must end with .json.", param_hint="--export")
+    write_whole(path, _encoded(view, wanted).decode())
+    Terminal().note(f"{view.summary()[:-1]}, in {path}.")
+
+
+def _span_ms(text: str) -> float:
+    if span := _SPAN.fullmatch(text.strip()):
+        return float(span[1]) * _MS_PER_UNIT[span[2]]
+    raise typer.BadParameter(f"{text!r} is no span like 500ms, 2s or 1m.", param_hint="--slow")
