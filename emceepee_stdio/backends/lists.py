@@ -29,6 +29,7 @@ __all__ = [
     "Kind",
     "Lists",
     "differ",
+    "memory_of",
 ]
 
 Item = Mapping[str, object]
@@ -267,7 +268,7 @@ class Lists:
         for start in range(0, len(found), _TURN_ITEMS):
             room = self._room() - self.bytes
             for raw in found[start : start + _TURN_ITEMS]:
-                size = _memory_of(raw)
+                size = memory_of(raw)
                 if size > room:
                     return False
                 room -= size
@@ -298,8 +299,8 @@ class Lists:
         return found, ttl, cursor if isinstance(cursor, str) else None
 
 
-def _memory_of(raw: Raw) -> int:
-    """What an item takes once it is read, about."""
+def memory_of(raw: Raw) -> int:
+    """What an item, or a list of them, takes once it is read, about."""
     return len(memoryview(raw)) + _VALUE_BYTES * _values_in(raw)
 
 
