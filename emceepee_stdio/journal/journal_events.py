@@ -47,7 +47,7 @@ class JournalEvent(StrEnum):
     SERVER_IDLE = (
         "server_idle",
         Level.INFO,
-        "A backend was not used for `idle_ms` and was stopped; the next call starts it.",
+        "A backend was not used for `idle_stop_ms` and is stopped; the next call starts it.",
     )
     SERVER_FAILED = (
         "server_failed",
