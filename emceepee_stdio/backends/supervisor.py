@@ -174,12 +174,8 @@ class Supervisor(Sender):
         return await self.connection(within=within)
 
     def deactivate(self) -> None:
-        """Stop the server until somebody needs it; nothing may be in flight on it now.
-
-        Whoever comes while it stops wants it again, and is served by the next one.
-        """
-        connection = self.current
-        if connection is None:
+        """Stop the server; whoever needs it, also while it stops, is served by the next one."""
+        if (connection := self.current) is None:
             return
         self._wanted = anyio.Event()
         self._drop()
