@@ -16,6 +16,7 @@ from emceepee_stdio.cli.exit_codes import CREDENTIALS_REFUSED, FAILED, SERVER_FA
 from emceepee_stdio.cli.install import registered_environments
 from emceepee_stdio.cli.interrupts import interrupts
 from emceepee_stdio.cli.report import Check, Report, report_schema
+from emceepee_stdio.cli.running_front import running_front
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config import Config, default_path, load_file
 from emceepee_stdio.config.fields import nearest
@@ -55,6 +56,12 @@ def doctor(
         ),
     ] = False,
     config: ConfigOption = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            "--http", metavar="URL", help="Only a running `emceepee serve --http`, as a client."
+        ),
+    ] = None,
     as_json: JsonOption = False,
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON Schema of --json, and do nothing else.")
@@ -71,6 +78,11 @@ def doctor(
     if schema:
         terminal.data(report_schema())
         return
+    if http is not None:
+        front = Config(servers=(running_front(http, os.environ),))
+        checks = _backends(front, dict(os.environ), [], timeout=timeout, terminal=terminal)
+        _tell(Report.of(tuple(checks)), terminal, as_json=as_json)
+        return
     environ = _desktop(os.environ) if desktop_env else dict(os.environ)
     file = default_path(os.environ) if config is None else config.expanduser()
     try:
@@ -80,7 +92,10 @@ def doctor(
     checks = _surroundings(loaded, file, unread) if not names or unread else []
     if unread is None:
         checks += _backends(loaded, environ, names or [], timeout=timeout, terminal=terminal)
-    report = Report.of(tuple(checks))
+    _tell(Report.of(tuple(checks)), terminal, as_json=as_json)
+
+
+def _tell(report: Report, terminal: Terminal, *, as_json: bool) -> None:
     if as_json:
         terminal.data(msgspec.to_builtins(report))
     else:

@@ -11,7 +11,7 @@ import typer
 
 from emceepee_stdio.cli.secret_values import ShowSecretsOption, show_changes
 from emceepee_stdio.cli.terminal import Terminal
-from emceepee_stdio.config.clients import CLIENTS, Client, ClientKey, is_ours
+from emceepee_stdio.config.clients import CLIENTS, HTTP_TOKEN, Client, ClientKey, is_ours
 from emceepee_stdio.config.edit import Change, EditRefused, guard, read_backup, read_file
 from emceepee_stdio.config.fields import is_object
 from emceepee_stdio.config.jsonc import strict_problem
@@ -70,6 +70,10 @@ def install(
         Path | None,
         typer.Option("--config", metavar="FILE", help="The configuration to serve from."),
     ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option("--http", metavar="URL", help="Reach a running `emceepee serve --http`."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="With no CLIENT: the list as JSON.")
     ] = False,
@@ -89,11 +93,16 @@ def install(
     path = locate(row)
     terminal = Terminal()
     _require(row, path, force=force or dry_run, terminal=terminal)
-    entry = our_entry(row, config, terminal=terminal)
+    entry = (
+        our_entry(row, config, terminal=terminal)
+        if http is None
+        else _remote_entry(row, http, config)
+    )
     with guard(path):
         text = read_file(path)
         known = row.servers(text or "")
-        entry = _with_kept_choices(row, entry, known.get(name))
+        if http is None:
+            entry = _with_kept_choices(row, entry, known.get(name))
         edited = register(row, text, read_backup(path), name=name, entry=entry)
     change = Change(path=path, before=text, after=edited.text, backs_up=edited.backs_up)
     if dry_run:
@@ -103,12 +112,37 @@ def install(
         return
     backup = change.apply()
     _tell(row, change, backup, name=name, renewed=name in known, terminal=terminal)
+    if http is not None:
+        terminal.note(
+            f"{row.title} takes the token from the variable {HTTP_TOKEN}: set it where "
+            f"{row.title} is started. Then try it: emceepee doctor --http {http}"
+        )
     others = sum(not is_ours(other) for other in known.values())
     if others:
         terminal.note(
             f"{row.title} has {others} other server{'' if others == 1 else 's'}; to move them "
             f"behind emceepee: emceepee config import {client} --replace"
         )
+
+
+def _remote_entry(client: Client, url: str, config: Path | None) -> dict[str, object]:
+    """Our entry for a front that runs somewhere."""
+    if config is not None:
+        raise EditRefused(
+            "--config is for the proxy that a client starts.",
+            hint="Give it to `emceepee serve --http` instead.",
+        )
+    if not url.startswith(("http://", "https://")):
+        raise EditRefused(
+            f"{url!r} is no address of an HTTP front.",
+            hint="`emceepee serve --http` shows its address when it starts.",
+        )
+    if (entry := client.remote_entry(url)) is None:
+        raise EditRefused(
+            f"The file of {client.title} cannot name a server behind a URL.",
+            hint=f"Nothing was changed; `emceepee install {client.key}` registers it on stdio.",
+        )
+    return entry
 
 
 def _with_kept_choices(

@@ -57,7 +57,7 @@ def serve_http(arguments: Sequence[str], *, limits: "HttpLimits | None" = None) 
     terminal = Terminal()
     try:
         return _serve(_parser().parse_args(arguments), terminal, limits)
-    except ProxyError as error:
+    except (ProxyError, ValueError) as error:
         terminal.note(f"emceepee: {error}")
         return FAILED
 

@@ -16,7 +16,16 @@ from emceepee_stdio.config.jsonc import Steps
 from emceepee_stdio.config.recursion import starts_emceepee
 from emceepee_stdio.config.tool_rules import escaped
 
-__all__ = ["CLIENTS", "Client", "ClientKey", "Language", "Setting", "is_ours"]
+__all__ = [
+    "CLIENTS",
+    "HTTP_TOKEN",
+    "Client",
+    "ClientKey",
+    "Language",
+    "Remote",
+    "Setting",
+    "is_ours",
+]
 
 P = TypeVar("P", bound=PurePath)
 
@@ -51,6 +60,22 @@ class Files(NamedTuple):
     linux: tuple[str, ...]
 
 
+# The variable by which a client's entry refers to the token.
+HTTP_TOKEN = "EMCEEPEE_HTTP_TOKEN"  # noqa: S105 - its name
+
+
+class Remote(NamedTuple):
+    """What an entry for a server behind a URL looks like.
+
+    `reference` is how a header refers to a variable; without one `token_key` names the variable.
+    """
+
+    marks: Mapping[str, str]
+    url: str = "url"
+    reference: str | None = None
+    token_key: str = ""
+
+
 class Setting(NamedTuple):
     """What our entry in a client's file says so that the client works well with us, and why."""
 
@@ -75,6 +100,8 @@ class Client:
     sign: str | None = None
     # Whether it refuses a file with comments.
     strict: bool = False
+    # How it reaches a server behind a URL, if its file can say so.
+    remote: Remote | None = None
     # Whether it takes `$NAME` for a variable as well.
     bare_variables: bool = False
 
@@ -94,6 +121,16 @@ class Client:
         chosen = {key: setting.value for key, setting in self.settings.items()}
         return {**self.marks, "command": command, "args": args, **chosen, "env": dict(env)}
 
+    def remote_entry(self, url: str) -> dict[str, object] | None:
+        """Our own server behind a URL; the token is a variable's, so that no file holds it."""
+        if self.remote is None:
+            return None
+        entry: dict[str, object] = {**self.remote.marks, self.remote.url: url}
+        if self.remote.reference is None:
+            return entry | {self.remote.token_key: HTTP_TOKEN}
+        token = self.remote.reference.format(HTTP_TOKEN)
+        return entry | {"headers": {"Authorization": f"Bearer {token}"}}
+
     def servers(self, text: str) -> dict[str, object]:
         """What stands in its file by name; nothing where there is no section."""
         document = self.language.read(text)
@@ -109,9 +146,11 @@ class Client:
 
 
 def is_ours(entry: object) -> bool:
-    """Whether an entry of a client starts emceepee."""
+    """Whether an entry of a client starts emceepee, or reaches it over HTTP."""
     if not is_object(entry):
         return False
+    if HTTP_TOKEN in str(entry.get("headers", "")) or HTTP_TOKEN in entry.values():
+        return True
     inner = entry.get("command")
     line = inner if is_object(inner) else entry
     command = line.get("path" if is_object(inner) else "command")
@@ -176,12 +215,14 @@ CLIENTS: dict[ClientKey, Client] = {
             },
             sign="claude-state",
             strict=True,
+            remote=Remote({"type": "http"}, reference="${{{}}}"),
         ),
         Client(
             key="cursor",
             title="Cursor",
             files=_everywhere("home/.cursor/mcp.json"),
             marks={"type": "stdio"},
+            remote=Remote({}, reference="${{env:{}}}"),
         ),
         Client(
             key="vscode",
@@ -193,11 +234,13 @@ CLIENTS: dict[ClientKey, Client] = {
             ),
             section="servers",
             marks={"type": "stdio"},
+            remote=Remote({"type": "http"}, reference="${{env:{}}}"),
         ),
         Client(
             key="windsurf",
             title="Windsurf",
             files=_everywhere("home/.codeium/windsurf/mcp_config.json"),
+            remote=Remote({}, url="serverUrl", reference="${{env:{}}}"),
         ),
         Client(
             key="zed",
@@ -216,6 +259,7 @@ CLIENTS: dict[ClientKey, Client] = {
             files=_everywhere("codex/config.toml"),
             section="mcp_servers",
             language=_TOML,
+            remote=Remote({}, token_key="bearer_token_env_var"),  # noqa: S106 - its name
             settings={
                 "startup_timeout_sec": Setting(
                     30, "gives a busy machine time to start emceepee; older versions wait 10 s"
@@ -240,6 +284,7 @@ CLIENTS: dict[ClientKey, Client] = {
             title="Gemini CLI",
             files=_everywhere("gemini/.gemini/settings.json"),
             bare_variables=True,
+            remote=Remote({}, url="httpUrl", reference="${}"),
         ),
     )
 }

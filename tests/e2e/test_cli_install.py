@@ -288,3 +288,33 @@ def test_a_home_that_is_unknown_is_said(cli: Cli):
 
     cli.monkeypatch.setattr(Path, "home", unknown)
     cli.run("install", "cursor").said("home directory is unknown", "Set HOME")
+
+
+@every_client
+def test_a_client_can_be_led_to_a_running_front_and_away_again(client: Client, cli: Cli) -> None:
+    path = file_of(client, cli)
+    before = contents(client)["others"]
+    path.write_text(before or "")
+    url = "http://127.0.0.1:8080/mcp"
+    ran = cli.run("install", client.key, "--http", url)
+    if client.remote is None:
+        ran.said("cannot name a server behind a URL", f"emceepee install {client.key}")
+        assert path.read_text() == before
+        return
+    told = " ".join(ran.well().err.split())
+    assert "EMCEEPEE_HTTP_TOKEN" in told
+    assert f"doctor --http {url}" in told
+    entry = servers(client, path.read_text())["emceepee"]
+    assert url in entry.values()
+    assert "command" not in entry
+    assert "EMCEEPEE_HTTP_TOKEN" in json.dumps(entry)
+    listed = json.loads(cli.run("install", "--json").well().out)
+    assert [row["client"] for row in listed if row["state"] == "registered"] == [client.key]
+    cli.run("uninstall", client.key).well()
+    assert path.read_text() == before
+
+
+def test_what_is_no_address_of_a_front_changes_nothing(cli: Cli) -> None:
+    path = file_of(CLIENTS["claude-code"], cli)
+    cli.run("install", "claude-code", "--http", "8080").said("no address of an HTTP front")
+    assert not path.exists()

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.e2e.clients.raw import Message, entry, until
+from tests.e2e.clients.raw import PROXY, WAIT_S, Message, entry, surroundings, until
 from tests.e2e.front_harness import (
     Event,
     HttpClient,
@@ -424,3 +425,53 @@ async def test_metrics_count_without_telling_what_was_said(front: RunningFront) 
         assert "emceepee_sessions 1\n" in response.text
         assert "emceepee_sessions_begun_total 1\n" in response.text
         assert "do not tell" not in response.text
+
+
+@pytest.mark.parametrize(
+    ("token", "code", "words"),
+    [("right", 0, "All is well."), ("wrong", 3, "Failed: front."), (None, 0, "All is well.")],
+)
+def test_doctor_tries_a_running_front_as_a_client(
+    shared: RunningFront, token: str | None, code: int, words: str
+) -> None:
+    env = {**surroundings(shared.tmp_path)}
+    if token is not None:
+        env["EMCEEPEE_HTTP_TOKEN"] = str(shared.token) if token == "right" else "wrong"
+    done = subprocess.run(
+        [*PROXY, "doctor", "--http", shared.url],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert (done.returncode, words in done.stdout) == (code, True), done.stdout + done.stderr
+    assert str(shared.token) not in done.stdout + done.stderr
+    shared.look()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--http", "0.0.0.0:0"], "would cross the network unprotected"),
+        (["--http", "0.0.0.0:0", "--no-token", "--insecure"], "would let everybody in"),
+        (["--http", "127.0.0.1:0", "--tls-cert", "x.pem"], "belong together"),
+        (["--http", "127.0.0.1:99999"], "no address to listen on"),
+        (["--http", "127.0.0.1:0", "--server", "x"], "expected NAME=COMMAND"),
+        (["--http", "127.0.0.1:0", "--max-sessions", "0"], "no number of sessions"),
+    ],
+)
+def test_a_front_that_would_be_unsafe_or_wrong_does_not_start(
+    tmp_path: Path, options: list[str], words: str
+) -> None:
+    done = subprocess.run(
+        [*PROXY, "serve", *options],
+        capture_output=True,
+        text=True,
+        env=surroundings(tmp_path),
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert words in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr
