@@ -94,7 +94,10 @@ def trace(  # noqa: PLR0913 - one for each option
         typer.Option("--json", help="One JSON object; with --follow, one for each request."),
     ] = False,
     export: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Write the requests into a new file.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the requests into a new file: .json, or .html for the page."
+        ),
     ] = None,
     export_format: Annotated[
         ExportFormat,
@@ -108,6 +111,23 @@ def trace(  # noqa: PLR0913 - one for each option
         bool,
         typer.Option("--payloads", help="With arguments and results, where they were recorded."),
     ] = False,
+    web: Annotated[
+        bool, typer.Option("--web", help="Show them as a page in the browser, and follow.")
+    ] = False,
+    browser: Annotated[
+        bool,
+        typer.Option("--browser/--no-browser", help="With --web: open it, or print its address."),
+    ] = True,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PORT",
+            min=1,
+            max=65_535,
+            help="With --web: where it is on this machine.",
+            show_default="that of the last page, or any",
+        ),
+    ] = None,
     log_dir: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Another directory than the configured one."),
@@ -118,10 +138,12 @@ def trace(  # noqa: PLR0913 - one for each option
     Example: emceepee trace --since 8h --slow 1s
 
     Example: emceepee trace --failed --session all
+
+    Example: emceepee trace --web
     """
     directory = log_dir or log_directory(os.environ)
     pattern = pattern_of(grep)
-    is_all = session == "all" or (session is None and since is not None)
+    is_all = session == "all" or (session is None and (web or since is not None))
     chosen = "" if is_all else session or _last_session(directory)
     view = _View(
         wanted=RequestFilter(
@@ -133,13 +155,16 @@ def trace(  # noqa: PLR0913 - one for each option
         ),
         payloads=payloads,
     )
+    if web:
+        _show_page(directory, view, since=since, port=port, browser=browser)
+        return
     takes_all = since is not None or as_json or export is not None
     count = _MAX_REQUESTS if lines is None and takes_all else lines or _DEFAULT_REQUESTS
     try:
         reader = _rewound(directory, view, count, since=since)
         view.read(reader)
         if export is not None:
-            _write_file(export, view, export_format)
+            _write_file(export, view, export_format, directory)
         elif as_json or export_format is not ExportFormat.JSON:
             _show_json(reader, view, export_format, follow=follow)
         elif Terminal().columns is None:
@@ -202,8 +227,20 @@ def _last_session(directory: Path) -> str:
     return "" if last is None or last.record is None else last.record.session
 
 
+def _start(since: str | None) -> float:
+    return -inf if since is None else instant_of(since, Clock())
+
+
+def _show_page(
+    directory: Path, view: _View, *, since: str | None, port: int | None, browser: bool
+) -> None:
+    from emceepee_stdio.cli.trace_web import show_page  # noqa: PLC0415 - only for the page
+
+    show_page(directory, wanted=view.wanted, since=_start(since), port=port, opens_browser=browser)
+
+
 def _rewound(directory: Path, view: _View, count: int, *, since: str | None) -> RequestReader:
-    start = -inf if since is None else instant_of(since, Clock())
+    start = _start(since)
     reader = RequestReader(directory)
     if not reader.has_files:
         Terminal().note(f"No request has been recorded in {directory} yet.")
@@ -276,10 +313,16 @@ def _encoded(view: _View, wanted: ExportFormat) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value))
 
 
-def _write_file(path: Path, view: _View, wanted: ExportFormat) -> None:
-    if path.suffix != ".json":
-        raise typer.BadParameter(f"{path} must end with .json.", param_hint="--export")
-    write_whole(path, _encoded(view, wanted).decode())
+def _write_file(path: Path, view: _View, wanted: ExportFormat, directory: Path) -> None:
+    if path.suffix == ".html" and wanted is ExportFormat.JSON:
+        from emceepee_stdio.cli.trace_web import whole_page  # noqa: PLC0415 - only for the page
+
+        write_whole(path, whole_page(directory, view.records, dropped=view.dropped))
+    elif path.suffix == ".json":
+        write_whole(path, _encoded(view, wanted).decode())
+    else:
+        ends = ".json or .html" if wanted is ExportFormat.JSON else ".json"
+        raise typer.BadParameter(f"{path} must end with {ends}.", param_hint="--export")
     Terminal().note(f"{view.summary()[:-1]}, in {path}.")
 
 

@@ -1,4 +1,6 @@
-"""`emceepee trace --web`: serves the page until Ctrl-C, and opens it where a person sits.
+"""`emceepee trace --web` and `--export FILE.html`: the requests as a page for a browser.
+
+The page is served until Ctrl-C, and opened where a person sits.
 
 The port and the cookie of the last page are taken again where the port is free, so that a page
 which is still open comes back by itself.
@@ -20,14 +22,14 @@ from emceepee_stdio.clock import Clock
 from emceepee_stdio.trace.page_access import LOOPBACK, PageAccess, PageIdentity, identity_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from anyio.abc import Listener, SocketStream
 
     from emceepee_stdio.trace.page_feed import PageFeed
     from emceepee_stdio.trace.request_records import RequestRecord
 
-__all__ = ["show_page"]
+__all__ = ["show_page", "whole_page"]
 
 _STDERR_FD = 2
 
@@ -50,6 +52,20 @@ def show_page(
             interrupts.run(partial(_serve, feed, port, opens=opens))
     finally:
         feed.close()
+
+
+def whole_page(directory: Path, records: "Sequence[RequestRecord]", *, dropped: int) -> str:
+    """The page with these requests in it, and with what the journal says of their time."""
+    from emceepee_stdio.trace.page_files import exported_page  # noqa: PLC0415 - only for the page
+    from emceepee_stdio.trace.server_marks import marks_beside  # noqa: PLC0415 - see above
+
+    clock = Clock()
+    return exported_page(
+        records,
+        marks_beside(directory, records),
+        dropped=dropped,
+        exported_at=clock.iso(clock.now()),
+    )
 
 
 async def _serve(feed: "PageFeed", port: int | None, *, opens: bool) -> None:

@@ -66,7 +66,8 @@ class Configured:
             self._warn(self.config)
             # Those with a URL last: the first of them waits until the HTTP client is loaded.
             for server in sorted(self.config.servers, key=lambda server: server.url is not None):
-                self._session.starting.add(server.name)
+                if not server.lazy:
+                    self._session.starting.add(server.name)
                 await self._add(server, tasks)
             await checkpoint()  # each has begun to connect
         finally:

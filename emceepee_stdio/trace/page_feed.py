@@ -16,17 +16,15 @@ import msgspec
 from emceepee_stdio.journal.reader import JournalReader
 from emceepee_stdio.trace.request_reader import RequestLine, RequestReader
 from emceepee_stdio.trace.request_records import RequestRecord
-from emceepee_stdio.trace.server_marks import mark_of
+from emceepee_stdio.trace.server_marks import MARKS_BEFORE_S, MAX_MARKS, mark_of
 
 __all__ = ["MAX_RECORDS", "FeedEntry", "PageFeed"]
 
 MAX_RECORDS = 20_000  # half of what a page keeps, so that a day of following does not thin it out
-_MAX_MARKS = 20_000
 _MAX_ENTRIES = 100_000
 _MAX_BYTES = 64 << 20  # of what is kept; payloads make records long
 _BATCH = 500  # entries in one message: a page draws between two of them
 _MAX_DIGITS = 16  # of a place; Python reads longer numbers slowly
-_MARKS_BEFORE_S = 60.0  # a start or crash just before the first request belongs to it
 
 FeedEntry = tuple[str, bytes]  # the list of the message that it belongs to, and its JSON
 
@@ -67,8 +65,8 @@ class PageFeed:
         self._began = True
         self._records.rewind(MAX_RECORDS, self._is_wanted, since=self._since)
         records = list(self._new_records())
-        since = max(self._since, self._oldest_s - _MARKS_BEFORE_S)
-        self._journal.rewind(_MAX_MARKS, lambda line: mark_of(line) is not None, since=since)
+        since = max(self._since, self._oldest_s - MARKS_BEFORE_S)
+        self._journal.rewind(MAX_MARKS, lambda line: mark_of(line) is not None, since=since)
         return [*records, *self._new_marks()]
 
     def keep(self, entries: list[FeedEntry]) -> None:

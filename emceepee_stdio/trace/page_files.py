@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
-    from emceepee_stdio.trace.request_records import DroppedRecords, RequestRecord
+    from emceepee_stdio.trace.request_records import RequestRecord
     from emceepee_stdio.trace.server_marks import Mark
 
 __all__ = ["CONTENT_TYPES", "PAGE", "SERVED_POLICY", "exported_page", "page_file"]
@@ -54,10 +54,11 @@ def page_file(name: str) -> bytes | None:
 
 
 def exported_page(
-    records: "Iterable[RequestRecord | DroppedRecords]",
-    marks: "Iterable[Mark]",
+    records: "Sequence[RequestRecord]",
+    marks: "Sequence[Mark]",
     *,
     exported_at: str,
+    dropped: int = 0,
 ) -> str:
     """One file with the page and its data, which needs nothing else and reaches nothing."""
     hashes: dict[str, list[str]] = {"style": [], "script": []}
@@ -75,7 +76,8 @@ def exported_page(
         f"style-src {' '.join(hashes['style'])}; {_TEXT_ONLY}"
     )
     meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-    data = {"records": list(records), "marks": list(marks), "exported_at": exported_at}
+    lost = [{"kind": "dropped", "count": dropped}] if dropped else []
+    data = {"records": [*records, *lost], "marks": marks, "exported_at": exported_at}
     block = f'<script type="application/json" id="exported">{_json_in_html(data)}</script>\n'
     before, after = page.replace(_HEAD, _HEAD + meta, 1).split("<script>", 1)
     return f"{before}{block}<script>{after}"

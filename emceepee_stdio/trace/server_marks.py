@@ -1,15 +1,20 @@
 """What the journal says of servers, as marks beside the requests of the same time."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import inf
+from pathlib import Path
 
 import msgspec
 
 from emceepee_stdio.journal import JournalEvent, Level
-from emceepee_stdio.journal.reader import Line
+from emceepee_stdio.journal.reader import JournalReader, Line
 from emceepee_stdio.journal.records import Record
+from emceepee_stdio.trace.request_records import RequestRecord
 
-__all__ = ["Mark", "mark_of"]
+__all__ = ["MARKS_BEFORE_S", "MAX_MARKS", "Mark", "mark_of", "marks_beside"]
 
+MAX_MARKS = 20_000  # read at once; servers that log much would bury the others
+MARKS_BEFORE_S = 60.0  # a start or crash just before the first request belongs to it
 _MAX_TEXT_CHARS = 1_000  # a log line in a list; the journal has the rest
 
 _KINDS: Mapping[str, str] = {
@@ -18,15 +23,20 @@ _KINDS: Mapping[str, str] = {
     JournalEvent.ELICITATION_RECEIVED: "question",
     JournalEvent.TOOL_EXECUTION_TIMEOUT: "promotion",
     JournalEvent.SERVER_OUTPUT: "log",
+    JournalEvent.CLIENT_CONNECTED: "session",
 }
 _DISCONNECTED = str(JournalEvent.SERVER_DISCONNECTED)
+_CLIENT = str(JournalEvent.CLIENT_CONNECTED)
 _OUTPUT = str(JournalEvent.SERVER_OUTPUT)
 # The records say it already.
 _CALLS = frozenset((JournalEvent.TOOL_EXECUTION_START, JournalEvent.TOOL_EXECUTION_COMPLETE))
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that happened at a server, or at emceepee itself where it has none."""
+    """Something that happened at a server, or at emceepee itself where it has none.
+
+    One of the kind `session` is the client of the session, by its name.
+    """
 
     kind: str
     at_ms: float
@@ -35,6 +45,18 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     event: str
     text: str
     server: str | None = None
+
+
+def marks_beside(directory: Path, records: Sequence[RequestRecord]) -> list[Mark]:
+    """Those of the sessions and the time of these records."""
+    since = min((record.start_ms for record in records), default=inf) / 1000 - MARKS_BEFORE_S
+    until_ms = max((record.end_ms for record in records), default=-inf) + MARKS_BEFORE_S * 1000
+    sessions = {record.session for record in records}
+    reader = JournalReader(directory)
+    reader.rewind(MAX_MARKS, lambda line: mark_of(line) is not None, since=since)
+    marks = [mark for line in reader.read() if (mark := mark_of(line)) is not None]
+    reader.close()
+    return [mark for mark in marks if mark.session in sessions and mark.at_ms <= until_ms]
 
 
 def mark_of(line: Line) -> Mark | None:
@@ -70,6 +92,8 @@ def _kind(record: Record) -> str | None:
 def _text(record: Record) -> str:
     if record.event == _OUTPUT:
         return str(record.data.get("text", ""))
+    if record.event == _CLIENT:
+        return f"{record.data.get('name', '')} {record.data.get('version', '')}".strip()
     words = [f"{name}={_word(value)}" for name, value in record.data.items()]
     return " ".join([record.event, *words])
 

@@ -188,7 +188,7 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(published: tuple[Pat
     names = names_in(wheel)
     info = {name for name in names if re.match(r"emceepee_stdio-[^/]+\.dist-info/", name)}
     assert names - info == package_files()
-    for needed in ("front/tools.json", "cli/demo_server.py", "py.typed"):
+    for needed in ("front/tools.json", "cli/demo_server.py", "trace/page/trace.html", "py.typed"):
         assert f"emceepee_stdio/{needed}" in names
     assert {name.partition("/")[2] for name in info} >= {
         "METADATA",

@@ -216,6 +216,10 @@ async def test_a_live_call_a_crash_and_restarts_are_followed(
             await client.connected()
             await client.execute("echo", args={"text": "again"})
             await run(browser.until, "page.store.sessions.size === 2")
+            titles = "[...document.getElementById('session').options].map(o => o.text)"
+            assert [title.endswith("raw 1") for title in await run(browser.run, titles)] == [
+                *(False, True, True)
+            ]
         assert await run(browser.run, "page.store.requests.length") > before > 2
         await run(browser.open, "about:blank")
     browser.complaints[:] = [said for said in browser.complaints if "net::ERR_" not in said]

@@ -49,13 +49,7 @@ class Server(Sender):
         self.listed: Sequence[Item] | ProxyError = TOOLS
         self.may_list = anyio.Event()
         self.may_list.set()
-        self.lists = SimpleNamespace(
-            tools=TOOLS,
-            tool=self._tool,
-            cut=set(),
-            remembered=set(),
-            had_until=lambda _tool: None,
-        )
+        self.lists = SimpleNamespace(tools=TOOLS, tool=self._tool, cut=set())
         self.channel = SimpleNamespace(needs_tools=False)
         self._on_done: list[OnResult] = []
 

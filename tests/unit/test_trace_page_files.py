@@ -113,6 +113,8 @@ def test_the_journal_marks_starts_crashes_questions_promotions_and_log_lines() -
     assert marked("tool_execution_timeout", server="s") == ("promotion", "tool_execution_timeout")
     assert marked("server_output", server="s", data={"text": "hello"}) == ("log", "hello")
     assert marked("config_broken", level="warning") == ("warning", "config_broken")
+    client = {"name": "claude-code", "version": "2.1"}
+    assert marked("client_connected", data=client) == ("session", "claude-code 2.1")
 
 
 def test_what_the_records_say_already_or_concerns_no_server_is_no_mark() -> None:

@@ -1,7 +1,8 @@
 "use strict";
 // The page: joins the parts, keeps the filter, and draws at most once a frame.
 
-const MAX_TICKS_PER_PX = 1 / 110; // a label has room
+const LABEL_PX = 90; // room for 00:00:00.000
+const MAX_TICKS_PER_PX = 1 / (LABEL_PX + 20);
 const FIRST_REQUESTS = 300; // in the first window
 const FOLLOWED_MS = 300_000; // a window that grows with what happens stops growing here
 
@@ -16,6 +17,7 @@ class Page {
     this.following = true;
     this.placed = false; // whether the first window has been chosen
     this.matching = [];
+    this.filled = new Set(); // lanes with a request that fits the filter
     this.pending = { frame: 0, data: false };
     this.strip = new Strip(this.viewport, () => this.moved());
     this.rows = new Rows(this.viewport, {
@@ -201,6 +203,7 @@ class Page {
 
   #drawData() {
     this.matching = this.store.matching(this.filters.wanted);
+    this.filled = new Set(this.matching.map((request) => request.lane));
     this.strip.draw(this.store.requests, this.matching);
     this.filters.offer(this.store);
     if (this.details.isOpen && this.rows.item(this.details.key)?.lane) this.openDetails();
@@ -224,8 +227,7 @@ class Page {
       return inTime.map((request) => ({ key: request.id, request, marks: [], shownServer: true }));
     }
     const byLane = Map.groupBy(inTime, (request) => request.lane);
-    const filled = new Set(this.matching.map((request) => request.lane));
-    const lanes = this.store.sortedLanes().filter((lane) => filled.has(lane.key) || !this.filters.isActive);
+    const lanes = this.store.sortedLanes().filter((lane) => this.filled.has(lane.key) || !this.filters.isActive);
     return lanes.flatMap((lane) => this.#laneItems(lane, byLane.get(lane.key) ?? []));
   }
 
@@ -247,7 +249,9 @@ class Page {
       element.style.left = `${100 * this.viewport.share(instant)}%`;
       return element;
     };
-    ruler.replaceChildren(...at.map((instant) => place(make("span", {}, timeOfDay(instant, step)), instant)));
+    const fits = (instant) => this.viewport.share(instant) * ruler.clientWidth < ruler.clientWidth - LABEL_PX;
+    const label = (instant) => place(make("span", {}, timeOfDay(instant, step)), instant);
+    ruler.replaceChildren(...at.filter(fits).map(label));
     const lines = byId("lines");
     const edge = lines.offsetParent.getBoundingClientRect();
     const box = ruler.getBoundingClientRect();
@@ -271,7 +275,7 @@ class Page {
   }
 
   #fillStatic() {
-    const chip = (leg) => make("span", {}, make("i", { class: "swatch", "data-leg": leg }), LEGS[leg]);
+    const chip = (leg) => make("span", { title: LEGS[leg] }, make("i", { class: "swatch", "data-leg": leg }), leg);
     const sign = (kind) => {
       const { sign: glyph, word } = MARKS[kind];
       return make("span", { class: `sign ${kind}` }, make("b", { "aria-hidden": "true" }, glyph), word);

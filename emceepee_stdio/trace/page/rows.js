@@ -104,6 +104,7 @@ class Rows {
       if (keys.has(key)) continue;
       this.shown.delete(key);
       row.remove();
+      row.item = null;
       this.spare[row.dataset.kind].push(row);
     }
   }
@@ -119,10 +120,11 @@ class Rows {
       this.shown.set(item.key, row);
       this.space.append(row);
     }
-    row.dataset.key = item.key;
+    row.setAttribute("aria-selected", item.key === this.selected);
+    if (row.item === item) return; // scrolled or selected; another filter or time makes new items
+    row.item = item;
     row.style.transform = `translateY(${index * ROW_PX}px)`;
     row.setAttribute("aria-rowindex", index + FIRST_ROW);
-    row.setAttribute("aria-selected", item.key === this.selected);
     if (item.request) this.#fillRequest(row, item);
     else this.#fillLane(row, item);
   }
@@ -181,7 +183,7 @@ class Rows {
   }
 
   #keyOf(event) {
-    return event.target.closest(".row")?.dataset.key;
+    return event.target.closest(".row")?.item.key;
   }
 
   #click(event) {
