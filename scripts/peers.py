@@ -43,12 +43,13 @@ COMMAND = "python scripts/peers.py"
 NPM = "npm"
 PYTHONS = ("py-mcp1", "py-servers", "py-old")
 SDK_SOURCE = "mcp-sdist"
-PEERS = (NPM, *PYTHONS, SDK_SOURCE)
+APPS = "npm-apps"
+PEERS = (NPM, APPS, *PYTHONS, SDK_SOURCE)
 SUITE = "npm-suite"
 HOSTS = "npm-hosts"
 SLOW = (SUITE, HOSTS)
 BENCH = "py-bench"
-NPM_PEERS = {NPM: PINS, SUITE: PINS / "suite", HOSTS: PINS / "hosts"}
+NPM_PEERS = {NPM: PINS, APPS: PINS / "apps", SUITE: PINS / "suite", HOSTS: PINS / "hosts"}
 
 
 def command_for(peer: str) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from emceepee_stdio.cli.config_expose import expose
 from emceepee_stdio.cli.config_rules import rules
 from emceepee_stdio.cli.exit_codes import FAILED
 from emceepee_stdio.cli.import_servers import import_servers
@@ -32,6 +33,7 @@ __all__ = ["app"]
 app = typer.Typer(no_args_is_help=True, help="Look at the configuration, and change it.")
 app.command("import")(import_servers)
 app.command()(rules)
+app.command()(expose)
 
 # What a command line that we print has in place of a value that we do not show.
 _TO_FILL_IN = "…"

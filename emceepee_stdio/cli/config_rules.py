@@ -18,7 +18,7 @@ from emceepee_stdio.config.rule_edits import overruled, remove_rule, rules_at, s
 from emceepee_stdio.config.server import Rule, label
 from emceepee_stdio.config.tool_rules import pattern_problem
 
-__all__ = ["rules"]
+__all__ = ["place_of", "rules"]
 
 _STYLES = {"allow": "green", "ask": "yellow", "off": "red"}
 
@@ -55,7 +55,7 @@ def rules(
     file = default_path(os.environ) if config is None else config.expanduser()
     text = read_file(file) or ""
     with guard(file):
-        place = _place(text, name, file)
+        place = place_of(text, name, file)
     if pattern is None:
         _show(place, Terminal(), as_json=as_json)
         return
@@ -83,7 +83,8 @@ def rules(
         _warn(place, pattern, chosen)
 
 
-def _place(text: str, name: str, file: Path) -> ConfigLocation:
+def place_of(text: str, name: str, file: Path) -> ConfigLocation:
+    """Where an entry stands; the error names the one that may be meant."""
     found = {place.name: place for place in places(text)}
     if name not in found:
         near = nearest(name, found)

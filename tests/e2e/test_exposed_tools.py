@@ -333,7 +333,8 @@ async def test_what_would_spoil_the_list_for_a_client_is_left_out_and_journaled(
 async def test_a_server_that_a_model_put_in_the_place_of_an_exposed_one_is_not_exposed(
     tmp_path: Path,
 ) -> None:
-    async with exposing(tmp_path, ["echo"]) as client:
+    more = {"policy": {"mode": "allow"}}
+    async with exposing(tmp_path, ["echo"], more=more) as client:
         await until_listed(client, "s__echo")
         await client.call("remove_server", name="s")
         await client.received(lambda: len(changes(client)) >= 2)

@@ -12,6 +12,7 @@ from scripts import peers
 
 __all__ = [
     "PeerMissingError",
+    "budget_allocator",
     "claude_code",
     "codex",
     "everything",
@@ -170,13 +171,25 @@ def _host(pattern: str) -> str:
     return str(found[0])  # the shortest: others beside it only help it
 
 
+def budget_allocator() -> list[str]:
+    """An MCP App: a tool whose results a page of the server shows."""
+    if not peers.is_installed(peers.APPS):
+        raise PeerMissingError("The npm peer of MCP Apps")
+    packages = peers.folder(peers.APPS) / "node_modules" / "@modelcontextprotocol"
+    return [_node(), str(packages / "server-budget-allocator" / "dist" / "index.js"), "--stdio"]
+
+
 def _node_server(package: str) -> list[str]:
     return _node_script(package, "dist", "index.js")
 
 
 def _node_script(package: str, *parts: str) -> list[str]:
     script = node_modules().joinpath("@modelcontextprotocol", package, *parts)
+    return [_node(), str(script)]
+
+
+def _node() -> str:
     node = shutil.which("node")
     if node is None:
         raise PeerMissingError("node")
-    return [node, str(script)]
+    return node
