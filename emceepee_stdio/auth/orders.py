@@ -4,6 +4,7 @@ Without the SDK and the HTTP client, so that the serving process can give the or
 """
 
 import re
+import shlex
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
 
@@ -18,6 +19,7 @@ __all__ = [
     "ClientRefused",
     "ConsentNeeded",
     "HelperExit",
+    "NewerRecord",
     "RefreshOrder",
     "SignInFailed",
     "SignInNeeded",
@@ -74,6 +76,16 @@ class ConsentNeeded(SignInFailed):
 
 class ClientRefused(SignInFailed):
     """The registration is gone: the next sign-in makes another."""
+
+
+class NewerRecord(SignInFailed):
+    """What is kept was written by a newer version, and is not ours to replace."""
+
+    def __init__(self, server: str) -> None:
+        super().__init__(
+            "A newer emceepee keeps this sign-in: update this one, or forget it with "
+            f"`{shlex.join(['emceepee', 'logout', server])}`."
+        )
 
 
 class SignInOrder(Struct, frozen=True, kw_only=True):

@@ -33,6 +33,7 @@ from emceepee_stdio.auth.orders import (
     STEP_UP_STATUS,
     ClientRefused,
     ConsentNeeded,
+    NewerRecord,
     SignInFailed,
     SignInOrder,
     challenge_fields,
@@ -80,6 +81,8 @@ async def sign_in(
     when the person is back, and what they brought is exchanged.
     """
     logging.disable()
+    if store.is_newer():
+        raise NewerRecord(order.name)
     old = store.read()
     failure: SignInFailed | None = None
     async with callback_listener(await _bound(order, old)) as callback:

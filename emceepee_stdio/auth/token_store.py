@@ -6,6 +6,7 @@ written whole or not at all. Two locks guard it: `person` is held for as long as
 taken `write` reads the record again first: another process may have been faster.
 """
 
+import errno
 import hashlib
 import os
 from collections.abc import Mapping
@@ -46,6 +47,12 @@ class OAuthClient(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __repr__(self) -> str:
         return f"<OAuthClient {'configured' if self.is_configured else 'registered'}>"
+
+
+class _Versioned(Struct, frozen=True):
+    """All that is known of a record of whatever version."""
+
+    version: int = _VERSION
 
 
 class TokenRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -150,8 +157,15 @@ class TokenStore:
         record = self._decoded("json", TokenRecord)
         return record if record is not None and record.version <= _VERSION else None
 
+    def is_newer(self) -> bool:
+        """Whether a newer version of this program wrote it: that is not ours to replace."""
+        kept = self._decoded("json", _Versioned)
+        return kept is not None and kept.version > _VERSION
+
     def write(self, record: TokenRecord) -> None:
         """In the place of what was there; only with the lock `write`."""
+        if self.is_newer():
+            raise PermissionError(errno.EPERM, "a newer emceepee wrote it", self._path("json").name)
         write_whole(self._path("json"), msgspec.json.encode(record).decode())
 
     def remove(self) -> bool:

@@ -1,7 +1,6 @@
 """`emceepee config`: where the configuration is, what it says, and how to change it."""
 
 import os
-import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from emceepee_stdio.cli.install import DryRunOption
 from emceepee_stdio.cli.keyring_storage import KeyringStorage
 from emceepee_stdio.cli.plain_secrets import secret_name
 from emceepee_stdio.cli.secret_input import read_secrets
-from emceepee_stdio.cli.secret_values import ShowSecretsOption, masked, show_changes
+from emceepee_stdio.cli.secret_values import ShowSecretsOption, show_changes, shown_entry
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config import Config, config_schema, default_path, jsonc, load_file
 from emceepee_stdio.config.edit import Change, EditRefused, guard, read_file
@@ -37,7 +36,6 @@ app.command()(expose)
 
 # What a command line that we print has in place of a value that we do not show.
 _TO_FILL_IN = "…"
-_REFERENCE = re.compile(r"(?:Bearer )?\$\{[^}]*\}")
 _STATE_STYLES = {"usable": "green", "broken": "red", "off": "dim"}
 
 ConfigOption = Annotated[
@@ -345,21 +343,7 @@ def _servers(text: str | None, loaded: Config) -> list[dict[str, object]]:
             server = reasons.get(label(place.name))
             row["state"] = "off" if server and server.switched_off else "broken"
             row["reason"] = server.reason if server else "it is skipped; see the warnings."
-        shown.append({**row, "entry": masked(_shown(place.entry), entries)})
-    return shown
-
-
-def _shown(entry: object) -> object:
-    """An entry without secrets; of headers only the names, unless they refer to a variable."""
-    shown = redact(entry)
-    headers = entry.get("headers") if is_object(entry) else None
-    if is_object(shown) and is_object(entry) and is_object(entry.get("tools")):
-        shown["tools"] = entry["tools"]  # names of tools, of which some sound like secrets
-    if is_object(shown) and is_object(headers):
-        shown["headers"] = {
-            name: value if isinstance(value, str) and _REFERENCE.fullmatch(value) else MARKER
-            for name, value in headers.items()
-        }
+        shown.append({**row, "entry": shown_entry(place.entry, entries)})
     return shown
 
 

@@ -1,6 +1,7 @@
 """Secrets in what a command shows: hidden, unless the person asks for them at a terminal."""
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, cast
 
@@ -10,12 +11,18 @@ from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config.edit import Change, EditRefused
 from emceepee_stdio.config.fields import is_list, is_object
 
-__all__ = ["HIDDEN", "ShowSecretsOption", "masked", "require_terminal", "show_changes"]
+__all__ = ["HIDDEN", "ShowSecretsOption", "require_terminal", "show_changes", "shown_entry"]
 
 ShowSecretsOption = Annotated[
     bool, typer.Option("--show-secrets", help="Show secrets as well; at a terminal only.")
 ]
 _STREAMS = (0, 1, 2)
+# Fields in which a text that is nothing but a reference is shown; a default may be a secret.
+_REFERRING = frozenset({"env", "environment", "headers", "oauth"})
+_REFERENCE = re.compile(r"(?:Bearer )?\$\{(?:(?:env|keyring):)?[\w.-]+\}", re.ASCII)
+# Words, numbers and short mixtures of both, in a row: nothing that was made at random.
+_PART = r"(?:[A-Za-z]{1,12}|\d{1,8}|[A-Za-z0-9]{1,3})"
+_HARMLESS_FORM = re.compile(rf"(?=.{{1,40}}\Z){_PART}(?:[-_.:/ ]{_PART})*")
 HIDDEN = "Secrets are hidden; --show-secrets shows them, at a terminal."
 
 
@@ -41,16 +48,38 @@ def show_changes(
         terminal.note(HIDDEN)
 
 
-def masked(shown: object, entries: Iterable[object]) -> object:
-    """What is shown of servers, without what any of `entries` holds as a secret.
+def shown_entry(entry: object, entries: Iterable[object]) -> object:
+    """An entry without what any of `entries` holds as a secret, and whatever may be one.
 
-    A reference to a variable is none.
+    A reference is none. Of headers, only the names and the references are shown.
     """
-    from emceepee_stdio.journal import Secrets  # noqa: PLC0415 - see below
+    from emceepee_stdio.journal import Secrets, redact  # noqa: PLC0415 - see below
+    from emceepee_stdio.journal.redact import MARKER  # noqa: PLC0415 - see below
 
     known = Secrets()
-    known.add(one for entry in entries for one in _secrets_of(entry) if "${" not in one)
+    known.add(one for each in entries for one in _secrets_of(each) if "${" not in one)
+    shown = redact(entry)
+    if not is_object(shown) or not is_object(entry):
+        return _masked(shown, known.mask)
+    if is_object(entry.get("tools")):
+        shown["tools"] = entry["tools"]  # names of tools, of which some sound like secrets
+    for key in _REFERRING & shown.keys():
+        given, hidden = entry[key], shown[key]
+        if is_object(given) and is_object(hidden):
+            rest = dict.fromkeys(given, MARKER) if key == "headers" else hidden
+            shown[key] = rest | {name: one for name, one in given.items() if _is_reference(one)}
     return _masked(shown, known.mask)
+
+
+def _is_reference(value: object) -> bool:
+    return isinstance(value, str) and bool(_REFERENCE.fullmatch(value))
+
+
+def _is_harmless(name: str, value: str) -> bool:
+    """`REGION=eu-central-1`: both its name and its form say that it is no secret."""
+    from emceepee_stdio.journal.secret_names import is_setting_name  # noqa: PLC0415 - see below
+
+    return is_setting_name(name) and bool(_HARMLESS_FORM.fullmatch(value))
 
 
 def _masked(shown: object, mask: Callable[[str], str]) -> object:
@@ -83,8 +112,12 @@ def _secrets_of(value: object) -> Iterator[str]:
     for key, item in items:
         name = str(key).lower()
         if is_object(item) and name.endswith(("env", "headers")):
-            strings = {n: v for n, v in item.items() if isinstance(v, str)}
             is_env = name.endswith("env")
+            strings = {
+                n: v
+                for n, v in item.items()
+                if isinstance(v, str) and not (is_env and _is_harmless(n, v))
+            }
             yield from given_secrets(env=strings) if is_env else given_secrets(headers=strings)
         elif isinstance(item, str) and name.endswith("url"):
             yield from given_secrets(url=item)

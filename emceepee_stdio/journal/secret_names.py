@@ -8,7 +8,13 @@ import re
 from functools import lru_cache
 from itertools import pairwise
 
-__all__ = ["counts_things", "holds_a_header", "holds_a_password", "is_secret_name"]
+__all__ = [
+    "counts_things",
+    "holds_a_header",
+    "holds_a_password",
+    "is_secret_name",
+    "is_setting_name",
+]
 
 # The end of a name says the most; a name longer than this is data.
 _MAX_NAME_CHARS = 200
@@ -74,6 +80,20 @@ _TEXT_TOKENS = frozenset(
     {kind + ending for kind in _TOKEN_KINDS for ending in ("token", "tokens")}
     | {"tokencount", "tokenlimit", "tokentype", "tokenusage"}
 )
+# What nobody calls a secret by: `AWS_REGION`, `model`.
+_SETTING_LAST_WORDS = frozenset(
+    _words(
+        "arch channel charset date domain edition encoding engine env environment format host "
+        "hostname lang language level locale location mode model platform port provider region "
+        "stage theme timezone transport tz version zone"
+    )
+)
+
+
+def is_setting_name(name: str) -> bool:
+    """Whether the name says that what stands under it is no secret."""
+    words = _words(name)
+    return bool(words) and words[-1] in _SETTING_LAST_WORDS and not is_secret_name(name)
 
 
 def is_secret_name(name: str) -> bool:

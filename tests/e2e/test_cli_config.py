@@ -220,6 +220,30 @@ def test_a_secret_is_hidden_also_where_its_name_does_not_tell_and_a_reference_is
     (row,) = json.loads(runs[1].out)["servers"]
     assert row["entry"]["args"] == ["-p", "[redacted]", "${PORT}"]
     assert row["entry"]["env"]["B"] == "${B}"
+    assert row["entry"]["env"]["A_TOKEN"] == "${A_TOKEN}"
+
+
+def test_what_is_plainly_no_secret_is_shown_and_what_may_be_one_is_not(cli: Cli):
+    harmless = {"AWS_REGION": "eu-central-1", "MODEL": "claude-3-5-sonnet-20241022", "LANG": "C"}
+    hidden = {
+        "AWS_ZONE": "hunter2-correct-horse",  # a secret elsewhere
+        "API_VERSION": "x9f8e7d6c5b4a3f2e1d0",
+        "SETTING": "eu-central-1-setting",
+        "MODEL_TOKEN": "gpt-4",
+        "B_TOKEN": "${B_TOKEN:-default-2024}",
+    }
+    shown = {"A_TOKEN": "${keyring:db.A_TOKEN}", "C_TOKEN": "${env:C_TOKEN}"}
+    password = {"DB_PASSWORD": "hunter2-correct-horse"}
+    entry = {"command": "db", "env": harmless | hidden | shown | password}
+    entry["headers"] = {"Authorization": "Bearer ${keyring:db.x}", "X-Key": "${K:-quiet-river}"}
+    write(cli, {"mcpServers": {"db": entry}})
+    (row,) = json.loads(cli.run("config", "show", "--json").out)["servers"]
+    env = row["entry"]["env"]
+    assert env == harmless | shown | dict.fromkeys([*hidden, *password], "[redacted]")
+    assert row["entry"]["headers"] == {
+        "Authorization": "Bearer ${keyring:db.x}",
+        "X-Key": "[redacted]",
+    }
 
 
 def test_secrets_are_hidden_wherever_the_configuration_is_shown(cli: Cli):

@@ -106,6 +106,24 @@ async def test_a_client_that_is_configured_is_used_and_its_secret_stays_where_it
         assert (await home.run("call", "vault", "echo", "message=hi")).well().out == "hi\n"
 
 
+async def test_a_sign_in_that_a_newer_version_keeps_is_left_alone_and_the_next_step_is_named(
+    home: Home,
+):
+    async with protected() as place:
+        home.write({"vault": place.entry()})
+        (await home.run("login", "vault")).well()
+        (record,) = place.records(home.path)
+        newer = record.read_text().replace("{", '{"version":2,', 1)
+        record.write_text(newer)
+        ran = await home.run("login", "vault")
+        assert ran.code == 3
+        ran.said("A newer emceepee keeps this sign-in", "emceepee logout vault")
+        assert record.read_text() == newer
+        (await home.run("logout", "vault")).well()
+        (await home.run("login", "vault")).well()
+        assert len(place.issuer.visits) == 2
+
+
 async def test_without_registration_the_next_step_is_named(home: Home):
     async with protected() as place:
         place.issuer.registers = False

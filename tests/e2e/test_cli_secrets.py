@@ -7,6 +7,7 @@ import pytest
 
 from tests.e2e.client import server
 from tests.e2e.keyring_harness import KeyringHome
+from tests.e2e.sign_in_harness import BROWSER, protected
 
 SECRET = "ghp_quietriverbank0123456789abcdefghij"
 OLD = "ghp_amberlanternhill0123456789abcdefgh"
@@ -20,7 +21,7 @@ def home(tmp_path: Path) -> KeyringHome:
 def written(home: KeyringHome) -> str:
     """Every file in the home but that of the keyring."""
     paths = [path for path in home.path.rglob("*") if path.is_file() and path != home.file]
-    return "\n".join(f"{path}\n{path.read_text()}" for path in paths)
+    return "\n".join(f"{path}\n{path.read_bytes().decode(errors='replace')}" for path in paths)
 
 
 async def test_a_secret_is_stored_from_stdin_listed_by_name_and_removed(home: KeyringHome):
@@ -262,3 +263,16 @@ async def test_doctor_says_why_a_reference_cannot_be_looked_up(
     check = json.loads(ran.out)["checks"][0]
     assert fact in check["summary"]
     assert step in check["remediation"]
+
+
+async def test_the_secret_of_a_sign_in_comes_from_the_keyring_and_stays_there(home: KeyringHome):
+    home.env["BROWSER"] = BROWSER
+    home.hold(**{"vault.client_secret": "hidden-brook"})
+    async with protected() as place:
+        place.issuer.registers, place.issuer.wants_secret = False, "hidden-brook"
+        oauth = {"client_id": "ours", "client_secret": "${keyring:vault.client_secret}"}
+        home.write({"vault": place.entry(oauth=oauth)})
+        (await home.run("login", "vault")).well()
+        place.issuer.expire()
+        assert (await home.run("call", "vault", "echo", "message=hi")).well().out == "hi\n"
+        assert "hidden-brook" not in written(home)

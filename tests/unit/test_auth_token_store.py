@@ -56,10 +56,20 @@ def test_what_cannot_be_read_counts_as_not_there(store: TokenStore, text: bytes)
     assert store.read() is None
 
 
-def test_a_record_of_a_newer_version_is_not_used(store: TokenStore):
+def test_a_record_of_a_newer_version_is_neither_used_nor_replaced(store: TokenStore):
     with store.writing():
-        store.write(record(version=2))
-    assert store.read() is None
+        store.write(record())
+        (path,) = [p for p in store.directory.iterdir() if p.suffix == ".json"]
+        path.write_text('{"version": 2, "server": {"of": "another form"}}')
+        assert store.read() is None
+        assert store.is_newer()
+        with pytest.raises(PermissionError, match="a newer emceepee wrote it"):
+            store.write(record())
+        assert "another form" in path.read_text()
+        assert store.remove()
+        assert not store.is_newer()
+        store.write(record())
+    assert store.read() == record()
 
 
 @pytest.mark.parametrize(
