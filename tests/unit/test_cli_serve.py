@@ -7,6 +7,7 @@ from typer.main import get_command
 
 from emceepee_stdio.cli.command_line import app
 from emceepee_stdio.cli.serve import OPTIONS, _parser
+from emceepee_stdio.cli.serve_http import HTTP_OPTIONS
 
 
 def command_of_typer() -> Any:
@@ -16,9 +17,11 @@ def command_of_typer() -> Any:
 
 def test_people_are_shown_every_option_that_a_client_can_give():
     shown = {param.name: param for param in command_of_typer().params}
-    assert list(shown) == [option.name for option in OPTIONS] == ["config", "server", "policy"]
-    for option in OPTIONS:
-        param = shown[option.name]
+    options = (*OPTIONS, *HTTP_OPTIONS)
+    assert list(shown) == [option.name.replace("-", "_") for option in options]
+    assert [option.name for option in OPTIONS] == ["config", "server", "policy"]
+    for option in options:
+        param = shown[option.name.replace("-", "_")]
         assert param.opts == [option.flag]
         assert (param.metavar, param.help) == (option.metavar, option.help)
         assert param.multiple == option.repeatable
