@@ -97,6 +97,10 @@ class Proxy:
         """The same proxy, started in another way."""
         return Proxy(command, self._profile)
 
+    def with_fields(self, **fields: Any) -> "Proxy":
+        """The same proxy, whose entry for each server also says this."""
+        return Proxy(self._command, {**self._profile, "fields": fields})
+
     def call(self, tool: str = "t", *, server: str = "raw", **arguments: Any) -> Call:
         values = {"server": server, "tool": tool, "arguments": arguments}
         return Call(filled(self._profile["call"], values))
@@ -108,8 +112,10 @@ class Proxy:
 
     def config(self, servers: Servers, *, home: str) -> Any:
         """What its configuration file says: the servers as a map, or as a list of its own form."""
+        fields = self._profile.get("fields", {})
         usual = {
-            name: {"command": argv[0], "args": list(argv[1:])} for name, argv in servers.items()
+            name: {"command": argv[0], "args": list(argv[1:]), **fields}
+            for name, argv in servers.items()
         }
         entry = self._profile.get("entry")
         own = [
@@ -119,16 +125,25 @@ class Proxy:
 
     @contextmanager
     def start(self, servers: Servers) -> Generator[Client]:
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
-            values: dict[str, Any] = {"home": home, "backend": servers.get("raw", [])}
-            if self.takes_many:
-                path = Path(home) / "config.json"
+        with (
+            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home,
+            self.start_in(home, servers) as client,
+        ):
+            yield client
+
+    @contextmanager
+    def start_in(self, home: str, servers: Servers) -> Generator[Client]:
+        """In a directory that is kept, with what an earlier start there has left."""
+        values: dict[str, Any] = {"home": home, "backend": servers.get("raw", [])}
+        if self.takes_many:
+            path = Path(home) / "config.json"
+            if not path.exists():
                 path.write_text(json.dumps(self.config(servers, home=home)), encoding="utf-8")
-                values["config"] = str(path)
-            argv = filled(self._command, values)
-            env = filled(self._profile.get("env", {}), values)
-            with Client(argv, {**_environ(), **env}) as client:
-                yield client
+            values["config"] = str(path)
+        argv = filled(self._command, values)
+        env = filled(self._profile.get("env", {}), values)
+        with Client(argv, {**_environ(), **env}) as client:
+            yield client
 
 
 def _environ() -> dict[str, str]:

@@ -19,6 +19,7 @@ from emceepee_stdio.front.hello import Handover
 from emceepee_stdio.front.stdio_front import serve
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal, JournalEvent, default_directory
+from emceepee_stdio.session.catalogue_store import default_catalogue_directory
 from emceepee_stdio.session.client_roots import ClientRoots, own_roots
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Environment
@@ -133,6 +134,7 @@ def environment_of(settings: Settings, environ: Mapping[str, str]) -> Environmen
         trust=default_trust_directory(environ),
         roots=ClientRoots(own_roots(settings.roots, environ=environ, cwd=cwd, home=home)),
         tokens=default_token_directory(environ),
+        catalogue=default_catalogue_directory(environ),
     )
 
 

@@ -19,7 +19,6 @@ from emceepee_stdio.backends.backend_events import (
     BackendEvent,
     Emit,
     HealthChange,
-    ListsDiffer,
     PhaseChange,
     Question,
     ServerNotification,
@@ -27,20 +26,21 @@ from emceepee_stdio.backends.backend_events import (
 from emceepee_stdio.backends.backend_options import BackendOptions
 from emceepee_stdio.backends.base import (
     Cancel,
-    CarriesMeta,
     NotTaken,
     OnResult,
     Params,
     RemoteError,
-    Sender,
     Snapshot,
-    with_meta,
 )
+from emceepee_stdio.backends.catalogue_record import Seen
 from emceepee_stdio.backends.connection import Channel, Connection
 from emceepee_stdio.backends.exchange import Exchange, ExchangeContext
+from emceepee_stdio.backends.feature_requests import FeatureRequests
 from emceepee_stdio.backends.health import Health
-from emceepee_stdio.backends.lists import KINDS, LIST_CHANGED, Item, Kind, Lists, differ
-from emceepee_stdio.backends.notifications import LOG_LEVELS, decoded, log_line, without_stream
+from emceepee_stdio.backends.idle_stop import IdleStop
+from emceepee_stdio.backends.lists import KINDS, LIST_CHANGED, Item, Kind, Lists
+from emceepee_stdio.backends.notifications import LOG_LEVELS, log_line, without_stream
+from emceepee_stdio.backends.restoration import Restoration
 from emceepee_stdio.backends.root_listing import RootListing, RootSource
 from emceepee_stdio.backends.subscription_stream import ACKNOWLEDGED
 from emceepee_stdio.backends.subscriptions import Subscriptions
@@ -50,15 +50,9 @@ from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.tool_rules import ToolRules
 from emceepee_stdio.errors import (
     InvalidArguments,
-    NotSupported,
-    ProxyError,
-    ResourceNotFound,
-    ServerDisconnected,
 )
-from emceepee_stdio.json_values import mapping
 from emceepee_stdio.state.phases import Phase
 from emceepee_stdio.state.restarts import Restarts
-from emceepee_stdio.wire.codec import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND
 from emceepee_stdio.wire.peer import OutgoingRequest
 
 __all__ = ["Backend"]
@@ -66,7 +60,7 @@ __all__ = ["Backend"]
 T = TypeVar("T")
 
 
-class Backend(Sender):
+class Backend(FeatureRequests):
     """A backend. Make it, start `run` in a task group, and use it from anywhere."""
 
     rules: ToolRules | None = None  # of its tools; the session sets them at any time
@@ -91,7 +85,18 @@ class Backend(Sender):
         self._options = options
         self._log_level: str | None = None
         self._seen_tools: tuple[Item, ...] | None = None
-        self.lists = Lists(name, clock, room=options.list_room)
+        self._uses = 0  # requests of the session, but for what the backend does by itself
+        self._at_work = 0  # of them, those that are more than one request
+        self._is_new = False  # whether its tools were not listed yet since it started
+        self._hello = None if options.remembered is None else options.remembered.hello
+        self.lists = Lists(name, clock, room=options.list_room, on_known=self._listed)
+        if (remembered := options.remembered) is not None:
+            self.lists.remember(
+                remembered.lists,
+                at=remembered.at,
+                sizes=remembered.sizes,
+                cut=remembered.cut,
+            )
         self.subscriptions = Subscriptions(name, on_gap=self.lists.drop_all, note=self._note)
         self._health = Health(
             options.health,
@@ -126,10 +131,13 @@ class Backend(Sender):
         return self._supervisor.phase
 
     def snapshot(self) -> Snapshot:
+        snapshot, is_remembered = self._supervisor.snapshot(), bool(self.lists.remembered)
         return replace(
-            self._supervisor.snapshot(),
+            snapshot,
+            hello=snapshot.hello or (self._hello if is_remembered else None),
             counts=self.lists.counts(),
             degraded=self._health.degraded,
+            remembered_at=self.lists.remembered_at if is_remembered else None,
         )
 
     # Its life
@@ -158,12 +166,16 @@ class Backend(Sender):
     ) -> T:
         """Work on a living connection; once more where the server has not seen the request."""
         deadline = self._clock.now() + within
+        self._uses += 1
+        self._at_work += 1
         try:
             connection = self._supervisor.current or await self.connect(within=within)
             return await work(connection, deadline - self._clock.now())
         except NotTaken:
             connection = await self.connect(within=deadline - self._clock.now())
             return await work(connection, deadline - self._clock.now())
+        finally:
+            self._at_work -= 1
 
     # What the server tells
 
@@ -189,6 +201,7 @@ class Backend(Sender):
         self.lists.drop_all()
         connection = self._supervisor.current
         if connection is not None:
+            self._hello, self._is_new = connection.hello, True
             connection.log_level = self._log_level
             connection.services.append(partial(self._serve, connection, known))
             self.subscriptions.begin(connection)
@@ -224,47 +237,53 @@ class Backend(Sender):
         look = partial(connection.ask, _light_request(connection), None)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.subscriptions.listen)
-            tasks.start_soon(self._restore, connection, known)
+            tasks.start_soon(self._restoration(connection, known).run)
             tasks.start_soon(self._health.watch, look)
+            if self._options.idle_stop is not None:
+                tasks.start_soon(self._idle_stop(self._options.idle_stop).watch)
 
-    async def _restore(
+    def _restoration(
         self, connection: Connection, known: Mapping[Kind, tuple[Item, ...]]
-    ) -> None:
-        within = self._options.request
-        steps: list[Callable[[], Awaitable[object]]] = [
-            partial(self.subscriptions.restore, connection, within=within)
-        ]
-        if self._log_level is not None and not connection.is_modern:
-            level = {"level": self._log_level}
-            steps.append(partial(connection.ask, "logging/setLevel", level, within))
-        steps.append(partial(self._compare, connection, known))
-        for step in steps:
-            try:
-                await step()
-            except ServerDisconnected:
-                return
-            except ProxyError as error:
-                connection.note(f"not everything could be restored after connecting: {error.fact}")
+    ) -> Restoration:
+        return Restoration(
+            connection=connection,
+            subscriptions=self.subscriptions,
+            log_level=self._log_level,
+            known=known,
+            kinds=tuple(Kind if self._options.learns else known),
+            fetch=self._list,
+            within=self._options.request,
+            emit=self._emit,
+        )
 
-    async def _compare(
-        self, connection: Connection, known: Mapping[Kind, tuple[Item, ...]]
-    ) -> None:
-        """Fetch anew what was known before, and say what is no longer the same."""
-        changed: list[str] = []
-        try:
-            for kind, before in known.items():
-                now = await self._list(connection, kind, within=self._options.request)
-                name = KINDS[kind].capability
-                if differ(before, now) and name not in changed:
-                    changed.append(name)
-        finally:
-            if changed:
-                self._emit(ListsDiffer(changed))
+    def _idle_stop(self, after: float) -> IdleStop:
+        return IdleStop(
+            after=after,
+            clock=self._clock,
+            uses=lambda: self._uses,
+            is_held=self._is_held,
+            stop=self._deactivate,
+        )
+
+    def _is_held(self) -> bool:
+        """Whether somebody waits for something of it, or it was asked to tell something."""
+        connection = self._supervisor.current
+        return (
+            bool(self._at_work or self.subscriptions.uris)
+            or (connection is not None and connection.is_busy())
+            or self._options.is_held()
+        )
+
+    def _deactivate(self) -> None:
+        """Stop it; what it has listed is what it is known by from now on."""
+        self.lists.remember_known(at=self._clock.iso(self._clock.now()))
+        self._supervisor.deactivate()
 
     # What the session asks
 
     def send(self, request: OutgoingRequest, on_done: OnResult) -> Cancel:
         """Until the result is complete, connecting first if need be."""
+        self._uses += 1
         if self.rules is not None and (refused := tool_refusal(self, request)) is not None:
             on_done(refused)
             return lambda: None
@@ -280,53 +299,10 @@ class Backend(Sender):
         except NotTaken:
             return await self.request(request)
 
-    async def call_tool(
-        self, tool: str, arguments: Raw | Params, *, within: float, call: object = None
-    ) -> Raw:
-        params = {"name": tool, "arguments": arguments}
-        return await self.ask("tools/call", params, within=within, call=call)
-
     async def list_all(self, kind: str, *, within: float) -> tuple[Item, ...]:
         """The whole list; empty where the server has nothing of the kind."""
         wanted = Kind(kind)
         return await self._connected_within(within, lambda c, left: self._list(c, wanted, left))
-
-    async def read_resource(
-        self, uri: str, *, within: float, call: CarriesMeta | None = None
-    ) -> Raw:
-        params = with_meta({"uri": uri}, call)
-        try:
-            return await self.ask("resources/read", params, within=within, call=call)
-        except RemoteError as error:
-            if _is_missing_resource(error):
-                raise ResourceNotFound(f"{self.name} has no resource {uri!r}.") from None
-            raise self._unsupported(error, "resources") from None
-
-    async def get_prompt(
-        self, prompt: str, arguments: Params, *, within: float, call: CarriesMeta | None = None
-    ) -> Raw:
-        params = with_meta({"name": prompt, "arguments": arguments}, call)
-        try:
-            return await self.ask("prompts/get", params, within=within, call=call)
-        except RemoteError as error:
-            raise self._unsupported(error, "prompts") from None
-
-    async def complete(
-        self,
-        ref: Params,
-        argument: Params,
-        context: Params | None,
-        *,
-        within: float,
-        call: CarriesMeta | None = None,
-    ) -> Raw:
-        params: dict[str, object] = {"ref": ref, "argument": argument}
-        if context:
-            params["context"] = {"arguments": context}
-        try:
-            return await self.ask("completion/complete", with_meta(params, call), within=within)
-        except RemoteError as error:
-            raise self._unsupported(error, "completion") from None
 
     async def subscribe(self, uri: str, *, within: float) -> None:
         add = self.subscriptions.add
@@ -350,7 +326,7 @@ class Backend(Sender):
         try:
             await self._connected_within(within, set_on)
         except RemoteError as error:
-            raise self._unsupported(error, "log levels") from None
+            raise self.unsupported(error, "log levels") from None
 
     async def _list_tools_anew(self) -> None:
         self.lists.drop(Kind.TOOLS)
@@ -382,19 +358,21 @@ class Backend(Sender):
                 self._options.on_tools(items)
         return items
 
-    # What went wrong
-
-    def _unsupported(self, error: RemoteError, what: str) -> ProxyError:
-        if error.error.code == METHOD_NOT_FOUND:
-            return NotSupported(f"{self.name} does not support {what}.")
-        return error
+    def _listed(self, kind: Kind) -> None:
+        """The server has told what it has of this kind."""
+        first, self._is_new = self._is_new, self._is_new and kind is not Kind.TOOLS
+        if self._options.on_listed is not None:
+            self._options.on_listed(
+                Seen(
+                    kind=kind,
+                    items=self.lists.known(kind) or (),
+                    hello=self._hello,
+                    at=self._clock.iso(self._clock.now()),
+                    cut=kind in self.lists.cut,
+                    first=first and kind is Kind.TOOLS,
+                )
+            )
 
 
 def _light_request(connection: Connection) -> str:
     return "server/discover" if connection.is_modern else "ping"
-
-
-def _is_missing_resource(error: RemoteError) -> bool:
-    if error.error.code == RESOURCE_NOT_FOUND:
-        return True
-    return error.error.code == INVALID_PARAMS and "uri" in mapping(decoded(error.error.data))

@@ -154,7 +154,10 @@ class SessionIds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """How a backend is doing, for people and models to read."""
+    """How a backend is doing, for people and models to read.
+
+    With `remembered_at`, the hello and the counts are what was known then.
+    """
 
     name: str
     phase: Phase
@@ -172,3 +175,4 @@ class Snapshot:
     session: SessionIds | None = None
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     degraded: bool = False
+    remembered_at: str | None = None

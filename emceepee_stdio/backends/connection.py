@@ -73,6 +73,7 @@ if TYPE_CHECKING:
 __all__ = ["Channel", "Connection"]
 
 _QUESTIONS = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
+_OWN_REQUESTS = frozenset({"ping", "server/discover", "subscriptions/listen"})
 _VISITED = "notifications/elicitation/complete"
 _REMEMBERED_VISITS = 100  # a server tells of those that it asked for; more are not waited for
 _ID_CHARS = 1_000  # of a request or an elicitation; longer ones would only fill our memory
@@ -225,6 +226,10 @@ class Connection(Sender):
     def lost_error(self) -> ServerDisconnected:
         """What whoever waited on this connection is told once it is gone."""
         return ServerDisconnected(str(self.loss or self._left()), hint=self._next_step)
+
+    def is_busy(self) -> bool:
+        """Whether an answer is waited for that somebody but the backend itself wants."""
+        return self._peer.waits_for_more_than(_OWN_REQUESTS)
 
     # Its end
 

@@ -1,10 +1,11 @@
 """The lists of one server: fetched to the last page, kept until the server says otherwise.
 
 What was known last can always be looked at without asking; it may be old, and says so by being
-called `known`. A list without measure costs its own server: it is cut, and that is known, too.
+called `known`. What is known from before the server was started is `remembered`, until it is listed
+anew. A list without measure costs its own server: it is cut, and that is known, too.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import cast
@@ -29,6 +30,7 @@ __all__ = [
     "Kind",
     "Lists",
     "differ",
+    "memory_of",
 ]
 
 Item = Mapping[str, object]
@@ -110,9 +112,17 @@ class _Fetching:
 class Lists:
     """What one server has listed, and until when that holds."""
 
-    def __init__(self, server: str, clock: Clock, *, room: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        server: str,
+        clock: Clock,
+        *,
+        room: Callable[[], int] | None = None,
+        on_known: Callable[[Kind], None] = lambda _kind: None,
+    ) -> None:
         """`room` says how many bytes of memory its lists may take now, up to a bound."""
         self._server = server
+        self._on_known = on_known
         self._clock = clock
         self._room = room or (lambda: MAX_LIST_BYTES)
         self._bytes = dict.fromkeys(Kind, 0)
@@ -123,6 +133,9 @@ class Lists:
         self._changes = dict.fromkeys(Kind, 0)
         self._fetching: dict[Kind, _Fetching] = {}
         self.cut: set[Kind] = set()  # lists of which only the beginning was read
+        self.remembered: set[Kind] = set()  # lists that the server has not confirmed yet
+        self.remembered_at = ""  # when it gave them
+        self._former_tools: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         return f"<Lists {self._server} {self.counts()}>"
@@ -143,8 +156,37 @@ class Lists:
         """The tool of that name as it was seen last, whatever the number of tools."""
         return None if self.tools is None else self.tools.get(name)
 
+    def lists_tool(self, name: str) -> bool:
+        """Whether the server itself has listed a tool of that name, since it was started."""
+        return self.tool(name) is not None and Kind.TOOLS not in self.remembered
+
     def all_known(self) -> dict[Kind, tuple[Item, ...]]:
         return dict(self._known)
+
+    def remember(
+        self,
+        lists: Mapping[Kind, tuple[Item, ...]],
+        *,
+        at: str,
+        sizes: Mapping[Kind, int],
+        cut: Iterable[Kind] = (),
+    ) -> None:
+        """What the server listed when it ran, at that time; it does not run now."""
+        for kind, items in lists.items():
+            self._set_known(kind, items)
+        self.remembered, self.remembered_at = set(lists), at
+        self._bytes |= sizes
+        self.cut |= set(cut)
+        self._former_tools = frozenset(self.tools or ())
+
+    def remember_known(self, *, at: str) -> None:
+        """The server stops: what it has listed is what it is known by."""
+        self.remember(self._known, at=at, sizes=self._bytes)
+
+    def had_until(self, tool: str) -> str | None:
+        """When a tool was there, that the server had before it was started and has no more."""
+        gone = tool in self._former_tools and Kind.TOOLS not in self.remembered
+        return self.remembered_at if gone and self.tool(tool) is None else None
 
     def drop(self, kind: Kind) -> None:
         """The server says that this list has changed."""
@@ -218,11 +260,14 @@ class Lists:
         """A fetch that began before a change must not hide one that began after it."""
         if changes >= self._known_at[kind]:
             self._known_at[kind] = changes
-            self._known[kind] = items
-            if kind is Kind.TOOLS:
-                self.tools = {
-                    name: item for item in items if isinstance(name := item.get("name"), str)
-                }
+            self._set_known(kind, items)
+            self.remembered.discard(kind)
+            self._on_known(kind)
+
+    def _set_known(self, kind: Kind, items: tuple[Item, ...]) -> None:
+        self._known[kind] = items
+        if kind is Kind.TOOLS:
+            self.tools = {name: item for item in items if isinstance(name := item.get("name"), str)}
 
     def _keep(
         self, kind: Kind, items: tuple[Item, ...], ttl: float, *, told_of_changes: bool
@@ -267,7 +312,7 @@ class Lists:
         for start in range(0, len(found), _TURN_ITEMS):
             room = self._room() - self.bytes
             for raw in found[start : start + _TURN_ITEMS]:
-                size = _memory_of(raw)
+                size = memory_of(raw)
                 if size > room:
                     return False
                 room -= size
@@ -298,8 +343,8 @@ class Lists:
         return found, ttl, cursor if isinstance(cursor, str) else None
 
 
-def _memory_of(raw: Raw) -> int:
-    """What an item takes once it is read, about."""
+def memory_of(raw: Raw) -> int:
+    """What an item, or a list of them, takes once it is read, about."""
     return len(memoryview(raw)) + _VALUE_BYTES * _values_in(raw)
 
 

@@ -33,7 +33,7 @@ from emceepee_stdio.state.phases import PHASES, Phase
 from emceepee_stdio.state.restarts import Restarts
 from emceepee_stdio.trace.open_request import Leg, on_leg
 from emceepee_stdio.wire.peer import OutgoingRequest
-from emceepee_stdio.wire.wakeup import Wakeup
+from emceepee_stdio.wire.wakeup import Wakeup, first_of
 
 __all__ = ["Supervisor"]
 
@@ -173,6 +173,16 @@ class Supervisor(Sender):
             self._attempt_scope.cancel()
         return await self.connection(within=within)
 
+    def deactivate(self) -> None:
+        """Stop the server; whoever needs it, also while it stops, is served by the next one."""
+        if (connection := self.current) is None:
+            return
+        self._wanted = anyio.Event()
+        self._drop()
+        connection.is_left = True
+        self._enter(Phase.IDLE)
+        connection.close()
+
     async def stop(self, why: str = "was removed") -> None:
         """End the owner task; returns when nothing of the backend is left."""
         self._why_stopped = why
@@ -204,7 +214,7 @@ class Supervisor(Sender):
                 await self._wanted.wait()
                 self._enter(Phase.CONNECTING)
             elif isinstance(self._last_error, SignInNeeded) and self.phase is Phase.NEEDS_SIGN_IN:
-                await self._until_signed_in(self._last_error)
+                await first_of(self._last_error.signed_in, self._wanted.wait)
                 self._enter(Phase.CONNECTING)
             self._renew = False
             with anyio.CancelScope() as self._attempt_scope:
@@ -285,17 +295,6 @@ class Supervisor(Sender):
         self._last_error = needed
         self._wanted = anyio.Event()
         self._enter(Phase.NEEDS_SIGN_IN, loss=loss, error=needed)
-
-    async def _until_signed_in(self, needed: SignInNeeded) -> None:
-        """Or until somebody wants it tried now."""
-        async with anyio.create_task_group() as tasks:
-
-            async def end_with(wait: Callable[[], Awaitable[object]]) -> None:
-                await wait()
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(end_with, needed.signed_in)
-            tasks.start_soon(end_with, self._wanted.wait)
 
     def _fail(self, error: ProxyError) -> None:
         if isinstance(error, SignInNeeded):

@@ -53,7 +53,7 @@ def name_refusal(server: Ruled, tool: object) -> ProxyError | None:
             hint="Do without it. A person can change it with "
             f"`emceepee config rules {server.name}`.",
         )
-    if not isinstance(tool, str) or server.lists.tool(tool) is None:
+    if not isinstance(tool, str) or not server.lists.lists_tool(tool):
         return ToolNotFound(
             f"{server.name} does not list a tool {_shown(tool)}.",
             hint="It has rules for its tools: only what list_tools shows runs, by its exact name.",

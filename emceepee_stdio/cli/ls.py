@@ -44,6 +44,8 @@ def ls(
 ) -> None:
     """List the tools, prompts and resources of the configured servers.
 
+    Servers that start on first use are not started where it is known what they list.
+
     The exit code is 0 if all of them answered, 3 if one wants other credentials, 4 if one failed.
 
     Example: emceepee ls github
@@ -105,8 +107,13 @@ async def _gather(
     async with one_shot_session(settings, environ=os.environ, within=within) as here:
 
         async def ask(server: ServerConfig) -> None:
-            backend = await here.open(server)
             offers: dict[str, Any] = {"name": server.name}
+            if (known := await here.remembered(server)) is not None:
+                lists = {kind: known.lists[kind] for kind in known.lists}
+                offers |= lists | {"from_catalogue": known.at} | _ruled(known.tools, server)
+                found[server.name] = offers
+                return
+            backend = await here.open(server)
             try:
                 await backend.connect(within=within + 1.0)
                 for kind in _KINDS:
@@ -152,6 +159,10 @@ def _show(found: Sequence[Mapping[str, Any]], terminal: Terminal, *, described: 
     if rows:
         terminal.table(columns if described else columns[:3], rows)
     for offers in found:
+        if at := offers.get("from_catalogue"):
+            name = str(offers["name"])
+            look = f"emceepee doctor {shlex.quote(name)}"
+            terminal.note(f"{name}: as it listed at {at}, without starting it; anew: {look}")
         if off := offers.get("tools_off"):
             name = str(offers["name"])
             tools = "1 tool is" if off == 1 else f"{off} tools are"

@@ -11,6 +11,7 @@ import msgspec
 
 from emceepee_stdio.app import environment_of
 from emceepee_stdio.backends.backend import Backend
+from emceepee_stdio.backends.catalogue_record import Remembered
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Config, RestartOverrides, ServerConfig, Settings
 from emceepee_stdio.ids import Ids
@@ -37,9 +38,18 @@ class OneShotSession:
 
     async def open(self, server: ServerConfig) -> Backend:
         """A server that has begun to connect, and is not started again when it fails."""
-        once = msgspec.structs.replace(server, lazy=False, restart=RestartOverrides(attempts=0))
+        once = msgspec.structs.replace(
+            server, start="eager", idle_stop_ms=0, restart=RestartOverrides(attempts=0)
+        )
         servers = self.runtime.servers
         return await servers.add(Admission.configured(once), self.runtime.group())
+
+    async def remembered(self, server: ServerConfig) -> Remembered | None:
+        """What is known of a server that starts on first use; None where it has to be started."""
+        catalogue, general = self.runtime.catalogue, self.runtime.settings.start
+        if catalogue is None or server.start_mode(general) == "eager":
+            return None
+        return await catalogue.recall(server)
 
     def shown(self, text: str) -> str:
         """What may be shown of what a server says."""

@@ -12,11 +12,13 @@ from msgspec import Meta, Struct, field
 from emceepee_stdio.config.fixed import FixedValues
 from emceepee_stdio.config.server import (
     BrokenServer,
+    IdleStopMs,
     NamedEntry,
     RestartConfig,
     RestartOverrides,
     ServerConfig,
     ServerEntry,
+    StartMode,
 )
 
 __all__ = [
@@ -150,6 +152,11 @@ class SettingsSection(Struct, frozen=True, kw_only=True):
     timeouts: Timeouts = field(default_factory=Timeouts)
     restart: RestartConfig = field(default_factory=RestartConfig)
     logging: Logging = field(default_factory=Logging)
+    start: Annotated[
+        StartMode,
+        Meta(description="When configured servers are started, unless their entry says."),
+    ] = "eager"
+    idle_stop_ms: IdleStopMs = 0
     roots: Annotated[
         tuple[
             Annotated[

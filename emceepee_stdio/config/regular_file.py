@@ -1,6 +1,7 @@
 """Files that are read without waiting for anybody, and directories for their owner alone.
 
 A pipe in the place of a file would hold up whoever opens it, for ever: only regular files are read.
+What is our own word may be read only from a file that nobody else could have written.
 """
 
 import errno
@@ -8,7 +9,7 @@ import os
 import stat
 from pathlib import Path
 
-__all__ = ["make_private", "read_regular"]
+__all__ = ["make_private", "read_own", "read_regular"]
 
 _FLAGS = (
     os.O_RDONLY
@@ -16,6 +17,8 @@ _FLAGS = (
     | getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_BINARY", 0)
 )
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def read_regular(path: Path) -> bytes:
@@ -29,6 +32,21 @@ def read_regular(path: Path) -> bytes:
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read()
+    finally:
+        os.close(descriptor)
+
+
+def read_own(path: Path, *, most: int) -> bytes:
+    """All of a regular file of `most` bytes that only we can have written; OSError otherwise."""
+    descriptor = os.open(path, _FLAGS | _NO_LINK)
+    try:
+        found = os.fstat(descriptor)
+        ours = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
+        private = os.name != "posix" or not found.st_mode & _WRITABLE_BY_OTHERS
+        if not (stat.S_ISREG(found.st_mode) and ours and private and found.st_size <= most):
+            raise OSError(errno.EPERM, "it is not a file of ours", str(path))
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(most)
     finally:
         os.close(descriptor)
 

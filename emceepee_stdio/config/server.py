@@ -15,6 +15,7 @@ from emceepee_stdio.errors import ConfigInvalid
 
 __all__ = [
     "BrokenServer",
+    "IdleStopMs",
     "NamedEntry",
     "OAuthConfig",
     "RestartConfig",
@@ -22,6 +23,7 @@ __all__ = [
     "Rule",
     "ServerConfig",
     "ServerEntry",
+    "StartMode",
     "TemplatePlace",
     "label",
     "name_problem",
@@ -56,6 +58,10 @@ def _within(low: float, high: float, description: str) -> Meta:
 
 
 Rule = Literal["allow", "ask", "off"]
+StartMode = Literal["eager", "auto", "lazy"]
+IdleStopMs = Annotated[
+    int, _within(0, _DAY, "Stop a server that was not used for so long; 0 never does.")
+]
 TemplatePlace = tuple[str, ...]  # a field, and the key inside it where it has keys
 Attempts = Annotated[
     int, _within(0, 1_000, "Restarts in a row before the server is given up; 0 never restarts.")
@@ -153,7 +159,18 @@ class ServerEntry(Struct, frozen=True, kw_only=True):
     description: Annotated[
         str, Meta(description="What the server is for, in a line; clients are told it.")
     ] = ""
-    lazy: Annotated[bool, Meta(description="Connect on first use instead of at the start.")] = False
+    start: Annotated[
+        StartMode | None,
+        Meta(
+            description="When it is started: with the session (eager); on first use where it is"
+            " known what it lists, else with the session (auto); always on first use (lazy). Null"
+            " follows emceepee.start."
+        ),
+    ] = None
+    lazy: Annotated[bool, Meta(description="The same as start: lazy.")] = False
+    idle_stop_ms: Annotated[
+        IdleStopMs | None, Meta(description="As emceepee.idle_stop_ms, for this server.")
+    ] = None
     disabled: Annotated[bool, Meta(description="Keep the entry, but do not use it.")] = False
     restart: RestartOverrides = field(default_factory=RestartOverrides)
     expose: Annotated[
@@ -195,6 +212,15 @@ class ServerConfig(NamedEntry, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         # Arguments, variables, headers and URLs may hold secrets.
         return f"<ServerConfig {label(self.name)} {'url' if self.command is None else 'command'}>"
+
+    def start_mode(self, general: StartMode) -> StartMode:
+        """When it is started, where the settings say this in general."""
+        return self.start or ("lazy" if self.lazy else general)
+
+    def idle_stop_s(self, general_ms: int) -> float | None:
+        """After how many seconds without a use it is stopped, if ever."""
+        chosen = general_ms if self.idle_stop_ms is None else self.idle_stop_ms
+        return chosen / 1000 or None
 
     def is_same_but_rules(self, other: "ServerConfig") -> bool:
         """Rules, words and what is exposed are kept beside a server: it goes on as it is."""

@@ -65,6 +65,7 @@ class CallProgress:
         """The client waits for this call and wants to hear of it."""
         call.token = token
         call.on_progress = partial(self._forward, call)
+        call.on_status = partial(self._tell, call)
         self._heartbeats.begin(call)
         if not self._is_running:
             self._is_running = True
@@ -91,8 +92,15 @@ class CallProgress:
             told.message = told.message[:_MESSAGE_CHARS] + cut
         self._peer.notify("notifications/progress", to_json(told))
 
-    def _beat(self, call: Call, progress: Progress) -> None:
+    def _tell(self, call: Call, message: str) -> None:
+        """What we do for the call before its server can tell anything."""
+        if not call.answered:
+            self._beat(call, self._heartbeats.ours(call), message)
+
+    def _beat(self, call: Call, progress: Progress, message: str | None = None) -> None:
         if call.token is None or self._unread() > _UNREAD_BYTES:
             return
-        told = _Told(token=call.token, progress=progress.value, total=progress.total)
+        told = _Told(
+            token=call.token, progress=progress.value, total=progress.total, message=message
+        )
         self._peer.notify("notifications/progress", to_json(told))

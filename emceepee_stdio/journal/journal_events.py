@@ -44,6 +44,11 @@ class JournalEvent(StrEnum):
         Level.INFO,
         "A backend is tried again: `attempt`, after `delay_ms`. A warning after a failed start.",
     )
+    SERVER_IDLE = (
+        "server_idle",
+        Level.INFO,
+        "A backend was not used for `idle_stop_ms` and is stopped; the next call starts it.",
+    )
     SERVER_FAILED = (
         "server_failed",
         Level.WARNING,
@@ -126,6 +131,11 @@ class JournalEvent(StrEnum):
         "approval_unwritable",
         Level.WARNING,
         "An agreement counts for this session only: it could not be written down.",
+    )
+    CATALOGUE_UNWRITABLE = (
+        "catalogue_unwritable",
+        Level.WARNING,
+        "What servers list could not be kept for the next session: `error`.",
     )
     SIGN_IN_REQUIRED = (
         "sign_in_required",

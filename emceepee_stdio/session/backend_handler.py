@@ -10,7 +10,8 @@ however many attempts it takes to end it.
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from msgspec import Raw
 
@@ -31,8 +32,8 @@ from emceepee_stdio.backends.backend_events import (
     StateEvent,
     Withdrawn,
 )
-from emceepee_stdio.backends.base import Hello
 from emceepee_stdio.journal import JournalEvent, PrivateKeyLines, redact_text
+from emceepee_stdio.session.outage import Outage
 from emceepee_stdio.session.params import fields_of, fold_of, fold_of_large
 from emceepee_stdio.session.rate_limit import RateLimits
 from emceepee_stdio.session.server_output import (
@@ -55,6 +56,9 @@ from emceepee_stdio.state import (
 )
 from emceepee_stdio.wire.codec import to_json
 
+if TYPE_CHECKING:
+    from emceepee_stdio.backends.base import Hello
+
 __all__ = ["BackendHandler"]
 
 _LOG_LINE_CHARS = 16_384  # of one log message, as of a line on stderr; masking it stays short
@@ -63,29 +67,6 @@ _LOGGER_CHARS = 1_000  # the name of a logger is a word
 _MOST_KEYS = 1_000  # sources that are in the middle of a private key; the one silent longest goes
 
 _LEAVING = "The connection is being closed: there will be no answer."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Outage:
-    """What the loss of a connection took with it, and what is known of its cause."""
-
-    hello: Hello | None = None
-    restarted: bool = False
-    tasks: int = 0
-    elicitations: int = 0
-    sampling_requests: int = 0
-
-    def kind(self, hello: Hello | None) -> str:
-        """A restart where that is known, or the server is not what it was."""
-        is_other = self.hello is not None and self.hello != hello
-        return "restart" if self.restarted or is_other else "network_blip"
-
-    def counts(self) -> dict[str, int]:
-        return {
-            "invalidated_tasks": self.tasks,
-            "invalidated_elicitations": self.elicitations,
-            "invalidated_sampling_requests": self.sampling_requests,
-        }
 
 
 class BackendHandler:
@@ -103,9 +84,10 @@ class BackendHandler:
         self._journal = session.journal
         self._target_of = target_of
         self._on_sign_in_wanted = on_sign_in_wanted
+        self._idle: set[str] = set()  # servers that were stopped because nobody used them
         self._signed_out: set[str] = set()  # servers that a person has to sign in to
         self._hellos: dict[str, Hello | None] = {}  # of the connections that live
-        self._outages: dict[str, _Outage] = {}  # of those that are lost and tried again
+        self._outages: dict[str, Outage] = {}  # of those that are lost and tried again
         self._keys: dict[tuple[str, LogSource], PrivateKeyLines] = {}
         self._flows = RateLimits(settings.fixed.output_lines, servers=settings.limits.servers)
 
@@ -146,13 +128,17 @@ class BackendHandler:
 
     def _phase_changed(self, server: str, change: PhaseChange) -> None:
         """Tell the outage or its end, and invalidate what the lost connection held."""
+        if change.phase is Phase.IDLE:
+            self._became_idle(server, change)
+            return
+        self._idle.discard(server)
         if change.previous is Phase.CONNECTED:
             self._lost(server, change)
         is_start = server in self._session.starting
         self._session.starting.discard(server)
         if change.phase is Phase.CONNECTED:
             self._connected(server, change, tell=not is_start)
-        elif change.phase is Phase.CONNECTING and is_start:
+        elif change.phase is Phase.CONNECTING and (is_start or change.previous is Phase.IDLE):
             self._session.starting.add(server)
         elif change.phase is Phase.RECONNECTING:
             self._session.add(EventType.SERVER_RECONNECTING, server=server, data=_prospects(change))
@@ -170,10 +156,18 @@ class BackendHandler:
             self._signed_out.discard(server)
         self._journal_phase(server, change)
 
+    def _became_idle(self, server: str, change: PhaseChange) -> None:
+        """No loss: nothing was open, and whoever needs it next starts it."""
+        self._session.starting.discard(server)
+        self._hellos.pop(server, None)
+        if change.previous is Phase.CONNECTED:
+            self._idle.add(server)
+            self._journal.record(JournalEvent.SERVER_IDLE, server=server)
+
     def _connected(self, server: str, change: PhaseChange, *, tell: bool) -> None:
         outage = self._outages.pop(server, None)
         if change.previous is Phase.RECONNECTING and change.was_connected_before:
-            kind, cost = EventType.SERVER_RECONNECTED, outage or _Outage()
+            kind, cost = EventType.SERVER_RECONNECTED, outage or Outage()
             data = _introduction(change) | {"type": cost.kind(change.hello), **cost.counts()}
         else:
             kind, data = EventType.SERVER_CONNECTED, _introduction(change)
@@ -192,7 +186,7 @@ class BackendHandler:
         self._journal_loss(server, change, fact)
         tasks = session.fail_tasks(server, str(change.loss or fact), fact=fact)
         asked = Counter(asked.kind for asked in self._reject(server, change))
-        outage = _Outage(
+        outage = Outage(
             hello=self._hellos.pop(server, None),
             restarted=change.loss is not None and change.loss.restarted,
             tasks=tasks,
@@ -268,6 +262,8 @@ class BackendHandler:
         self._journal.record(JournalEvent.SERVER_SPAWNED, server=server, pid=pid, command=command)
 
     def _process_ended(self, server: str, event: ProcessEnded) -> None:
+        if event.expected and server in self._idle:
+            return
         loss = event.loss.masked(self._session.secrets.mask)
         data: dict[str, object] = {"reason": loss.fact, "exit_code": loss.exit_code}
         if not event.expected:

@@ -123,13 +123,13 @@ class Call:
     shows (0: all of it), `context_first` whether it cuts the end of one; `answer` gives it a reply,
     `proceed` one that still has to be made. At `deadline` it becomes a task, and at `promote_at` if
     its server waits for an answer; `questions` are those that it may have raised. `meta` is what
-    the client says to the server beside its arguments, `token` its own for progress; `extra` are
-    arguments that the tool does not know; `own_events` and `lease` are events that the reply tells
-    by itself; `consent` asks a person, where the client offers it. `cancel_request` gives up the
-    request that it waits for. `permit` are the arguments that a person agreed to, where a rule asks
-    for it. `request` is what the client makes again where its calls can carry questions; `trace`
-    is what is recorded of it. A `native` one is of an exposed tool: its result is answered as its
-    server gave it.
+    the client says to the server beside its arguments, `token` its own for progress, which
+    `on_status` tells in words; `extra` are arguments that the tool does not know; `own_events` and
+    `lease` are events that the reply tells by itself; `consent` asks a person, where the client
+    offers it. `cancel_request` gives up the request that it waits for. `permit` are the arguments
+    that a person agreed to, where a rule asks for it. `request` is what the client makes again
+    where its calls can carry questions; `trace` is what is recorded of it. A
+    `native` one is of an exposed tool: its result is answered as its server gave it.
     """
 
     ceiling: float
@@ -138,6 +138,7 @@ class Call:
     answer: Callable[[Reply], None] = field(default=lambda _reply: None)
     proceed: Callable[[Work], None] = field(default=lambda _work: None)
     on_progress: Callable[[Raw], None] | None = None
+    on_status: Callable[[str], None] | None = None
     token: int | str | None = None
     own_scope: anyio.CancelScope | None = None
     cancel_request: Cancel | None = None

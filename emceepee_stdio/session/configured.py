@@ -66,8 +66,7 @@ class Configured:
             self._warn(self.config)
             # Those with a URL last: the first of them waits until the HTTP client is loaded.
             for server in sorted(self.config.servers, key=lambda server: server.url is not None):
-                if not server.lazy:
-                    self._session.starting.add(server.name)
+                self._session.starting.add(server.name)
                 await self._add(server, tasks)
             await checkpoint()  # each has begun to connect
         finally:

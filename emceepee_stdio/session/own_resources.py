@@ -3,6 +3,7 @@
 import json
 
 from emceepee_stdio import __version__
+from emceepee_stdio.backends.base import Snapshot
 from emceepee_stdio.errors import ResourceNotFound
 from emceepee_stdio.session.large_results import (
     CLUSTER_CHARS,
@@ -59,6 +60,17 @@ def _diagram(name: str, description: str, mermaid: str) -> dict[str, str]:
     return {"name": name, "description": description, "mermaid": mermaid}
 
 
+def _server(snapshot: Snapshot) -> dict[str, object]:
+    shown: dict[str, object] = {
+        "name": snapshot.name,
+        "phase": snapshot.phase.value,
+        "restarts": max(snapshot.starts - 1, 0),
+    }
+    if snapshot.remembered_at is not None:
+        shown["from_catalogue"] = snapshot.remembered_at
+    return shown
+
+
 def _status(runtime: Runtime) -> dict[str, object]:
     session, clock = runtime.session, runtime.clock
     session.starting.clear()  # their phases are told here
@@ -68,10 +80,7 @@ def _status(runtime: Runtime) -> dict[str, object]:
         "version": __version__,
         "started_at": clock.iso(runtime.started_at),
         "uptime_ms": round((clock.now() - runtime.started_at) * 1000),
-        "servers": [
-            {"name": s.name, "phase": s.phase.value, "restarts": max(s.starts - 1, 0)}
-            for s in (backend.snapshot() for backend in runtime.servers)
-        ],
+        "servers": [_server(backend.snapshot()) for backend in runtime.servers],
         "events": {"kept": events.kept, "waiting": events.waiting, "capacity": events.capacity},
         "calls_in_flight": session.tasks.in_flight,
         "working_tasks": len(session.tasks.working()),

@@ -14,6 +14,8 @@ from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal, JournalEvent
 from emceepee_stdio.session.admission import AdmissionControl
 from emceepee_stdio.session.backend_handler import BackendHandler
+from emceepee_stdio.session.catalogue import Catalogue
+from emceepee_stdio.session.catalogue_store import CatalogueStore
 from emceepee_stdio.session.configured import Configured, Stamp
 from emceepee_stdio.session.greeting_writer import GreetingWriter
 from emceepee_stdio.session.native_surface import NativeSurface
@@ -117,6 +119,8 @@ class Runtime:
             clock=clock,
             journal=journal,
         )
+        self.servers.is_held = self._is_held
+        self.catalogue = self.servers.catalogue = self._catalogue(environment)
         environment.roots.on_change = self._tell_roots
         self.permissions = ToolPermissions(self.trust, self.servers, clock=clock, journal=journal)
         self.permissions.apply(config)
@@ -155,6 +159,25 @@ class Runtime:
             environment=self.environment,
             clock=self.clock,
             journal=self.journal,
+        )
+
+    def _catalogue(self, environment: Environment) -> Catalogue | None:
+        if environment.catalogue is None:
+            return None
+        return Catalogue(
+            CatalogueStore(environment.catalogue),
+            self.trust,
+            pin_mode=lambda: self.configured.config.settings.policy.pin,
+            journal=self.journal,
+        )
+
+    def _is_held(self, server: str) -> bool:
+        """Whether anything of the session is open at this server."""
+        session = self.session
+        return bool(
+            session.waiting_on(server)
+            or session.tasks.working(server=server)
+            or session.requests.pending(server=server)
         )
 
     def group(self) -> TaskGroup:
@@ -239,6 +262,8 @@ class Runtime:
             if self.status is not None:
                 tasks.start_soon(self.status.run)
             tasks.start_soon(self.surface.run)
+            if self.catalogue is not None:
+                tasks.start_soon(self.catalogue.run)
             task_status.started()
             try:
                 await self._stop.wait()
@@ -251,6 +276,8 @@ class Runtime:
                 with anyio.CancelScope(shield=True):
                     await self.servers.stop_all(self._times)
                     await self.sign_ins.stop()
+                    if self.catalogue is not None:
+                        await self.catalogue.flush()
                 if self.status is not None:
                     self.status.close()
                 self.journal.record(JournalEvent.REGISTRY_SHUTDOWN_COMPLETE)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
@@ -13,11 +14,13 @@ from emceepee_stdio.auth.bearer import BearerContext
 from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.backends.backend_events import BackendEvent, LogLine, LogSource
 from emceepee_stdio.backends.backend_options import BackendOptions
+from emceepee_stdio.backends.catalogue_record import Remembered
 from emceepee_stdio.backends.channels.stdio_channel import ChildContext, Haste
 from emceepee_stdio.backends.health import HealthPolicy
 from emceepee_stdio.backends.lists import MAX_LIST_BYTES
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import BrokenServer, ServerConfig, Settings
+from emceepee_stdio.config.server import StartMode
 from emceepee_stdio.errors import (
     InvalidArguments,
     ServerExists,
@@ -44,6 +47,9 @@ from emceepee_stdio.wire.process import StopTimes
 from emceepee_stdio.wire.stragglers import owner_mark
 from emceepee_stdio.wire.watchdog import Watchdog
 
+if TYPE_CHECKING:
+    from emceepee_stdio.session.catalogue import Catalogue
+
 __all__ = [
     "OWN_NAME",
     "Admission",
@@ -69,6 +75,7 @@ class Environment:
     trust: Path
     roots: ClientRoots = field(default_factory=ClientRoots)
     tokens: Path | None = None
+    catalogue: Path | None = None
 
 
 class Servers:
@@ -89,7 +96,6 @@ class Servers:
         self._settings = settings
         self._emit = emit
         self._clock = clock
-        self._ids = ids
         self._environment = environment
         self._secrets = secrets
         self._haste = Haste()
@@ -110,6 +116,8 @@ class Servers:
         self.broken: dict[str, BrokenServer] = {}
         self.on_change: OnChange = lambda _kind, _member, _by: None
         self.on_tools: OnTools = lambda _listed, _start: None
+        self.is_held: Callable[[str], bool] = lambda _name: False
+        self.catalogue: Catalogue | None = None
 
     def __repr__(self) -> str:
         return f"<Servers {', '.join(self.members) or 'none'}>"
@@ -161,6 +169,7 @@ class Servers:
                 hint="Give it fewer headers, variables and arguments, or name a file.",
             )
         make_channel = await self._channels.maker(admission)
+        remembered = await self._remembered(admission)
         replaced = False
         # In a loop: while one is stopped, somebody else may have added another of the name.
         while present := self.members.get(config.name):
@@ -186,7 +195,7 @@ class Servers:
             uniform=self._environment.uniform,
             tasks=tasks,
             roots=self._environment.roots.tell,
-            options=self._link_options(config, tasks),
+            options=self._link_options(admission, tasks, remembered),
         )
         member = self.members[config.name] = RegisteredServer(admission=admission, backend=backend)
         kind = JournalEvent.SERVER_CONFIG_UPDATED if replaced else JournalEvent.SERVER_CONFIG_ADDED
@@ -198,6 +207,17 @@ class Servers:
         """What a server of the configuration is given from the keyring, whatever its names say."""
         given = [*self._given_secrets(config), *given_secrets(values=values)]
         self._secrets.add(given, server=config.name)
+
+    async def _remembered(self, admission: Admission) -> Remembered | None:
+        """What is known of a server that is not to be started for that."""
+        if self.catalogue is None or self._start_mode(admission) == "eager":
+            return None
+        return await self.catalogue.recall(admission.config)
+
+    def _start_mode(self, admission: Admission) -> StartMode:
+        """Whoever adds a server in the middle of a session wants it now."""
+        is_configured = admission.origin is Origin.CONFIGURATION
+        return admission.config.start_mode(self._settings.start if is_configured else "eager")
 
     def _given_secrets(self, config: ServerConfig) -> Iterator[str]:
         environ = self._environment.environ
@@ -276,11 +296,20 @@ class Servers:
         others = sum(backend.lists.bytes for backend in self if backend.name != name)
         return max(total // limits.servers, min(total - others, MAX_LIST_BYTES))
 
-    def _link_options(self, config: ServerConfig, tasks: TaskGroup) -> BackendOptions:
-        fixed = self._settings.fixed
+    def _link_options(
+        self, admission: Admission, tasks: TaskGroup, remembered: Remembered | None
+    ) -> BackendOptions:
+        config, fixed = admission.config, self._settings.fixed
+        mode, catalogue = self._start_mode(admission), self.catalogue
+        is_kept = catalogue is not None and admission.origin is Origin.CONFIGURATION
         restart = self._settings.restart.for_server(config, http_cap_s=fixed.restart_http_cap_s)
         return BackendOptions(
-            lazy=config.lazy,
+            lazy=mode == "lazy" or remembered is not None,
+            learns=is_kept and mode != "eager",
+            remembered=remembered,
+            idle_stop=config.idle_stop_s(self._settings.idle_stop_ms),
+            is_held=lambda: self.is_held(config.name),
+            on_listed=partial(catalogue.note, config) if catalogue and is_kept else None,
             request=self._settings.timeouts.request_ms / 1000,
             rounds=fixed.rounds,
             restarts=RestartPolicy(

@@ -105,7 +105,7 @@ class ToolPermissions:
         if backend.rules is None:
             return
         rule = backend.rules.rule(tool)
-        if rule == "ask" or (rule == "allow" and backend.lists.tool(tool) is None):
+        if rule == "ask" or (rule == "allow" and not backend.lists.lists_tool(tool)):
             await backend.list_all(Kind.TOOLS, within=within)
         refused = name_refusal(backend, tool)
         if isinstance(refused, ToolNotFound):

@@ -24,10 +24,10 @@ PHASES = Machine(
     "backend_phases",
     Phase,
     [
-        Move(source=None, target=Phase.IDLE, cause="lazy, it waits for its first use"),
+        Move(source=None, target=Phase.IDLE, cause="it waits for its first use"),
         Move(source=None, target=Phase.DISABLED, cause="its entry is broken or switched off"),
         Move(source=None, target=Phase.CONNECTING, cause="added"),
-        Move(source=Phase.IDLE, target=Phase.CONNECTING, cause="first use"),
+        Move(source=Phase.IDLE, target=Phase.CONNECTING, cause="it is used"),
         Move(source=Phase.CONNECTING, target=Phase.CONNECTED, cause="the opening succeeded"),
         Move(source=Phase.CONNECTING, target=Phase.RECONNECTING, cause="it failed, a retry is set"),
         Move(source=Phase.CONNECTING, target=Phase.FAILED, cause="it failed for good"),
@@ -35,6 +35,7 @@ PHASES = Machine(
         Move(
             source=Phase.CONNECTED, target=Phase.FAILED, cause="lost, the restart budget is spent"
         ),
+        Move(source=Phase.CONNECTED, target=Phase.IDLE, cause="not used for idle_stop_ms"),
         Move(source=Phase.CONNECTED, target=Phase.CONNECTING, cause="reconnect_server"),
         Move(source=Phase.RECONNECTING, target=Phase.CONNECTED, cause="a retry succeeded"),
         Move(source=Phase.RECONNECTING, target=Phase.FAILED, cause="the restart budget is spent"),

@@ -29,8 +29,9 @@ from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.session.suggestions import SHOWN_NAME_CHARS, close_names
-from emceepee_stdio.tools.listing import QUICK_LIST_TIMEOUT_S, shown_names
+from emceepee_stdio.session.suggestions import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
+from emceepee_stdio.state import Phase
+from emceepee_stdio.tools.listing import QUICK_LIST_TIMEOUT_S, say_starting, shown_names
 from emceepee_stdio.tools.read_only_tools import require_read_only
 from emceepee_stdio.tools.registry import Params, Result
 from emceepee_stdio.tools.repair import depends_on_schema, is_plain, repaired
@@ -107,6 +108,7 @@ def execute_tool(
         or not is_plain(args, call.extra)
         or member.backend.channel.needs_tools
         or member.backend.rules is not None
+        or member.backend.lists.remembered
     ):
         return _prepare(runtime, p, call)
     try:
@@ -137,6 +139,8 @@ async def _prepare(runtime: Runtime, p: ExecuteTool, call: Call) -> None:
     await runtime.session.begin_in_turn(
         call, server=backend.name, tool=p.tool, within=within, ttl=_ttl(p)
     )
+    if Kind.TOOLS in backend.lists.remembered:
+        await _confirm(runtime, backend, p.tool, call)
     await _check_pins(runtime, backend, p)
     if args is None:
         await _learn(backend, runtime)
@@ -145,6 +149,21 @@ async def _prepare(runtime: Runtime, p: ExecuteTool, call: Call) -> None:
         await runtime.permissions.require(backend, p.tool, within=_request_s(runtime))
     await checkpoint_if_cancelled()
     _send(runtime, backend, p, call, args)
+
+
+async def _confirm(runtime: Runtime, backend: Backend, tool: str, call: Call) -> None:
+    """Start the server, and see that it still has the tool that it is remembered to have."""
+    say_starting(backend, call)
+    try:
+        await backend.list_all(Kind.TOOLS, within=_request_s(runtime))
+    except ProxyError:
+        if backend.phase in (Phase.FAILED, Phase.RECONNECTING):
+            raise
+        return  # the call itself waits longer, and finds out
+    if backend.lists.had_until(tool) is not None:
+        # Names that nobody has seen are not told where that is the policy.
+        shown = () if runtime.pins.enforced else backend.lists.tools or ()
+        raise _missing(backend, tool, shown_names(backend, shown))
 
 
 async def _permitted(runtime: Runtime, backend: Backend, p: ExecuteTool, call: Call) -> Raw:
@@ -170,6 +189,8 @@ def _send(
     if call.slot is None:
         within = _within(runtime, p, call)
         runtime.session.begin(call, server=backend.name, tool=p.tool, within=within, ttl=_ttl(p))
+    if call.on_status is not None:
+        say_starting(backend, call)
     call.args = args
     params = {"name": p.tool, "arguments": args}
     request = OutgoingRequest(
@@ -227,7 +248,7 @@ def _answered(runtime: Runtime, backend: Backend, call: Call, outcome: Raw | Pro
 
 def _needs_schema(backend: Backend, p: ExecuteTool, call: Call) -> bool:
     """Whether the arguments cannot be read, or sent, before the server has listed its tools."""
-    unlisted = backend.lists.tools is None
+    unlisted = backend.lists.tools is None or Kind.TOOLS in backend.lists.remembered
     return backend.channel.needs_tools or (unlisted and depends_on_schema(_given(p), call.extra))
 
 
@@ -292,6 +313,13 @@ async def _refused(backend: Backend, tool: str, error: RemoteError) -> Reply:
 
 
 def _missing(backend: Backend, tool: str, names: list[str]) -> ToolNotFound:
+    if (until := backend.lists.had_until(tool)) is not None:
+        now = ", ".join(names[:LISTED_NAMES]) or "nothing that is shown here"
+        more = f" and {len(names) - LISTED_NAMES} more" if len(names) > LISTED_NAMES else ""
+        return ToolNotFound(
+            f"{backend.name} no longer has {tool[:SHOWN_NAME_CHARS]!r}: it had this tool until "
+            f"{until}; its list now: {now}{more}."
+        )
     close = close_names(tool, names)
     shown = f" Close are: {', '.join(close)}." if close else f" Tools that it has: {len(names)}."
     return ToolNotFound(f"{backend.name} has no tool {tool[:SHOWN_NAME_CHARS]!r}.{shown}")

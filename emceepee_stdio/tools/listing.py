@@ -38,10 +38,12 @@ __all__ = [
     "ServerPattern",
     "gather",
     "having",
+    "is_remembered",
     "matching",
     "of_server",
     "page",
     "pattern",
+    "say_starting",
     "shown_names",
 ]
 
@@ -74,14 +76,16 @@ class Found:
     failed: dict[str, str] = field(default_factory=dict[str, str])
     cut: dict[str, int] = field(default_factory=dict[str, int])
     hidden: dict[str, str] = field(default_factory=dict[str, str])
+    remembered: dict[str, str] = field(default_factory=dict[str, str])
 
     def failures(self) -> dict[str, object]:
-        """The servers that did not answer, and what of the others is not shown."""
+        """The servers that did not answer or were not asked, and what is not shown of others."""
         more = {server: f"Only its first {n} are listed." for server, n in self.cut.items()}
         told = {
             "servers_that_failed": self.failed,
             "servers_with_more": more,
             "not_shown": self.hidden,
+            "from_catalogue": self.remembered,
         }
         return {what: servers for what, servers in told.items() if servers}
 
@@ -134,11 +138,12 @@ async def gather(runtime: Runtime, kind: str, servers: str, call: Call) -> Found
     """Ask every server of that name, or of that pattern, at once."""
     found = Found()
     backends = await _chosen(runtime, servers, found)
-    answers: dict[str, Sequence[Mapping[str, object]]] = {}
+    answers = _recalled(backends, Kind(kind), found)
     within = min(_LIST_TIMEOUT_S, call.ceiling)
     mask = runtime.session.secrets.mask
 
     waits = {b.name: anyio.CancelScope() for b in backends if b.phase is not Phase.CONNECTED}
+    asking = [backend for backend in backends if backend.name not in answers]
     answered = anyio.Event()
 
     async def ask(backend: Backend) -> None:
@@ -153,21 +158,21 @@ async def gather(runtime: Runtime, kind: str, servers: str, call: Call) -> Found
         except ProxyError as error:
             found.fail(backend.name, mask(str(error)))
             answers[backend.name] = backend.lists.known(Kind(kind)) or ()
-        if Kind(kind) in backend.lists.cut:
-            found.cut[backend.name] = len(backend.lists.known(Kind(kind)) or ())
 
     async def wait_no_longer() -> None:
         await anyio.sleep(_CONNECTING_TIMEOUT_S)
-        await answered.wait()
+        if not found.remembered:
+            await answered.wait()
         for wait in waits.values():
             wait.cancel()
 
     async with anyio.create_task_group() as tasks:
         async with anyio.create_task_group() as asked:
-            for backend in backends:
+            for backend in asking:
                 asked.start_soon(ask, backend)
             tasks.start_soon(wait_no_longer)
         tasks.cancel_scope.cancel()
+    found.cut = {b.name: len(answers.get(b.name, ())) for b in backends if kind in b.lists.cut}
     if kind == Kind.TOOLS and runtime.pins.enforced:
         for name, tools in answers.items():
             answers[name] = await _veiled(runtime, name, tools, found)
@@ -176,9 +181,34 @@ async def gather(runtime: Runtime, kind: str, servers: str, call: Call) -> Found
         (backend.name, item)
         for backend in backends
         for item in answers.get(backend.name, ())
-        if kind != Kind.TOOLS or backend.rules is None or not backend.rules.hides(item.get("name"))
+        if kind != Kind.TOOLS or not _is_hidden(backend, item)
     ]
     return found
+
+
+def _is_hidden(backend: Backend, tool: Mapping[str, object]) -> bool:
+    return backend.rules is not None and backend.rules.hides(tool.get("name"))
+
+
+def _recalled(
+    backends: Sequence[Backend], kind: Kind, found: Found
+) -> dict[str, Sequence[Mapping[str, object]]]:
+    """The lists of servers that need not be started for them, each with its time."""
+    known = [backend for backend in backends if is_remembered(backend, kind)]
+    found.remembered |= {backend.name: backend.lists.remembered_at for backend in known}
+    return {backend.name: backend.lists.known(kind) or () for backend in known}
+
+
+def is_remembered(backend: Backend, kind: Kind) -> bool:
+    """Whether a list is known without the server, which does not run yet or any more."""
+    waits = backend.phase in (Phase.IDLE, Phase.CONNECTING)
+    return waits and kind in backend.lists.remembered
+
+
+def say_starting(backend: Backend, call: Call) -> None:
+    """Tell a client that asked for progress why its call takes longer than the next one."""
+    if call.on_status is not None and backend.phase is Phase.IDLE:
+        call.on_status(f"starting {backend.name}")
 
 
 def shown_names(backend: Backend, names: Iterable[str]) -> list[str]:

@@ -26,6 +26,7 @@ from emceepee_stdio.tools.listing import (
     of_server,
     page,
     pattern,
+    say_starting,
 )
 from emceepee_stdio.tools.registry import Params
 from emceepee_stdio.wire.codec import to_json
@@ -105,6 +106,7 @@ async def get_prompt(runtime: Runtime, p: GetPrompt, call: Call) -> Reply:
         tool=f"get_prompt {p.name}"[:SHOWN_NAME_CHARS],
         within=min(times.call_ms / 1000, call.ceiling),
     )
+    say_starting(backend, call)
     try:
         result = await backend.get_prompt(p.name, p.arguments, within=math.inf, call=call)
     except CallFailed as error:

@@ -12,11 +12,12 @@ import anyio
 from msgspec import Raw
 
 from emceepee_stdio.backends.backend import Backend
+from emceepee_stdio.backends.lists import Kind
 from emceepee_stdio.errors import ProxyError, ResourceNotFound
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Origin
 from emceepee_stdio.state import Phase
-from emceepee_stdio.tools.listing import QUICK_LIST_TIMEOUT_S
+from emceepee_stdio.tools.listing import QUICK_LIST_TIMEOUT_S, is_remembered
 
 __all__ = ["fits_template", "read_by_uri"]
 
@@ -57,7 +58,11 @@ def _exposing(runtime: Runtime, uri: str) -> list[Backend]:
 async def _having(runtime: Runtime, uri: str) -> list[Backend]:
     """Those that list it; else those with a template for it."""
     members = [m for m in runtime.servers.members.values() if m.origin is Origin.CONFIGURATION]
-    asked = [m.backend for m in members if m.backend.phase is Phase.CONNECTED]
+    asked = [
+        m.backend
+        for m in members
+        if m.backend.phase is Phase.CONNECTED or is_remembered(m.backend, Kind.RESOURCES)
+    ]
     listed: dict[str, bool] = {}
     templated: dict[str, bool] = {}
 
@@ -77,6 +82,8 @@ async def _having(runtime: Runtime, uri: str) -> list[Backend]:
 
 
 async def _listed(backend: Backend, kind: str) -> Sequence[Mapping[str, object]]:
+    if is_remembered(backend, Kind(kind)):
+        return backend.lists.known(Kind(kind)) or ()
     try:
         return await backend.list_all(kind, within=QUICK_LIST_TIMEOUT_S)
     except ProxyError:

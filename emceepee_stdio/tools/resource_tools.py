@@ -32,6 +32,7 @@ from emceepee_stdio.tools.listing import (
     of_server,
     page,
     pattern,
+    say_starting,
 )
 from emceepee_stdio.tools.registry import Params
 
@@ -137,6 +138,7 @@ async def read_resource(runtime: Runtime, p: ReadResource, call: Call) -> Reply:
     await runtime.session.begin_in_turn(
         call, server=backend.name, tool="read_resource", within=within
     )
+    say_starting(backend, call)
     result = await backend.read_resource(p.uri, within=math.inf, call=call)
     return Reply.contents(result, server=backend.name)
 

@@ -12,7 +12,16 @@ from emceepee_stdio.wire.codec import to_json
 
 __all__ = ["cut_text", "describe", "described", "short_line", "shown_counts"]
 
-_SHORT = ("name", "phase", "counts", "sign_in", "last_error", "next_retry_ms", "health")
+_SHORT = (
+    "name",
+    "phase",
+    "counts",
+    "from_catalogue",
+    "sign_in",
+    "last_error",
+    "next_retry_ms",
+    "health",
+)
 _SHORT_ERROR_CHARS = 300  # the fact; what a server printed before it is longer
 _MAX_SERVER_TEXT_CHARS = 4_000  # instructions are a page; a hostile server has no more room
 
@@ -61,8 +70,7 @@ def describe(runtime: Runtime, snapshot: Snapshot) -> dict[str, object]:
             "proxy_id": snapshot.session.proxy_id,
             "upstream_id": snapshot.session.upstream_id,
         }
-    if snapshot.counts:
-        shown["counts"] = shown_counts(None if member is None else member.backend, snapshot)
+    shown |= _known(None if member is None else member.backend, snapshot)
     shown["restarts"] = max(snapshot.starts - 1, 0)
     shown |= runtime.sign_ins.facts(snapshot.name, snapshot.error)
     if snapshot.last_error is not None:
@@ -72,6 +80,16 @@ def describe(runtime: Runtime, snapshot: Snapshot) -> dict[str, object]:
     if snapshot.degraded:
         shown["health"] = "degraded"
     return shown
+
+
+def _known(backend: Backend | None, snapshot: Snapshot) -> dict[str, object]:
+    """How much it has, and from when that is known where it does not run."""
+    known: dict[str, object] = {}
+    if snapshot.counts:
+        known["counts"] = shown_counts(backend, snapshot)
+    if snapshot.remembered_at is not None:
+        known["from_catalogue"] = snapshot.remembered_at
+    return known
 
 
 def _introduction(hello: Hello) -> dict[str, object]:

@@ -8,11 +8,13 @@ model has to say which it means.
 import anyio
 
 from emceepee_stdio.backends.backend import Backend
+from emceepee_stdio.backends.lists import Kind
 from emceepee_stdio.errors import InvalidArguments, ProxyError, ServerNotFound
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Origin
 from emceepee_stdio.session.suggestions import SHOWN_NAME_CHARS
 from emceepee_stdio.state import Phase
+from emceepee_stdio.tools.listing import is_remembered
 
 __all__ = ["server_of_tool"]
 
@@ -59,7 +61,7 @@ async def _list_tools(runtime: Runtime, tool: str) -> set[str]:
         except ProxyError:
             failed.add(backend.name)
 
-    asked = list(runtime.servers)
+    asked = [one for one in runtime.servers if not is_remembered(one, Kind.TOOLS)]
     if _having(runtime, tool):
         unlisted = _unlisted(runtime)
         asked = [backend for backend in asked if backend.name in unlisted]

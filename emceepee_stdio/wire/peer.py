@@ -9,7 +9,7 @@ of the other side are handed to the handler, which alone knows which of them are
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -227,6 +227,10 @@ class Peer:
         self._deadlines = Deadlines()
         for waiting in sent.values():
             waiting.on_done(self._closed)
+
+    def waits_for_more_than(self, methods: Container[str]) -> bool:
+        """Whether anything is in flight but requests of these kinds."""
+        return any(sent.request.method not in methods for sent in self._sent.values())
 
     def waits_for(self, request_id: RequestId) -> bool:
         return request_id in self._sent

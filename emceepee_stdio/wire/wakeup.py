@@ -1,10 +1,10 @@
 """Waking everybody who waits; each looks again in a loop, so that no wake-up is lost."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import anyio
 
-__all__ = ["Wakeup"]
+__all__ = ["Wakeup", "first_of"]
 
 
 class Wakeup:
@@ -20,3 +20,15 @@ class Wakeup:
     async def wait_for(self, condition: Callable[[], object]) -> None:
         while not condition():
             await self._event.wait()
+
+
+async def first_of(*waits: Callable[[], Awaitable[object]]) -> None:
+    """Until one of them is over."""
+    async with anyio.create_task_group() as tasks:
+
+        async def end_with(wait: Callable[[], Awaitable[object]]) -> None:
+            await wait()
+            tasks.cancel_scope.cancel()
+
+        for wait in waits:
+            tasks.start_soon(end_with, wait)

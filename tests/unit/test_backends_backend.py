@@ -27,6 +27,7 @@ from emceepee_stdio.backends.backend_events import (
 )
 from emceepee_stdio.backends.backend_options import BackendOptions
 from emceepee_stdio.backends.base import Era, Hello, Loss, Params, RemoteError
+from emceepee_stdio.backends.catalogue_record import Remembered, Seen
 from emceepee_stdio.backends.connection import Connection
 from emceepee_stdio.backends.health import HealthPolicy
 from emceepee_stdio.backends.lists import Kind
@@ -993,3 +994,123 @@ async def test_no_request_for_a_tool_gets_past_the_rules_whoever_makes_it() -> N
             with pytest.raises(ProxyError):
                 await rig.backend.call_tool(tool, args, within=60, call=call)
         assert rig.server.methods().count("tools/call") == 2
+
+
+# Stopped because nobody uses it, and what it is known by then
+
+
+@both
+async def test_a_server_that_nobody_uses_is_stopped_and_the_next_call_starts_it(era: Era) -> None:
+    health = HealthPolicy(interval=7.0, within=5.0)
+    async with running(era, health=health, idle_stop=100.0) as rig:
+        await rig.backend.list_all("tools", within=60)
+        await anyio.sleep(90)
+        assert rig.backend.phase is Phase.CONNECTED
+        rig.send()
+        await anyio.sleep(90)
+        assert rig.backend.phase is Phase.CONNECTED, "it was used"
+        await anyio.sleep(45)
+        assert rig.backend.phase is Phase.IDLE
+        await anyio.sleep(10_000)
+        assert len(rig.server.connections) == 1
+        rig.send()
+        await anyio.wait_all_tasks_blocked()
+        assert rig.outcomes == [Raw(b"{}"), Raw(b"{}")]
+        assert len(rig.server.connections) == 2
+        assert rig.told.words == [
+            *("connecting", "connected", "idle"),
+            *("connecting", "connected"),
+        ]
+        assert (rig.told.health, rig.told.differing) == ([], [])
+
+
+@both
+async def test_what_is_open_at_a_server_keeps_it_running(era: Era) -> None:
+    held = True
+    async with running(era, idle_stop=10.0, is_held=lambda: held) as rig:
+        await anyio.sleep(1000)
+        assert rig.backend.phase is Phase.CONNECTED, "the session holds it"
+        held = False
+        rig.server.answers["tools/call"] = never
+        cancel = rig.send(within=math.inf)
+        await anyio.sleep(1000)
+        assert rig.backend.phase is Phase.CONNECTED, "a call"
+        cancel()
+        await rig.backend.subscribe("u://1", within=60)
+        await anyio.sleep(1000)
+        assert rig.backend.phase is Phase.CONNECTED, "a subscription"
+        rig.server.answers["resources/unsubscribe"] = answered
+        await rig.backend.unsubscribe("u://1", within=60)
+        await anyio.sleep(12)
+        assert rig.backend.phase is Phase.IDLE
+        assert rig.outcomes == []
+
+
+@both
+async def test_a_list_in_several_pages_keeps_its_server_running(era: Era) -> None:
+    async def slowly(_: FakeConnection, params: Any) -> object:
+        await anyio.sleep(9.9)
+        page = int((params or {}).get("cursor", "0"))
+        more = {"nextCursor": str(page + 1)} if page < 9 else {}
+        return {"tools": [{"name": str(page)}], **more}
+
+    async with running(era, idle_stop=10.0) as rig:
+        rig.server.answers["tools/list"] = slowly
+        assert len(await rig.backend.list_all("tools", within=1000)) == 10
+        assert len(rig.server.connections) == 1
+
+
+@both
+async def test_a_server_that_was_stopped_is_known_by_what_it_listed(era: Era) -> None:
+    async with running(era, idle_stop=10.0) as rig:
+        tools = await rig.backend.list_all("tools", within=60)
+        assert rig.backend.snapshot().remembered_at is None
+        await anyio.sleep(12)
+        snapshot = rig.backend.snapshot()
+        assert (snapshot.phase, snapshot.hello) == (Phase.IDLE, rig.server.hello)
+        assert snapshot.remembered_at is not None
+        assert rig.backend.lists.known(Kind.TOOLS) == tools
+        assert rig.backend.lists.remembered == {Kind.TOOLS}
+        rig.server.tools = [{"name": "b"}]
+        rig.send()
+        await anyio.wait_all_tasks_blocked()
+        assert rig.told.differing == [["tools"]]
+        assert rig.backend.lists.remembered == set()
+        assert rig.backend.lists.had_until("a") == snapshot.remembered_at
+        assert rig.backend.lists.had_until("b") is None
+
+
+@both
+async def test_a_known_server_is_not_started_and_what_it_lists_then_corrects_what_was_known(
+    era: Era,
+) -> None:
+    seen: list[Seen] = []
+    hello = Hello(era=era, protocol_version="1", instructions="as before")
+    remembered = Remembered(
+        hello=hello, at="T", lists={kind: ({"name": "old"},) for kind in Kind}, sizes={}
+    )
+    async with running(
+        era, lazy=True, learns=True, remembered=remembered, on_listed=seen.append
+    ) as rig:
+        await anyio.sleep(1000)
+        snapshot = rig.backend.snapshot()
+        assert (snapshot.phase, snapshot.hello, snapshot.remembered_at) == (Phase.IDLE, hello, "T")
+        assert snapshot.counts == dict.fromkeys(Kind, 1)
+        assert rig.backend.lists.tool("old") is not None
+        assert not rig.backend.lists.lists_tool("old")
+        rig.server.answers["prompts/list"] = lambda _c, _p: _value({"prompts": []})
+        rig.server.answers["resources/templates/list"] = lambda _c, _p: _value(
+            {"resourceTemplates": []}
+        )
+        rig.send()
+        await anyio.wait_all_tasks_blocked()
+        assert [(one.kind, len(one.items), one.first) for one in seen] == [
+            (Kind.TOOLS, 1, True),
+            (Kind.RESOURCES, 0, False),
+            (Kind.TEMPLATES, 0, False),
+            (Kind.PROMPTS, 0, False),
+        ]
+        assert rig.told.differing == [["tools", "resources", "prompts"]]
+        assert rig.backend.snapshot().hello == rig.server.hello
+        await rig.crash()
+        assert [one.first for one in seen if one.kind is Kind.TOOLS] == [True, True]

@@ -308,6 +308,54 @@ def test_a_lazy_one_waits_for_its_first_use():
     virtually(main, lazy=True)
 
 
+def test_one_that_is_deactivated_waits_for_its_next_use():
+    async def main(world: World) -> None:
+        await world.until(Phase.CONNECTED)
+        world.backend.deactivate()
+        world.backend.deactivate()
+        await anyio.sleep(3600 - world.elapsed)
+        assert world.told.said == ["connecting", "connected", "idle"]
+        assert (world.channel.open, world.backend.snapshot().last_error) == (0, None)
+        assert await world.backend.request(world.outgoing("echo", within=5.0)) == Raw(b"0")
+        assert world.attempts == [0, 3600]
+        assert repr(world.backend) == "<Supervisor b connected starts=2 <Restarts 0/5>>"
+
+    virtually(main)
+
+
+@pytest.mark.parametrize("how", ["call", "renew", "request"])
+def test_whoever_comes_while_it_is_being_stopped_gets_the_next_one(how: str):
+    async def main(world: World) -> None:
+        await world.until(Phase.CONNECTED)
+        first = world.channel.current
+        world.channel.leaving_takes = 4.0
+        world.backend.deactivate()
+        async with anyio.create_task_group() as tasks:
+            if how == "request":
+                tasks.start_soon(world.request, "echo")
+            else:
+                tasks.start_soon(world.call if how == "call" else world.renew)
+        assert not isinstance(world.outcomes[0], ProxyError)
+        assert world.channel.current is not first
+        assert world.channel.open == 1
+        assert world.told.said == ["connecting", "connected", "idle", "connecting", "connected"]
+
+    virtually(main)
+
+
+def test_removing_one_that_is_being_stopped_waits_for_its_end():
+    async def main(world: World) -> None:
+        await world.until(Phase.CONNECTED)
+        world.channel.leaving_takes = 4.0
+        began = world.elapsed
+        world.backend.deactivate()
+        await world.backend.stop()
+        assert (world.channel.open, round(world.elapsed - began, 3)) == (0, 4.0)
+        assert world.told.said == ["connecting", "connected", "idle", "disconnected"]
+
+    virtually(main)
+
+
 def test_a_use_before_it_was_started_is_not_forgotten():
     async def main() -> None:
         async with anyio.create_task_group() as tasks:

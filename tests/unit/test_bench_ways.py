@@ -73,3 +73,8 @@ def test_a_profile_that_lacks_something_is_named(tmp_path: Path) -> None:
     path.write_text('{"name": "half"}')
     with pytest.raises(Failed, match=r"half\.json lacks 'call'"):
         Proxy.read(["x"], path)
+
+
+def test_every_entry_may_say_more() -> None:
+    config = OURS.with_fields(expose=True).config({"a": ["x"]}, home="/home")
+    assert config["mcpServers"] == {"a": {"command": "x", "args": [], "expose": True}}

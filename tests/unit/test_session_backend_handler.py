@@ -151,11 +151,23 @@ def around(tmp_path: Path) -> Around:
 
 def test_the_beginning_is_not_told_but_the_connection_is(around: Around):
     assert around.change(None, Phase.CONNECTING) == NOTHING
-    assert around.change(None, Phase.IDLE) == NOTHING
-    assert around.change(Phase.IDLE, Phase.CONNECTING) == NOTHING
     assert around.told() == []
     assert around.change(Phase.CONNECTING, Phase.CONNECTED, hello=HELLO) == NOTHING
     assert around.told() == [("server_connected", INTRODUCTION)]
+
+
+def test_a_server_that_is_started_by_its_use_and_stopped_without_one_is_no_news(around: Around):
+    around.change(None, Phase.IDLE)
+    for pid in (1, 2):
+        around.change(Phase.IDLE, Phase.CONNECTING)
+        around.take(ProcessStarted(pid=pid))
+        around.change(Phase.CONNECTING, Phase.CONNECTED, hello=HELLO)
+        around.change(Phase.CONNECTED, Phase.IDLE)
+        around.take(ProcessEnded(loss=LOSS, expected=True))
+    assert around.told() == []
+    around.change(Phase.IDLE, Phase.CONNECTING)
+    around.change(Phase.CONNECTING, Phase.FAILED, error=ServerFailed("It broke."))
+    assert [kind for kind, _ in around.told()] == ["server_restart_failed"]
 
 
 def test_a_server_that_comes_up_by_itself_at_the_start_is_no_news(around: Around):

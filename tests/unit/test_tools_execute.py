@@ -49,7 +49,13 @@ class Server(Sender):
         self.listed: Sequence[Item] | ProxyError = TOOLS
         self.may_list = anyio.Event()
         self.may_list.set()
-        self.lists = SimpleNamespace(tools=TOOLS, tool=self._tool, cut=set())
+        self.lists = SimpleNamespace(
+            tools=TOOLS,
+            tool=self._tool,
+            cut=set(),
+            remembered=set(),
+            had_until=lambda _tool: None,
+        )
         self.channel = SimpleNamespace(needs_tools=False)
         self._on_done: list[OnResult] = []
 
