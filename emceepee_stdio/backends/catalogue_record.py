@@ -5,6 +5,7 @@ server, and each has listed only some of what it has. How often its tools were o
 than before it is remembered, too: what changes at each start cannot be told beforehand.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,7 +13,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from emceepee_stdio.backends.base import Hello
-from emceepee_stdio.backends.lists import Item, Kind, differ, memory_of
+from emceepee_stdio.backends.lists import Item, Kind, memory_of
 
 __all__ = ["CatalogueRecord", "ListRecord", "Remembered", "Seen", "added_to", "recalled"]
 
@@ -30,12 +31,16 @@ class ListRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CatalogueRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One server. `starts` has a letter for each start: whether its tools were the same."""
+    """One server. `starts` has a letter for each start: whether its first tools were the same.
+
+    `first_tools` stands for those; some servers always add others a moment later.
+    """
 
     identity: str
     hello: Hello | None = None
     lists: dict[str, ListRecord] = {}
     starts: str = ""
+    first_tools: str = ""
 
     @property
     def is_steady(self) -> bool:
@@ -75,16 +80,18 @@ class Remembered:
 
 def added_to(record: CatalogueRecord, seen: Seen) -> CatalogueRecord:
     """The record with what was seen in it, and everything else as it was."""
-    before, starts = record.lists.get(seen.kind), record.starts
-    if seen.first and seen.kind is Kind.TOOLS and before is not None:
-        is_other = differ(_items(before.items) or (), seen.items)
-        starts = (starts + (_OTHER if is_other else _SAME))[-_REMEMBERED_STARTS:]
+    starts, first_tools = record.starts, record.first_tools
+    if seen.first and seen.kind is Kind.TOOLS:
+        first_tools = _digest(seen.items)
+        same = first_tools == record.first_tools or not record.first_tools
+        starts = (starts + (_SAME if same else _OTHER))[-_REMEMBERED_STARTS:]
     now = ListRecord(items=Raw(msgspec.json.encode(seen.items)), at=seen.at, cut=seen.cut)
     return msgspec.structs.replace(
         record,
         hello=seen.hello or record.hello,
         lists={**record.lists, seen.kind.value: now},
         starts=starts,
+        first_tools=first_tools,
     )
 
 
@@ -106,6 +113,12 @@ def recalled(record: CatalogueRecord) -> Remembered | None:
         sizes={kind: memory_of(record.lists[kind.value].items) for kind in Kind},
         cut=frozenset(kind for kind in Kind if record.lists[kind.value].cut),
     )
+
+
+def _digest(items: Sequence[Item]) -> str:
+    """The same for the same items; their order is the server's whim."""
+    lines = sorted(msgspec.json.encode(item, order="deterministic") for item in items)
+    return hashlib.sha256(b"\n".join(lines)).hexdigest()
 
 
 def _items(raw: Raw) -> tuple[Item, ...] | None:

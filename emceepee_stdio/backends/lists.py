@@ -188,6 +188,10 @@ class Lists:
         gone = tool in self._former_tools and Kind.TOOLS not in self.remembered
         return self.remembered_at if gone and self.tool(tool) is None else None
 
+    def changes(self, kind: Kind) -> int:
+        """How often the server said that this list changed."""
+        return self._changes[kind]
+
     def drop(self, kind: Kind) -> None:
         """The server says that this list has changed."""
         self._changes[kind] += 1

@@ -46,8 +46,8 @@ class OneShotSession:
 
     async def remembered(self, server: ServerConfig) -> Remembered | None:
         """What is known of a server that starts on first use; None where it has to be started."""
-        catalogue, general = self.runtime.catalogue, self.runtime.settings.start
-        if catalogue is None or server.start_mode(general) == "eager":
+        catalogue, servers = self.runtime.catalogue, self.runtime.servers
+        if catalogue is None or servers.start_mode(Admission.configured(server)) == "eager":
             return None
         return await catalogue.recall(server)
 

@@ -153,9 +153,12 @@ class SettingsSection(Struct, frozen=True, kw_only=True):
     restart: RestartConfig = field(default_factory=RestartConfig)
     logging: Logging = field(default_factory=Logging)
     start: Annotated[
-        StartMode,
-        Meta(description="When configured servers are started, unless their entry says."),
-    ] = "eager"
+        StartMode | None,
+        Meta(
+            description="When configured servers are started, unless their entry says; null is"
+            " eager, and auto for sessions over HTTP."
+        ),
+    ] = None
     idle_stop_ms: IdleStopMs = 0
     roots: Annotated[
         tuple[

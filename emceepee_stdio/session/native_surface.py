@@ -1,9 +1,10 @@
 """What chosen servers show of themselves beside our tools, kept as their lists are.
 
 Only servers of the configuration, only what their entry exposes, without the tools that a rule
-hides or that a person has to see first. What a server lists is known from itself, and before it is
-up from the greeting that the last run left. The lists are made anew when something changed, at
-most every so often: a server that changes its mind all the time must not keep its client busy.
+hides or that a person has to see first. What a server lists is known from itself, from the
+catalogue where it is started on its first use, else from the greeting that the last run left. The
+lists are made anew when something changed, at most every so often: a server that changes its mind
+all the time must not keep its client busy.
 """
 
 import re
@@ -118,6 +119,8 @@ class NativeSurface:
         match event:
             case PhaseChange(phase=Phase.CONNECTED) | ListsDiffer():
                 self._look_at(server)
+            case PhaseChange(phase=Phase.IDLE):  # it is listed from what is remembered of it
+                self._group().start_soon(self._settle, server)
             case ServerNotification(method=method) if method in LIST_CHANGED:
                 self._look_at(server)
             case _:

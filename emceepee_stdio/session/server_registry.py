@@ -42,6 +42,7 @@ from emceepee_stdio.session.registered_server import (
 )
 from emceepee_stdio.session.suggestions import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
 from emceepee_stdio.state import RestartPolicy
+from emceepee_stdio.wire.environment import BEHIND_HTTP
 from emceepee_stdio.wire.orphans import bury_orphans, end_orphans
 from emceepee_stdio.wire.process import StopTimes
 from emceepee_stdio.wire.stragglers import owner_mark
@@ -210,14 +211,17 @@ class Servers:
 
     async def _remembered(self, admission: Admission) -> Remembered | None:
         """What is known of a server that is not to be started for that."""
-        if self.catalogue is None or self._start_mode(admission) == "eager":
+        if self.catalogue is None or self.start_mode(admission) == "eager":
             return None
         return await self.catalogue.recall(admission.config)
 
-    def _start_mode(self, admission: Admission) -> StartMode:
-        """Whoever adds a server in the middle of a session wants it now."""
-        is_configured = admission.origin is Origin.CONFIGURATION
-        return admission.config.start_mode(self._settings.start if is_configured else "eager")
+    def start_mode(self, admission: Admission) -> StartMode:
+        """When a server is started: one that is added in the middle of a session is wanted now."""
+        if admission.origin is not Origin.CONFIGURATION:
+            return "eager"
+        # Over HTTP there are many sessions, and each would start them all.
+        usual: StartMode = "auto" if BEHIND_HTTP in self._environment.environ else "eager"
+        return admission.config.start_mode(self._settings.start or usual)
 
     def _given_secrets(self, config: ServerConfig) -> Iterator[str]:
         environ = self._environment.environ
@@ -300,7 +304,7 @@ class Servers:
         self, admission: Admission, tasks: TaskGroup, remembered: Remembered | None
     ) -> BackendOptions:
         config, fixed = admission.config, self._settings.fixed
-        mode, catalogue = self._start_mode(admission), self.catalogue
+        mode, catalogue = self.start_mode(admission), self.catalogue
         is_kept = catalogue is not None and admission.origin is Origin.CONFIGURATION
         restart = self._settings.restart.for_server(config, http_cap_s=fixed.restart_http_cap_s)
         return BackendOptions(

@@ -40,6 +40,7 @@ from emceepee_stdio.wire.peer import OutgoingRequest
 
 __all__ = ["ExecuteReadonlyTool", "ExecuteTool", "execute_readonly_tool", "execute_tool"]
 
+_LATE_TOOLS_S = 1.0  # as long as a list waits for a server that is still connecting
 _NO_ARGUMENTS = Raw(b"{}")
 
 
@@ -160,10 +161,23 @@ async def _confirm(runtime: Runtime, backend: Backend, tool: str, call: Call) ->
         if backend.phase in (Phase.FAILED, Phase.RECONNECTING):
             raise
         return  # the call itself waits longer, and finds out
-    if backend.lists.had_until(tool) is not None:
+    if await _is_gone(runtime, backend, tool):
         # Names that nobody has seen are not told where that is the policy.
         shown = () if runtime.pins.enforced else backend.lists.tools or ()
         raise _missing(backend, tool, shown_names(backend, shown))
+
+
+async def _is_gone(runtime: Runtime, backend: Backend, tool: str) -> bool:
+    """Whether it is not listed any more; some servers add tools a moment after they started."""
+    lists, until = backend.lists, runtime.clock.now() + _LATE_TOOLS_S
+    while lists.had_until(tool) is not None:
+        seen, left = lists.changes(Kind.TOOLS), until - runtime.clock.now()
+        if not await runtime.session.until(
+            lambda seen=seen: lists.changes(Kind.TOOLS) != seen, within=left
+        ):
+            return True
+        await _learn(backend, runtime)
+    return False
 
 
 async def _permitted(runtime: Runtime, backend: Backend, p: ExecuteTool, call: Call) -> Raw:

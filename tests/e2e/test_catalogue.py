@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -19,10 +20,12 @@ from tests.e2e.client import (
     WAIT_S,
     Client,
     Setting,
+    command,
     proxy,
     received_by_server,
     server,
 )
+from tests.peers import everything, filesystem, git, memory, time
 
 LISTERS = {
     "list_tools": "tools",
@@ -494,3 +497,95 @@ async def test_ls_lists_a_known_server_without_starting_it_and_doctor_looks_anew
     anew = await run("ls")
     assert "from_catalogue" in anew["servers"][0]
     assert "drill" in names(anew)
+
+
+async def test_exposed_tools_of_a_known_server_are_listed_without_starting_it(tmp_path: Path):
+    setting = Setting(
+        home=tmp_path, servers=known("s", expose=["echo"]), fixed={"exposed_settle_s": 0.02}
+    )
+    await learn(setting)
+    (tmp_path / "state" / "greeting.json").unlink()
+    async with proxy(setting) as client:
+        client.exposes = True
+        listed_now: list[str] = []
+        with anyio.fail_after(WAIT_S):
+            while "s__echo" not in listed_now:
+                tools = (await client.request("tools/list"))["tools"]
+                listed_now = [tool["name"] for tool in tools]
+        assert running(setting) == []
+        result = await client.request(
+            "tools/call", {"name": "s__echo", "arguments": {"message": "hello"}}
+        )
+        assert result["content"][0]["text"] == "hello"
+        assert running(setting) == ["s"]
+
+
+def _third_parties(work: Path) -> dict[str, Any]:
+    subprocess.run(["git", "init", "-q", str(work)], check=True)
+    (work / "file.txt").write_text("some words")
+    return {
+        "everything": command(everything()),
+        "filesystem": command(filesystem(work)),
+        "memory": command(memory(), env={"MEMORY_FILE_PATH": str(work / "memory.json")}),
+        "time": command(time()),
+        "git": command(git(work)),
+    }
+
+
+_RESULTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "everything": ("echo", {"message": "hello"}),
+    "filesystem": ("read_text_file", {"path": "WORK/file.txt"}),
+    "memory": ("read_graph", {}),
+    "time": (
+        "convert_time",
+        {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"},
+    ),
+    "git": ("git_status", {"repo_path": "WORK"}),
+}
+
+
+@pytest.mark.slow
+async def test_servers_of_others_are_the_same_known_started_stopped_and_started_again(
+    tmp_path: Path,
+):
+    work = tmp_path / "work"
+    setting = Setting(
+        home=tmp_path / "home",
+        servers=_third_parties(work),
+        more={"start": "auto", "idle_stop_ms": 200},
+    )
+
+    async def results(client: Client) -> dict[str, str]:
+        return {
+            name: (
+                await client.execute(
+                    tool,
+                    name,
+                    args={key: text.replace("WORK", str(work)) for key, text in args.items()},
+                )
+            ).text.partition("day_of_week")[0]
+            for name, (tool, args) in _RESULTS.items()
+        }
+
+    async def until_all_idle(client: Client) -> None:
+        with anyio.fail_after(60):
+            while True:
+                servers = (await client.call("list_servers")).json["servers"]
+                if {one["phase"] for one in servers} == {"idle"}:
+                    return
+                await anyio.sleep(0.1)
+
+    async with proxy(setting) as client:
+        first = await results(client)
+        await until_all_idle(client)
+        before = await listed(client)
+        assert set(before["list_tools"]["from_catalogue"]) == set(setting.servers)
+        assert await results(client) == first
+        await until_all_idle(client)
+        assert items(await listed(client)) == items(before)
+    async with proxy(setting) as client:
+        assert items(await listed(client)) == items(before)
+        assert await results(client) == first
+        await client.quiet()
+        kinds = {event["type"] for event in client.events} - {"notification"}
+        assert kinds == set()

@@ -63,6 +63,24 @@ async def test_each_session_has_a_process_and_servers_of_its_own(front: RunningF
         assert json.loads(listed["content"][0]["text"])["timers"] == []
 
 
+async def test_a_session_starts_a_known_server_when_it_is_used(
+    front: RunningFront, tmp_path: Path
+) -> None:
+    async with session(front) as client:
+        for lister in ("tools", "resources", "resource_templates", "prompts"):
+            await client.call(f"list_{lister}")
+
+    def is_known() -> bool:
+        files = list((tmp_path / "state" / "catalogue").glob("*.json"))
+        return any(len(json.loads(file.read_bytes())["lists"]) == 4 for file in files)
+
+    until(is_known, "the catalogue")
+    async with session(front) as client:
+        listed = json.loads((await client.call("list_servers"))["content"][0]["text"])
+        assert [one["phase"] for one in listed["servers"]] == ["idle"]
+        assert await text(client, "echo", message="hello") == "hello"
+
+
 async def test_delete_ends_a_session_and_its_processes(front: RunningFront) -> None:
     async with session(front) as client:
         await text(client, "echo", message="warm")

@@ -28,7 +28,8 @@ def whole(record: CatalogueRecord | None = None, *names: str, at: str = "T1") ->
     """A server of which all lists were seen."""
     record = record or CatalogueRecord(identity="i")
     for kind in Kind:
-        record = added_to(record, seen(kind, *(names if kind is Kind.TOOLS else ()), at=at))
+        is_tools = kind is Kind.TOOLS
+        record = added_to(record, seen(kind, *(names if is_tools else ()), at=at, first=is_tools))
     return record
 
 
@@ -99,6 +100,14 @@ def test_the_order_of_tools_is_no_difference():
     record = whole(None, "a", "b")
     for names in (("b", "a"), ("a", "b"), ("b", "a"), ("a", "b")):
         record = added_to(record, seen(Kind.TOOLS, *names, first=True))
+    assert record.is_steady
+
+
+def test_a_server_that_adds_the_same_tools_after_each_start_is_believed():
+    record = whole(None, "a")
+    for _ in range(5):
+        record = added_to(record, seen(Kind.TOOLS, "a", "b"))
+        record = added_to(record, seen(Kind.TOOLS, "a", first=True))
     assert record.is_steady
 
 
