@@ -70,15 +70,15 @@ def pattern_of(text: str | None) -> Pattern | None:
         raise typer.BadParameter(error.fact, param_hint="--grep") from None
 
 
-def write_line(text: str) -> None:
-    """Write a line that a program behind the pipe has at once."""
+def write_line(text: str, *, flush: bool = True) -> None:
+    """Write a line that a program behind the pipe has at once, or when it is flushed."""
     terminal = Terminal()
     try:
         terminal.line(text)
     except UnicodeEncodeError:
         terminal.line(text.encode("ascii", "backslashreplace").decode())
-    # Writes nothing, and flushes.
-    typer.echo("", nl=False)
+    if flush:
+        terminal.flush()
 
 
 def reader_leaves_within(seconds: float) -> bool:

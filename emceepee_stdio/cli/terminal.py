@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Terminal"]
 
+_MARK = "x"  # stands where text goes between two codes
 _DIFF_STYLES = {"+++": "bold", "---": "bold", "@@": "cyan", "+": "green", "-": "red"}
 
 
@@ -65,6 +66,24 @@ class Terminal:
     @property
     def is_utf8(self) -> bool:
         return sys.stdout.encoding.lower().replace("-", "") == "utf8"
+
+    def flush(self) -> None:
+        """Let whoever reads the result have it now."""
+        sys.stdout.flush()
+
+    def codes(self, style: str) -> tuple[str, str]:
+        """What switches a style on and off at this terminal; nothing where there are no colours."""
+        if not sys.stdout.isatty():
+            return "", ""
+        from rich.text import Text  # noqa: PLC0415 - costs start-up, only for a terminal
+
+        console = _console(sys.stdout)
+        if console.no_color or console.color_system is None:
+            return "", ""
+        with console.capture() as captured:
+            console.print(Text(_MARK, style), end="")
+        before, _, after = captured.get().partition(_MARK)
+        return before, after
 
     def data(self, value: object) -> None:
         """A result for programs: JSON, indented."""

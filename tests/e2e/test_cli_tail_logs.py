@@ -204,10 +204,10 @@ def outputs(objects: Sequence[Message]) -> list[str]:
 def test_lines_of_a_running_proxy_are_shown_as_they_come(tmp_path: Path):
     with talkative(tmp_path) as client, tail(tmp_path, "--source", "stderr") as shown:
         say(client, "first")
-        shown.until_said("text=first")
+        shown.until_said("stderr: first")
         say(client, "second word")
-        shown.until_said('text="second word"')
-        pattern = r"\d\d:\d\d:\d\d\.\d{3} \w+ +git        server_output source=stderr text=.*"
+        shown.until_said("stderr: second word")
+        pattern = r"\d\d:\d\d:\d\d\.\d{3} \w+ +git        stderr: (first|second word)"
         assert all(re.fullmatch(pattern, line) for line in shown.lines), shown.text
         assert len(shown.lines) == 2
         assert shown.interrupt() == 0
@@ -360,8 +360,9 @@ MIXED = [
         ("--event task_failed --event config_invalid", "46"),
         ("--session 01", "0123 47"),
         ("--session 02other", "6"),
+        ("--session other", "6"),
         ("--grep not.json", "5"),
-        ("--grep (n=3|error=)", "34"),
+        ("--grep (n=3|failed:.a.b)", "34"),
         ("--grep request_id=r-9", "6"),
         ("--since 2020-02-02T00:00:00.003Z", "34567"),
         ("--since 2020-02-02T00:00:00.003Z -n 1", "7"),
@@ -415,8 +416,10 @@ def test_a_line_for_people(tmp_path: Path):
     )
     journal(tmp_path, content + b"foreign \x1b]0;title\x07 \xff\n" + record(45_296_790))
     first, foreign, last = run(tmp_path)
-    assert first.startswith("2020-02-02 12:34:56.789 warning  git        server_reconnecting atte")
-    assert first.endswith(r' attempt=2 error="it said \u001b[31mno\u001b[0m\u202e" argv=["a","b"]')
+    assert first == (
+        "2020-02-02 12:34:56.789 warning  git        server_reconnecting: "
+        r'it said \x1b[31mno\x1b[0m\u202e attempt=2 argv=["a","b"]'
+    )
     assert foreign == r"foreign \x1b]0;title\x07 \xff"
     assert last == "2020-02-02 12:34:56.790 info     -          server_connected n=45296790"
 
@@ -424,7 +427,7 @@ def test_a_line_for_people(tmp_path: Path):
 def test_what_the_output_cannot_spell_is_escaped(tmp_path: Path):
     journal(tmp_path, record(1, data={"text": "größe"}))
     shown = run(tmp_path, env={"PYTHONIOENCODING": "ascii"})
-    assert shown[0].endswith(r"text=gr\xf6\xdfe")
+    assert shown[0].endswith(r"server_connected: gr\xf6\xdfe")
 
 
 @pytest.mark.parametrize(
@@ -551,7 +554,7 @@ def _state(pid: int) -> str:
 
 def _is_full(fd: int) -> bool:
     waiting = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4))[0]
-    return waiting > 60_000
+    return waiting > 40_000  # of 64 KB in pages, of which writes may leave the ends free
 
 
 # On a terminal
@@ -565,13 +568,15 @@ def test_on_a_terminal_lines_are_coloured_and_fit_the_width(tmp_path: Path):
         shown.until_said("日")
         append(path, record(9, level="error", server="git"))
         shown.until_said("n=9")
-        assert "\x1b[1;31m error   \x1b[0m" in shown.text
-        assert "\x1b[2mthis is n=5, not JSON\x1b[0m" in shown.text
+        assert "\x1b[1;38;5;160m E\x1b[0m" in shown.text
+        assert "\x1b[38;5;243mthis is n=5, not JSON\x1b[0m" in shown.text
         plain_lines = [SGR.sub("", line) for line in shown.lines]
         assert all("\x1b" not in line for line in plain_lines)
         assert [_columns(line) for line in plain_lines if line.endswith("…")] == [80, 80]
         assert max(map(_columns, plain_lines)) == 80
-        styles = {re.search(r"(\S+)m git ", line)[1] for line in shown.lines if " git " in line}
+        styles = {
+            re.search(r"\x1b\[([\d;]+)m git ", line)[1] for line in shown.lines if " git " in line
+        }
         assert len(styles) == 1
         os.write(shown.fd, b"\x03")
         assert shown.wait() == 0
