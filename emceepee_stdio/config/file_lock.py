@@ -43,7 +43,7 @@ def is_locked(path: Path) -> bool:
     except OSError:
         return False
     try:
-        return not _take(descriptor)
+        return not _take(descriptor, shared=True)
     finally:
         os.close(descriptor)
 
@@ -51,7 +51,8 @@ def is_locked(path: Path) -> bool:
 if sys.platform == "win32":
     import msvcrt
 
-    def _take(descriptor: int) -> bool:
+    def _take(descriptor: int, *, shared: bool = False) -> bool:
+        del shared  # there is only one kind
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # LK_LOCK would give up after 10 s
         except OSError:
@@ -61,10 +62,12 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-    def _take(descriptor: int) -> bool:
+    def _take(descriptor: int, *, shared: bool = False) -> bool:
+        """`shared`: two who only look do not see each other."""
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         try:
             # Not lockf: that lock is freed by any close of the file in this process.
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True

@@ -1,7 +1,7 @@
 """A week of a sign-in in a minute: tokens of seconds that rotate, and whatever happens meanwhile.
 
 Two proxies share the tokens. They are killed, stopped and started again; the sign-in server fails,
-hangs and is away. Nobody is asked a second time, and no spent token is sent again.
+is slow, and the network is away. Nobody is asked a second time, and no spent token is sent again.
 """
 
 import json
@@ -18,15 +18,19 @@ import anyio
 import pytest
 
 from tests.e2e.cli_harness import Home
-from tests.e2e.client import LEGACY, Setting
+from tests.e2e.client import LEGACY, Setting, until
 from tests.e2e.sign_in_harness import BROWSER, Place, protected
 from tests.proxy_entry import proxy_command
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-TOKEN_LIFE_S = 3
-ROUNDS = 12
+TOKEN_LIFE_S = 5
+ROUNDS = 16  # each kind of weather twice
 WAIT_S = 60.0
+CALL = {
+    "name": "execute_tool",
+    "arguments": {"server": "s", "tool": "echo", "args": {"message": "hello"}},
+}
 
 
 class Desk:
@@ -76,13 +80,16 @@ class Desk:
             if message.get("id") == self.ids and "method" not in message:
                 return message["result"]
 
+    async def call(self) -> None:
+        """One whose answer nobody waits for."""
+        self.ids += 1
+        await self.say({"id": self.ids, "method": "tools/call", "params": CALL})
+
     async def until_it_works(self) -> None:
         """Calls until one is answered; what fails on the way is weather."""
-        arguments = {"server": "s", "tool": "echo", "args": {"message": "hello"}}
         with anyio.fail_after(WAIT_S):
             while True:
-                params = {"name": "execute_tool", "arguments": arguments}
-                result = await self.ask("tools/call", params)
+                result = await self.ask("tools/call", CALL)
                 if result["content"][0]["text"] == "hello":
                     return
                 assert "wants a person to sign in" not in result["content"][0]["text"], result
@@ -114,35 +121,79 @@ async def desks(tmp_path: Path, place: Place) -> AsyncIterator[list[Desk]]:
             await desk.end(signal.SIGTERM)
 
 
+class Weather:
+    """What happens to a desk, or to all of them."""
+
+    def __init__(self, place: Place) -> None:
+        self.issuer = place.issuer
+        self.servers = (place.issuer.http, place.server.mcp.http)
+
+    async def killed(self, desk: Desk) -> None:
+        await desk.end(signal.SIGKILL)
+        await desk.start()
+
+    async def restarted(self, desk: Desk) -> None:
+        await desk.end(signal.SIGTERM)
+        await desk.start()
+
+    async def stopped(self, desk: Desk) -> None:
+        """The machine sleeps for a token's life."""
+        assert desk.process is not None
+        desk.process.send_signal(signal.SIGSTOP)
+        await anyio.sleep(TOKEN_LIFE_S)
+        desk.process.send_signal(signal.SIGCONT)
+
+    async def failing(self, _desk: Desk) -> None:
+        self.issuer.answers_with = [(503, {}), (200, {"error": "server_error"}), (429, {})]
+
+    async def away(self, _desk: Desk) -> None:
+        """No network: neither the sign-in nor the server is reached."""
+        for server in self.servers:
+            await server.stop()
+        await anyio.sleep(TOKEN_LIFE_S)  # long enough that somebody misses it
+        for server in self.servers:
+            await server.start()
+
+    async def ended(self, _desk: Desk) -> None:
+        self.issuer.expire()
+
+    async def slow(self, desk: Desk) -> None:
+        await self._waits_for_a_token(desk)
+        self.issuer.gives.set()
+
+    async def killed_while_it_is_slow(self, desk: Desk) -> None:
+        await self._waits_for_a_token(desk)
+        await desk.end(signal.SIGKILL)
+        self.issuer.gives.set()
+        await desk.start()
+
+    async def _waits_for_a_token(self, desk: Desk) -> None:
+        self.issuer.expire()
+        self.issuer.gives.clear()
+        before = len(self.issuer.grants)
+        await desk.call()
+        await until(lambda: len(self.issuer.grants) > before)
+
+    @property
+    def kinds(self) -> list[Callable[[Desk], Awaitable[None]]]:
+        return [
+            self.killed,
+            self.stopped,
+            self.failing,
+            self.away,
+            self.ended,
+            self.restarted,
+            self.slow,
+            self.killed_while_it_is_slow,
+        ]
+
+
 async def test_nobody_is_asked_twice_whatever_happens(tmp_path: Path) -> None:
     seed = int(os.environ.get("SEED", "7"))
     chance = random.Random(seed)
     async with protected() as place:
-        issuer = place.issuer
+        issuer, weather = place.issuer, Weather(place).kinds
         issuer.token_life = TOKEN_LIFE_S
-
-        async def killed(desk: Desk) -> None:
-            await desk.end(signal.SIGKILL)
-            await desk.start()
-
-        async def stopped(desk: Desk) -> None:
-            assert desk.process is not None
-            desk.process.send_signal(signal.SIGSTOP)
-            await anyio.sleep(TOKEN_LIFE_S)  # the machine sleeps for a token's life
-            desk.process.send_signal(signal.SIGCONT)
-
-        async def failing(_desk: Desk) -> None:
-            issuer.answers_with = [(503, {}), (200, {"error": "server_error"}), (429, {})]
-
-        async def away(_desk: Desk) -> None:
-            await issuer.http.stop()
-            await anyio.sleep(TOKEN_LIFE_S)  # long enough that somebody misses it
-            await issuer.http.start()
-
-        async def ended(_desk: Desk) -> None:
-            issuer.expire()
-
-        weather: list[Callable[[Desk], Awaitable[None]]] = [killed, stopped, failing, away, ended]
         async with desks(tmp_path, place) as both:
             for round_ in range(ROUNDS):
                 await weather[round_ % len(weather)](chance.choice(both))

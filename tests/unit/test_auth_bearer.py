@@ -22,7 +22,8 @@ class World:
 
     def __init__(self, directory: Path, **fields: object) -> None:
         self.now = 1000.0
-        self.clock = Clock(monotonic=lambda: self.now, wall=lambda: self.now)
+        self.ahead = 0.0  # of the clock on the wall
+        self.clock = Clock(monotonic=lambda: self.now, wall=lambda: self.now + self.ahead)
         self.config = ServerConfig(name="s", url=URL, **fields)
         self.store = TokenStore(directory, URL)
         self.orders: list[RefreshOrder] = []
@@ -84,6 +85,24 @@ async def test_one_that_is_due_is_refreshed_before_it_is_sent(world: World):
     world.now += 95
     assert await world.bearer.token(URL) == "fresh-1"
     assert [order.seen for order in world.orders] == ["old"]
+
+
+async def test_one_that_ended_while_the_machine_slept_is_refreshed_before_it_is_sent(world: World):
+    world.keep("old", expires_at=world.now + 3600)
+    assert await world.bearer.token(URL) == "old"
+    world.ahead = 8 * 3600.0  # the clock that we count with stood still meanwhile
+    assert await world.bearer.token(URL) == "fresh-1"
+
+
+async def test_with_a_clock_that_was_set_back_a_refusal_is_enough_for_another_token(world: World):
+    world.ahead = 24 * 3600.0
+    world.keep("old", expires_at=world.now + world.ahead + 3600)
+    assert await world.bearer.token(URL) == "old"
+    world.ahead = 0.0
+    world.now += 2 * 3600
+    assert await world.bearer.token(URL) == "old", "by our clock it is good for a day"
+    assert await world.bearer.renew("old")
+    assert await world.bearer.token(URL) == "fresh-1"
 
 
 async def test_calls_that_are_refused_together_cause_one_refresh(world: World):

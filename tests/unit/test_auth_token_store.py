@@ -1,5 +1,6 @@
 """Where tokens are kept: whose they are, when they are due, and what survives a kill."""
 
+import fcntl
 import signal
 import stat
 import subprocess
@@ -121,6 +122,17 @@ def test_a_visit_is_shown_while_somebody_waits_for_it(store: TokenStore):
 def test_the_two_locks_do_not_stand_in_each_others_way(store: TokenStore):
     with store.person(within=1), store.writing(within=1):
         assert store.is_visited()
+
+
+def test_a_visit_that_ended_without_a_word_is_not_shown_because_others_look_as_well(
+    store: TokenStore,
+):
+    with store.person(within=1):
+        store.tell(Visit(url="https://id.example/authorize"))
+    (lock,) = store.directory.glob("*.person.lock")
+    with lock.open() as another:  # a process that is just looking
+        fcntl.flock(another.fileno(), fcntl.LOCK_SH)
+        assert store.visit() is None
 
 
 # Kills the process at the given system call of writing a record, for every one in turn.
