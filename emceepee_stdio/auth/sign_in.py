@@ -290,7 +290,8 @@ class _Flow:
         if metadata is not None and metadata.registration_endpoint is None:
             raise SignInFailed(
                 f"{metadata.issuer.host} registers no clients: register emceepee there with the "
-                f"redirect address {self._callback.url}, and configure oauth.client_id."
+                f"redirect address {self._callback.url}, and configure oauth.client_id and "
+                f"oauth.redirect_port ({self._callback.port})."
             )
         self._check_issuer()
 
@@ -307,7 +308,9 @@ class _Flow:
         """Errors come with any status; their names hold no secret."""
         code = error_code(read_answer(answer))
         if code in ("invalid_client", "unauthorized_client"):
-            raise ClientRefused(f"The server does not know this client any more ({code}).")
+            ours = "check oauth.client_id and oauth.client_secret"
+            step = ours if self._oauth.client_id else "try again, as another one"
+            raise ClientRefused(f"The server does not know this client ({code}): {step}.")
         if code is not None:
             raise SignInFailed(f"The server gave no token: {code}.")
         if answer.status_code >= _FIRST_ERROR:

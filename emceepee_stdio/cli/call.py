@@ -197,7 +197,10 @@ def _failed(server: str, outcome: _Outcome, terminal: Terminal) -> int:
         terms = f"See what its tools take: emceepee ls {name} --json"
         terminal.note(more if isinstance(failure, errors.CallTimeout) else terms)
         return FAILED
-    terminal.note(f"See why: emceepee doctor {name}")
+    is_signed_out = isinstance(failure, errors.NeedsSignIn)
+    terminal.note(
+        f"{'Sign in: emceepee login' if is_signed_out else 'See why: emceepee doctor'} {name}"
+    )
     refused = isinstance(failure, WrongCredentials | errors.NeedsSignIn)
     return CREDENTIALS_REFUSED if refused else SERVER_FAILED
 

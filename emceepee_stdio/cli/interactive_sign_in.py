@@ -72,6 +72,7 @@ class InteractiveSignIn:
         self._terminal = terminal
         self._opens = opens
         self._pastes = pastes
+        self._is_pasted = False
         self._scope = scope
         self._store = _store(server)
 
@@ -146,6 +147,11 @@ class InteractiveSignIn:
             )
 
     async def _paste(self) -> str:
+        if self._is_pasted:  # what was typed before was not it
+            self._terminal.note(
+                "That is not the address at which this sign-in ends; it has /callback? in it."
+            )
+        self._is_pasted = True
         self._terminal.ask("Address:")
         line = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
         if not line:

@@ -61,6 +61,7 @@ async def test_without_a_browser_here_the_address_is_printed_and_one_is_typed_in
             back = await redirected(url)
             screen.type("http://127.0.0.1/callback?code=x&state=wrong\n")
             await anyio.to_thread.run_sync(screen.until_said_times, "Address:", 2)
+            assert "That is not the address at which this sign-in ends" in screen.words
             screen.type(f"{back}\n")
             assert await anyio.to_thread.run_sync(screen.wait) == 0
         assert "Signed in to vault" in screen.words
@@ -124,11 +125,45 @@ async def test_a_sign_in_that_a_newer_version_keeps_is_left_alone_and_the_next_s
         assert len(place.issuer.visits) == 2
 
 
+async def test_a_configured_client_that_is_refused_names_what_to_check(home: Home):
+    async with protected() as place:
+        place.issuer.registers, place.issuer.wants_secret = False, "hidden-brook"
+        oauth = {"client_id": "ours", "client_secret": "another-brook"}
+        home.write({"vault": place.entry(oauth=oauth)})
+        ran = await home.run("login", "vault")
+        ran.said("invalid_client", "check oauth.client_id and oauth.client_secret")
+        assert "another-brook" not in ran.err
+
+
+async def test_a_call_from_the_shell_names_the_sign_in_that_is_missing(home: Home):
+    async with protected() as place:
+        home.write({"vault": place.entry()})
+        ran = await home.run("call", "vault", "echo", "message=hi")
+        ran.said("vault wants a person to sign in", "Sign in: emceepee login vault")
+        assert ran.code == 3
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["file:///etc/passwd", "javascript:alert(1)", "http://127.0.0.1@127.0.0.2:9/authorize"],
+)
+async def test_no_browser_is_opened_at_an_address_that_is_no_plain_page(home: Home, endpoint: str):
+    async with protected() as place:
+        place.issuer.authorization_endpoint = endpoint
+        home.write({"vault": place.entry()})
+        opened = home.path / "opened"
+        home.env["BROWSER"] = f"touch {opened}"
+        (await home.run("login", "vault")).said("Not signed in to vault")
+        assert not opened.exists()
+
+
 async def test_without_registration_the_next_step_is_named(home: Home):
     async with protected() as place:
         place.issuer.registers = False
         home.write({"vault": place.entry()})
-        (await home.run("login", "vault")).said("registers no clients", "oauth.client_id")
+        ran = (await home.run("login", "vault")).said("registers no clients", "oauth.client_id")
+        port = re.search(r"http://127.0.0.1:(\d+)/callback", ran.err)[1]
+        ran.said(f"oauth.redirect_port ({port})")
         assert all(e.path != "/register" for e in place.server.mcp.http.received)
 
 

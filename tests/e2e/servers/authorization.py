@@ -31,6 +31,7 @@ class AuthorizationServer:
         self.registers = True
         self.scopes: list[str] | None = None
         self.is_elsewhere = False  # under the name of another host than the server's
+        self.authorization_endpoint: str | None = None  # another than its own
         self.issuer: str | None = None  # another than its own address
         self.answers_with: list[tuple[int, Fields]] = []  # the next answers of its token endpoint
         self.denies = False
@@ -97,7 +98,7 @@ class AuthorizationServer:
     def metadata(self) -> Fields:
         found = {
             "issuer": self.issuer or self.url,
-            "authorization_endpoint": f"{self.url}/authorize",
+            "authorization_endpoint": self.authorization_endpoint or f"{self.url}/authorize",
             "token_endpoint": f"{self.url}/token",
             "revocation_endpoint": f"{self.url}/revoke",
             "response_types_supported": ["code"],
