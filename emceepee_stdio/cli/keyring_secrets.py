@@ -52,9 +52,10 @@ def set_secret(name: NameArgument) -> None:
     """
     _check_name(name)
     storage, terminal = KeyringStorage(), Terminal()
+    used = _references(_file(None))
     former = storage.store({name: read_secrets([name])[0]})
     terminal.line(f"{'Replaced' if former else 'Stored'} {name}.")
-    if name not in references(read_file(_file(None))):
+    if name not in used:
         terminal.note(f"Refer to it in the configuration as {keyring_reference(name)}.")
 
 

@@ -37,7 +37,11 @@ class KeyringStorage:
 
     def secrets(self, names: Sequence[str]) -> dict[str, str]:
         """All of these; raises where one is not there."""
-        return interrupts.run(lambda: self._client().secrets(names))
+        from emceepee_stdio.session.keyring_client import require  # noqa: PLC0415 - see above
+
+        found = self.look_up(names)
+        require(names, found)
+        return found
 
     def store(self, secrets: Mapping[str, str]) -> dict[str, str]:
         """All of them or none; what the keyring held under these names before."""

@@ -13,7 +13,7 @@ from emceepee_stdio.auth.keyring_orders import KeyringAnswer, KeyringOrder
 from emceepee_stdio.errors import SecretUnavailable
 from emceepee_stdio.wire.helper_process import HelperProcess
 
-__all__ = ["KeyringClient"]
+__all__ = ["KeyringClient", "require"]
 
 _HELPER = "emceepee_stdio.cli.keyring_helper"
 _MAX_ANSWER_BYTES = 4 << 20  # no keyring holds as much for us
@@ -38,17 +38,6 @@ class KeyringClient:
 
     def __repr__(self) -> str:
         return f"<KeyringClient {len(self._waiting)} waiting>"
-
-    async def secrets(self, names: Sequence[str]) -> dict[str, str]:
-        """All of these; raises where one is not there, or the keyring fails."""
-        found = await self.look_up(names)
-        missing = [name for name in names if name not in found]
-        if missing:
-            raise SecretUnavailable(
-                f"The keyring has no secret {', '.join(missing)}.",
-                hint=f"Store it: emceepee secrets set {missing[0]}.",
-            )
-        return found
 
     async def look_up(self, names: Iterable[str]) -> dict[str, str]:
         """Those of these names that the keyring has."""
@@ -90,6 +79,16 @@ class KeyringClient:
                 problem="The helper that asks the keyring ended without an answer",
                 hint="See whether the keyring works at all: python -m keyring diagnose.",
             )
+
+
+def require(names: Sequence[str], found: Mapping[str, str]) -> None:
+    """Raises where one of these was not found."""
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise SecretUnavailable(
+            f"The keyring has no secret {', '.join(missing)}.",
+            hint=f"Store it: emceepee secrets set {missing[0]}.",
+        )
 
 
 def _checked(answer: KeyringAnswer) -> KeyringAnswer:

@@ -12,7 +12,7 @@ from emceepee_stdio.backends.connection import Channel, Connection
 from emceepee_stdio.config import ServerConfig
 from emceepee_stdio.config.keyring_references import filled_in, needed_secrets
 from emceepee_stdio.errors import CannotConnect, ConfigInvalid, SecretUnavailable
-from emceepee_stdio.session.keyring_client import KeyringClient
+from emceepee_stdio.session.keyring_client import KeyringClient, require
 
 __all__ = ["OnSecrets", "TemplateChannel"]
 
@@ -61,16 +61,21 @@ class TemplateChannel:
             yield connection
 
     async def _look_up(self) -> None:
+        names = needed_secrets(self._config)
         try:
-            secrets = await self._keyring.secrets(needed_secrets(self._config))
+            try:
+                secrets = await self._keyring.look_up(names)
+            except SecretUnavailable:
+                if self._full is not None:
+                    return
+                raise
+            require(names, secrets)
             full = filled_in(self._config, secrets)
         except ConfigInvalid as error:
             raise CannotConnect(error.fact) from None
         except SecretUnavailable as error:
-            if self._full is None:
-                fact = f"{self._config.name} needs a secret. {error.fact}"
-                raise SecretUnavailable(fact, hint=error.next_step) from None
-            return
+            fact = f"{self._config.name} needs a secret. {error.fact}"
+            raise SecretUnavailable(fact, hint=error.next_step) from None
         if full != self._full:
             self._on_secrets(full, secrets.values())
             self._full, self._inner = full, self._make(full)

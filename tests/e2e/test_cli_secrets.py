@@ -276,3 +276,13 @@ async def test_the_secret_of_a_sign_in_comes_from_the_keyring_and_stays_there(ho
         place.issuer.expire()
         assert (await home.run("call", "vault", "echo", "message=hi")).well().out == "hi\n"
         assert "hidden-brook" not in written(home)
+
+
+def test_a_command_that_waits_for_the_keyring_is_ended_by_ctrl_c(home: KeyringHome):
+    home.write({"s": server(env={"A": "${keyring:s.one}"})})
+    home.use("HangingKeyring")
+    with home.screen("secrets", "list") as screen:
+        screen.until(home.file.with_suffix(".hangs").exists, "the helper's wait")
+        screen.type("\x03")
+        assert screen.wait() == 130
+        assert "Traceback" not in screen.text

@@ -198,6 +198,18 @@ async def test_a_keyring_that_is_locked_later_does_not_part_us_from_a_server(tmp
         assert (await seen_by(client, "s"))["values"] == {"SETTING": SECRET}
 
 
+async def test_a_secret_that_is_removed_is_not_used_again(tmp_path: Path):
+    home = KeyringHome(tmp_path / "home")
+    home.hold(**{"s.one": SECRET})
+    made = home.proxy({"s": server(env=ENTRY)})
+    made.more["restart"] = {"base_ms": 1, "cap_ms": 1, "attempts": 1}
+    async with proxy(made) as client:
+        await client.connected("s")
+        home.file.unlink()
+        await client.execute("crash", "s")
+        assert "has no secret s.one" in json.dumps(await phase(client, "s", "failed"))
+
+
 async def test_what_a_model_adds_refers_to_nothing(tmp_path: Path):
     home = KeyringHome(tmp_path / "home")
     home.hold(**{"s.one": SECRET})
