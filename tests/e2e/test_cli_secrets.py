@@ -248,9 +248,7 @@ async def test_doctor_names_secrets_in_plain_text_and_what_moves_them(home: Keyr
     ("backend", "fact", "step"),
     [
         ("FileKeyring", "has no secret s.one", "emceepee secrets set s.one"),
-        ("LockedKeyring", "is locked", "Unlock it"),
         ("HangingKeyring", "did not answer within", "unlock it"),
-        ("keyring.backends.fail.Keyring", "no keyring that can be used", "${NAME}"),
     ],
 )
 async def test_doctor_says_why_a_reference_cannot_be_looked_up(
