@@ -77,7 +77,9 @@ class Messages:
 
     def read(self, body: Message) -> Turn:
         loaded = {
-            block["tool_name"] for block in _objects(body) if block.get("type") == "tool_reference"
+            block.get("tool_name") or block.get("name")
+            for block in _objects(body)
+            if block.get("type") == "tool_reference"
         }
         tools = [
             tool

@@ -25,7 +25,7 @@ class ModelApi(ThreadingHTTPServer):
         self.steps = steps
         self.turns: list[Turn] = []
         self.refused: list[str] = []
-        self.fault: Exception | None = None  # of a step
+        self.fault: Exception | None = None  # of a step, or of our own
         self._one_at_a_time = threading.Lock()
 
     @property
@@ -36,18 +36,18 @@ class ModelApi(ThreadingHTTPServer):
         with self._one_at_a_time:
             if not self.dialect.is_turn(body):
                 return events(self.dialect.write(0, DONE, body))
-            turn, number = self.dialect.read(body), len(self.turns)
-            self.turns.append(turn)
-            step = self.steps[number] if number < len(self.steps) else DONE
-            said = self._taken(step, turn)
-            return events(self.dialect.write(number + 1, said, body))
+            try:
+                return self._turn(body)
+            except Exception as fault:  # noqa: BLE001 - the test shows it
+                self.fault = fault
+                return events(self.dialect.write(0, DONE, body))
 
-    def _taken(self, step: Step, turn: Turn) -> Reply:
-        try:
-            return step(turn) if callable(step) else step
-        except Exception as fault:  # noqa: BLE001 - the test shows it
-            self.fault = fault
-            return DONE
+    def _turn(self, body: Message) -> bytes:
+        turn, number = self.dialect.read(body), len(self.turns)
+        self.turns.append(turn)
+        step = self.steps[number] if number < len(self.steps) else DONE
+        said = step(turn) if callable(step) else step
+        return events(self.dialect.write(number + 1, said, body))
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -3,6 +3,7 @@
 import pytest
 
 from emceepee_stdio.tools.table import TABLE
+from tests.e2e.servers.novel import japanese
 from tests.real_hosts.dialects import Call, Script, Search
 from tests.real_hosts.headless import ClaudeCode, Codex, Headless
 
@@ -75,3 +76,14 @@ def test_the_instructions_name_the_servers_from_the_second_run_on(host: Headless
     (second,) = host.run().turns
     assert line not in first.text
     assert line in second.text
+
+
+def test_an_exposed_tool_has_its_own_name_at_the_first_turn_of_the_second_run(
+    host: Headless,
+) -> None:
+    host.servers = {"library": {**host.servers["library"], "expose": ["long_text"]}}
+    forever = {"server": "library", "tool": "wait_for", "args": {"file": "/no/such/file"}}
+    host.run(Call("execute_readonly_tool", {**forever, "timeout_ms": 3_000}))
+    first, ran = host.run(Call("library__long_text", {"chars": 20})).turns
+    assert "library__long_text" in first.text
+    assert ran.result.endswith(japanese(20))
