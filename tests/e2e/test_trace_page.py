@@ -168,7 +168,7 @@ def test_everything_can_be_reached_by_keys_and_read_aloud(many: Chromium) -> Non
 
 
 def test_a_recorded_call_is_copied_as_a_line_for_a_shell(browser: Chromium, tmp_path: Path) -> None:
-    args = {"text": 'it\'s $HOME `date` \u202e\nnext "line" é', "n": 1}
+    args = {"text": 'it\'s $HOME `date` \u202e\nnext "line" é', "key": "[redacted]"}
     given = json.dumps({"server": "-s", "tool": "say it", "args": args}, ensure_ascii=False)
     made = request(1, START_MS, ("server", 5), server="-s", server_tool="say it", arguments=given)
     steered = request(2, START_MS + 9, ("server", 5), server="s\n", server_tool="t", arguments="{}")
@@ -183,6 +183,7 @@ def test_a_recorded_call_is_copied_as_a_line_for_a_shell(browser: Chromium, tmp_
         words = shlex.split(line)
         assert words[:5] == ["emceepee", "call", "--", "-s", "say it"]
         assert json.loads(words[5]) == args
+        assert "Secrets are hidden" in details(browser)
         for other in (steered, cut):
             browser.run(f"page.goTo(page.store.byId.get('{other['id']}')); page.openDetails()")
             browser.until(f"{DETAILS}.innerText.includes('{other['id']}')")
@@ -202,6 +203,11 @@ async def test_a_live_call_a_crash_and_restarts_are_followed(
             await client.connected()
             await client.execute("echo", args={"text": "hello"})
             await run(browser.until, "page.rows.items.some(item => item.request?.name === 'echo')")
+            following = "document.getElementById('follow').getAttribute('aria-pressed')"
+            await run(browser.press, "ArrowDown")  # whoever reads is not carried away
+            await run(browser.until, f"{following} === 'false'")
+            await run(browser.press, "f")
+            await run(browser.until, f"{following} === 'true'")
             await client.execute("crash", args={"code": 3})
             crashed = "page.store.lanes.get('s')?.marks.some(mark => mark.kind === 'crash')"
             await run(browser.until, crashed)

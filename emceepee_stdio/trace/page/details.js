@@ -1,6 +1,7 @@
 "use strict";
 // What is known of one request or one lane, beside the rows.
 
+const HIDDEN_SECRET = "[redacted]"; // as records have it
 const MAX_PAYLOAD_CHARS = 20_000; // shown at first; the rest by a button
 const MAX_LISTED_MARKS = 200;
 const AROUND_MS = 1_000; // log lines so much before and after a request may explain it
@@ -59,7 +60,10 @@ class Details {
     const copy = button("Copy as emceepee call …", async () => {
       copy.textContent = (await copied(command)) ? "Copied" : "Copy the line below";
     });
-    return make("div", { class: "actions" }, zoom, copy, make("pre", { class: "command", tabindex: "0" }, command));
+    const line = make("pre", { class: "command", tabindex: "0" }, command);
+    const warning = make("p", {}, "Secrets are hidden in it: put them in before you run it.");
+    const hidden = command.includes(HIDDEN_SECRET) ? warning : null;
+    return make("div", { class: "actions" }, zoom, copy, line, hidden);
   }
 
   #facts(request) {

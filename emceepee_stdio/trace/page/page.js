@@ -22,6 +22,7 @@ class Page {
     this.strip = new Strip(this.viewport, () => this.moved());
     this.rows = new Rows(this.viewport, {
       onSelect: (item) => this.details.isOpen && item && this.details.show(item),
+      onTouch: () => this.follow(false), // whoever reads a row is not carried away from it
       onOpen: (how) => this.openDetails(how),
       onFold: (lane) => this.fold(lane),
       onZoom: () => this.moved(),
@@ -96,7 +97,7 @@ class Page {
 
   /** The person moved the window: whoever looks back does not follow. */
   moved() {
-    this.follow(this.viewport.to >= this.viewport.last - 1);
+    if (this.viewport.to < this.viewport.last - 1) this.follow(false);
     this.draw();
   }
 
@@ -270,7 +271,7 @@ class Page {
 
   #revealNewest() {
     const index = this.newest && this.rows.indexes.get(this.newest);
-    if (index !== undefined && this.following && !this.details.isOpen) this.rows.reveal(index);
+    if (index !== undefined && this.following) this.rows.reveal(index);
     this.newest = undefined;
   }
 

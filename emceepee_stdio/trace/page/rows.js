@@ -7,9 +7,9 @@ const OVERSCAN = 6; // rows above and below the screen, so that a fast scroll sh
 const FIRST_ROW = 1; // ARIA counts from one
 
 class Rows {
-  constructor(viewport, { onSelect, onOpen, onFold, onZoom }) {
+  constructor(viewport, handlers) {
     this.viewport = viewport;
-    this.handlers = { onSelect, onOpen, onFold, onZoom };
+    this.handlers = handlers; // onSelect, onTouch, onOpen, onFold, onZoom
     this.items = [];
     this.indexes = new Map();
     this.selected = null;
@@ -21,6 +21,8 @@ class Rows {
     this.stuck = document.getElementById("stuck");
     this.tip = document.getElementById("tip");
     this.scroller.addEventListener("scroll", () => requestAnimationFrame(() => this.render()), { passive: true });
+    const touched = () => this.handlers.onTouch();
+    for (const touch of ["pointerdown", "wheel"]) this.scroller.addEventListener(touch, touched, { passive: true });
     this.scroller.addEventListener("click", (event) => this.#click(event));
     this.scroller.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
     this.scroller.addEventListener("mousemove", (event) => this.#hover(event));
@@ -54,6 +56,7 @@ class Rows {
     if (!this.items.length) return;
     const index = this.indexes.get(this.selected) ?? this.#topIndex() - Math.sign(by);
     const wanted = index + by;
+    this.handlers.onTouch();
     this.select(this.items[Math.min(Math.max(wanted, 0), this.items.length - 1)].key);
   }
 
