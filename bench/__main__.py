@@ -26,6 +26,7 @@ from bench.comparison import Comparison, against_fastest
 from bench.figures import Check, Section, Table
 from bench.floods import floods
 from bench.growth import growth
+from bench.idle_sessions import idle
 from bench.memory import memory
 from bench.peers import installed_peers
 from bench.startup import startup
@@ -52,6 +53,7 @@ SECTIONS: dict[str, Callable[..., Section]] = {
     "startup": startup,
     "memory": memory,
     "surface": surface,
+    "idle": idle,
     "growth": growth,
     "wire": of_wire,
 }

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["at_rest", "cpu_seconds", "resident_mb", "tree_mb"]
+__all__ = ["at_rest", "cpu_seconds", "descendants", "resident_mb", "tree_mb"]
 
 _PROC = Path("/proc")
 _AT_REST = 0.0003
@@ -20,7 +20,7 @@ def resident_mb(pid: int) -> float:
 
 def tree_mb(pid: int) -> float:
     """A proxy with all that it started, but for the backends and the shell that watches them."""
-    return sum(resident_mb(member) for member in (pid, *_descendants(pid)) if _counts(member))
+    return sum(resident_mb(member) for member in (pid, *descendants(pid)) if _counts(member))
 
 
 def cpu_seconds(pid: int) -> float:
@@ -37,11 +37,12 @@ def at_rest(pid: int) -> None:
         time.sleep(0.02)
 
 
-def _descendants(pid: int) -> Iterator[int]:
+def descendants(pid: int) -> Iterator[int]:
+    """All that it started, and they."""
     for thread in (_PROC / str(pid) / "task").iterdir():
         for child in (thread / "children").read_text().split():
             yield int(child)
-            yield from _descendants(int(child))
+            yield from descendants(int(child))
 
 
 def _counts(pid: int) -> bool:

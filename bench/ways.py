@@ -20,7 +20,18 @@ from typing import Any, Protocol, cast
 
 from bench.client import Call, Client, Failed
 
-__all__ = ["BACKEND", "OURS", "Direct", "Proxy", "Relay", "Way", "filled", "raw_servers", "ready"]
+__all__ = [
+    "BACKEND",
+    "OURS",
+    "Direct",
+    "Proxy",
+    "Relay",
+    "Way",
+    "environ",
+    "filled",
+    "raw_servers",
+    "ready",
+]
 
 HERE = Path(__file__).resolve().parent
 BACKEND = [sys.executable, str(HERE / "raw_backend.py")]
@@ -59,7 +70,7 @@ class Direct:
 
     @contextmanager
     def start(self, servers: Servers) -> Generator[Client]:
-        with Client(self.argv(servers["raw"]), _environ()) as client:
+        with Client(self.argv(servers["raw"]), environ()) as client:
             yield client
 
     def argv(self, backend: Sequence[str]) -> list[str]:
@@ -142,11 +153,11 @@ class Proxy:
             values["config"] = str(path)
         argv = filled(self._command, values)
         env = filled(self._profile.get("env", {}), values)
-        with Client(argv, {**_environ(), **env}) as client:
+        with Client(argv, {**environ(), **env}) as client:
             yield client
 
 
-def _environ() -> dict[str, str]:
+def environ() -> dict[str, str]:
     """Ours, with compiled modules kept as they are for most people: a start depends on it."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 

@@ -17,6 +17,7 @@ from emceepee_stdio.cli.install import registered_environments
 from emceepee_stdio.cli.interrupts import interrupts
 from emceepee_stdio.cli.report import Check, Report, report_schema
 from emceepee_stdio.cli.running_front import running_front
+from emceepee_stdio.cli.shared_servers import shared_server_checks
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config import Config, default_path, load_file
 from emceepee_stdio.config.fields import nearest
@@ -115,7 +116,7 @@ def _desktop(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _surroundings(config: Config, file: Path, unread: ConfigInvalid | None) -> list[Check]:
-    checks = environment_checks(config)
+    checks = environment_checks(config) + shared_server_checks()
     if unread is None:
         checks += config_checks(config, file)
     else:

@@ -16,6 +16,7 @@ import msgspec
 import typer
 
 from emceepee_stdio.cli.config import JsonOption
+from emceepee_stdio.cli.shared_servers import shared_servers
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.clock import DAY_S, HOUR_S, MINUTE_S, Clock
 from emceepee_stdio.session.proxy_status import (
@@ -98,6 +99,8 @@ def _show(
         columns = len(heads) if wide else len(heads) - 1
         terminal.table(heads[:columns], [row[:columns] for row in rows], styles=_STYLES)
     terminal.line(_summary(proxies, memory))
+    if (shared := shared_servers(proxies, memory.table)) is not None:
+        terminal.line(shared.proposal())
     for line in _unwell(proxies):
         terminal.line(line)
 

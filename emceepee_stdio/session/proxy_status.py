@@ -50,12 +50,17 @@ class OpenQuestions(Struct, frozen=True, kw_only=True):
 
 
 class ServerStatus(Struct, frozen=True, kw_only=True):
-    """One server of a proxy. `target` is the same for the same command line or address."""
+    """One server of a proxy. `target` is the same for the same command line or address.
+
+    `start` says when it is started; with `from_catalogue` it was not, and is known since then.
+    """
 
     name: _Name
     phase: _Name
     target: _Name = ""
     transport: _Name = ""
+    start: _Name = ""
+    from_catalogue: _Name | None = None
     pid: _Count | None = None
     calls: _Count = 0
     tasks: _Count = 0

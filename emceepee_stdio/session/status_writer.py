@@ -141,6 +141,8 @@ class StatusWriter:
             phase=snapshot.phase.value,
             target=target_id(member.config, _TARGET_KEY),
             transport=snapshot.transport,
+            start=self._servers.start_mode(member.admission),
+            from_catalogue=snapshot.remembered_at,
             pid=snapshot.pid,
             calls=len(self._session.waiting_on(name)),
             tasks=working[name],

@@ -589,3 +589,45 @@ async def test_servers_of_others_are_the_same_known_started_stopped_and_started_
         await client.quiet()
         kinds = {event["type"] for event in client.events} - {"notification"}
         assert kinds == set()
+
+
+async def test_doctor_and_status_propose_auto_where_proxies_run_the_same_servers(tmp_path: Path):
+    servers = {**known("s", start="eager"), "t": server("--paged", start="eager")}
+    setting = Setting(home=tmp_path, servers=servers)
+    setting.write()
+
+    async def run(*arguments: str) -> str:
+        argv = [sys.executable, "-m", "emceepee_stdio", *arguments]
+        done = await anyio.run_process(argv, env=setting.environ(), cwd=tmp_path, check=False)
+        return done.stdout.decode()
+
+    async def proposed() -> dict[str, Any] | None:
+        checks = json.loads(await run("doctor", "--json"))["checks"]
+        found = [one for one in checks if one["id"] == "environment.shared_servers"]
+        return found[0]["details"] if found else None
+
+    def all_told() -> bool:
+        files = (tmp_path / "state" / "running").glob("*.json")
+        told = [server for file in files for server in json.loads(file.read_bytes())["servers"]]
+        return len([server for server in told if server["pid"]]) == 4
+
+    async with proxy(Shared.beside(setting, 1)) as one, proxy(Shared.beside(setting, 2)) as other:
+        await one.connected("s", "t")
+        await other.connected("s", "t")
+        with anyio.fail_after(WAIT_S):
+            while not all_told():
+                await anyio.sleep(0.05)
+        found = await proposed()
+        assert found is not None
+        assert (found["proxies"], found["servers"], found["running"]) == (2, 2, 4)
+        assert found["memory_bytes"] > 4 << 20
+        assert "2 proxies run the same 2 servers, 4 times" in " ".join(
+            (await run("status")).split()
+        )
+    for entry in setting.servers.values():
+        entry["start"] = "auto"
+    async with proxy(Shared.beside(setting, 1)) as one, proxy(Shared.beside(setting, 2)) as other:
+        for client in (one, other):
+            for name in setting.servers:
+                await client.execute("echo", name, args={"message": "x"})
+        assert await proposed() is None
