@@ -104,9 +104,9 @@ async def sign_in(
 
 async def _bound(order: SignInOrder, old: TokenRecord | None) -> Listener[SocketStream]:
     """On the port that was configured, else on the one of the registration if it is free."""
-    fixed = order.oauth.redirect_port
+    fixed, known = order.oauth.redirect_port, None if old is None else old.client
     try:
-        return await bound_listener(fixed or _former_port(old))
+        return await bound_listener(fixed or (known.redirect_port if known else 0))
     except OSError:
         if fixed is not None:
             raise SignInFailed(
@@ -114,11 +114,6 @@ async def _bound(order: SignInOrder, old: TokenRecord | None) -> Listener[Socket
                 "oauth.redirect_port."
             ) from None
     return await bound_listener(0)
-
-
-def _former_port(old: TokenRecord | None) -> int:
-    uris = old.client.redirect_uris if old is not None and old.client is not None else ()
-    return next((port for uri in uris if (port := urlsplit(uri).port)), 0)
 
 
 class _Storage:

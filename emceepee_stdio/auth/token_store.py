@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -44,6 +45,11 @@ class OAuthClient(Struct, frozen=True, kw_only=True, omit_defaults=True):
     token_endpoint_auth_method: str | None = None
     redirect_uris: tuple[str, ...] = ()
     is_configured: bool = False
+
+    @property
+    def redirect_port(self) -> int:
+        """Where the browser came back to; 0 where that is not known."""
+        return next((port for uri in self.redirect_uris if (port := urlsplit(uri).port)), 0)
 
     def __repr__(self) -> str:
         return f"<OAuthClient {'configured' if self.is_configured else 'registered'}>"
