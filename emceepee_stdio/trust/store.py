@@ -127,12 +127,13 @@ class TrustStore:
     # Approvals
 
     def stamp(self) -> tuple[int, ...] | None:
-        """Another after every change of what was agreed to."""
-        try:
-            found = (self.directory / "approvals.json").stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_size, found.st_mtime_ns
+        """Another after every change of what was agreed to: servers, calls, tools."""
+        stamp: list[int] = []
+        for name in ("approvals.json", "pins.json"):
+            with suppress(OSError):
+                found = (self.directory / name).stat()
+                stamp += (found.st_ino, found.st_size, found.st_mtime_ns)
+        return tuple(stamp) or None
 
     def is_approved(self, digest: str) -> bool:
         return any(one.digest == digest and not one.until for one in self.granted())

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.client import (
-    Answer,
     Client,
     P,
     Setting,
@@ -424,28 +423,3 @@ async def test_an_edit_of_the_configuration_changes_what_is_exposed_and_the_serv
         assert (await client.execute("echo", args={"message": "hi"})).text == "hi"
         begun = [m for m in received_by_server(log) if m["message"].get("method") == "initialize"]
         assert len(begun) == 1
-
-
-async def test_a_changed_tool_is_hidden_where_a_person_has_to_see_it_first(tmp_path: Path) -> None:
-    """Under enforce: it is not listed, and a call of it says who can agree."""
-    more = {"policy": {"pin": "enforce"}}
-    box = tmp_path / "toolbox"
-    box.write_text("one\n")
-    entry = server("--toolbox", str(box))
-    async with exposing(tmp_path, ["one", "two"], entry=entry, more=more) as client:
-        assert list(await until_listed(client, "s__one")) == ["s__one"]
-        box.write_text("one two\n")
-        await client.call("reconnect_server", name="s")
-        await client.until_event("tools_changed")
-        assert list(await listed(client)) == ["s__one"]
-        answer = await refused_or_answered(client, "s__two")
-        assert "[needs_approval]" in answer.text
-
-
-async def refused_or_answered(client: Client, tool: str) -> Answer:
-    """The tool becomes known a moment after its server listed it."""
-    while True:
-        response = await (await client.begin("tools/call", {"name": tool})).response()
-        if "result" in response:
-            return Answer(response["result"])
-        await client.call("await_activity", timeout_ms=20)

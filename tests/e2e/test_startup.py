@@ -179,6 +179,8 @@ def test_the_hello_and_the_tools_are_answered_while_the_rest_is_still_being_load
             client.greet()
         else:
             client.request("server/discover", meta)
+            client.ask("subscriptions/listen", {"notifications": {}, **meta})
+            client.read_until(lambda: "acknowledged" in str(client.said), "the stream")
         assert len(client.request("tools/list", meta)["tools"]) > 10
         until((tmp_path / "reached").exists, "the rest to be loaded")
         call = client.ask("tools/call", {"name": "list_servers", "arguments": {}, **meta})
