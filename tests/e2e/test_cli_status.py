@@ -229,6 +229,13 @@ def test_what_is_not_a_whole_private_file_of_ours_is_ignored_and_left_alone(mach
     open_to_all = machine.running / f"{client.process.pid}-OPEN.json"
     open_to_all.write_text(text.replace(json.loads(text)["session"], "OPEN"))
     open_to_all.chmod(0o666)
+    foreign = machine.running / f"{client.process.pid}-FOREIGN.json"
+    foreign.write_text(text.replace(json.loads(text)["session"], "FOREIGN"))
+    foreign.chmod(0o600)
+    if os.geteuid() == 0:  # nobody else can give a file away
+        os.chown(foreign, 12345, 12345)
+    else:
+        foreign.unlink()
     before = sorted(p.name for p in machine.running.iterdir())
     assert [p["client"]["name"] for p in machine.proxies()] == ["real"]
     assert sorted(p.name for p in machine.running.iterdir()) == before
