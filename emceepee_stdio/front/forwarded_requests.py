@@ -17,6 +17,7 @@ from emceepee_stdio.session.own_resources import OWN_SCHEME, read_own
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.tools.resource_lookup import read_by_uri
 from emceepee_stdio.trace.open_request import Leg, OpenRequest, current_request, on_leg
+from emceepee_stdio.trace.trace_context import traceparent_in
 from emceepee_stdio.versions import SERVER_INFO
 from emceepee_stdio.wire.codec import INVALID_PARAMS, RESOURCE_NOT_FOUND, Request, to_json
 
@@ -74,7 +75,7 @@ class ForwardedRequests:
     def read(self, request: Request, trace: OpenRequest) -> None:
         """One of our own resources, or one of a configured server."""
         asked = msgspec.json.decode(request.params or b"{}", type=_Read)
-        modern, refused = self._calls.check(asked.meta)
+        modern, refused = self._check(asked.meta, trace)
         if refused:
             self._refuse(trace, refused)
         elif self._runtime.configured.is_known and asked.uri.startswith(OWN_SCHEME):
@@ -85,24 +86,29 @@ class ForwardedRequests:
     def get_prompt(self, request: Request, trace: OpenRequest) -> None:
         """A prompt of an exposed server, by the name under which it is listed."""
         asked = msgspec.json.decode(request.params or b"{}", type=_GetPrompt)
-        modern, refused = self._calls.check(asked.meta)
+        modern, refused = self._check(asked.meta, trace)
         if refused:
             self._refuse(trace, refused)
         else:
             self._tasks.start_soon(self._get_prompt, trace, asked, modern)
 
+    def _check(self, meta: Meta | None, trace: OpenRequest) -> tuple[bool, Refused | None]:
+        if meta is not None:
+            trace.traceparent = traceparent_in(meta.traceparent)
+        return self._calls.check(meta)
+
     # Waiting for what a server says, unless the client takes the request back meanwhile
 
     async def _read(self, trace: OpenRequest, uri: str, modern: bool) -> None:  # noqa: FBT001 - given by position
         await self._known(trace)
-        found = self._own(uri) if uri.startswith(OWN_SCHEME) else await self._foreign(uri)
+        found = self._own(uri) if uri.startswith(OWN_SCHEME) else await self._foreign(uri, trace)
         if trace.outcome is None:
             self._answer_read(trace, uri, found, modern=modern)
 
     async def _get_prompt(self, trace: OpenRequest, asked: _GetPrompt, modern: bool) -> None:  # noqa: FBT001 - given by position
         await self._known(trace)
         try:
-            found = await self._messages(asked)
+            found = await self._messages(asked, trace)
         except ProxyError as error:
             found = error.masked(self._runtime.session.secrets.mask)
         except Exception as error:  # noqa: BLE001 - a bug in one request must not end the others
@@ -128,10 +134,10 @@ class ForwardedRequests:
         kind = "text/plain" if uri.startswith(RESULTS) else "application/json"
         return {"contents": [{"uri": uri, "mimeType": kind, "text": text}]}
 
-    async def _foreign(self, uri: str) -> _Fields | ProxyError:
+    async def _foreign(self, uri: str, trace: OpenRequest) -> _Fields | ProxyError:
         """As their server gave them; what fits into no line is not sent."""
         try:
-            result = await read_by_uri(self._runtime, uri, within=self._within())
+            result = await read_by_uri(self._runtime, uri, within=self._within(), call=trace)
             msgspec.json.decode(result, type=_Contents)
         except ProxyError as error:
             return error.masked(self._runtime.session.secrets.mask)
@@ -140,12 +146,13 @@ class ForwardedRequests:
         hint = "Call read_resource with its server: what is too large is stored and paged."
         return self._too_large("resource", result, hint) or _fields(result)
 
-    async def _messages(self, asked: _GetPrompt) -> _Fields:
+    async def _messages(self, asked: _GetPrompt, trace: OpenRequest) -> _Fields:
         item = self._runtime.surface.lists.prompts.get(asked.name)
         if item is None or not self._runtime.surface.shows(item.server):
             raise PromptNotFound(f"There is no prompt {asked.name[:_SHOWN_NAME_CHARS]!r}.")
         backend = self._runtime.servers.get(item.server)
-        result = await backend.get_prompt(item.own, asked.arguments, within=self._within())
+        within = self._within()
+        result = await backend.get_prompt(item.own, asked.arguments, within=within, call=trace)
         try:
             msgspec.json.decode(result, type=_Messages)
         except (msgspec.MsgspecError, RecursionError):

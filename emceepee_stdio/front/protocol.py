@@ -106,6 +106,12 @@ _RESOURCES = [
         "description": "How the proxy is doing now.",
         "mimeType": "application/json",
     },
+    {
+        "uri": "emceepee://trace",
+        "name": "trace",
+        "description": "The last 50 requests: how long each took, for what, and how it ended.",
+        "mimeType": "application/json",
+    },
 ]
 _TEMPLATES = [
     {

@@ -42,6 +42,7 @@ from emceepee_stdio.tools.exposed_tools import exposed_tool
 from emceepee_stdio.tools.table import TABLE
 from emceepee_stdio.trace.open_request import Leg, OpenRequest, current_request, on_leg
 from emceepee_stdio.trace.request_records import MAX_PAYLOAD_BYTES
+from emceepee_stdio.trace.trace_context import traceparent_in
 from emceepee_stdio.versions import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
@@ -70,6 +71,7 @@ class Meta(msgspec.Struct):
     capabilities: object = msgspec.field(name=CLIENT_CAPABILITIES, default=None)
     info: object = msgspec.field(name=CLIENT_INFO, default=None)
     progress: int | str | UnsetType = msgspec.field(name="progressToken", default=UNSET)
+    traceparent: Raw | UnsetType = UNSET
 
 
 class _Call(msgspec.Struct):
@@ -203,6 +205,7 @@ class ToolCalls:
         call.proceed = partial(self._proceed, call)
         if asked.meta is not UNSET and meta is not None:
             call.meta = _passed_on(asked.meta)
+            trace.traceparent = traceparent_in(meta.traceparent)
             if meta.progress is not UNSET:
                 self._progress.begin(call, meta.progress)
         self._calls[request.id] = call

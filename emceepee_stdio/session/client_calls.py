@@ -222,8 +222,11 @@ class Calls:
     def asked(self, request_id: str, server: str, asking_call: object) -> None:
         """Who waits for the answer: the call that asked, or, where that is not known, all calls."""
         calls = self._by_server.get(server, {})
-        waiting = [asking_call] if isinstance(asking_call, Call) else list(calls)
-        traces = self._asking[request_id] = [call.trace for call in waiting]
+        waiting = [asking_call] if isinstance(asking_call, Call) else calls
+        traces = [call.trace for call in waiting]
+        if isinstance(asking_call, OpenRequest):  # one that is no call
+            traces = [asking_call]
+        self._asking[request_id] = traces
         for trace in traces:
             trace.ask()
 

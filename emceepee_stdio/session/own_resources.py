@@ -1,4 +1,4 @@
-"""The proxy's own resources: its diagrams, and how it is doing."""
+"""The proxy's own resources: its diagrams, how it is doing, and the last requests."""
 
 import json
 
@@ -14,6 +14,8 @@ from emceepee_stdio.session.large_results import (
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_text import attributed_text
 from emceepee_stdio.state.diagrams import diagrams
+from emceepee_stdio.trace.exports import as_json, without_payloads
+from emceepee_stdio.wire.codec import to_json
 
 __all__ = ["OWN", "OWN_SCHEME", "read_own"]
 
@@ -23,6 +25,7 @@ OWN_SCHEME = f"{OWN}:"
 _SHOWN_URI_CHARS = 200  # every address of ours is shorter; what was asked for may be anything
 _DIAGRAMS = "emceepee://diagrams"
 _STATUS = "emceepee://status"
+_TRACE = "emceepee://trace"
 
 
 def read_own(runtime: Runtime, uri: str) -> str:
@@ -33,11 +36,13 @@ def read_own(runtime: Runtime, uri: str) -> str:
         )
     if uri == _STATUS:
         return json.dumps(_status(runtime))
+    if uri == _TRACE:
+        return to_json(_trace(runtime)).decode()
     if uri.startswith(RESULTS):
         return attributed_text(_stored(runtime, uri))
     raise ResourceNotFound(
         f"The proxy has no resource {uri[:_SHOWN_URI_CHARS]!r}.",
-        hint=f"It has {_DIAGRAMS} and {_STATUS}.",
+        hint=f"It has {_DIAGRAMS}, {_STATUS} and {_TRACE}.",
     )
 
 
@@ -69,6 +74,12 @@ def _server(snapshot: Snapshot) -> dict[str, object]:
     if snapshot.remembered_at is not None:
         shown["from_catalogue"] = snapshot.remembered_at
     return shown
+
+
+def _trace(runtime: Runtime) -> object:
+    """The requests that ended last, for a model that looks into its own work."""
+    log = runtime.session.trace
+    return as_json([without_payloads(record) for record in log.recent()], dropped=log.dropped)
 
 
 def _status(runtime: Runtime) -> dict[str, object]:

@@ -12,6 +12,7 @@ import anyio
 from msgspec import Raw
 
 from emceepee_stdio.backends.backend import Backend
+from emceepee_stdio.backends.base import CarriesMeta
 from emceepee_stdio.backends.lists import Kind
 from emceepee_stdio.errors import ProxyError, ResourceNotFound
 from emceepee_stdio.session.runtime import Runtime
@@ -25,11 +26,13 @@ _SHOWN_URI_CHARS = 200  # enough to recognise it by
 _EXPRESSION = re.compile(r"\{[^{}]*\}")
 
 
-async def read_by_uri(runtime: Runtime, uri: str, *, within: float) -> Raw:
+async def read_by_uri(
+    runtime: Runtime, uri: str, *, within: float, call: CarriesMeta | None = None
+) -> Raw:
     """What the one server that has it says; the error names the choice, or where to look."""
     having = _exposing(runtime, uri) or await _having(runtime, uri)
     if len(having) == 1:
-        return await having[0].read_resource(uri, within=within)
+        return await having[0].read_resource(uri, within=within, call=call)
     shown = uri[:_SHOWN_URI_CHARS]
     if having:
         names = ", ".join(sorted(backend.name for backend in having))

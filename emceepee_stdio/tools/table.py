@@ -122,7 +122,7 @@ TOOLS = (
         description=(
             "Read a resource of a server by its uri: a file or record. With server"
             " emceepee: the next page of a long result that was stored, or a search in it;"
-            " emceepee://status or emceepee://diagrams."
+            " emceepee://status, trace (the last requests) or diagrams."
         ),
     ),
     Tool(

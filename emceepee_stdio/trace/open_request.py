@@ -10,7 +10,7 @@ async tasks inherit from the one that starts them. What is marked on a request t
 changes nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from copy import copy
 from enum import IntEnum
@@ -78,6 +78,13 @@ class OpenRequest(msgspec.Struct, eq=False, kw_only=True):
     def __repr__(self) -> str:
         state = self.outcome or self.leg.name.lower()
         return f"<OpenRequest {self.method} {self.tool or '-'} {state}>"
+
+    @property
+    def meta(self) -> Mapping[str, msgspec.Raw]:
+        """What a server is told of it that is no call: the trace that it is part of."""
+        if self.traceparent is None:
+            return {}
+        return {"traceparent": msgspec.Raw(b'"%b"' % self.traceparent.encode())}
 
     def enter(self, leg: Leg) -> None:
         """One more wait on this leg."""

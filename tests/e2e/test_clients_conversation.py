@@ -79,6 +79,7 @@ def check_conversation(facts: dict[str, Any], version: str) -> None:
     assert {resource["uri"] for resource in facts["resources"]} == {
         "emceepee://status",
         "emceepee://diagrams",
+        "emceepee://trace",
     }
     added = json.loads(texts(facts["added"])[0])
     assert (added["phase"], added["counts"]["resources"]) == ("connected", 2)

@@ -60,7 +60,11 @@ def test_a_failed_call_is_an_answer_to_it(tmp_path: Path) -> None:
 
 def test_it_lists_and_reads_our_resources(tmp_path: Path) -> None:
     listed = inspect(tmp_path, "resources/list")["resources"]
-    assert {one["uri"] for one in listed} == {"emceepee://status", "emceepee://diagrams"}
+    assert {one["uri"] for one in listed} == {
+        "emceepee://status",
+        "emceepee://diagrams",
+        "emceepee://trace",
+    }
     (read,) = inspect(tmp_path, "resources/read", "--uri", "emceepee://diagrams")["contents"]
     assert len(json.loads(read["text"])["diagrams"]) == 5
     check_gone(tmp_path, "plain", proxies=2)

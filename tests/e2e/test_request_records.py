@@ -1,5 +1,6 @@
 """The record of every request: its legs add up to its time, and it says how the request ended."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.e2e.client import (
     both_eras,
     command,
     proxy,
+    received_by_server,
     server,
 )
 from tests.peers import rude
@@ -182,6 +184,42 @@ async def test_what_is_open_when_the_client_leaves_is_recorded(tmp_path: Path) -
     assert [r["outcome"] for r in of_tool(made, "slow")] == ["promoted", "error"]
     [stream] = [r for r in made.records() if r["method"] == "subscriptions/listen"]
     assert stream["outcome"] == "cancelled"
+
+
+async def test_a_traceparent_stands_in_the_record_and_reaches_the_server(tmp_path: Path) -> None:
+    made = setting(tmp_path)
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with proxy(made) as client:
+        await client.connected()
+        call = {"name": "execute_tool", "arguments": {"server": "s", "tool": "echo", "args": {}}}
+        await client.request("tools/call", {**call, "_meta": {"traceparent": parent}})
+        await client.request("tools/call", {**call, "_meta": {"traceparent": "<script>"}})
+        uri = (await client.call("list_resources")).json["resources"][0]["uri"]
+        await client.request("resources/read", {"uri": uri, "_meta": {"traceparent": parent}})
+    check(made)
+    assert [r.get("traceparent") for r in of_tool(made, "echo")] == [parent, None]
+    [read] = [r for r in made.records() if r["method"] == "resources/read"]
+    assert (read["traceparent"], read["server"]) == (parent, "s")
+    sent = [
+        line["message"]["params"].get("_meta", {}).get("traceparent")
+        for line in received_by_server(tmp_path / "log")
+        if line["message"].get("method") in ("tools/call", "resources/read")
+    ]
+    assert sent == [parent, "<script>", parent]
+
+
+async def test_a_model_reads_the_last_requests_of_its_own_session(tmp_path: Path) -> None:
+    made = setting(tmp_path, more={"logging": {"payloads": True}})
+    async with proxy(made) as client:
+        await client.connected()
+        await client.execute("fail", args={"x": "a payload"})
+        told = await client.call("read_resource", server="emceepee", uri="emceepee://trace")
+        native = await client.request("resources/read", {"uri": "emceepee://trace"})
+    requests = json.loads(told.text)["requests"]
+    [failed] = [r for r in requests if r.get("server_tool") == "fail"]
+    assert (failed["server"], failed["outcome"]) == ("s", "tool_error")
+    assert "a payload" not in told.text
+    assert len(json.loads(native["contents"][0]["text"])["requests"]) == len(requests) + 1
 
 
 async def test_progress_is_counted(tmp_path: Path) -> None:
