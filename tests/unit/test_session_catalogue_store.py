@@ -75,6 +75,9 @@ def test_what_is_started_in_another_way_is_another_server(
     config = ServerConfig(name="a", command="c", args=("x",), env={"TOKEN": "t"})
     other = msgspec.structs.replace(config, **change)
     assert store.identity(config, KEY) != store.identity(other, KEY)
+    url = ServerConfig(name="a", url="https://a.example/mcp", headers={"Authorization": "one"})
+    another = msgspec.structs.replace(url, headers={"Authorization": "two"})
+    assert store.identity(url, KEY) != store.identity(another, KEY)
 
 
 def test_name_rules_and_restarts_do_not_make_another_server(store: CatalogueStore):
