@@ -18,6 +18,11 @@ class Details {
     return !this.element.hidden;
   }
 
+  /** Whether somebody reads them by keys; then they are not made anew. */
+  get hasFocus() {
+    return this.element.contains(document.activeElement);
+  }
+
   show(item, { focus = false } = {}) {
     const again = this.isOpen && this.key === item.key;
     this.key = item.key;

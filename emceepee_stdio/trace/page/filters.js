@@ -4,8 +4,8 @@
 const MAX_CLIENT_CHARS = 40; // of a client's name in the list of sessions
 
 class Filters {
-  constructor(onChange) {
-    this.onChange = onChange;
+  constructor({ onChange, onView }) {
+    this.handlers = { onChange, onView };
     this.form = document.getElementById("filters");
     this.form.addEventListener("input", () => this.#read());
     this.form.addEventListener("submit", (event) => event.preventDefault());
@@ -41,9 +41,11 @@ class Filters {
       slow: Number(slow.value),
       session: session.value,
     };
+    const isOther = this.view !== view.value;
     this.view = view.value;
     document.getElementById("clear").hidden = !this.isActive;
-    this.onChange();
+    if (isOther) this.handlers.onView();
+    this.handlers.onChange();
   }
 }
 

@@ -12,7 +12,7 @@ class Page {
   constructor() {
     this.store = new Store();
     this.viewport = new Viewport();
-    this.filters = new Filters(() => this.changed());
+    this.filters = new Filters({ onChange: () => this.changed(), onView: () => this.rows.toTop() });
     this.folded = new Set();
     this.following = true;
     this.placed = false; // whether the first window has been chosen
@@ -134,8 +134,10 @@ class Page {
 
   openDetails(how) {
     const item = this.rows.item(this.rows.selected);
-    if (item) this.details.show(item, how);
-    this.draw();
+    if (!item) return;
+    this.details.show(item, how);
+    this.drawNow();
+    this.rows.reveal(this.rows.indexes.get(item.key)); // the details take room from the rows
   }
 
   closeDetails() {
@@ -197,6 +199,8 @@ class Page {
     this.#drawRuler();
     const items = this.#items();
     this.rows.set(items);
+    const open = this.details.isOpen && this.rows.item(this.details.key);
+    if (open?.lane && !this.details.hasFocus) this.details.show(open); // of the time that is shown
     this.#drawSummary();
     this.#drawEmpty(items);
     this.#revealNewest();
@@ -207,7 +211,6 @@ class Page {
     this.filled = new Set(this.matching.map((request) => request.lane));
     this.strip.draw(this.store.requests, this.matching);
     this.filters.offer(this.store);
-    if (this.details.isOpen && this.rows.item(this.details.key)?.lane) this.openDetails();
   }
 
   #drawSummary() {
@@ -245,7 +248,8 @@ class Page {
 
   #drawRuler() {
     const ruler = byId("ruler");
-    const { step, at } = this.viewport.ticks(Math.max(2, ruler.clientWidth * MAX_TICKS_PER_PX));
+    const isEmpty = !this.store.requests.length;
+    const { step, at } = isEmpty ? { step: 1, at: [] } : this.viewport.ticks(Math.max(2, ruler.clientWidth * MAX_TICKS_PER_PX));
     const place = (element, instant) => {
       element.style.left = `${100 * this.viewport.share(instant)}%`;
       return element;

@@ -51,6 +51,12 @@ class Rows {
     this.handlers.onSelect(this.items[index] ?? null);
   }
 
+  /** Another order: what was looked at is elsewhere, and the first row is what is asked for. */
+  toTop() {
+    this.selected = null;
+    this.scroller.scrollTop = 0;
+  }
+
   /** Select another row; beyond the ends, the first or last. */
   move(by) {
     if (!this.items.length) return;
