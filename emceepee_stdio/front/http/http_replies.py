@@ -9,14 +9,14 @@ import anyio
 
 from emceepee_stdio.wire.codec import INVALID_REQUEST, RequestId, RpcError, encode_error
 
-__all__ = ["Headers", "HttpExchange", "HttpReply", "error_reply", "refusal"]
+__all__ = ["EVENTS", "Headers", "HttpExchange", "HttpReply", "error_reply", "refusal"]
 
 Headers = Sequence[tuple[str, str]]
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _JSON = ("content-type", "application/json")
-_EVENTS: Headers = (
+EVENTS: Headers = (
     ("content-type", "text/event-stream"),
     ("cache-control", "no-cache, no-transform"),
     ("x-accel-buffering", "no"),  # nginx would keep events back
@@ -90,7 +90,7 @@ class HttpExchange:
         """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.watch, on_gone)
-            await self._begin(HTTPStatus.OK, [*_EVENTS, *headers, *self._extra])
+            await self._begin(HTTPStatus.OK, [*EVENTS, *headers, *self._extra])
             async for event in events:
                 body = {"type": "http.response.body", "body": event, "more_body": True}
                 await self._send(body)

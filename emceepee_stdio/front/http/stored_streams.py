@@ -42,7 +42,7 @@ class StoredStream:
         self._news = anyio.Event()
         self.read_up_to = 0
         self.awaited = 0  # answers that it is still to bring
-        self.is_over = False
+        self._over = anyio.Event()
 
     def __repr__(self) -> str:
         state = "over" if self.is_over else "open"
@@ -54,13 +54,39 @@ class StoredStream:
         return self._reader is not None
 
     @property
+    def is_over(self) -> bool:
+        return self._over.is_set()
+
+    @property
     def end(self) -> int:
         return self._first + len(self._events)
 
     def finish(self) -> None:
         """Nothing more will be said on it."""
-        self.is_over = True
+        self._over.set()
         self._news.set()
+
+    async def is_over_within(self, seconds: float) -> bool:
+        with anyio.move_on_after(seconds):
+            await self._over.wait()
+        return self.is_over
+
+    @property
+    def has_losses(self) -> bool:
+        """Whether somebody has to be told that an answer is no longer stored."""
+        return bool(self._lost)
+
+    def rest(self, place: int) -> bytes:
+        """All that is stored from that place on, for whoever takes it at once."""
+        events = [
+            event
+            for event in list(self._events)[max(place - self._first, 0) :]
+            if not event.is_dropped
+        ]
+        for event in events:
+            event.is_read = True
+        self.read_up_to = self.end
+        return b"".join([event.frame for event in events])
 
     def leave(self) -> None:
         """Whoever reads it has gone."""
