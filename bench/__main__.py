@@ -29,6 +29,7 @@ from bench.growth import growth
 from bench.idle_sessions import idle
 from bench.memory import memory
 from bench.peers import installed_peers
+from bench.recording import recording
 from bench.startup import startup
 from bench.surface import surface
 from bench.ways import OURS, Direct, Proxy, Relay, Way
@@ -56,6 +57,7 @@ SECTIONS: dict[str, Callable[..., Section]] = {
     "idle": idle,
     "growth": growth,
     "wire": of_wire,
+    "recording": recording,
 }
 
 

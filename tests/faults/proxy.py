@@ -72,6 +72,7 @@ class Proxy:
         self.entries: list[Entry] | None = None
         self._modern = modern
         self._last_id = 0
+        self.calls_sent: list[int] = []
         self._pending: dict[int | str, Pending] = {}
         self._is_gone = False
         self._stalls = 0
@@ -115,6 +116,8 @@ class Proxy:
         step = self.doing.get(self.step) if what == "sent" else self.step
         if self.entries is not None:
             self.entries.append((step, what, body))
+        if what == "sent" and body.get("method") == "tools/call":
+            self.calls_sent.append(body["id"])
         self.model.take(step, what, body)
 
     # What the client says

@@ -19,6 +19,7 @@ from tests.faults.backends import ConfigFile, UrlServer, setting
 from tests.faults.deeds import Deeds
 from tests.faults.model import Entry, Model
 from tests.faults.proxy import HangError, Proxy
+from tests.faults.records import record_faults
 from tests.faults.rest import Rest
 from tests.faults.steps import REST, Step
 from tests.faults.steps import steps as made
@@ -119,6 +120,8 @@ class _Run:
                 tasks.cancel_scope.cancel()
         finally:
             proxy.close()
+        for fault in record_faults(proxy.home / "logs", proxy.calls_sent):
+            self._model.blame("the records of requests are wrong", fault)
         return Outcome(
             seed=self._plan.seed,
             steps=proxy.step,
