@@ -5,6 +5,7 @@ import os
 import random
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from emceepee_stdio.session.client_roots import ClientRoots, own_roots
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Environment
 from emceepee_stdio.trace.request_log import RequestLog
+from emceepee_stdio.trace.telemetry import Telemetry
 from emceepee_stdio.trust.store import default_trust_directory
 from emceepee_stdio.wire.allocator import give_back_large_blocks
 from emceepee_stdio.wire.memory_protection import protect_memory
@@ -51,7 +53,8 @@ def run(
     config, problem = _load(source)
     session = ids()
     journal = _journal(config, clock, session=session)
-    trace = _trace(config, clock, session=session)
+    telemetry = Telemetry.of(os.environ, warn=partial(_warn, journal))
+    trace = _trace(config, clock, session=session, telemetry=telemetry)
     if problem is not None:
         journal.record(JournalEvent.CONFIG_INVALID, error=problem)
     runtime = Runtime(
@@ -97,7 +100,13 @@ def _log_directory(config: Config) -> Path:
     return Path(chosen) if chosen else default_directory(os.environ)
 
 
-def _trace(config: Config, clock: Clock, *, session: str) -> RequestLog:
+def _warn(journal: Journal, why: str) -> None:
+    journal.record(JournalEvent.TELEMETRY_UNAVAILABLE, reason=why)
+
+
+def _trace(
+    config: Config, clock: Clock, *, session: str, telemetry: Telemetry | None
+) -> RequestLog:
     logging = config.settings.logging
     return RequestLog.open(
         directory=_log_directory(config),
@@ -107,6 +116,7 @@ def _trace(config: Config, clock: Clock, *, session: str) -> RequestLog:
         files=logging.files,
         max_age_days=logging.max_age_days,
         keeps_payloads=logging.payloads,
+        telemetry=telemetry,
     )
 
 

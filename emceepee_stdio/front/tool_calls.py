@@ -208,6 +208,7 @@ class ToolCalls:
             trace.traceparent = traceparent_in(meta.traceparent)
             if meta.progress is not UNSET:
                 self._progress.begin(call, meta.progress)
+        call.meta = self._session.trace.with_trace(call.meta, trace)
         self._calls[request.id] = call
         arguments = None if asked.arguments in (UNSET, _NULL) else asked.arguments
         if self._session.trace.keeps_payloads and arguments is not None:

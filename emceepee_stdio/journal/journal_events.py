@@ -153,6 +153,11 @@ class JournalEvent(StrEnum):
         Level.WARNING,
         "Processes of an earlier proxy are still there.",
     )
+    TELEMETRY_UNAVAILABLE = (
+        "telemetry_unavailable",
+        Level.WARNING,
+        "A collector of OpenTelemetry is named, but nothing can be sent to it: `reason`.",
+    )
     WATCHDOG_UNAVAILABLE = (
         "watchdog_unavailable",
         Level.WARNING,

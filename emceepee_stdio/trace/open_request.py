@@ -63,6 +63,7 @@ class OpenRequest(msgspec.Struct, eq=False, kw_only=True):
     progress: int = 0
     questions: int = 0
     traceparent: str | None = None
+    begins_trace: bool = False
     arguments: bytes | None = None
     result: bytes | None = None
     legs: list[tuple[Leg, float]] = []

@@ -19,6 +19,8 @@ from emceepee_stdio.journal.background_writer import BackgroundWriter
 from emceepee_stdio.journal.files import JournalFile
 from emceepee_stdio.trace.open_request import OpenRequest
 from emceepee_stdio.trace.request_records import MAX_PAYLOAD_BYTES, RecordMaker, RequestRecord
+from emceepee_stdio.trace.telemetry import Telemetry
+from emceepee_stdio.trace.trace_context import new_traceparent
 
 __all__ = ["RequestLog"]
 
@@ -44,8 +46,10 @@ class RequestLog:
         session: str,
         clock: Clock,
         keeps_payloads: bool = False,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self._file = file
+        self._telemetry = telemetry
         self._now = clock.now
         self._maker = RecordMaker(session, clock, salt=secrets.randbits(_SALT_BITS))
         self._count = 0
@@ -74,6 +78,7 @@ class RequestLog:
         files: int = 5,
         max_age_days: float = 14,
         keeps_payloads: bool = False,
+        telemetry: Telemetry | None = None,
     ) -> "RequestLog":
         """A log in this directory; nothing is touched before the first record."""
         file = JournalFile(
@@ -85,7 +90,13 @@ class RequestLog:
             max_age_days=max_age_days,
             kind="requests",
         )
-        return cls(file, session=session, clock=clock, keeps_payloads=keeps_payloads)
+        return cls(
+            file,
+            session=session,
+            clock=clock,
+            keeps_payloads=keeps_payloads,
+            telemetry=telemetry,
+        )
 
     @classmethod
     def silent(cls, clock: Clock) -> "RequestLog":
@@ -164,6 +175,15 @@ class RequestLog:
             request.end(outcome)
             self._keep(request)
 
+    def with_trace(
+        self, meta: Mapping[str, msgspec.Raw], request: OpenRequest
+    ) -> Mapping[str, msgspec.Raw]:
+        """What its server is told: a new trace, where the client named none and it is collected."""
+        if self._telemetry is None or "traceparent" in meta:
+            return meta
+        request.traceparent, request.begins_trace = new_traceparent(), True
+        return {**meta, **request.meta}
+
     def recent(self) -> list[RequestRecord]:
         """Those that ended last, the oldest first."""
         return self._maker.records(self._recent)
@@ -177,6 +197,8 @@ class RequestLog:
         for request in list(self._open):
             self.end(request, "cancelled")
         self._writer.close(_DRAIN_S)
+        if self._telemetry is not None:
+            self._telemetry.close()
 
     @property
     def dropped(self) -> int:
@@ -194,7 +216,10 @@ class RequestLog:
         self._lost += dropped
         for start in range(0, len(ended), _BATCH):
             batch = ended[start : start + _BATCH]
-            self._append(_encode(self._maker.records(batch)), len(batch))
+            records = self._maker.records(batch)
+            self._append(_encode(records), len(batch))
+            if self._telemetry is not None:
+                self._telemetry.take(records)
         if self._lost:
             count, self._lost = self._lost, 0
             self._append(_encode([self._maker.dropped(count)]), count)

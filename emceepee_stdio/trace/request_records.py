@@ -50,6 +50,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     progress: int = 0
     questions: int = 0
     traceparent: str | None = None
+    begins_trace: bool = False
     arguments: str | None = None
     result: str | None = None
 
@@ -118,6 +119,7 @@ class RecordMaker:
             progress=request.progress,
             questions=request.questions,
             traceparent=request.traceparent,
+            begins_trace=request.begins_trace,
             arguments=None if request.arguments is None else self._payload(request.arguments),
             result=None if request.result is None else self._payload(request.result),
         )
