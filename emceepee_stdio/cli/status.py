@@ -176,6 +176,7 @@ def _report(proxies: Sequence[ProxyStatus], memory: _Memory, now: float) -> dict
     return {
         "schema_version": _SCHEMA_VERSION,
         "proxies": [_reported(proxy, memory, now) for proxy in proxies],
+        "shared_servers": msgspec.to_builtins(shared_servers(proxies, memory.table)),
     }
 
 

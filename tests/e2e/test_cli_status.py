@@ -127,7 +127,11 @@ def test_every_running_proxy_is_shown_with_its_client_servers_and_memory(machine
     assert found[0]["memory_bytes"] > 5_000_000
     assert found[0]["servers_memory_bytes"] == found[0]["servers"][0]["memory_bytes"] > 5_000_000
     assert found[0]["uptime_ms"] > 0
+    shared = json.loads(machine.status("--json"))["shared_servers"]
+    assert {"proxies": 2, "servers": 1, "running": 2}.items() <= shared.items()
+    assert shared["memory"] > 10_000_000
     shown = machine.status()
+    assert "2 proxies run the same 1 server, 2 times" in shown
     assert "claude-code 2.1.0" in shown
     assert "2 proxies, 3 servers. Memory: " in shown
     assert f"broken: failed (pid {two.process.pid}). See: emceepee doctor broken" in shown
