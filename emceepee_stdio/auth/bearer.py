@@ -149,15 +149,12 @@ class Bearer:
                 oauth=self._config.oauth,
                 trusted=self._trusted,
             ),
-            signed_in=lambda: self._signed_in(refused),
+            is_met=lambda: self._is_replaced(refused),
         )
 
-    async def _signed_in(self, refused: str | None) -> None:
-        while True:
-            await self._look()
-            if self._has_other(refused):
-                return
-            await anyio.sleep(_LOOK_EVERY_S)
+    async def _is_replaced(self, refused: str | None) -> bool:
+        await self._look()
+        return self._has_other(refused)
 
     def _has_other(self, refused: str | None) -> bool:
         record = self._record

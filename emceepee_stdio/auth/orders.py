@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
 
+import anyio
 import msgspec
 from msgspec import Struct
 
@@ -28,6 +29,7 @@ __all__ = [
     "challenged_scope",
 ]
 
+_LOOK_EVERY_S = 1.0  # somebody who has signed in is noticed so soon
 _CHALLENGE_CHARS = 4_000  # of a header that may come from anywhere
 _CHALLENGE_FIELD = re.compile(r'\b(resource_metadata|scope|error)\s*=\s*(?:"([^"]*)"|([^\s",]+))')
 STEP_UP_STATUS = 403  # with a challenge: the token is good, but not for this
@@ -106,7 +108,7 @@ class SignInOrder(Struct, frozen=True, kw_only=True):
 
 
 class SignInNeeded(NeedsSignIn):
-    """A person has to sign in: `order` says to what, and `signed_in` returns when they have."""
+    """A person has to sign in: `order` says to what; `is_met` looks whether they have."""
 
     def __init__(
         self,
@@ -114,7 +116,7 @@ class SignInNeeded(NeedsSignIn):
         *,
         command: str,
         order: SignInOrder,
-        signed_in: Callable[[], Awaitable[None]],
+        is_met: Callable[[], Awaitable[bool]],
     ) -> None:
         super().__init__(
             fact, hint=f"Ask the person to run `{command}`; the server connects by itself then."
@@ -122,4 +124,11 @@ class SignInNeeded(NeedsSignIn):
         self.command = command
         self.order = order
         self.is_step_up = order.status == STEP_UP_STATUS
-        self.signed_in = signed_in
+        self.is_met = is_met
+
+    async def signed_in(self) -> None:
+        """Returns when they have; whoever led them there tells nobody."""
+        while True:
+            if await self.is_met():
+                return
+            await anyio.sleep(_LOOK_EVERY_S)

@@ -22,7 +22,7 @@ from anyio.abc import TaskGroup
 
 from emceepee_stdio.auth.bearer import BearerContext
 from emceepee_stdio.auth.browser import finds_browser
-from emceepee_stdio.auth.orders import HelperExit, SignInNeeded, challenged_scope
+from emceepee_stdio.auth.orders import HelperExit, SignInNeeded
 from emceepee_stdio.auth.token_store import TokenStore, Visit
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.journal import given_secrets
@@ -119,9 +119,10 @@ class SignIns:
             self._leading[server] = needed
             self._visits.pop(server, None)  # why the last one failed
             self._group().start_soon(self._lead, server, needed, call)
-        elif needed.is_step_up and not _is_same(needed, self._leading[server]):
+            return
+        if needed is not self._leading[server]:
             self._next[server] = needed
-        elif server in self._visits and server not in self._with_person:
+        if server in self._visits and server not in self._with_person:
             self._let_calls_go(server, needed)
 
     async def lead(self, server: str, needed: SignInNeeded, call: Call) -> bool:
@@ -166,10 +167,12 @@ class SignIns:
             del self._leading[server]
             self._with_person.discard(server)
             self._questions.end(server)
+        further = self._next.pop(server, None)
         if server in self._visits:  # it failed: who waits for it learns why
             self._let_calls_go(server, needed)
+            further = None
         self._session.wake()
-        if further := self._next.pop(server, None):
+        if further is not None and not await further.is_met():  # the new token was refused as well
             self.want(server, further)
 
     def _tell(self, server: str, needed: SignInNeeded, visit: Visit) -> None:
@@ -300,9 +303,3 @@ def _checked(visit: Visit) -> Visit:
     """Nobody is sent to an address that can be read in two ways."""
     problem = visit.url and url_problem(visit.url)
     return Visit(failed=f"the address of its sign-in {problem}") if problem else visit
-
-
-def _is_same(one: SignInNeeded, other: SignInNeeded) -> bool:
-    """Whether one visit serves both."""
-    wanted = [(each.is_step_up, challenged_scope(each.order.challenge)) for each in (one, other)]
-    return wanted[0] == wanted[1]

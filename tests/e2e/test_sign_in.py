@@ -170,6 +170,28 @@ async def test_more_rights_that_are_wanted_while_a_sign_in_is_ending_are_asked_f
         assert place.issuer.visits[-1]["scope"] == "read write"
 
 
+async def test_a_token_that_is_refused_while_its_sign_in_is_ending_leads_to_another(
+    tmp_path: Path,
+) -> None:
+    async with protected() as place, proxy(behind(tmp_path / "home", place)) as client:
+        first = await client.execute("echo", args={"message": "one"})
+        url = address(first.text)
+        port = urlsplit(dict(parse_qsl(urlsplit(url).query))["redirect_uri"]).port or 0
+        async with await anyio.connect_tcp("127.0.0.1", port):  # the helper stays for it
+            assert "Signed in" in await visit(url)
+            await client.call("get_task_result", task_id=first.task, timeout_ms=15_000)
+            place.issuer.end()
+            second = await client.execute("echo", args={"message": "two"})
+        found = address(second.text)
+        with anyio.fail_after(20):
+            while found in ("", url):
+                (server,) = (await client.call("list_servers", name="s")).json["servers"]
+                found = server["sign_in"].get("url", "")
+        assert "Signed in" in await visit(found)
+        result = await client.call("get_task_result", task_id=second.task, timeout_ms=15_000)
+        assert result.text == "two"
+
+
 async def test_more_rights_that_a_server_wants_to_connect_are_told_to_whoever_waits(
     tmp_path: Path,
 ) -> None:
