@@ -178,7 +178,7 @@ class JournalEvent(StrEnum):
     EXPOSED_LEFT_OUT = (
         "exposed_left_out",
         Level.WARNING,
-        "`count` exposed items of a server are not listed: malformed, too large, or too many.",
+        "Exposed items of a server are not listed: `count` are malformed, too large, or too many.",
     )
     CONFIG_WARNING = "config_warning", Level.WARNING, "Something in the configuration looks wrong."
     CONFIG_BROKEN = "config_broken", Level.WARNING, "An entry of the configuration is not used."

@@ -170,8 +170,7 @@ class RequestLog:
 
     def end(self, request: OpenRequest, outcome: str) -> None:
         """Whatever ends it first counts."""
-        if request in self._open:
-            del self._open[request]
+        if self._open.pop(request, request) is None:
             request.end(outcome)
             self._keep(request)
 
