@@ -16,6 +16,7 @@ from emceepee_stdio.wire.helper_process import HelperProcess
 __all__ = ["KeyringClient", "require"]
 
 _HELPER = "emceepee_stdio.cli.keyring_helper"
+_KILL_S = 10.0  # a killed process ends in milliseconds, unless the kernel holds it
 _MAX_ANSWER_BYTES = 4 << 20  # no keyring holds as much for us
 
 
@@ -66,7 +67,8 @@ class KeyringClient:
             with anyio.move_on_after(self._within) as waited:
                 line = await helper.answer(_MAX_ANSWER_BYTES)
         finally:
-            await helper.kill()
+            with anyio.CancelScope(shield=True), anyio.move_on_after(_KILL_S):
+                await helper.kill()
         if waited.cancelled_caught:
             return KeyringAnswer(
                 problem=f"The keyring did not answer within {self._within:g} s",

@@ -212,10 +212,14 @@ def leaks(*texts: str) -> list[str]:
     return [secret for secret in SECRETS for text in texts if secret in text]
 
 
+def kept_files(tmp_path: Path) -> list[Path]:
+    return [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
+
+
 async def test_no_secret_of_what_waits_is_in_a_file_or_in_a_pipe(tmp_path: Path) -> None:
     with host(tmp_path, mode="ask", elicits=False) as client:
         waiting = [ask(client, **proposed) for proposed in secret_proposals()]
-    for path in (tmp_path / "state").iterdir():
+    for path in kept_files(tmp_path):
         assert leaks(path.read_bytes().decode(errors="replace")) == []
     for arguments in ([], ["--json"], *([one] for one in waiting)):
         ran = await in_pipe(tmp_path, *arguments)
@@ -240,9 +244,7 @@ def test_a_person_sees_the_secrets_of_what_waits_when_they_ask_for_them(tmp_path
                 assert secret in screen.raw
                 screen.type("y\n")
                 assert screen.wait() == 0
-    assert (
-        leaks(*(path.read_text(errors="replace") for path in (tmp_path / "state").iterdir())) == []
-    )
+    assert leaks(*(path.read_text(errors="replace") for path in kept_files(tmp_path))) == []
 
 
 async def test_what_an_earlier_version_kept_whole_is_hidden_as_well(tmp_path: Path) -> None:

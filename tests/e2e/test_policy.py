@@ -445,8 +445,9 @@ def test_the_hash_is_keyed_and_the_files_are_private(tmp_path: Path) -> None:
     agree(tmp_path, **proposal(env={"TOKEN": "hunter2-and-more"}))
     state = tmp_path / "state"
     assert state.stat().st_mode & 0o777 == 0o700
-    assert {path.stat().st_mode & 0o777 for path in state.iterdir()} == {0o600}
-    assert b"hunter2" not in b"".join(path.read_bytes() for path in state.iterdir())
+    files = [path for path in state.rglob("*") if path.is_file()]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    assert b"hunter2" not in b"".join(path.read_bytes() for path in files)
     (state / "key").write_bytes(bytes(32))
     with host(tmp_path) as client:
         client.start("add_server", **proposal(env={"TOKEN": "hunter2-and-more"}))

@@ -90,14 +90,17 @@ async def _answer(
         await exchange.watch(lambda: session.cancel(name))
 
     first: Said | None = None
+    is_gone = False
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(leave)
         try:
             with anyio.move_on_after(_KEEP_ALIVE_S):
                 first = await said.receive()
-        except anyio.EndOfStream:  # the client has gone
-            return
+        except anyio.EndOfStream:
+            is_gone = True
         tasks.cancel_scope.cancel()
+    if is_gone:
+        return
     if first is not None and first.last:
         status = ERROR_CODE_HTTP_STATUS.get(first.code, HTTPStatus.OK)
         await exchange.reply(HttpReply(status, first.data))
