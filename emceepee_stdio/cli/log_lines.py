@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from emceepee_stdio.cli.waterfall import duration_text
+from emceepee_stdio.cli.duration_text import duration_text
 from emceepee_stdio.journal import JournalEvent, Level
 from emceepee_stdio.journal.merged_reader import MergedReader
 from emceepee_stdio.journal.reader import Line

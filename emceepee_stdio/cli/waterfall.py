@@ -11,11 +11,12 @@ from datetime import UTC, datetime
 
 from rich.cells import cell_len, set_cell_size
 
+from emceepee_stdio.cli.duration_text import duration_text
 from emceepee_stdio.trace.exports import label_of
 from emceepee_stdio.trace.request_records import RequestRecord
 from emceepee_stdio.visible_text import on_one_line
 
-__all__ = ["Span", "Waterfall", "duration_text", "plain_row"]
+__all__ = ["Span", "Waterfall", "plain_row"]
 
 Span = tuple[str, str]  # a text and its style
 
@@ -33,18 +34,6 @@ _LEGS = {
 _OTHER_LEG = ("▪", "+", "")  # of a version that knows more
 _OUTCOME_STYLES = {"error": "bold red", "tool_error": "red", "cancelled": "yellow"}
 _SEEN_SHARE = 0.01  # of the time; what is less explains nothing
-_SECOND_MS, _MINUTE_MS, _HOUR_MS = 1_000, 60_000, 3_600_000
-
-
-def duration_text(ms: float) -> str:
-    """Three digits and a unit, as people say it."""
-    if ms < _SECOND_MS:
-        return f"{ms:.1f} ms" if ms < 10 else f"{ms:.0f} ms"  # noqa: PLR2004 - two digits at least
-    if ms < _MINUTE_MS:
-        return f"{ms / _SECOND_MS:.2f} s" if ms < 10 * _SECOND_MS else f"{ms / _SECOND_MS:.1f} s"
-    if ms < _HOUR_MS:
-        return f"{ms // _MINUTE_MS:.0f} min {ms % _MINUTE_MS // _SECOND_MS:.0f} s"
-    return f"{ms // _HOUR_MS:.0f} h {ms % _HOUR_MS // _MINUTE_MS:.0f} min"
 
 
 def leg_sums(record: RequestRecord) -> list[tuple[str, float]]:

@@ -1,6 +1,7 @@
 import msgspec
 
-from emceepee_stdio.cli.waterfall import Waterfall, duration_text, plain_row
+from emceepee_stdio.cli.duration_text import duration_text
+from emceepee_stdio.cli.waterfall import Waterfall, plain_row
 from emceepee_stdio.trace.exports import as_chrome, as_json, without_payloads
 from emceepee_stdio.trace.request_filter import RequestFilter
 from emceepee_stdio.trace.request_records import RequestRecord
