@@ -273,8 +273,8 @@ def test_no_secret_of_a_call_that_waits_is_in_a_file(tmp_path: Path) -> None:
     with bank(tmp_path, elicits=False) as client:
         args = {"message": "hi", "api_key": "sk-live-quiet-river-52"}
         assert "[needs_approval]" in client.use("execute_tool", **(HI | {"args": args})).text
-    for path in (tmp_path / "state").iterdir():
-        assert b"quiet-river" not in path.read_bytes()
+    for path in (tmp_path / "state").rglob("*"):
+        assert not path.is_file() or b"quiet-river" not in path.read_bytes()
 
 
 def test_a_model_is_told_nothing_of_the_changes_of_a_tool_that_is_off(tmp_path: Path) -> None:
