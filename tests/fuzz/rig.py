@@ -213,7 +213,7 @@ async def running(
         with anyio.CancelScope(shield=True):
             await process.aclose()
     client.check()
-    logs = [path.read_bytes() for path in (setting.home / "logs").glob("*.jsonl")]
+    logs = [path.read_bytes() for path in (setting.home / "logs").glob("emceepee-*.jsonl")]
     lines = [json.loads(line) for log in logs for line in log.split(b"\n") if line]
     bugs = [line for line in lines if line["event"] == "unexpected_error"]
     assert not bugs, bugs[:3]

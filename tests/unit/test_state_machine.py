@@ -64,6 +64,7 @@ FOLLOWING: dict[Phase, set[Phase]] = {
         Phase.NEEDS_SIGN_IN,
     },
     Phase.CONNECTED: {
+        Phase.IDLE,
         Phase.RECONNECTING,
         Phase.FAILED,
         Phase.CONNECTING,
