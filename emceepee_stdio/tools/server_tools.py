@@ -323,6 +323,11 @@ def _config_line(p: AddServer) -> str:
     words += [part for name in p.env for part in ("--env", f"{name}=…")]
     words += [part for name in p.headers for part in ("--header", f"{name}: …")]
     if p.url is not UNSET:
-        return shlex.join([*words, "--url", redact_url(p.url)])
+        return shlex.join([*words, "--url", _literal(redact_url(p.url))])
     command = "" if p.command is UNSET else p.command
-    return shlex.join([*words, "--", *redact_argv([command, *p.args])])
+    return shlex.join([*words, "--", *map(_literal, redact_argv([command, *p.args]))])
+
+
+def _literal(text: str) -> str:
+    """As the configuration writes it: there a `${…}` of a model would refer to a secret of ours."""
+    return text.replace("${", "$${")

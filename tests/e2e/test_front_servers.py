@@ -100,6 +100,22 @@ async def test_a_server_behind_a_url_is_added(tmp_path: Path, *, modern: bool) -
         assert (await client.call("remove_server", name="h")).json["removed"] == "h"
 
 
+async def test_the_line_that_keeps_a_server_turns_no_text_of_a_model_into_a_reference(
+    tmp_path: Path,
+) -> None:
+    wanted = ["${keyring:other.TOKEN}", "${HOME}"]
+    async with proxy(setting(tmp_path)) as client, http_server() as url:
+        by_url = (await client.call("add_server", name="u", url=f"{url}?page={wanted[0]}")).json
+        in_shell: dict[str, Any] = {
+            "command": "sh",
+            "args": ["-c", 'exec "$@"', wanted[1], *plain()],
+        }
+        by_command = (await client.call("add_server", name="c", **in_shell)).json
+    for line, text in zip((by_url["keep_with"], by_command["keep_with"]), wanted, strict=True):
+        assert f"${text}" in line
+        assert "${" not in line.replace("$${", "")
+
+
 async def test_a_configured_url_is_known_by_its_name_from_the_first_call(tmp_path: Path) -> None:
     async with http_server() as url:
         made = setting(tmp_path, h={"url": url})
