@@ -6,12 +6,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.filled
 SOURCES := emceepee_stdio tests bench scripts
-WORKERS ?= 2
+# For two cores: tests wait a good part of their time.
+WORKERS ?= 3
 MINUTES ?= 30
 SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo peers peers-slow test check check-slow fmt lint types imports deps docs docs-check soak bench clean
+.PHONY: help demo peers peers-slow test check check-slow fmt lint types imports deps docs docs-check soak bench bundle clean
 
 help: ## Show this list.
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,7 +54,9 @@ lint: $(STAMP)
 		--disable ASYNC9,ASYNC124 --startable-in-context-manager run {} +
 
 types: $(STAMP)
-	$(BIN)/basedpyright
+	$(BIN)/basedpyright --pythonplatform Linux
+	$(BIN)/basedpyright --pythonplatform Darwin
+	$(BIN)/basedpyright --pythonplatform Windows
 
 imports: $(STAMP)
 	$(BIN)/lint-imports
@@ -74,6 +77,10 @@ soak: $(STAMP) ## Mix calls and faults for half an hour, and see that every prom
 
 bench: $(STAMP) ## Measure what the promises cost.
 	$(BIN)/python -m bench
+
+bundle: $(STAMP) ## Pack dist/emceepee.mcpb, which a double click installs in Claude Desktop.
+	$(BIN)/python scripts/peers.py bundle
+	$(BIN)/python scripts/bundle.py
 
 clean: ## Remove everything that make made.
 	rm -rf $(VENV) .cache build dist .coverage .hypothesis .import_linter_cache .pytest_cache .ruff_cache bench/results

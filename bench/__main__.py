@@ -26,6 +26,7 @@ from bench.comparison import Comparison, against_fastest
 from bench.figures import Check, Section, Table
 from bench.floods import floods
 from bench.growth import growth
+from bench.http_calls import http_calls
 from bench.idle_sessions import idle
 from bench.memory import memory
 from bench.peers import installed_peers
@@ -58,6 +59,7 @@ SECTIONS: dict[str, Callable[..., Section]] = {
     "growth": growth,
     "wire": of_wire,
     "recording": recording,
+    "http": http_calls,
 }
 
 

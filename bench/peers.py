@@ -10,7 +10,9 @@ from pathlib import Path
 from bench.ways import PROFILES, Proxy
 from scripts import peers
 
-__all__ = ["installed_peers"]
+__all__ = ["http_peer", "installed_peers"]
+
+_FASTMCP = ("-m", "fastmcp.cli", "run", "{config}", "--no-banner", "--transport", "http")
 
 
 def installed_peers() -> list[Proxy]:
@@ -23,6 +25,14 @@ def installed_peers() -> list[Proxy]:
         Proxy.read(command, PROFILES / f"{name}.json")
         for name, command in _commands(peers.folder(peers.BENCH)).items()
     ]
+
+
+def http_peer() -> Proxy | None:
+    """A proxy that serves over HTTP, where it is installed."""
+    if not peers.is_installed(peers.BENCH):
+        return None
+    python = str(peers.python_of(peers.folder(peers.BENCH)))
+    return Proxy.read([python, *_FASTMCP, "--port", "{port}"], PROFILES / "fastmcp.json")
 
 
 def _commands(place: Path) -> dict[str, list[str]]:

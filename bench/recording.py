@@ -10,6 +10,7 @@ from pathlib import Path
 from bench.figures import Section, Table, at_most
 from bench.ways import Way
 from emceepee_stdio.clock import Clock
+from emceepee_stdio.journal.files import JournalFile
 from emceepee_stdio.trace.open_request import Leg, OpenRequest, current_request
 from emceepee_stdio.trace.request_log import RequestLog
 
@@ -38,7 +39,7 @@ def recording(_ways: Sequence[Way], *, quick: bool) -> Section:
 def _cost_us(*, batches: int) -> float:
     """CPU of all threads, from the beginning of a request to its line in the file."""
     with tempfile.TemporaryDirectory() as directory:
-        log = RequestLog.open(directory=Path(directory), session="bench", clock=Clock())
+        log = _log(directory)
         spent: list[float] = []
         for _ in range(batches):
             begin = time.process_time()
@@ -48,6 +49,12 @@ def _cost_us(*, batches: int) -> float:
             spent.append(time.process_time() - begin)
         log.close()
     return min(spent) / _BATCH * 1e6
+
+
+def _log(directory: str, *, files: int = 5) -> RequestLog:
+    clock = Clock()
+    file = JournalFile(Path(directory), session="B", clock=clock, files=files, kind="requests")
+    return RequestLog(file, session="B", clock=clock)
 
 
 def _request(log: RequestLog, number: int) -> OpenRequest:
@@ -65,7 +72,7 @@ def _request(log: RequestLog, number: int) -> OpenRequest:
 
 def _first_row_ms(count: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as directory:
-        log = RequestLog.open(directory=Path(directory), session="B", clock=Clock(), files=20)
+        log = _log(directory, files=20)
         for number in range(count):
             _request(log, number)
             if number % 10_000 == 0:

@@ -145,16 +145,22 @@ class Proxy:
     @contextmanager
     def start_in(self, home: str, servers: Servers) -> Generator[Client]:
         """In a directory that is kept, with what an earlier start there has left."""
-        values: dict[str, Any] = {"home": home, "backend": servers.get("raw", [])}
+        argv, env = self.prepared(home, servers)
+        with Client(argv, env) as client:
+            yield client
+
+    def prepared(
+        self, home: str, servers: Servers, **more: str
+    ) -> tuple[list[str], dict[str, str]]:
+        """Its command and environment, once its configuration is written."""
+        values: dict[str, Any] = {"home": home, "backend": servers.get("raw", []), **more}
         if self.takes_many:
             path = Path(home) / "config.json"
             if not path.exists():
                 path.write_text(json.dumps(self.config(servers, home=home)), encoding="utf-8")
             values["config"] = str(path)
         argv = filled(self._command, values)
-        env = filled(self._profile.get("env", {}), values)
-        with Client(argv, {**environ(), **env}) as client:
-            yield client
+        return argv, {**environ(), **filled(self._profile.get("env", {}), values)}
 
 
 def environ() -> dict[str, str]:

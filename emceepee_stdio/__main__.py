@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+_COMPLETION = "_EMCEEPEE_COMPLETE"  # set by a shell that completes a line, without a terminal
+
 
 def main(*, fixed: "FixedValues | None" = None) -> None:
     """Serve, or hand over to the command line. Tests pass fixed values of their own."""
@@ -45,7 +47,7 @@ def _without_interrupts(
 
 def _is_to_serve(arguments: list[str]) -> bool:
     """A client starts us without arguments or with `serve`; a person at a terminal wants words."""
-    if arguments and arguments[0] != "serve":
+    if (arguments and arguments[0] != "serve") or _COMPLETION in os.environ:
         return False
     return not _asks_for_help(arguments) and not _names_http(arguments) and not os.isatty(0)
 

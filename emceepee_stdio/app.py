@@ -19,8 +19,9 @@ from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.front.hello import Handover
 from emceepee_stdio.front.stdio_front import serve
 from emceepee_stdio.ids import Ids
-from emceepee_stdio.journal import Journal, JournalEvent, default_directory
-from emceepee_stdio.session.catalogue_store import default_catalogue_directory
+from emceepee_stdio.journal import Journal, JournalEvent, Level, default_directory
+from emceepee_stdio.journal.files import JournalFile
+from emceepee_stdio.session.catalogue_files import default_catalogue_directory
 from emceepee_stdio.session.client_roots import ClientRoots, own_roots
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Environment
@@ -28,6 +29,7 @@ from emceepee_stdio.trace.request_log import RequestLog
 from emceepee_stdio.trace.telemetry import Telemetry
 from emceepee_stdio.trust.store import default_trust_directory
 from emceepee_stdio.wire.allocator import give_back_large_blocks
+from emceepee_stdio.wire.environment import journal_session
 from emceepee_stdio.wire.memory_protection import protect_memory
 from emceepee_stdio.wire.orphans import expect_orphans
 
@@ -51,10 +53,20 @@ def run(
     source = Source(config_path, environ=os.environ, extra=extra, policy=policy, fixed=fixed)
     stamp = source.stamp()
     config, problem = _load(source)
-    session = ids()
-    journal = _journal(config, clock, session=session)
+    session = journal_session(os.environ) or ids()
+    log_file = partial(_log_file, config, clock, session=session)
+    logging = config.settings.logging
+    journal = Journal(
+        log_file(kind="emceepee"), session=session, clock=clock, level=Level(logging.level)
+    )
     telemetry = Telemetry.of(os.environ, warn=partial(_warn, journal))
-    trace = _trace(config, clock, session=session, telemetry=telemetry)
+    trace = RequestLog(
+        log_file(kind="requests"),
+        session=session,
+        clock=clock,
+        keeps_payloads=logging.payloads,
+        telemetry=telemetry,
+    )
     if problem is not None:
         journal.record(JournalEvent.CONFIG_INVALID, error=problem)
     runtime = Runtime(
@@ -95,41 +107,20 @@ def _load(source: Source) -> tuple[Config, str | None]:
         return source.beside(Config()), str(error)
 
 
-def _log_directory(config: Config) -> Path:
-    chosen = config.settings.logging.directory
-    return Path(chosen) if chosen else default_directory(os.environ)
-
-
 def _warn(journal: Journal, why: str) -> None:
     journal.record(JournalEvent.TELEMETRY_UNAVAILABLE, reason=why)
 
 
-def _trace(
-    config: Config, clock: Clock, *, session: str, telemetry: Telemetry | None
-) -> RequestLog:
+def _log_file(config: Config, clock: Clock, *, session: str, kind: str) -> JournalFile:
     logging = config.settings.logging
-    return RequestLog.open(
-        directory=_log_directory(config),
+    return JournalFile(
+        Path(logging.directory) if logging.directory else default_directory(os.environ),
         session=session,
         clock=clock,
         max_bytes=logging.max_bytes,
         files=logging.files,
         max_age_days=logging.max_age_days,
-        keeps_payloads=logging.payloads,
-        telemetry=telemetry,
-    )
-
-
-def _journal(config: Config, clock: Clock, *, session: str) -> Journal:
-    logging = config.settings.logging
-    return Journal.open(
-        directory=_log_directory(config),
-        session=session,
-        clock=clock,
-        level=logging.level,
-        max_bytes=logging.max_bytes,
-        files=logging.files,
-        max_age_days=logging.max_age_days,
+        kind=kind,
     )
 
 

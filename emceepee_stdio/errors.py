@@ -87,7 +87,7 @@ class ServerUnavailable(ProxyError):
 
 class ServerFailed(ProxyError):
     code = "server_failed"
-    hint = "Mend what the error names, then call reconnect_server."
+    hint = "Fix what the error names, then call reconnect_server."
 
 
 class CannotConnect(ServerFailed):

@@ -154,7 +154,7 @@ def own_bytes(path: str, limit: int) -> bytes:
     descriptor = os.open(path, _FLAGS)
     try:
         found = os.fstat(descriptor)
-        ours = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
+        ours = sys.platform == "win32" or found.st_uid == os.geteuid()
         private = os.name != "posix" or not found.st_mode & _WRITABLE_BY_OTHERS
         if not (stat.S_ISREG(found.st_mode) and ours and private and found.st_size <= limit):
             raise ValueError("not our file")

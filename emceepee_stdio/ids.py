@@ -17,20 +17,24 @@ __all__ = ["Ids", "ulid_of"]
 _RANDOM_BITS = 80  # the random part of a ULID
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
-_HEAD_SHIFTS = range(90, -1, -10)  # two characters of 5 bits at a time
 
 
 def ulid_of(milliseconds: int, rest: int) -> str:
     """The ULID of that time, as text. Fast where many are of one time and their rests are close."""
-    value = milliseconds << _RANDOM_BITS | rest
-    low = value & 0x3FFFFFFF
-    return f"{_head(value >> 30)}{_PAIRS[low >> 20]}{_PAIRS[low >> 10 & 1023]}{_PAIRS[low & 1023]}"
+    return f"{_head(milliseconds, rest >> 20)}{_PAIRS[rest >> 10 & 1023]}{_PAIRS[rest & 1023]}"
 
 
 @lru_cache(maxsize=8)
-def _head(value: int) -> str:
-    """The first 20 of the 26 characters."""
-    return "".join([_PAIRS[value >> shift & 1023] for shift in _HEAD_SHIFTS])
+def _head(milliseconds: int, rest: int) -> str:
+    """The first 22 of the 26 characters."""
+    time = f"{_text(milliseconds >> 20, 3)}{_text(milliseconds & 0xFFFFF, 2)}"
+    return time + _text(rest, 6)
+
+
+@lru_cache(maxsize=8)
+def _text(value: int, pairs: int) -> str:
+    """So many pairs of characters, of 5 bits each."""
+    return "".join([_PAIRS[value >> 10 * pair & 1023] for pair in reversed(range(pairs))])
 
 
 class Ids:

@@ -3,9 +3,14 @@
 from collections.abc import Mapping
 from typing import cast
 
-__all__ = ["mapping"]
+__all__ = ["elements", "mapping"]
 
 
 def mapping(value: object) -> Mapping[str, object]:
     """The object, or an empty one where it is something else."""
     return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+def elements(value: object) -> list[object]:
+    """What is in the list, or nothing where it is something else."""
+    return cast("list[object]", value) if isinstance(value, list) else []

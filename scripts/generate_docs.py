@@ -1,7 +1,6 @@
 """Write the pages that are made from the code, or with `--check` say which of them are stale."""
 
 import argparse
-import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from msgspec import Raw
 from typer.main import get_command
 
 from emceepee_stdio.cli.command_line import app
+from emceepee_stdio.cli.help_text import command_help
 from emceepee_stdio.errors import error_types
 from emceepee_stdio.front.client_profile import PROFILES, UNKNOWN, ClientProfile
 from emceepee_stdio.journal import JournalEvent
@@ -152,34 +152,24 @@ def _commands(group: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield f"{path} {name}", command
 
 
-def _parameter(param: Any) -> str:
-    is_option = param.param_type_name == "option"
-    names = ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
-    metavar = param.metavar or ""
-    shown = (f"{names} `{metavar}`" if metavar else names) if is_option else f"`{metavar}`"
-    default = param.show_default if isinstance(param.show_default, str) else param.default
-    given = isinstance(default, str | int | float) and not isinstance(default, bool)
-    told = f" Default: {getattr(default, 'value', default)}." if is_option and given else ""
-    return f"| {shown} | {param.help}{told} |"
-
-
-def _lines(examples: str) -> str:
-    return "\n".join(filter(None, examples.replace("Example: ", "").splitlines()))
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def _command_section(path: str, command: Any) -> str:
-    about, _, example = inspect.cleandoc(command.callback.__doc__).partition("Example: ")
-    arguments = [p.metavar for p in command.params if p.param_type_name == "argument"]
-    usage = " ".join([path, "[OPTIONS]", *arguments])
-    rows = [_parameter(param) for param in command.params if param.name != "help"]
+    help_text = command_help(command, path)
+    options = [row for row in help_text.options if "--help" not in row.term]
+    rows = [
+        f"| `{_cell(term)}` | {_cell(text)} |" for term, text in (*help_text.arguments, *options)
+    ]
     table = ["| | |", "|---|---|", *rows, ""] if rows else []
     return "\n".join(
         [
             f"## {path}\n",
-            f"```text\n{usage}\n```\n",
-            f"{about.strip()}\n",
+            f"```text\n{help_text.usage}\n```\n",
+            *(f"{paragraph}\n" for paragraph in help_text.paragraphs),
             *table,
-            f"```sh\n{_lines(example)}\n```\n",
+            "```sh\n" + "\n".join(help_text.examples) + "\n```\n",
         ]
     )
 
@@ -190,8 +180,15 @@ def cli_page() -> str:
         " else to stderr. On a terminal there are tables and colours (`NO_COLOR` is honoured); in a"
         " pipe the same rows are plain lines, their cells parted by tabs. A failure is one sentence"
         " with the next step; `emceepee --debug COMMAND` shows where it came from. Exit codes: 0"
-        " well, 1 failed, 2 a mistake in the command line, and for `doctor` and `call` 3 when a"
-        " server wants other credentials, 4 when a server failed.\n"
+        " well, 1 failed, 2 a mistake in the command line, and for commands that ask servers 3"
+        " when a server wants other credentials, 4 when a server failed.\n\n"
+        "`emceepee --install-completion` lets the Tab key complete commands, options and the names"
+        " of servers, tools, prompts, events, sessions and clients, in bash, zsh, fish and"
+        " PowerShell; open a new shell after it. `emceepee --show-completion` prints what it"
+        " installs. No server is started for that: tools are those that the server listed when it"
+        " ran last. Shells that show a text beside a name, such as zsh and fish, show there which"
+        " servers are disabled or broken. Names with characters that a shell evaluates are not"
+        " offered.\n"
     )
     sections = [_command_section(*found) for found in _commands(get_command(app), "emceepee")]
     return "\n".join(["# Command line\n", NOTICE, intro, *sections])
@@ -226,15 +223,20 @@ def clients_page() -> str:
     notice, _, rest = rest.partition("-->\n")
     tail = rest.partition("<!-- End. -->")[2]
     titles = (
-        "| client | in its name | is answered within | shows of a question | of an answer | tools |"
-        " declares | no fields of kind | version, looked up |"
+        "| client | its name contains | answered within | shown of a question |"
+        " shown of an answer | tools are shown | declares | field types missing in its forms |"
+        " version, looked up |"
     )
     table = [
         titles,
         "|---|---|---|---|---|---|---|---|---|",
         *map(_client_row, (*PROFILES, UNKNOWN)),
     ]
-    notes = [f"- {row.title}: {'; '.join(row.notes)}." for row in PROFILES if row.notes]
+    notes = [
+        "\n".join([f"- **{row.title}**", *(f"  - {note}" for note in row.notes)])
+        for row in PROFILES
+        if row.notes
+    ]
     made = "\n".join([*table, "", *notes])
     return f"{head}{begin}{notice}-->\n\n{made}\n\n<!-- End. -->{tail}"
 

@@ -1,13 +1,14 @@
 """Install the third-party MCP peers that the end-to-end tests drive, into `.cache/peers/`.
 
-Usage: python scripts/peers.py [tests|slow|bench] [--check] [--require-npm]
+Usage: python scripts/peers.py [tests|slow|bundle|bench] [--check] [--require-npm]
 
 The pins are in `tests/peers/`. One of them is the source of the mcp SDK, for its example servers
 and the official schemas. `slow` stands for what the slow tests need beside them: the official
 conformance suite with a Node.js that it accepts (x86-64 Linux alone has one on npm; elsewhere the
-one on PATH is taken), and the hosts that a scripted model drives (0.8 GB). `bench` stands for the
-proxies that the benchmarks measure beside ours; they are pinned in `bench/peers.txt`, and no test
-needs them.
+one on PATH is taken), the hosts that a scripted model drives (0.8 GB), uv, and what packs our
+bundle for Claude Desktop; `bundle` stands for that last one alone. `bench` stands for the proxies
+that the benchmarks measure beside ours; they are pinned in `bench/peers.txt`, and no test needs
+them.
 
 Each peer is installed into a folder beside its place and renamed into it when whole, so what is
 there is complete; a stamp inside holds a hash of its pins, so a second run does nothing and needs
@@ -47,9 +48,17 @@ APPS = "npm-apps"
 PEERS = (NPM, APPS, *PYTHONS, SDK_SOURCE)
 SUITE = "npm-suite"
 HOSTS = "npm-hosts"
-SLOW = (SUITE, HOSTS)
+BUNDLE = "npm-bundle"
+UV = "py-uv"
+SLOW = (SUITE, HOSTS, BUNDLE, UV)
 BENCH = "py-bench"
-NPM_PEERS = {NPM: PINS, APPS: PINS / "apps", SUITE: PINS / "suite", HOSTS: PINS / "hosts"}
+NPM_PEERS = {
+    NPM: PINS,
+    APPS: PINS / "apps",
+    SUITE: PINS / "suite",
+    HOSTS: PINS / "hosts",
+    BUNDLE: PINS / "bundle",
+}
 
 
 def command_for(peer: str) -> str:
@@ -150,7 +159,7 @@ def _our_turn() -> Iterator[None]:
 
 def _wanted(of: str, *, require_npm: bool) -> tuple[str, ...] | None:
     """The peers to have, or None when npm is required and not there."""
-    wanted = {"tests": PEERS, "slow": SLOW, "bench": (BENCH,)}[of]
+    wanted = {"tests": PEERS, "slow": SLOW, "bundle": (BUNDLE,), "bench": (BENCH,)}[of]
     if not NPM_PEERS.keys() & set(wanted) or (shutil.which("node") and shutil.which("npm")):
         return wanted
     if require_npm:
@@ -182,7 +191,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description="Install the peers of the tests, of the slow tests, or of the benchmarks."
     )
-    parser.add_argument("of", nargs="?", choices=("tests", "slow", "bench"), default="tests")
+    parser.add_argument(
+        "of", nargs="?", choices=("tests", "slow", "bundle", "bench"), default="tests"
+    )
     parser.add_argument("--check", action="store_true", help="only say what is missing")
     parser.add_argument(
         "--require-npm",

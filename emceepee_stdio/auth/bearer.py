@@ -6,6 +6,7 @@ is refused is refreshed once. Both are done by a helper, which writes the record
 origin of the configured URL and nowhere else.
 """
 
+import re
 import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ __all__ = ["Bearer", "BearerContext", "login_command", "signs_in", "store_of"]
 _UNAUTHORIZED = 401
 _LOOK_EVERY_S = 1.0  # what other processes did is seen so soon
 _RETRY_S = 5.0  # after a refresh that failed for a passing reason
+_MAX_SCOPES = 100  # that a server ever asks for; each new one would be another try
+_MAX_TYPED_CHARS = 400  # a command that is still one to copy
+_PLAIN_SCOPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+*~@=-]*")  # nothing that leaves a quotation
 _MAX_STEP_UPS = 2  # with the first sign-in three visits: a server is never content with more
 _PORTS = {"http": 80, "https": 443}
 
@@ -83,7 +87,7 @@ class Bearer:
         self._looked_at = float("-inf")
         self._not_before = float("-inf")
         self._refreshing = anyio.Lock()
-        self._step_ups: dict[str, int] = {}
+        self._step_ups: dict[str, list[str]] = {}  # tokens that did not suffice, by scope
 
     def __repr__(self) -> str:
         return f"<Bearer {self._config.name} {self._record!r}>"
@@ -126,11 +130,10 @@ class Bearer:
         scheme, scope = challenge.strip().lower(), challenged_scope(challenge)
         wanted: str | None = None
         if status == STEP_UP_STATUS:
-            times = self._step_ups[scope] = self._step_ups.get(scope, 0) + 1
-            if "insufficient_scope" not in scheme or times > _MAX_STEP_UPS:
+            if "insufficient_scope" not in scheme or not self._may_step_up(scope):
                 return None
             granted = "" if self._record is None else self._record.scope or ""
-            wanted = " ".join(dict.fromkeys(f"{granted} {scope}".split()))
+            wanted = _typed(f"{granted} {scope}")
             fact = f"{self._config.name} wants a sign-in with more rights for this."
         elif status == _UNAUTHORIZED and ("bearer" in scheme or self._config.auth == "oauth"):
             fact = f"{self._config.name} wants a person to sign in."
@@ -152,6 +155,16 @@ class Bearer:
             is_met=lambda: self._is_replaced(refused),
         )
 
+    def _may_step_up(self, scope: str) -> bool:
+        """Whether another sign-in may help: what counts are sign-ins, not the calls between."""
+        if scope not in self._step_ups and len(self._step_ups) == _MAX_SCOPES:
+            return False
+        refused = self._step_ups.setdefault(scope, [])
+        token = (self._record and self._record.access_token) or ""
+        if token not in refused and len(refused) <= _MAX_STEP_UPS:
+            refused.append(token)
+        return len(refused) <= _MAX_STEP_UPS
+
     async def _is_replaced(self, refused: str | None) -> bool:
         await self._look()
         return self._has_other(refused)
@@ -168,6 +181,7 @@ class Bearer:
             return
         self._record = await anyio.to_thread.run_sync(self._store.read, abandon_on_cancel=True)
         self._stamp = stamp
+        self._not_before = float("-inf")  # somebody got a token: the sign-in server is back
         for secret in self._secrets(self._record):
             self._context.learn(self._config.name, secret)
 
@@ -188,16 +202,29 @@ class Bearer:
             order = RefreshOrder(
                 directory=self._context.directory,
                 server=self._url,
-                client_id=self._config.oauth.client_id,
-                client_secret=self._config.oauth.client_secret,
+                oauth=self._config.oauth,
                 seen=seen,
-                anywhere=self._config.oauth.issuer is not None,
             )
             outcome = await self._context.refresh(msgspec.json.encode(order))
             if outcome not in (HelperExit.STORED, HelperExit.PERSON_NEEDED):
                 self._not_before = self._context.clock.now() + _RETRY_S
             await self._look()
+            self._carry_over(seen)
             return outcome
+
+    def _carry_over(self, seen: str) -> None:
+        """A token that was refreshed is the same sign-in."""
+        fresh = (self._record and self._record.access_token) or ""
+        for refused in self._step_ups.values():
+            refused[:] = [fresh if token == seen else token for token in refused]
+
+
+def _typed(scope: str) -> str | None:
+    """Scopes for a command that a person types; None where a server put anything else there."""
+    words = list(dict.fromkeys(scope.split()))
+    typed = " ".join(words)
+    plain = len(typed) <= _MAX_TYPED_CHARS and all(map(_PLAIN_SCOPE.fullmatch, words))
+    return typed if plain else None
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:

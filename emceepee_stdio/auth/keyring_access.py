@@ -4,7 +4,12 @@ A keyring may be locked, ask the person, or hang; whoever waits for it must be a
 a backend says in its errors is not repeated, because it may quote a secret.
 """
 
-from emceepee_stdio.auth.keyring_orders import KeyringAnswer, KeyringOrder
+from typing import TYPE_CHECKING
+
+from emceepee_stdio.auth.keyring_orders import NO_KEYRING, KeyringAnswer, KeyringOrder
+
+if TYPE_CHECKING:
+    from keyring.backend import KeyringBackend
 
 __all__ = ["carry_out"]
 
@@ -18,11 +23,23 @@ def carry_out(order: KeyringOrder) -> KeyringAnswer:
     try:
         import keyring  # noqa: PLC0415 - takes 0.3 s, and may fail
 
-        backend = str(keyring.get_keyring().name)[:100]
+        chosen = keyring.get_keyring()
+        if _keeps_nothing(chosen):
+            return NO_KEYRING
+        backend = str(chosen.name)[:100]
         return KeyringAnswer(values=_done(order), backend=backend)
     except Exception as error:  # noqa: BLE001 - backends raise whatever they like
         problem, hint = _explained(error, backend, order)
         return KeyringAnswer(backend=backend, problem=problem, hint=hint)
+
+
+def _keeps_nothing(backend: "KeyringBackend") -> bool:
+    """What the package chooses where it finds no keyring, or where it was switched off."""
+    from keyring.backends import chainer, fail, null  # noqa: PLC0415 - see above
+
+    if isinstance(backend, chainer.ChainerBackend):
+        return not backend.backends
+    return isinstance(backend, fail.Keyring | null.Keyring)
 
 
 def _done(order: KeyringOrder) -> dict[str, str]:
@@ -37,10 +54,6 @@ def _done(order: KeyringOrder) -> dict[str, str]:
     return {name: value for name, value in held.items() if value is not None}
 
 
-_NONE = (
-    "Refer to an environment variable instead, ${NAME}, or set up a keyring that the Python "
-    "package keyring knows: `python -m keyring --list-backends` lists them."
-)
 _TOO_LONG = "Some take about 1,280 at most: refer to an environment variable instead, ${NAME}."
 _FAULTY = "See whether it works at all: python -m keyring diagnose."
 
@@ -48,8 +61,6 @@ _FAULTY = "See whether it works at all: python -m keyring diagnose."
 def _explained(error: Exception, backend: str, order: KeyringOrder) -> tuple[str, str]:
     kinds = {kind.__name__ for kind in type(error).__mro__}
     longest = max(map(len, order.put.values()), default=0)
-    if "NoKeyringError" in kinds:
-        return "This machine has no keyring that can be used", _NONE
     if "KeyringLocked" in kinds:
         return f"The keyring ({backend}) is locked", "Unlock it, and try again."
     if longest > _LONG_CHARS:

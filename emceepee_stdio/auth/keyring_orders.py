@@ -5,11 +5,16 @@ Without the package keyring itself, so that the serving process can give the ord
 
 from msgspec import Struct
 
-__all__ = ["KeyringAnswer", "KeyringOrder"]
+__all__ = ["KEYRINGS_PAGE", "NO_KEYRING", "KeyringAnswer", "KeyringOrder"]
+
+KEYRINGS_PAGE = "https://pypi.org/project/keyring"
 
 
 class KeyringOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What to store, to remove and to look up, in this order."""
+    """What to store, to remove and to look up, in this order.
+
+    An empty one only tells whether there is a keyring: a locked one asks nobody for it.
+    """
 
     put: dict[str, str] = {}
     remove: tuple[str, ...] = ()
@@ -26,6 +31,16 @@ class KeyringAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     backend: str = ""
     problem: str = ""
     hint: str = ""
+    is_absent: bool = False  # there is no keyring, not even a locked one
 
     def __repr__(self) -> str:
         return f"<KeyringAnswer {list(self.values)} {self.problem}>"
+
+
+NO_KEYRING = KeyringAnswer(
+    problem="This machine has no keyring that can be used",
+    hint="Refer to an environment variable: with `emceepee config edit`, write ${NAME} in place of "
+    "the value, and set NAME where the client is started. Or install a keyring: "
+    f"{KEYRINGS_PAGE} lists them.",
+    is_absent=True,
+)

@@ -31,6 +31,8 @@ __all__ = [
 
 _LOOK_EVERY_S = 1.0  # somebody who has signed in is noticed so soon
 _CHALLENGE_CHARS = 4_000  # of a header that may come from anywhere
+_SCOPE_TOKEN = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}")  # RFC 6749, 3.3
+_MAX_SCOPES = 50  # of a challenge: what nobody would read is not asked for
 _CHALLENGE_FIELD = re.compile(r'\b(resource_metadata|scope|error)\s*=\s*(?:"([^"]*)"|([^\s",]+))')
 STEP_UP_STATUS = 403  # with a challenge: the token is good, but not for this
 
@@ -48,10 +50,8 @@ class RefreshOrder(Struct, frozen=True, kw_only=True):
 
     directory: str
     server: str
-    client_id: str | None = None
-    client_secret: str | None = None
+    oauth: OAuthConfig = msgspec.field(default_factory=OAuthConfig)
     seen: str
-    anywhere: bool = False
 
 
 def challenge_fields(header: str) -> dict[str, str]:
@@ -61,7 +61,9 @@ def challenge_fields(header: str) -> dict[str, str]:
 
 
 def challenged_scope(header: str) -> str:
-    return challenge_fields(header).get("scope", "")
+    """The scopes that it names, without what is none."""
+    words = challenge_fields(header).get("scope", "").split()
+    return " ".join([word for word in words if _SCOPE_TOKEN.fullmatch(word)][:_MAX_SCOPES])
 
 
 class SignInFailed(Exception):

@@ -12,8 +12,9 @@ import msgspec
 
 from emceepee_stdio.auth.endpoint_client import AddressRefused, NoAnswer, endpoint_client
 from emceepee_stdio.auth.orders import HelperExit, RefreshOrder
-from emceepee_stdio.auth.token_store import OAuthClient, TokenRecord, TokenStore
+from emceepee_stdio.auth.token_store import OAuthClient, TokenRecord, TokenStore, sendable
 from emceepee_stdio.clock import Clock
+from emceepee_stdio.config.server import OAuthConfig
 from emceepee_stdio.json_values import mapping
 
 __all__ = ["error_code", "read_answer", "refresh", "revoke"]
@@ -28,16 +29,17 @@ async def refresh(order: RefreshOrder, store: TokenStore, clock: Clock) -> Helpe
         record = store.read()
         if record is not None and record.access_token not in (None, order.seen):
             return HelperExit.STORED  # another process was faster
-        if record is None or record.refresh_token is None or record.client is None:
+        if record is None or record.client is None or not _may_refresh(record, order.oauth):
             return HelperExit.PERSON_NEEDED
         now = clock.epoch(clock.now())
         try:
-            async with endpoint_client(order.server, anywhere=order.anywhere) as client:
-                said = await client.send(_request(record, record.client, order.client_secret))
+            anywhere = order.oauth.issuer is not None
+            async with endpoint_client(order.server, anywhere=anywhere) as client:
+                said = await client.send(_request(record, record.client, order.oauth))
         except (NoAnswer, AddressRefused):
             return HelperExit.TRY_AGAIN
         answer = read_answer(said)
-        if said.status_code == _OK and isinstance(answer.get("access_token"), str):
+        if said.status_code == _OK and sendable(answer.get("access_token")):
             store.write(record.taken(answer, now=now))
             return HelperExit.STORED
         code = error_code(answer)  # looked at with any status, also with 200
@@ -50,36 +52,46 @@ async def refresh(order: RefreshOrder, store: TokenStore, clock: Clock) -> Helpe
         return HelperExit.PERSON_NEEDED
 
 
-async def revoke(record: TokenRecord, *, client_secret: str | None, anywhere: bool) -> bool:
+def _may_refresh(record: TokenRecord, oauth: OAuthConfig) -> bool:
+    return record.refresh_token is not None and _may_send(record, oauth)
+
+
+def _may_send(record: TokenRecord, oauth: OAuthConfig) -> bool:
+    """Tokens go to the issuer that they came from, a configured secret to a configured issuer."""
+    is_configured = record.client is not None and record.client.is_configured
+    return record.is_of(oauth.issuer) and not (is_configured and oauth.is_unbound_secret)
+
+
+async def revoke(record: TokenRecord, oauth: OAuthConfig) -> bool:
     """Tell the server that the tokens are not needed any more (RFC 7009); whether it took it."""
     if record.revocation_endpoint is None or record.client is None:
+        return False
+    if not _may_send(record, oauth):
         return False
     token = record.refresh_token or record.access_token
     if token is None:
         return False
     fields = {"token": token}
-    request = _authorized(record.revocation_endpoint, fields, record.client, client_secret)
+    request = _authorized(record.revocation_endpoint, fields, record.client, oauth)
     try:
-        async with endpoint_client(record.server, anywhere=anywhere) as client:
+        async with endpoint_client(record.server, anywhere=oauth.issuer is not None) as client:
             return (await client.send(request)).status_code == _OK
     except (NoAnswer, AddressRefused):
         return False
 
 
-def _request(
-    record: TokenRecord, client: OAuthClient, configured_secret: str | None
-) -> httpx2.Request:
+def _request(record: TokenRecord, client: OAuthClient, oauth: OAuthConfig) -> httpx2.Request:
     fields = {"grant_type": "refresh_token", "refresh_token": record.refresh_token or ""}
     if record.resource is not None:
         fields["resource"] = record.resource
-    return _authorized(record.token_endpoint, fields, client, configured_secret)
+    return _authorized(record.token_endpoint, fields, client, oauth)
 
 
 def _authorized(
-    url: str, fields: dict[str, str], client: OAuthClient, configured_secret: str | None
+    url: str, fields: dict[str, str], client: OAuthClient, oauth: OAuthConfig
 ) -> httpx2.Request:
     """As the client that signed in, in the way that it did then."""
-    secret = configured_secret if client.is_configured else client.client_secret
+    secret = oauth.client_secret if client.is_configured else client.client_secret
     headers = {"accept": "application/json"}
     fields = {**fields, "client_id": client.client_id}
     if secret and client.token_endpoint_auth_method == "client_secret_post":  # noqa: S105

@@ -32,13 +32,18 @@ from emceepee_stdio.auth.endpoint_client import (
 from emceepee_stdio.auth.orders import (
     STEP_UP_STATUS,
     ClientRefused,
-    ConsentNeeded,
     NewerRecord,
     SignInFailed,
     SignInOrder,
     challenge_fields,
 )
 from emceepee_stdio.auth.refresh import error_code, read_answer
+from emceepee_stdio.auth.sign_in_rules import (
+    Announcement,
+    SignInRules,
+    origin_of,
+    visit_address,
+)
 from emceepee_stdio.auth.token_store import OAuthClient, TokenRecord, TokenStore
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.json_values import mapping
@@ -62,7 +67,7 @@ class _Context(OAuthContext):
 
 
 Show = Callable[[str], Awaitable[None]]
-Paste = Callable[[], Awaitable[str]]
+Paste = Callable[[], Awaitable[str | None]]
 
 
 async def sign_in(
@@ -77,8 +82,8 @@ async def sign_in(
     """Sign in and store what came of it; only with the lock `person`.
 
     `show` is given the address for the person. `paste`, where given, returns what the person typed:
-    the address that their browser ended at, where it cannot reach this machine. `on_return` is told
-    when the person is back, and what they brought is exchanged.
+    the address that their browser ended at, where it cannot reach this machine, or None when nobody
+    types any more. `on_return` is told when the person is back, and what they brought is exchanged.
     """
     logging.disable()
     if store.is_newer():
@@ -173,11 +178,13 @@ class _Flow:
     ) -> None:
         self._order = order
         self._oauth = order.oauth
+        self._rules = SignInRules(order)
         self._clock = clock
         self._callback = callback
         self._show = show
         self._paste = paste
         self._on_return = on_return
+        self._came_back = False
         self._error: str | None = None  # what the browser brought instead of a code
         about = OAuthClientMetadata.model_validate(
             {"client_name": "emceepee", "redirect_uris": [callback.url]}
@@ -212,10 +219,10 @@ class _Flow:
             raise SignInFailed(
                 f"Nobody signed in within {_VISIT_TIMEOUT_S / 60:g} minutes: try again."
             ) from None
-        except Exception as error:  # noqa: BLE001 - whatever the SDK raises is a failed sign-in
+        except Exception:  # noqa: BLE001 - whatever the SDK raises is a failed sign-in
             if self._error is not None:
                 raise SignInFailed(f"The server said no: {self._error}.") from None
-            raise SignInFailed(_told(error)) from None
+            raise SignInFailed(self._broken_rules()) from None
         return self._record(since)
 
     async def _drive(self) -> float:
@@ -247,69 +254,40 @@ class _Flow:
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         is_token = "form" in request.headers.get("content-type", "")
-        self._check_host(str(request.url))
-        if request.method == "POST" and not is_token:
-            self._check_registration()
+        self._rules.check_host(str(request.url))
         if is_token:
-            self._check_issuer()
+            self._rules.check_issuer(self._announced())
+        elif request.method == "POST":
+            back = self._callback
+            self._rules.check_registration(self._announced(), redirect=back.url, port=back.port)
         answer = await self._client.send(request)
         if is_token:
-            self._check_token(answer)
-        elif request.method == "POST" and answer.status_code >= _FIRST_ERROR:
+            said = self._rules.token_answer(answer.status_code, read_answer(answer))
+            return _replaced(answer, said)
+        if request.method == "POST" and answer.status_code >= _FIRST_ERROR:
             code = error_code(read_answer(answer)) or f"HTTP status {answer.status_code}"
             raise SignInFailed(
                 f"{request.url.host} registers no client of this kind ({code}): configure "
                 "oauth.client_id for this server."
             )
-        elif _METADATA_PATH.search(request.url.path):
+        if _METADATA_PATH.search(request.url.path):
             return self._without_scopes(answer)
         return answer
 
-    def _check_host(self, url: str) -> None:
-        """What a model added may not lead a person to another host unasked."""
-        host, order = urlsplit(url).hostname or "", self._order
-        agreed = (urlsplit(order.server).hostname, *order.agreed_hosts)
-        if not order.trusted and host not in agreed:
-            raise ConsentNeeded(order.name, host)
-
-    def _check_registration(self) -> None:
-        """The SDK would guess where to register, and come as somebody else than configured."""
+    def _announced(self) -> Announcement:
         metadata, context = self._context.oauth_metadata, self._context
-        if self._oauth.client_id is not None and not self._oauth.is_client_document:
-            raise SignInFailed(
-                "The server names another authorization server than before, and the configured "
-                "client is not shown to it: check oauth.issuer, or log out and in again."
-            )
-        if metadata is None and context.protected_resource_metadata is not None:
-            raise SignInFailed("The authorization server that it names says nothing of itself.")
-        if metadata is not None and metadata.registration_endpoint is None:
-            raise SignInFailed(
-                f"{metadata.issuer.host} registers no clients: register emceepee there with the "
-                f"redirect address {self._callback.url}, and configure oauth.client_id and "
-                f"oauth.redirect_port ({self._callback.port})."
-            )
-        self._check_issuer()
-
-    def _check_issuer(self) -> None:
-        """A person may have said who signs in; nobody else is shown a client or a code."""
-        metadata, wanted = self._context.oauth_metadata, self._oauth.issuer
-        named = None if metadata is None else str(metadata.issuer)
-        if wanted is not None and (named or "").rstrip("/") != wanted.rstrip("/"):
-            raise SignInFailed("The server names another issuer than oauth.issuer.")
-        if metadata is None and self._context.protected_resource_metadata is not None:
-            raise SignInFailed("The authorization server that it names says nothing of itself.")
-
-    def _check_token(self, answer: httpx2.Response) -> None:
-        """Errors come with any status; their names hold no secret."""
-        code = error_code(read_answer(answer))
-        if code in ("invalid_client", "unauthorized_client"):
-            ours = "check oauth.client_id and oauth.client_secret"
-            step = ours if self._oauth.client_id else "try again, as another one"
-            raise ClientRefused(f"The server does not know this client ({code}): {step}.")
-        if code is not None:
-            raise SignInFailed(f"The server gave no token: {code}.")
-        if answer.status_code >= _FIRST_ERROR:
-            raise SignInFailed(f"The server gave no token: HTTP status {answer.status_code}.")
+        named = context.auth_server_url
+        if metadata is None:
+            issuer = named or origin_of(self._order.server)
+            return Announcement(issuer=issuer, is_named=named is not None)
+        methods = metadata.code_challenge_methods_supported
+        return Announcement(
+            issuer=str(metadata.issuer),
+            is_named=named is not None,
+            has_metadata=True,
+            registers=metadata.registration_endpoint is not None,
+            challenge_methods=None if methods is None else tuple(methods),
+        )
 
     def _without_scopes(self, answer: httpx2.Response) -> httpx2.Response:
         """All scopes of an authorization server are too many: where nobody asks, none is sent."""
@@ -321,18 +299,19 @@ class _Flow:
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             return answer
         metadata.pop("scopes_supported", None)
-        return httpx2.Response(
-            answer.status_code, content=msgspec.json.encode(metadata), request=answer.request
-        )
+        return _replaced(answer, metadata)
 
     # The person
 
     async def _lead(self, visit: str) -> None:
         """Discovery and registration are done, nothing is exchanged yet."""
-        self._check_host(visit)
-        self._check_issuer()
-        await self._client.check(visit)
+        self._rules.check_issuer(self._announced())
         client, metadata = self._context.client_info, self._context.oauth_metadata
+        if metadata is not None:
+            visit = visit_address(visit, str(metadata.authorization_endpoint))
+        for address in (visit, self._token_endpoint()):
+            self._rules.check_host(address)
+            await self._client.check(address)
         if client is not None and client.client_secret and not client.token_endpoint_auth_method:
             # The SDK would leave the secret out.
             ways = (metadata and metadata.token_endpoint_auth_methods_supported) or []
@@ -347,18 +326,23 @@ class _Flow:
         with anyio.fail_after(_VISIT_TIMEOUT_S):
             async with anyio.create_task_group() as tasks:
                 if self._paste is not None:
-                    tasks.start_soon(self._take_pasted, self._paste)
+                    tasks.start_soon(self._take_pasted, self._paste, tasks.cancel_scope)
                 given = await self._callback.wait()
                 tasks.cancel_scope.cancel()
+        if not given:
+            raise SignInFailed("The input ended before the address came: try again at a terminal.")
         self._on_return()
+        self._came_back = True
         self._error = error_code({"error": given.get("error")})
         return AuthorizationCodeResult(
             code=given.get("code", ""), state=given.get("state"), iss=given.get("iss")
         )
 
-    async def _take_pasted(self, paste: Paste) -> None:
-        while not self._callback.take(parameters(await paste())):
-            continue
+    async def _take_pasted(self, paste: Paste, wait: anyio.CancelScope) -> None:
+        while (typed := await paste()) is not None:
+            if self._callback.take(parameters(typed)):
+                return
+        wait.cancel()
 
     # What came of it
 
@@ -371,14 +355,13 @@ class _Flow:
         )
         if client is None or tokens is None:
             raise SignInFailed("The server gave no token.")
-        origin = context.get_authorization_base_url(context.server_url)
         revocation = metadata and metadata.revocation_endpoint
         sends_resource = context.should_include_resource_param(context.protocol_version)
         is_configured = client.client_id == self._oauth.client_id
         record = TokenRecord(
             server=self._order.server,
-            issuer=str(metadata.issuer) if metadata else None,
-            token_endpoint=str(metadata.token_endpoint) if metadata else f"{origin}/token",
+            issuer=self._announced().issuer,
+            token_endpoint=self._token_endpoint(),
             revocation_endpoint=str(revocation) if revocation else None,
             resource=context.get_resource_url() if sends_resource else None,
             scope=context.client_metadata.scope,
@@ -392,7 +375,25 @@ class _Flow:
         )
         return record.taken(tokens.model_dump(), now=since)
 
+    def _token_endpoint(self) -> str:
+        metadata, context = self._context.oauth_metadata, self._context
+        if metadata is not None:
+            return str(metadata.token_endpoint)
+        return f"{context.get_authorization_base_url(context.server_url)}/token"
 
-def _told(error: Exception) -> str:
-    """By its kind alone: what the SDK says may quote a code or a token."""
-    return f"The sign-in failed ({type(error).__name__}): the server does not keep to OAuth."
+    def _broken_rules(self) -> str:
+        """By when it happened alone: what the SDK says may quote a code or a token."""
+        if self._came_back:
+            what = "what came back from its sign-in names another issuer, or is no token"
+        else:
+            what = "what it announces for signing in contradicts itself or its address"
+        return (
+            f"{self._order.name} does not keep to OAuth: {what}. Try again; if it stays so, tell "
+            "whoever runs the server."
+        )
+
+
+def _replaced(answer: httpx2.Response, body: dict[str, object]) -> httpx2.Response:
+    """The same answer with another object in it."""
+    content = msgspec.json.encode(body)
+    return httpx2.Response(answer.status_code, content=content, request=answer.request)

@@ -9,8 +9,10 @@ taken `write` reads the record again first: another process may have been faster
 import errno
 import hashlib
 import os
+import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
+from copy import copy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -23,12 +25,26 @@ from emceepee_stdio.config.edit import write_whole
 from emceepee_stdio.config.file_lock import file_lock, is_locked
 from emceepee_stdio.config.regular_file import make_private, read_regular
 from emceepee_stdio.trust.targets import canonical_url
+from emceepee_stdio.visible_text import spelled_out
 
-__all__ = ["OAuthClient", "Stamp", "TokenRecord", "TokenStore", "Visit", "default_token_directory"]
+__all__ = [
+    "OAuthClient",
+    "Stamp",
+    "TokenRecord",
+    "TokenStore",
+    "Visit",
+    "default_token_directory",
+    "lifetime",
+    "same_issuer",
+    "sendable",
+]
 
 _VERSION = 1
 _KEY_CHARS = 32  # 128 bits of a hash: no two servers share a file
 _MAX_RECORD_BYTES = 1 << 20  # a token is a few kilobytes at most
+_MAX_LIFE_S = 10 * 365 * 86_400.0  # no token lives longer; a larger number is a mistake
+_SHOWN_SCOPE_CHARS = 300  # a few lines of a terminal
+_VISIBLE = re.compile(r"[\x21-\x7e]+")  # what a header carries (RFC 6750)
 _EARLY_SHARE = 0.1  # of its life: this long before its end a token is refreshed,
 _EARLY_S = 60.0  # but no longer than this
 WRITE_TIMEOUT_S = 60.0  # longer than one request to a token endpoint may take
@@ -95,29 +111,51 @@ class TokenRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
             for name in ("access_token", "refresh_token", "scope")
             if isinstance(value := answer.get(name), str) and value
         }
-        life = seconds(answer.get("expires_in"))
+        life = lifetime(answer.get("expires_in"))
         expires_at = None if life is None else now + life
         return msgspec.structs.replace(self, **kept, obtained_at=now, expires_at=expires_at)
 
     def validity(self) -> str:
         """Until when somebody is signed in, and for what."""
         until = "until the server ends it"
-        if self.expires_at is not None and self.refresh_token is None:
-            moment = datetime.fromtimestamp(self.expires_at, tz=UTC)
+        end = self.expires_at
+        is_end = end is not None and 0 <= end <= self.obtained_at + _MAX_LIFE_S  # as kept long ago
+        if end is not None and is_end and self.refresh_token is None:
+            moment = datetime.fromtimestamp(end, tz=UTC)
             until = f"until {moment.isoformat(timespec='minutes')}"
-        return f"{until}, with the scopes {self.scope}" if self.scope else until
+        scope = spelled_out(self.scope or "")
+        if len(scope) > _SHOWN_SCOPE_CHARS:
+            scope = f"{scope[:_SHOWN_SCOPE_CHARS]}…"
+        return f"{until}, with the scopes {scope}" if scope else until
+
+    def is_of(self, issuer: str | None) -> bool:
+        """Whether it came from this issuer; where none is named, from any."""
+        if issuer is None:
+            return True
+        parts = urlsplit(self.token_endpoint)
+        return same_issuer(self.issuer or f"{parts.scheme}://{parts.netloc}", issuer)
 
     def without_tokens(self) -> "TokenRecord":
         return msgspec.structs.replace(self, access_token=None, refresh_token=None, expires_at=None)
 
 
-def seconds(value: object) -> float | None:
-    """A lifetime as servers write it: a number, or a number in a string."""
+def lifetime(value: object) -> float | None:
+    """Seconds as servers write them: a number, or a number in a string; None where it is no use."""
     if isinstance(value, str) and value.isascii() and value.isdecimal():
         value = int(value[:_KEY_CHARS])
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         return None
-    return float(value)
+    return float(min(value, _MAX_LIFE_S))
+
+
+def sendable(token: object) -> bool:
+    """Whether a header can carry it."""
+    return isinstance(token, str) and _VISIBLE.fullmatch(token) is not None
+
+
+def same_issuer(one: str, other: str) -> bool:
+    """As the metadata and people write it, with or without a slash at the end."""
+    return one.rstrip("/") == other.rstrip("/")
 
 
 class Visit(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -145,11 +183,29 @@ class TokenStore:
 
     def __init__(self, directory: Path, url: str, *, client_id: str | None = None) -> None:
         self.directory = directory
-        named = "\0".join([canonical_url(url), client_id or ""])
+        self._url = canonical_url(url)
+        named = "\0".join([self._url, client_id or ""])
         self._key = hashlib.sha256(named.encode()).hexdigest()[:_KEY_CHARS]
 
     def __repr__(self) -> str:
         return f"<TokenStore {self._key}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TokenStore) and self._path("") == other._path("")
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def of_all_clients(self) -> list["TokenStore"]:
+        """The records of the same server, whichever client they are for."""
+        found: list[TokenStore] = []
+        for path in sorted(self.directory.glob("*.json")):
+            one = copy(self)
+            one._key = path.name.removesuffix(".json")  # noqa: SLF001 - of the same class
+            record = one.read()
+            if record is not None and canonical_url(record.server) == self._url:
+                found.append(one)
+        return found
 
     def stamp(self) -> Stamp:
         """Another after every change of the record; None while there is none."""

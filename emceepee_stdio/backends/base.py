@@ -110,7 +110,7 @@ class Loss:
     def __str__(self) -> str:
         if not self.tail:
             return self.fact
-        return f"{self.fact} Its last words on stderr:\n" + "\n".join(self.tail)
+        return f"{self.fact} The last lines of its stderr:\n" + "\n".join(self.tail)
 
 
 class Sender(ABC):

@@ -33,7 +33,8 @@ class ListRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class CatalogueRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One server. `starts` has a letter for each start: whether its first tools were the same.
 
-    `first_tools` stands for those; some servers always add others a moment later.
+    `first_tools` stands for those; some servers always add others a moment later. `known_as` stands
+    for what it listed when this entry was first started.
     """
 
     identity: str
@@ -41,6 +42,7 @@ class CatalogueRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     lists: dict[str, ListRecord] = {}
     starts: str = ""
     first_tools: str = ""
+    known_as: str = ""
 
     @property
     def is_steady(self) -> bool:
@@ -64,7 +66,7 @@ class Seen:
 class Remembered:
     """What a server that does not run is known by, and since when nobody has looked.
 
-    `sizes` is what the lists take of memory, about.
+    `sizes` is what the lists take of memory, about; `unchanged` since this entry was first started.
     """
 
     hello: Hello
@@ -72,6 +74,7 @@ class Remembered:
     lists: Mapping[Kind, tuple[Item, ...]] = field(default_factory=dict[Kind, tuple[Item, ...]])
     sizes: Mapping[Kind, int] = field(default_factory=dict[Kind, int])
     cut: frozenset[Kind] = frozenset()
+    unchanged: bool = False
 
     @property
     def tools(self) -> tuple[Item, ...]:
@@ -80,18 +83,22 @@ class Remembered:
 
 def added_to(record: CatalogueRecord, seen: Seen) -> CatalogueRecord:
     """The record with what was seen in it, and everything else as it was."""
-    starts, first_tools = record.starts, record.first_tools
+    starts, first_tools, known_as = record.starts, record.first_tools, record.known_as
     if seen.first and seen.kind is Kind.TOOLS:
         first_tools = _digest(seen.items)
         same = first_tools == record.first_tools or not record.first_tools
         starts = (starts + (_SAME if same else _OTHER))[-_REMEMBERED_STARTS:]
+    hello = seen.hello or record.hello
+    if seen.kind is Kind.TOOLS and len(starts) <= 1:
+        known_as = _introduced(seen.items, hello)
     now = ListRecord(items=Raw(msgspec.json.encode(seen.items)), at=seen.at, cut=seen.cut)
     return msgspec.structs.replace(
         record,
-        hello=seen.hello or record.hello,
+        hello=hello,
         lists={**record.lists, seen.kind.value: now},
         starts=starts,
         first_tools=first_tools,
+        known_as=known_as,
     )
 
 
@@ -112,6 +119,7 @@ def recalled(record: CatalogueRecord) -> Remembered | None:
         lists=lists,
         sizes={kind: memory_of(record.lists[kind.value].items) for kind in Kind},
         cut=frozenset(kind for kind in Kind if record.lists[kind.value].cut),
+        unchanged=record.known_as == _introduced(lists[Kind.TOOLS], record.hello),
     )
 
 
@@ -119,6 +127,13 @@ def _digest(items: Sequence[Item]) -> str:
     """The same for the same items; their order is the server's whim."""
     lines = sorted(msgspec.json.encode(item, order="deterministic") for item in items)
     return hashlib.sha256(b"\n".join(lines)).hexdigest()
+
+
+def _introduced(tools: Sequence[Item], hello: Hello | None) -> str:
+    """What a model is told of it: its tools and its instructions."""
+    said = "" if hello is None else hello.instructions or ""
+    text = f"{_digest(tools)}{said}".encode("utf-8", "surrogatepass")
+    return hashlib.sha256(text).hexdigest()
 
 
 def _items(raw: Raw) -> tuple[Item, ...] | None:

@@ -46,7 +46,7 @@ def prospects(snapshot: Snapshot, *, now: float) -> str:
         wait = max(snapshot.next_retry_at - now, 0.0)
         return f"Restart {tries} follows in {wait:.1f} s; calling again tries at once."
     if snapshot.phase is Phase.FAILED:
-        return "It was given up. Mend what the error names, then call reconnect_server."
+        return "It was given up. Fix what the error names, then call reconnect_server."
     if isinstance(snapshot.error, NeedsSignIn):
         return snapshot.error.next_step
     return f"It is {snapshot.phase.value}; call list_servers to see its state."

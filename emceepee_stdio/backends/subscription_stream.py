@@ -62,7 +62,7 @@ class SubscriptionStream:
     """What one modern connection tells us. `on_gap` is called when something may have been missed.
 
     `wanted` says what is wanted now; `renew` is called when that has changed. Two streams overlap
-    for a moment, because the last words of the old one may come after the first of the new one:
+    for a moment, because the last messages of the old one may come after the first of the new one:
     a change may be told twice then, but none is missed. The old one ends when it is silent.
     """
 

@@ -4,6 +4,7 @@ Looked at where every request of a server passes, at the moment in which it is s
 around it, and a rule that became stricter meanwhile holds.
 """
 
+import shlex
 from typing import Protocol
 
 from emceepee_stdio.backends.lists import Lists
@@ -51,7 +52,7 @@ def name_refusal(server: Ruled, tool: object) -> ProxyError | None:
         return PolicyDenied(
             f"{_shown(tool)} of {server.name} is off by a rule of the configuration.",
             hint="Do without it. A person can change it with "
-            f"`emceepee config rules {server.name}`.",
+            f"`emceepee config rules {shlex.quote(server.rules.entry(tool) or server.name)}`.",
         )
     if not isinstance(tool, str) or not server.lists.lists_tool(tool):
         return ToolNotFound(

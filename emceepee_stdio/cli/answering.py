@@ -10,7 +10,7 @@ from emceepee_stdio.cli.prompt import ask, ask_whether
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.state import PendingRequest, RequestKind, RequestStatus
-from emceepee_stdio.tools.forms import form_problems
+from emceepee_stdio.tools.forms import choices_of, form_problems
 from emceepee_stdio.wire.codec import to_json
 
 __all__ = ["answer_questions"]
@@ -63,26 +63,35 @@ async def _answer(
 
 
 async def _fill_in(params: Mapping[str, object], terminal: Terminal) -> dict[str, Any] | None:
-    """Ask for each field until all of them fit; an empty answer leaves an optional one out."""
+    """Ask for each field; an empty answer leaves an optional one out."""
     schema = mapping(params.get("requestedSchema"))
     required = schema.get("required")
     wanted = cast("list[object]", required) if isinstance(required, list) else []
     if not await ask_whether("Answer it?", terminal, usual=True):
         return None
+    content: dict[str, Any] = {}
+    for name, about in mapping(schema.get("properties")).items():
+        given = await _value(name, mapping(about), terminal, is_needed=name in wanted)
+        if given is None:
+            return None
+        content |= given
+    return {"action": "accept", "content": content}
+
+
+async def _value(
+    name: str, field: Mapping[str, object], terminal: Terminal, *, is_needed: bool
+) -> dict[str, Any] | None:
+    """What the person gives for one field, under its name, asked until it fits; None to decline."""
+    kind = str(field.get("type"))
+    asks = _yes_or_no if kind == "boolean" else _text
     while True:
-        content: dict[str, Any] = {}
-        for name, about in mapping(schema.get("properties")).items():
-            field = mapping(about)
-            kind = str(field.get("type"))
-            asks = _yes_or_no if kind == "boolean" else _text
-            text = await asks(f"{_label(name, field)}", field, terminal)
-            if text is None:
-                return None
-            if text or name in wanted:
-                content[name] = _typed(text, kind)
-        problems = form_problems(content, schema)
+        text = await asks(_label(name, field, is_needed=is_needed), field, terminal)
+        if text is None:
+            return None
+        content = {name: _typed(text, kind)} if text or is_needed else {}
+        problems = form_problems(content, {"properties": {name: field}})
         if not problems:
-            return {"action": "accept", "content": content}
+            return content
         terminal.note(f"That does not fit: {'; '.join(problems)}.")
 
 
@@ -104,11 +113,15 @@ async def _yes_or_no(label: str, field: Mapping[str, object], terminal: Terminal
             return text
 
 
-def _label(name: str, field: Mapping[str, object]) -> str:
-    about = field.get("description") or field.get("title") or field.get("type") or ""
-    choices = field.get("enum")
-    one_of = f", one of {', '.join(map(str, choices))}" if isinstance(choices, list) else ""  # pyright: ignore[reportUnknownArgumentType]
-    return f"{name} ({about}{one_of})"
+def _label(name: str, field: Mapping[str, object], *, is_needed: bool) -> str:
+    about = [str(field.get("description") or field.get("title") or field.get("type") or "")]
+    if one := choices_of(field):
+        about.append(f"one of {', '.join(map(str, one))}")
+    elif several := choices_of(mapping(field.get("items"))):
+        about.append(f"any of {', '.join(map(str, several))}, with commas between")
+    if not is_needed:
+        about.append("optional")
+    return f"{name} ({', '.join(filter(None, about))})"
 
 
 def _typed(text: str, kind: str) -> object:

@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from emceepee_stdio.cli.config import JsonOption
 from emceepee_stdio.cli.exit_codes import FAILED
 from emceepee_stdio.cli.interrupts import interrupts
 from emceepee_stdio.cli.secret_values import HIDDEN, ShowSecretsOption, require_terminal
+from emceepee_stdio.cli.shared_options import JsonOption
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.edit import EditRefused
@@ -53,6 +53,8 @@ def approve(
 
     Example: emceepee approve 3f9c21aa
     """
+    if as_json and (revoke or wanted):
+        raise typer.BadParameter("is for the lists.", param_hint="--json")
     require_terminal(show_secrets=show_secrets)
     store = TrustStore(default_trust_directory(os.environ))
     terminal = Terminal()
@@ -68,18 +70,17 @@ def approve(
 
 def _list_waiting(waiting: list[Pending], terminal: Terminal, *, as_json: bool) -> None:
     if as_json:
-        terminal.data(
-            [
-                {
-                    "id": one.id,
-                    "name": one.name,
-                    "about": _about(one),
-                    "text": _without_secrets(one),
-                    "at": one.at,
-                }
-                for one in waiting
-            ]
-        )
+        rows = [
+            {
+                "id": one.id,
+                "name": one.name,
+                "about": _about(one),
+                "text": _without_secrets(one),
+                "at": one.at,
+            }
+            for one in waiting
+        ]
+        terminal.document({"waiting": rows})
     elif not waiting:
         terminal.line("Nothing waits for you.")
     else:
@@ -90,7 +91,8 @@ def _list_waiting(waiting: list[Pending], terminal: Terminal, *, as_json: bool) 
 
 def _list_granted(approvals: list[Approval], terminal: Terminal, *, as_json: bool) -> None:
     if as_json:
-        terminal.data([{"id": a.id, "name": a.name, "what": a.what, "at": a.at} for a in approvals])
+        rows = [{"id": a.id, "name": a.name, "what": a.what, "at": a.at} for a in approvals]
+        terminal.document({"granted": rows})
     elif not approvals:
         terminal.line("You have agreed to nothing so far.")
     else:

@@ -43,7 +43,7 @@ def main(what: str) -> int:
 
 
 async def _refresh(order: RefreshOrder) -> HelperExit:
-    store = TokenStore(Path(order.directory), order.server, client_id=order.client_id)
+    store = TokenStore(Path(order.directory), order.server, client_id=order.oauth.client_id)
     return await refresh(order, store, Clock())
 
 

@@ -1,24 +1,25 @@
 """Each configured server tried for real, all at once: what it is, how fast, or why not.
 
-A failure comes with the server's own last words and with what to do, as commands for a shell.
+A failure comes with the last lines of the server's stderr and with what to do, as shell commands.
 """
 
 import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import anyio
 import msgspec
 
 from emceepee_stdio.auth.bearer import signs_in, store_of
+from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.backends.backend_events import LogSource
+from emceepee_stdio.backends.lists import Kind
+from emceepee_stdio.cli.entry_effects import EntryEffect, exposing, ruling
 from emceepee_stdio.cli.one_shot import OneShotSession, one_shot_session
-from emceepee_stdio.cli.report import Check, Status
-from emceepee_stdio.config import BrokenServer, ServerConfig, Settings
-from emceepee_stdio.config.server import Rule
-from emceepee_stdio.config.tool_rules import ToolRules, rules_of
+from emceepee_stdio.cli.report import Check, Status, with_command
+from emceepee_stdio.config import BrokenServer, Config, ServerConfig
 from emceepee_stdio.errors import (
     CannotConnect,
     NeedsSignIn,
@@ -33,7 +34,6 @@ from emceepee_stdio.wire.environment import child_directory, child_environment, 
 
 __all__ = ["broken_check", "check_backends"]
 
-_RULES: tuple[Rule, Rule] = ("ask", "off")
 _KINDS = ("tools", "resources", "resource_templates", "prompts")
 _SHOWN_LINES = 5  # of stderr: a program mostly ends with its error
 _SHOWN_LINE_CHARS = 300  # a few lines of a terminal
@@ -57,54 +57,68 @@ _INSTALLERS = {
     "deno": "Install Deno",
 }
 
+Behind = Callable[[OneShotSession, Backend, float], Awaitable[list[Check]]]
+
 
 async def check_backends(
     servers: Sequence[ServerConfig],
-    settings: Settings,
+    config: Config,
     *,
     environ: Mapping[str, str],
     shell_path: str,
     within: float,
-) -> list[Check]:
-    """One check for each server, in their order. `shell_path` is the PATH of the person's shell."""
-    found: dict[str, Check] = {}
+    on_check: Callable[[Check], object],
+    behind: Behind | None = None,
+) -> None:
+    """One check for each of these servers, as it comes.
 
-    async with one_shot_session(settings, environ=environ, within=within) as here:
+    `shell_path` is the PATH of the person's shell; `behind` looks further, at one that works.
+    """
+    async with one_shot_session(
+        config.settings, environ=environ, within=within, configured=config.names
+    ) as here:
 
         async def look(server: ServerConfig) -> None:
-            found[server.name] = await _Patient(
-                here, server, environ=environ, shell_path=shell_path, within=within
-            ).check()
+            patient = _Patient(here, server, environ=environ, shell_path=shell_path, within=within)
+            check = await patient.check()
+            on_check(check)
+            if behind is not None and check.status in ("ok", "warning"):
+                for found in await behind(here, here.runtime.servers.get(server.name), within):
+                    on_check(found)
 
         async with anyio.create_task_group() as tasks:
             for server in servers:
                 tasks.start_soon(look, server)
-    return [found[server.name] for server in servers]
 
 
-def broken_check(broken: BrokenServer) -> Check:
-    """An entry that is not even tried."""
+def broken_check(
+    broken: BrokenServer, unset_remedy: str, *, has_keyring: Callable[[], bool]
+) -> Check:
+    """An entry that is not even tried; `unset_remedy` says where to set a variable."""
     if broken.switched_off:
         return Check(
             id=f"backend.{broken.name}",
             category="backend",
             status="off",
-            summary="Switched off in the configuration.",
+            summary="Disabled in the configuration.",
+            details={"state": broken.state},
         )
-    reason = broken.reason.rstrip(".")
-    remedy = "Mend its entry; `emceepee config check` tells when it is right."
-    if unset := _UNSET.fullmatch(reason):
-        reason, variable = unset["fact"], unset["variable"]
-        remedy = (
-            f"Set {variable} where emceepee is started, or write a default: ${{{variable}:-…}}. "
-            "For a desktop client set it in the `env` of its entry for emceepee; "
-            "`emceepee doctor --desktop-env` looks there."
-        )
+    reason = broken.why
+    remedy = with_command("Fix its entry; this tells when it is right", "emceepee config check")
+    if unset := _UNSET.fullmatch(reason.rstrip(".")):
+        reason, variable = f"{unset['fact']}.", unset["variable"]
+        remedy = unset_remedy.replace("{}", variable)
+        remedy += f"\nWhere it is no secret, you can also write a default: ${{{variable}:-…}}."
+        if has_keyring():
+            in_place = f"A secret can be in the keyring: write ${{keyring:{variable}}}"
+            store = with_command(f"{in_place}, and store it", f"emceepee secrets set {variable}")
+            remedy += f"\n{store}"
     return Check(
         id=f"backend.{broken.name}",
         category="backend",
         status="failed",
-        summary=f"Not used: {reason}.",
+        summary=f"Its entry is broken: {reason}",
+        details={"state": broken.state},
         remediation=remedy,
     )
 
@@ -178,7 +192,9 @@ class _Patient:
                 "warning",
                 f"Its tools are not what they were: {self._shown(_changed(changes))}.",
                 spent,
-                remedy=f"See the difference, and agree to it or not: emceepee approve {pending}",
+                remedy=with_command(
+                    "See the difference, and agree to it or not", f"emceepee approve {pending}"
+                ),
             )
         noise = self._lines(LogSource.STDOUT)
         if noise:
@@ -189,33 +205,24 @@ class _Patient:
                 spent,
                 remedy="Behind emceepee it works; other clients may break. Have it log to stderr.",
             )
-        summary = f"{self._summary(snapshot.counts)}{self._ruled()}"
-        if idle := self._idle_rules():
-            return self._result(
-                "warning",
-                f"{summary} None of them is called {', '.join(map(repr, idle))}.",
-                spent,
-                remedy="Look whether the rules say what you mean: emceepee config rules "
-                + shlex.quote(self._server.name),
-            )
+        summary, effects = self._summary(snapshot.counts), self._effects()
+        for effect in effects:
+            summary += effect.sentence
+            self._details |= effect.details
+        summary += await self._here.not_remembered(self._server)
+        if self._server.oauth.is_unbound_secret:
+            fact = f"{summary} Without oauth.issuer its client_secret is sent to nobody."
+            return self._result("warning", fact, spent, remedy=self._sign_in())
+        for effect in effects:
+            if effect.slip:
+                slip = f"{summary}{effect.slip}"
+                return self._result("warning", slip, spent, remedy=effect.remedy)
         return self._result("ok", summary, spent)
 
-    def _ruled(self) -> str:
-        """What its rules come to, in a sentence."""
-        rules = rules_of(self._server.tools)
-        if rules is None:
-            return ""
-        names = list(self._link.lists.tools or ())
-        found = {rule: [name for name in names if rules.rule(name) == rule] for rule in _RULES}
-        self._details["rules"] = {"written": self._server.tools, **found}
-        ask, off = (len(found[rule]) for rule in _RULES)
-        return f" By your rules you are asked for {ask} of its tools, and {off} are off."
-
-    def _idle_rules(self) -> list[str]:
-        """Patterns that match no tool: perhaps a slip of the pen."""
-        names = list(self._link.lists.tools or ())
-        each = {pattern: ToolRules({pattern: "off"}) for pattern in self._server.tools}
-        return [one for one, rules in each.items() if not any(map(rules.hides, names))]
+    def _effects(self) -> list[EntryEffect]:
+        tools = self._link.lists.known(Kind.TOOLS) or ()
+        configured = self._runtime.servers.configured_names
+        return [ruling(self._server, tools), exposing(self._server, tools, configured)]
 
     def _summary(self, counts: Mapping[str, int]) -> str:
         offered = [
@@ -224,11 +231,11 @@ class _Patient:
             if count
         ]
         facts = self._details
-        era = f"{facts.get('era')} {facts.get('protocol_version')}"
+        protocol = f"MCP {facts.get('protocol_version')}"
         times = f"start {facts['start_ms']} ms, round trip {facts['round_trip_ms']} ms"
         signed_in = facts.get("signed_in")
         times += f"; signed in {signed_in}" if signed_in else ""
-        return f"{', '.join(offered) or 'nothing offered'}; {era}; {times}."
+        return f"{', '.join(offered) or 'nothing offered'}; {protocol}; {times}."
 
     def _signed_in(self) -> str | None:
         """Until when, and with which scopes; None where nobody is signed in."""
@@ -238,7 +245,7 @@ class _Patient:
         return None if record is None or not record.access_token else record.validity()
 
     def _failed(self, error: ProxyError, spent: int) -> Check:
-        fact, _, tail = error.fact.partition(" Its last words on stderr:\n")
+        fact, _, tail = error.fact.partition(" The last lines of its stderr:\n")
         lines = [line for line in tail.split("\n") if line] or self._lines(LogSource.STDERR)
         self._details["code"] = error.code
         if lines:
@@ -276,8 +283,7 @@ class _Patient:
         if url is None:
             return self._shown(self._remedy_of_command(error, words))
         if isinstance(error, NeedsSignIn):
-            command = shlex.join(["emceepee", "login", self._server.name])
-            return f"Sign in: {command}"
+            return self._sign_in()
         if isinstance(error, WrongCredentials):
             return self._credentials(url)
         return self._shown(self._plain(error, "Check the URL, and whether the server runs."))
@@ -292,21 +298,36 @@ class _Patient:
         if _NO_PACKAGE.search(words):
             return "Check the name and the version of the package in its arguments."
         if "did not answer" in error.fact:
-            return (
-                "A first start may have to download it: emceepee doctor "
-                f"{shlex.quote(server.name)} --timeout 120. Otherwise "
-                + self._by_hand("run it by hand; it must speak MCP on stdin and stdout")
+            again = shlex.join(["emceepee", "doctor", server.name, "--timeout", "120"])
+            return "\n".join(
+                [
+                    with_command("A first start may have to download it", again),
+                    self._by_hand(
+                        "Otherwise run it by hand; it must speak MCP on stdin and stdout"
+                    ),
+                ]
             )
         return self._plain(error, self._by_hand("Run it by hand to see why"))
+
+    def _sign_in(self) -> str:
+        command = shlex.join(["emceepee", "login", self._server.name])
+        if self._server.oauth.is_unbound_secret:
+            wanted = "Configure oauth.issuer, which client_secret needs; this names the line"
+            return with_command(wanted, command)
+        return with_command("Sign in", command)
 
     def _credentials(self, url: str) -> str:
         """A line for the shell, where it would lose nothing of the entry."""
         shown = self._shown(redact_url(url))
         if self._server.headers or shown != url:
-            return "Give valid credentials in its url or headers: `emceepee config path` has them."
+            return with_command(
+                "Give valid credentials in its url or headers, in the file that this names",
+                "emceepee config path",
+            )
         words = ["emceepee", "config", "add", self._server.name, "--replace", "--url", url]
         words += ["--header", "Authorization: Bearer ${TOKEN}"]
-        return f"Give valid credentials, for example from a variable: {shlex.join(words)}"
+        wanted = "Give valid credentials, for example from a variable"
+        return with_command(wanted, shlex.join(words))
 
     def _plain(self, error: ProxyError, otherwise: str) -> str:
         """The next step of the error, unless that is for a model to take."""
@@ -315,14 +336,17 @@ class _Patient:
     def _find(self, command: str) -> str:
         elsewhere = shutil.which(command, path=self._shell_path)
         if elsewhere is not None:
-            return (
+            return with_command(
                 f"Your shell finds it at {elsewhere}: write that path into the configuration, or "
-                "run `emceepee install CLIENT` again, which records the PATH of your shell."
+                "register emceepee again, which records the PATH of your shell",
+                "emceepee install CLIENT",
             )
         install = _INSTALLERS.get(Path(command).name, "Install it")
-        return (
-            f"{install}, or write its absolute path as `command` of {self._server.name} in the "
-            "file that `emceepee config path` names."
+        path = "the path where it is now" if _names_a_path(command) else "its absolute path"
+        return with_command(
+            f"{install}, or write {path} as `command` of {self._server.name} in the file that this "
+            "names",
+            "emceepee config path",
         )
 
     def _packages(self, command: str) -> str:
@@ -334,10 +358,12 @@ class _Patient:
             )
         if runner in {"npx", "node", "bunx"}:
             return "Its modules are incomplete: install the package again, or pin its version."
-        return (
+        fitting = with_command(
             "Its Python packages do not fit together: in its environment, install the missing "
-            "module or an older `mcp` (pip install 'mcp<2'). " + self._by_hand("By hand")
+            "module or an older `mcp`",
+            "pip install 'mcp<2'",
         )
+        return f"{fitting}\n{self._by_hand('By hand')}"
 
     def _by_hand(self, why: str) -> str:
         variables = [f"{name}=…" for name in self._server.env]
@@ -345,7 +371,7 @@ class _Patient:
         place = f"cd {shlex.quote(self._server.cwd)} && " if self._server.cwd else ""
         line = place + " ".join([*variables, shlex.join(argv)])
         hidden = ", with what is not shown here put in" if variables or MARKER in line else ""
-        return f"{why}{hidden}: {line}"
+        return with_command(f"{why}{hidden}", line)
 
     def _is_missing(self, error: ProxyError) -> bool:
         return isinstance(error, CannotConnect) and "was not found" in error.fact
@@ -377,6 +403,10 @@ class _Patient:
 
     def _shown(self, text: str) -> str:
         return self._here.shown(text)
+
+
+def _names_a_path(command: str) -> bool:
+    return Path(command).name != command
 
 
 def _changed(changes: Changes) -> str:

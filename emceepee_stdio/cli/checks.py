@@ -8,11 +8,15 @@ import sys
 from pathlib import Path
 
 from emceepee_stdio import __version__
+from emceepee_stdio.cli.backup_secrets import client_copies_with_secrets, copies_with_secrets
+from emceepee_stdio.cli.client_here import client_here
+from emceepee_stdio.cli.credential_notes import foreign_secrets
 from emceepee_stdio.cli.install import locate
+from emceepee_stdio.cli.keyring_storage import KeyringStorage
 from emceepee_stdio.cli.plain_secrets import plain_secrets
-from emceepee_stdio.cli.report import Check, Status
-from emceepee_stdio.cli.secret_moves import copies_with_secrets
-from emceepee_stdio.config import Config, QuestionsMode, ServerConfig, default_path
+from emceepee_stdio.cli.report import Check, Status, with_command
+from emceepee_stdio.cli.secret_moves import how_to_move
+from emceepee_stdio.config import Config, QuestionsMode, ServerConfig
 from emceepee_stdio.config.clients import CLIENTS, Client, is_ours
 from emceepee_stdio.config.edit import EditRefused, guard, read_file
 from emceepee_stdio.config.fields import is_object
@@ -46,6 +50,7 @@ def _leftover_checks() -> list[Check]:
     if not found:
         return []
     names = ", ".join(f"{left.name} ({left.pid})" for left in found)
+    pids = [str(left.pid) for left in found]
     return [
         Check(
             id="environment.leftovers",
@@ -53,7 +58,7 @@ def _leftover_checks() -> list[Check]:
             status="warning",
             summary=f"Servers of a proxy that was killed still run: {names}.",
             details={"pids": [left.pid for left in found]},
-            remediation=f"kill {' '.join(str(left.pid) for left in found)}",
+            remediation=with_command("End them", shlex.join(["kill", *pids])),
         )
     ]
 
@@ -80,7 +85,54 @@ def _journal_check(config: Config) -> Check:
 
 def config_checks(config: Config, file: Path) -> list[Check]:
     """The file itself; what its entries are like is the matter of the servers."""
-    return [_file_check(config, file), *_secret_checks(file)]
+    secrets = [*_secret_checks(file), *_shared_secret_checks(file), *_backup_checks()]
+    return [_file_check(config, file), *secrets]
+
+
+def _backup_checks() -> list[Check]:
+    """Secrets in what we kept of the files of clients."""
+    found = client_copies_with_secrets()
+    if not found:
+        return []
+    held = "; ".join(f"{copy} ({', '.join(places)})" for copy, places in found.items())
+    return [
+        Check(
+            id="config.backups",
+            category="config",
+            status="warning",
+            summary=f"Backups of clients' files hold secrets in plain text: {held}.",
+            details={str(copy): places for copy, places in found.items()},
+            remediation=with_command(
+                "`emceepee uninstall CLIENT --restore` needs them to put servers back. When all "
+                "works, remove them",
+                shlex.join(["rm", *map(str, found)]),
+            ),
+        )
+    ]
+
+
+def _shared_secret_checks(file: Path) -> list[Check]:
+    """Secrets that are named after one server and given to others: perhaps not on purpose."""
+    try:
+        found = foreign_secrets(read_file(file))
+    except (EditRefused, ValueError):
+        return []
+    if not found:
+        return []
+    given = ", ".join(f"{secret} ({', '.join(others)})" for secret, (_, others) in found.items())
+    return [
+        Check(
+            id="config.shared_secrets",
+            category="config",
+            status="warning",
+            summary=f"Servers are given secrets that are named after another one: {given}.",
+            details={secret: {"of": of, "given_to": to} for secret, (of, to) in found.items()},
+            remediation=with_command(
+                "Remove the reference, or store the secret under a name of its own",
+                "emceepee secrets set NAME",
+            ),
+        )
+    ]
 
 
 def _secret_checks(file: Path) -> list[Check]:
@@ -90,30 +142,29 @@ def _secret_checks(file: Path) -> list[Check]:
     except (EditRefused, ValueError):
         return []
     copies = [str(copy) for copy in copies_with_secrets(file)]
-    where = ", ".join(one.place for one in found)
-    words = [f"Secrets stand in plain text in {file}: {where}."] if found else []
+    where = list(dict.fromkeys(one.place for one in found))
+    words = [f"Secrets stand in plain text in {file}: {', '.join(where)}."] if found else []
     words += [f"Backups hold secrets in plain text: {', '.join(copies)}."] if copies else []
     if not words:
         return []
-    remedies = [_move_command(file)] if any(one.steps for one in found) else []
-    remedies += [shlex.join(["rm", *copies])] if copies else []
-    stays = any(one.steps is None for one in found)
-    remedies += ["Give a secret in `env` instead of in `args`, if you can"] if stays else []
+    movable = [one for one in found if one.steps is not None]
+    remedies: list[str] = []
+    if movable:
+        has_keyring = not KeyringStorage().is_absent()
+        remedies.append(how_to_move(file, movable[0], has_keyring=has_keyring))
+    if copies:
+        remedies.append(with_command("Remove the backups", shlex.join(["rm", *copies])))
+    remedies += [f"{one.place}: {one.obstacle}" for one in found if one.steps is None]
     return [
         Check(
             id="config.secrets",
             category="config",
             status="warning",
             summary=" ".join(words),
-            details={"plain_text": [one.place for one in found], "backups": copies},
-            remediation="; ".join(remedies),
+            details={"plain_text": where, "backups": copies},
+            remediation="\n".join(remedies),
         )
     ]
-
-
-def _move_command(file: Path) -> str:
-    usual = file == default_path(os.environ)
-    return shlex.join(["emceepee", "secrets", "move", *(() if usual else ("--config", str(file)))])
 
 
 def _file_check(config: Config, file: Path) -> Check:
@@ -128,14 +179,14 @@ def _file_check(config: Config, file: Path) -> Check:
             "warning",
             f"{file}: {config.warnings[0]}",
             details,
-            "See all of it with `emceepee config check`.",
+            with_command("See all of it", "emceepee config check"),
         )
     if _shows_secrets(config, file):
         return _config(
             "warning",
             f"{file} holds secrets, and other users can read it.",
             details,
-            f"chmod 600 {file}",
+            with_command("Close it to them", shlex.join(["chmod", "600", str(file)])),
         )
     return _config("ok", f"{file}: {count} server{'' if count == 1 else 's'}.", details)
 
@@ -170,8 +221,9 @@ def registration_checks(config: Config) -> list[Check]:
     """Where emceepee is registered; a word when that is nowhere."""
     mode = config.settings.questions
     found = [check for client in CLIENTS.values() if (check := _registration(client, mode))]
-    if any(check.status == "ok" for check in found):
+    if any(check.status in {"ok", "failed"} for check in found):
         return found
+    client = client_here()
     return [
         *found,
         Check(
@@ -179,7 +231,10 @@ def registration_checks(config: Config) -> list[Check]:
             category="registration",
             status="warning",
             summary="emceepee is registered in no client that is known here.",
-            remediation="emceepee install claude-desktop, or another: emceepee install lists them.",
+            remediation=with_command(
+                f"Register it, for example in {client.title}; `emceepee install` lists all clients",
+                f"emceepee install {client.key}",
+            ),
         ),
     ]
 
@@ -190,7 +245,7 @@ def _registration(client: Client, mode: QuestionsMode) -> Check | None:
         with guard(path):
             servers = client.servers(read_file(path) or "")
     except EditRefused as error:
-        return _registered(client, "warning", error.fact, {}, "Mend that file by hand.")
+        return _registered(client, "warning", error.fact, {}, "Fix that file by hand.")
     ours = {name: entry for name, entry in servers.items() if is_ours(entry)}
     if not ours:
         return None
@@ -202,15 +257,15 @@ def _registration(client: Client, mode: QuestionsMode) -> Check | None:
         if Path(command).is_absolute() and not os.access(command, os.X_OK):
             return _registered(
                 client,
-                "warning",
+                "failed",
                 f"Its entry {name} starts {command}, which is not there.",
                 details,
-                f"emceepee install {client.key} writes it anew.",
+                with_command("Write it again", f"emceepee install {client.key}"),
             )
     note = f", beside {others} other server{'' if others == 1 else 's'}" if others else ""
     profile = next((row for row in PROFILES if row.key == client.key), UNKNOWN)
     asked = details["questions_go_to"] = questions_go_to(profile, mode)
-    summary = f"Registered in {client.title}{note}. What servers ask goes to {asked}."
+    summary = f"Registered in {client.title}{note}. Questions of servers go to {asked}."
     return _registered(client, "ok", summary, details)
 
 

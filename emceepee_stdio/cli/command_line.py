@@ -10,51 +10,46 @@ from itertools import takewhile
 from typing import Annotated
 
 import typer
+from typer.exceptions import TyperException
 
 from emceepee_stdio import __version__
-from emceepee_stdio.cli import config, keyring_secrets
-from emceepee_stdio.cli.approve import approve
-from emceepee_stdio.cli.call import call
-from emceepee_stdio.cli.demo import demo
-from emceepee_stdio.cli.doctor import doctor
+from emceepee_stdio.cli.command_group import CommandGroup, LazyCommand
 from emceepee_stdio.cli.exit_codes import FAILED
-from emceepee_stdio.cli.install import install, uninstall
-from emceepee_stdio.cli.login import login, logout
-from emceepee_stdio.cli.ls import ls
-from emceepee_stdio.cli.serve_help import serve
-from emceepee_stdio.cli.status import status
-from emceepee_stdio.cli.tail_logs import tail_logs
-from emceepee_stdio.cli.terminal import Terminal
-from emceepee_stdio.cli.trace import trace
-from emceepee_stdio.cli.welcome import welcome
-from emceepee_stdio.errors import ProxyError
+from emceepee_stdio.cli.terminal import Terminal, asks_for_json
+from emceepee_stdio.errors import ProxyError, SecretUnavailable
 
 __all__ = ["app", "run"]
 
 _STDOUT_FD = 1
 
-app = typer.Typer(
+_FOR_ANY_SERVER = "server_choice:ServerCommand"
+
+app = CommandGroup(
     name="emceepee",
     invoke_without_command=True,
     add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    lazy={
+        "install": LazyCommand("install:install"),
+        "uninstall": LazyCommand("uninstall:uninstall"),
+        "doctor": LazyCommand("doctor:doctor"),
+        "status": LazyCommand("status:status"),
+        "tail-logs": LazyCommand("tail_logs:tail_logs"),
+        "trace": LazyCommand("trace:trace"),
+        "ls": LazyCommand("ls:ls", cls=_FOR_ANY_SERVER),
+        "call": LazyCommand("call:call", cls=_FOR_ANY_SERVER),
+        "read": LazyCommand("read_resource:read_resource", cls=_FOR_ANY_SERVER),
+        "prompt": LazyCommand("get_prompt:get_prompt", cls=_FOR_ANY_SERVER),
+        "login": LazyCommand("login:login"),
+        "logout": LazyCommand("login:logout"),
+        "approve": LazyCommand("approve:approve"),
+        "demo": LazyCommand("demo:demo"),
+        "serve": LazyCommand("serve_help:serve"),
+        "config": LazyCommand("config_commands:app"),
+        "secrets": LazyCommand("keyring_secrets:app"),
+    },
 )
-app.command()(install)
-app.command()(uninstall)
-app.add_typer(config.app, name="config")
-app.command()(doctor)
-app.command()(status)
-app.command()(tail_logs)
-app.command()(trace)
-app.command()(ls)
-app.command()(call)
-app.command()(login)
-app.command()(logout)
-app.add_typer(keyring_secrets.app, name="secrets")
-app.command()(approve)
-app.command()(demo)
-app.command()(serve)
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001 - the signature that Typer calls
@@ -77,20 +72,30 @@ def emceepee(
         bool, typer.Option("--debug", help="Show where a failure comes from; before the command.")
     ] = False,
 ) -> None:
-    """A stdio MCP proxy: the whole protocol of any server, through a static set of tools."""
+    """One MCP server for your client, with all your other servers behind it."""
     del version, debug  # both are seen to before this
     if context.invoked_subcommand is None:
+        from emceepee_stdio.cli.welcome import welcome  # noqa: PLC0415 - only for this
+
         welcome()
 
 
 def run() -> int:
     """Run the command line; the exit code."""
     try:
-        app(standalone_mode=True)
+        # Else Typer shows a mistake in the command line by itself, to people.
+        code = app(prog_name="emceepee", standalone_mode=not asks_for_json())
+    except TyperException as error:
+        step = "Run the command with --help to see what it takes."
+        Terminal().failure(error.format_message(), step, code="usage")
+        return error.exit_code
     except ProxyError as error:
         if _debugging():
             raise
-        Terminal().note(f"emceepee: {error}")
+        # No server has failed where the keyring did: a person is not shown that code.
+        is_secret = isinstance(error, SecretUnavailable)
+        text = f"emceepee: {f'{error.fact} {error.next_step}' if is_secret else error}"
+        Terminal().failure(error.fact, error.next_step, code=error.code, text=text)
         return FAILED
     except BrokenPipeError:
         _abandon_stdout()
@@ -99,21 +104,19 @@ def run() -> int:
         if _debugging():
             raise
         where = f" ({error.filename})" if isinstance(error.filename, str) else ""
-        Terminal().note(
-            f"emceepee: The system refused something: {error.strerror or type(error).__name__}"
-            f"{where}. See to the permissions there, and run the command again."
-        )
+        fact = f"The system refused something: {error.strerror or type(error).__name__}{where}."
+        step = "Check the permissions there, and run the command again."
+        Terminal().failure(fact, step, code="system", text=f"emceepee: {fact} {step}")
         return FAILED
     except Exception as error:
         if _debugging():
             raise
         # Its text may hold anything, so only its kind is shown.
-        Terminal().note(
-            f"emceepee: an unexpected {type(error).__name__} stopped this command. "
-            "Run it as `emceepee --debug …` to see where, and report that."
-        )
+        fact = f"an unexpected {type(error).__name__} stopped this command."
+        step = "Run it as `emceepee --debug …` to see where, and report that."
+        Terminal().failure(fact, step, code="unexpected", text=f"emceepee: {fact} {step}")
         return FAILED
-    return 0
+    return code if isinstance(code, int) else 0
 
 
 def _abandon_stdout() -> None:

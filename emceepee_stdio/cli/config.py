@@ -1,51 +1,58 @@
-"""`emceepee config`: where the configuration is, what it says, and how to change it."""
+"""`emceepee config path`, `show`, `add`, `remove`, `check` and `schema`."""
 
 import os
+import re
 import shlex
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from emceepee_stdio.cli.config_expose import expose
-from emceepee_stdio.cli.config_rules import rules
+from emceepee_stdio.cli.config_change import carry_out, config_file
+from emceepee_stdio.cli.configured_servers import configured_rows, note_reasons, show_rows
+from emceepee_stdio.cli.credential_notes import note_added, note_removed
 from emceepee_stdio.cli.exit_codes import FAILED
-from emceepee_stdio.cli.import_servers import import_servers
+from emceepee_stdio.cli.exposed_view import KnownExposure, known_exposure, some_of
 from emceepee_stdio.cli.install import DryRunOption
 from emceepee_stdio.cli.keyring_storage import KeyringStorage
 from emceepee_stdio.cli.plain_secrets import secret_name
+from emceepee_stdio.cli.report import with_command
 from emceepee_stdio.cli.secret_input import read_secrets
-from emceepee_stdio.cli.secret_values import ShowSecretsOption, show_changes, shown_entry
+from emceepee_stdio.cli.secret_values import ShowSecretsOption
+from emceepee_stdio.cli.shared_options import ConfigOption, JsonOption, ServerArgument
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config import Config, config_schema, default_path, jsonc, load_file
 from emceepee_stdio.config.edit import Change, EditRefused, guard, read_file
 from emceepee_stdio.config.expand import keyring_reference
-from emceepee_stdio.config.fields import is_list, is_object, nearest
-from emceepee_stdio.config.own_file import judge, places, put_server, remove_server
-from emceepee_stdio.config.server import label, name_problem
+from emceepee_stdio.config.fields import is_object, nearest
+from emceepee_stdio.config.own_file import (
+    judge,
+    places,
+    put_server,
+    remove_server,
+)
+from emceepee_stdio.config.server import ServerConfig, label, name_problem
 from emceepee_stdio.errors import ConfigInvalid
 from emceepee_stdio.journal.redact import MARKER, redact
 
-__all__ = ["app"]
-
-app = typer.Typer(no_args_is_help=True, help="Look at the configuration, and change it.")
-app.command("import")(import_servers)
-app.command()(rules)
-app.command()(expose)
+__all__ = ["add", "check", "path", "remove", "schema", "show"]
 
 # What a command line that we print has in place of a value that we do not show.
 _TO_FILL_IN = "…"
-_STATE_STYLES = {"usable": "green", "broken": "red", "off": "dim"}
-
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="Another file than the default one."),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-@app.command()
+class StartChoice(StrEnum):
+    """When a server is started."""
+
+    EAGER = "eager"
+    AUTO = "auto"
+    LAZY = "lazy"
+
+
 def path() -> None:
     """Show where the configuration file is looked for.
 
@@ -54,20 +61,23 @@ def path() -> None:
     Terminal().line(str(default_path(os.environ)))
 
 
-@app.command()
 def show(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Show what the configuration says, as it is written there, with secrets hidden.
 
     Example: emceepee config show --json
     """
-    file = _file(config)
+    file = config_file(config)
     loaded = load_file(config, environ=os.environ)
     text = read_file(file)
-    servers = _servers(text, loaded)
+    servers = configured_rows(text, loaded)
+    exposed = known_exposure(loaded, os.environ)
+    for row in servers:
+        if row["state"] == "usable" and (known := exposed.get(str(row["name"]))):
+            row["exposed_as"] = known.names
     terminal = Terminal()
     if as_json:
         document = jsonc.read(text or "")
-        terminal.data(
+        terminal.document(
             {
                 "path": str(file),
                 "exists": text is not None,
@@ -78,17 +88,11 @@ def show(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
         )
         return
     terminal.line(f"{file}{'' if text is not None else ' (does not exist yet)'}")
-    if servers:
-        terminal.table(
-            ("NAME", "STATE", "HOW"),
-            [(str(row["name"]), str(row["state"]), _how(row["entry"])) for row in servers],
-            styles=_STATE_STYLES,
-        )
-        for row in servers:
-            if row["state"] == "broken":
-                terminal.note(f"{row['name']}: {row['reason']}")
-    else:
-        terminal.line("No servers yet. Add one: emceepee config add NAME -- COMMAND ARGS")
+    show_rows(servers, terminal)
+    for entry in loaded.servers:
+        if entry.expose:
+            terminal.line(f"{entry.name} exposes {_exposed(entry, exposed.get(entry.name))}")
+    note_reasons(servers, terminal)
     document = jsonc.read(text or "")
     settings = document.get("emceepee") if is_object(document) else None
     if settings:
@@ -96,19 +100,23 @@ def show(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
         terminal.data(redact(settings))
 
 
-@app.command()
 def add(  # noqa: PLR0913 - one for each option
     name: Annotated[str, typer.Argument(metavar="NAME", help="What the server is to be called.")],
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="-- COMMAND ARGS", help="Program to start, and its arguments."),
+        typer.Argument(
+            metavar="[-- COMMAND [ARG]...]", help="Program to start, and its arguments."
+        ),
     ] = None,
     *,
     url: Annotated[str | None, typer.Option(metavar="URL", help="Address to call instead.")] = None,
     env: Annotated[
         list[str] | None,
         typer.Option(
-            "--env", "-e", metavar="K=V", help="A variable for the command; K alone refers to ours."
+            "--env",
+            "-e",
+            metavar="K=V",
+            help="A variable for the command; K alone takes its value from our environment.",
         ),
     ] = None,
     secret_env: Annotated[
@@ -121,7 +129,15 @@ def add(  # noqa: PLR0913 - one for each option
     cwd: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Directory to start the command in.")
     ] = None,
-    lazy: Annotated[bool, typer.Option("--lazy", help="Connect on first use.")] = False,
+    start: Annotated[
+        StartChoice | None,
+        typer.Option(
+            metavar="WHEN",
+            help="eager: with each session; lazy: on first use; auto: lazy once it is known.",
+            show_default="the general setting",
+        ),
+    ] = None,
+    lazy: Annotated[bool, typer.Option("--lazy", help="The same as --start lazy.")] = False,
     replace: Annotated[
         bool, typer.Option("--replace", help="Take the place of a server of this name.")
     ] = False,
@@ -134,20 +150,24 @@ def add(  # noqa: PLR0913 - one for each option
     A secret does not belong on the command line, where others see it: --secret-env asks for it, or
     reads it from stdin, and keeps it in the keyring.
 
-    Example: emceepee config add github --secret-env GITHUB_TOKEN -- npx -y some-github-server
+    Example: emceepee config add github --secret-env GITHUB_TOKEN -- ./github-server
     """
     if problem := name_problem(name):
         raise typer.BadParameter(f"{problem}.", param_hint="NAME")
     secrets = {key: secret_name(name, key) for key in secret_env or ()}
     variables = [*(env or ()), *(f"{k}={keyring_reference(n)}" for k, n in secrets.items())]
     entry = _entry(command or [], url, env=variables, headers=header or [], cwd=cwd)
+    if lazy and start is not None:
+        raise typer.BadParameter("--lazy is --start lazy: give one of them.", param_hint="--start")
     if lazy:
         entry["lazy"] = True
+    elif start is not None:
+        entry["start"] = start.value
     try:
         word = judge(name, entry, environ=os.environ)
     except ConfigInvalid as error:
         raise typer.BadParameter(error.fact) from None
-    file = _file(config)
+    file = config_file(config)
     text = read_file(file)
     with guard(file):
         after = put_server(text, name, entry, source=str(file))
@@ -158,21 +178,32 @@ def add(  # noqa: PLR0913 - one for each option
             hint="Nothing was changed; choose another name, or add --replace.",
         )
     change = Change(path=file, before=text, after=after)
-    if dry_run:
-        _show_change(change, show_secrets=show_secrets)
-    elif secrets:
+    what = f"Added {label(name)}"
+    if secrets and not dry_run:
         values = dict(zip(secrets.values(), read_secrets(list(secrets)), strict=True))
         with KeyringStorage().storing(values):
-            _apply(change, f"Added {label(name)}")
+            carry_out(change, what, dry_run=False, show_secrets=False)
     else:
-        _apply(change, f"Added {label(name)}")
-    if word:
+        carry_out(change, what, dry_run=dry_run, show_secrets=show_secrets)
+    if word := word or _missing_command(name, entry):
         Terminal().note(word)
+    if not dry_run:
+        note_added(file, after, name, Terminal())
 
 
-@app.command()
+def _missing_command(name: str, entry: Mapping[str, object]) -> str | None:
+    """That a command is not there, as far as this shell can tell."""
+    command = str(entry.get("command", ""))
+    if not command or {"/", "\\", "$"} & set(command) or shutil.which(command):
+        return None
+    return with_command(
+        f"There is no command {label(command)} on the PATH. When it is installed, try the server",
+        shlex.join(["emceepee", "doctor", name]),
+    )
+
+
 def remove(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which server.")],
+    name: ServerArgument,
     *,
     dry_run: DryRunOption = False,
     show_secrets: ShowSecretsOption = False,
@@ -182,7 +213,7 @@ def remove(
 
     Example: emceepee config remove github
     """
-    file = _file(config)
+    file = config_file(config)
     text = read_file(file)
     with guard(file):
         after = remove_server(text, name, source=str(file))
@@ -191,16 +222,14 @@ def remove(
         near = nearest(name, names)
         raise EditRefused(
             f"{file} has no server named {label(name)}.",
-            hint=f"Did you mean {near}?" if near else "See `emceepee config show` for the names.",
+            hint=f"Did you mean {near}?" if near else "See `emceepee config list` for the names.",
         )
     change = Change(path=file, before=text, after=after)
-    if dry_run:
-        _show_change(change, show_secrets=show_secrets)
-    else:
-        _apply(change, f"Removed {label(name)}")
+    carry_out(change, f"Removed {label(name)}", dry_run=dry_run, show_secrets=show_secrets)
+    if not dry_run:
+        note_removed(text, after, name, Terminal())
 
 
-@app.command()
 def check(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Read the configuration and name every problem in it; exit 1 when there is one.
 
@@ -211,9 +240,9 @@ def check(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     broken = [server for server in loaded.disabled if not server.switched_off]
     healthy = not broken and not loaded.warnings
     if as_json:
-        terminal.data(
+        terminal.document(
             {
-                "path": str(_file(config)),
+                "path": str(config_file(config)),
                 "ok": healthy,
                 "usable": [server.name for server in loaded.servers],
                 "broken": [{"name": one.name, "reason": one.reason} for one in broken],
@@ -227,7 +256,6 @@ def check(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
         raise typer.Exit(FAILED)
 
 
-@app.command()
 def schema() -> None:
     """Print the JSON Schema of the configuration file.
 
@@ -240,30 +268,9 @@ def _say_problems(loaded: Config, terminal: Terminal) -> None:
     for warning in loaded.warnings:
         terminal.line(f"warning: {warning}")
     for server in loaded.disabled:
-        state = "off" if server.switched_off else "broken"
-        terminal.line(f"{state}: {server.name}: {server.reason}")
+        terminal.line(f"{server.state}: {server.name}: {server.reason}")
     usable = len(loaded.servers)
     terminal.line(f"{usable} usable server{'' if usable == 1 else 's'}.")
-
-
-def _file(config: Path | None) -> Path:
-    return default_path(os.environ) if config is None else config.expanduser()
-
-
-def _show_change(change: Change, *, show_secrets: bool) -> None:
-    entries = [place.entry for text in (change.before, change.after) for place in places(text)]
-    show_changes([change], entries, Terminal(), show_secrets=show_secrets)
-
-
-def _apply(change: Change, what: str) -> None:
-    terminal = Terminal()
-    backup = change.apply()
-    if change.kind == "unchanged":
-        terminal.line(f"Nothing to do: {change.path} says so already.")
-        return
-    terminal.line(f"{what}: {change.path}")
-    if backup is not None:
-        terminal.line(f"The file as it was: {backup}")
 
 
 def _entry(
@@ -312,8 +319,8 @@ def _refuse_hidden(values: Iterable[str]) -> None:
 
 def _variable(text: str) -> tuple[str, str]:
     name, given, value = text.partition("=")
-    if not name:
-        raise typer.BadParameter("expected NAME=VALUE.", param_hint="--env")
+    if not name or not (given or _VARIABLE_NAME.fullmatch(name)):
+        raise typer.BadParameter("it needs NAME or NAME=VALUE.", param_hint="-e")
     # A value that was left out is looked up when the server starts, under the same name.
     return name, value if given and value != _TO_FILL_IN else f"${{{name}}}"
 
@@ -330,33 +337,8 @@ def _header(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _servers(text: str | None, loaded: Config) -> list[dict[str, object]]:
-    """Each entry of the file as it may be shown, and whether it is used."""
-    usable = {server.name for server in loaded.servers}
-    reasons = {server.name: server for server in loaded.disabled}
-    shown: list[dict[str, object]] = []
-    found = list(places(text))
-    entries = [place.entry for place in found]
-    for place in found:
-        row: dict[str, object] = {"name": label(place.name), "state": "usable"}
-        if place.name not in usable:
-            server = reasons.get(label(place.name))
-            row["state"] = "off" if server and server.switched_off else "broken"
-            row["reason"] = server.reason if server else "it is skipped; see the warnings."
-        shown.append({**row, "entry": shown_entry(place.entry, entries)})
-    return shown
-
-
-def _how(entry: object) -> str:
-    """What an entry without secrets starts or calls, on one line."""
-    if not is_object(entry):
-        return ""
-    inner = entry.get("command")
-    line: Mapping[str, object] = inner if is_object(inner) else entry
-    command = line.get("path") if is_object(inner) else inner
-    if not isinstance(command, str):
-        url = next((entry[key] for key in ("url", "serverUrl", "httpUrl") if entry.get(key)), "")
-        return str(url)
-    args = line.get("args")
-    words = [command, *(map(str, args) if is_list(args) else ())]
-    return shlex.join(words)
+def _exposed(entry: ServerConfig, known: KnownExposure | None) -> str:
+    """The names that a client is listed, where they are known; else what the entry says."""
+    if known is not None:
+        return some_of(known.names) or "nothing that it lists"
+    return "everything" if isinstance(entry.expose, bool) else some_of(entry.expose)

@@ -1,18 +1,19 @@
 """`emceepee config rules`: which tools of a server run, are asked for, or are off."""
 
-import os
 import shlex
 from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
 
+from emceepee_stdio.cli.completions import complete_patterns
+from emceepee_stdio.cli.config_change import carry_out, config_file
 from emceepee_stdio.cli.install import DryRunOption
-from emceepee_stdio.cli.secret_values import ShowSecretsOption, show_changes
+from emceepee_stdio.cli.secret_values import ShowSecretsOption
+from emceepee_stdio.cli.shared_options import ConfigOption, JsonOption, ServerArgument
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config.edit import Change, EditRefused, guard, read_file
 from emceepee_stdio.config.fields import nearest
-from emceepee_stdio.config.load import default_path
 from emceepee_stdio.config.own_file import ConfigLocation, places
 from emceepee_stdio.config.rule_edits import overruled, remove_rule, rules_at, set_rule
 from emceepee_stdio.config.server import Rule, label
@@ -24,10 +25,14 @@ _STYLES = {"allow": "green", "ask": "yellow", "off": "red"}
 
 
 def rules(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which server.")],
+    name: ServerArgument,
     pattern: Annotated[
         str | None,
-        typer.Argument(metavar="['PATTERN']", help="Names of tools; * and ? stand for others."),
+        typer.Argument(
+            metavar="['PATTERN']",
+            help="Names of tools; * and ? stand for others.",
+            autocompletion=complete_patterns,
+        ),
     ] = None,
     rule: Annotated[
         str | None,
@@ -39,20 +44,18 @@ def rules(
     ] = False,
     dry_run: DryRunOption = False,
     show_secrets: ShowSecretsOption = False,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="Another file than the default one."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show the rules for the tools of a server, or change one.
 
-    allow: they run. ask: each call is put to you first. off: they are hidden and refused. The last
-    rule that matches counts, and one that is set goes last; what none matches is allowed.
+    allow: they run. ask: you are asked before each call. off: they are hidden and refused. If
+    several rules match, the last one counts; a new rule becomes the last. A tool without a rule is
+    allowed.
 
     Example: emceepee config rules github 'delete_*' off
     """
-    file = default_path(os.environ) if config is None else config.expanduser()
+    file = config_file(config)
     text = read_file(file) or ""
     with guard(file):
         place = place_of(text, name, file)
@@ -74,11 +77,8 @@ def rules(
             hint=f"See `emceepee config rules {shlex.quote(name)}` for those that it has.",
         )
     change = Change(path=file, before=text, after=after)
-    if dry_run:
-        entries = [one.entry for one in places(text)]
-        show_changes([change], entries, Terminal(), show_secrets=show_secrets)
-    else:
-        _apply(change, name)
+    what = f"Changed the rules of {label(name)}"
+    carry_out(change, what, dry_run=dry_run, show_secrets=show_secrets, as_json=as_json)
     if chosen is not None:
         _warn(place, pattern, chosen)
 
@@ -90,7 +90,7 @@ def place_of(text: str, name: str, file: Path) -> ConfigLocation:
         near = nearest(name, found)
         raise EditRefused(
             f"{file} has no server named {label(name)}.",
-            hint=f"Did you mean {near}?" if near else "See `emceepee config show` for the names.",
+            hint=f"Did you mean {near}?" if near else "See `emceepee config list` for the names.",
         )
     return found[name]
 
@@ -111,23 +111,12 @@ def _show(place: ConfigLocation, terminal: Terminal, *, as_json: bool) -> None:
     found = rules_at(place)
     if as_json:
         listed = [{"pattern": pattern, "rule": rule} for pattern, rule in found.items()]
-        terminal.data({"server": place.name, "rules": listed})
+        terminal.document({"server": place.name, "rules": listed})
     elif found:
         terminal.table(("PATTERN", "RULE"), list(found.items()), styles=_STYLES)
     else:
         name = shlex.quote(place.name)
         terminal.line(f"No rules: every tool runs. Set one: emceepee config rules {name} '*' ask")
-
-
-def _apply(change: Change, name: str) -> None:
-    terminal = Terminal()
-    backup = change.apply()
-    if change.kind == "unchanged":
-        terminal.line(f"Nothing to do: {change.path} says so already.")
-        return
-    terminal.line(f"Changed the rules of {label(name)}: {change.path}")
-    if backup is not None:
-        terminal.line(f"The file as it was: {backup}")
 
 
 def _warn(place: ConfigLocation, pattern: str, rule: Rule) -> None:

@@ -9,20 +9,23 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator
+import textwrap
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from emceepee_stdio.cli.client_here import client_here
 from emceepee_stdio.cli.exit_codes import FAILED
+from emceepee_stdio.cli.install import registered_in
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.clock import Clock
 
 __all__ = ["demo"]
 
-_MAX_LINE_CHARS = 78  # fits into a terminal of 80 columns
+_COLUMNS = 80  # of a text in a pipe; a wide terminal has no wider one, which is hard to read
 _EXIT_TIMEOUT_S = 30.0  # far longer than the proxy takes to stop its servers
 _SERVER = Path(__file__).with_name("demo_server.py")
 
@@ -32,13 +35,16 @@ class _Broken(Exception):
 
 
 class _Client:
-    """A client that makes one call at a time, as most do, and shows what it says and hears."""
+    """A client that makes one call at a time, as most do; `show` gets what it says and hears."""
 
-    def __init__(self, process: subprocess.Popen[bytes], terminal: Terminal, clock: Clock) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], clock: Clock, show: Callable[[str], None]
+    ) -> None:
         self._process = process
-        self._terminal = terminal
         self._clock = clock
+        self._show = show
         self._next_id = 1
+        self.spent_s = 0.0  # by the last call
 
     def open(self) -> int:
         hello: dict[str, Any] = {"protocolVersion": "2025-11-25", "capabilities": {}}
@@ -52,14 +58,14 @@ class _Client:
         shown = ", ".join(f"{key}={json.dumps(value)}" for key, value in arguments.items())
         for path in (sys.executable, str(_SERVER)):
             shown = shown.replace(json.dumps(path), json.dumps(Path(path).name))
-        self._terminal.line(_cut(f"  → {tool}({shown})"), style="cyan")
+        self._show(f"→ {tool}({shown})")
         start = self._clock.now()
         result = self._request("tools/call", {"name": tool, "arguments": arguments})
-        spent = (self._clock.now() - start) * 1000
+        self.spent_s = self._clock.now() - start
         texts = [str(block.get("text", "")) for block in result["content"]]
-        self._terminal.line(_cut(f"  ← {spent:7.1f} ms  {texts[0]}"))
-        for text in texts[1:]:
-            self._terminal.line(_cut(f"                {text}"), style="dim")
+        self._show(f"← {self.spent_s * 1000:.1f} ms")
+        for text in texts:
+            self._show(f"  {text}")
         return texts
 
     def _request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -87,17 +93,50 @@ class _Client:
         return json.loads(line)
 
 
-def demo() -> None:
+class _Story:
+    """What happens, in the words of somebody who sits in front of the client."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+        self._columns = min(terminal.columns or _COLUMNS, _COLUMNS)
+
+    def scene(self, text: str) -> None:
+        self._terminal.line()
+        self._write(text, "", "bold cyan" if text.startswith("You:") else "bold")
+
+    def tell(self, text: str) -> None:
+        self._write(text, "  ", "")
+
+    def show(self, text: str) -> None:
+        """A message of the wire, whole; a terminal breaks it where it likes."""
+        self._terminal.line(f"    {text}", style="dim")
+
+    def _write(self, text: str, indent: str, style: str) -> None:
+        for line in textwrap.wrap(
+            text, self._columns, initial_indent=indent, subsequent_indent=indent
+        ):
+            self._terminal.line(line, style=style)
+
+
+def demo(
+    *,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show every call and its answer, too.")
+    ] = False,
+) -> None:
     """See the product at work: the real proxy, a small server behind it, and one client.
+
+    Takes a few seconds, and leaves nothing behind.
 
     Example: emceepee demo
     """
     terminal = Terminal()
     clock = Clock()
+    story = _Story(terminal)
     start = clock.now()
     try:
         with _proxy() as process:
-            _lead(_Client(process, terminal, clock), terminal)
+            _lead(_Client(process, clock, story.show if verbose else _keep_quiet), story)
     except BrokenPipeError:
         raise
     except (_Broken, OSError, KeyError, ValueError) as error:
@@ -107,47 +146,75 @@ def demo() -> None:
         code = process.returncode
         terminal.note(f"emceepee demo: the proxy ended with code {code} instead of 0.")
         raise typer.Exit(FAILED)
-    terminal.line(f"\nEverything came true, in {clock.now() - start:.1f} s.", style="bold green")
-    terminal.line("Next: `emceepee install claude-desktop`, or another client: `emceepee install`.")
+    terminal.line(f"\nAll of this happened, in {clock.now() - start:.1f} s.", style="bold green")
+    if not verbose:
+        terminal.line("The calls behind it: emceepee demo --verbose")
+    if not registered_in():
+        here = client_here().key
+        terminal.line(f"Next: emceepee install {here}, or see the others: emceepee install")
 
 
-def _lead(client: _Client, terminal: Terminal) -> None:
-    terminal.line("1. A client starts emceepee and sees a fixed set of tools.", style="bold")
-    terminal.line(f"     {client.open()} tools, whatever servers come and go behind them\n")
+def _keep_quiet(_: str) -> None:
+    pass
 
-    terminal.line("2. A server is added in the middle of the session.", style="bold")
-    _expect(
-        client.call("add_server", name="bar", command=sys.executable, args=[str(_SERVER)]),
-        "coffee-bar",
-    )
-    terminal.line("\n3. Find a tool by what it does, and run it.", style="bold")
-    _expect(client.call("list_tools", query="what is on the menu", detail="summary"), "menu")
-    _expect(client.call("execute_tool", server="bar", tool="menu"), "espresso")
 
-    terminal.line(
-        "\n4. A slow call becomes a task: the client is never kept waiting too long.", style="bold"
-    )
+def _lead(client: _Client, story: _Story) -> None:
+    story.tell("A coffee bar plays the server. The client knows nothing but tools.")
+    story.scene("Your client starts, with emceepee as its only server.")
+    story.tell(f"It has {client.open()} tools, and will not have to be restarted for more.")
+    _add_and_use(client, story)
+    _roast(client, story)
+    _order(client, story)
+    _crash(client, story)
+
+
+def _add_and_use(client: _Client, story: _Story) -> None:
+    story.scene('You: "Add the coffee bar. What do they have?"')
+    added = client.call("add_server", name="bar", command=sys.executable, args=[str(_SERVER)])
+    _expect(added, "coffee-bar")
+    story.tell(f"The server was started in the middle of the chat, in {client.spent_s:.1f} s.")
+    found = client.call("list_tools", query="what is on the menu", detail="summary")
+    _expect(found, "menu")
+    (menu, *_) = client.call("execute_tool", server="bar", tool="menu")
+    _expect([menu], "espresso")
+    story.tell(f"The model searched for a tool, found `menu`, and ran it: {menu}.")
+
+
+def _roast(client: _Client, story: _Story) -> None:
+    story.scene('You: "Roast some beans." That takes longer than the client waits.')
     slow: dict[str, Any] = {"server": "bar", "tool": "roast", "args": {"seconds": 2}}
     task = _fact(client.call("execute_tool", **slow, timeout_ms=500), "proxy_task", "task_id")
+    story.tell(f"After {client.spent_s:.1f} s the call went on as a task, and the chat with it.")
     _expect(client.call("await_activity", timeout_ms=20_000), "task_completed")
-    _expect(client.call("get_task_result", task_id=task), "dark brown")
+    (roasted, *_) = client.call("get_task_result", task_id=task)
+    _expect([roasted], "dark brown")
+    story.tell(f"Its result is not lost: {roasted}")
 
-    terminal.line(
-        "\n5. The server asks a question; a client that knows only tools answers it.", style="bold"
-    )
+
+def _order(client: _Client, story: _Story) -> None:
+    story.scene('You: "One flat white, please."')
     texts = client.call("execute_tool", server="bar", tool="order", args={"drink": "flat white"})
     task = _fact(texts, "proxy_task", "task_id")
-    asked = _fact(texts, "pending_client_action", "elicitations", 0, "request_id")
+    question = _fact(texts, "pending_client_action", "elicitations", 0)
+    story.tell(f"The bar asks back, in the middle of the call: {question['message']}")
     answer = {"milk": True, "sugar": 2}
+    asked = question["request_id"]
     client.call("respond_to_elicitation", request_id=asked, action="accept", content=answer)
-    _expect(client.call("get_task_result", task_id=task), "with milk, 2 lumps")
+    story.tell('You: "With milk, two lumps."')
+    (served, *_) = client.call("get_task_result", task_id=task)
+    _expect([served], "with milk, 2 lumps")
+    story.tell(f"The answer goes back to the bar: {served}")
 
-    terminal.line(
-        "\n6. The server crashes. The error says what happened; the next call just works.",
-        style="bold",
-    )
-    _expect(client.call("execute_tool", server="bar", tool="spill"), "pressure lost")
-    _expect(client.call("execute_tool", server="bar", tool="menu"), "espresso")
+
+def _crash(client: _Client, story: _Story) -> None:
+    story.scene("The bar crashes in the middle of a call.")
+    (error, *_) = client.call("execute_tool", server="bar", tool="spill")
+    _expect([error], "pressure lost")
+    cause, _, _ = error.partition("\nThe call")  # the advice behind it is for the model
+    story.tell(f"The model is told why: {cause}")
+    (menu, *_) = client.call("execute_tool", server="bar", tool="menu")
+    _expect([menu], "espresso")
+    story.tell(f"The next call starts it again, and just works: {menu}.")
 
 
 @contextmanager
@@ -202,8 +269,3 @@ def _fact(texts: list[str], *path: str | int) -> Any:
             continue
         return value
     raise _Broken(f"{path} is missing from {texts}")
-
-
-def _cut(line: str) -> str:
-    line = line.replace("\n", " ")
-    return line if len(line) <= _MAX_LINE_CHARS else line[: _MAX_LINE_CHARS - 1] + "…"

@@ -1,44 +1,52 @@
 """`emceepee doctor`: why does it not work, and what to do about it."""
 
 import os
-import sys
-from collections.abc import Mapping
-from functools import partial
+import shlex
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 
+from emceepee_stdio.cli.bug_report import refuse_existing, write_bug_report
+from emceepee_stdio.cli.checked_environment import CheckedEnvironment, checked_environment
 from emceepee_stdio.cli.checks import config_checks, environment_checks, registration_checks
-from emceepee_stdio.cli.config import ConfigOption, JsonOption
+from emceepee_stdio.cli.completions import complete_servers
 from emceepee_stdio.cli.exit_codes import CREDENTIALS_REFUSED, FAILED, SERVER_FAILED
-from emceepee_stdio.cli.install import registered_environments
 from emceepee_stdio.cli.interrupts import interrupts
-from emceepee_stdio.cli.report import Check, Report, report_schema
-from emceepee_stdio.cli.running_front import running_front
+from emceepee_stdio.cli.keyring_storage import KeyringStorage
+from emceepee_stdio.cli.report import COMMAND_INDENT, Check, Report, report_schema
+from emceepee_stdio.cli.running_front import FRONT_REMEDY, FRONT_SETTINGS, running_front
+from emceepee_stdio.cli.server_choice import unknown_server
+from emceepee_stdio.cli.shared_options import ConfigOption, JsonOption
 from emceepee_stdio.cli.shared_servers import shared_server_checks
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config import Config, default_path, load_file
-from emceepee_stdio.config.fields import nearest
 from emceepee_stdio.errors import ConfigInvalid
+from emceepee_stdio.session.proxy_status import read_running, status_directory
 
 __all__ = ["doctor"]
 
 _TIMEOUT_S = 30.0  # a first start may download the server, but a person waits
-_STYLES = {"ok": "green", "warning": "yellow", "off": "dim", "auth": "red", "failed": "bold red"}
-# What a program gets that a desktop starts: none of the shell's profile was read for it.
-_DESKTOP_PATHS = {
-    "darwin": "/usr/bin:/bin:/usr/sbin:/sbin",
-    "linux": "/usr/local/bin:/usr/bin:/bin",
+_STYLES = {
+    "ok": "green",
+    "warning": "yellow",
+    "disabled": "dim",
+    "auth": "red",
+    "broken": "bold red",
+    "failed": "bold red",
 }
-_KEYRING_NAMES = ("DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")  # where a keyring listens
-_DESKTOP_NAMES = frozenset({"HOME", "LOGNAME", "SHELL", "TMPDIR", "USER", "LANG", *_KEYRING_NAMES})
+_INTERRUPTED = 130  # as a shell says it of a program that Ctrl-C ended
+_MAX_NAME_COLUMNS = 24  # of a terminal with 80: the rest is for what was found
 
 
-def doctor(
+def doctor(  # noqa: PLR0913 - one for each option
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these servers.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...", help="Only these servers.", autocompletion=complete_servers
+        ),
     ] = None,
     *,
     timeout: Annotated[
@@ -52,15 +60,22 @@ def doctor(
     ] = _TIMEOUT_S,
     desktop_env: Annotated[
         bool,
-        typer.Option(
-            "--desktop-env", help="As if a desktop had started it: bare PATH, no profile."
-        ),
+        typer.Option("--desktop-env", help="As a desktop starts it: bare PATH, no profile."),
+    ] = False,
+    shell_env: Annotated[
+        bool, typer.Option("--shell-env", help="With the variables of your shell.")
     ] = False,
     config: ConfigOption = None,
     http: Annotated[
         str | None,
         typer.Option(
-            "--http", metavar="URL", help="Only a running `emceepee serve --http`, as a client."
+            "--http", metavar="URL", help="Only a running `emceepee serve --http` and its servers."
+        ),
+    ] = None,
+    bug_report: Annotated[
+        Path | None,
+        typer.Option(
+            "--report", metavar="FILE", help="Write all of it into a new file, for a bug report."
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -70,49 +85,156 @@ def doctor(
 ) -> None:
     """Look at everything, try every server, and say what to do about what is wrong.
 
-    Exit code 0: all is well; 1: the configuration cannot be read; 3: a server wants other
-    credentials; 4: a server failed.
+    Servers are tried with the environment of the client in which emceepee is registered: a desktop
+    application does not have the variables of your shell. Results are shown as they come; Ctrl-C
+    ends it and shows what is known.
+
+    Exit code 0: all is well; 1: the configuration cannot be read, or a client would start a program
+    that is gone; 3: a server refuses the credentials; 4: a server failed; 130: stopped by Ctrl-C.
+
+    A report has versions, the configuration with secrets hidden, these results and the last
+    requests without their arguments. Nothing is sent; read it before you send it.
 
     Example: emceepee doctor github --timeout 120
+
+    Example: emceepee doctor --report report.json
     """
     terminal = Terminal()
+    if bug_report is not None:
+        refuse_existing(bug_report)
     if schema:
         terminal.data(report_schema())
         return
     if http is not None:
-        front = Config(servers=(running_front(http, os.environ),))
-        checks = _backends(front, dict(os.environ), [], timeout=timeout, terminal=terminal)
-        _tell(Report.of(tuple(checks)), terminal, as_json=as_json)
-        return
-    environ = _desktop(os.environ) if desktop_env else dict(os.environ)
-    file = default_path(os.environ) if config is None else config.expanduser()
+        if bug_report is not None:
+            raise typer.BadParameter("is not for --http.", param_hint="--report")
+        checked = checked_environment(os.environ, desktop=False, of_shell=True)
+        front = Config(servers=(running_front(http, os.environ),), settings=FRONT_SETTINGS)
+        examination = _Examination(
+            front, checked, terminal, as_json=as_json, credentials=FRONT_REMEDY
+        )
+        examination.try_servers([], timeout=timeout, is_front=True)
+        raise typer.Exit(examination.tell())
+    checked = checked_environment(os.environ, desktop=desktop_env, of_shell=shell_env)
+    file = checked.config or default_path(os.environ) if config is None else config.expanduser()
     try:
-        loaded, unread = load_file(file, environ=environ), None
+        loaded, unread = load_file(file, environ=checked.variables), None
     except ConfigInvalid as error:
         loaded, unread = Config(), error
-    checks = _surroundings(loaded, file, unread) if not names or unread else []
+    examination = _Examination(loaded, checked, terminal, as_json=as_json)
     if unread is None:
-        checks += _backends(loaded, environ, names or [], timeout=timeout, terminal=terminal)
-    _tell(Report.of(tuple(checks)), terminal, as_json=as_json)
+        examination.require(names or [])
+    for check in _surroundings(loaded, file, unread) if not names or unread else []:
+        examination.add(check)
+    if unread is None:
+        examination.try_servers(names or [], timeout=timeout)
+    code = examination.tell()
+    if bug_report is not None:
+        write_bug_report(bug_report, examination.report(), file, terminal)
+    raise typer.Exit(code)
 
 
-def _tell(report: Report, terminal: Terminal, *, as_json: bool) -> None:
-    if as_json:
-        terminal.data(msgspec.to_builtins(report))
-    else:
-        _show(report, terminal)
-    if code := _exit_code(report):
-        raise typer.Exit(code)
+class _Examination:
+    """The checks of one run: each is shown when it is known, the whole at the end."""
+
+    def __init__(
+        self,
+        config: Config,
+        checked: CheckedEnvironment,
+        terminal: Terminal,
+        *,
+        as_json: bool,
+        credentials: str | None = None,
+    ) -> None:
+        self._config = config
+        self._checked = checked
+        self._terminal = terminal
+        self._as_json = as_json
+        self._credentials = credentials  # what to do about those of what no file configures
+        self._known = [server.name for server in (*config.servers, *config.disabled)]
+        self._found: list[Check] = []
+        self._unfinished: list[str] = []
+        widest = max(map(len, (*self._known, "configuration")))
+        widths = (min(widest, _MAX_NAME_COLUMNS), max(map(len, _STYLES)))
+        self._show_row = terminal.growing_table(("WHAT", "STATE", "FOUND"), widths, styles=_STYLES)
+
+    def __repr__(self) -> str:
+        return f"<_Examination {len(self._found)} checks>"
+
+    def require(self, names: list[str]) -> None:
+        """Refuse a name that no server has."""
+        for name in names:
+            if name not in self._known:
+                raise _not_in_file(name) or unknown_server(name, self._config, argument="NAME")
+
+    def add(self, check: Check) -> None:
+        is_known = check.subject in self._known
+        if check.status == "auth" and is_known and self._credentials is not None:
+            check = msgspec.structs.replace(check, remediation=self._credentials)
+        self._found.append(check)
+        if not self._as_json:
+            self._show_row((check.subject, check.state, check.found))
+
+    def try_servers(self, names: list[str], *, timeout: float, is_front: bool = False) -> None:
+        """Try those; of a front, also the servers that it has."""
+        # The HTTP client and the proxy itself: not for those who only want to see the help.
+        from emceepee_stdio.cli.backend_checks import broken_check, check_backends  # noqa: PLC0415
+        from emceepee_stdio.cli.front_servers import check_front_servers  # noqa: PLC0415
+
+        remedy, keyring = self._checked.unset_remedy, cache(_has_keyring)
+        for broken in self._config.disabled:
+            if not names or broken.name in names:
+                self.add(broken_check(broken, remedy, has_keyring=keyring))
+        servers = [one for one in self._config.servers if not names or one.name in names]
+        if not servers:
+            return
+        waiting = f"Trying {len(servers)} server{'' if len(servers) == 1 else 's'}"
+        try:
+            with self._terminal.waiting(f"{waiting}, {timeout:g} s at most …"):
+                interrupts.run(
+                    partial(
+                        check_backends,
+                        servers,
+                        self._config,
+                        environ=self._checked.variables,
+                        shell_path=os.environ.get("PATH", os.defpath),
+                        within=timeout,
+                        on_check=self.add,
+                        behind=check_front_servers if is_front else None,
+                    )
+                )
+        except KeyboardInterrupt:
+            done = {check.id for check in self._found}
+            self._unfinished = [one.name for one in servers if f"backend.{one.name}" not in done]
+
+    def report(self) -> Report:
+        """All that is known, servers in the order of the configuration."""
+        order = {name: index for index, name in enumerate(self._known)}
+        backends = [check for check in self._found if check.category == "backend"]
+        others = [check for check in self._found if check.category != "backend"]
+        return Report.of(
+            (*others, *sorted(backends, key=lambda check: order.get(check.subject, len(order)))),
+            environment=self._checked.key,
+            interrupted=bool(self._unfinished),
+        )
+
+    def tell(self) -> int:
+        """Show the whole; the exit code."""
+        report = self.report()
+        if self._as_json:
+            self._terminal.document(msgspec.to_builtins(report))
+        else:
+            _show_remedies(report, self._terminal)
+            if self._known:
+                self._terminal.line(self._checked.summary)
+            if self._unfinished:
+                self._terminal.line(f"Interrupted. Not finished: {', '.join(self._unfinished)}.")
+            self._terminal.line(_verdict(report))
+        return _INTERRUPTED if self._unfinished else _exit_code(report)
 
 
-def _desktop(environ: Mapping[str, str]) -> dict[str, str]:
-    if sys.platform == "win32":  # there every program is given the same
-        return dict(environ)
-    bare = {name: value for name, value in environ.items() if name in _DESKTOP_NAMES}
-    bare["PATH"] = _DESKTOP_PATHS.get(sys.platform, _DESKTOP_PATHS["linux"])
-    # What a client's entry for us names, it is given.
-    given = next(registered_environments(), None)
-    return {**bare, **(given or {})}
+def _has_keyring() -> bool:
+    return not KeyringStorage().is_absent()
 
 
 def _surroundings(config: Config, file: Path, unread: ConfigInvalid | None) -> list[Check]:
@@ -133,71 +255,54 @@ def _surroundings(config: Config, file: Path, unread: ConfigInvalid | None) -> l
     return checks + registration_checks(config)
 
 
-def _backends(
-    config: Config,
-    environ: Mapping[str, str],
-    names: list[str],
-    *,
-    timeout: float,
-    terminal: Terminal,
-) -> list[Check]:
-    known = [server.name for server in (*config.servers, *config.disabled)]
-    for name in names:
-        if name not in known:
-            near = nearest(name, known)
-            there = f"There are: {', '.join(known) or 'none'}."
-            raise typer.BadParameter(
-                f"there is no server {name!r}. {f'Did you mean {near}?' if near else there}",
-                param_hint="NAME",
-            )
-    # The HTTP client and the proxy itself: not for those who only want to see the help.
-    from emceepee_stdio.cli.backend_checks import broken_check, check_backends  # noqa: PLC0415
-
-    servers = [server for server in config.servers if not names or server.name in names]
-    broken = [server for server in config.disabled if not names or server.name in names]
-    checks = list(map(broken_check, broken))
-    if servers:
-        waiting = f"Trying {len(servers)} server{'' if len(servers) == 1 else 's'}"
-        with terminal.waiting(f"{waiting}, {timeout:g} s at most …"):
-            checks += interrupts.run(
-                partial(
-                    check_backends,
-                    servers,
-                    config.settings,
-                    environ=environ,
-                    shell_path=os.environ.get("PATH", os.defpath),
-                    within=timeout,
-                )
-            )
-    order = {name: index for index, name in enumerate(known)}
-    return sorted(checks, key=lambda check: order[check.subject])
+def _not_in_file(name: str) -> typer.BadParameter | None:
+    """Why a server that runs cannot be tried; None where no proxy has it."""
+    running = read_running(status_directory(os.environ))
+    if not any(server.name == name for proxy in running for server in proxy.servers):
+        return None
+    log = f"emceepee tail-logs --server {shlex.quote(name)}"
+    fact = f"there is no server {name!r} in the configuration. A running proxy has it; see its log:"
+    return typer.BadParameter(f"{fact} {log}", param_hint="NAME")
 
 
-def _show(report: Report, terminal: Terminal) -> None:
-    rows = [(check.subject, check.status, check.summary) for check in report.checks]
-    terminal.table(("WHAT", "STATE", "FOUND"), rows, styles=_STYLES)
-    for check in report.checks:
+def _show_remedies(report: Report, terminal: Terminal) -> None:
+    wrong = [check for check in report.checks if check.status in {"warning", "auth", "failed"}]
+    for check in wrong:
         lines = [str(line) for line in _list(check.details.get("stderr"))]
         noise = [str(line) for line in _list(check.details.get("stdout_noise"))]
-        if check.status not in {"warning", "auth", "failed"}:
-            continue
-        words = [check.summary] if lines else []
+        words = [check.found] if lines else []
         if lines:
-            words += ["Its last words on stderr:", *(f"  {line}" for line in lines)]
+            words += ["The last lines of its stderr:", *(f"  {line}" for line in lines)]
         if noise and check.status == "failed":
             words += ["On stdout, where only MCP belongs:", *(f"  {line}" for line in noise)]
+        terminal.rule(f"{check.subject}: {check.state}")
+        for line in "\n".join(words).splitlines():
+            terminal.paragraph(line)
         if check.remediation:
-            words.append(f"→ {check.remediation}")
-        terminal.panel(f"{check.subject}: {check.status}", "\n".join(words))
-    terminal.line(_verdict(report))
+            _show_remedy(check.remediation, terminal)
+    if wrong:
+        terminal.rule()
+
+
+def _show_remedy(remedy: str, terminal: Terminal) -> None:
+    for line in f"→ {remedy}".split("\n"):
+        if line.startswith(COMMAND_INDENT):
+            terminal.command(line.removeprefix(COMMAND_INDENT))
+        else:
+            terminal.paragraph(line)
 
 
 def _verdict(report: Report) -> str:
-    bad = [check.subject for check in report.checks if check.status in {"auth", "failed"}]
+    bad = [check for check in report.checks if check.status in {"auth", "failed"}]
+    broken = [check.subject for check in bad if check.state == "broken"]
+    failed = [check.subject for check in bad if check.subject not in broken]
     odd = [check.subject for check in report.checks if check.status == "warning"]
     if bad:
-        return f"Failed: {', '.join(bad)}."
-    return f"Nothing failed. Warnings: {', '.join(odd)}." if odd else "All is well."
+        found = (("Failed", failed), ("Broken", broken))
+        return " ".join(f"{word}: {', '.join(names)}." for word, names in found if names)
+    if odd:
+        return f"Nothing failed. Warnings: {', '.join(odd)}."
+    return "Nothing else failed." if report.interrupted else "All is well."
 
 
 def _exit_code(report: Report) -> int:

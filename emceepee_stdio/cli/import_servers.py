@@ -1,18 +1,32 @@
 """`emceepee config import`: the servers of a client, taken over into our configuration."""
 
 import os
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
+from emceepee_stdio.cli.backup_secrets import copies_of_moved
+from emceepee_stdio.cli.client_scopes import ClientScope, other_directories, refusal, scopes_of
 from emceepee_stdio.cli.install import ClientArgument, DryRunOption, locate, our_entry
+from emceepee_stdio.cli.keyring_storage import KeyringStorage
+from emceepee_stdio.cli.plain_secrets import PlainSecret, plain_secrets
+from emceepee_stdio.cli.report import with_command
 from emceepee_stdio.cli.secret_moves import offer_to_move
 from emceepee_stdio.cli.secret_values import ShowSecretsOption, show_changes
+from emceepee_stdio.cli.shared_options import ConfigOption, JsonOption
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config.clients import CLIENTS, Client, is_ours
-from emceepee_stdio.config.edit import Change, EditRefused, guard, read_file
+from emceepee_stdio.config.edit import (
+    Change,
+    EditRefused,
+    apply_all,
+    backup_files,
+    guard,
+    read_file,
+)
 from emceepee_stdio.config.load import default_path
 from emceepee_stdio.config.own_file import Outcome, places, take_over
 from emceepee_stdio.config.recursion import RESERVED_NAME
@@ -20,6 +34,7 @@ from emceepee_stdio.config.registration import leave_alone
 
 __all__ = ["import_servers"]
 
+_SHOWN_PLACES = 5  # a person has many projects
 _STYLES = {"taken": "green", "there": "green", "skipped": "yellow", "itself": "dim"}
 
 
@@ -36,102 +51,207 @@ def import_servers(
     ] = False,
     dry_run: DryRunOption = False,
     show_secrets: ShowSecretsOption = False,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="Another file than the default one."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Take the servers of an MCP client over into the configuration, with their env and args.
 
     With --replace the client keeps only emceepee, and those servers that could not be taken over.
     Secrets that came in plain text can be moved into the keyring: at a terminal you are asked.
 
+    Of Claude Code it takes the servers of the user and of the directory that you are in (its local
+    scope). Those of a project's .mcp.json are shown one by one, and you are asked for each.
+
     Example: emceepee config import claude-desktop --replace --dry-run
     """
     row, terminal = CLIENTS[client], Terminal()
     theirs = locate(row)
     text = read_file(theirs)
-    if text is None:
+    scopes = scopes_of(row, theirs, text or "", Path.cwd(), terminal)
+    if not as_json:
+        _note_elsewhere(row, other_directories(row, text or "", Path.cwd()), terminal)
+    if text is None and len(scopes) == 1:
         raise EditRefused(
             f"{row.title} has no configuration at {theirs}.",
             hint="There is nothing to take over; see `emceepee install` for the clients you have.",
         )
     ours = default_path(os.environ) if config is None else config.expanduser()
     before = read_file(ours)
-    with guard(theirs):
-        servers = row.servers(text)
-    with guard(ours):
-        after, outcomes = take_over(row, servers, before, environ=os.environ, source=str(ours))
+    unasked = "without --json you are asked" if as_json else "you will be asked" if dry_run else ""
+    after, found = _take_all(row, scopes, before, ours, terminal, unasked=unasked)
     changes = [Change(path=ours, before=before, after=after)]
+    taken = [one.name for one in found if one.result == "taken"]
+    if move_secrets and any(one.server in taken for one in plain_secrets(after)):
+        KeyringStorage().require()
     if replace:
-        changes.append(_replacing(row, theirs, text, outcomes, config, terminal))
+        changes.append(_replacing(row, theirs, text, found, config, terminal, dry_run=dry_run))
     if dry_run:
-        entries = [*servers.values(), *(place.entry for place in places(before))]
+        entries = [entry for scope in scopes for entry in scope.servers.values()]
+        entries += [place.entry for place in places(before)]
         show_changes(changes, entries, terminal, show_secrets=show_secrets)
-        _report(row, theirs, changes, outcomes, [], as_json=False, terminal=terminal, quiet=True)
+        for one in found:
+            reason = f": {one.reason}" if one.reason else ""
+            terminal.note(f"{one.name}{_scope_note(one)}: {one.result}{reason}")
         return
-    backups = [backup for change in changes if (backup := change.apply())]
-    _report(row, theirs, changes, outcomes, backups, as_json=as_json, terminal=terminal)
-    taken = [one.name for one in outcomes if one.result == "taken"]
+    backups = apply_all(changes)
+    _report(row, theirs, changes, found, backups, as_json=as_json, terminal=terminal)
     offer_to_move(ours, taken, terminal, asks=not as_json, moves=move_secrets)
+    if taken or any(change.kind == "changed" for change in changes[1:]):
+        _note_copies(row, theirs, ours, found, terminal)
+
+
+def _note_elsewhere(client: Client, places: Sequence[str], terminal: Terminal) -> None:
+    """Servers that this run does not see: most are added for the directory of a project."""
+    if not places:
+        return
+    more = len(places) - _SHOWN_PLACES
+    shown = ", ".join(places[:_SHOWN_PLACES]) + (f" and {more} more" if more > 0 else "")
+    terminal.note(
+        f"{client.title} has servers for other directories, too: {shown}. To take them over, run "
+        "this command there."
+    )
+
+
+def _note_copies(
+    client: Client, path: Path, ours: Path, found: Sequence["_Found"], terminal: Terminal
+) -> None:
+    """Secrets that are in the keyring now, and still stand in files of the client or a project."""
+    covered = [one for one in found if one.result in {"taken", "there"}]
+    imported = {one.name: client.our_entry(one.scope.servers[one.name]) for one in covered}
+    backups = backup_files(path)
+    files = dict.fromkeys([path, *(one.scope.path for one in covered), *backups])
+    copies = copies_of_moved(ours, imported, files)
+    old = [copy for copy in copies if copy in backups]
+    if path in copies:
+        terminal.note(
+            with_command(
+                f"{client.title} still has secrets in plain text in {path}: "
+                f"{_places(copies[path])}. To leave only emceepee there",
+                f"emceepee config import {client.key} --replace",
+            )
+        )
+    for file, secrets in copies.items():
+        if file != path and file not in old:
+            terminal.note(_in_project_file(client, file, secrets))
+    if old:
+        terminal.note(
+            with_command(
+                f"The backup of {path} has secrets in plain text: "
+                f"{_places(one for copy in old for one in copies[copy])}. You need it to undo the "
+                "import. When all works, remove it",
+                shlex.join(["rm", *map(str, old)]),
+            )
+        )
+
+
+def _in_project_file(client: Client, file: Path, secrets: Sequence[PlainSecret]) -> str:
+    variable = secrets[0].variable
+    return (
+        f"The project's {file} still has secrets in plain text: {_places(secrets)}. For "
+        f"{secrets[0].place}, write ${{{variable}}} there in place of the value, and set "
+        f"{variable} where {client.title} is started."
+    )
+
+
+def _places(secrets: Iterable[PlainSecret]) -> str:
+    return ", ".join(dict.fromkeys(one.place for one in secrets))
+
+
+class _Found(NamedTuple):
+    """One server of the client, and what became of it."""
+
+    scope: ClientScope
+    name: str
+    result: str
+    reason: str
+
+
+def _take_all(
+    client: Client,
+    scopes: Sequence[ClientScope],
+    text: str | None,
+    ours: Path,
+    terminal: Terminal,
+    *,
+    unasked: str,
+) -> tuple[str | None, list[_Found]]:
+    """Our text with the servers of all scopes; what became of each."""
+    found: list[_Found] = []
+    for scope, (name, entry) in ((one, item) for one in scopes for item in one.servers.items()):
+        with guard(ours):
+            changed, (outcome,) = take_over(
+                client, {name: entry}, text, environ=os.environ, source=str(ours)
+            )
+        if outcome.result == "taken":
+            if reason := refusal(scope, name, entry, terminal, unasked=unasked):
+                outcome = Outcome(name, "skipped", reason)
+            else:
+                text = changed
+        found.append(_Found(scope, *outcome))
+    return text, found
 
 
 def _replacing(
     client: Client,
     path: Path,
-    text: str,
-    outcomes: Sequence[Outcome],
+    text: str | None,
+    found: Sequence[_Found],
     config: Path | None,
     terminal: Terminal,
+    *,
+    dry_run: bool,
 ) -> Change:
-    """The client's file with emceepee in the place of what is now behind it."""
-    servers = client.servers(text)
+    """The client's file with emceepee in the place of what is now behind it.
+
+    A project's file is not the person's own, and stays.
+    """
+    servers = client.servers(text or "")
     name = next((name for name, entry in servers.items() if is_ours(entry)), RESERVED_NAME)
-    covered = [one.name for one in outcomes if one.result != "skipped" and one.name != name]
-    entry = our_entry(client, config, terminal=terminal)
+    own = [one for one in found if one.scope.path == path and one.result != "skipped"]
+    covered = [(*one.scope.steps, one.name) for one in own]
+    entry = our_entry(client, config, dry_run=dry_run, terminal=terminal)
     with guard(path):
-        after = leave_alone(client, text, name=name, entry=entry, others=covered)
+        others = [steps for steps in covered if steps != (client.section, name)]
+        after = leave_alone(client, text or "", name=name, entry=entry, others=others)
     return Change(path=path, before=text, after=after)
+
+
+def _scope_note(found: _Found) -> str:
+    return "" if found.scope.title == "user" else f" ({found.scope.title})"
 
 
 def _report(
     client: Client,
     path: Path,
     changes: Sequence[Change],
-    outcomes: Sequence[Outcome],
+    found: Sequence[_Found],
     backups: Sequence[Path],
     *,
     as_json: bool,
     terminal: Terminal,
-    quiet: bool = False,
 ) -> None:
     if as_json:
-        terminal.data(
+        terminal.document(
             {
                 "client": client.key,
                 "from": str(path),
                 "to": str(changes[0].path),
-                "servers": [one._asdict() for one in outcomes],
+                "servers": [_as_data(one) for one in found],
                 "backups": [str(backup) for backup in backups],
             }
         )
         return
-    if quiet:
-        for one in outcomes:
-            terminal.note(f"{one.name}: {one.result}{': ' if one.reason else ''}{one.reason}")
-        return
-    if not outcomes:
+    if not found:
         terminal.line(f"{client.title} has no servers in {path}.")
     else:
         terminal.table(
             ("SERVER", "RESULT", "WHY"),
-            [(one.name, one.result, one.reason) for one in outcomes],
+            [(f"{one.name}{_scope_note(one)}", one.result, one.reason) for one in found],
             styles=_STYLES,
         )
-    taken = sum(one.result == "taken" for one in outcomes)
+    taken = [one for one in found if one.result == "taken"]
     terminal.line(
-        f"{taken} taken over into {changes[0].path}." if taken else "Nothing was taken over."
+        f"{len(taken)} taken over into {changes[0].path}." if taken else "Nothing was taken over."
     )
     if taken and not changes[1:]:
         terminal.note(
@@ -139,8 +259,30 @@ def _report(
             "leaves only emceepee there."
         )
     for change in changes[1:]:
-        kept = [one.name for one in outcomes if one.result == "skipped"]
-        more = f" and {', '.join(kept)}" if kept else ""
+        own = [one for one in found if one.scope.path == path and one.result == "skipped"]
+        more = f" and {', '.join(one.name for one in own)}" if own else ""
         terminal.line(f"{client.title} now has emceepee{more}: {change.path}")
     for backup in backups:
         terminal.line(f"The file as it was: {backup}")
+    _tell_scopes(client, taken, terminal, replaced=bool(changes[1:]))
+
+
+def _as_data(found: _Found) -> dict[str, str]:
+    more = {"scope": found.scope.title, "file": str(found.scope.path)}
+    return {"name": found.name, "result": found.result, "reason": found.reason, **more}
+
+
+def _tell_scopes(
+    client: Client, taken: Sequence[_Found], terminal: Terminal, *, replaced: bool
+) -> None:
+    """What changes for servers that were for one project only."""
+    if near := ", ".join(one.name for one in taken if one.scope.title != "user"):
+        terminal.note(
+            f"Behind emceepee, {near} can be used in every project, not in this one only."
+        )
+    files = {one.scope.path: None for one in taken if one.scope.title == "project"}
+    for path in files if replaced else ():
+        terminal.note(
+            f"{path} belongs to the project and stays as it is; refuse its servers in "
+            f"{client.title}, so that they do not run twice."
+        )

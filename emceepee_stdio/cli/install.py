@@ -1,40 +1,40 @@
-"""`emceepee install` and `emceepee uninstall`: the entry in a client's configuration."""
+"""`emceepee install`: our entry in a client's configuration."""
 
 import os
 import shlex
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from emceepee_stdio.cli.client_scopes import scopes_of
+from emceepee_stdio.cli.lasting_program import is_passing, lasting_program
 from emceepee_stdio.cli.secret_values import ShowSecretsOption, show_changes
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config.clients import CLIENTS, HTTP_TOKEN, Client, ClientKey, is_ours
 from emceepee_stdio.config.edit import Change, EditRefused, guard, read_backup, read_file
-from emceepee_stdio.config.fields import is_object
+from emceepee_stdio.config.fields import is_list, is_object
 from emceepee_stdio.config.jsonc import strict_problem
 from emceepee_stdio.config.load import PATH_VARIABLE, default_path
-from emceepee_stdio.config.own_file import places
-from emceepee_stdio.config.registration import register, unregister
+from emceepee_stdio.config.registration import register
 from emceepee_stdio.config.server import name_problem
-from emceepee_stdio.errors import ConfigInvalid, ProxyError
+from emceepee_stdio.errors import ConfigInvalid
 
 __all__ = [
     "ClientArgument",
     "DryRunOption",
+    "NameOption",
     "install",
+    "is_installed",
     "locate",
     "our_entry",
-    "registered_environments",
     "registered_in",
-    "uninstall",
 ]
 
 _NAME = "emceepee"
-# Directories of runners that clear what they made.
-_PASSING = ("archive-v0", "builds-v0", ".cache")
 
 _STATE_STYLES = {
     "registered": "green",
@@ -54,7 +54,7 @@ DryRunOption = Annotated[
 ]
 
 
-def install(
+def install(  # noqa: PLR0913 - one for each option
     client: Annotated[
         ClientKey | None,
         typer.Argument(metavar="CLIENT", help=f"One of {', '.join(CLIENTS)}; none lists them."),
@@ -70,13 +70,15 @@ def install(
         Path | None,
         typer.Option("--config", metavar="FILE", help="The configuration to serve from."),
     ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", "-e", metavar="K=V", help="A variable for emceepee in this client."),
+    ] = None,
     http: Annotated[
         str | None,
         typer.Option("--http", metavar="URL", help="Reach a running `emceepee serve --http`."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="With no CLIENT: the list as JSON.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
 ) -> None:
     """Register emceepee in an MCP client; without CLIENT, list the clients and their files.
 
@@ -89,20 +91,21 @@ def install(
         return
     if problem := name_problem(name):
         raise typer.BadParameter(f"{problem}.", param_hint="--name")
+    variables = _variables(env or (), http)
     row = CLIENTS[client]
     path = locate(row)
     terminal = Terminal()
     _require(row, path, force=force or dry_run, terminal=terminal)
     entry = (
-        our_entry(row, config, terminal=terminal)
+        our_entry(row, config, dry_run=dry_run, terminal=terminal)
         if http is None
         else _remote_entry(row, http, config)
     )
+    _note_missing_file(entry, terminal)
     with guard(path):
         text = read_file(path)
         known = row.servers(text or "")
-        if http is None:
-            entry = _with_kept_choices(row, entry, known.get(name))
+        entry = _with_kept_choices(row, entry, known.get(name), variables)
         edited = register(row, text, read_backup(path), name=name, entry=entry)
     change = Change(path=path, before=text, after=edited.text, backs_up=edited.backs_up)
     if dry_run:
@@ -111,17 +114,31 @@ def install(
         _explain_settings(row, entry, terminal)
         return
     backup = change.apply()
-    _tell(row, change, backup, name=name, renewed=name in known, terminal=terminal)
+    if as_json:
+        terminal.document({"client": client, **change.facts(backup)})
+        return
+    _tell(row, change, backup, entry, name=name, renewed=name in known, terminal=terminal)
     if http is not None:
         terminal.note(
             f"{row.title} takes the token from the variable {HTTP_TOKEN}: set it where "
             f"{row.title} is started. Then try it: emceepee doctor --http {http}"
         )
-    others = sum(not is_ours(other) for other in known.values())
-    if others:
+    _note_others(row, path, text or "", terminal)
+
+
+def _note_others(client: Client, path: Path, text: str, terminal: Terminal) -> None:
+    """How many servers an import would take from here."""
+    names = {
+        name
+        for scope in scopes_of(client, path, text, Path.cwd(), terminal)
+        for name, entry in scope.servers.items()
+        if name not in scope.rejected and not is_ours(entry)
+    }
+    if names:
+        others, them = ("server", "it") if len(names) == 1 else ("servers", "them")
         terminal.note(
-            f"{row.title} has {others} other server{'' if others == 1 else 's'}; to move them "
-            f"behind emceepee: emceepee config import {client} --replace"
+            f"{client.title} has {len(names)} other {others}; to move {them} behind emceepee: "
+            f"emceepee config import {client.key} --replace"
         )
 
 
@@ -145,17 +162,31 @@ def _remote_entry(client: Client, url: str, config: Path | None) -> dict[str, ob
     return entry
 
 
+def _variables(given: Sequence[str], http: str | None) -> dict[str, str]:
+    pairs = [word.partition("=") for word in given]
+    if any(not name or not sign for name, sign, _ in pairs):
+        raise typer.BadParameter("expected NAME=VALUE.", param_hint="--env")
+    if given and http is not None:
+        raise typer.BadParameter("is for a proxy that the client starts.", param_hint="--env")
+    return {name: value for name, _, value in pairs}
+
+
 def _with_kept_choices(
-    client: Client, entry: dict[str, object], present: object
+    client: Client, entry: dict[str, object], present: object, variables: dict[str, str]
 ) -> dict[str, object]:
     """What somebody gave our entry stays when it is written anew: variables, settings."""
+    usual = entry.get("env")
+    if is_object(usual):
+        entry = {**entry, "env": {**usual, **variables}}
     if not is_object(present) or not is_ours(present):
         return entry
     chosen = {key: value for key, value in present.items() if key in client.settings}
+    if ("command" in entry) != ("command" in present):  # of what is left, nothing fits
+        return {**entry, **chosen}
     more = {key: value for key, value in present.items() if key not in entry}
     ours, theirs = entry.get("env"), present.get("env")
-    env = {**theirs, **ours} if is_object(ours) and is_object(theirs) else ours
-    return {**entry, **chosen, **more, "env": env}
+    env = {"env": {**theirs, **ours}} if is_object(ours) and is_object(theirs) else {}
+    return {**entry, **chosen, **more, **env}
 
 
 def _explain_settings(client: Client, entry: dict[str, object], terminal: Terminal) -> None:
@@ -163,71 +194,6 @@ def _explain_settings(client: Client, entry: dict[str, object], terminal: Termin
     for key, setting in client.settings.items():
         if entry.get(key) == setting.value:
             terminal.note(f"{key}: {client.title} {setting.why}.")
-
-
-def registered_environments() -> Iterator[dict[str, str]]:
-    """The variables with which each client starts us."""
-    for client in CLIENTS.values():
-        path = locate(client)
-        try:
-            with guard(path):
-                servers = client.servers(read_file(path) or "")
-        except EditRefused:
-            continue
-        for entry in servers.values():
-            env = entry.get("env") if is_object(entry) and is_ours(entry) else None
-            if is_object(env):
-                yield {name: value for name, value in env.items() if isinstance(value, str)}
-
-
-def uninstall(
-    client: ClientArgument,
-    *,
-    name: NameOption = _NAME,
-    dry_run: DryRunOption = False,
-    show_secrets: ShowSecretsOption = False,
-) -> None:
-    """Take emceepee out of an MCP client again; everything else in its file stays.
-
-    Example: emceepee uninstall claude-desktop
-    """
-    row = CLIENTS[client]
-    path = locate(row)
-    terminal = Terminal()
-    with guard(path):
-        text = read_file(path)
-        known = row.servers(text or "")
-        if text is None or name not in known:
-            _tell_absent(row, known, path, terminal)
-            return
-        edited = unregister(row, text, read_backup(path), name=name)
-    change = Change(path=path, before=text, after=edited.text, backs_up=edited.backs_up)
-    if dry_run:
-        show_changes([change], known.values(), terminal, show_secrets=show_secrets)
-        return
-    backup = change.apply()
-    if edited.text is None:
-        terminal.line(f"Removed emceepee from {row.title}, and {path}, which held nothing else.")
-    else:
-        terminal.line(f"Removed emceepee from {row.title}: {path}")
-    if backup is not None:
-        terminal.line(f"The file as it was: {backup}")
-    if not row.servers(edited.text or ""):
-        _tell_moved(row, path, terminal)
-
-
-def _tell_moved(client: Client, path: Path, terminal: Terminal) -> None:
-    """Servers that were moved behind emceepee do not come back by themselves."""
-    ours = default_path(os.environ)
-    try:
-        behind = [one.name for one in places(read_file(ours))]
-    except ProxyError:
-        return
-    if behind:
-        terminal.note(
-            f"{client.title} has no servers now. Behind emceepee there are {', '.join(behind)}, in "
-            f"{ours}; what {client.title} had before is in the .bak files beside {path}."
-        )
 
 
 def locate(client: Client) -> Path:
@@ -249,24 +215,26 @@ def registered_in() -> list[str]:
     return [client.title for client in CLIENTS.values() if _state(client)["state"] == "registered"]
 
 
-def our_entry(client: Client, config: Path | None, *, terminal: Terminal) -> dict[str, object]:
+def our_entry(
+    client: Client, config: Path | None, *, dry_run: bool, terminal: Terminal
+) -> dict[str, object]:
     """Our entry, with nothing in it that only this shell would understand."""
-    command, *args = _launcher()
-    if any(part in _PASSING for part in Path(command).parts):
-        terminal.note(
-            f"{command} is in a cache that may be cleared; to stay, install emceepee first, "
-            "for example with: uv tool install emceepee-stdio"
-        )
+    command, *args = lasting_program(dry_run=dry_run, terminal=terminal)
     args.append("serve")
     if config is None and os.environ.get(PATH_VARIABLE):
         config = default_path(os.environ)
     if config is not None:
-        config = config.expanduser().absolute()
-        if not config.exists():
-            add = f"emceepee config add --config {shlex.quote(str(config))} NAME -- COMMAND"
-            terminal.note(f"{config} does not exist yet; `{add}` makes it.")
-        args += ["--config", str(config)]
+        args += ["--config", str(config.expanduser().absolute())]
     return client.entry(command, args, {"PATH": _search_path()})
+
+
+def _note_missing_file(entry: dict[str, object], terminal: Terminal) -> None:
+    """Of a configuration that our entry names; an import makes it in the same moment."""
+    args = entry.get("args")
+    words = [str(arg) for arg in args] if is_list(args) else []
+    if "--config" in words and not Path(words[-1]).exists():
+        add = f"emceepee config add --config {shlex.quote(words[-1])} NAME -- COMMAND"
+        terminal.note(f"{words[-1]} does not exist yet; `{add}` makes it.")
 
 
 def _home() -> Path:
@@ -278,26 +246,25 @@ def _home() -> Path:
         ) from None
 
 
-def _launcher() -> list[str]:
-    """How to start this very emceepee from anywhere."""
-    script = Path(sys.argv[0]).absolute()
-    for path in (script, script.with_suffix(".exe")):
-        if path.stem == _NAME and path.is_file() and (path.suffix == ".exe" or os.name == "posix"):
-            return [str(path)]
-    return [str(Path(sys.executable).absolute()), "-m", "emceepee_stdio"]
-
-
 def _search_path() -> str:
     """The shell's PATH, because that of a graphical client is bare; each directory once."""
     given = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    return os.pathsep.join(dict.fromkeys(place for place in given if Path(place).is_absolute()))
+    kept = (place for place in given if Path(place).is_absolute() and not is_passing(place))
+    return os.pathsep.join(dict.fromkeys(kept))
+
+
+def is_installed(client: Client, path: Path) -> bool:
+    """Whether it has left a file or a directory, or has a command on the PATH."""
+    left = path.exists() or client.home(path, os.environ, _home()).is_dir()
+    return left or any(map(shutil.which, client.programs))
 
 
 def _require(client: Client, path: Path, *, force: bool, terminal: Terminal) -> None:
-    sign = client.home(path, os.environ, _home())
-    if sign.is_dir() or path.exists():
+    if is_installed(client, path):
         return
-    fact = f"{client.title} does not seem to be installed: {sign} does not exist."
+    sign = client.home(path, os.environ, _home())
+    commands = "".join(f", and there is no command {name}" for name in client.programs[:1])
+    fact = f"{client.title} does not seem to be installed: {sign} does not exist{commands}."
     if not force:
         raise EditRefused(
             fact,
@@ -310,6 +277,7 @@ def _tell(
     client: Client,
     change: Change,
     backup: Path | None,
+    entry: dict[str, object],
     *,
     name: str,
     renewed: bool,
@@ -326,26 +294,16 @@ def _tell(
     undo = f"emceepee uninstall {client.key}{named}"
     terminal.line(f"Restart {client.title} to see it; `{undo}` undoes it.")
     if not renewed:
-        _explain_settings(client, client.entry("", [], {}), terminal)
+        _explain_settings(client, entry, terminal)
     if client.strict and (problem := strict_problem(change.after or "")):
         terminal.note(f"{client.title} may refuse this file: it has {problem}.")
-
-
-def _tell_absent(client: Client, known: dict[str, object], path: Path, terminal: Terminal) -> None:
-    ours = [name for name, entry in known.items() if is_ours(entry)]
-    if ours:
-        raise EditRefused(
-            f"{client.title} has emceepee under another name: {', '.join(ours)}.",
-            hint=f"Run: emceepee uninstall {client.key} --name {shlex.quote(ours[0])}",
-        )
-    terminal.line(f"emceepee is not registered in {client.title}: {path}")
 
 
 def _list(*, as_json: bool) -> None:
     rows = [_state(client) for client in CLIENTS.values()]
     terminal = Terminal()
     if as_json:
-        terminal.data(rows)
+        terminal.document({"clients": rows})
         return
     terminal.table(
         ("CLIENT", "STATE", "FILE"),
@@ -362,7 +320,7 @@ def _state(client: Client) -> dict[str, object]:
             text = read_file(path)
             ours = {n: e for n, e in client.servers(text or "").items() if is_ours(e)}
             names = list(ours)
-        there = text is not None or client.home(path, os.environ, _home()).is_dir()
+        there = is_installed(client, path)
         state = "registered" if names else "not registered" if there else "not installed"
         if any(program_is_gone(entry) for entry in ours.values()):
             state = "program gone"

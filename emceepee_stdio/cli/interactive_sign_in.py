@@ -4,7 +4,9 @@ Where a helper of a proxy leads the person already, its visit is joined instead 
 """
 
 import os
+import shlex
 import sys
+from collections.abc import Iterable
 
 import anyio
 import anyio.to_thread
@@ -14,7 +16,7 @@ from emceepee_stdio.auth.bearer import store_of
 from emceepee_stdio.auth.browser import open_browser
 from emceepee_stdio.auth.challenge import challenge_of
 from emceepee_stdio.auth.endpoint_client import AddressRefused, NoAnswer, endpoint_client
-from emceepee_stdio.auth.orders import SignInFailed, SignInOrder
+from emceepee_stdio.auth.orders import ConsentNeeded, SignInFailed, SignInOrder
 from emceepee_stdio.auth.refresh import revoke
 from emceepee_stdio.auth.token_store import (
     TokenRecord,
@@ -22,15 +24,20 @@ from emceepee_stdio.auth.token_store import (
     Visit,
     default_token_directory,
 )
+from emceepee_stdio.cli.prompt import ask_whether
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import ServerConfig
+from emceepee_stdio.config.server import OAuthConfig
+from emceepee_stdio.visible_text import spelled_out
 from emceepee_stdio.wire.memory_protection import protect_memory
 
 __all__ = ["InteractiveSignIn", "sign_out"]
 
 _UNAUTHORIZED = 401
 _LOCK_S = 1.0  # somebody who holds it longer leads a person already
+_MAX_HOSTS = 3  # other than the server's that a person is asked about for one sign-in
+_STREAMS = (0, 2)  # on which a person is asked
 _LOOK_S = 0.2  # another process tells nobody that it is done
 
 
@@ -38,22 +45,42 @@ def _store(server: ServerConfig) -> TokenStore:
     return store_of(server, str(default_token_directory(os.environ)))
 
 
-async def sign_out(server: ServerConfig, terminal: Terminal, *, revokes: bool) -> bool:
-    """Forget the tokens; False where the server was to be told, and did not take it."""
-    store, oauth = _store(server), server.oauth
+async def sign_out(
+    server: ServerConfig, others: Iterable[ServerConfig], terminal: Terminal, *, revokes: bool
+) -> bool:
+    """Forget the tokens, also of clients that were configured before; those of `others` stay.
+
+    False where the server was to be told, and did not take it.
+    """
+    own = _store(server)
+    theirs = {_store(other): other.name for other in others}
+    stores = dict.fromkeys([own, *own.of_all_clients()])
+    done = [
+        await _forget(store, server, revokes=revokes) for store in stores if store not in theirs
+    ]
+    word = "Signed out of" if any(was_there for was_there, _ in done) else "Nobody was signed in to"
+    terminal.line(f"{word} {server.name}.")
+    for name in [theirs[store] for store in stores if store in theirs]:
+        terminal.note(f"{name} is signed in there as well: {_command('logout', name)}")
+    revoked = all(is_revoked for _, is_revoked in done)
+    if not revoked:
+        terminal.note("The server did not take the revocation: end the session there yourself.")
+    return revoked
+
+
+async def _forget(store: TokenStore, server: ServerConfig, *, revokes: bool) -> tuple[bool, bool]:
+    """Whether there was anything, and whether the server took what it was to be told."""
     revoked = True
     with store.writing():
         record = store.read()
         if record is not None and revokes:
-            revoked = await revoke(
-                record, client_secret=oauth.client_secret, anywhere=oauth.issuer is not None
-            )
-        was_there = store.remove()
-    word = "Signed out of" if was_there else "Nobody was signed in to"
-    terminal.line(f"{word} {server.name}.")
-    if not revoked:
-        terminal.note("The server did not take the revocation: end the session there yourself.")
-    return revoked
+            is_own = store == _store(server)
+            revoked = await revoke(record, server.oauth if is_own else OAuthConfig())
+        return store.remove(), revoked
+
+
+def _command(*words: str) -> str:
+    return shlex.join(["emceepee", *words])
 
 
 class InteractiveSignIn:
@@ -67,8 +94,11 @@ class InteractiveSignIn:
         opens: bool,
         pastes: bool,
         scope: str | None,
+        trusted: bool,
     ) -> None:
+        """`trusted`: it is configured, so that it may name a sign-in at another host."""
         self._server = server
+        self._trusted = trusted
         self._terminal = terminal
         self._opens = opens
         self._pastes = pastes
@@ -88,7 +118,7 @@ class InteractiveSignIn:
             if order is None:
                 self._terminal.line(f"{name[:1].upper()}{name[1:]} asks nobody to sign in.")
                 return True
-            record = await self._sign_in(order)
+            record = await self._sign_in_where_agreed(order)
         except SignInFailed as error:
             self._terminal.note(f"emceepee: Not signed in to {name}. {error}")
             return False
@@ -112,8 +142,32 @@ class InteractiveSignIn:
             server=server.url or "",
             challenge=challenge,
             oauth=msgspec.structs.replace(server.oauth, scope=scope),
-            trusted=True,
+            trusted=self._trusted,
         )
+
+    async def _sign_in_where_agreed(self, order: SignInOrder) -> TokenRecord:
+        """At another host only with a yes, which is asked before anything is sent there."""
+        for _ in range(_MAX_HOSTS):
+            try:
+                return await self._sign_in(order)
+            except ConsentNeeded as needed:
+                await self._agree(needed)
+                order = msgspec.structs.replace(
+                    order, agreed_hosts=(*order.agreed_hosts, needed.host)
+                )
+        return await self._sign_in(order)
+
+    async def _agree(self, needed: ConsentNeeded) -> None:
+        url, host = self._server.url or "", spelled_out(needed.host)
+        if not all(map(os.isatty, _STREAMS)):
+            add = _command("config", "add", "NAME", "--url", url)
+            raise SignInFailed(
+                f"{url} wants a sign-in at another host, {host}, and nobody can be asked here. If "
+                f"you trust it, configure it first: {add}; then: emceepee login NAME"
+            )
+        question = f"{url} wants you to sign in at another host, {host}. Go there?"
+        if not await ask_whether(question, self._terminal, usual=False):
+            raise SignInFailed("Nothing was sent there.")
 
     async def _sign_in(self, order: SignInOrder) -> TokenRecord:
         from emceepee_stdio.auth.sign_in import sign_in  # noqa: PLC0415 - takes a second
@@ -146,7 +200,7 @@ class InteractiveSignIn:
                 "At the end the browser shows an address that it cannot reach: copy it here."
             )
 
-    async def _paste(self) -> str:
+    async def _paste(self) -> str | None:
         if self._is_pasted:  # what was typed before was not it
             self._terminal.note(
                 "That is not the address at which this sign-in ends; it has /callback? in it."
@@ -154,9 +208,7 @@ class InteractiveSignIn:
         self._is_pasted = True
         self._terminal.ask("Address:")
         line = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
-        if not line:
-            await anyio.sleep_forever()  # nobody types any more; the browser may still come back
-        return line
+        return line or None
 
     async def _join(self) -> TokenRecord:
         """Another process leads a person already: the same visit is good for both."""

@@ -10,16 +10,20 @@ from typing import Annotated
 
 import typer
 
-from emceepee_stdio.cli.install import DryRunOption
+from emceepee_stdio.auth.keyring_orders import NO_KEYRING
+from emceepee_stdio.cli.backup_secrets import copies_with_secrets
+from emceepee_stdio.cli.command_group import CommandGroup
+from emceepee_stdio.cli.completions import complete_servers
 from emceepee_stdio.cli.keyring_storage import KeyringStorage
-from emceepee_stdio.cli.plain_secrets import plain_secrets, references
+from emceepee_stdio.cli.plain_secrets import PlainSecret, plain_secrets, references
 from emceepee_stdio.cli.secret_input import read_secrets
 from emceepee_stdio.cli.secret_moves import (
-    copies_with_secrets,
+    instead_of_keyring,
     move_secrets,
-    secret_names,
+    planned_moves,
     tell_moved,
 )
+from emceepee_stdio.cli.shared_options import ConfigOption, JsonOption
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config.edit import EditRefused, guard, read_file
 from emceepee_stdio.config.expand import KEYRING_NAME, keyring_reference
@@ -29,17 +33,12 @@ from emceepee_stdio.errors import SecretUnavailable
 
 __all__ = ["app"]
 
-app = typer.Typer(
+app = CommandGroup(
     no_args_is_help=True, help="Keep secrets in the keyring, and refer to them as ${keyring:NAME}."
 )
 
 _STYLES = {"stored": "green", "missing": "red", "unknown": "yellow"}
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="What the secret is called.")]
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="Another file than the default one."),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 
 
 @app.command("set")
@@ -79,7 +78,7 @@ def list_secrets(*, config: ConfigOption = None, as_json: JsonOption = False) ->
     states = {name: "unknown" if problem else _state(name, held) for name in names}
     if as_json:
         rows = [{"name": n, "state": states[n], "used_by": used.get(n, [])} for n in names]
-        terminal.data({"secrets": rows, "problem": None if problem is None else problem.fact})
+        terminal.document({"secrets": rows, "problem": None if problem is None else problem.fact})
         return
     if names:
         table = [(name, states[name], ", ".join(used.get(name, []))) for name in names]
@@ -113,10 +112,15 @@ def remove(name: NameArgument, *, config: ConfigOption = None) -> None:
 @app.command()
 def move(
     servers: Annotated[
-        list[str] | None, typer.Argument(metavar="[SERVER]...", help="Only of these servers.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[SERVER]...", help="Only of these servers.", autocompletion=complete_servers
+        ),
     ] = None,
     *,
-    dry_run: DryRunOption = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be moved, and move nothing.")
+    ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -132,20 +136,22 @@ def move(
     with guard(file):
         _check_servers(servers or [], text, file)
         found = [one for one in plain_secrets(text) if not servers or one.server in servers]
-    if dry_run:
-        movable = [one for one in found if one.steps is not None]
-        for name, one in secret_names(movable, {}).items():
+    _require_keyring(file, found, terminal, as_json=as_json)
+    moved = planned_moves(found) if dry_run else move_secrets(file, text, found)
+    if not moved and not as_json:
+        terminal.line(f"Nothing to move in {file}.")
+    if dry_run and not as_json:
+        for name, one in moved.items():
             terminal.line(f"Would move {one.place} to {keyring_reference(name)}")
+        for one in [one for one in found if one.steps is None]:
+            terminal.note(f"{one.place} would stay: {one.obstacle}")
         return
-    moved = move_secrets(file, text, found)
     if as_json:
         rows = [{"name": n, "server": one.server, "where": one.where} for n, one in moved.items()]
         stays = [one.place for one in found if one.steps is None]
         copies = [str(copy) for copy in copies_with_secrets(file)]
-        terminal.data({"path": str(file), "moved": rows, "stays": stays, "copies": copies})
+        terminal.document({"path": str(file), "moved": rows, "stays": stays, "copies": copies})
         return
-    if not moved:
-        terminal.line(f"Nothing to move in {file}.")
     tell_moved(file, found, moved, terminal)
 
 
@@ -163,6 +169,21 @@ def _check_name(name: str) -> None:
         raise typer.BadParameter(
             "expected letters, digits, and _ . - behind the first of them.", param_hint="NAME"
         )
+
+
+def _require_keyring(
+    file: Path, found: Sequence[PlainSecret], terminal: Terminal, *, as_json: bool
+) -> None:
+    """Without one, say what is in plain text, why it stays, and what to do instead."""
+    movable = [one for one in found if one.steps is not None]
+    if not movable or not KeyringStorage().is_absent():
+        return
+    for one in found if not as_json else ():
+        terminal.line(f"{one.place} stays in plain text.")
+    raise SecretUnavailable(
+        f"{NO_KEYRING.problem}: nothing can be moved out of {file}.",
+        hint=instead_of_keyring(file, movable[0]),
+    )
 
 
 def _check_servers(names: Sequence[str], text: str, file: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from emceepee_stdio.auth.keyring_orders import KeyringOrder
+from emceepee_stdio.auth.keyring_orders import NO_KEYRING, KeyringOrder
 from emceepee_stdio.auth.stored_names import StoredNames
 from emceepee_stdio.cli.interrupts import interrupts
 from emceepee_stdio.config.fixed import FixedValues
@@ -30,6 +30,15 @@ class KeyringStorage:
 
     def __repr__(self) -> str:
         return f"<KeyringStorage {self.names!r}>"
+
+    def is_absent(self) -> bool:
+        """Whether this machine has no keyring that can be used. Nobody is asked to unlock one."""
+        return interrupts.run(lambda: self._client().is_absent())
+
+    def require(self) -> None:
+        """Raises where there is no keyring."""
+        if self.is_absent():
+            raise SecretUnavailable(f"{NO_KEYRING.problem}.", hint=NO_KEYRING.hint)
 
     def look_up(self, names: Sequence[str]) -> dict[str, str]:
         """Those that the keyring has."""

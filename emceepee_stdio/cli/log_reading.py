@@ -7,6 +7,7 @@ import os
 import re
 import select
 import stat
+import sys
 import threading
 from collections.abc import Mapping
 from datetime import datetime
@@ -40,10 +41,10 @@ _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])", re.ASCII)
 _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 
-def log_directory(environ: Mapping[str, str]) -> Path:
+def log_directory(environ: Mapping[str, str], config: Path | None = None) -> Path:
     """Where the proxies write: as they are configured, if the configuration can be read."""
     try:
-        configured = load_file(None, environ=environ).settings.logging.directory
+        configured = load_file(config, environ=environ).settings.logging.directory
     except ProxyError:
         configured = None
     return Path(configured) if configured else default_directory(environ)
@@ -74,16 +75,16 @@ def write_line(text: str, *, flush: bool = True) -> None:
     """Write a line that a program behind the pipe has at once, or when it is flushed."""
     terminal = Terminal()
     try:
-        terminal.line(text)
+        terminal.verbatim(text)
     except UnicodeEncodeError:
-        terminal.line(text.encode("ascii", "backslashreplace").decode())
+        terminal.verbatim(text.encode("ascii", "backslashreplace").decode())
     if flush:
         terminal.flush()
 
 
 def reader_leaves_within(seconds: float) -> bool:
     """Wait so long; sooner and True when nobody reads the pipe behind stdout any more."""
-    if not (hasattr(select, "poll") and _goes_to_a_pipe()):
+    if sys.platform == "win32" or not _goes_to_a_pipe():
         threading.Event().wait(seconds)
         return False
     poller = select.poll()

@@ -7,18 +7,25 @@ from typing import Annotated
 
 import typer
 
-from emceepee_stdio.cli.config import ConfigOption
+from emceepee_stdio.cli.completions import complete_servers
 from emceepee_stdio.cli.exit_codes import CREDENTIALS_REFUSED, FAILED
 from emceepee_stdio.cli.interrupts import interrupts
-from emceepee_stdio.cli.ls import chosen
+from emceepee_stdio.cli.server_choice import chosen, is_url
+from emceepee_stdio.cli.shared_options import ConfigOption
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config import ServerConfig, load_file
 from emceepee_stdio.config.keyring_references import filled_in, needed_secrets
+from emceepee_stdio.errors import ConfigInvalid
 
 __all__ = ["login", "logout"]
 
 NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="A configured server, or the URL of one.")
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="A configured server, or the URL of one.",
+        autocompletion=complete_servers,
+    ),
 ]
 
 
@@ -52,7 +59,12 @@ def login(
     from emceepee_stdio.cli.interactive_sign_in import InteractiveSignIn  # noqa: PLC0415
 
     made = InteractiveSignIn(
-        server, Terminal(), opens=not no_browser and not paste, pastes=paste, scope=scope
+        server,
+        Terminal(),
+        opens=not no_browser and not paste,
+        pastes=paste,
+        scope=scope,
+        trusted=not is_url(name),
     )
     if not interrupts.run(made.run):
         raise typer.Exit(CREDENTIALS_REFUSED)
@@ -66,7 +78,7 @@ def logout(
     ] = False,
     config: ConfigOption = None,
 ) -> None:
-    """Forget the tokens of a server, and who we are registered as there.
+    """Delete the tokens of a server, and our registration there.
 
     Exit code 1: the server did not take the revocation; the tokens are forgotten all the same.
 
@@ -75,17 +87,18 @@ def logout(
     server = _server(name, config)
     from emceepee_stdio.cli.interactive_sign_in import sign_out  # noqa: PLC0415 - as above
 
-    if not interrupts.run(partial(sign_out, server, Terminal(), revokes=revoke)):
+    others = [one for one in _configured(config) if one.url is not None and one.name != name]
+    if not interrupts.run(partial(sign_out, server, others, Terminal(), revokes=revoke)):
         raise typer.Exit(FAILED)
 
 
 def _server(name: str, config: Path | None) -> ServerConfig:
     from emceepee_stdio.auth.bearer import signs_in  # noqa: PLC0415 - not for the help
 
-    if name.startswith(("http://", "https://")):
+    if is_url(name):
         server = ServerConfig(name="the server", url=name)
     else:
-        server = chosen(name, load_file(config, environ=os.environ))
+        server = chosen(name, load_file(config, environ=os.environ), argument="NAME")
     if server.url is None:
         raise typer.BadParameter(
             f"{name} is a command, not a URL: it is given its credentials in `env`.",
@@ -97,6 +110,13 @@ def _server(name: str, config: Path | None) -> ServerConfig:
             param_hint="NAME",
         )
     return _with_secrets(server) if server.templates else server
+
+
+def _configured(config: Path | None) -> tuple[ServerConfig, ...]:
+    try:
+        return load_file(config, environ=os.environ).servers
+    except ConfigInvalid:  # a server is signed out by its URL all the same
+        return ()
 
 
 def _with_secrets(server: ServerConfig) -> ServerConfig:

@@ -1,116 +1,146 @@
-"""`emceepee ls`: what the configured servers offer."""
+"""`emceepee ls`: what servers offer."""
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
 import typer
 
-from emceepee_stdio.cli.config import ConfigOption, JsonOption
+from emceepee_stdio.cli.completions import complete_servers
 from emceepee_stdio.cli.exit_codes import CREDENTIALS_REFUSED, SERVER_FAILED
 from emceepee_stdio.cli.interrupts import interrupts
+from emceepee_stdio.cli.offer_view import show_names, show_offers
+from emceepee_stdio.cli.one_request import TimeoutOption, remedy
+from emceepee_stdio.cli.server_choice import ServerChoice, choose
+from emceepee_stdio.cli.shared_options import ConfigOption, JsonOption
 from emceepee_stdio.cli.terminal import Terminal
-from emceepee_stdio.config import Config, ServerConfig, Settings, load_file
-from emceepee_stdio.config.fields import nearest
+from emceepee_stdio.config import Config, ServerConfig, load_file
 from emceepee_stdio.config.tool_rules import rules_of
+from emceepee_stdio.errors import NeedsSignIn, ProxyError, WrongCredentials
 
-__all__ = ["TimeoutOption", "chosen", "ls"]
+__all__ = ["ls"]
 
 _TIMEOUT_S = 30.0  # a first start may download the server, but a person waits
-_DESCRIPTION_CHARS = 100  # about a line of a table
-_ASKS = " (you are asked)"
-_KINDS = {
-    "tools": "name",
-    "prompts": "name",
-    "resources": "uri",
-    "resource_templates": "uriTemplate",
-}
-
-TimeoutOption = Annotated[
-    float, typer.Option(metavar="SECONDS", min=0.1, max=86_400, help="How long it may take.")
-]
+_OUR_KEYS = ("rule", "exposed_as")  # what only we say of a tool
+_KINDS = ("tools", "prompts", "resources", "resource_templates")
 
 
 def ls(
+    context: typer.Context,
     server: Annotated[
-        str | None, typer.Argument(metavar="[SERVER]", help="Only this server, with descriptions.")
+        str | None,
+        typer.Argument(
+            metavar="[SERVER]",
+            help="Only this server, with signatures and descriptions: a configured one, the URL of"
+            " one, or -- COMMAND at the end.",
+            autocompletion=complete_servers,
+        ),
     ] = None,
     *,
+    full: Annotated[
+        bool, typer.Option("--full", help="Whole descriptions, also of what tools take.")
+    ] = False,
     timeout: TimeoutOption = _TIMEOUT_S,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the tools, prompts and resources of the configured servers.
+    """List the tools, prompts and resources of the configured servers, or of one server.
 
-    Servers that start on first use are not started where it is known what they list.
+    The tools of one server are shown as functions: what they take, of which type, `= default` or
+    `?` where it may be left out. Servers that start on first use are not started where it is known
+    what they list.
 
-    The exit code is 0 if all of them answered, 3 if one wants other credentials, 4 if one failed.
+    The exit code is 0 if all of them answered, 2 if there is no such server, 3 if one wants other
+    credentials, 4 if one failed.
 
     Example: emceepee ls github
+    Example: emceepee ls -- uvx mcp-server-time
     """
     terminal = Terminal()
     loaded = load_file(config, environ=os.environ)
-    servers = list(loaded.servers) if server is None else [chosen(server, loaded)]
-    broken = [] if server else [one for one in loaded.disabled if not one.switched_off]
-    if not servers and not broken and not as_json:
+    choice = None if server is None else choose(context, server, config)
+    servers = list(loaded.servers) if choice is None else [choice.server]
+    unused = () if choice else loaded.disabled
+    broken = [one for one in unused if not one.switched_off]
+    disabled = [one.name for one in unused if one.switched_off]
+    if not servers and not unused and not as_json:
         terminal.line("No servers yet. Add one: emceepee config add NAME -- COMMAND ARGS")
         return
-    refused: set[str] = set()
+    failures: dict[str, ProxyError] = {}
     with terminal.waiting(f"Asking {', '.join(one.name for one in servers) or 'nobody'} …"):
-        found = interrupts.run(partial(_gather, servers, loaded.settings, timeout, refused))
-    found += [{"name": one.name, "error": f"Not used: {one.reason.rstrip('.')}."} for one in broken]
+        found = interrupts.run(partial(_gather, servers, loaded, timeout, failures))
+    found += [{"name": one.name, "error": f"Its entry is broken: {one.why}"} for one in broken]
     if as_json:
-        terminal.data({"servers": found})
-    else:
-        _show(found, terminal, described=server is not None)
+        terminal.document({"servers": found, "disabled": disabled})
+    elif choice is None:
+        show_names(found, terminal)
+    elif "error" not in found[0]:
+        show_offers(found[0], terminal, is_full=full)
     for one in found:
-        if "error" in one:
-            terminal.note(f"{one['name']}: {one['error']}")
+        _note(one, terminal, choice, as_json=as_json)
+    if disabled and not as_json:
+        terminal.note(f"Disabled: {', '.join(disabled)}. Enable one: emceepee config enable NAME")
     if failed := [one["name"] for one in found if "error" in one]:
-        terminal.note(f"See why: emceepee doctor {shlex.join(failed)}")
-        raise typer.Exit(CREDENTIALS_REFUSED if refused.issuperset(failed) else SERVER_FAILED)
+        refused = (WrongCredentials, NeedsSignIn)
+        failure = failures.get(failed[0])
+        if choice is None:
+            _tell_next_steps(failed, failures, terminal)
+        else:
+            terminal.note(remedy(choice, failure))
+        is_refused = all(isinstance(failures.get(name), refused) for name in failed)
+        raise typer.Exit(CREDENTIALS_REFUSED if is_refused else SERVER_FAILED)
 
 
-def chosen(name: str, config: Config) -> ServerConfig:
-    """The configured server of that name, or a word on why not, or on which there are."""
-    names = [server.name for server in config.servers]
-    if name in names:
-        return config.servers[names.index(name)]
-    for broken in config.disabled:
-        if broken.name == name:
-            raise typer.BadParameter(
-                f"{name} is not used: {broken.reason.rstrip('.')}.", param_hint="SERVER"
-            )
-    near = nearest(name, names)
-    known = f"There are: {', '.join(names) or 'none'}."
-    raise typer.BadParameter(
-        f"there is no server {name!r}. {f'Did you mean {near}?' if near else known}",
-        param_hint="SERVER",
-    )
+def _tell_next_steps(
+    failed: Sequence[str], failures: Mapping[str, ProxyError], terminal: Terminal
+) -> None:
+    waiting = [name for name in failed if isinstance(failures.get(name), NeedsSignIn)]
+    for name in waiting:
+        terminal.note(f"Sign in: {shlex.join(['emceepee', 'login', name])}")
+    if others := [name for name in failed if name not in waiting]:
+        terminal.note(f"See why: emceepee doctor {shlex.join(others)}")
+
+
+def _note(
+    offers: Mapping[str, Any], terminal: Terminal, choice: ServerChoice | None, *, as_json: bool
+) -> None:
+    """What is to be known of a list beside the list."""
+    name = str(offers["name"])
+    if "error" in offers:
+        error = str(offers["error"])
+        terminal.note(error if error.startswith(f"{name} ") else f"{name}: {error}")
+    if as_json:
+        return
+    if at := offers.get("from_catalogue"):
+        is_configured = choice is None or choice.is_configured
+        anew = f"; anew: emceepee doctor {shlex.quote(name)}" if is_configured else ""
+        terminal.note(f"{name}: as it listed at {at}, without starting it{anew}")
+    if off := offers.get("tools_off"):
+        tools = "1 tool is" if off == 1 else f"{off} tools are"
+        terminal.note(f"{name}: {tools} off: emceepee config rules {shlex.quote(name)}")
 
 
 async def _gather(
-    servers: Sequence[ServerConfig], settings: Settings, within: float, refused: set[str]
+    servers: Sequence[ServerConfig],
+    config: Config,
+    within: float,
+    failures: dict[str, ProxyError],
 ) -> list[dict[str, Any]]:
-    import anyio  # noqa: PLC0415 - see above
+    import anyio  # noqa: PLC0415 - not for those who only want to see the help
 
     from emceepee_stdio.cli.one_shot import one_shot_session  # noqa: PLC0415 - see above
-    from emceepee_stdio.errors import (  # noqa: PLC0415 - see above
-        NeedsSignIn,
-        ProxyError,
-        WrongCredentials,
-    )
 
     found: dict[str, dict[str, Any]] = {}
-    async with one_shot_session(settings, environ=os.environ, within=within) as here:
+    async with one_shot_session(config.settings, environ=os.environ, within=within) as here:
 
         async def ask(server: ServerConfig) -> None:
             offers: dict[str, Any] = {"name": server.name}
             if (known := await here.remembered(server)) is not None:
                 lists = {kind: known.lists[kind] for kind in known.lists}
-                offers |= lists | {"from_catalogue": known.at} | _ruled(known.tools, server)
+                offers |= lists | {"from_catalogue": known.at}
+                offers |= _marked(known.tools, server, config.names)
                 found[server.name] = offers
                 return
             backend = await here.open(server)
@@ -118,12 +148,11 @@ async def _gather(
                 await backend.connect(within=within + 1.0)
                 for kind in _KINDS:
                     offers[kind] = await backend.list_all(kind, within=within)
-                offers |= _ruled(offers["tools"], server)
+                offers |= _marked(offers["tools"], server, config.names)
             except ProxyError as error:
                 cause = backend.snapshot().error or error
                 offers["error"] = here.shown(cause.fact)
-                if isinstance(cause, WrongCredentials | NeedsSignIn):
-                    refused.add(server.name)
+                failures[server.name] = cause
             found[server.name] = offers
 
         async with anyio.create_task_group() as tasks:
@@ -132,9 +161,24 @@ async def _gather(
     return [found[server.name] for server in servers]
 
 
+def _marked(
+    tools: Sequence[Mapping[str, Any]], server: ServerConfig, configured: Collection[str]
+) -> dict[str, Any]:
+    """The tools as the entry of the server leaves them: some hidden, some asked for or exposed."""
+    from emceepee_stdio.session.exposed_entries import exposed_as  # noqa: PLC0415 - see above
+
+    names = exposed_as(server, tools, configured)
+    named: list[dict[str, Any]] = []
+    for tool in tools:
+        own = {key: value for key, value in tool.items() if key not in _OUR_KEYS}
+        native = names.get(str(tool.get("name")))
+        named.append(own if native is None else {**own, "exposed_as": native})
+    return {"tools": named} | _ruled(named, server)
+
+
 def _ruled(tools: Sequence[Mapping[str, Any]], server: ServerConfig) -> dict[str, Any]:
-    """The tools as the rules of the server leave them: some hidden, some marked."""
-    rules = rules_of(server.tools)
+    """Those that no rule hides, with a mark where you are asked."""
+    rules = rules_of({server.name: server.tools})
     if rules is None:
         return {}
     shown = [tool for tool in tools if not rules.hides(tool.get("name"))]
@@ -144,32 +188,3 @@ def _ruled(tools: Sequence[Mapping[str, Any]], server: ServerConfig) -> dict[str
     ]
     off = len(tools) - len(shown)
     return {"tools": marked} | ({"tools_off": off} if off else {})
-
-
-def _show(found: Sequence[Mapping[str, Any]], terminal: Terminal, *, described: bool) -> None:
-    rows: list[tuple[str, ...]] = []
-    for offers in found:
-        for kind, key in _KINDS.items():
-            for item in offers.get(kind, ()):
-                what = kind.removesuffix("s").replace("_", " ")
-                name = f"{item.get(key, '')}{_ASKS if item.get('rule') == 'ask' else ''}"
-                row = (str(offers["name"]), what, name)
-                rows.append((*row, _first_line(item)) if described else row)
-    columns = ("SERVER", "WHAT", "NAME", "DESCRIPTION")
-    if rows:
-        terminal.table(columns if described else columns[:3], rows)
-    for offers in found:
-        if at := offers.get("from_catalogue"):
-            name = str(offers["name"])
-            look = f"emceepee doctor {shlex.quote(name)}"
-            terminal.note(f"{name}: as it listed at {at}, without starting it; anew: {look}")
-        if off := offers.get("tools_off"):
-            name = str(offers["name"])
-            tools = "1 tool is" if off == 1 else f"{off} tools are"
-            terminal.note(f"{name}: {tools} off: emceepee config rules {shlex.quote(name)}")
-
-
-def _first_line(item: Mapping[str, Any]) -> str:
-    text = str(item.get("description") or item.get("title") or "").strip()
-    line = text.partition("\n")[0]
-    return line if len(line) <= _DESCRIPTION_CHARS else f"{line[: _DESCRIPTION_CHARS - 1]}…"

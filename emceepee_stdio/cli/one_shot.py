@@ -3,7 +3,7 @@
 Each server is tried once, in the time that the command has. Nothing of it is left afterwards.
 """
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 import anyio
@@ -16,6 +16,7 @@ from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Config, RestartOverrides, ServerConfig, Settings
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal, redact_text
+from emceepee_stdio.session.catalogue import TOO_LARGE
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Admission
 from emceepee_stdio.wire.memory_protection import protect_memory
@@ -24,6 +25,7 @@ from emceepee_stdio.wire.process import StopTimes
 __all__ = ["OneShotSession", "one_shot_session"]
 
 _KEYRING_SHARE = 0.8  # of the time: so that a keyring that hangs is named, and not its server
+_WRITE_S = 10.0  # for lists of megabytes on a slow disk; most take milliseconds
 _STOP = StopTimes(term=0.2, kill=0.6)  # s: a person waits for the command to end
 
 
@@ -51,6 +53,13 @@ class OneShotSession:
             return None
         return await catalogue.recall(server)
 
+    async def not_remembered(self, server: ServerConfig) -> str:
+        """Why a server that is to start on first use starts with each session; or nothing."""
+        catalogue, servers = self.runtime.catalogue, self.runtime.servers
+        if catalogue is not None:
+            await catalogue.flush(_WRITE_S)
+        return f" {TOO_LARGE}" if servers.is_too_large(Admission.configured(server)) else ""
+
     def shown(self, text: str) -> str:
         """What may be shown of what a server says."""
         return redact_text(self.runtime.session.secrets.mask(text))
@@ -58,9 +67,16 @@ class OneShotSession:
 
 @asynccontextmanager
 async def one_shot_session(
-    settings: Settings, *, environ: Mapping[str, str], within: float
+    settings: Settings,
+    *,
+    environ: Mapping[str, str],
+    within: float,
+    configured: Iterable[str] = (),
 ) -> AsyncGenerator[OneShotSession]:
-    """The session; every server in it is stopped at its end."""
+    """The session; every server in it is stopped at its end.
+
+    `configured` are the names of all servers, on which those of exposed tools depend.
+    """
     protect_memory()
     clock = Clock()
     timeout_ms = max(round(within * 1000), 1)
@@ -83,6 +99,7 @@ async def one_shot_session(
         journal=Journal.silent(clock),
         environment=environment_of(settings, environ),
     )
+    runtime.servers.configured_names |= set(configured)
     async with anyio.create_task_group() as tasks:
         await tasks.start(runtime.run)
         try:

@@ -19,6 +19,7 @@ from emceepee_stdio.journal.redact import (
     MARKER,
     redact_argv,
     redact_env,
+    redact_text,
     redact_url,
     secret_segments,
 )
@@ -30,18 +31,21 @@ _RANDOM = re.compile(r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{12,}")
 _SCHEME = re.compile(r"(?:bearer|basic|token)\s+", re.IGNORECASE)
 _ENV, _URLS, _OAUTH = ("env", "environment"), ("url", "serverUrl", "httpUrl"), "oauth"
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
+_UNFIT_IN_VARIABLE = re.compile(r"^(?=\d)|[^A-Za-z0-9_]+")
 _MAX_NAME_CHARS = 100
+_ANY_REFERENCE = re.compile(r"\$\{[^}]*\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainSecret:
-    """One of them, inside its text. Without `steps` it cannot be moved: others see arguments."""
+    """One of them, inside its text. Without `steps` it cannot be moved; `obstacle` says why."""
 
     server: str
     where: str
     value: str
     text: str
     steps: Steps | None = None
+    obstacle: str = ""
 
     def __repr__(self) -> str:
         return f"<PlainSecret {self.place}>"
@@ -54,6 +58,13 @@ class PlainSecret:
     def name(self) -> str:
         """What it is called in the keyring, unless that is taken."""
         return secret_name(self.server, self.where.rpartition(".")[2])
+
+    @property
+    def variable(self) -> str:
+        """An environment variable that could hold it instead."""
+        key = self.where.rpartition(".")[2]
+        is_variable = self.where.startswith(_ENV)
+        return _UNFIT_IN_VARIABLE.sub("_", key if is_variable else f"{self.server}_{key}".upper())
 
 
 def secret_name(server: str, key: str) -> str:
@@ -111,6 +122,8 @@ def _of_entry(place: ConfigLocation) -> Iterator[PlainSecret]:
         if value := _texts(entry.get(_OAUTH)).get(key):
             yield _found(place, (_OAUTH, key), value)
     yield from _of_args(place, entry.get("args"))
+    for key in (*_ENV, "headers"):
+        yield from _beside_references(place, key, entry.get(key))
 
 
 def _of_env(place: ConfigLocation, key: str, env: Mapping[str, str]) -> Iterator[PlainSecret]:
@@ -145,11 +158,34 @@ def _parts_of(url: str) -> Iterator[str]:
             yield pair.partition("=")[2]
 
 
+def _beside_references(place: ConfigLocation, key: str, value: object) -> Iterator[PlainSecret]:
+    """What the keyring holds is never expanded, so a text with a variable in it cannot go there."""
+    for name, text in value.items() if is_object(value) else ():
+        if not isinstance(text, str) or "${" not in text:
+            continue
+        rest = _ANY_REFERENCE.sub(" ", text)
+        if _RANDOM.search(rest) or MARKER in redact_text(rest):
+            yield PlainSecret(
+                server=place.name,
+                where=f"{key}.{name}",
+                value=rest,
+                text=text,
+                obstacle="it refers to a variable as well. Store the secret part with `emceepee "
+                "secrets set`, and write ${keyring:NAME} in its place.",
+            )
+
+
 def _of_args(place: ConfigLocation, args: object) -> Iterator[PlainSecret]:
     words = [word for word in args if isinstance(word, str)] if is_list(args) else []
     for index, (word, shown) in enumerate(zip(words, redact_argv(words), strict=True)):
         if MARKER in shown and "${" not in word:
-            yield PlainSecret(server=place.name, where=f"args[{index}]", value=word, text=word)
+            yield PlainSecret(
+                server=place.name,
+                where=f"args[{index}]",
+                value=word,
+                text=word,
+                obstacle="other users see arguments. Give it in `env`, if you can.",
+            )
 
 
 def _found(place: ConfigLocation, steps: Steps, text: str, value: str | None = None) -> PlainSecret:

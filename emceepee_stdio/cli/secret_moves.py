@@ -1,6 +1,7 @@
 """Secrets in plain text, moved from our configuration into the keyring: both, or neither.
 
 No backup of the file is made, because it would hold the secrets; older ones that do are named.
+Where there is no keyring, nothing proposes one: an environment variable takes its place.
 """
 
 import os
@@ -9,16 +10,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from emceepee_stdio.auth.keyring_orders import KEYRINGS_PAGE, NO_KEYRING
+from emceepee_stdio.cli.backup_secrets import copies_with_secrets
 from emceepee_stdio.cli.interrupts import interrupts
 from emceepee_stdio.cli.keyring_storage import KeyringStorage
 from emceepee_stdio.cli.plain_secrets import PlainSecret, plain_secrets, without
+from emceepee_stdio.cli.report import with_command
 from emceepee_stdio.cli.terminal import Terminal
-from emceepee_stdio.config.edit import Change, EditRefused, backup_path, guard, read_file
+from emceepee_stdio.config.edit import Change, EditRefused, guard, read_file
 from emceepee_stdio.config.expand import keyring_reference
-from emceepee_stdio.config.load import load_text
-from emceepee_stdio.errors import ConfigInvalid, SecretUnavailable
+from emceepee_stdio.config.load import default_path, load_text
+from emceepee_stdio.errors import SecretUnavailable
 
-__all__ = ["copies_with_secrets", "move_secrets", "offer_to_move", "secret_names", "tell_moved"]
+__all__ = [
+    "how_to_move",
+    "instead_of_keyring",
+    "move_secrets",
+    "offer_to_move",
+    "planned_moves",
+    "tell_moved",
+]
 
 _STREAMS = (0, 2)
 
@@ -26,9 +37,7 @@ _STREAMS = (0, 2)
 def move_secrets(file: Path, text: str, found: Sequence[PlainSecret]) -> dict[str, PlainSecret]:
     """Into the keyring, and references into the file; by the names that they have there."""
     storage = KeyringStorage()
-    movable = [one for one in found if one.steps is not None]
-    held = storage.look_up([name for one in movable for name in _candidates(one)])
-    moved = secret_names(movable, held)
+    moved = planned_moves(found)
     if moved:
         with guard(file):
             after = without(text, moved)
@@ -38,7 +47,42 @@ def move_secrets(file: Path, text: str, found: Sequence[PlainSecret]) -> dict[st
     return moved
 
 
-def secret_names(found: Iterable[PlainSecret], held: Mapping[str, str]) -> dict[str, PlainSecret]:
+def planned_moves(found: Sequence[PlainSecret]) -> dict[str, PlainSecret]:
+    """Those that can be moved, by the names that they will have in the keyring."""
+    movable = [one for one in found if one.steps is not None]
+    held = KeyringStorage().look_up([name for one in movable for name in _candidates(one)])
+    return _secret_names(movable, held)
+
+
+def how_to_move(
+    file: Path, one: PlainSecret, servers: Iterable[str] = (), *, has_keyring: bool
+) -> str:
+    """What a person can do about secrets in plain text, of which this is one."""
+    if not has_keyring:
+        return f"{NO_KEYRING.problem}. {instead_of_keyring(file, one, servers)}"
+    move = _own_command(file, "secrets", "move", *servers)
+    return with_command("Move them into the keyring", move)
+
+
+def instead_of_keyring(file: Path, one: PlainSecret, servers: Iterable[str] = ()) -> str:
+    """The same where there is none."""
+    instead = with_command(
+        f"Keep secrets in environment variables: for {one.place}, write ${{{one.variable}}} in "
+        f"place of the value, and set {one.variable} where the client is started. To edit the file",
+        _own_command(file, "config", "edit"),
+    )
+    move = _own_command(file, "secrets", "move", *servers)
+    install = with_command(f"Or install a keyring, see {KEYRINGS_PAGE}, and move them there", move)
+    return f"{instead}\n{install}"
+
+
+def _own_command(file: Path, *words: str) -> str:
+    """A command of ours for this file."""
+    usual = file == default_path(os.environ)
+    return shlex.join(["emceepee", *words, *(() if usual else ("--config", str(file)))])
+
+
+def _secret_names(found: Iterable[PlainSecret], held: Mapping[str, str]) -> dict[str, PlainSecret]:
     """Each under a name of its own, which the keyring does not have for something else."""
     names: dict[str, PlainSecret] = {}
     for one in found:
@@ -68,25 +112,10 @@ def tell_moved(
         terminal.line(f"Moved {one.place} to {keyring_reference(name)}")
     for one in found:
         if one.steps is None:
-            terminal.note(
-                f"{one.place} stays: other users see arguments. Give it in `env`, if you can."
-            )
+            terminal.note(f"{one.place} stays: {one.obstacle}")
     if moved and (copies := copies_with_secrets(file)):
         words = shlex.join(["rm", *map(str, copies)])
-        terminal.note(f"Backups still hold secrets; remove them: {words}")
-
-
-def copies_with_secrets(file: Path) -> list[Path]:
-    """Backups of the file in which secrets stand in plain text."""
-    backup = backup_path(file)
-    found: list[Path] = []
-    for copy in sorted(backup.parent.glob(f"{backup.name}*")):
-        try:
-            if any(one.steps is not None for one in plain_secrets(read_file(copy))):
-                found.append(copy)
-        except (ConfigInvalid, ValueError):
-            continue
-    return found
+        terminal.note(with_command("Backups still hold secrets; remove them", words))
 
 
 def offer_to_move(
@@ -97,8 +126,17 @@ def offer_to_move(
     found = [one for one in plain_secrets(text) if one.server in chosen and one.steps is not None]
     if not found:
         return []
-    places = ", ".join(one.place for one in found)
-    if not moves and asks and all(map(os.isatty, _STREAMS)):
+    places = ", ".join(dict.fromkeys(one.place for one in found))
+    at_terminal = asks and all(map(os.isatty, _STREAMS))
+    has_keyring = moves or not KeyringStorage().is_absent()
+    if moves:
+        moved = move_secrets(file, text, found)
+    elif not at_terminal or not has_keyring:
+        owners = dict.fromkeys(one.server for one in found)
+        how = how_to_move(file, found[0], owners, has_keyring=has_keyring)
+        terminal.note(f"Secrets in plain text: {places}.\n{how}")
+        return []
+    else:
         from emceepee_stdio.cli.prompt import ask_whether  # noqa: PLC0415 - needs an event loop
 
         question = f"Secrets in plain text ({places}). Move them into the keyring?"
@@ -107,14 +145,8 @@ def offer_to_move(
         try:
             moved = move_secrets(file, text, found)
         except SecretUnavailable as error:
-            terminal.note(f"They stay where they are. {error}")
+            terminal.note(f"They stay where they are. {error.fact} {error.next_step}")
             return []
-    elif moves:
-        moved = move_secrets(file, text, found)
-    else:
-        words = shlex.join(["emceepee", "secrets", "move", *dict.fromkeys(o.server for o in found)])
-        terminal.note(f"Secrets in plain text: {places}. To move them into the keyring: {words}")
-        return []
     if asks:
         tell_moved(file, found, moved, terminal)
     return list(moved)

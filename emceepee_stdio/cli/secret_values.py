@@ -7,11 +7,18 @@ from typing import Annotated, cast
 
 import typer
 
-from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.cli.terminal import Terminal, asks_for_json
 from emceepee_stdio.config.edit import Change, EditRefused
 from emceepee_stdio.config.fields import is_list, is_object
 
-__all__ = ["HIDDEN", "ShowSecretsOption", "require_terminal", "show_changes", "shown_entry"]
+__all__ = [
+    "HIDDEN",
+    "ShowSecretsOption",
+    "entry_secrets",
+    "require_terminal",
+    "show_changes",
+    "shown_entry",
+]
 
 ShowSecretsOption = Annotated[
     bool, typer.Option("--show-secrets", help="Show secrets as well; at a terminal only.")
@@ -42,6 +49,13 @@ def show_changes(
     require_terminal(show_secrets=show_secrets)
     diffs = [change.diff() for change in changes]
     shown = diffs if show_secrets else _without_secrets(diffs, entries)
+    if asks_for_json():
+        told = [
+            {"path": str(change.path), "change": change.kind, "diff": text}
+            for change, text in zip(changes, shown, strict=True)
+        ]
+        terminal.document({"changes": told})
+        return
     for text in shown:
         terminal.diff(text)
     if shown != diffs:
@@ -57,7 +71,7 @@ def shown_entry(entry: object, entries: Iterable[object]) -> object:
     from emceepee_stdio.journal.redact import MARKER  # noqa: PLC0415 - see below
 
     known = Secrets()
-    known.add(one for each in entries for one in _secrets_of(each) if "${" not in one)
+    known.add(one for each in entries for one in entry_secrets(each) if "${" not in one)
     shown = redact(entry)
     if not is_object(shown) or not is_object(entry):
         return _masked(shown, known.mask)
@@ -95,14 +109,17 @@ def _without_secrets(diffs: Sequence[str], entries: Iterable[object]) -> list[st
     from emceepee_stdio.journal import Secrets, redact_text  # noqa: PLC0415 - see above
 
     known = Secrets()
-    known.add(secret for entry in entries for secret in _secrets_of(entry))
-    return [
-        "".join(redact_text(line) for line in known.mask(text).splitlines(keepends=True))
-        for text in diffs
-    ]
+    known.add(secret for entry in entries for secret in entry_secrets(entry))
+
+    def shown(line: str) -> str:
+        # What a line only opens, is hidden or shown line by line.
+        head = line.rstrip("{[ \t\r\n")
+        return redact_text(head) + line[len(head) :]
+
+    return ["".join(map(shown, known.mask(text).splitlines(keepends=True))) for text in diffs]
 
 
-def _secrets_of(value: object) -> Iterator[str]:
+def entry_secrets(value: object) -> Iterator[str]:
     """In an entry of any client: variables, headers, addresses and arguments, at any depth."""
     from emceepee_stdio.journal import given_secrets  # noqa: PLC0415 - see the caller
 
@@ -122,4 +139,4 @@ def _secrets_of(value: object) -> Iterator[str]:
         elif isinstance(item, str) and name.endswith("url"):
             yield from given_secrets(url=item)
         else:
-            yield from _secrets_of(cast("object", item))
+            yield from entry_secrets(cast("object", item))

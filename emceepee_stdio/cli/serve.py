@@ -16,7 +16,15 @@ from emceepee_stdio.config import FixedValues, PolicyMode, ServerConfig
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.front.hello import Handover
 
-__all__ = ["OPTIONS", "Option", "add_options", "check_servers", "serve_greeted"]
+__all__ = [
+    "HTTP_OPTIONS",
+    "OPTIONS",
+    "Option",
+    "add_options",
+    "check_servers",
+    "missing_http",
+    "serve_greeted",
+]
 
 _USAGE_EXIT_CODE = 2  # what argparse ends with, too
 
@@ -47,9 +55,39 @@ OPTIONS = (
     Option(
         name="policy",
         metavar="MODE",
-        help="auto, ask, allow or deny; goes before the file's.",
+        help="auto, ask, allow or deny; overrides the configuration.",
         choices=get_args(PolicyMode),
     ),
+)
+
+HTTP_OPTIONS = (
+    Option(
+        name="http",
+        metavar="HOST:PORT",
+        help="Serve over HTTP instead; 127.0.0.1:8080 unless you say otherwise.",
+    ),
+    Option(
+        name="token-file",
+        metavar="FILE",
+        help="Where the tokens of HTTP clients are; made with one if it is not there.",
+    ),
+    Option(name="no-token", help="Ask HTTP clients for no token; on this machine only."),
+    Option(name="tls-cert", metavar="FILE", help="The certificate for https."),
+    Option(name="tls-key", metavar="FILE", help="The private key of --tls-cert."),
+    Option(name="insecure", help="Serve other machines without https."),
+    Option(
+        name="allow-host",
+        metavar="NAME",
+        help="A name by which HTTP clients reach this machine; may be repeated.",
+        repeatable=True,
+    ),
+    Option(
+        name="allow-origin",
+        metavar="ORIGIN",
+        help="A web page's origin that may connect; may be repeated.",
+        repeatable=True,
+    ),
+    Option(name="max-sessions", metavar="COUNT", help="At most so many HTTP sessions; 16."),
 )
 
 
@@ -62,7 +100,10 @@ def serve_greeted(
     fixed: FixedValues | None = None,
 ) -> int:
     """Serve a client that has been greeted; a mistake in the command line ends it with usage."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.error(missing_http(unknown) or f"unrecognized arguments: {' '.join(unknown)}")
     try:
         extra = check_servers(options.server)
     except (ValueError, ProxyError) as error:
@@ -81,6 +122,13 @@ def serve_greeted(
         policy=options.policy,
         fixed=fixed,
     )
+
+
+def missing_http(words: Sequence[str]) -> str | None:
+    """What to say of an option that is only for HTTP, where one is among these words."""
+    flags = {option.flag for option in HTTP_OPTIONS}
+    given = next((flag for word in words if (flag := word.partition("=")[0]) in flags), None)
+    return given and f"{given} needs --http: emceepee serve --http {given} …"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,18 +8,22 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from emceepee_stdio.cli.serve import OPTIONS, Option
-from emceepee_stdio.cli.serve_http import HTTP_OPTIONS
+from emceepee_stdio.cli.serve import HTTP_OPTIONS, OPTIONS, Option, missing_http
 from emceepee_stdio.cli.welcome import welcome
 
 __all__ = ["serve"]
 
 
-def serve(**_options: object) -> None:
-    """Serve MCP on stdin and stdout, for a client that starts this command.
+def serve(**options: object) -> None:
+    """Serve MCP on stdin and stdout to the client that starts this, or over HTTP with --http.
 
     Example: emceepee serve --server time='uvx mcp-server-time'
+
+    Example: emceepee serve --http 127.0.0.1:8080
     """
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
+    if problem := missing_http(given):
+        raise typer.BadParameter(problem)
     welcome()  # only a person comes here: clients are served before this is loaded
 
 

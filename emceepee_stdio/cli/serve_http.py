@@ -8,48 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from emceepee_stdio.cli.exit_codes import FAILED
-from emceepee_stdio.cli.serve import OPTIONS, Option, add_options, check_servers
+from emceepee_stdio.cli.serve import HTTP_OPTIONS, OPTIONS, add_options, check_servers
 from emceepee_stdio.cli.terminal import Terminal
-from emceepee_stdio.errors import ConfigInvalid, InvalidArguments, ProxyError
+from emceepee_stdio.errors import InvalidArguments, ProxyError
 
 if TYPE_CHECKING:
     from emceepee_stdio.front.http.access import Access
     from emceepee_stdio.front.http.http_limits import HttpLimits
 
-__all__ = ["HTTP_OPTIONS", "serve_http"]
+__all__ = ["is_loopback", "serve_http"]
 
 _DEFAULT_HOST, _DEFAULT_PORT = "127.0.0.1", 8080
 _MAX_PORT = 65_535
-
-HTTP_OPTIONS = (
-    Option(
-        name="http",
-        metavar="HOST:PORT",
-        help="Serve over HTTP instead; 127.0.0.1:8080 unless you say otherwise.",
-    ),
-    Option(
-        name="token-file",
-        metavar="FILE",
-        help="Where the tokens of HTTP clients are; made with one if it is not there.",
-    ),
-    Option(name="no-token", help="Ask HTTP clients for no token; on this machine only."),
-    Option(name="tls-cert", metavar="FILE", help="The certificate for https."),
-    Option(name="tls-key", metavar="FILE", help="The key that belongs to it."),
-    Option(name="insecure", help="Serve other machines without https."),
-    Option(
-        name="allow-host",
-        metavar="NAME",
-        help="A name by which HTTP clients reach this machine; may be repeated.",
-        repeatable=True,
-    ),
-    Option(
-        name="allow-origin",
-        metavar="ORIGIN",
-        help="A web page's origin that may connect; may be repeated.",
-        repeatable=True,
-    ),
-    Option(name="max-sessions", metavar="COUNT", help="HTTP sessions at a time; 16."),
-)
 
 
 def serve_http(arguments: Sequence[str], *, limits: "HttpLimits | None" = None) -> int:
@@ -72,16 +42,22 @@ def _parser() -> argparse.ArgumentParser:
 def _serve(options: argparse.Namespace, terminal: Terminal, limits: "HttpLimits | None") -> int:
     host, port = _address(options.http)
     _check_safety(options, host)
+    _check_names(options)
     check_servers(options.server)
     # Not before the command line is known to be right: this takes a second.
+    from emceepee_stdio.cli.log_reading import log_directory  # noqa: PLC0415
     from emceepee_stdio.front.http.http_front import FrontOptions, run_front  # noqa: PLC0415
     from emceepee_stdio.front.http.http_limits import HttpLimits  # noqa: PLC0415
+    from emceepee_stdio.front.http.tls_files import check_tls_files  # noqa: PLC0415
 
+    if options.tls_cert:
+        check_tls_files(options.tls_cert, options.tls_key)
     token_file = None if options.no_token else _token_file(options)
     front = FrontOptions(
         host=host,
         port=port,
         access=_access(options, host, token_file),
+        log_directory=log_directory(os.environ, Path(options.config) if options.config else None),
         children=_child_options(options),
         certificate=options.tls_cert,
         key=options.tls_key,
@@ -114,14 +90,16 @@ def _address(given: str) -> tuple[str, int]:
 
 def _check_safety(options: argparse.Namespace, host: str) -> None:
     """Nobody serves other machines by accident, and never without a token."""
-    is_local = _is_loopback(host)
+    is_local = is_loopback(host)
     if bool(options.tls_cert) != bool(options.tls_key):
         raise InvalidArguments(
             "--tls-cert and --tls-key belong together.", hint="Give both files, or none."
         )
-    for file in filter(None, (options.tls_cert, options.tls_key)):
-        if not Path(file).is_file():
-            raise ConfigInvalid(f"There is no file {file}.", hint="Name the file for https.")
+    if options.no_token and options.token_file:
+        raise InvalidArguments(
+            "--no-token asks for no token, and --token-file names tokens.",
+            hint="Leave one of the two out.",
+        )
     if options.no_token and not is_local:
         raise InvalidArguments(
             f"Without a token, {host} would let everybody in who can reach it.",
@@ -134,7 +112,17 @@ def _check_safety(options: argparse.Namespace, host: str) -> None:
         )
 
 
-def _is_loopback(host: str) -> bool:
+def _check_names(options: argparse.Namespace) -> None:
+    from emceepee_stdio.front.http.allowed_names import check_host, check_origin  # noqa: PLC0415
+
+    for host in options.allow_host:
+        check_host(host)
+    for origin in options.allow_origin:
+        check_origin(origin)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this name or address is of this machine alone."""
     if host == "localhost":
         return True
     try:

@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from emceepee_stdio.cli.config import JsonOption
+from emceepee_stdio.cli.shared_options import JsonOption
 from emceepee_stdio.cli.shared_servers import shared_servers
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.clock import DAY_S, HOUR_S, MINUTE_S, Clock
@@ -32,12 +32,15 @@ from emceepee_stdio.wire.process_table import ProcessFacts, memory_of_trees, pro
 
 __all__ = ["status"]
 
-_SCHEMA_VERSION = 1
 _WIDE_COLUMNS = 110  # from here on there is room for the directory
 _CLIENT_CHARS = 24  # of what a client calls itself
 _MB, _GB = 1 << 20, 1 << 30
 _WELL = ("connected", "connecting", "idle")
-_NEXT_STEPS = {"needs_sign_in": "emceepee login", "disabled": "emceepee config check"}
+_NEXT_STEPS = {"needs_sign_in": "emceepee login {}", "disabled": "emceepee config check"}
+_TRY_AGAIN = "emceepee doctor {}"
+_READ_LOG = "emceepee tail-logs --server {}"  # of a server that no file has for the doctor to try
+# A server that a person disabled is no part of a session: this entry is broken.
+_PLAIN = {"disabled": "broken"}
 _STYLES = {"connected": "green", "idle": "dim", "nothing": "dim", "failed": "bold red"}
 
 
@@ -72,11 +75,14 @@ def status(
     memory = _Memory(process_table())
     now = clock.epoch(clock.now())
     if as_json:
-        terminal.data(_report(proxies, memory, now))
+        terminal.document(_report(proxies, memory, now))
     elif not proxies:
         terminal.line("No proxy is running: a client that has emceepee registered starts one.")
-        terminal.line("Register it with `emceepee install`, or see what earlier ones did with")
-        terminal.line("`emceepee tail-logs`.")
+        terminal.line(
+            "Register it with `emceepee install`, or see what earlier ones did with "
+            "`emceepee tail-logs`. A session of `emceepee serve --http` is listed here after its "
+            "first call."
+        )
     else:
         _show(proxies, memory, now, terminal, by_server=servers)
 
@@ -111,7 +117,7 @@ def _proxy_row(proxy: ProxyStatus, memory: _Memory, now: float) -> tuple[str, ..
         str(proxy.pid),
         _client(proxy),
         _span(now - proxy.started_at),
-        ", ".join(f"{count} {phase}" for phase, count in _phases(proxy).items()) or "none",
+        ", ".join(f"{n} {_plain(p)}" for p, n in _phases(proxy).items()) or "none",
         _work(proxy.servers),
         _size(None if own is None else own + (theirs or 0)),
         _short_path(proxy.directory),
@@ -120,13 +126,18 @@ def _proxy_row(proxy: ProxyStatus, memory: _Memory, now: float) -> tuple[str, ..
 
 def _server_row(proxy: ProxyStatus, server: ServerStatus, memory: _Memory) -> tuple[str, ...]:
     held = memory.of_servers([server]) if server.pid else None
-    return str(proxy.pid), server.name, server.phase, _work([server]), _size(held)
+    return str(proxy.pid), server.name, _plain(server.phase), _work([server]), _size(held)
+
+
+def _plain(phase: str) -> str:
+    return _PLAIN.get(phase, phase)
 
 
 def _client(proxy: ProxyStatus) -> str:
     """What a client calls itself is its own text."""
     text = on_one_line(f"{proxy.client_name} {proxy.client_version}".strip())
-    return text if len(text) <= _CLIENT_CHARS else text[: _CLIENT_CHARS - 1] + "…"
+    text = text if len(text) <= _CLIENT_CHARS else text[: _CLIENT_CHARS - 1] + "…"
+    return f"{text} (http {on_one_line(proxy.http_session)})" if proxy.http_session else text
 
 
 def _phases(proxy: ProxyStatus) -> dict[str, int]:
@@ -153,28 +164,29 @@ def _summary(proxies: Sequence[ProxyStatus], memory: _Memory) -> str:
     servers = [server for proxy in proxies for server in proxy.servers]
     own = sum(memory.of_proxy(proxy) or 0 for proxy in proxies)
     theirs = memory.of_servers(servers)
-    held = "" if theirs is None else f" Memory: {_size(own)}, their servers {_size(theirs)}."
+    held = "" if theirs is None else f" Memory: {_size(own)}; servers: {_size(theirs)}."
     return f"{_counted(len(proxies), 'proxy')}, {_counted(len(servers), 'server')}.{held}"
 
 
 def _unwell(proxies: Sequence[ProxyStatus]) -> list[str]:
     """Servers that cannot be used, each once, and what to do about it."""
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[tuple[str, str, bool], list[str]] = {}
     for proxy in proxies:
         for server in proxy.servers:
             if server.phase not in _WELL:
-                found.setdefault((server.name, server.phase), []).append(str(proxy.pid))
+                key = (server.name, server.phase, server.in_file)
+                found.setdefault(key, []).append(str(proxy.pid))
     lines: list[str] = []
-    for (name, phase), pids in found.items():
-        step = _NEXT_STEPS.get(phase, "emceepee doctor")
-        step = step if phase == "disabled" else f"{step} {shlex.quote(name)}"
-        lines.append(f"{name}: {phase} (pid {', '.join(pids)}). See: {step}")
+    for (name, phase, in_file), pids in found.items():
+        step = _NEXT_STEPS.get(phase, _TRY_AGAIN) if in_file else _READ_LOG
+        step = step.replace("{}", shlex.quote(name))
+        what = on_one_line(f"{name}: {_plain(phase)}")
+        lines.append(f"{what} (pid {', '.join(pids)}). See: {on_one_line(step)}")
     return lines
 
 
 def _report(proxies: Sequence[ProxyStatus], memory: _Memory, now: float) -> dict[str, object]:
     return {
-        "schema_version": _SCHEMA_VERSION,
         "proxies": [_reported(proxy, memory, now) for proxy in proxies],
         "shared_servers": msgspec.to_builtins(shared_servers(proxies, memory.table)),
     }
@@ -185,6 +197,7 @@ def _reported(proxy: ProxyStatus, memory: _Memory, now: float) -> dict[str, obje
     return {
         "pid": proxy.pid,
         "session": proxy.session,
+        "http_session": proxy.http_session or None,
         "version": proxy.version,
         "client": {"name": proxy.client_name, "version": proxy.client_version},
         "started_at": started.replace("+00:00", "Z"),

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 from pathlib import Path
+from textwrap import fill
 from typing import Annotated
 
 import typer
 
+from emceepee_stdio.cli.completions import complete_events, complete_sessions
 from emceepee_stdio.cli.exit_codes import FAILED
 from emceepee_stdio.cli.log_lines import LogReader, event_names, plain_text
 from emceepee_stdio.cli.log_reading import (
@@ -24,7 +26,8 @@ from emceepee_stdio.cli.log_reading import (
     write_line,
 )
 from emceepee_stdio.cli.log_view import LogView
-from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.cli.shared_options import LogDirectoryOption, ServersOption, SinceOption
+from emceepee_stdio.cli.terminal import Terminal, versioned
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.fields import nearest
 from emceepee_stdio.journal import JournalEvent, Level
@@ -38,6 +41,7 @@ __all__ = ["tail_logs"]
 _DEFAULT_LINES = 20  # fits on one screen
 _RANKS = {level.value: rank for rank, level in enumerate(Level)}
 _OUTPUT = str(JournalEvent.SERVER_OUTPUT)
+_NAMES_WIDTH = 79  # columns that every terminal has
 _FLUSH_LINES = 100  # written at a time, where many are there at once
 
 
@@ -65,9 +69,7 @@ def tail_logs(  # noqa: PLR0913 - one for each option
     follow: Annotated[
         bool, typer.Option("--follow/--no-follow", help="Go on with the lines to come.")
     ] = True,
-    server: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this server; may be repeated.")
-    ] = None,
+    server: ServersOption = None,
     level: Annotated[
         Level,
         typer.Option(
@@ -85,27 +87,28 @@ def tail_logs(  # noqa: PLR0913 - one for each option
         ),
     ] = None,
     event: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this event; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Only this event; may be repeated.", autocompletion=complete_events
+        ),
     ] = None,
     grep: Annotated[
         str | None, typer.Option(metavar="REGEX", help="Only lines in which this is found.")
     ] = None,
-    since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="From then on: 30s, 10m, 2h, 1d or ISO 8601.")
-    ] = None,
+    since: SinceOption = None,
     session: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only sessions whose id begins or ends so.")
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Only sessions whose id begins or ends so.",
+            autocompletion=complete_sessions,
+        ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="The lines as they are, one JSON object each.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each line.")] = False,
     wrap: Annotated[
         bool, typer.Option("--wrap", help="Show long lines whole, instead of cut to the terminal.")
     ] = False,
-    log_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Another directory than the configured one."),
-    ] = None,
+    log_dir: LogDirectoryOption = None,
 ) -> None:
     """Follow what the running proxies write down: the journals of all of them, as one.
 
@@ -118,7 +121,8 @@ def tail_logs(  # noqa: PLR0913 - one for each option
     for name in event or ():
         if name not in known:
             near = nearest(name, known)
-            hint = f"did you mean {near}?" if near else "docs/journal.md has the names."
+            names = fill(", ".join(known), width=_NAMES_WIDTH, break_on_hyphens=False)
+            hint = f"did you mean {near}?" if near else f"there are:\n{names}"
             Terminal().note(f"There is no event {name}; {hint}")
     wanted = _Wanted(
         servers=frozenset(server or ()),
@@ -139,8 +143,11 @@ def tail_logs(  # noqa: PLR0913 - one for each option
         abandon_stdout()
     except OSError as error:
         why = error.strerror or type(error).__name__
-        Terminal().note(f"emceepee: The journals in {directory} cannot be read: {why}.")
-        Terminal().note("Say where they are with --log-dir, or mend the directory's permissions.")
+        Terminal().failure(
+            f"The journals in {directory} cannot be read: {why}.",
+            "Say where they are with --log-dir, or fix the directory's permissions.",
+            code="system",
+        )
         raise typer.Exit(FAILED) from None
 
 
@@ -169,7 +176,7 @@ def _tail(
     reader.rewind(count, is_ahead, since=since)
     while True:
         for number, line in enumerate(filter(wanted, reader.read()), 1):
-            text = harmless_json(line.raw.decode()) if view is None else view.show(line)
+            text = versioned(harmless_json(line.raw.decode())) if view is None else view.show(line)
             write_line(text, flush=False)
             if number % _FLUSH_LINES == 0:
                 Terminal().flush()

@@ -5,11 +5,14 @@ for a terminal only; what goes into a pipe is plain, and looks the same tomorrow
 """
 
 import json
+import os
+import re
 import shutil
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from itertools import takewhile
+from typing import TYPE_CHECKING, ClassVar, TextIO, cast
 
 from emceepee_stdio.visible_text import harmless, harmless_json
 
@@ -18,14 +21,35 @@ if TYPE_CHECKING:
     from rich.status import Status
     from rich.text import Text
 
-__all__ = ["Terminal"]
+__all__ = ["JSON_VERSION", "Terminal", "asks_for_json", "versioned"]
+
+JSON_VERSION = 1  # of what --json prints: it grows when a reader has to change
 
 _MARK = "x"  # stands where text goes between two codes
+# What is in backticks is one word, and so is a command of ours with which a line ends.
+_WORD = re.compile(r"\s*(?:`[^`]*`\S*|(?<=: )emceepee (?!.*[.;,] ).*|\S+)")
+_PLAIN_WORD = re.compile(r"\s*\S+")
+_USUAL_COLUMNS = 80  # of a terminal that does not tell
 _DIFF_STYLES = {"+++": "bold", "---": "bold", "@@": "cyan", "+": "green", "-": "red"}
+_TABLE_GAP = 3  # columns between two cells
+_TABLE_EDGES = 2  # columns left and right of a table
+_MIN_CELL = 10  # less than this tells nothing: the other cells are broken instead
+
+
+def asks_for_json() -> bool:
+    """Whether the person typed --json, also where the rest of the command line is wrong."""
+    return "--json" in takewhile(lambda word: word != "--", sys.argv[1:])
+
+
+def versioned(line: str) -> str:
+    """A JSON object on one line, with the version of its shape."""
+    return f'{{"schema_version":{JSON_VERSION},{line.lstrip()[1:]}'
 
 
 class Terminal:
     """The two streams of a command."""
+
+    _has_answered: ClassVar[bool] = False  # a program reads one document, not two
 
     def __init__(self) -> None:
         self._status: Status | None = None
@@ -36,7 +60,11 @@ class Terminal:
         return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
     def line(self, text: str = "", *, style: str = "") -> None:
-        """One line of the result; a style is for a terminal only."""
+        """One line of the result, as sentences are written; a style is for a terminal only."""
+        self.verbatim(_prose(text, sys.stdout), style=style)
+
+    def verbatim(self, text: str, *, style: str = "") -> None:
+        """What is no sentence, such as JSON, a log or a command: only the terminal breaks it."""
         if style and sys.stdout.isatty():
             from rich.text import Text  # noqa: PLC0415 - costs start-up, only for a terminal
 
@@ -87,21 +115,41 @@ class Terminal:
 
     def data(self, value: object) -> None:
         """A result for programs: JSON, indented."""
-        self.line(harmless_json(json.dumps(value, indent=2, ensure_ascii=False)))
+        self.verbatim(harmless_json(json.dumps(value, indent=2, ensure_ascii=False)))
+
+    def document(self, value: Mapping[str, object]) -> None:
+        """The answer to --json: one object, with the version of its shape."""
+        Terminal._has_answered = True
+        # First, and ours: a server's result may have a field of this name.
+        self.data({"schema_version": None, **value} | {"schema_version": JSON_VERSION})
+
+    def failure(self, message: str, next_step: str, *, code: str, text: str = "") -> None:
+        """Why there is no result; `text` says it to people, where that differs."""
+        if asks_for_json() and not Terminal._has_answered:
+            error = {"code": code, "message": message, "next_step": next_step}
+            self.document({"error": error})
+            return
+        for line in [text] if text else filter(None, (f"emceepee: {message}", next_step)):
+            self.note(line)
 
     def said(self, text: str) -> None:
         """What somebody else worded: to the letter in a pipe, harmless on a terminal."""
-        self.line(harmless(text) if sys.stdout.isatty() else text)
+        self.verbatim(harmless(text) if sys.stdout.isatty() else text)
+
+    def raw(self, data: bytes) -> None:
+        """The bytes of somebody else, as they are; only for a pipe."""
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
 
     def note(self, text: str) -> None:
         """A word beside the result: a warning, an error, a sign of life."""
         self._settle()
-        sys.stderr.write(f"{harmless(text)}\n")
+        sys.stderr.write(f"{_prose(harmless(text), sys.stderr)}\n")
 
     def ask(self, question: str) -> None:
         """A question to the person, who answers on the same line."""
         self._settle()
-        sys.stderr.write(f"{harmless(question)} ")
+        sys.stderr.write(f"{_prose(harmless(question), sys.stderr)} ")
         sys.stderr.flush()
 
     def table(
@@ -110,10 +158,12 @@ class Terminal:
         rows: Sequence[Sequence[str]],
         *,
         styles: Mapping[str, str] | None = None,
+        one_line: bool = False,
     ) -> None:
         """Rows under headings; in a pipe one line for each, its cells parted by tabs.
 
-        `styles` colours those cells that are one of its words.
+        `styles` colours those cells that are one of its words. With `one_line`, a row is one line
+        at a terminal too, and its last cell is cut.
         """
         rows = [[harmless(cell) for cell in row] for row in rows]
         if not sys.stdout.isatty():
@@ -125,25 +175,69 @@ class Terminal:
         from rich.text import Text  # noqa: PLC0415 - see above
 
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-        for column in columns:
+        for column in columns[:-1]:
             table.add_column(column, overflow="fold")
+        if one_line:
+            room = _room_of_last([columns, *rows], _console(sys.stdout).width)
+            table.add_column(columns[-1], overflow="ellipsis", no_wrap=True, max_width=room)
+        else:
+            table.add_column(columns[-1], overflow="fold")
         for row in rows:
             table.add_row(*(Text(cell, (styles or {}).get(cell, "")) for cell in row))
         _console(sys.stdout).print(table)
 
-    def panel(self, title: str, text: str) -> None:
-        """A few lines that belong together; in a pipe, the title and the lines under it."""
-        title, text = harmless(title), harmless(text)
+    def growing_table(
+        self, columns: Sequence[str], widths: Sequence[int], *, styles: Mapping[str, str]
+    ) -> Callable[[Sequence[str]], None]:
+        """A table whose rows are shown as they come; `widths` are of all columns but the last."""
+        heads = [columns]
+
+        def add(row: Sequence[str]) -> None:
+            rows = [*heads, [harmless(cell) for cell in row]]
+            if not sys.stdout.isatty():
+                for cells in rows:
+                    self.line("\t".join(" ".join(cell.split()) for cell in cells))
+                self.flush()
+            else:
+                with self._paused():
+                    _draw_row(columns, widths, rows[-1], styles, with_head=bool(heads))
+            heads.clear()
+
+        return add
+
+    def rule(self, title: str = "") -> None:
+        """A line across the terminal, with a title for what follows; in a pipe only the title."""
         if not sys.stdout.isatty():
-            self.line(title)
-            for line in text.split("\n"):
-                self.line(f"  {line}".rstrip())
+            if title:
+                self.line(harmless(title))
             return
-        from rich.panel import Panel  # noqa: PLC0415 - costs start-up, only for a terminal
+        from rich.rule import Rule  # noqa: PLC0415 - costs start-up, only for a terminal
         from rich.text import Text  # noqa: PLC0415 - see above
 
-        panel = Panel(Text(text), title=Text(title), title_align="left")
-        _console(sys.stdout).print(panel)
+        _console(sys.stdout).print(Rule(Text(harmless(title)), align="left"))
+
+    def paragraph(self, text: str) -> None:
+        """A line under a title, broken between words; in a pipe it is indented and stays whole.
+
+        What is in backticks is not broken. A line that is indented is somebody else's, and folded.
+        """
+        if not sys.stdout.isatty():
+            self.line(f"  {harmless(text)}".rstrip())
+            return
+        if text.startswith(" "):
+            _console(sys.stdout).print(_text([(harmless(text), "")]), overflow="fold")
+            return
+        self.line(harmless(text))
+
+    def command(self, text: str) -> None:
+        """A command for the person to copy: on a line of its own, which only the terminal breaks.
+
+        In a pipe it is indented; on a terminal it is not, so that it can be marked as a whole.
+        """
+        if sys.stdout.isatty():
+            self.verbatim(harmless(text), style="bold")
+        else:
+            self.line(f"    {harmless(text)}".rstrip())
 
     def diff(self, text: str) -> None:
         """A unified diff: to the letter in a pipe, harmless and coloured on a terminal."""
@@ -163,6 +257,16 @@ class Terminal:
             self._status.stop()
 
     @contextmanager
+    def _paused(self) -> Generator[None]:
+        """Without the spinner, which goes on afterwards."""
+        if self._status is None:
+            yield
+            return
+        self._status.stop()
+        yield
+        self._status.start()
+
+    @contextmanager
     def waiting(self, text: str) -> Generator[None]:
         """A spinner while something takes its time; in a pipe, silence."""
         if not sys.stderr.isatty():
@@ -174,6 +278,74 @@ class Terminal:
                 yield
             finally:
                 self._status = None
+
+
+def _room_of_last(rows: Sequence[Sequence[str]], columns: int) -> int:
+    """How wide the last cells may be beside the others, whose lines are not to be broken."""
+    from rich.cells import cell_len  # noqa: PLC0415 - costs start-up, only for a terminal
+
+    others = [max(map(cell_len, cells)) for cells in zip(*(row[:-1] for row in rows), strict=True)]
+    return max(columns - sum(others) - _TABLE_GAP * len(others) - _TABLE_EDGES, _MIN_CELL)
+
+
+def _draw_row(
+    columns: Sequence[str],
+    widths: Sequence[int],
+    row: Sequence[str],
+    styles: Mapping[str, str],
+    *,
+    with_head: bool,
+) -> None:
+    from rich import box  # noqa: PLC0415 - costs start-up, only for a terminal
+    from rich.table import Table  # noqa: PLC0415 - see above
+    from rich.text import Text  # noqa: PLC0415 - see above
+
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        show_header=with_head,
+        pad_edge=False,
+        header_style="bold",
+    )
+    for column, width in zip(columns, [*widths, None], strict=True):
+        table.add_column(column, width=width, overflow="fold")
+    table.add_row(*(Text(cell, styles.get(cell, "")) for cell in row))
+    _console(sys.stdout).print(table)
+
+
+def _prose(text: str, stream: TextIO) -> str:
+    """The text with its lines broken between words, at a terminal; those indented are left."""
+    if not stream.isatty():
+        return text
+    width = _columns(stream)
+    return "\n".join(
+        line if line.startswith(" ") or len(line) <= width else _broken(line, width)
+        for line in text.split("\n")
+    )
+
+
+def _columns(stream: TextIO) -> int:
+    """How wide the terminal behind it is; the result may go into a pipe, and the notes not."""
+    if sys.stdout.isatty():
+        return shutil.get_terminal_size().columns
+    return os.get_terminal_size(stream.fileno()).columns or _USUAL_COLUMNS
+
+
+def _broken(text: str, width: int) -> str:
+    """The lines of a paragraph; a word that is longer than a line stays whole."""
+    lines: list[str] = []
+    for word in _words(text, width):
+        if lines and len(lines[-1]) + len(word) <= width:
+            lines[-1] += word
+        else:
+            lines.append(word.lstrip())
+    return "\n".join(lines)
+
+
+def _words(text: str, width: int) -> Iterator[str]:
+    """What stays together, each with the space before it; a command that fits no line does not."""
+    for word in cast("list[str]", _WORD.findall(text)):
+        yield from [word] if len(word.lstrip()) <= width else _PLAIN_WORD.findall(word)
 
 
 def _text(spans: Sequence[tuple[str, str]]) -> "Text":

@@ -3,7 +3,7 @@
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
@@ -13,6 +13,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from emceepee_stdio.cli.completions import complete_sessions
 from emceepee_stdio.cli.exit_codes import FAILED
 from emceepee_stdio.cli.log_reading import (
     POLL_S,
@@ -23,14 +24,15 @@ from emceepee_stdio.cli.log_reading import (
     reader_leaves_within,
     write_line,
 )
-from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.cli.shared_options import LogDirectoryOption, ServersOption, SinceOption
+from emceepee_stdio.cli.terminal import Terminal, versioned
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.edit import write_whole
 from emceepee_stdio.trace.exports import as_chrome, as_json, without_payloads
 from emceepee_stdio.trace.request_filter import RequestFilter
 from emceepee_stdio.trace.request_reader import RequestLine, RequestReader
 from emceepee_stdio.trace.request_records import DroppedRecords, RequestRecord
-from emceepee_stdio.visible_text import harmless_json
+from emceepee_stdio.visible_text import harmless_json, on_one_line
 
 __all__ = ["trace"]
 
@@ -39,6 +41,7 @@ _MAX_REQUESTS = 100_000  # in memory at once; what is older is left out, and tha
 _HEADINGS = ("STARTED", "TOOK", "OUTCOME", "SERVER", "WHAT", "LEGS")
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", re.ASCII)
 _MS_PER_UNIT = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
+_MAX_NAMES = 10  # of servers or sessions that there are; enough to see one's mistake
 _BESIDE_ROWS = 3  # lines of a screen: the legend, the summary, and where the cursor is
 
 
@@ -74,21 +77,21 @@ def trace(  # noqa: PLR0913 - one for each option
             metavar="ID",
             help="The session whose id begins so, or all.",
             show_default="the last one; all with --since",
+            autocompletion=complete_sessions,
         ),
     ] = None,
-    server: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this server; may be repeated.")
-    ] = None,
+    server: ServersOption = None,
     slow: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only what took so long: 500ms, 2s, 1m.")
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Only requests that took at least this long: 500ms, 2s, 1m."
+        ),
     ] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Only what failed.")] = False,
     grep: Annotated[
         str | None, typer.Option(metavar="REGEX", help="Only records in which this is found.")
     ] = None,
-    since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="From then on: 30s, 10m, 2h, 1d or ISO 8601.")
-    ] = None,
+    since: SinceOption = None,
     as_json: Annotated[
         bool,
         typer.Option("--json", help="One JSON object; with --follow, one for each request."),
@@ -96,7 +99,8 @@ def trace(  # noqa: PLR0913 - one for each option
     export: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Write the requests into a new file: .json, or .html for the page."
+            metavar="FILE",
+            help="Write the requests into a new file: .json, or .html for the page.",
         ),
     ] = None,
     export_format: Annotated[
@@ -128,10 +132,7 @@ def trace(  # noqa: PLR0913 - one for each option
             show_default="that of the last page, or any",
         ),
     ] = None,
-    log_dir: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Another directory than the configured one."),
-    ] = None,
+    log_dir: LogDirectoryOption = None,
 ) -> None:
     """Show every request: how long it took, what it waited for, and how it ended.
 
@@ -155,6 +156,8 @@ def trace(  # noqa: PLR0913 - one for each option
         ),
         payloads=payloads,
     )
+    if export is not None:
+        _check_export(export, web=web)
     if web:
         _show_page(directory, view, since=since, port=port, browser=browser)
         return
@@ -163,6 +166,8 @@ def trace(  # noqa: PLR0913 - one for each option
     try:
         reader = _rewound(directory, view, count, since=since)
         view.read(reader)
+        if not (view.records or follow):
+            _check_names(directory, servers=server or (), session="" if is_all else session or "")
         if export is not None:
             _write_file(export, view, export_format, directory)
         elif as_json or export_format is not ExportFormat.JSON:
@@ -176,7 +181,8 @@ def trace(  # noqa: PLR0913 - one for each option
     except OSError as error:
         why = error.strerror or type(error).__name__
         place = error.filename or directory
-        Terminal().note(f"emceepee: {place} cannot be read or written: {why}.")
+        fact = f"{place} cannot be read or written: {why}."
+        Terminal().failure(fact, "Check its permissions.", code="system")
         raise typer.Exit(FAILED) from None
 
 
@@ -210,11 +216,10 @@ class _View:
         failed = sum(record.failed for record in self.records)
         words = [f"{len(outcomes)} request{'' if len(outcomes) == 1 else 's'}"]
         words += [f"{failed} failed"] if failed else []
-        words += [
-            f"{outcomes.count(outcome)} {word}"
-            for outcome, word in (("promoted", "became tasks"), ("cancelled", "cancelled"))
-            if outcome in outcomes
-        ]
+        if promoted := outcomes.count("promoted"):
+            words.append("1 became a task" if promoted == 1 else f"{promoted} became tasks")
+        if cancelled := outcomes.count("cancelled"):
+            words.append(f"{cancelled} cancelled")
         words += [f"{self.dropped} not recorded"] if self.dropped else []
         return ", ".join(words) + "."
 
@@ -222,9 +227,44 @@ class _View:
 def _last_session(directory: Path) -> str:
     """Of the request that ended last."""
     reader = RequestReader(directory)
-    last = next(reader.backward(), None)
+    records = (line.record for line in reader.backward())
+    last = next((record for record in records if record is not None), None)
     reader.close()
-    return "" if last is None or last.record is None else last.record.session
+    return "" if last is None else last.session
+
+
+def _check_export(path: Path, *, web: bool) -> None:
+    if web:
+        problem = "--web shows the page, --export writes a file: leave one of them out."
+    elif os.path.lexists(path):
+        problem = f"{path} is there already. Choose another name, or remove it first."
+    else:
+        return
+    raise typer.BadParameter(problem, param_hint="--export")
+
+
+def _check_names(directory: Path, *, servers: Sequence[str], session: str) -> None:
+    """Nothing was found: whether that is because a name is not on record at all."""
+    if not (servers or session):
+        return
+    reader = RequestReader(directory)
+    found = [line.record for line in reader.backward() if isinstance(line.record, RequestRecord)]
+    reader.close()
+    sessions = dict.fromkeys(record.session for record in found)
+    if found and not any(one.startswith(session.upper()) for one in sessions):
+        raise _not_on_record("session", session, sessions)
+    names = dict.fromkeys(record.server for record in found if record.server is not None)
+    for name in servers if found else ():
+        if name not in names:
+            raise _not_on_record("server", name, names)
+
+
+def _not_on_record(what: str, name: str, known: Iterable[str]) -> typer.BadParameter:
+    *first, last = [on_one_line(one) for one in known][:_MAX_NAMES] or ["none"]
+    there = f"{', '.join(first)} and {last}" if first else last
+    return typer.BadParameter(
+        f"no request of {what} {name!r} is on record. Last seen: {there}.", param_hint=f"--{what}"
+    )
 
 
 def _start(since: str | None) -> float:
@@ -243,7 +283,10 @@ def _rewound(directory: Path, view: _View, count: int, *, since: str | None) -> 
     start = _start(since)
     reader = RequestReader(directory)
     if not reader.has_files:
-        Terminal().note(f"No request has been recorded in {directory} yet.")
+        Terminal().note(
+            f"No request has been recorded in {directory} yet. Requests of clients are recorded, "
+            "calls by `emceepee call` are not."
+        )
     reader.rewind(count, view.takes, since=start)
     return reader
 
@@ -297,12 +340,12 @@ def _show_plain(reader: RequestReader, view: _View, *, follow: bool) -> None:
 
 def _show_json(reader: RequestReader, view: _View, wanted: ExportFormat, *, follow: bool) -> None:
     if not follow:
-        Terminal().line(harmless_json(_encoded(view, wanted).decode()))
+        Terminal().verbatim(harmless_json(_encoded(view, wanted).decode()))
         return
     new = view.records
     while True:
         for record in new:
-            write_line(harmless_json(msgspec.json.encode(record).decode()))
+            write_line(versioned(harmless_json(msgspec.json.encode(record).decode())))
         if reader_leaves_within(POLL_S):
             return
         new = view.read(reader)

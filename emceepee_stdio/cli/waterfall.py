@@ -5,6 +5,7 @@ hour in which nothing happened takes no room. A leg has a sign of its own as wel
 whatever matters stands in words, too: a pipe and a person who sees no colours get the same facts.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,6 +32,7 @@ _LEGS = {
     "waiting": ("·", "-", "bright_black"),
     "rendering": ("▪", "+", "green"),
 }
+_LIKE_A_BAR = re.compile("[\u00b7\u2500-\u25ff\u2800-\u28ff\U0001fb00-\U0001fbff]")
 _OTHER_LEG = ("▪", "+", "")  # of a version that knows more
 _OUTCOME_STYLES = {"error": "bold red", "tool_error": "red", "cancelled": "yellow"}
 _SEEN_SHARE = 0.01  # of the time; what is less explains nothing
@@ -113,7 +115,7 @@ class Waterfall:
     def _widths(self) -> tuple[int, int]:
         """Of the name and of the note; a code of ours has up to 19 characters."""
         if self._is_wide:
-            return 40, 44
+            return min(40, self.columns // 4), min(44, self.columns * 3 // 10)
         return (
             (24, 19) if self.columns >= _USUAL_COLUMNS else (self.columns // 4, self.columns // 5)
         )
@@ -121,7 +123,7 @@ class Waterfall:
     def _name(self, record: RequestRecord) -> str:
         arrow = "> " if self.ascii_only else "↳ "
         server = f"{record.server}/" if record.server else ""
-        return on_one_line(f"{arrow if record.kind == 'task' else ''}{server}{label_of(record)}")
+        return f"{arrow if record.kind == 'task' else ''}{_named(server + label_of(record))}"
 
     def _note(self, record: RequestRecord) -> str:
         """How it ended where that was not well; else where the time went."""
@@ -149,6 +151,11 @@ class Waterfall:
 
     def _sign(self, leg: str) -> str:
         return _LEGS.get(leg, _OTHER_LEG)[1 if self.ascii_only else 0]
+
+
+def _named(text: str) -> str:
+    """What a server or a model called it; no part of it looks like a bar."""
+    return _LIKE_A_BAR.sub(lambda sign: f"\\u{ord(sign[0]):04x}", on_one_line(text))
 
 
 def _style(leg: str) -> str:

@@ -98,10 +98,19 @@ class Client:
     settings: Mapping[str, Setting] = field(default_factory=dict[str, Setting])
     # A directory that only a machine with this client has, if the file's own does not tell.
     sign: str | None = None
+    # Its commands for a shell: where one is found, it is installed, started or not.
+    programs: tuple[str, ...] = ()
+    # The variables that it starts servers with: a desktop's, a few of the shell's, or all of those.
+    inherits: Literal["desktop", "few", "shell"] = "desktop"
     # Whether it refuses a file with comments.
     strict: bool = False
+    # The key of its file under which it keeps things by project, and its file in a project.
+    projects: str = ""
+    project_file: str = ""
     # How it reaches a server behind a URL, if its file can say so.
     remote: Remote | None = None
+    # What switches an entry off in its file, if anything does: the key, and the value for it.
+    off: Mapping[str, bool] = field(default_factory=dict[str, bool])
     # Whether it takes `$NAME` for a variable as well.
     bare_variables: bool = False
 
@@ -118,8 +127,13 @@ class Client:
 
     def entry(self, command: str, args: list[str], env: Mapping[str, str]) -> dict[str, object]:
         """Our own server as this client writes it."""
-        chosen = {key: setting.value for key, setting in self.settings.items()}
-        return {**self.marks, "command": command, "args": args, **chosen, "env": dict(env)}
+        return {
+            **self.marks,
+            "command": command,
+            "args": args,
+            **self._proposed(),
+            "env": dict(env),
+        }
 
     def remote_entry(self, url: str) -> dict[str, object] | None:
         """Our own server behind a URL; the token is a variable's, so that no file holds it."""
@@ -127,9 +141,12 @@ class Client:
             return None
         entry: dict[str, object] = {**self.remote.marks, self.remote.url: url}
         if self.remote.reference is None:
-            return entry | {self.remote.token_key: HTTP_TOKEN}
+            return {**entry, self.remote.token_key: HTTP_TOKEN, **self._proposed()}
         token = self.remote.reference.format(HTTP_TOKEN)
-        return entry | {"headers": {"Authorization": f"Bearer {token}"}}
+        return {**entry, "headers": {"Authorization": f"Bearer {token}"}, **self._proposed()}
+
+    def _proposed(self) -> dict[str, object]:
+        return {key: setting.value for key, setting in self.settings.items()}
 
     def servers(self, text: str) -> dict[str, object]:
         """What stands in its file by name; nothing where there is no section."""
@@ -209,11 +226,15 @@ CLIENTS: dict[ClientKey, Client] = {
             settings={
                 "timeout": Setting(
                     300_000,
-                    "waits 5 minutes (ms) for a call, whatever MCP_TOOL_TIMEOUT says: emceepee"
-                    " answers a slow one with a task before that",
+                    "waits 5 minutes (300,000 ms) for a call; this overrides MCP_TOOL_TIMEOUT."
+                    " emceepee answers a slow call with a task before that",
                 ),
             },
             sign="claude-state",
+            programs=("claude",),
+            inherits="shell",
+            projects="projects",
+            project_file=".mcp.json",
             strict=True,
             remote=Remote({"type": "http"}, reference="${{{}}}"),
         ),
@@ -221,6 +242,7 @@ CLIENTS: dict[ClientKey, Client] = {
             key="cursor",
             title="Cursor",
             files=_everywhere("home/.cursor/mcp.json"),
+            programs=("cursor", "cursor-agent"),
             marks={"type": "stdio"},
             remote=Remote({}, reference="${{env:{}}}"),
         ),
@@ -232,6 +254,7 @@ CLIENTS: dict[ClientKey, Client] = {
                 win32=("roaming/Code/User/mcp.json",),
                 linux=("config/Code/User/mcp.json",),
             ),
+            programs=("code",),
             section="servers",
             marks={"type": "stdio"},
             remote=Remote({"type": "http"}, reference="${{env:{}}}"),
@@ -240,6 +263,7 @@ CLIENTS: dict[ClientKey, Client] = {
             key="windsurf",
             title="Windsurf",
             files=_everywhere("home/.codeium/windsurf/mcp_config.json"),
+            programs=("windsurf",),
             remote=Remote({}, url="serverUrl", reference="${{env:{}}}"),
         ),
         Client(
@@ -250,14 +274,19 @@ CLIENTS: dict[ClientKey, Client] = {
                 win32=("roaming/Zed/settings.json",),
                 linux=("config/zed/settings.json",),
             ),
+            programs=("zed", "zeditor"),
             section="context_servers",
+            off={"enabled": False},
             marks={"source": "custom"},
         ),
         Client(
             key="codex",
             title="Codex",
             files=_everywhere("codex/config.toml"),
+            programs=("codex",),
+            inherits="few",
             section="mcp_servers",
+            off={"enabled": False},
             language=_TOML,
             remote=Remote({}, token_key="bearer_token_env_var"),  # noqa: S106 - its name
             settings={
@@ -283,6 +312,8 @@ CLIENTS: dict[ClientKey, Client] = {
             key="gemini",
             title="Gemini CLI",
             files=_everywhere("gemini/.gemini/settings.json"),
+            programs=("gemini",),
+            inherits="shell",
             bare_variables=True,
             remote=Remote({}, url="httpUrl", reference="${}"),
         ),

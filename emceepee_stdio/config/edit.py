@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,7 +23,10 @@ __all__ = [
     "PRIVATE_FILE_MODE",
     "Change",
     "EditRefused",
+    "apply_all",
+    "backup_files",
     "backup_path",
+    "backups",
     "guard",
     "read_backup",
     "read_file",
@@ -39,7 +42,7 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 class EditRefused(ConfigInvalid):
     """A file that was left as it is."""
 
-    hint = "Nothing was changed; mend the file, or move it away, and run the command again."
+    hint = "Nothing was changed; fix the file, or move it away, and run the command again."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +64,11 @@ class Change:
         if self.before is None:
             return "made"
         return "removed" if self.after is None else "changed"
+
+    def facts(self, backup: Path | None) -> dict[str, object]:
+        """What was done, for programs."""
+        made = None if backup is None else str(backup)
+        return {"path": str(self.path), "change": self.kind, "backup": made}
 
     def diff(self) -> str:
         """The change as a unified diff, as `patch` takes it."""
@@ -107,6 +115,33 @@ class Change:
         return backup
 
 
+def apply_all(changes: Sequence[Change]) -> list[Path]:
+    """Write all of them or none; the backups that were made."""
+    done: list[tuple[Change, Path | None]] = []
+    try:
+        for change in changes:
+            done.append((change, change.apply()))  # noqa: PERF401 - those before a failure count
+    except BaseException:
+        for change, backup in reversed(done):
+            _take_back(change, backup)
+        raise
+    return [backup for _, backup in done if backup is not None]
+
+
+def _take_back(change: Change, backup: Path | None) -> None:
+    try:
+        Change(path=change.path, before=change.after, after=change.before, backs_up=False).apply()
+    except EditRefused as error:
+        was = f"; the file as it was: {backup}" if backup else ""
+        raise EditRefused(
+            f"{error.fact} It was changed already, and could not be put back{was}.",
+            hint="Look at that file, and run the command again.",
+        ) from None
+    if backup is not None:
+        with suppress(OSError):
+            backup.unlink()
+
+
 def backup_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.bak")
 
@@ -115,13 +150,14 @@ def _keep_older(backup: Path, text: str) -> None:
     """What a backup held before moves on to .1, .2 and so on, unless it says the same."""
     if not backup.is_file() or _text_of(backup) == text:
         return
-    names = [
-        backup,
-        *(backup.with_name(f"{backup.name}.{n}") for n in range(1, _OLDER_BACKUPS + 1)),
-    ]
-    for newer, older in reversed(list(pairwise(names))):
+    for newer, older in reversed(list(pairwise(_names(backup)))):
         if newer.is_file():
             newer.replace(older)
+
+
+def _names(backup: Path) -> list[Path]:
+    older = (backup.with_name(f"{backup.name}.{n}") for n in range(1, _OLDER_BACKUPS + 1))
+    return [backup, *older]
 
 
 def _text_of(backup: Path) -> str | None:
@@ -145,6 +181,17 @@ def read_file(path: Path) -> str | None:
 def read_backup(path: Path) -> str | None:
     """What the backup beside a file holds, if there is one to be read."""
     return _text_of(backup_path(path))
+
+
+def backups(path: Path) -> list[str]:
+    """What each backup beside a file holds, the newest first."""
+    texts = map(_text_of, backup_files(path))
+    return [text for text in texts if text is not None]
+
+
+def backup_files(path: Path) -> list[Path]:
+    """The backups beside a file, the newest first."""
+    return [backup for backup in _names(backup_path(path)) if backup.is_file()]
 
 
 @contextmanager
@@ -172,7 +219,7 @@ def _naming(path: Path) -> Generator[None]:
         where = error.filename if isinstance(error.filename, str) else path
         raise EditRefused(
             f"{path} cannot be read or written: {reason} ({where}).",
-            hint="Nothing was changed; see to the permissions of the file and of its directory, "
+            hint="Nothing was changed; check the permissions of the file and of its directory, "
             "close programs that hold it open, and run the command again.",
         ) from None
 

@@ -1,4 +1,4 @@
-"""The server entries of a file: each becomes usable, disabled with its reason, or skipped.
+"""The server entries of a file: each is usable, disabled, broken with its reason, or skipped.
 
 Understands how the clients that people already have spell things. One entry never costs another:
 whatever is wrong with it becomes a `BrokenServer`.
@@ -25,7 +25,7 @@ from emceepee_stdio.config.server import (
 from emceepee_stdio.config.tool_rules import NOTHING_RUNS, check_patterns, read_rules, rule_keys
 from emceepee_stdio.errors import ConfigInvalid
 
-__all__ = ["KNOWN_KEYS", "Entries"]
+__all__ = ["KNOWN_KEYS", "OFF_KEYS", "Entries", "is_off", "what_runs"]
 
 _SPELLINGS = {
     "type": "transport",
@@ -50,7 +50,16 @@ _OAUTH_SPELLINGS = {
 }
 # What clients keep in `oauth` for their own use.
 _OAUTH_IGNORED = frozenset(
-    ("enabled", "authorizationUrl", "authServerMetadataUrl", "redirectUri", "tokenUrl")
+    (
+        "audiences",
+        "authorizationUrl",
+        "authServerMetadataUrl",
+        "enabled",
+        "redirectUri",
+        "registrationUrl",
+        "tokenParamName",
+        "tokenUrl",
+    )
 )
 _TRANSPORTS = {
     "local": "stdio",
@@ -97,6 +106,10 @@ _IGNORED = frozenset(
         "watchPaths",
     )
 )
+# How files say that a server is off: the key, and the value that means it.
+OFF_KEYS = {"disabled": True, "enabled": False, "isActive": False}
+# What decides which server runs, and with what; the rest is how emceepee or a client treats it.
+_RUNNING = ("command", "args", "env", "pass_env", "cwd", "url", "headers", "auth", "oauth")
 KNOWN_KEYS = frozenset((*hints_of(ServerEntry), *_SPELLINGS, "enabled", "name"))
 
 
@@ -119,7 +132,7 @@ class Entries:
         self.warnings: list[str] = []
 
     def __repr__(self) -> str:
-        return f"<Entries {len(self.servers)} usable {len(self.disabled)} disabled>"
+        return f"<Entries {len(self.servers)} usable {len(self.disabled)} unused>"
 
     def add(self, name: str, entry: object, *, section: str) -> None:
         path = f"{section}.{label(name)}"
@@ -129,10 +142,10 @@ class Entries:
             )
             return
         if problem := name_problem(name):
-            self._disable(name, f"{path}: {problem}.")
+            self._refuse(name, f"{path}: {problem}.")
             return
         if name in self._names:
-            self._disable(name, f"{path}: a server of this name is defined above; rename this one.")
+            self._refuse(name, f"{path}: a server of this name is defined above; rename this one.")
             return
         self._names.add(name)
         try:
@@ -142,10 +155,10 @@ class Entries:
             self.disabled.append(broken)
             return
         except ConfigInvalid as error:
-            self._disable(name, error.fact)
+            self._refuse(name, error.fact)
             return
         if server is None or is_off:
-            reason = f"{path} is switched off in the configuration."
+            reason = f"{path} is disabled in the configuration."
             self.disabled.append(
                 BrokenServer(name=name, reason=reason, switched_off=True, config=server)
             )
@@ -157,18 +170,23 @@ class Entries:
     def add_nameless(self, place: str, entry: object) -> None:
         """An entry of a list that has no usable name; it is called by its place."""
         what = "name: expected a string" if is_object(entry) else "expected an object with a name"
-        self._disable(place, f"{place}: {what}.")
+        self._refuse(place, f"{place}: {what}.")
 
-    def _disable(self, name: str, reason: str) -> None:
+    def _refuse(self, name: str, reason: str) -> None:
         self.disabled.append(BrokenServer(name=label(name), reason=reason))
 
     def _read(self, name: str, entry: object, path: str) -> tuple[ServerConfig | None, bool]:
-        """The server, and whether the person switched it off; then it need not be readable."""
+        """The server, and whether the person disabled it; then it need not be readable."""
         members = _flat(fit(entry, dict[str, object], path=path))
         ruling = rule_keys(members)
         rest = {key: value for key, value in members.items() if key not in ruling}
-        given = self._given(rest, path)
+        slips: list[str] = []
+        given = self._given(rest, path, slips)
         is_off = _switched_off(given, path)
+        if slips and not is_off and not given.keys() & {"command", "url"}:
+            # One of them is most likely what it is to run.
+            raise ConfigInvalid(f"{path} has neither command nor url. {' '.join(slips)}")
+        self.warnings += slips
         try:
             server = self._server(name, given, path)
             return self._ruled(server, members, path), is_off
@@ -210,7 +228,9 @@ class Entries:
                     check_patterns(values[field], path=where)
         return msgspec.convert(values, ServerConfig)
 
-    def _given(self, members: Mapping[str, object], path: str) -> dict[str, Given]:
+    def _given(
+        self, members: Mapping[str, object], path: str, slips: list[str]
+    ) -> dict[str, Given]:
         """The fields that the entry gives; null is the same as not given."""
         return given_fields(
             {key: value for key, value in members.items() if value is not None},
@@ -218,7 +238,7 @@ class Entries:
             spellings=_SPELLINGS,
             ignored=_IGNORED,
             path=path,
-            warnings=self.warnings,
+            warnings=slips,
         )
 
     def _sign_in(self, field: str, value: object, path: str) -> dict[str, object]:
@@ -237,7 +257,7 @@ class Entries:
             spellings=_OAUTH_SPELLINGS,
             ignored=_OAUTH_IGNORED,
             path=path,
-            warnings=self.warnings,
+            warnings=None,  # a slip in `issuer` would show the secret to anybody
         )
         given: dict[str, object] = {}
         for name, (key, member) in found.items():
@@ -263,6 +283,26 @@ class Entries:
             field: fit(value, hints[field], path=f"{path}.{key}")
             for field, (key, value) in found.items()
         }
+
+
+def is_off(entry: object) -> bool:
+    """Whether an entry, as it is written, is switched off."""
+    return is_object(entry) and any(entry.get(key) is value for key, value in OFF_KEYS.items())
+
+
+def what_runs(entry: Mapping[str, object]) -> dict[str, object]:
+    """What an entry, as it is written, starts or reaches; without what is as if not given."""
+    given = given_fields(
+        _flat(dict(entry)), known=hints_of(ServerEntry), spellings=_SPELLINGS, path="", warnings=[]
+    )
+    values = {field: value for field, (_, value) in given.items() if field in _RUNNING}
+    found = {field: value for field, value in values.items() if value or value is False}
+    transport = _our_value("transport", given["transport"].value) if "transport" in given else None
+    if "url" in found and transport not in (None, "auto"):
+        found["transport"] = transport
+    if variables := entry.get("envFile"):  # a client that reads it gives the server more
+        found["envFile"] = variables
+    return {**found, "off": is_off(entry)}
 
 
 def _switched_off(given: dict[str, Given], path: str) -> bool:

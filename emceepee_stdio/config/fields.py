@@ -53,11 +53,12 @@ def given_fields(
     ignored: Collection[str] = (),
     former: Mapping[str, str] | None = None,
     path: str,
-    warnings: list[str],
+    warnings: list[str] | None,
 ) -> dict[str, Given]:
     """What is given for each known field; our own spelling wins over another one.
 
-    `former` has keys that are known no more, and what holds instead.
+    `former` has keys that are known no more, and what holds instead. Without `warnings` a key that
+    is not known raises.
     """
     spellings, former = spellings or {}, former or {}
     found: dict[str, Given] = {}
@@ -67,13 +68,19 @@ def given_fields(
             if key == field or field not in found:
                 found[field] = Given(key, value)
         elif field in former:
-            now = former[field]
-            warnings.append(f"{path}.{label(key)} is no longer a setting: {now}.")
+            _complain(f"{path}.{label(key)} is no longer a setting: {former[field]}.", warnings)
         elif key not in ignored and not key.startswith(_REMARKS):
             near = nearest(key, [*known, *spellings])
             advice = f"; did you mean '{near}'?" if near else "."
-            warnings.append(f"{path}.{label(key)} is not a known key and is ignored{advice}")
+            fate = " and is ignored" if warnings is not None else ""
+            _complain(f"{path}.{label(key)} is not a known key{fate}{advice}", warnings)
     return found
+
+
+def _complain(complaint: str, warnings: list[str] | None) -> None:
+    if warnings is None:
+        raise ConfigInvalid(complaint)
+    warnings.append(complaint)
 
 
 def _snake(key: str) -> str:

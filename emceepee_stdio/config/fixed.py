@@ -60,6 +60,7 @@ class FixedValues(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     # What is exposed
     exposed_settle_s: float = 0.1  # servers that connect at once make one change of the lists
+    exposed_pace_s: float = 1.0  # a server that changes all the time does not flood the client
 
     # Starting again
     restart_factor: float = 2.0  # each delay is twice the one before

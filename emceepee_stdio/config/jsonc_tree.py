@@ -7,7 +7,7 @@ Whatever else is wrong is named with its place.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
@@ -21,6 +21,7 @@ __all__ = [
     "Repeated",
     "Unreadable",
     "end_of",
+    "overridden",
     "parse",
     "plain",
 ]
@@ -50,6 +51,13 @@ class Repeated(dict[str, object]):
     def __init__(self, pairs: list[tuple[str, object]]) -> None:
         super().__init__(pairs)
         self.pairs = pairs
+
+
+def overridden(value: Mapping[str, object]) -> list[tuple[str, object]]:
+    """The members that do not count, because their name is used again further down."""
+    pairs = value.pairs if isinstance(value, Repeated) else []
+    last = {name: place for place, (name, _) in enumerate(pairs)}
+    return [pair for place, pair in enumerate(pairs) if last[pair[0]] != place]
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:

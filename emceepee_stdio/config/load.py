@@ -1,7 +1,7 @@
 """Reads the configuration: from text, or from the file that the person or the platform names.
 
 A document that cannot be read as a whole raises `ConfigInvalid`; everything smaller becomes a
-warning or a disabled server.
+warning or a broken server.
 """
 
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from emceepee_stdio.config.entries import KNOWN_KEYS, Entries
 from emceepee_stdio.config.fields import is_list, is_object, nearest
-from emceepee_stdio.config.jsonc_tree import Repeated, Unreadable, parse
+from emceepee_stdio.config.jsonc_tree import Unreadable, overridden, parse
 from emceepee_stdio.config.model import Config, SettingsSection
 from emceepee_stdio.config.regular_file import read_regular
 from emceepee_stdio.config.server import label
@@ -60,7 +60,7 @@ def load_file(path: Path | None = None, *, environ: Mapping[str, str]) -> Config
         reason = error.strerror if isinstance(error, OSError) else "its name is not valid"
         raise ConfigInvalid(
             f"{path} cannot be read: {reason}.",
-            hint="See to the permissions of the file and of the directories that it is in.",
+            hint="Check the permissions of the file and of the directories that it is in.",
         ) from None
     return load_text(text, environ=environ, source=str(path))
 
@@ -83,7 +83,7 @@ def _parse(text: str, source: str) -> object:
         raise ConfigInvalid(
             f"{source} is not valid JSON at line {error.line}, column {error.column} "
             f"({error.reason}): {_excerpt(text, error.line, error.column)}",
-            hint="Mend it there; comments and a comma after the last item are allowed.",
+            hint="Fix it there; comments and a comma after the last item are allowed.",
         ) from None
     if root is None:
         raise ConfigInvalid(
@@ -125,8 +125,12 @@ def _config(document: object, *, environ: Mapping[str, str], source: str) -> Con
 
 def _read_section(value: object, entries: Entries, *, section: str, source: str) -> None:
     if is_object(value):
-        for name, entry in value.pairs if isinstance(value, Repeated) else value.items():
+        for name, entry in value.items():
             entries.add(name, entry, section=section)
+        for name in dict.fromkeys(name for name, _ in overridden(value)):
+            entries.warnings.append(
+                f"{section}.{label(name)} is written more than once: the last one is used."
+            )
     elif is_list(value):
         for index, entry in enumerate(value):
             name = entry.get("name") if is_object(entry) else None

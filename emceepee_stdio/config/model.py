@@ -19,6 +19,7 @@ from emceepee_stdio.config.server import (
     ServerConfig,
     ServerEntry,
     StartMode,
+    marked_names,
 )
 
 __all__ = [
@@ -75,7 +76,7 @@ class Timeouts(Struct, frozen=True, kw_only=True):
 
     call_ms: Annotated[int, _within(0, _DAY, "A call, before it becomes a task.")] = 2 * _MINUTE
     client_ceiling_ms: Annotated[
-        int, _within(1, _DAY, "The longest wait that a client bears, unless it is known better.")
+        int, _within(1, _DAY, "The longest time that a client waits, unless more is known of it.")
     ] = 45_000
     connect_ms: Annotated[
         int, _within(1, _HOUR, "Start and handshake of a server; a first start may download it.")
@@ -185,8 +186,8 @@ class SettingsSection(Struct, frozen=True, kw_only=True):
         ),
     ] = "auto"
     client_ceilings_ms: Annotated[
-        dict[str, Annotated[int, _within(1, _DAY, "The longest wait that this client bears.")]],
-        Meta(description="The longest wait that a client bears, by the name it gives itself."),
+        dict[str, Annotated[int, _within(1, _DAY, "The longest time that this client waits.")]],
+        Meta(description="The longest time that a client waits, by the client's name."),
     ] = {}
 
 
@@ -203,6 +204,16 @@ class Config(Struct, frozen=True, kw_only=True):
     disabled: tuple[BrokenServer, ...] = ()
     settings: Settings = field(default_factory=Settings)
     warnings: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> set[str]:
+        """Of all servers, used or not."""
+        return {entry.name for entry in (*self.servers, *self.disabled)}
+
+    @property
+    def marked_names(self) -> dict[str, str]:
+        """All names, and how a list of names has them."""
+        return marked_names((server.name for server in self.servers), self.disabled)
 
 
 class ConfigFile(Struct, frozen=True, kw_only=True, rename={"mcp_servers": "mcpServers"}):

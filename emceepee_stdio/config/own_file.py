@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from emceepee_stdio.config import jsonc
 from emceepee_stdio.config.clients import Client, is_ours
-from emceepee_stdio.config.entries import Entries
+from emceepee_stdio.config.entries import Entries, what_runs
 from emceepee_stdio.config.expand import UnsetVariable, expand, is_template
 from emceepee_stdio.config.fields import is_list, is_object
 from emceepee_stdio.config.jsonc import Steps
+from emceepee_stdio.config.jsonc_tree import overridden
 from emceepee_stdio.config.load import SECTIONS, load_text
 from emceepee_stdio.config.server import label
 from emceepee_stdio.config.tool_rules import read_rules, rule_keys
@@ -21,6 +22,7 @@ from emceepee_stdio.errors import ConfigInvalid
 __all__ = [
     "ConfigLocation",
     "Outcome",
+    "ignored",
     "judge",
     "places",
     "put_server",
@@ -28,6 +30,7 @@ __all__ = [
     "take_over",
 ]
 
+_KEYRING_REFERENCE = re.compile(r"\$\{keyring:[^}]*\}")
 # What only an editor can fill in.
 _EDITOR_VARIABLE = re.compile(
     r"\$\{(?:(?:input|command|config):[^}]*|workspaceFolder[^}]*|userHome|file\w*|pathSeparator|/)\}"
@@ -63,6 +66,16 @@ def places(text: str | None) -> Iterator[ConfigLocation]:
                 name = entry.get("name") if is_object(entry) else None
                 if isinstance(name, str):
                     yield ConfigLocation(name, entry, (section, index))
+
+
+def ignored(text: str | None) -> Iterator[ConfigLocation]:
+    """Entries that another one of the same key, further down, takes the place of."""
+    document = jsonc.read(text or "")
+    for section in SECTIONS:
+        found = document.get(section) if is_object(document) else None
+        if is_object(found):
+            for name, entry in overridden(found):
+                yield ConfigLocation(name, entry, (section, name))
 
 
 def put_server(text: str | None, name: str, entry: Mapping[str, object], *, source: str) -> str:
@@ -164,9 +177,9 @@ def _obstacle(
     name: str, theirs: object, entry: object, present: Mapping[str, object]
 ) -> tuple[str, str] | None:
     if is_ours(theirs):
-        return "itself", "it is emceepee."
+        return "itself", "it is emceepee's own entry."
     if name in present:
-        if present[name] in (entry, _translated(name, entry)):
+        if _is_same(name, present[name], entry):
             return "there", "the configuration has the same server."
         return "skipped", "the configuration has another server of this name; rename one."
     if variable := _editor_variable(entry):
@@ -176,11 +189,35 @@ def _obstacle(
     return None
 
 
-def _translated(name: str, entry: object) -> object:
+def _is_same(name: str, ours: object, theirs: object) -> bool:
+    """Whether they run the same server, and ours keeps every rule that theirs has for its tools."""
+    if not is_object(ours) or not is_object(theirs):
+        return ours == theirs
+    run, wanted = what_runs(ours), what_runs(theirs)
+    if "transport" not in run or "transport" not in wanted:  # one of them finds out
+        run.pop("transport", None)
+        wanted.pop("transport", None)
+    rules = _rules(name, theirs)
+    return _agrees(run, wanted) and (not rules or rules == _rules(name, ours))
+
+
+def _rules(name: str, entry: Mapping[str, object]) -> object:
+    """As rules, or as they are written where they cannot be read."""
     try:
-        return _with_rules(name, entry)[0]
+        ruled = _with_rules(name, entry)[0]
     except ConfigInvalid:
-        return entry
+        return {key: entry[key] for key in rule_keys(entry)}
+    return ruled.get("tools") if is_object(ruled) else None
+
+
+def _agrees(ours: object, theirs: object) -> bool:
+    """The same, where a reference to the keyring stands for the text that was moved there."""
+    if is_object(ours) and is_object(theirs):
+        return ours.keys() == theirs.keys() and all(_agrees(ours[k], theirs[k]) for k in ours)
+    if isinstance(ours, str) and isinstance(theirs, str) and is_template(ours):
+        parts = _KEYRING_REFERENCE.split(ours)
+        return re.fullmatch(".+".join(map(re.escape, parts)), theirs, re.DOTALL) is not None
+    return ours == theirs
 
 
 def _editor_variable(value: object) -> str | None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from emceepee_stdio.config.clients import Client, is_ours
 from emceepee_stdio.config.fields import is_object
-from emceepee_stdio.config.jsonc import CannotEdit, Unreadable
+from emceepee_stdio.config.jsonc import CannotEdit, Steps, Unreadable
 from emceepee_stdio.errors import ConfigInvalid
 
 __all__ = ["Edited", "NameTaken", "leave_alone", "register", "unregister"]
@@ -56,12 +56,12 @@ def unregister(client: Client, text: str, backup: str | None, *, name: str) -> E
 
 
 def leave_alone(
-    client: Client, text: str, *, name: str, entry: object, others: Collection[str]
+    client: Client, text: str, *, name: str, entry: object, others: Collection[Steps]
 ) -> str:
     """The text with our entry and without those servers that are now behind it."""
     _present(client, text, name)
     for other in others:
-        text = client.language.remove(text, (client.section, other))
+        text = client.language.remove(text, other)
     return client.language.put(text, (client.section, name), entry)
 
 

@@ -7,6 +7,7 @@ What is our own word may be read only from a file that nobody else could have wr
 import errno
 import os
 import stat
+import sys
 from pathlib import Path
 
 __all__ = ["make_private", "read_own", "read_regular"]
@@ -41,7 +42,7 @@ def read_own(path: Path, *, most: int) -> bytes:
     descriptor = os.open(path, _FLAGS | _NO_LINK)
     try:
         found = os.fstat(descriptor)
-        ours = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
+        ours = sys.platform == "win32" or found.st_uid == os.geteuid()
         private = os.name != "posix" or not found.st_mode & _WRITABLE_BY_OTHERS
         if not (stat.S_ISREG(found.st_mode) and ours and private and found.st_size <= most):
             raise OSError(errno.EPERM, "it is not a file of ours", str(path))

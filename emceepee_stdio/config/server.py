@@ -5,6 +5,7 @@ value, because any of them may hold a secret.
 """
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -26,6 +27,7 @@ __all__ = [
     "StartMode",
     "TemplatePlace",
     "label",
+    "marked_names",
     "name_problem",
 ]
 
@@ -117,6 +119,11 @@ class OAuthConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __repr__(self) -> str:
         return f"<OAuthConfig {'own client' if self.client_id else 'registers'}>"
+
+    @property
+    def is_unbound_secret(self) -> bool:
+        """Whether it is not said to whom the secret may be shown: then it is shown to nobody."""
+        return self.client_secret is not None and self.issuer is None
 
     @property
     def is_client_document(self) -> bool:
@@ -278,10 +285,38 @@ def _url_problem(url: str) -> str | None:
 
 
 class BrokenServer(Struct, frozen=True, kw_only=True):
-    """An entry that is not used: switched off by the person, or wrong, and why."""
+    """An entry that is not used, and why: the person disabled it, or it is broken."""
 
     name: str
     reason: str
     switched_off: bool = False
-    # Of one that is switched off, or has rules that cannot be read, where the rest of it can.
+    # Of one that is disabled, or has rules that cannot be read, where the rest of it can.
     config: ServerConfig | None = None
+
+    @property
+    def state(self) -> str:
+        """The word that people read for it everywhere."""
+        return "disabled" if self.switched_off else "broken"
+
+    @property
+    def marked_name(self) -> str:
+        """How a list of names has it."""
+        return f"{self.name} ({self.state})"
+
+    @property
+    def fact(self) -> str:
+        """A sentence about it."""
+        if self.switched_off:
+            return f"{self.name} is disabled in the configuration."
+        return f"{self.name} is broken: {self.why}"
+
+    @property
+    def why(self) -> str:
+        """The reason, ended as a sentence."""
+        return self.reason if self.reason.endswith((".", "?")) else f"{self.reason}."
+
+
+def marked_names(used: Iterable[str], unused: Iterable[BrokenServer]) -> dict[str, str]:
+    """Every name, and how a list of names has it."""
+    names = {name: name for name in used}
+    return names | {one.name: one.marked_name for one in unused if one.name not in names}

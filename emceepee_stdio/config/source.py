@@ -42,6 +42,10 @@ class Source:
             return None
         return () if self._path is None else ("--config", str(self._path))
 
+    def gives(self, name: str) -> bool:
+        """Whether the command line gives this server, whatever the file says of the name."""
+        return any(server.name == name for server in self._extra)
+
     def path(self) -> Path:
         """The file, whether it is there or not."""
         return default_path(self._environ) if self._path is None else self._path

@@ -39,9 +39,13 @@ _SPECIAL = re.compile(r"[*?[]")
 
 
 class ToolRules:
-    """What holds for each tool. Of several sets of rules the strictest word counts."""
+    """What holds for each tool. Of several sets of rules the strictest word counts.
 
-    def __init__(self, *sets: Mapping[str, Rule]) -> None:
+    `entries` are those of the configuration in which the sets stand.
+    """
+
+    def __init__(self, *sets: Mapping[str, Rule], entries: Sequence[str] = ()) -> None:
+        self._entries = entries
         self._sets = [[_compiled(*one) for one in reversed([*rules.items()])] for rules in sets]
 
     def __repr__(self) -> str:
@@ -55,6 +59,12 @@ class ToolRules:
 
     def hides(self, tool: object) -> bool:
         return self.rule(tool) == "off"
+
+    def entry(self, tool: object) -> str | None:
+        """The entry whose word counts for the tool; None where nobody said whose rules they are."""
+        said = dict(zip(self._entries, self._sets, strict=False))
+        rule = self.rule(tool)
+        return next((one for one in said if _last_match(said[one], str(tool)) == rule), None)
 
 
 _Compiled = tuple[Callable[[str], object], Rule]
@@ -72,10 +82,10 @@ def _last_match(rules: Sequence[_Compiled], name: str) -> Rule:
     return "allow"
 
 
-def rules_of(*sets: Mapping[str, Rule]) -> ToolRules | None:
-    """None where nothing is ruled: most servers."""
-    given = [rules for rules in sets if rules]
-    return ToolRules(*given) if given else None
+def rules_of(entries: Mapping[str, Mapping[str, Rule]]) -> ToolRules | None:
+    """The rules of these entries by their names; None where nothing is ruled: most servers."""
+    given = {name: rules for name, rules in entries.items() if rules}
+    return ToolRules(*given.values(), entries=list(given)) if given else None
 
 
 def rule_keys(entry: Mapping[str, object]) -> list[str]:

@@ -84,10 +84,16 @@ PROFILES: Sequence[ClientProfile] = (
         ),
         looked_up="2026-11",
         notes=(
-            "puts an answer over 25,000 tokens into a file, unless the tool is marked as ours are*",
-            "sends calls to the background after 2 minutes",
-            "gives a call up after 300 s without progress",
-            "`MCP_TOOL_TIMEOUT` in its environment sets a shorter limit, and is in ours, too*",
+            (
+                "It puts an answer over 25,000 tokens into a file, unless the tool is marked as"
+                " long. Those of emceepee's tools that can have long answers are marked.*"
+            ),
+            "It sends a call to the background after 2 minutes.",
+            "It gives a call up after 300 s without progress.",
+            (
+                "`MCP_TOOL_TIMEOUT` in its environment sets a shorter limit. It passes this"
+                " variable on to emceepee.*"
+            ),
         ),
     ),
     ClientProfile(
@@ -95,7 +101,7 @@ PROFILES: Sequence[ClientProfile] = (
         names=("local-agent-mode",),
         ceiling_s=45.0,
         looked_up="2026-11",
-        notes=("waits about 60 s, which cannot be set",),
+        notes=("It waits about 60 s for a call. This limit cannot be changed.",),
     ),
     ClientProfile(
         title="Claude Desktop",
@@ -104,7 +110,7 @@ PROFILES: Sequence[ClientProfile] = (
         ceiling_s=45.0,
         declares=frozenset({"roots", "resources", "prompts", "apps"}),
         looked_up="2026-11",
-        notes=("waits about 60 s, at times 240 s, which cannot be set",),
+        notes=("It waits about 60 s for a call, sometimes 240 s. This limit cannot be changed.",),
     ),
     ClientProfile(
         title="Codex",
@@ -120,10 +126,13 @@ PROFILES: Sequence[ClientProfile] = (
         watched=frozenset({"result_bytes", "cuts_end", "defers_tools", "declares"}),
         looked_up="2026-11",
         notes=(
-            "waits 300 s for a call",
-            'shows all tools at once where its entry says `omit_tools_from = ["deferred"]`*',
-            "else tells newer models (gpt-6), which call tools by scripts, nothing of them*",
-            "shows a boolean as True and False, both of which accept",
+            "It waits 300 s for a call.",
+            'It shows all tools at once if its entry says `omit_tools_from = ["deferred"]`.*',
+            (
+                "Without that setting, newer models (gpt-6), which call tools by scripts, are not"
+                " told about the tools.*"
+            ),
+            "It shows a boolean as True and False. Both accept the question.",
         ),
     ),
     ClientProfile(
@@ -134,7 +143,7 @@ PROFILES: Sequence[ClientProfile] = (
         declares=frozenset({"roots", "resources", "prompts", "list_changed"}),
         version="0.61",
         looked_up="2026-11",
-        notes=("waits 600 s for a call",),
+        notes=("It waits 600 s for a call.",),
     ),
     ClientProfile(
         title="VS Code",
@@ -160,9 +169,12 @@ PROFILES: Sequence[ClientProfile] = (
         title="Zed",
         names=("zed",),
         key="zed",
-        declares=frozenset({"prompts"}),
+        declares=frozenset({"prompts", "list_changed"}),
         looked_up="2026-11",
-        notes=("waits 60 s for a call",),
+        notes=(
+            "It waits 60 s for a call.",
+            "It follows changes of the list of tools, and of no other list.",
+        ),
     ),
 )
 

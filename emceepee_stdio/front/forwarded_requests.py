@@ -1,6 +1,7 @@
 """Requests of the client that a server answers beside calls: resources/read and prompts/get.
 
-What comes back is passed on as the server gave it. Our own resources are read the same way.
+What comes back is passed on as the server gave it, but for what could be taken for ours. Our own
+resources are read the same way.
 """
 
 from collections.abc import Callable
@@ -12,9 +13,12 @@ from msgspec import Raw
 from emceepee_stdio.errors import CallFailed, PromptNotFound, ProxyError, ResultTooLarge
 from emceepee_stdio.front.protocol import IDENTITY, Refused
 from emceepee_stdio.front.tool_calls import Meta, ToolCalls
+from emceepee_stdio.session.forwarded_results import Fields, prompt_fields, resource_fields
 from emceepee_stdio.session.large_results import RESULTS
-from emceepee_stdio.session.own_resources import OWN_SCHEME, read_own
+from emceepee_stdio.session.own_resources import read_own
+from emceepee_stdio.session.own_uris import is_own_uri
 from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.session.server_text import attributed_text
 from emceepee_stdio.tools.resource_lookup import read_by_uri
 from emceepee_stdio.trace.open_request import Leg, OpenRequest, current_request, on_leg
 from emceepee_stdio.trace.trace_context import traceparent_in
@@ -25,7 +29,7 @@ __all__ = ["ForwardedRequests"]
 
 _ENVELOPE_BYTES = 1_000  # what is around a result
 _SHOWN_NAME_CHARS = 200  # names that we list are shorter
-_OF_AN_ERA = frozenset(("resultType", "ttlMs", "cacheScope"))  # said for this client by ourselves
+_ERROR_CHARS = 4_000  # of what a server says of its error; the rest would tell nobody more
 
 
 class _Read(msgspec.Struct):
@@ -39,15 +43,6 @@ class _GetPrompt(msgspec.Struct):
     meta: Meta | None = msgspec.field(name="_meta", default=None)
 
 
-class _Contents(msgspec.Struct):
-    contents: list[Raw]
-
-
-class _Messages(msgspec.Struct):
-    messages: list[Raw]
-
-
-_Fields = dict[str, object]
 _read_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
@@ -78,7 +73,7 @@ class ForwardedRequests:
         modern, refused = self._check(asked.meta, trace)
         if refused:
             self._refuse(trace, refused)
-        elif self._runtime.configured.is_known and asked.uri.startswith(OWN_SCHEME):
+        elif self._runtime.configured.is_known and is_own_uri(asked.uri):
             self._answer_read(trace, asked.uri, self._own(asked.uri), modern=modern)
         else:
             self._tasks.start_soon(self._read, trace, asked.uri, modern)
@@ -101,7 +96,7 @@ class ForwardedRequests:
 
     async def _read(self, trace: OpenRequest, uri: str, modern: bool) -> None:  # noqa: FBT001 - given by position
         await self._known(trace)
-        found = self._own(uri) if uri.startswith(OWN_SCHEME) else await self._foreign(uri, trace)
+        found = self._own(uri) if is_own_uri(uri) else await self._foreign(uri, trace)
         if trace.outcome is None:
             self._answer_read(trace, uri, found, modern=modern)
 
@@ -117,7 +112,7 @@ class ForwardedRequests:
             return
         if isinstance(found, ProxyError):
             trace.error_code = found.code
-            self._refuse(trace, Refused(INVALID_PARAMS, str(found)))
+            self._refuse(trace, Refused(INVALID_PARAMS, _said(found)))
         else:
             self._answer(trace, _body(found, {}, modern=modern))
 
@@ -126,7 +121,7 @@ class ForwardedRequests:
         with on_leg(Leg.QUEUED):
             await self._runtime.configured.known()
 
-    def _own(self, uri: str) -> _Fields | ProxyError:
+    def _own(self, uri: str) -> Fields | ProxyError:
         try:
             text = read_own(self._runtime, uri)
         except ProxyError as error:
@@ -134,61 +129,68 @@ class ForwardedRequests:
         kind = "text/plain" if uri.startswith(RESULTS) else "application/json"
         return {"contents": [{"uri": uri, "mimeType": kind, "text": text}]}
 
-    async def _foreign(self, uri: str, trace: OpenRequest) -> _Fields | ProxyError:
+    async def _foreign(self, uri: str, trace: OpenRequest) -> Fields | ProxyError:
         """As their server gave them; what fits into no line is not sent."""
         try:
             result = await read_by_uri(self._runtime, uri, within=self._within(), call=trace)
-            msgspec.json.decode(result, type=_Contents)
+            hint = "Call read_resource with its server: what is too large is stored and paged."
+            return self._bounded("resource", result, resource_fields, hint)
         except ProxyError as error:
             return error.masked(self._runtime.session.secrets.mask)
+        except (msgspec.MsgspecError, RecursionError):
+            return CallFailed("Its server gave a resource without readable contents.")
         except Exception as error:  # noqa: BLE001 - a bug in one request must not end the others
             return self._calls.unexpected(error)
-        hint = "Call read_resource with its server: what is too large is stored and paged."
-        return self._too_large("resource", result, hint) or _fields(result)
 
-    async def _messages(self, asked: _GetPrompt, trace: OpenRequest) -> _Fields:
+    async def _messages(self, asked: _GetPrompt, trace: OpenRequest) -> Fields:
         item = self._runtime.surface.lists.prompts.get(asked.name)
         if item is None or not self._runtime.surface.shows(item.server):
             raise PromptNotFound(f"There is no prompt {asked.name[:_SHOWN_NAME_CHARS]!r}.")
         backend = self._runtime.servers.get(item.server)
         within = self._within()
         result = await backend.get_prompt(item.own, asked.arguments, within=within, call=trace)
+        hint = "Call get_prompt with its server: what is too large is stored and paged."
         try:
-            msgspec.json.decode(result, type=_Messages)
+            return self._bounded("prompt", result, prompt_fields, hint)
         except (msgspec.MsgspecError, RecursionError):
             raise CallFailed(f"{item.server} gave a prompt without readable messages.") from None
-        hint = "Call get_prompt with its server: what is too large is stored and paged."
-        if error := self._too_large("prompt", result, hint):
-            raise error
-        return _fields(result)
 
     def _within(self) -> float:
         return self._runtime.settings.timeouts.request_ms / 1000
 
-    def _too_large(self, what: str, result: Raw, hint: str) -> ProxyError | None:
+    def _bounded(self, what: str, result: Raw, read: Callable[[Raw], Fields], hint: str) -> Fields:
+        """What a client is sent of it, if that fits into a line."""
         limit = self._runtime.settings.fixed.client_line_bytes
+        fields: Fields = {}
         if (size := len(memoryview(result))) <= limit - _ENVELOPE_BYTES:
-            return None
-        fact = f"The {what} has {size} bytes; a client is sent at most {limit} at a time."
-        return ResultTooLarge(fact, hint=hint)
+            fields = read(result)
+            size = len(to_json(fields))  # with its marks
+        if size > limit - _ENVELOPE_BYTES:
+            fact = f"The {what} has {size} bytes; a client is sent at most {limit} at a time."
+            raise ResultTooLarge(fact, hint=hint)
+        return fields
 
     def _answer_read(
-        self, trace: OpenRequest, uri: str, found: _Fields | ProxyError, *, modern: bool
+        self, trace: OpenRequest, uri: str, found: Fields | ProxyError, *, modern: bool
     ) -> None:
         if isinstance(found, ProxyError):
             code = INVALID_PARAMS if modern else RESOURCE_NOT_FOUND
             trace.error_code = found.code
-            self._refuse(trace, Refused(code, str(found), {"uri": uri}))
+            self._refuse(trace, Refused(code, _said(found), {"uri": uri}))
             return
-        kept: _Fields = {"ttlMs": 0, "cacheScope": "private"} if modern else {}
+        kept: Fields = {"ttlMs": 0, "cacheScope": "private"} if modern else {}
         self._answer(trace, _body(found, kept, modern=modern))
 
 
-def _fields(result: Raw) -> _Fields:
-    return {key: value for key, value in _read_fields(result).items() if key not in _OF_AN_ERA}
+def _said(error: ProxyError) -> str:
+    """With the next step, which stands at its end, however long what its server says is."""
+    text = attributed_text(str(error))
+    if len(text) <= _ERROR_CHARS:
+        return text
+    return f"{text[: _ERROR_CHARS // 2]} … {text[-_ERROR_CHARS // 2 :]}"
 
 
-def _body(found: _Fields, more: _Fields, *, modern: bool) -> bytes:
+def _body(found: Fields, more: Fields, *, modern: bool) -> bytes:
     """The result, with what a modern one says of itself: who answers is we."""
     meta = found.get("_meta")
     said = _read_fields(meta) if isinstance(meta, Raw) and bytes(meta)[:1] == b"{" else {}

@@ -115,7 +115,7 @@ class Front:
             self._refuse(self._begin(request), Refused(INVALID_REQUEST, problem))
         elif request.method == "tools/call":
             if refused := self.calls.begin(request):
-                self._refuse(self._begin(request), refused)
+                self._refuse(self.calls.begin_refused(request), refused)
         else:
             trace = self.calls.others[request.id] = self._begin(request)
             if handle := self._forwarded.get(request.method):

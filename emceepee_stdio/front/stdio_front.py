@@ -7,7 +7,6 @@ once more ends at once.
 import faulthandler
 import os
 import signal
-import sys
 
 import anyio
 from anyio.abc import TaskGroup
@@ -15,6 +14,7 @@ from anyio.abc import TaskGroup
 from emceepee_stdio.front.front import Front
 from emceepee_stdio.front.hello import Handover
 from emceepee_stdio.front.protocol import Protocol
+from emceepee_stdio.front.shutdown_signals import heed_signals
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.wire.pipes import PipeReader, PipeWriter, open_reader, open_writer
 from emceepee_stdio.wire.process import StopTimes
@@ -22,7 +22,6 @@ from emceepee_stdio.wire.process import StopTimes
 __all__ = ["serve"]
 
 _STDERR_FD = 2  # also where Python found no stderr: something stands in its place
-_SIGNAL_EXIT_BASE = 128  # how shells report an end by a signal
 _MAX_UNREAD_BYTES = 16 << 20  # two of the longest lines: a client that leaves more does not read
 
 
@@ -112,7 +111,7 @@ async def serve(runtime: Runtime, handover: Handover, wire_in: int, wire_out: in
     async with anyio.create_task_group() as tasks:
         await tasks.start(runtime.run)
         wire = _Wire(runtime, handover.protocol, tasks)
-        tasks.start_soon(_heed_signals, wire)
+        tasks.start_soon(heed_signals, wire.on_signal)
         if handover.stays and not handover.ended:
             wire.front.start()
         wire.open(wire_in, wire_out, handover.unread, ended=handover.ended)
@@ -126,19 +125,3 @@ async def serve(runtime: Runtime, handover: Handover, wire_in: int, wire_out: in
         await runtime.stop(stop, reason=wire.reason)
         wire.close()
         tasks.cancel_scope.cancel()
-
-
-async def _heed_signals(wire: _Wire) -> None:
-    """Some hosts send one kind after the other: only the same once more is impatience."""
-    seen: set[int] = set()
-    with anyio.open_signal_receiver(*_signals()) as signals:
-        async for number in signals:
-            if number in seen:
-                os._exit(_SIGNAL_EXIT_BASE + number)
-            seen.add(number)
-            wire.on_signal(number)
-
-
-def _signals() -> list[signal.Signals]:
-    known = [signal.SIGTERM, signal.SIGINT]
-    return known if sys.platform == "win32" else [*known, signal.SIGHUP]

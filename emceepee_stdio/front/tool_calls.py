@@ -39,6 +39,7 @@ from emceepee_stdio.session.client_calls import Call, ClientRequest, Consent, In
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.tools.exposed_tools import exposed_tool
+from emceepee_stdio.tools.native_names import unknown_tool
 from emceepee_stdio.tools.table import TABLE
 from emceepee_stdio.trace.open_request import Leg, OpenRequest, current_request, on_leg
 from emceepee_stdio.trace.request_records import MAX_PAYLOAD_BYTES
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
 __all__ = ["Meta", "ToolCalls"]
 
 _NULL = Raw(b"null")
-_SHOWN_NAME_CHARS = 200  # every tool of ours is shorter; what was asked for may be anything
 _MAX_REQUESTS = 1_000  # of one client at the same time; a client that has more is broken
 
 
@@ -185,7 +185,7 @@ class ToolCalls:
         modern, refused = (False, None) if meta is None else self.check(meta)
         tool = TABLE.get(asked.name) or exposed_tool(self._runtime, asked.name)
         if refused is None and tool is None:
-            refused = Refused(INVALID_PARAMS, f"Unknown tool: {asked.name[:_SHOWN_NAME_CHARS]}")
+            refused = Refused(INVALID_PARAMS, unknown_tool(self._runtime, asked.name))
         if refused is not None or tool is None:
             return refused
         trace = self._session.trace.begin(
@@ -231,6 +231,15 @@ class ToolCalls:
             work = partial(self._once_known, work)
         self._proceed(call, work)
         return None
+
+    def begin_refused(self, request: Request) -> OpenRequest:
+        """The record of a call that is not run; one by the name SERVER__TOOL names its server."""
+        size = len(request.params or b"")
+        trace = self._session.trace.begin("tools/call", request.id, bytes_in=size)
+        name = _read_call(request.params or b"{}").name
+        if meant := max(self._runtime.servers.claiming(name), key=len, default=None):
+            trace.server, trace.server_tool = meant, name[len(meant) + 2 :]
+        return trace
 
     def _bind(self, request: ClientRequest, call: Call) -> None:
         """From now on the call answers this request."""

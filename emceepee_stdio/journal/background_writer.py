@@ -27,7 +27,6 @@ class BackgroundWriter(Generic[T]):
         *,
         max_lines: int,
         max_bytes: int,
-        size: Callable[[T], int],
         gather_s: float = 0.0,
         finish: Callable[[], None] = lambda: None,
     ) -> None:
@@ -36,7 +35,6 @@ class BackgroundWriter(Generic[T]):
         self._finish = finish
         self._max_lines = max_lines
         self._max_bytes = max_bytes
-        self._size = size
         self._gather_s = gather_s
         self._flushing = 0
         self._lock = threading.Lock()  # taken by itself where nobody is waited for: much faster
@@ -56,14 +54,16 @@ class BackgroundWriter(Generic[T]):
     def full(self) -> bool:
         return len(self._lines) >= self._max_lines or self._bytes >= self._max_bytes
 
-    def offer(self, line: T) -> None:
+    def offer(self, line: T, size: int) -> None:
+        """`size` is what it takes of the bound on bytes."""
         with self._lock:
-            if self._closing or self.full:
+            waiting = len(self._lines)
+            if self._closing or waiting >= self._max_lines or self._bytes >= self._max_bytes:
                 self._count_drop()
                 return
             self._lines.append(line)
-            self._bytes += self._size(line)
-            if len(self._lines) == 1 or self._thread is None:  # else it is awake, or about to be
+            self._bytes += size
+            if not waiting or self._thread is None:  # else it is awake, or about to be
                 self._start()
                 self._changed.notify_all()
 

@@ -15,6 +15,7 @@ import errno
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -64,9 +65,9 @@ class JournalFile:
         *,
         session: str,
         clock: Clock,
-        max_bytes: int,
-        files: int,
-        max_age_days: float,
+        max_bytes: int = 10_000_000,
+        files: int = 5,
+        max_age_days: float = 14,
         kind: str = "emceepee",
     ) -> None:
         self._directory = directory
@@ -101,6 +102,10 @@ class JournalFile:
         except OSError:
             self.close()
             raise
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes more go into this file: then they need not come line by line."""
+        return self.size + size <= self._max_bytes
 
     def close(self) -> None:
         if self._fd is not None:
@@ -198,7 +203,7 @@ def _claim(fd: int) -> os.stat_result:
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
-    if hasattr(os, "fchmod") and stat.S_IMODE(found.st_mode) != _FILE_MODE:
+    if sys.platform != "win32" and stat.S_IMODE(found.st_mode) != _FILE_MODE:
         os.fchmod(fd, _FILE_MODE)
     return found
 

@@ -181,7 +181,7 @@ class JournalEvent(StrEnum):
         "Exposed items of a server are not listed: `count` are malformed, too large, or too many.",
     )
     CONFIG_WARNING = "config_warning", Level.WARNING, "Something in the configuration looks wrong."
-    CONFIG_BROKEN = "config_broken", Level.WARNING, "An entry of the configuration is not used."
+    CONFIG_BROKEN = "config_broken", Level.WARNING, "An entry of the configuration is broken."
     CONFIG_INVALID = "config_invalid", Level.ERROR, "The configuration could not be read."
     CLIENT_NOISE = "client_noise", Level.WARNING, "The client wrote something that is no message."
     LATE_RESULT = "late_result", Level.DEBUG, "A result came after its task had ended."

@@ -7,6 +7,7 @@ gets its identity. It is left only when a newer one exists: by then nobody write
 
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -279,9 +280,16 @@ class RotatedFiles:
 def _stat(path: Path) -> os.stat_result | None:
     with suppress(OSError):
         stats = path.lstat()
-        if stat.S_ISREG(stats.st_mode):
+        if stat.S_ISREG(stats.st_mode) and _is_believed(stats, path.parent):
             return stats
     return None
+
+
+def _is_believed(stats: os.stat_result, directory: Path) -> bool:
+    """Of whoever reads it, or of whoever the directory belongs to: nobody else writes a journal."""
+    if sys.platform == "win32" or stats.st_uid == os.geteuid():
+        return True
+    return stats.st_uid == directory.stat().st_uid
 
 
 def _open(path: Path) -> Part | None:

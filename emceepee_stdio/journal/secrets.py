@@ -10,7 +10,7 @@ removed may still be quoted: its values stay, the newest of so many.
 
 import json
 import re
-from base64 import b64encode
+from base64 import b64encode, urlsafe_b64encode
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -25,7 +25,7 @@ from emceepee_stdio.journal.redact import (
 )
 from emceepee_stdio.journal.secret_patterns import MARKER, hide_private_keys
 
-__all__ = ["MOST_GIVEN", "Secrets", "given_secrets"]
+__all__ = ["MOST_GIVEN", "Secrets", "given_secrets", "token_secrets"]
 
 _MIN_SECRET_CHARS = 6  # shorter values also occur inside ordinary words
 MOST_GIVEN = 500  # values of one server, in all their forms: who needs more hides something
@@ -145,6 +145,13 @@ def given_secrets(
     """
     for value in chain(values, _given(argv, env or {}, headers or {}, url)):
         yield from dict.fromkeys(_forms(value))
+
+
+def token_secrets(token: str) -> Iterator[str]:
+    """A token of a sign-in in the ways it may be told, also in base64, as some errors quote it."""
+    data = token.encode(errors="replace")
+    in_base64 = [encode(data).decode().rstrip("=") for encode in (b64encode, urlsafe_b64encode)]
+    return given_secrets(headers={"authorization": f"Bearer {token}"}, values=in_base64)
 
 
 def _forms(value: str) -> Iterator[str]:

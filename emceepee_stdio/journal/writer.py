@@ -78,7 +78,6 @@ class Journal:
             self._carry_to_file,
             max_lines=max_lines,
             max_bytes=_MAX_QUEUED_BYTES,
-            size=len,
             finish=file.close,
         )
         self._to_stderr = BackgroundWriter(
@@ -86,7 +85,6 @@ class Journal:
             self._carry_to_stderr,
             max_lines=_MAX_QUEUED_STDERR_LINES,
             max_bytes=_MAX_QUEUED_BYTES,
-            size=len,
         )
 
     @classmethod
@@ -237,9 +235,9 @@ class Journal:
         except Exception:  # noqa: BLE001 - the caller never hears of a line that cannot be made
             self._to_file.refuse()
             return
-        self._to_file.offer(line)
+        self._to_file.offer(line, len(line))
         if shown:
-            self._to_stderr.offer(text)
+            self._to_stderr.offer(text, len(text))
 
     def _record(
         self,
@@ -265,7 +263,8 @@ class Journal:
 
     def _say(self, record: Record) -> None:
         if self._stderr is not None:
-            self._to_stderr.offer(record.as_text())
+            text = record.as_text()
+            self._to_stderr.offer(text, len(text))
 
     def _carry_to_file(self, lines: list[bytes], dropped: int) -> None:
         """Append the lines; the count of what was lost goes where the gap is."""

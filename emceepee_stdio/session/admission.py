@@ -10,6 +10,7 @@ import shlex
 import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -42,7 +43,7 @@ _HEADLESS = (
     "Do not ask again for the same. A person can add it with `emceepee config add`; where nobody "
     "can be asked, the proxy is started with `--policy allow`."
 )
-_OVER_HTTP = "whoever is at the other end of HTTP does not decide what runs on this machine"
+_OVER_HTTP = "whoever is at the other end of HTTP does not decide what this machine runs or reaches"
 _TITLE = "May the model add this server?"
 # A person has to read it; nobody reads more than this.
 _MAX_REQUEST_CHARS = 20_000
@@ -122,7 +123,10 @@ class AdmissionControl:
             raise PolicyDenied(f"{config.name} was not added: by policy no model adds servers.")
         program = await anyio.to_thread.run_sync(self._program, config)
         approval = self._approval_request(config, program)
-        rule, obstacle = await anyio.to_thread.run_sync(_way, config)
+        is_over_http = BEHIND_HTTP in self._environment.environ
+        rule, obstacle = await anyio.to_thread.run_sync(
+            partial(_way, config, is_over_http=is_over_http)
+        )
         standing = await anyio.to_thread.run_sync(self._standing, config, approval)
         obstacle = standing.objection or obstacle
         if mode == "auto" and config.url is not None and obstacle is None:
@@ -132,14 +136,14 @@ class AdmissionControl:
             return _admitted(
                 config, "known to a person", rule, program=program, approval=approval_id
             )
-        if mode == "auto" and config.url is None and BEHIND_HTTP in self._environment.environ:
+        if obstacle is not None:
+            approval = _with_remark(approval, obstacle)
+        if is_over_http:
             raise await self._put_aside(config, approval, standing.digest, _OVER_HTTP)
         if call.consent is None and mode == "auto" and config.url is None and obstacle is None:
             # Hosts that cannot ask for us ask the person themselves before every call.
             self._record(JournalEvent.APPROVAL_SKIPPED, config)
             return _admitted(config, "not asked: this client cannot ask for us", program=program)
-        if obstacle is not None:
-            approval = _with_remark(approval, obstacle)
         granted = await self._ask(config, approval, standing.digest, call)
         return _admitted(config, "a person agreed", rule, program=program, approval=granted)
 
@@ -274,7 +278,8 @@ class AdmissionControl:
                 return f"It takes the place of {name}, which you configured."
         for entry in current.disabled:
             if entry.config and target_id(entry.config, key) == target_id(config, key):
-                return f"You have switched it off in the configuration, as {shown(entry.name)}."
+                done = "You have disabled it" if entry.switched_off else "Its entry is broken"
+                return f"{done} in the configuration, as {shown(entry.name)}."
             if entry.name == config.name:
                 return f"It takes the place of {name}, which you configured."
         return None
@@ -342,7 +347,7 @@ def _in_short(config: ServerConfig) -> str:
     return shlex.join(redact_argv([config.command or "", *config.args]))
 
 
-def _way(config: ServerConfig) -> tuple[AddressRule | None, str | None]:
+def _way(config: ServerConfig, *, is_over_http: bool) -> tuple[AddressRule | None, str | None]:
     """The rule for the addresses of a URL, and what speaks against calling it unasked."""
     if config.url is None:
         return None, None
@@ -354,7 +359,8 @@ def _way(config: ServerConfig) -> tuple[AddressRule | None, str | None]:
         )
     areas = _areas(config.url)
     if areas == {Area.LOOPBACK} and named_area(config.url) is Area.LOOPBACK:
-        return only(Area.LOOPBACK), None
+        where = f"The address leads to {Area.LOOPBACK.value}."  # which the caller may not be on
+        return only(Area.LOOPBACK), where if is_over_http else None
     if areas - {Area.PUBLIC}:
         where = " and ".join(sorted(area.value for area in areas - {Area.PUBLIC}))
         return None, f"The address leads to {where}."

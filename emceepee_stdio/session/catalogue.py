@@ -4,7 +4,8 @@ Looking up and writing happen in threads. What cannot be read is not known, and 
 written is known for this session only: neither is worse than starting the server.
 
 What a person has not seen yet is not believed either: a server whose remembered tools differ from
-its pins is started, so that the difference is told.
+its pins is started, so that the difference is told. Entries of one command that differ in their
+variables share its pins: the difference of one that lists what it always listed was told at once.
 """
 
 from collections.abc import Callable
@@ -21,7 +22,9 @@ from emceepee_stdio.trust.store import TrustStore
 from emceepee_stdio.trust.targets import target_id, target_id_of_version_1
 from emceepee_stdio.trust.tool_pins import Pins, compare_pins, pin_all, pin_text
 
-__all__ = ["Catalogue"]
+__all__ = ["TOO_LARGE", "Catalogue"]
+
+TOO_LARGE = "Its lists take over 4 MB: they are not remembered, and it starts with each session."
 
 _MINUTE_CHARS = 16  # of a time: lists that are fetched at every use are written once a minute
 _FLUSH_S = 1.0  # at the end of a session: the files are small, and the client waits for our end
@@ -44,7 +47,9 @@ class Catalogue:
         self._journal = journal
         self._unwritten: list[tuple[ServerConfig, Seen]] = []
         self._news = anyio.Event()
+        self._writing = anyio.Lock()
         self._problem: str | None = None
+        self._too_large: dict[str, set[str]] = {}  # the lists that did not fit, by server
         self._written: dict[tuple[str, str], Seen] = {}
 
     def __repr__(self) -> str:
@@ -52,7 +57,11 @@ class Catalogue:
 
     async def recall(self, config: ServerConfig) -> Remembered | None:
         """All that can be said of a server without starting it; None where it has to be started."""
-        return await anyio.to_thread.run_sync(partial(self._recall, config), abandon_on_cancel=True)
+        return await anyio.to_thread.run_sync(partial(self.look_up, config), abandon_on_cancel=True)
+
+    def is_too_large(self, server: str) -> bool:
+        """Whether nothing is kept of this server, because it lists more than there is room for."""
+        return bool(self._too_large.get(server))
 
     def note(self, config: ServerConfig, seen: Seen) -> None:
         """A server has listed something: it is written down soon."""
@@ -64,19 +73,20 @@ class Catalogue:
             await self._news.wait()
             await self._write()
 
-    async def flush(self) -> None:
+    async def flush(self, within: float = _FLUSH_S) -> None:
         """Write what is left, in bounded time."""
-        with anyio.move_on_after(_FLUSH_S):
+        with anyio.move_on_after(within):
             await self._write()
 
     async def _write(self) -> None:
-        self._news = anyio.Event()
-        unwritten, self._unwritten = self._unwritten, []
-        if unwritten:
-            problem = await anyio.to_thread.run_sync(self._put_down, unwritten)
-            if problem is not None and problem != self._problem:
-                self._journal.record(JournalEvent.CATALOGUE_UNWRITABLE, error=problem)
-            self._problem = problem
+        async with self._writing:
+            self._news = anyio.Event()
+            unwritten, self._unwritten = self._unwritten, []
+            if unwritten:
+                problem = await anyio.to_thread.run_sync(self._put_down, unwritten)
+                if problem is not None and problem != self._problem:
+                    self._journal.record(JournalEvent.CATALOGUE_UNWRITABLE, error=problem)
+                self._problem = problem
 
     # In threads
 
@@ -84,19 +94,27 @@ class Catalogue:
         """The problem with writing it, if there is one."""
         key, problem = self._trust.key(), None
         seen: dict[str, list[Seen]] = {}
+        names: dict[str, str] = {}
         for config, one in unwritten:
             identity = self._store.identity(config, key)
+            names[identity] = config.name
             if not _says_the_same(self._written.get((identity, one.kind)), one):
                 seen.setdefault(identity, []).append(one)
         for identity, lists in seen.items():
             try:
-                self._store.add(identity, lists)
+                kinds = {one.kind.value for one in lists}
+                left_out = self._too_large.setdefault(names[identity], set())
+                if self._store.add(identity, lists):
+                    left_out -= kinds
+                else:
+                    left_out |= kinds
                 self._written |= {(identity, one.kind): one for one in lists}
             except OSError as error:
                 problem = str(error.strerror)
         return problem
 
-    def _recall(self, config: ServerConfig) -> Remembered | None:
+    def look_up(self, config: ServerConfig) -> Remembered | None:
+        """As `recall`, where nobody else waits."""
         key = self._trust.key()
         record = self._store.read(self._store.identity(config, key))
         remembered = None if record is None else recalled(record)
@@ -105,8 +123,8 @@ class Catalogue:
         return remembered
 
     def _is_to_be_seen(self, config: ServerConfig, remembered: Remembered, key: bytes) -> bool:
-        """Whether it differs from what is pinned, where pins count."""
-        if self._pin_mode() == "off":
+        """Whether it differs from what is pinned, where pins count, and from what it always was."""
+        if remembered.unchanged or self._pin_mode() == "off":
             return False
         agreed = self._trust.pinned(target_id(config, key), target_id_of_version_1(config, key))
         said = pin_text(remembered.hello.instructions or "")

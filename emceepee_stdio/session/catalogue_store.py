@@ -6,11 +6,8 @@ under a lock, whole or not at all. Whatever is wrong with a file, it is as good 
 server is started to be known. The files that were used longest ago make room.
 """
 
-import hashlib
-import hmac
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,24 +19,17 @@ from emceepee_stdio.config.edit import write_whole
 from emceepee_stdio.config.file_lock import file_lock
 from emceepee_stdio.config.regular_file import make_private, read_own
 from emceepee_stdio.config.server import ServerConfig
-from emceepee_stdio.trust.targets import target_id
+from emceepee_stdio.session.catalogue_files import (
+    MAX_SERVER_BYTES,
+    catalogue_identity,
+    catalogue_path,
+)
 
-__all__ = ["CatalogueStore", "default_catalogue_directory"]
+__all__ = ["CatalogueStore"]
 
-_MAX_SERVER_BYTES = 4 << 20  # thousands of tools; a server with more is started to be known
 _MAX_BYTES = 64 << 20  # of all servers: a thousand with 40 tools each
 _MAX_FILES = 1_000  # nobody configures as many: those of years of editing go
 _LOCK_TIMEOUT_S = 5.0  # whoever holds it does so for milliseconds
-_NAME_CHARS = 32  # of a digest: no two servers are alike in as many
-
-
-def default_catalogue_directory(environ: Mapping[str, str]) -> Path:
-    """Beside what people agreed to."""
-    if chosen := environ.get("EMCEEPEE_STATE_DIR"):
-        return Path(chosen).expanduser() / "catalogue"
-    from platformdirs import user_state_path  # noqa: PLC0415 - often not needed
-
-    return user_state_path("emceepee", appauthor=False) / "catalogue"
 
 
 class CatalogueStore:
@@ -49,7 +39,7 @@ class CatalogueStore:
         self,
         directory: Path,
         *,
-        max_server_bytes: int = _MAX_SERVER_BYTES,
+        max_server_bytes: int = MAX_SERVER_BYTES,
         max_bytes: int = _MAX_BYTES,
         version: str = __version__,
     ) -> None:
@@ -63,16 +53,7 @@ class CatalogueStore:
 
     def identity(self, config: ServerConfig, key: bytes) -> str:
         """The same for the same server started in the same way; tells nothing of its secrets."""
-        started_with = [
-            target_id(config, key),
-            sorted(config.env.items()),
-            sorted(config.pass_env),
-            config.cwd,
-            sorted(config.headers.items()),
-            self._version,
-        ]
-        text = json.dumps(started_with, separators=(",", ":"))
-        return hmac.new(key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+        return catalogue_identity(config, key, self._version)
 
     def read(self, identity: str) -> CatalogueRecord | None:
         """What is known of a server; that it was looked up keeps it from making room."""
@@ -82,19 +63,22 @@ class CatalogueStore:
                 os.utime(self._path(identity))
         return record
 
-    def add(self, identity: str, seen: Sequence[Seen]) -> None:
-        """Put down what a server listed; OSError where that cannot be done."""
+    def add(self, identity: str, seen: Sequence[Seen]) -> bool:
+        """Put down what a server listed; False where it is too much, OSError where it fails."""
         make_private(self.directory)
         with file_lock(self.directory / "lock", within=_LOCK_TIMEOUT_S):
             record = self._record(identity) or CatalogueRecord(identity=identity)
             for one in seen:
                 record = added_to(record, one)
             data, path = msgspec.json.encode(record), self._path(identity)
-            if len(data) > self._max_server_bytes:
-                path.unlink(missing_ok=True)  # half of it would be told as all of it
-            else:
+            fits = len(data) <= self._max_server_bytes
+            _clear_directory(path)
+            if fits:
                 write_whole(path, data.decode())
+            else:
+                path.unlink(missing_ok=True)  # half of it would be told as all of it
             self._make_room(path)
+        return fits
 
     def _record(self, identity: str) -> CatalogueRecord | None:
         try:
@@ -105,7 +89,7 @@ class CatalogueStore:
         return record if record.identity == identity else None
 
     def _path(self, identity: str) -> Path:
-        return self.directory / f"{identity[:_NAME_CHARS]}.json"
+        return catalogue_path(self.directory, identity)
 
     def _make_room(self, written: Path) -> None:
         """Only with the lock: then a file that is half written is nobody's any more."""
@@ -123,3 +107,9 @@ class CatalogueStore:
             if room < 0 or count > _MAX_FILES:
                 with suppress(OSError):
                     path.unlink()
+
+
+def _clear_directory(path: Path) -> None:
+    """An empty directory in the place of a file makes way; what is in another is not ours."""
+    if path.is_dir() and not path.is_symlink():
+        path.rmdir()

@@ -161,7 +161,9 @@ class Call:
     consent: Consent | None = None
     permit: Raw | None = None
     request: ClientRequest | None = None
-    trace: OpenRequest = field(default_factory=lambda: OpenRequest(now=lambda: 0.0))
+    trace: OpenRequest = field(
+        default_factory=lambda: OpenRequest(now=lambda: 0.0, started_at=0.0, since=0.0)
+    )
     native: bool = False
 
     def __repr__(self) -> str:

@@ -56,6 +56,7 @@ class Configured:
         self._known = anyio.Event()
         self.is_known = False  # whether every server is known by its name, connected or not
         servers.broken = {broken.name: broken for broken in config.disabled}
+        servers.configured_names |= config.names
 
     def __repr__(self) -> str:
         return f"<Configured {len(self.config.servers)} servers>"
@@ -88,18 +89,19 @@ class Configured:
 
     async def watch(self, tasks: TaskGroup, *, every: float) -> None:
         """Look at the file for as long as the session lasts."""
-        await self._keep_greeting()
+        await self.keep_greeting()
         while self._source is not None:
             await anyio.sleep(every)
             self._servers.mind_processes()
             try:
                 await self._look(self._source, tasks)
-                await self._keep_greeting()
+                await self.keep_greeting()
             except Exception as error:  # noqa: BLE001 - a bug here must not end the session
                 self._journal.record(JournalEvent.UNEXPECTED_ERROR, error=repr(error))
 
-    async def _keep_greeting(self) -> None:
-        if self._greeting is not None and self._stamp is not None:
+    async def keep_greeting(self) -> None:
+        """Leave the next run what is known now, where this one goes by the file."""
+        if self._source is not None and self._greeting is not None and self._stamp is not None:
             modified, size, inode, _ = self._stamp
             await self._greeting.keep(self.config, (inode, size, modified))
 
@@ -124,6 +126,7 @@ class Configured:
     async def apply(self, config: Config, tasks: TaskGroup) -> None:
         """Make the session what the configuration says now, touching only what differs."""
         before, self.config = self.config, config
+        self._servers.configured_names |= config.names
         self.on_config(config)  # at once: what became stricter holds for the next call
         if config.warnings != before.warnings or config.disabled != before.disabled:
             self._warn(config)

@@ -7,7 +7,7 @@ malformed one is left out, and so is what is too large: a server costs only itse
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -19,11 +19,20 @@ from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.exposed_names import ItemKey, exposed_names
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = ["ExposedItem", "ExposedLists", "ExposedServer", "identity_of", "list_exposed"]
+__all__ = [
+    "ExposedItem",
+    "ExposedLists",
+    "ExposedServer",
+    "identity_of",
+    "list_exposed",
+    "remembered_part",
+]
 
+_MOST_ITEMS = 1_000  # of one kind of a server: no client uses more, and to list more delays calls
 _ITEM_BYTES = 64 << 10  # of one definition; schemas that a model can use are far smaller
 _SERVER_BYTES = 512 << 10  # of one server: hundreds of tools with long descriptions
 _TOTAL_BYTES = 4 << 20  # of all: half of the longest line that a client is sent
+_REMEMBERED_BYTES = 960 << 10  # of all in a greeting of 1 MiB, beside the names of the servers
 _URI_CHARS = 2_000  # as much as clients take for an address
 _URI = re.compile(r"(?!emceepee:)[a-z][a-z0-9+.-]*:\S+", re.IGNORECASE)
 _LEFT_OUT = frozenset(("outputSchema", "execution"))
@@ -107,11 +116,15 @@ _IDENTITY = {Kind.RESOURCES: "uri", Kind.TEMPLATES: "uriTemplate"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExposedServer:
-    """A server and what of its lists a person exposes; `hidden` are tools that are not shown."""
+    """A server and what of its lists a person exposes.
+
+    `hidden` are tools that are not shown, `unpinned` those that are not what they were.
+    """
 
     name: str
     items: Mapping[Kind, Sequence[Item]]
     hidden: frozenset[str] = frozenset()
+    unpinned: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +155,11 @@ class ExposedLists:
     templates: Sequence[ExposedItem] = ()
     left_out: Mapping[str, int] = field(default_factory=dict[str, int])
 
+    def listed_names(self) -> dict[ItemKey, str]:
+        """Under which names the tools are listed, without the hidden ones."""
+        names = {(item.server, item.own): shown for shown, item in self.tools.items()}
+        return {key: names[key] for key in self.owners.get(KINDS[Kind.TOOLS].key, ())}
+
 
 def identity_of(kind: Kind, item: Item) -> str | None:
     """What an item is called at its server."""
@@ -149,9 +167,27 @@ def identity_of(kind: Kind, item: Item) -> str | None:
     return own if isinstance(own, str) and own else None
 
 
-def list_exposed(servers: Sequence[ExposedServer]) -> ExposedLists:
-    """The lists of these servers, in their order; within one, by name, whatever its own order."""
-    builder = _Builder(min(_SERVER_BYTES, _TOTAL_BYTES // max(len(servers), 1)))
+def remembered_part(
+    whole: ExposedLists, servers: Sequence[ExposedServer], known: Collection[str] = ()
+) -> ExposedLists:
+    """As much as a greeting holds: all, or of each server what fits into its share."""
+    size = sum(map(len, whole.arrays.values())) + len(to_json(whole.owners))
+    if size <= _REMEMBERED_BYTES:
+        return whole
+    return list_exposed(servers, known, total=_REMEMBERED_BYTES)
+
+
+def list_exposed(
+    servers: Sequence[ExposedServer],
+    known: Collection[str] = (),
+    *,
+    total: int = _TOTAL_BYTES,
+) -> ExposedLists:
+    """The lists of these servers, in their order; within one, by name, whatever its own order.
+
+    `known` are the names of all servers of which something may be listed at some time.
+    """
+    builder = _Builder(min(_SERVER_BYTES, total // max(len(servers), 1)), known)
     for kind in Kind:
         builder.add(kind, servers)
     tools = builder.found[Kind.TOOLS]
@@ -173,8 +209,9 @@ def list_exposed(servers: Sequence[ExposedServer]) -> ExposedLists:
 class _Builder:
     """Collects the lists, each server within its room."""
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, room: int, known: Collection[str]) -> None:
         self._room = room
+        self._known = known
         self._used: dict[str, int] = {}
         self.definitions: dict[Kind, list[bytes]] = {kind: [] for kind in Kind}
         self.owners: dict[Kind, list[ItemKey]] = {kind: [] for kind in Kind}
@@ -182,26 +219,32 @@ class _Builder:
         self.left_out: dict[str, int] = {}
 
     def add(self, kind: Kind, servers: Sequence[ExposedServer]) -> None:
-        given = {
-            (server.name, own): item
-            for server in servers
-            for own, item in sorted(_by_identity(kind, server.items.get(kind, ())).items())
-        }
+        given: dict[ItemKey, Item] = {}
+        for server in servers:
+            items = sorted(_by_identity(kind, server.items.get(kind, ())).items())
+            given |= {(server.name, own): item for own, item in items[:_MOST_ITEMS]}
+            self._leave_out(server.name, len(items) - _MOST_ITEMS)
         hidden = {(server.name, own) for server in servers for own in server.hidden}
-        names = {key: key[1] for key in given} if kind in _IDENTITY else exposed_names(given)
+        unpinned = {(server.name, own) for server in servers for own in server.unpinned}
+        names = (
+            {key: key[1] for key in given}
+            if kind in _IDENTITY
+            else exposed_names(given, self._known)
+        )
         seen: set[str] = set()
         for key, item in given.items():
             shown = names.get(key)
-            definition = None if shown is None else _definition(kind, item, shown)
+            given_as = _without_hints(item) if kind is Kind.TOOLS and key in unpinned else item
+            definition = None if shown is None else _definition(kind, given_as, shown)
             if shown is None or definition is None:
-                self._leave_out(key)
+                self._leave_out(key[0])
                 continue
             found = ExposedItem(server=key[0], own=key[1], shown=shown, page=_page(item))
             is_hidden = kind is Kind.TOOLS and key in hidden
             # A URI that two servers have is listed once.
             is_listed = not is_hidden and shown not in seen
-            if is_listed and not self._has_room(key[0], definition):
-                self._leave_out(key)
+            if is_listed and not self._has_room(key, definition):
+                self._leave_out(key[0])
                 continue
             self.found[kind].append(found)
             if is_listed:
@@ -209,11 +252,13 @@ class _Builder:
                 self.definitions[kind].append(definition)
                 self.owners[kind].append(key)
 
-    def _leave_out(self, key: ItemKey) -> None:
-        self.left_out[key[0]] = self.left_out.get(key[0], 0) + 1
+    def _leave_out(self, server: str, count: int = 1) -> None:
+        if count > 0:
+            self.left_out[server] = self.left_out.get(server, 0) + count
 
-    def _has_room(self, server: str, definition: bytes) -> bool:
-        used = self._used.get(server, 0) + len(definition)
+    def _has_room(self, key: ItemKey, definition: bytes) -> bool:
+        server = key[0]
+        used = self._used.get(server, 0) + len(definition) + len(to_json(key)) + 2  # two commas
         if len(definition) > _ITEM_BYTES or used > self._room:
             return False
         self._used[server] = used
@@ -244,8 +289,20 @@ def _definition(kind: Kind, item: Item, shown: str) -> bytes | None:
         return None
 
 
+def _without_hints(tool: Item) -> Item:
+    """Hosts run a tool that only reads without asking: no server makes it one later."""
+    hints = mapping(tool.get("annotations"))
+    if not hints:
+        return tool
+    title = {key: value for key, value in hints.items() if key == "title"}
+    return {**tool, "annotations": {**title, "readOnlyHint": False}}
+
+
 def _page(item: Item) -> str | None:
-    """The page of an MCP App, in the words of today and of before."""
+    """The page of an MCP App, in the words of today and of before.
+
+    Any other address may be that of a resource of another server.
+    """
     meta = mapping(item.get("_meta"))
     uri = mapping(meta.get("ui")).get("resourceUri") or meta.get("ui/resourceUri")
-    return uri if isinstance(uri, str) else None
+    return uri if isinstance(uri, str) and uri.startswith("ui://") else None

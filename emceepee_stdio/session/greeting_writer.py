@@ -28,7 +28,7 @@ from emceepee_stdio.greeting import (
 )
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.exposed_lists import ExposedLists
-from emceepee_stdio.session.server_registry import Servers
+from emceepee_stdio.session.server_registry import Origin, Servers
 from emceepee_stdio.wire.codec import to_json
 
 __all__ = ["GreetingWriter"]
@@ -70,6 +70,8 @@ class GreetingWriter:
         if server.description:
             return Greeted(server.name, server.description)
         member = self._servers.members.get(server.name)
+        if member is not None and member.origin is not Origin.CONFIGURATION:
+            member = None  # a model put another one there
         hello = None if member is None else member.backend.snapshot().hello
         about = mapping(None if hello is None else hello.server_info)
         title = about.get("title") or about.get("name")

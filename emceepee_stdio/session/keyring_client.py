@@ -58,6 +58,11 @@ class KeyringClient:
         async with self._turn:
             return _checked(await self._ask(order))
 
+    async def is_absent(self) -> bool:
+        """Whether there is no keyring at all; one that does not answer is there."""
+        async with self._turn:
+            return (await self._ask(KeyringOrder())).is_absent
+
     async def _ask(self, order: KeyringOrder) -> KeyringAnswer:
         helper = HelperProcess.start(
             _HELPER, order=msgspec.json.encode(order), environ=self._environ, answers=True

@@ -1,7 +1,7 @@
 """Results too large for what a client shows: kept whole, answered with both ends of them.
 
 Only text is measured, in bytes, and stored; images and other blocks stay in their order. What would
-not even fit into one line to the client is stored in any case.
+not even fit into one line to the client is always stored.
 """
 
 from dataclasses import replace

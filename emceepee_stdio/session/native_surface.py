@@ -4,12 +4,12 @@ Only servers of the configuration, only what their entry exposes, without the to
 hides or that a person has to see first. What a server lists is known from itself, from the
 catalogue where it is started on its first use, else from the greeting that the last run left. The
 lists are made anew when something changed, at most every so often: a server that changes its mind
-all the time must not keep its client busy.
+all the time must not keep its client busy. The next run is left what the configuration exposes,
+whatever a model did to its servers in this one.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import translate
+from functools import partial
 
 import anyio
 import msgspec
@@ -23,15 +23,16 @@ from emceepee_stdio.backends.backend_events import (
 )
 from emceepee_stdio.backends.lists import KINDS, LIST_CHANGED, Item, Kind
 from emceepee_stdio.config import Config, ServerConfig
-from emceepee_stdio.config.tool_rules import rules_of
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.greeting import Greeting
 from emceepee_stdio.journal import Journal, JournalEvent
+from emceepee_stdio.session.exposed_entries import exposed_server
 from emceepee_stdio.session.exposed_lists import (
     ExposedItem,
     ExposedLists,
     ExposedServer,
     list_exposed,
+    remembered_part,
 )
 from emceepee_stdio.session.pin_checks import PinChecks
 from emceepee_stdio.session.server_registry import Origin, RegisteredServer, Servers
@@ -64,16 +65,18 @@ class NativeSurface:
         self._entries: dict[str, ServerConfig] = {}
         self._greeted: _Definitions = {}
         self._live: _Definitions = {}
-        self._unseen: dict[str, frozenset[str]] = {}
+        self._unpinned: dict[str, frozenset[str]] = {}  # tools that are not what they were
         self._looking: dict[str, bool] = {}  # servers being looked at; whether once more
         self._left_out: Mapping[str, int] = {}
         self._is_stale = False
         self._news = Wakeup()
         self._settle_s = config.settings.fixed.exposed_settle_s
+        self._pace_s = config.settings.fixed.exposed_pace_s
         self._within = config.settings.timeouts.request_ms / 1000
         self.on_lists: Callable[[Mapping[str, bytes]], None] = lambda _lists: None
         self._enter(config)
         self.lists = ExposedLists()
+        self.remembered = ExposedLists()  # what the next run begins with
 
     def __repr__(self) -> str:
         return f"<NativeSurface {len(self.lists.tools)} tools of {len(self._entries)} servers>"
@@ -81,8 +84,14 @@ class NativeSurface:
     # What is asked of it
 
     def tool(self, name: str) -> ExposedItem | None:
-        """By the name under which it is listed, or by its own where only one server has it."""
-        return self.lists.tools.get(name) or self.lists.own_tools.get(name)
+        """By the name under which it is listed, or by its own where only one server has it.
+
+        An own name that begins like the names of another server is meant for that one.
+        """
+        if item := self.lists.tools.get(name):
+            return item
+        item = self.lists.own_tools.get(name)
+        return None if item is None or self._servers.claiming(name, but=item.server) else item
 
     def shows(self, server: str) -> bool:
         """Whether this is a server of the configuration that is exposed, now.
@@ -93,12 +102,23 @@ class NativeSurface:
             return server in self._entries
         return self._member(server) is not None
 
+    def exposes_all(self, server: str) -> bool:
+        """Whether the client is listed its prompts and resources as well."""
+        entry = self._entries.get(server)
+        return entry is not None and entry.expose is True and self.shows(server)
+
+    def greeted(self, server: str, kind: Kind) -> Sequence[Item] | None:
+        """What a server that is exposed as a whole listed in the last run, if that is known."""
+        if not self.exposes_all(server) or all((server, one) not in self._greeted for one in Kind):
+            return None
+        return self._greeted.get((server, kind), ())
+
     # What changes it
 
     def recall(self, greeting: Greeting) -> None:
         """What the last run knew, before any server is up."""
         self._greeted = _greeted(greeting)
-        self.lists = self._made()
+        self._make()
 
     def apply(self, config: Config) -> None:
         """The configuration is another one."""
@@ -133,19 +153,33 @@ class NativeSurface:
 
     def look_again(self) -> None:
         """What a person has agreed to is different now."""
-        if self._pins.enforced:
-            for name in self._entries:
-                self._look_at(name)
+        for name in self._entries:
+            self._look_at(name)
+
+    def make_current(self) -> None:
+        """See that no change is missing in the lists."""
+        if self._is_stale:
+            self._make()
+
+    def _make(self) -> None:
+        """Make the lists anew: of the servers that are there now, and of all for the next run."""
+        self._is_stale = False
+        every = [self._exposed(entry) for entry in self._entries.values()]
+        shown = [server for server in every if self.shows(server.name)]
+        known = self._servers.configured_names
+        self.lists = list_exposed(shown, known)
+        whole = self.lists if len(shown) == len(every) else list_exposed(every, known)
+        self.remembered = remembered_part(whole, every, known)
 
     async def run(self) -> None:
         """Keep the lists as they should be."""
         while True:
             await self._news.wait_for(lambda: self._is_stale)
             await anyio.sleep(self._settle_s)
-            self._is_stale = False
-            self.lists = self._made()
+            self._make()
             self._say_left_out()
             self.on_lists(self.lists.arrays)
+            await anyio.sleep(self._pace_s)
 
     def _enter(self, config: Config) -> None:
         before = self._entries
@@ -204,10 +238,10 @@ class NativeSurface:
         tools = member.backend.lists.known(Kind.TOOLS)
         if tools is not None:
             listed = self._servers.listed(server, tools)
-            unseen = frozenset[str]() if listed is None else await self._pins.unseen(listed)
+            unpinned = frozenset[str]() if listed is None else await self._pins.unpinned(listed)
             if self._member(server) is not member:
                 return
-            self._unseen[server] = unseen
+            self._unpinned[server] = unpinned
             self._live[server, Kind.TOOLS] = tools
         for kind in (Kind.PROMPTS, Kind.RESOURCES, Kind.TEMPLATES):
             if (items := member.backend.lists.known(kind)) is not None:
@@ -221,24 +255,11 @@ class NativeSurface:
         live = self._live.get((server, kind))
         return self._greeted.get((server, kind), ()) if live is None else live
 
-    def _made(self) -> ExposedLists:
-        shown = [entry for name, entry in self._entries.items() if self.shows(name)]
-        return list_exposed([self._exposed(entry) for entry in shown])
-
     def _exposed(self, entry: ServerConfig) -> ExposedServer:
-        tools = self._definitions(entry.name, Kind.TOOLS)
-        if not isinstance(entry.expose, bool):
-            fits = re.compile("|".join(map(translate, entry.expose)) or "(?!)").match
-            tools = [tool for tool in tools if fits(str(tool.get("name")))]
-        rules = rules_of(entry.tools)
-        names = [str(tool.get("name")) for tool in tools]
-        hidden = frozenset(name for name in names if rules is not None and rules.hides(name))
-        items: dict[Kind, Sequence[Item]] = {Kind.TOOLS: tools}
-        if entry.expose is True:
-            for kind in (Kind.PROMPTS, Kind.RESOURCES, Kind.TEMPLATES):
-                items[kind] = self._definitions(entry.name, kind)
-        unseen = self._unseen.get(entry.name, frozenset())
-        return ExposedServer(name=entry.name, items=items, hidden=hidden | unseen)
+        unpinned = self._unpinned.get(entry.name, frozenset())
+        listed = partial(self._definitions, entry.name)
+        unseen = unpinned if self._pins.enforced else frozenset[str]()
+        return exposed_server(entry, listed, unseen=unseen, unpinned=unpinned)
 
     def _say_left_out(self) -> None:
         if (left_out := self.lists.left_out) != self._left_out:

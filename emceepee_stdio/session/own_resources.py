@@ -11,16 +11,14 @@ from emceepee_stdio.session.large_results import (
     page_chars,
     whole_characters,
 )
+from emceepee_stdio.session.own_uris import OWN
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_text import attributed_text
 from emceepee_stdio.state.diagrams import diagrams
 from emceepee_stdio.trace.exports import as_json, without_payloads
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = ["OWN", "OWN_SCHEME", "read_own"]
-
-OWN = "emceepee"
-OWN_SCHEME = f"{OWN}:"
+__all__ = ["OWN", "read_own"]
 
 _SHOWN_URI_CHARS = 200  # every address of ours is shorter; what was asked for may be anything
 _DIAGRAMS = "emceepee://diagrams"

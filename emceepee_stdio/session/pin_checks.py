@@ -151,19 +151,15 @@ class PinChecks:
         if self._mode() == "off":
             return False
         look = await self._compared(listed)
-        key = pin_key({"name": tool})
-        known = key in (look.now.tools or {})
-        return known and key not in look.changes.changed and key not in look.changes.added
+        return _is_as_pinned(look, pin_key({"name": tool}))
 
-    async def unseen(self, listed: ListedTools) -> frozenset[str]:
-        """The tools of a list that a person has to see before anybody else does."""
-        if not self.enforced:
-            return frozenset()
-        look = await self._compared(listed)
-        known, changes = look.now.tools or {}, look.changes
-        unseen = {*changes.changed, *changes.added}
+    async def unpinned(self, listed: ListedTools) -> frozenset[str]:
+        """The tools of a list that are not what they were, or of which nobody knows it."""
         keys = {str(tool.get("name")): pin_key(tool) for tool in listed.tools}
-        return frozenset(n for n, key in keys.items() if key in unseen or key not in known)
+        if self._mode() == "off":
+            return frozenset(keys)
+        look = await self._compared(listed)
+        return frozenset(name for name, key in keys.items() if not _is_as_pinned(look, key))
 
     async def instructions(self, listed: ListedTools) -> str | None:
         """What a server says of itself, as a model may read it."""
@@ -285,6 +281,11 @@ class PinChecks:
             removed=changes.removed,
             instructions=bool(changes.instructions),
         )
+
+
+def _is_as_pinned(look: _Look, key: str) -> bool:
+    known, changes = look.now.tools or {}, look.changes
+    return key in known and key not in changes.changed and key not in changes.added
 
 
 def _is_same(one: ListedTools, other: ListedTools) -> bool:

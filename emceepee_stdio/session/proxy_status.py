@@ -1,8 +1,9 @@
 """What a running proxy says of itself to `emceepee status`: one small file for each.
 
 The files are in the state directory, for their owner alone. A proxy that was killed leaves its own
-behind: it counts only while its process is there, and whoever finds it afterwards removes it. What
-is not a plain file of ours, is too large, half-written or of another version is left alone.
+behind: it counts only while its process is there, and whoever finds it afterwards removes it. So it
+goes with one that is damaged, after a minute: whoever runs has written its own anew by then. What
+is not a plain file of ours, is too large or of another version is left alone.
 """
 
 import os
@@ -40,6 +41,7 @@ _FOREIGN_AGE_S = 7 * DAY_S  # of a file from another machine or container, of wh
 _Name = Annotated[str, Meta(max_length=MAX_CHARS)]
 _Path = Annotated[str, Meta(max_length=5_000)]  # the longest that systems take is 4,096
 _Count = Annotated[int, Meta(ge=0)]
+_Moment = Annotated[float, Meta(ge=0, le=1e11)]  # seconds since 1970; dates go a little further
 
 
 class OpenQuestions(Struct, frozen=True, kw_only=True):
@@ -53,6 +55,7 @@ class ServerStatus(Struct, frozen=True, kw_only=True):
     """One server of a proxy. `target` is the same for the same command line or address.
 
     `start` says when it is started; with `from_catalogue` it was not, and is known since then.
+    `in_file` is false of one that only the command line or a model gave.
     """
 
     name: _Name
@@ -60,6 +63,7 @@ class ServerStatus(Struct, frozen=True, kw_only=True):
     target: _Name = ""
     transport: _Name = ""
     start: _Name = ""
+    in_file: bool = True
     from_catalogue: _Name | None = None
     pid: _Count | None = None
     calls: _Count = 0
@@ -68,17 +72,21 @@ class ServerStatus(Struct, frozen=True, kw_only=True):
 
 
 class ProxyStatus(Struct, frozen=True, kw_only=True):
-    """One proxy. `host` tells whose process numbers `pid` is one of."""
+    """One proxy. `host` tells whose process numbers `pid` is one of.
+
+    `http_session` is how the id begins that a client over HTTP has for its session.
+    """
 
     schema_version: int = SCHEMA_VERSION
     pid: Annotated[int, Meta(gt=0, lt=1 << 31)]
     process_started: _Name
     host: _Path
     session: _Name
+    http_session: _Name = ""
     version: _Name
     client_name: _Name
     client_version: _Name
-    started_at: float
+    started_at: _Moment
     directory: _Path
     config: _Path
     servers: tuple[ServerStatus, ...] = ()
@@ -86,6 +94,10 @@ class ProxyStatus(Struct, frozen=True, kw_only=True):
     @property
     def file_name(self) -> str:
         return f"{self.pid}-{self.session}.json"
+
+
+class _Versioned(Struct):
+    schema_version: int
 
 
 _decode = msgspec.json.Decoder(ProxyStatus).decode
@@ -117,12 +129,27 @@ def sweep(directory: Path, *, clock: Clock) -> None:
                 half_written.unlink()
     oldest = now - _FOREIGN_AGE_S
     for path, status in _read_all(directory):
-        if status is None:
-            continue
         with suppress(OSError):
-            is_here = status.host == here()
-            if not _lives(status) if is_here else path.stat().st_mtime < oldest:
+            if status is None:
+                is_left = path.lstat().st_mtime < now - _HALF_WRITTEN_AGE_S and _is_damaged(path)
+            elif status.host == here():
+                is_left = not _lives(status)
+            else:
+                is_left = path.stat().st_mtime < oldest
+            if is_left:
                 path.unlink()
+
+
+def _is_damaged(path: Path) -> bool:
+    """Whether it is a file of ours in which nobody reads anything, not even a later version."""
+    try:
+        text = own_bytes(str(path), _MAX_BYTES)
+    except (OSError, ValueError):
+        return False
+    try:
+        return msgspec.json.decode(text, type=_Versioned).schema_version == SCHEMA_VERSION
+    except (msgspec.MsgspecError, RecursionError):
+        return True
 
 
 def _lives(status: ProxyStatus) -> bool:

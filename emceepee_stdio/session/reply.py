@@ -12,7 +12,9 @@ from emceepee_stdio.backends.result_types import COMPLETE, task_refused, type_re
 from emceepee_stdio.errors import CallFailed, ProxyError
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.content_blocks import mended, text_block
-from emceepee_stdio.session.server_text import attributed, attributed_text
+from emceepee_stdio.session.own_uris import is_own_uri
+from emceepee_stdio.session.result_meta import MAX_META_BYTES, passed_meta
+from emceepee_stdio.session.server_text import attributed, attributed_text, marked, names_our_key
 from emceepee_stdio.wire.codec import to_json
 
 __all__ = ["RESOURCE", "Reply"]
@@ -93,8 +95,8 @@ class Reply:
         return cls(content=text_block(sentence) + b"," + text_block(to_json(value).decode()))
 
     @classmethod
-    def error(cls, error: ProxyError) -> "Reply":
-        return cls.text(attributed_text(str(error)), is_error=True)
+    def error(cls, error: ProxyError, *, native: bool = False) -> "Reply":
+        return cls(content=text_block(attributed_text(str(error))), is_error=True, native=native)
 
     @classmethod
     def contents(cls, result: Raw, *, server: str) -> "Reply":
@@ -120,15 +122,19 @@ class Reply:
             shown = bytes(memoryview(result)[:_EXCERPT_BYTES]).decode(errors="replace")
             raise CallFailed(f"{server} gave a result that is no tool result: {shown}") from None
         structured = parts.structured_content
-        kept = _object(structured) if native else None
+        kept = _kept_as_is(structured) if native else None
         if structured is not msgspec.UNSET:
             content = content if kept else _with_structured(content, structured)
         elif parts.content is msgspec.UNSET:
             content = _without_content(result, parts, server=server)
+        content, meta = attributed(content), None
+        if parts.meta is not msgspec.UNSET:
+            meta = passed_meta(parts.meta)
+            content = _with_lost_meta(content, parts.meta)
         return cls(
-            content=attributed(content),
+            content=content,
             is_error=parts.is_error is True,
-            meta=_object(parts.meta),
+            meta=meta,
             native=native,
             structured=kept,
         )
@@ -141,11 +147,23 @@ class Reply:
         return replace(self, content=content, structured=None)
 
 
-def _object(value: Raw | msgspec.UnsetType) -> Raw | None:
-    """Clients refuse a result whose `_meta` or `structuredContent` is null."""
-    if value is msgspec.UNSET or bytes(memoryview(value)[:1]) != b"{":
+def _kept_as_is(structured: Raw | msgspec.UnsetType) -> Raw | None:
+    """Clients refuse a result whose `structuredContent` is null.
+
+    What could be taken for ours has to be marked. No mark fits into data that somebody reads by a
+    schema, and some clients show a model nothing beside it: it becomes a text, which is marked.
+    """
+    if structured is msgspec.UNSET or bytes(memoryview(structured)[:1]) != b"{":
         return None
-    return value
+    return None if names_our_key(bytes(structured)) else structured
+
+
+def _with_lost_meta(content: bytes, meta: Raw) -> bytes:
+    """A word on what is too large to be passed on."""
+    if (size := len(memoryview(meta))) <= MAX_META_BYTES:
+        return content
+    note = f"The _meta of the result has {size} bytes; more than {MAX_META_BYTES} are left out."
+    return content + b"," + text_block(note) if content else text_block(note)
 
 
 def _held(contents: Raw) -> bytes:
@@ -154,10 +172,11 @@ def _held(contents: Raw) -> bytes:
         held = _read_text_contents(contents)
     except msgspec.MsgspecError:
         return mended(b'[{"type":"resource","resource":%b}]' % bytes(contents))
+    text = marked(held.text) if held.uri is not None and is_own_uri(held.uri) else held.text
     about = {"uri": held.uri, "mimeType": held.mime_type}
     known = {name: value for name, value in about.items() if value is not None}
     meta = {**(held.meta or {}), RESOURCE: known}
-    return to_json({"type": "text", "text": held.text, "_meta": meta})
+    return to_json({"type": "text", "text": text, "_meta": meta})
 
 
 def _inside(content: Raw | msgspec.UnsetType, *, server: str) -> bytes:

@@ -1,6 +1,7 @@
 """The session at work: its state, its servers, and the tasks in which they run."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 
 import anyio
 import anyio.to_thread
@@ -43,6 +44,7 @@ __all__ = ["Runtime"]
 
 _DEPTH_DIGITS = 9  # no real depth is longer; converting endless digits is slow
 _DEFAULT_STOP = StopTimes(term=0.0, kill=0.25)  # where nobody said how to stop: at once
+_GREETING_S = 0.25  # a small file on a disk that works; whoever ends us waits for our servers
 _MAX_DEPTH = 2  # one inside another is a setup that people have; deeper is a loop
 
 
@@ -133,7 +135,7 @@ class Runtime:
             is_known=lambda: self.configured.is_known,
         )
         if writer is not None:
-            writer.exposed = lambda: self.surface.lists
+            writer.exposed = lambda: self.surface.remembered
         self.configured.on_config = self._apply
         self.servers.on_tools = self._tools_listed
         self.servers.on_change = self._server_changed
@@ -159,6 +161,7 @@ class Runtime:
             environment=self.environment,
             clock=self.clock,
             journal=self.journal,
+            trust=self.trust,
         )
 
     def _catalogue(self, environment: Environment) -> Catalogue | None:
@@ -274,15 +277,26 @@ class Runtime:
                     servers=self.servers.names(),
                 )
                 with anyio.CancelScope(shield=True):
-                    await self.servers.stop_all(self._times)
-                    await self.sign_ins.stop()
-                    if self.catalogue is not None:
-                        await self.catalogue.flush()
+                    async with AsyncExitStack() as ends:
+                        ends.push_async_callback(self._stop_servers)
+                        await self._leave_greeting()
                 if self.status is not None:
                     self.status.close()
                 self.journal.record(JournalEvent.REGISTRY_SHUTDOWN_COMPLETE)
                 self._ended.set()
             tasks.cancel_scope.cancel()
+
+    async def _stop_servers(self) -> None:
+        await self.servers.stop_all(self._times)
+        await self.sign_ins.stop()
+        if self.catalogue is not None:
+            await self.catalogue.flush()
+
+    async def _leave_greeting(self) -> None:
+        """What changed last is for the next run."""
+        self.surface.make_current()
+        with anyio.move_on_after(_GREETING_S):
+            await self.configured.keep_greeting()
 
     async def connect_configured(self) -> None:
         """Start what the configuration names, and keep it as the file says from then on."""

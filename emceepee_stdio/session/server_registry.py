@@ -1,5 +1,6 @@
 """The servers of the session by name: added, looked up, removed, all stopped at the end."""
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +21,7 @@ from emceepee_stdio.backends.health import HealthPolicy
 from emceepee_stdio.backends.lists import MAX_LIST_BYTES
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import BrokenServer, ServerConfig, Settings
-from emceepee_stdio.config.server import StartMode
+from emceepee_stdio.config.server import StartMode, marked_names
 from emceepee_stdio.errors import (
     InvalidArguments,
     ServerExists,
@@ -32,6 +33,7 @@ from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import MOST_GIVEN, JournalEvent, Secrets, given_secrets
 from emceepee_stdio.session.channel_maker import ChannelMaker
 from emceepee_stdio.session.client_roots import ClientRoots
+from emceepee_stdio.session.exposed_names import claimants
 from emceepee_stdio.session.registered_server import (
     Admission,
     ListedTools,
@@ -42,6 +44,7 @@ from emceepee_stdio.session.registered_server import (
 )
 from emceepee_stdio.session.suggestions import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
 from emceepee_stdio.state import RestartPolicy
+from emceepee_stdio.trace.open_request import current_request
 from emceepee_stdio.wire.environment import BEHIND_HTTP
 from emceepee_stdio.wire.orphans import bury_orphans, end_orphans
 from emceepee_stdio.wire.process import StopTimes
@@ -62,6 +65,7 @@ __all__ = [
 ]
 
 OWN_NAME = "emceepee"
+_MOST_ADDED_NAMES = 10_000  # a model may add and remove servers without end
 _LISTS_FACTOR = 8  # times limits.memory_bytes for the lists of all servers
 
 
@@ -114,6 +118,8 @@ class Servers:
         )
         self._channels = ChannelMaker(settings, around, bearers, on_secrets=self._learn_secrets)
         self.members: dict[str, RegisteredServer] = {}
+        self.configured_names: set[str] = set()  # of this session, in whatever state they are
+        self._added_names: set[str] = set()
         self.broken: dict[str, BrokenServer] = {}
         self.on_change: OnChange = lambda _kind, _member, _by: None
         self.on_tools: OnTools = lambda _listed, _start: None
@@ -132,18 +138,30 @@ class Servers:
     def names(self) -> list[str]:
         return list(self.members)
 
+    def marked_names(self) -> dict[str, str]:
+        """All names as a list of names has them: those that are disabled or broken say so."""
+        return marked_names(self.members, self.broken.values())
+
+    def claiming(self, tool: str, *, but: str | None = None) -> list[str]:
+        """The servers that a tool means by the beginning of its name, also those that are gone."""
+        known = self.configured_names | self._added_names
+        return [name for name in claimants(tool, sorted(known)) if name != but]
+
     def get(self, name: str) -> Backend:
-        """The server of that name; the error names the ones that are close."""
+        """The server of that name; the error names the ones that are close.
+
+        It is the server of the request whose work this is, also where there is none of that name.
+        """
+        if (request := current_request.get()) is not None:
+            request.at(name)
         if member := self.members.get(name):
             return member.backend
         if broken := self.broken.get(name):
-            raise ServerFailed(
-                f"{name} is not in use: {broken.reason}.",
-                hint="Mend its entry in the configuration; `emceepee config check` shows it.",
-            )
-        close = close_names(name, self.members)
-        known = close or sorted(self.members)[:LISTED_NAMES]
-        suffix = f" {'Close' if close else 'There'} are: {', '.join(known)}." if known else ""
+            raise ServerFailed(broken.fact, hint=_way_back(broken))
+        known = self.marked_names()
+        close = close_names(name, known)
+        shown = ", ".join(known[one] for one in close or sorted(known)[:LISTED_NAMES])
+        suffix = f" {'Close' if close else 'There'} are: {shown}." if known else ""
         raise ServerNotFound(f"There is no server {name[:SHOWN_NAME_CHARS]!r}.{suffix}")
 
     async def add(
@@ -199,6 +217,8 @@ class Servers:
             options=self._link_options(admission, tasks, remembered),
         )
         member = self.members[config.name] = RegisteredServer(admission=admission, backend=backend)
+        if len(self._added_names) < _MOST_ADDED_NAMES:
+            self._added_names.add(config.name)
         kind = JournalEvent.SERVER_CONFIG_UPDATED if replaced else JournalEvent.SERVER_CONFIG_ADDED
         self.on_change(kind, member, admission.origin)
         tasks.start_soon(self._run, backend)
@@ -222,6 +242,12 @@ class Servers:
         # Over HTTP there are many sessions, and each would start them all.
         usual: StartMode = "auto" if BEHIND_HTTP in self._environment.environ else "eager"
         return admission.config.start_mode(self._settings.start or usual)
+
+    def is_too_large(self, admission: Admission) -> bool:
+        """Whether it is to start on first use, and lists too much for that."""
+        if self.catalogue is None or self.start_mode(admission) == "eager":
+            return False
+        return self.catalogue.is_too_large(admission.config.name)
 
     def _given_secrets(self, config: ServerConfig) -> Iterator[str]:
         environ = self._environment.environ
@@ -333,3 +359,9 @@ class Servers:
             list_room=lambda: self._list_room(config.name),
             on_tools=lambda tools: self._tools_listed(config, tools, tasks),
         )
+
+
+def _way_back(broken: BrokenServer) -> str:
+    if broken.switched_off:
+        return f"The person can enable it: `emceepee config enable {shlex.quote(broken.name)}`."
+    return "Fix its entry in the configuration; `emceepee config check` shows it."

@@ -14,7 +14,7 @@ from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.content_blocks import text_block
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = ["MARK", "attributed", "attributed_text"]
+__all__ = ["MARK", "attributed", "attributed_text", "marked", "names_our_key"]
 
 MARK = "[From the server, not from emceepee: emceepee's own blocks carry its word.]\n"
 _KEYS = (
@@ -37,18 +37,7 @@ _LOOKED_INTO_BYTES = 256 << 10  # taking a block apart takes a millisecond for e
 
 def attributed(content: bytes) -> bytes:
     """Blocks of a server, with a mark on each that could be taken for ours."""
-    # Cheap first: every key has an underscore, plain or spelt as an escape.
-    if b"_" not in content and b"\\u005" not in content:
-        return content
-    if not (
-        b"events_" in content
-        or b"pending_" in content
-        or b"proxy_task" in content
-        or b"stored_result" in content
-        or b"\\u005" in content
-        or b"\\u006" in content
-        or b"\\u007" in content
-    ):
+    if not _is_suspect(content):
         return content
     if len(content) > _LOOKED_INTO_BYTES:
         return text_block(MARK) + b"," + content if _may_name_a_key(content) else content
@@ -59,26 +48,52 @@ def attributed(content: bytes) -> bytes:
     return b",".join(_attributed(bytes(block)) for block in blocks)
 
 
+def names_our_key(json: bytes) -> bool:
+    """Whether what a server says names one of our keys, however it is spelt; in doubt it does."""
+    if not _is_suspect(json):
+        return False
+    if len(json) > _LOOKED_INTO_BYTES:
+        return _may_name_a_key(json)
+    try:
+        value = to_json(msgspec.json.decode(json)).decode()
+        return _names_a_key(value) or _names_a_key(json.decode())
+    except (msgspec.MsgspecError, RecursionError, ValueError):  # too deep, or too long a number
+        return True
+
+
 def attributed_text(text: str) -> str:
-    return _marked(text) if _names_a_key(text) else text
+    return marked(text) if _names_a_key(text) else text
 
 
-def _marked(text: str) -> str:
+def marked(text: str) -> str:
     return text if text.startswith(MARK) else MARK + text
 
 
+def _is_suspect(json: bytes) -> bool:
+    """Cheap first: every key has an underscore, plain or spelt as an escape."""
+    if b"_" not in json and b"\\u005" not in json:
+        return False
+    return (
+        b"events_" in json
+        or b"pending_" in json
+        or b"proxy_task" in json
+        or b"stored_result" in json
+        or b"\\u005" in json
+        or b"\\u006" in json
+        or b"\\u007" in json
+    )
+
+
 def _attributed(block: bytes) -> bytes:
-    try:
-        value = msgspec.json.decode(block)
-        named = _names_a_key(to_json(value).decode()) or _names_a_key(block.decode())
-    except (msgspec.MsgspecError, RecursionError, ValueError):  # too deep, or too long a number
-        value, named = None, True
-    if not named:
+    if not names_our_key(block):
         return block
-    said = mapping(value)
+    try:
+        said = mapping(msgspec.json.decode(block))
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        said = mapping(None)
     if said.get("type") == "text" and isinstance(text := said.get("text"), str):
         fields = msgspec.json.decode(block, type=dict[str, Raw])
-        return to_json({**fields, "text": _marked(text)})
+        return to_json({**fields, "text": marked(text)})
     return text_block(MARK) + b"," + block
 
 

@@ -234,7 +234,7 @@ class Session:
         self.starting.discard(call.server or "")
         self._forget(call, "failed", error=error.code)
         if call.task is None:
-            call.reply(Reply.error(error))
+            call.reply(Reply.error(error, native=call.native))
             self._let_in()
             return
         task = self.tasks.fail(call.task, str(error), now=self.clock.now())

@@ -25,7 +25,7 @@ from emceepee_stdio.auth.browser import finds_browser
 from emceepee_stdio.auth.orders import HelperExit, SignInNeeded
 from emceepee_stdio.auth.token_store import TokenStore, Visit
 from emceepee_stdio.errors import ProxyError
-from emceepee_stdio.journal import given_secrets
+from emceepee_stdio.journal.secrets import token_secrets
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.question_urls import url_problem
 from emceepee_stdio.session.session import Session
@@ -296,7 +296,7 @@ class SignIns:
 
     def _learn(self, server: str, secret: str) -> None:
         del server
-        self._session.secrets.learn(given_secrets(headers={"authorization": f"Bearer {secret}"}))
+        self._session.secrets.learn(token_secrets(secret))
 
 
 def _checked(visit: Visit) -> Visit:

@@ -1,8 +1,9 @@
 """Keeps the file true from which `emceepee status` tells of this proxy.
 
 It is looked at once a second what there is to tell, and only what differs is written, in a thread:
-no call waits for it, however many there are. Where it cannot be written, `status` does not show
-this proxy; nothing else depends on it.
+no call waits for it, however many there are. A file that somebody else removed or wrote over is
+written anew. Where it cannot be written, `status` does not show this proxy; nothing else depends
+on it.
 """
 
 import os
@@ -32,22 +33,24 @@ from emceepee_stdio.session.proxy_status import (
     status_directory,
     sweep,
 )
-from emceepee_stdio.session.registered_server import RegisteredServer
+from emceepee_stdio.session.registered_server import Origin, RegisteredServer
 from emceepee_stdio.session.server_registry import Environment, Servers
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import Phase
 from emceepee_stdio.state.pending_requests import Recipient
+from emceepee_stdio.trust.store import TrustStore
 from emceepee_stdio.trust.targets import target_id
+from emceepee_stdio.wire.environment import BEHIND_HTTP
 from emceepee_stdio.wire.process_table import started
 
 __all__ = ["ClientName", "StatusWriter"]
 
 _EVERY_S = 1.0  # a person takes this for now
 _END_WAIT_S = 0.5  # for a write that is under way when the proxy ends
-_TARGET_KEY = b"emceepee status"  # the files are as private as the configuration: no secret needed
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
 
 ClientName = Callable[[], tuple[str, str]]
+_Stamp = tuple[int, int, int]
 
 
 class StatusWriter:
@@ -62,13 +65,17 @@ class StatusWriter:
         environment: Environment,
         clock: Clock,
         journal: Journal,
+        trust: TrustStore,
     ) -> None:
         self._session = session
         self._servers = servers
+        self._source = source
         self._clock = clock
         self._journal = journal
         self._directory = status_directory(environment.environ)
+        self._trust = trust
         self._written: ProxyStatus | None = None
+        self._stamp: _Stamp | None = None
         self._lock = threading.Lock()
         self._closed = False
         self.client: ClientName = lambda: ("", "")
@@ -77,6 +84,7 @@ class StatusWriter:
             process_started=started(os.getpid()),
             host=here(),
             session=journal.session,
+            http_session=environment.environ.get(BEHIND_HTTP, "")[:MAX_CHARS],
             version=__version__,
             client_name="",
             client_version="",
@@ -91,10 +99,10 @@ class StatusWriter:
     async def run(self) -> None:
         """Write what has changed, until cancelled."""
         try:
-            await anyio.to_thread.run_sync(self._sweep, abandon_on_cancel=True)
+            await anyio.to_thread.run_sync(self._prepare, abandon_on_cancel=True)
             while True:
                 status = self.look()
-                if status != self._written:
+                if status != self._written or self._found() != self._stamp:
                     self._written = status
                     await anyio.to_thread.run_sync(self._write, status, abandon_on_cancel=True)
                 await anyio.sleep(_EVERY_S)
@@ -139,9 +147,10 @@ class StatusWriter:
         return ServerStatus(
             name=name,
             phase=snapshot.phase.value,
-            target=target_id(member.config, _TARGET_KEY),
+            target=target_id(member.config, self._trust.key()),
             transport=snapshot.transport,
             start=self._servers.start_mode(member.admission),
+            in_file=member.origin is Origin.CONFIGURATION and not self._source.gives(name),
             from_catalogue=snapshot.remembered_at,
             pid=snapshot.pid,
             calls=len(self._session.waiting_on(name)),
@@ -151,9 +160,18 @@ class StatusWriter:
             ),
         )
 
-    def _sweep(self) -> None:
+    def _prepare(self) -> None:
+        self._trust.key()  # it is read from a file once
         with suppress(OSError):
             sweep(self._directory, clock=self._clock)
+
+    def _found(self) -> "_Stamp | None":
+        """What is in the place of the file."""
+        try:
+            found = (self._directory / self._proxy.file_name).lstat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
 
     def _write(self, status: ProxyStatus) -> None:
         """Whole or not at all. Not synced to the disk: it means nothing after a power cut."""
@@ -167,6 +185,7 @@ class StatusWriter:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(msgspec.json.encode(status))
             new.replace(path)
+            self._stamp = self._found()
 
 
 def _path_of(source: Source) -> str:

@@ -77,11 +77,11 @@ class ToolPermissions:
     def bind(self, member: RegisteredServer) -> None:
         """Give a server its rules."""
         if member.origin is Origin.CONFIGURATION:
-            sets = [self._entries.get(member.config.name, member.config).tools]
+            binding = [self._entries.get(member.config.name, member.config)]
         else:
             entries = self._entries.values()
-            sets = [one.tools for one in entries if leads_to_same(one, member.config)]
-        member.backend.rules = rules_of(*sets)
+            binding = [entry for entry in entries if leads_to_same(entry, member.config)]
+        member.backend.rules = rules_of({entry.name: entry.tools for entry in binding})
 
     def shown_changes(self, server: str, changes: Mapping[str, object]) -> dict[str, object] | None:
         """What a model is told of tools that changed: nothing of those that a rule hides."""

@@ -25,7 +25,7 @@ PHASES = Machine(
     Phase,
     [
         Move(source=None, target=Phase.IDLE, cause="it waits for its first use"),
-        Move(source=None, target=Phase.DISABLED, cause="its entry is broken or switched off"),
+        Move(source=None, target=Phase.DISABLED, cause="its entry is broken or disabled"),
         Move(source=None, target=Phase.CONNECTING, cause="added"),
         Move(source=Phase.IDLE, target=Phase.CONNECTING, cause="it is used"),
         Move(source=Phase.CONNECTING, target=Phase.CONNECTED, cause="the opening succeeded"),

@@ -13,6 +13,7 @@ from typing import Annotated
 
 from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import UNSET, Meta, Raw, UnsetType
+from msgspec.structs import replace
 
 from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.backends.base import NotTaken, RemoteError, with_meta
@@ -32,6 +33,7 @@ from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.suggestions import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
 from emceepee_stdio.state import Phase
 from emceepee_stdio.tools.listing import QUICK_LIST_TIMEOUT_S, say_starting, shown_names
+from emceepee_stdio.tools.native_names import lead_of, own_name
 from emceepee_stdio.tools.read_only_tools import require_read_only
 from emceepee_stdio.tools.registry import Params, Result
 from emceepee_stdio.tools.repair import depends_on_schema, is_plain, repaired
@@ -110,6 +112,7 @@ def execute_tool(
         or member.backend.channel.needs_tools
         or member.backend.rules is not None
         or member.backend.lists.remembered
+        or p.tool in runtime.surface.lists.tools
     ):
         return _prepare(runtime, p, call)
     try:
@@ -121,11 +124,17 @@ def execute_tool(
 
 async def _prepare(runtime: Runtime, p: ExecuteTool, call: Call) -> None:
     """Find the server, learn its tools, see that they may run and a person has seen them; send."""
-    backend = (
-        await server_of_tool(runtime, p.tool)
-        if p.server is UNSET
-        else runtime.servers.get(p.server)
-    )
+    if p.server is not UNSET:
+        p = replace(p, tool=own_name(runtime, p.server, p.tool))
+    try:
+        backend = (
+            await server_of_tool(runtime, p.tool)
+            if p.server is UNSET
+            else runtime.servers.get(p.server)
+        )
+    finally:
+        call.trace.server_tool = p.tool  # also where nobody has it
+    call.trace.server = backend.name  # also where it is refused before it is sent
     await checkpoint_if_cancelled()  # it may have been cancelled in the same moment
     arrived = runtime.clock.now()
     if isinstance(p, ExecuteReadonlyTool):
@@ -164,7 +173,7 @@ async def _confirm(runtime: Runtime, backend: Backend, tool: str, call: Call) ->
     if await _is_gone(runtime, backend, tool):
         # Names that nobody has seen are not told where that is the policy.
         shown = () if runtime.pins.enforced else backend.lists.tools or ()
-        raise _missing(backend, tool, shown_names(backend, shown))
+        raise _missing(runtime, backend, tool, shown_names(backend, shown))
 
 
 async def _is_gone(runtime: Runtime, backend: Backend, tool: str) -> bool:
@@ -253,7 +262,7 @@ def _answered(runtime: Runtime, backend: Backend, call: Call, outcome: Raw | Pro
     if isinstance(outcome, RemoteError):
         if runtime.pins.enforced:  # the names of its other tools may be what nobody has seen
             raise outcome
-        return _refused(backend, tool, outcome)
+        return _refused(runtime, backend, tool, outcome)
     if isinstance(outcome, ServerDisconnected) and not isinstance(outcome, NotTaken):
         fact = f"{outcome.fact}\n{_repeatable(backend, tool)}"
         raise ServerDisconnected(fact, hint=outcome.next_step)
@@ -316,17 +325,19 @@ def _repeatable(backend: Backend, tool: str) -> str:
     return "The call may or may not have been carried out: check before repeating it."
 
 
-async def _refused(backend: Backend, tool: str, error: RemoteError) -> Reply:
+async def _refused(runtime: Runtime, backend: Backend, tool: str, error: RemoteError) -> Reply:
     """A failed call of a tool that the server does not list is better told as that."""
     try:
         tools = await backend.list_all("tools", within=QUICK_LIST_TIMEOUT_S)
     except ProxyError:
         raise error from None
     names = [str(item.get("name")) for item in tools]
-    raise error if tool in names else _missing(backend, tool, shown_names(backend, names))
+    if tool in names:
+        raise error
+    raise _missing(runtime, backend, tool, shown_names(backend, names))
 
 
-def _missing(backend: Backend, tool: str, names: list[str]) -> ToolNotFound:
+def _missing(runtime: Runtime, backend: Backend, tool: str, names: list[str]) -> ToolNotFound:
     if (until := backend.lists.had_until(tool)) is not None:
         now = ", ".join(names[:LISTED_NAMES]) or "nothing that is shown here"
         more = f" and {len(names) - LISTED_NAMES} more" if len(names) > LISTED_NAMES else ""
@@ -336,4 +347,5 @@ def _missing(backend: Backend, tool: str, names: list[str]) -> ToolNotFound:
         )
     close = close_names(tool, names)
     shown = f" Close are: {', '.join(close)}." if close else f" Tools that it has: {len(names)}."
-    return ToolNotFound(f"{backend.name} has no tool {tool[:SHOWN_NAME_CHARS]!r}.{shown}")
+    fact = f"{backend.name} has no tool {tool[:SHOWN_NAME_CHARS]!r}.{shown}"
+    return ToolNotFound(fact, hint=lead_of(runtime, tool))

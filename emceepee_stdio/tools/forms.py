@@ -10,7 +10,7 @@ from typing import cast
 
 from emceepee_stdio.json_values import mapping
 
-__all__ = ["form_problems", "with_defaults"]
+__all__ = ["choices_of", "form_problems", "with_defaults"]
 
 Schema = Mapping[str, object]
 
@@ -49,7 +49,7 @@ def with_defaults(content: Mapping[str, object], schema: Schema) -> dict[str, ob
 
 
 def _field(value: object, schema: Schema) -> Iterator[str]:
-    choices = _choices(schema)
+    choices = choices_of(schema)
     if choices:
         if value not in choices:
             yield f"must be one of {', '.join(map(repr, choices))}"
@@ -105,13 +105,13 @@ def _array(value: object, schema: Schema) -> Iterator[str]:
         yield f"must have at least {fewest} items"
     if isinstance(most, int) and len(items) > most:
         yield f"must have at most {most} items"
-    choices = _choices(mapping(schema.get("items")))
+    choices = choices_of(mapping(schema.get("items")))
     for item in items:
         if choices and item not in choices:
             yield f"holds {item!r}, which is not one of {', '.join(map(repr, choices))}"
 
 
-def _choices(schema: Schema) -> list[object]:
+def choices_of(schema: Schema) -> list[object]:
     titled = _list(schema.get("oneOf")) or _list(schema.get("anyOf"))
     return _list(schema.get("enum")) or [mapping(choice).get("const") for choice in titled]
 

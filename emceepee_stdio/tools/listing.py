@@ -15,6 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.backends.lists import Kind
+from emceepee_stdio.config.server import marked_names
 from emceepee_stdio.errors import (
     InvalidArguments,
     InvalidPattern,
@@ -233,21 +234,22 @@ async def _chosen(runtime: Runtime, servers: str, found: Found) -> list[Backend]
     """The server of exactly that name, or those whose name matches; at least one."""
     known = {backend.name: backend for backend in runtime.servers}
     broken = {entry.name: entry for entry in runtime.servers.broken.values()}
-    names = list(dict.fromkeys([*known, *broken]))
+    marked = marked_names(known, broken.values())
+    names = list(marked)
     chosen = (
         [servers]
         if servers in names
         else await matching(runtime, names, pattern(runtime, servers), lambda name: [name])
     )
     if not chosen and servers != ALL:
-        close = close_names(servers, names) or names[:LISTED_NAMES]
+        close = [marked[name] for name in close_names(servers, names) or names[:LISTED_NAMES]]
         suffix = f" There are: {', '.join(close)}." if close else ""
         raise ServerNotFound(
             f"No server is called {servers[:SHOWN_NAME_CHARS]!r} or matches it.{suffix}"
         )
     for name in chosen:
         if name not in known and not broken[name].switched_off:
-            found.fail(name, f"It is not in use: {broken[name].reason}.")
+            found.fail(name, broken[name].fact)
     return [known[name] for name in chosen if name in known]
 
 

@@ -41,6 +41,7 @@ async def require_read_only(
 ) -> None:
     """Raise, with the name of the tool to call instead, unless this one is known to only read."""
     tools = await backend.list_all(Kind.TOOLS, within=within)
+    await runtime.permissions.require(backend, tool, within=within)  # nothing else would run it
     member = runtime.servers.members.get(backend.name)
     why = why_not_read_only(member, backend.lists.tool(tool))
     listed = runtime.servers.listed(backend.name, tools)

@@ -81,6 +81,9 @@ class Tool:
         try:
             params = msgspec.json.decode(arguments or b"{}", type=self.params)
         except (msgspec.MsgspecError, RecursionError):
+            server = _server_in(arguments)
+            if server is not None and server in runtime.servers.marked_names():
+                call.trace.server = server
             if self.forgiving and arguments is not None:
                 params = self._decode_known(arguments, call)
             else:
@@ -135,6 +138,18 @@ class Tool:
         if not isinstance(choices, list):
             return ""
         return f"; expected is one of {', '.join(map(str, cast('list[object]', choices)))}"
+
+
+class _NamesServer(msgspec.Struct):
+    server: str | None = None
+
+
+def _server_in(arguments: Raw | None) -> str | None:
+    """The server that arguments name which are otherwise wrong."""
+    try:
+        return msgspec.json.decode(arguments or b"{}", type=_NamesServer).server
+    except (msgspec.MsgspecError, RecursionError):
+        return None
 
 
 def _flattened(schema: object, definitions: Mapping[str, object]) -> object:

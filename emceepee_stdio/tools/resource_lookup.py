@@ -1,12 +1,15 @@
 """Which server has a resource that is asked for by its URI alone.
 
-A host reads a link that stood in an answer by its URI; whose it is, it does not know. Exposed
-servers come first, as they are listed, also before they are up; then the others of the
-configuration, which are asked. Those that a model added are reached by read_resource.
+A host reads a link that stood in an answer by its URI; whose it is, it does not know. A server that
+lists the URI comes before those with a template for it, and exposed servers, as they are listed,
+also before they are up, come before the others of the configuration. As with a tool, whoever is
+asked first must not get what another was meant for: servers that have not listed theirs are waited
+for, a moment, and then the read goes to nobody. Those that a model added are reached by
+read_resource.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import anyio
 from msgspec import Raw
@@ -22,83 +25,112 @@ from emceepee_stdio.tools.listing import QUICK_LIST_TIMEOUT_S, is_remembered
 
 __all__ = ["fits_template", "read_by_uri"]
 
+_CONNECTING_TIMEOUT_S = 1.0  # as long as a list waits for a server that is still connecting
 _SHOWN_URI_CHARS = 200  # enough to recognise it by
 _EXPRESSION = re.compile(r"\{[^{}]*\}")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
+_SAY_WHICH = "Call read_resource and say which with `server`."
 
 
 async def read_by_uri(
     runtime: Runtime, uri: str, *, within: float, call: CarriesMeta | None = None
 ) -> Raw:
     """What the one server that has it says; the error names the choice, or where to look."""
-    having = _exposing(runtime, uri) or await _having(runtime, uri)
-    if len(having) == 1:
-        return await having[0].read_resource(uri, within=within, call=call)
-    shown = uri[:_SHOWN_URI_CHARS]
-    if having:
+    backend = await _Lookup(runtime, uri).server()
+    return await backend.read_resource(uri, within=within, call=call)
+
+
+class _Lookup:
+    """One URI, and the servers that have not said yet whether it is theirs."""
+
+    def __init__(self, runtime: Runtime, uri: str) -> None:
+        self._runtime = runtime
+        self._uri = uri
+        self._shown = repr(uri[:_SHOWN_URI_CHARS])
+        self._missing: set[str] = set()
+
+    async def server(self) -> Backend:
+        members = self._runtime.servers.members.values()
+        configured = [m.backend for m in members if m.origin is Origin.CONFIGURATION]
+        exposed = [one for one in configured if self._runtime.surface.exposes_all(one.name)]
+        having = (
+            await self._having(exposed, Kind.RESOURCES, self._is_listed)
+            or self._showing_pages(configured)
+            or await self._having(configured, Kind.RESOURCES, self._is_listed)
+            or await self._having(exposed, Kind.TEMPLATES, self._fits)
+            or await self._having(configured, Kind.TEMPLATES, self._fits)
+        )
+        if len(having) == 1 and not self._missing:
+            return having[0]
+        raise self._unknown(having)
+
+    def _is_listed(self, item: Mapping[str, object]) -> bool:
+        return item.get("uri") == self._uri
+
+    def _fits(self, item: Mapping[str, object]) -> bool:
+        return fits_template(item.get("uriTemplate"), self._uri)
+
+    def _showing_pages(self, among: Iterable[Backend]) -> list[Backend]:
+        """Those with an exposed tool that it is the page of."""
+        tools, shows = self._runtime.surface.lists.tools.values(), self._runtime.surface.shows
+        names = {item.server for item in tools if item.page == self._uri and shows(item.server)}
+        return [backend for backend in among if backend.name in names]
+
+    async def _having(
+        self, among: Iterable[Backend], kind: Kind, is_it: Callable[[Mapping[str, object]], bool]
+    ) -> list[Backend]:
+        asked = [backend for backend in among if backend.name not in self._missing]
+        async with anyio.create_task_group() as tasks:
+            for backend in asked:
+                tasks.start_soon(self._list, backend, kind)
+        return [one for one in asked if any(map(is_it, self._known(one, kind) or ()))]
+
+    async def _list(self, backend: Backend, kind: Kind) -> None:
+        """Have it listed as it is now; what stays unknown may still be found there."""
+        if is_remembered(backend, kind) or backend.phase is Phase.FAILED:
+            return
+        is_up = backend.phase is Phase.CONNECTED
+        if not is_up and self._known(backend, kind) is not None:
+            return
+        limit = QUICK_LIST_TIMEOUT_S if is_up else _CONNECTING_TIMEOUT_S
+        with anyio.move_on_after(limit) as wait:
+            try:
+                await backend.list_all(kind, within=limit * 2)  # the wait ends before
+            except ProxyError:  # a bad server costs itself
+                return
+        if wait.cancelled_caught and self._known(backend, kind) is None:
+            self._missing.add(backend.name)
+
+    def _known(self, backend: Backend, kind: Kind) -> Sequence[Mapping[str, object]] | None:
+        known = backend.lists.known(kind)
+        return self._runtime.surface.greeted(backend.name, kind) if known is None else known
+
+    def _unknown(self, having: Sequence[Backend]) -> ProxyError:
         names = ", ".join(sorted(backend.name for backend in having))
-        raise ResourceNotFound(
-            f"Several servers have a resource {shown!r}: {names}.",
-            hint="Call read_resource and say which with `server`.",
-        )
-    raise ResourceNotFound(
-        f"No configured server lists a resource {shown!r}.",
-        hint="Call list_resources to find it, then read_resource with its server.",
-    )
-
-
-def _exposing(runtime: Runtime, uri: str) -> list[Backend]:
-    """The exposed servers of which the client was listed it, or a tool that it is the page of."""
-    lists = runtime.surface.lists
-    items = (
-        [item for item in lists.resources if item.own == uri]
-        or [item for item in lists.tools.values() if item.page == uri]
-        or [item for item in lists.templates if fits_template(item.own, uri)]
-    )
-    names = dict.fromkeys(item.server for item in items if runtime.surface.shows(item.server))
-    return [runtime.servers.get(name) for name in names]
-
-
-async def _having(runtime: Runtime, uri: str) -> list[Backend]:
-    """Those that list it; else those with a template for it."""
-    members = [m for m in runtime.servers.members.values() if m.origin is Origin.CONFIGURATION]
-    asked = [
-        m.backend
-        for m in members
-        if m.backend.phase is Phase.CONNECTED or is_remembered(m.backend, Kind.RESOURCES)
-    ]
-    listed: dict[str, bool] = {}
-    templated: dict[str, bool] = {}
-
-    async def ask(backend: Backend) -> None:
-        resources = await _listed(backend, "resources")
-        listed[backend.name] = any(item.get("uri") == uri for item in resources)
-        templates = await _listed(backend, "resource_templates")
-        templated[backend.name] = any(
-            fits_template(item.get("uriTemplate"), uri) for item in templates
-        )
-
-    async with anyio.create_task_group() as tasks:
-        for backend in asked:
-            tasks.start_soon(ask, backend)
-    plain = [backend for backend in asked if listed[backend.name]]
-    return plain or [backend for backend in asked if templated[backend.name]]
-
-
-async def _listed(backend: Backend, kind: str) -> Sequence[Mapping[str, object]]:
-    if is_remembered(backend, Kind(kind)):
-        return backend.lists.known(Kind(kind)) or ()
-    try:
-        return await backend.list_all(kind, within=QUICK_LIST_TIMEOUT_S)
-    except ProxyError:
-        return ()
+        if len(having) > 1:
+            fact = f"Several servers have a resource {self._shown}: {names}."
+            return ResourceNotFound(fact, hint=_SAY_WHICH)
+        who = names or "No configured server"
+        fact = f"{who} lists a resource {self._shown}"
+        if self._missing:
+            have = "have not listed theirs" if len(self._missing) > 1 else "has not listed its own"
+            missing = f"{', '.join(sorted(self._missing))} {have} yet"
+            return ResourceNotFound(f"{fact}, but {missing}.", hint=_SAY_WHICH)
+        hint = "Call list_resources to find it, then read_resource with its server."
+        return ResourceNotFound(f"{fact}.", hint=hint)
 
 
 def fits_template(template: object, uri: str) -> bool:
-    """Whether a URI may be made from a template: literal parts as they are, anything between."""
+    """Whether a URI may be made from a template: literal parts as they are, anything between.
+
+    A template that leaves the scheme open would fit whatever others have: it fits nothing.
+    """
     if not isinstance(template, str):
         return False
     literals = _EXPRESSION.split(template)
     if len(literals) == 1 or not uri.startswith(literals[0]) or not uri.endswith(literals[-1]):
+        return False
+    if not _SCHEME.match(literals[0]):
         return False
     place = len(literals[0])
     for literal in literals[1:-1]:

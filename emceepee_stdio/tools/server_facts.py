@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 
 from emceepee_stdio.backends.backend import Backend
-from emceepee_stdio.backends.base import Hello, Snapshot
+from emceepee_stdio.backends.base import Hello, SessionIds, Snapshot
 from emceepee_stdio.backends.lists import Kind
+from emceepee_stdio.session.catalogue import TOO_LARGE
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Origin
 from emceepee_stdio.tools.listing import shown_names
 from emceepee_stdio.wire.codec import to_json
+from emceepee_stdio.wire.environment import BEHIND_HTTP
 
 __all__ = ["cut_text", "describe", "described", "short_line", "shown_counts"]
 
@@ -17,12 +19,15 @@ _SHORT = (
     "phase",
     "counts",
     "from_catalogue",
+    "not_remembered",
     "sign_in",
     "last_error",
     "next_retry_ms",
     "health",
 )
+_SHOWN_EXPOSED = 50  # names of tools: a page
 _SHORT_ERROR_CHARS = 300  # the fact; what a server printed before it is longer
+_SHOWN_ID_CHARS = 8  # enough to find it in a server's log
 _MAX_SERVER_TEXT_CHARS = 4_000  # instructions are a page; a hostile server has no more room
 
 
@@ -43,6 +48,10 @@ async def described(runtime: Runtime, backend: Backend) -> dict[str, object]:
         listed = runtime.servers.listed(backend.name, ())
         said = None if listed is None else await runtime.pins.instructions(listed)
         facts["instructions"] = cut_text(said or "")
+    exposed = runtime.surface.lists.listed_names().items()
+    if names := [name for (server, _), name in exposed if server == backend.name]:
+        more = [f"and {len(names) - _SHOWN_EXPOSED} more: list_tools"]
+        facts["exposed_as"] = names[:_SHOWN_EXPOSED] + more * (len(names) > _SHOWN_EXPOSED)
     return facts
 
 
@@ -66,11 +75,10 @@ def describe(runtime: Runtime, snapshot: Snapshot) -> dict[str, object]:
     if snapshot.hello is not None:
         shown |= _introduction(snapshot.hello)
     if snapshot.session is not None:
-        shown["session"] = {
-            "proxy_id": snapshot.session.proxy_id,
-            "upstream_id": snapshot.session.upstream_id,
-        }
+        shown["session"] = _session(snapshot.session, runtime.environment.environ)
     shown |= _known(None if member is None else member.backend, snapshot)
+    if member is not None and runtime.servers.is_too_large(member.admission):
+        shown["not_remembered"] = TOO_LARGE
     shown["restarts"] = max(snapshot.starts - 1, 0)
     shown |= runtime.sign_ins.facts(snapshot.name, snapshot.error)
     if snapshot.last_error is not None:
@@ -80,6 +88,15 @@ def describe(runtime: Runtime, snapshot: Snapshot) -> dict[str, object]:
     if snapshot.degraded:
         shown["health"] = "degraded"
     return shown
+
+
+def _session(ids: SessionIds, environ: Mapping[str, str]) -> dict[str, object]:
+    """Our name for a connection beside the server's, of which no client over HTTP needs all."""
+    theirs = ids.upstream_id
+    if BEHIND_HTTP not in environ:
+        return {"proxy_id": ids.proxy_id, "upstream_id": theirs}
+    cut = None if theirs is None else f"{theirs[: min(_SHOWN_ID_CHARS, len(theirs) // 2)]}…"
+    return {"http_id": environ[BEHIND_HTTP], "proxy_id": ids.proxy_id, "upstream_id": cut}
 
 
 def _known(backend: Backend | None, snapshot: Snapshot) -> dict[str, object]:

@@ -222,7 +222,12 @@ async def list_servers(runtime: Runtime, p: ListServers, call: Call) -> Reply:  
         return Reply.json({"servers": [await described(runtime, runtime.servers.get(p.name))]})
     lines = [short_line(describe(runtime, backend.snapshot())) for backend in runtime.servers]
     lines += [
-        {"name": broken.name, "phase": Phase.DISABLED.value, "last_error": broken.reason}
+        {
+            "name": broken.name,
+            "phase": Phase.DISABLED.value,
+            **({"switched_off": True} if broken.switched_off else {}),
+            "last_error": broken.reason,
+        }
         for broken in runtime.servers.broken.values()
         if broken.name not in runtime.servers.names()
     ]
@@ -264,7 +269,7 @@ async def _connection_failure(
     if error is None or backend.phase not in (Phase.FAILED, Phase.RECONNECTING):
         return None
     if "reconnect_server" in error.next_step:
-        return ServerFailed(error.fact, hint="Mend what it names, then call add_server again.")
+        return ServerFailed(error.fact, hint="Fix what it names, then call add_server again.")
     return ServerFailed(error.fact, hint=f"{error.next_step} Then call add_server again.")
 
 

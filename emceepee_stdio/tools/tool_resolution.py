@@ -2,7 +2,8 @@
 
 It is not known to be the only one before every configured server has listed its tools; whoever is
 asked first must not get what another was meant for. So they are waited for, a moment, and then the
-model has to say which it means.
+model has to say which it means. Names that begin with `SERVER__` are those of that server, whatever
+another one lists: so its tools are called where it is exposed.
 """
 
 import anyio
@@ -19,39 +20,47 @@ from emceepee_stdio.tools.listing import is_remembered
 __all__ = ["server_of_tool"]
 
 _LISTING_S = 1.0  # as long as a list waits for a server that is still connecting
+_SAY_WHICH = "Say which is meant with `server`."
 
 
-async def server_of_tool(runtime: Runtime, tool: str) -> Backend:
-    """The one; the error says between whom to choose."""
-    failed = await _list_tools(runtime, tool)
-    having = _having(runtime, tool)
+async def server_of_tool(
+    runtime: Runtime, tool: str, *, greeted: str | None = None, hint: str = _SAY_WHICH
+) -> Backend:
+    """The one; the error says between whom to choose, and `hint` how.
+
+    `greeted` is a server that had the tool when it was listed last, and need not be up.
+    """
+    failed = await _list_tools(runtime, tool, greeted)
+    having = _having(runtime, tool, greeted)
     names = ", ".join(sorted(backend.name for backend in having))
     if len(having) > 1:
         raise InvalidArguments(
-            f"Several servers have a tool {tool[:SHOWN_NAME_CHARS]!r}: {names}.",
-            hint="Say which with `server`.",
+            f"Several servers have a tool {tool[:SHOWN_NAME_CHARS]!r}: {names}.", hint=hint
         )
-    missing = _unlisted(runtime)
+    if not having and (meant := runtime.servers.claiming(tool)):
+        raise InvalidArguments(
+            f"A name that begins with {meant[0]}__ means a tool of {meant[0]}, which does not list "
+            f"{tool[:SHOWN_NAME_CHARS]!r}.",
+            hint=f"{hint} The tool's own name goes without {meant[0]}__.",
+        )
+    missing = _unlisted(runtime) - {greeted}
     if not having or _is_configured(runtime, having[0]):
         missing -= failed  # a bad server costs itself, unless one of a model would stand in for it
     if missing:
         runtime.session.starting -= missing
         listed = f"{names} has a tool {tool[:SHOWN_NAME_CHARS]!r}, but " if having else ""
         have = "have not listed their" if len(missing) > 1 else "has not listed its"
-        raise InvalidArguments(
-            f"{listed}{', '.join(sorted(missing))} {have} tools yet.",
-            hint="Say which is meant with `server`.",
-        )
+        raise InvalidArguments(f"{listed}{', '.join(sorted(missing))} {have} tools yet.", hint=hint)
     if having:
         return having[0]
-    known = ", ".join(runtime.servers.names()) or "none"
+    known = ", ".join(runtime.servers.marked_names().values()) or "none"
     raise ServerNotFound(
         f"No server has a tool {tool[:SHOWN_NAME_CHARS]!r}; the servers are: {known}.",
         hint="Call list_servers, or add_server to add the one that has it.",
     )
 
 
-async def _list_tools(runtime: Runtime, tool: str) -> set[str]:
+async def _list_tools(runtime: Runtime, tool: str, greeted: str | None) -> set[str]:
     """Have the tools listed that have to be known; the servers that cannot list theirs."""
     failed = {name for name, entry in runtime.servers.broken.items() if not entry.switched_off}
 
@@ -62,8 +71,8 @@ async def _list_tools(runtime: Runtime, tool: str) -> set[str]:
             failed.add(backend.name)
 
     asked = [one for one in runtime.servers if not is_remembered(one, Kind.TOOLS)]
-    if _having(runtime, tool):
-        unlisted = _unlisted(runtime)
+    if _having(runtime, tool, greeted):
+        unlisted = _unlisted(runtime) - {greeted}
         asked = [backend for backend in asked if backend.name in unlisted]
     with anyio.move_on_after(_LISTING_S):
         async with anyio.create_task_group() as tasks:
@@ -75,9 +84,14 @@ async def _list_tools(runtime: Runtime, tool: str) -> set[str]:
     return failed
 
 
-def _having(runtime: Runtime, tool: str) -> list[Backend]:
+def _having(runtime: Runtime, tool: str, greeted: str | None) -> list[Backend]:
     """Those that list it; one in which it is off only where no other has it."""
-    found = [backend for backend in runtime.servers if backend.lists.tool(tool) is not None]
+    found = [
+        backend
+        for backend in runtime.servers
+        if (backend.lists.tool(tool) is not None or backend.name == greeted)
+        and not runtime.servers.claiming(tool, but=backend.name)
+    ]
     return [one for one in found if one.rules is None or not one.rules.hides(tool)] or found[:1]
 
 

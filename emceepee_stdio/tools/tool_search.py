@@ -31,7 +31,7 @@ _FULL_DETAIL_TOOLS = 5  # so many schemas are worth their tokens: one of them is
 _DESCRIPTION_CHARS = 4_000  # as much as is shown of what a server says of itself
 _SENTENCE_CHARS = 160  # a line or two in a list
 _ARGUMENTS_CHARS = 300  # names of some 20 arguments
-_OUR_KEYS = ("rule", "run_with")  # what only we say of a tool
+_OUR_KEYS = ("rule", "run_with", "exposed_as")  # what only we say of a tool
 # Once for all of them: a mark on each tool that is not known to only read would cost a model more.
 _RUN_WITH = {"run_with": "execute_tool, unless the tool says otherwise"}
 
@@ -61,8 +61,12 @@ async def list_tools(runtime: Runtime, p: ListTools, call: Call) -> Reply:
     few = min(len(tools), p.limit) <= _FULL_DETAIL_TOOLS
     detail = p.detail if p.detail is not UNSET else "full" if few else "summary"
 
+    exposed = runtime.surface.lists.listed_names()
+
     def shown(item: Item) -> dict[str, object]:
-        return _shown(*item, detail) | _rule(runtime, *item)
+        name = exposed.get((item[0], str(item[1].get("name"))))
+        native = {} if name is None else {"exposed_as": name}
+        return _shown(*item, detail) | native | _rule(runtime, *item)
 
     entries, rest = page(tools, shown, limit=p.limit, cursor=p.cursor)
     head = _RUN_WITH if entries else {}

@@ -41,7 +41,7 @@ _ONE = (0, *(1 << _BITS * index for index in range(len(Leg) - 1)))
 _LEGS = tuple(Leg)
 
 
-class OpenRequest(msgspec.Struct, eq=False, kw_only=True):
+class OpenRequest(msgspec.Struct, eq=False, kw_only=True, gc=False):
     """One request of the client, or what goes on of it after it became a task."""
 
     now: Callable[[], float]
@@ -69,12 +69,9 @@ class OpenRequest(msgspec.Struct, eq=False, kw_only=True):
     legs: list[tuple[Leg, float]] = []
     leg: Leg = Leg.RENDERING
     waits: int = 0
-    since: float = 0.0
-    started_at: float = 0.0
+    started_at: float
+    since: float  # when this leg began; the first begins with the request
     ended_at: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.started_at = self.since = self.now()
 
     def __repr__(self) -> str:
         state = self.outcome or self.leg.name.lower()
@@ -96,9 +93,8 @@ class OpenRequest(msgspec.Struct, eq=False, kw_only=True):
     def leave(self, leg: Leg) -> None:
         """One wait less."""
         waits = self.waits = self.waits - _ONE[leg]
-        highest = (waits.bit_length() + _BITS - 1) // _BITS
-        if highest < self.leg:
-            self._move_to(_LEGS[highest])
+        if waits < _ONE[self.leg]:  # it was the last one on the highest leg
+            self._move_to(_LEGS[(waits.bit_length() + _BITS - 1) // _BITS])
 
     def at(self, server: str) -> None:
         """It waits on this server; one that waits on several names none."""
@@ -149,12 +145,14 @@ class OpenRequest(msgspec.Struct, eq=False, kw_only=True):
 
     def _move_to(self, leg: Leg) -> None:
         now = self.now()
+        legs = self.legs
         if self.outcome is None:
-            if len(self.legs) < _FREE_LEGS:
-                self.legs.append((self.leg, now - self.since))
+            if len(legs) < _FREE_LEGS:
+                legs.append((self.leg, now - self.since))
             else:
                 self._add_up(self.leg, now - self.since)
-        self.leg, self.since = leg, now
+        self.leg = leg
+        self.since = now
 
     def _add_up(self, leg: Leg, seconds: float) -> None:
         legs = self.legs

@@ -20,7 +20,14 @@ import msgspec
 from emceepee_stdio.clock import HOUR_S
 from emceepee_stdio.trace.page_http import PageRefusal, PageRequest
 
-__all__ = ["LOOPBACK", "OPEN_PATH", "PageAccess", "PageIdentity", "identity_file"]
+__all__ = [
+    "LOOPBACK",
+    "OPEN_PATH",
+    "PageAccess",
+    "PageIdentity",
+    "check_fetch_site",
+    "identity_file",
+]
 
 LOOPBACK = "127.0.0.1"
 OPEN_PATH = "/open"
@@ -109,8 +116,7 @@ class PageAccess:
         origin = request.headers.get("origin")
         if origin is not None and origin != f"http://{self._authority}":
             raise PageRefusal(403, "Another page asked for this.")
-        if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-            self._check_navigation(request)
+        check_fetch_site(request.headers)
 
     def redeem(self, request: PageRequest) -> None:
         """Use up the token."""
@@ -133,8 +139,11 @@ class PageAccess:
             raise PageRefusal(404, "There is nothing here.")
         return request.path.removeprefix(self.page_path)
 
-    def _check_navigation(self, request: PageRequest) -> None:
-        """A link may lead here, from a terminal in a browser too; nothing else of a page may."""
-        navigates = request.headers.get("sec-fetch-mode") == "navigate"
-        if not navigates or request.headers.get("sec-fetch-dest") != "document":
-            raise PageRefusal(403, "Another page asked for this.")
+
+def check_fetch_site(headers: Mapping[str, str]) -> None:
+    """A link may lead here, from a terminal in a browser too; nothing else of a page may."""
+    if headers.get("sec-fetch-site") not in ("cross-site", "same-site"):
+        return
+    navigates = headers.get("sec-fetch-mode") == "navigate"
+    if not navigates or headers.get("sec-fetch-dest") != "document":
+        raise PageRefusal(403, "Another page asked for this.")

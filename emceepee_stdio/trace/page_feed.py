@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from emceepee_stdio.journal.reader import JournalReader
+from emceepee_stdio.journal.reader import JournalReader, Line
 from emceepee_stdio.trace.request_reader import RequestLine, RequestReader
-from emceepee_stdio.trace.request_records import RequestRecord
-from emceepee_stdio.trace.server_marks import MARKS_BEFORE_S, MAX_MARKS, mark_of
+from emceepee_stdio.trace.request_records import DroppedRecords, RequestRecord
+from emceepee_stdio.trace.server_marks import MARKS_BEFORE_S, MAX_MARKS, Mark, mark_of
 
 __all__ = ["MAX_RECORDS", "FeedEntry", "PageFeed"]
 
@@ -32,13 +32,22 @@ _encode = msgspec.json.Encoder().encode
 
 
 class PageFeed:
-    """Reads one directory; `wanted` says which requests a person asked for."""
+    """Reads one directory; `wanted` says which requests a person asked for.
+
+    Of a session that `shows` says no to, nothing is told at all.
+    """
 
     def __init__(
-        self, directory: Path, *, wanted: Callable[[RequestRecord], bool], since: float = -inf
+        self,
+        directory: Path,
+        *,
+        wanted: Callable[[RequestRecord], bool] = lambda _: True,
+        shows: Callable[[str], bool] = lambda _: True,
+        since: float = -inf,
     ) -> None:
         self.id = secrets.token_hex(8)
         self._wanted = wanted
+        self._shows = shows
         self._since = since
         self._records = RequestReader(directory)
         self._journal = JournalReader(directory)
@@ -66,7 +75,7 @@ class PageFeed:
         self._records.rewind(MAX_RECORDS, self._is_wanted, since=self._since)
         records = list(self._new_records())
         since = max(self._since, self._oldest_s - MARKS_BEFORE_S)
-        self._journal.rewind(MAX_MARKS, lambda line: mark_of(line) is not None, since=since)
+        self._journal.rewind(MAX_MARKS, lambda line: self._mark(line) is not None, since=since)
         return [*records, *self._new_marks()]
 
     def keep(self, entries: list[FeedEntry]) -> None:
@@ -100,19 +109,27 @@ class PageFeed:
         return (b"{%s}" % lists if chosen else b""), self._first + start + len(chosen)
 
     def _is_wanted(self, line: RequestLine) -> bool:
-        return isinstance(line.record, RequestRecord) and self._wanted(line.record)
+        record = line.record
+        return (
+            isinstance(record, RequestRecord)
+            and self._shows(record.session)
+            and self._wanted(record)
+        )
 
     def _new_records(self) -> Iterator[FeedEntry]:
         for line in self._records.read():
-            if line.record is not None and (self._is_wanted(line) or not _is_request(line)):
+            if line.record is not None and (self._is_wanted(line) or self._is_loss(line)):
                 self._oldest_s = min(self._oldest_s, line.record.start_ms / 1000)
                 yield "records", _encode(line.record)
 
     def _new_marks(self) -> Iterator[FeedEntry]:
         for line in self._journal.read():
-            if (mark := mark_of(line)) is not None:
+            if (mark := self._mark(line)) is not None:
                 yield "marks", _encode(mark)
 
+    def _is_loss(self, line: RequestLine) -> bool:
+        return isinstance(line.record, DroppedRecords) and self._shows(line.record.session)
 
-def _is_request(line: RequestLine) -> bool:
-    return isinstance(line.record, RequestRecord)
+    def _mark(self, line: Line) -> Mark | None:
+        mark = mark_of(line)
+        return mark if mark is not None and self._shows(mark.session) else None

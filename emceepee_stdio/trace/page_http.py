@@ -8,10 +8,21 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import parse_qsl, urlsplit
 
-__all__ = ["PageRefusal", "PageRequest", "event_stream_head", "refusal", "response"]
+__all__ = [
+    "EVENT_STREAM",
+    "HTML",
+    "PageRefusal",
+    "PageRequest",
+    "event_stream_head",
+    "page_headers",
+    "refusal",
+    "refusal_page",
+    "response",
+]
 
 _REQUEST_WORDS = 3
-_PLAIN_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+HTML, EVENT_STREAM = "text/html; charset=utf-8", "text/event-stream"
+PLAIN_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 _REFUSAL = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="color-scheme" content="light dark">
 <title>emceepee trace</title></head><body><p>{text}</p></body></html>
@@ -61,7 +72,7 @@ def response(
     body: bytes,
     content_type: str,
     *,
-    policy: str = _PLAIN_POLICY,
+    policy: str = PLAIN_POLICY,
     more: tuple[str, ...] = (),
 ) -> bytes:
     head = _head(status, content_type, policy, f"content-length: {len(body)}", *more)
@@ -69,26 +80,36 @@ def response(
 
 
 def refusal(refused: PageRefusal) -> bytes:
-    page = _REFUSAL.format(text=html.escape(refused.text)).encode()
     more = ("allow: GET",) if refused.status == HTTPStatus.METHOD_NOT_ALLOWED else ()
-    return response(refused.status, page, "text/html; charset=utf-8", more=more)
+    return response(refused.status, refusal_page(refused), HTML, more=more)
 
 
 def event_stream_head() -> bytes:
-    return _head(200, "text/event-stream", _PLAIN_POLICY)
+    return _head(200, EVENT_STREAM, PLAIN_POLICY)
+
+
+def page_headers(content_type: str, policy: str = PLAIN_POLICY) -> tuple[tuple[str, str], ...]:
+    """What every response says, whoever serves it."""
+    return (
+        ("content-type", content_type),
+        ("content-security-policy", policy),
+        ("referrer-policy", "no-referrer"),
+        ("cache-control", "no-store"),
+        ("x-content-type-options", "nosniff"),
+        ("x-frame-options", "DENY"),
+        ("cross-origin-opener-policy", "same-origin"),
+        ("cross-origin-resource-policy", "same-origin"),
+    )
+
+
+def refusal_page(refused: PageRefusal) -> bytes:
+    return _REFUSAL.format(text=html.escape(refused.text)).encode()
 
 
 def _head(status: int, content_type: str, policy: str, *more: str) -> bytes:
     lines = [
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
-        f"content-type: {content_type}",
-        f"content-security-policy: {policy}",
-        "referrer-policy: no-referrer",
-        "cache-control: no-store",
-        "x-content-type-options: nosniff",
-        "x-frame-options: DENY",
-        "cross-origin-opener-policy: same-origin",
-        "cross-origin-resource-policy: same-origin",
+        *(f"{name}: {value}" for name, value in page_headers(content_type, policy)),
         "connection: close",
         *more,
     ]

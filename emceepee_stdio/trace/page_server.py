@@ -1,19 +1,16 @@
 """Serves the page on this machine: its files, and the stream of what happens.
 
 Each connection is one request. Whoever asks is judged by `page_access` before anything is looked
-up; what is not for them is a refusal of one line. The files are read while a page is open, in a
-thread, and each page is told the rest from where it is.
+up; what is not for them is a refusal of one line.
 """
 
-from contextlib import suppress
+from contextlib import aclosing, suppress
 
 import anyio
-import anyio.to_thread
-import msgspec
 from anyio.abc import Listener, SocketStream
 
-from emceepee_stdio import __version__
 from emceepee_stdio.trace.page_access import OPEN_PATH, PageAccess
+from emceepee_stdio.trace.page_events import PageEvents
 from emceepee_stdio.trace.page_feed import PageFeed
 from emceepee_stdio.trace.page_files import CONTENT_TYPES, PAGE, SERVED_POLICY, page_file
 from emceepee_stdio.trace.page_http import (
@@ -30,8 +27,6 @@ _MAX_CONNECTIONS = 40  # a few tabs, each with a stream and the six files that b
 _MAX_HEAD_BYTES = 16 << 10
 _HEAD_TIMEOUT_S = 10.0  # a browser sends all of it at once
 _SEND_TIMEOUT_S = 30.0  # a tab in the background may read late, one that is gone never does
-_POLL_S = 0.2  # a person takes this for at once
-_KEEP_ALIVE_S = 15.0
 _EVENTS = "events"
 _OPENED = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="color-scheme" content="light dark">
@@ -44,11 +39,9 @@ class PageServer:
 
     def __init__(self, access: PageAccess, feed: PageFeed) -> None:
         self._access = access
-        self._feed = feed
+        self._events = PageEvents(feed)
         self._connections = 0
         self._streams = 0
-        self._news = anyio.Event()
-        self._looking = anyio.Lock()
 
     def __repr__(self) -> str:
         return f"<PageServer {self._connections} connections, {self._streams} streams>"
@@ -56,22 +49,7 @@ class PageServer:
     async def run(self, listener: Listener[SocketStream]) -> None:
         """Until it is cancelled."""
         async with listener, anyio.create_task_group() as tasks:
-            tasks.start_soon(self._read)
             await listener.serve(self._serve, tasks)
-
-    async def _read(self) -> None:
-        while True:
-            if self._streams:
-                await self._look()
-            await anyio.sleep(_POLL_S)
-
-    async def _look(self) -> None:
-        async with self._looking:
-            entries = await anyio.to_thread.run_sync(self._feed.read)
-        self._feed.keep(entries)
-        if entries:
-            news, self._news = self._news, anyio.Event()
-            news.set()
 
     async def _serve(self, stream: SocketStream) -> None:
         self._connections += 1
@@ -95,7 +73,7 @@ class PageServer:
             self._access.check_cookie(request)
             name = self._access.name_in_page(request)
             if name == _EVENTS:
-                await self._stream(stream, self._feed.place(request.query.get("after", "")))
+                await self._stream(stream, request.query.get("after", ""))
             else:
                 await _send(stream, _file(name or PAGE))
         except PageRefusal as refused:
@@ -122,35 +100,22 @@ class PageServer:
         cookie = f"set-cookie: {self._access.set_cookie}"
         return response(200, page, CONTENT_TYPES["html"], more=(cookie,))
 
-    async def _stream(self, stream: SocketStream, place: int) -> None:
+    async def _stream(self, stream: SocketStream, after: str) -> None:
         self._streams += 1
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_until_closed, stream, tasks.cancel_scope)
                 with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, TimeoutError):
-                    await self._tell_all(stream, place)
+                    await self._tell_all(stream, after)
                 tasks.cancel_scope.cancel()
         finally:
             self._streams -= 1
 
-    async def _tell_all(self, stream: SocketStream, place: int) -> None:
-        hello = msgspec.json.encode({"version": __version__, "feed": self._feed.id})
-        await _send(stream, event_stream_head() + _event("hello", hello))
-        await self._look()
-        caught_up = False
-        while True:
-            news = self._news
-            batch, place = self._feed.batch(place)
-            if batch:
-                await _send(stream, _event("batch", batch, f"{self._feed.id}:{place}"))
-            elif not caught_up:
-                caught_up = True
-                await _send(stream, _event("caught_up", b"{}"))
-            else:
-                with anyio.move_on_after(_KEEP_ALIVE_S) as waiting:
-                    await news.wait()
-                if waiting.cancelled_caught:
-                    await _send(stream, b": \n\n")
+    async def _tell_all(self, stream: SocketStream, after: str) -> None:
+        await _send(stream, event_stream_head())
+        async with aclosing(self._events.read(after)) as events:
+            async for event in events:
+                await _send(stream, event)
 
 
 async def _send(stream: SocketStream, data: bytes) -> None:
@@ -173,8 +138,3 @@ def _file(name: str) -> bytes:
         raise PageRefusal(404, "There is nothing here.")
     kind = CONTENT_TYPES[name.rpartition(".")[2]]
     return response(200, body, kind, policy=SERVED_POLICY)
-
-
-def _event(name: str, data: bytes, place: str = "") -> bytes:
-    number = f"id: {place}\n" if place else ""
-    return f"event: {name}\n{number}data: ".encode() + data + b"\n\n"

@@ -14,7 +14,8 @@ __all__ = ["RequestFilter"]
 class RequestFilter:
     """All that is set must hold.
 
-    `session` begins an id, `slow_ms` is the shortest duration; `matches` is given all of a record.
+    `session` begins an id; `slow_ms` is the shortest duration, without the time in which a tool
+    waits because that is what it does; `matches` is given all of a record.
     """
 
     servers: frozenset[str] = frozenset()
@@ -27,10 +28,14 @@ class RequestFilter:
         return (
             (not self.servers or record.server in self.servers)
             and record.session.startswith(self.session)
-            and record.duration_ms >= self.slow_ms
+            and (not self.slow_ms or _spent_ms(record) >= self.slow_ms)
             and (record.failed or not self.failed)
             and (self.matches is None or bool(self.matches(_text(record))))
         )
+
+
+def _spent_ms(record: RequestRecord) -> float:
+    return record.duration_ms - sum(ms for leg, ms in record.legs if leg == "waiting")
 
 
 def _text(record: RequestRecord) -> str:

@@ -10,7 +10,6 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 
@@ -37,7 +36,7 @@ _encode = msgspec.json.Encoder().encode_lines
 
 
 class RequestLog:
-    """`mask` hides what is known to be a secret; `keeps_payloads` is what a person has set."""
+    """`keeps_payloads` is what a person has set. No file is touched before the first record."""
 
     def __init__(
         self,
@@ -62,40 +61,8 @@ class RequestLog:
             self._carry,
             max_lines=_MAX_QUEUED,
             max_bytes=_MAX_QUEUED_BYTES,
-            size=_size,
             gather_s=_GATHER_S,
             finish=self._finish,
-        )
-
-    @classmethod
-    def open(
-        cls,
-        *,
-        directory: Path,
-        session: str,
-        clock: Clock,
-        max_bytes: int = 10_000_000,
-        files: int = 5,
-        max_age_days: float = 14,
-        keeps_payloads: bool = False,
-        telemetry: Telemetry | None = None,
-    ) -> "RequestLog":
-        """A log in this directory; nothing is touched before the first record."""
-        file = JournalFile(
-            directory,
-            session=session,
-            clock=clock,
-            max_bytes=max_bytes,
-            files=files,
-            max_age_days=max_age_days,
-            kind="requests",
-        )
-        return cls(
-            file,
-            session=session,
-            clock=clock,
-            keeps_payloads=keeps_payloads,
-            telemetry=telemetry,
         )
 
     @classmethod
@@ -118,6 +85,7 @@ class RequestLog:
         bytes_in: int = 0,
     ) -> OpenRequest:
         self._count += 1
+        now = self._now()
         request = OpenRequest(
             now=self._now,
             number=self._count,
@@ -125,6 +93,8 @@ class RequestLog:
             request_id=request_id,
             tool=tool,
             bytes_in=bytes_in,
+            started_at=now,
+            since=now,
         )
         self._open[request] = None
         return request
@@ -209,7 +179,7 @@ class RequestLog:
     def _keep(self, ended: OpenRequest) -> None:
         self._recent.append(ended)
         if self._file is not None:
-            self._writer.offer(ended)
+            self._writer.offer(ended, _size(ended) if self.keeps_payloads else _RECORD_BYTES)
 
     def _carry(self, ended: list[OpenRequest], dropped: int) -> None:
         self._lost += dropped
@@ -229,7 +199,8 @@ class RequestLog:
             return
         written = self._file.lines
         try:
-            self._file.append(lines.splitlines(keepends=True))
+            whole = self._file.has_room(len(lines))
+            self._file.append([lines] if whole else lines.splitlines(keepends=True))
         except OSError:
             self._lost += max(count - (self._file.lines - written), 0)
 

@@ -6,9 +6,10 @@ client or a server said is bounded in it, and searched for secrets.
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.ids import ulid_of
@@ -24,19 +25,23 @@ _PAYLOAD_CHARS = (
     16 * 1024
 )  # of arguments and of a result each; as much as of one text in the journal
 MAX_PAYLOAD_BYTES = 4 * (_PAYLOAD_CHARS + _MARGIN_CHARS)  # kept until it is written
+_LATEST_MS = 125_000_000_000_000  # twice that is in the year 9892: an end is a date, too
 _LEG_NAMES = tuple(leg.name.lower() for leg in Leg)
 
 
-class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+_Milliseconds = Annotated[float, Meta(ge=0, le=_LATEST_MS)]
+
+
+class RequestRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One request that has ended. The order of the fields is their order in the file."""
 
     id: str
     session: str
     kind: Literal["request", "task"]
     method: str
-    start_ms: float
-    duration_ms: float
-    legs: list[tuple[str, float]]
+    start_ms: _Milliseconds
+    duration_ms: _Milliseconds
+    legs: list[tuple[str, _Milliseconds]]
     outcome: str
     request_id: str | int | None = None
     tool: str | None = None
@@ -68,8 +73,8 @@ class DroppedRecords(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Literal["dropped"]
     session: str
-    count: int
-    start_ms: float
+    count: Annotated[int, Meta(gt=0)]
+    start_ms: _Milliseconds
 
 
 class RecordMaker:
@@ -82,46 +87,47 @@ class RecordMaker:
         self._session = session
         self._clock = clock
         self._salt = salt
-        self._names: dict[str, str] = {}
+        self._names = _Names(self._shown)
 
     def __repr__(self) -> str:
         return f"<RecordMaker {self._session}>"
 
     def records(self, requests: Iterable[OpenRequest]) -> list[RequestRecord]:
         """Names come again and again: each is looked at once, not to miss new secrets."""
-        self._names.clear()
+        self._names = _Names(self._shown)
         anchor = self._clock.epoch(0.0)
         return [self._record(request, anchor) for request in requests]
 
     def _record(self, request: OpenRequest, anchor: float) -> RequestRecord:
-        name = self._name
+        """By position: with so many names Python would make a dict of them for each record."""
+        names = self._names
         start_ms = _ms(anchor + request.started_at)
         if request.id is None:
             request.id = ulid_of(int(start_ms), self._salt + request.number)
         return RequestRecord(
-            id=request.id,
-            session=self._session,
-            kind="task" if request.is_task else "request",
-            method=name(request.method),
-            start_ms=start_ms,
-            duration_ms=_ms(request.ended_at - request.started_at),
-            legs=[(_LEG_NAMES[leg], _ms(seconds)) for leg, seconds in request.legs],
-            outcome=request.outcome or "",
-            request_id=None if request.is_task else self._request_id(request.request_id),
-            tool=request.tool and name(request.tool),
-            server=request.server and name(request.server),
-            server_tool=request.server_tool and name(request.server_tool),
-            parent=request.parent and self._parent(request, request.parent, anchor),
-            task_id=request.task_id,
-            error_code=request.error_code,
-            bytes_in=request.bytes_in,
-            bytes_out=request.bytes_out,
-            progress=request.progress,
-            questions=request.questions,
-            traceparent=request.traceparent,
-            begins_trace=request.begins_trace,
-            arguments=None if request.arguments is None else self._payload(request.arguments),
-            result=None if request.result is None else self._payload(request.result),
+            request.id,
+            self._session,
+            "task" if request.is_task else "request",
+            names[request.method],
+            start_ms,
+            int((request.ended_at - request.started_at) * 1e6 + 0.5) / 1000,
+            [(_LEG_NAMES[leg], int(seconds * 1e6 + 0.5) / 1000) for leg, seconds in request.legs],
+            request.outcome or "",
+            None if request.is_task else self._request_id(request.request_id),
+            request.tool and names[request.tool],
+            request.server and names[request.server],
+            request.server_tool and names[request.server_tool],
+            request.parent and self._parent(request, request.parent, anchor),
+            request.task_id,
+            request.error_code,
+            request.bytes_in,
+            request.bytes_out,
+            request.progress,
+            request.questions,
+            request.traceparent,
+            request.begins_trace,
+            None if request.arguments is None else self._payload(request.arguments),
+            None if request.result is None else self._payload(request.result),
         )
 
     def dropped(self, count: int) -> DroppedRecords:
@@ -139,12 +145,6 @@ class RecordMaker:
             return self._shown(given)
         return given if given.bit_length() <= _MAX_ID_BITS else "a number of over 63 bits"
 
-    def _name(self, name: str) -> str:
-        shown = self._names.get(name)
-        if shown is None:
-            shown = self._names[name] = self._shown(name)
-        return shown
-
     def _shown(self, text: str, max_chars: int = _MAX_NAME_CHARS) -> str:
         head = text[: max_chars + _MARGIN_CHARS]
         shown = redact_text(self.mask(head))
@@ -157,6 +157,17 @@ class RecordMaker:
             value = redact(msgspec.json.decode(payload), max_chars=_PAYLOAD_CHARS)
             text = msgspec.json.encode(value).decode()
         return self._shown(text, _PAYLOAD_CHARS)
+
+
+class _Names(dict[str, str]):
+    """Names as they are shown, each looked at once."""
+
+    def __init__(self, shown: Callable[[str], str]) -> None:
+        self._shown = shown
+
+    def __missing__(self, name: str) -> str:
+        shown = self[name] = self._shown(name)
+        return shown
 
 
 def _ms(seconds: float) -> float:

@@ -58,7 +58,6 @@ class Telemetry:
             self._carry,
             max_lines=_MAX_QUEUED,
             max_bytes=_MAX_QUEUED * _RECORD_BYTES,
-            size=lambda _: _RECORD_BYTES,
             gather_s=_GATHER_S,
         )
 
@@ -73,7 +72,10 @@ class Telemetry:
             warn(f"{_ENDPOINT} is no http or https address: nothing is sent.")
             return None
         if not _is_installed():
-            warn("the extra `otel` is not installed: pip install 'emceepee-stdio[otel]'.")
+            warn(
+                "the extra `otel` is not installed. Install emceepee again with it, in its "
+                "checkout: pipx install --force '.[otel]', or uv tool install --force '.[otel]'."
+            )
             return None
         service = environ.get(_SERVICE) or "emceepee"
         return cls(endpoint, _pairs(environ.get(_HEADERS, "")), service=service)
@@ -87,7 +89,7 @@ class Telemetry:
 
     def take(self, records: Sequence[RequestRecord]) -> None:
         for record in records:
-            self._writer.offer(record)
+            self._writer.offer(record, _RECORD_BYTES)
 
     def close(self) -> None:
         self._writer.close(_DRAIN_S)

@@ -124,6 +124,10 @@ class TrustStore:
             self._key = self._kept_key()
         return self._key
 
+    def existing_key(self) -> bytes | None:
+        """The same, where it was made before."""
+        return _private_key(self.directory / "key")
+
     # Approvals
 
     def stamp(self) -> tuple[int, ...] | None:

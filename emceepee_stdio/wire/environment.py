@@ -4,6 +4,7 @@ Nothing else of ours reaches a child: a token in our own environment is not a to
 """
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -14,17 +15,23 @@ from emceepee_stdio.errors import CannotConnect
 __all__ = [
     "BEHIND_HTTP",
     "DEPTH",
+    "JOURNAL_SESSION",
     "OWNER",
     "child_directory",
     "child_environment",
     "is_system_directory",
+    "journal_session",
     "resolve_command",
 ]
 
 DEPTH = "EMCEEPEE_DEPTH"
 OWNER = "EMCEEPEE_OWNER"
-BEHIND_HTTP = "EMCEEPEE_HTTP_SESSION"  # the client is on the other side of an HTTP front of ours
+# The client is on the other side of an HTTP front of ours: the beginning of its session's id there,
+# and under which id its requests are recorded.
+BEHIND_HTTP = "EMCEEPEE_HTTP_SESSION"
+JOURNAL_SESSION = "EMCEEPEE_JOURNAL_SESSION"
 
+_ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}", re.ASCII)
 _MAX_DEPTH_DIGITS = 10  # no real depth is longer; converting endless digits is slow
 _NAMES = frozenset(
     {"HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "TMPDIR"}
@@ -46,6 +53,12 @@ _SYSTEM_DIRECTORIES = tuple(
         *("C:/Windows", "C:/Program Files", "C:/Program Files (x86)"),
     )
 )
+
+
+def journal_session(environ: Mapping[str, str]) -> str | None:
+    """The id that our HTTP front gave this process; None for any other process."""
+    given = environ.get(JOURNAL_SESSION, "") if BEHIND_HTTP in environ else ""
+    return given if _ULID.fullmatch(given) else None
 
 
 def child_environment(
@@ -96,13 +109,13 @@ def resolve_command(command: str, *, path: str, directory: Path) -> str:
     if _has_separator(command):
         candidate = directory / _expanded(command)
         found = shutil.which(str(candidate))
-        searched = f"at {candidate}"
+        searched, remedy = f"at {candidate}", "correct its path"
     else:
         places = [str(directory / entry) for entry in path.split(_SEPARATOR)] if path else []
         candidates = (Path(place) / command for place in places)
         candidate = next((one for one in candidates if _is(one, Path.is_file)), None)
         found = next(filter(None, (shutil.which(command, path=place) for place in places)), None)
-        searched = f"on the PATH {path}"
+        searched, remedy = f"on the PATH {path}", "give the absolute path of the command"
     if found is not None:
         return os.path.abspath(found)  # noqa: PTH100 - its links must stay
     if candidate is not None and _is(candidate, Path.is_dir):
@@ -114,7 +127,7 @@ def resolve_command(command: str, *, path: str, directory: Path) -> str:
         )
     raise CannotConnect(
         f"The command {command!r} was not found {searched}.",
-        hint="Install it, or give the absolute path of the command.",
+        hint=f"Install it, or {remedy}.",
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from emceepee_stdio.wire.partial_messages import PartialMessages
 
-__all__ = ["HEAD_BYTES", "TAIL_BYTES", "Lines", "Oversized", "turns"]
+__all__ = ["HEAD_BYTES", "TAIL_BYTES", "Lines", "Oversized", "one_line", "turns"]
 
 HEAD_BYTES = 65_536  # the id of a message nearly always stands here; searching more costs too much
 TAIL_BYTES = 512  # an id that comes last is well within this
@@ -101,3 +101,8 @@ class Lines:
     def _hold(self) -> None:
         if self._partial is not None:
             self._partial.hold(self, len(self._unfinished) if self._room else 0)
+
+
+def one_line(message: bytes) -> bytes:
+    """A message without line ends: wherever they may stand in JSON, they are white space."""
+    return message.replace(b"\n", b" ").replace(b"\r", b" ")

@@ -108,6 +108,8 @@ def descendants(pid: int) -> list[int]:
 
 def has_members(group: int) -> bool:
     """Whether somebody is in that process group; the kernel answers in one go."""
+    if sys.platform == "win32":
+        return False
     try:
         os.killpg(group, 0)
     except OSError:
@@ -120,6 +122,8 @@ def _kill(pid: int) -> None:
 
     The kernel kills a group as one, also while its members fork.
     """
+    if sys.platform == "win32":
+        return
     if group := _group(pid):
         with suppress(OSError):
             os.killpg(group, signal.SIGKILL)
@@ -128,6 +132,8 @@ def _kill(pid: int) -> None:
 
 
 def _group(pid: int) -> int | None:
+    if sys.platform == "win32":
+        return None
     try:
         group = os.getpgid(pid)
     except OSError:
@@ -136,6 +142,8 @@ def _group(pid: int) -> int | None:
 
 
 def _bury(pid: int) -> bool:
+    if sys.platform == "win32":
+        return True
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except OSError:

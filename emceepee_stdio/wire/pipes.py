@@ -105,8 +105,7 @@ class _LoopReader:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(fd, self._readable)
-        self._was_blocking = os.get_blocking(fd)
-        os.set_blocking(fd, False)
+        self._was_blocking = _unblock(fd)
         self._fd: int | None = fd
         self._on_data = on_data
         self._on_end = on_end
@@ -176,8 +175,7 @@ class _LoopWriter:
         self._loop = asyncio.get_running_loop()
         self._loop.add_writer(fd, self._writable)  # refused here for what cannot be watched
         self._loop.remove_writer(fd)
-        self._was_blocking = os.get_blocking(fd)
-        os.set_blocking(fd, False)
+        self._was_blocking = _unblock(fd)
         self._fd: int | None = fd
         self._on_broken = on_broken
         self._on_written = on_written
@@ -381,8 +379,18 @@ class _ThreadWriter:
             self._on_broken()
 
 
+def _unblock(fd: int) -> bool:
+    """Let reads and writes return at once; whether they waited before."""
+    if sys.platform == "win32":
+        raise NotImplementedError("pipes are read and written in threads there")
+    waited = os.get_blocking(fd)
+    os.set_blocking(fd, False)
+    return waited
+
+
 def _hand_back(fd: int, *, blocking: bool) -> None:
     """Close it; whoever shares it finds it as it was before."""
-    with suppress(OSError):
-        os.set_blocking(fd, blocking)
+    if sys.platform != "win32":
+        with suppress(OSError):
+            os.set_blocking(fd, blocking)
     os.close(fd)

@@ -190,7 +190,7 @@ class Process:
             self._popen.terminate()
 
     def _watch_exit(self) -> None:
-        if hasattr(os, "pidfd_open"):
+        if sys.platform == "linux" and hasattr(os, "pidfd_open"):
             with suppress(OSError):
                 pidfd = os.pidfd_open(self.pid)
                 self._loop.add_reader(pidfd, self._pidfd_ready, pidfd)

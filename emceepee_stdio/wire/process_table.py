@@ -73,6 +73,8 @@ def namespace() -> str:
 
 
 def _facts(pid: int) -> ProcessFacts | None:
+    if sys.platform != "linux":
+        return None
     try:
         fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
     except OSError:

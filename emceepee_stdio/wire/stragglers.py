@@ -81,6 +81,8 @@ def _started(pid: int) -> str:
 
 def kill_group(pgid: int, *, force: bool) -> bool:
     """Signal a whole process group; False when nobody is left in it."""
+    if sys.platform == "win32":
+        return False
     try:
         os.killpg(pgid, signal.SIGKILL if force else signal.SIGTERM)
     except (ProcessLookupError, PermissionError):
@@ -124,6 +126,8 @@ def _kill_orphans(mark: bytes, others: set[int]) -> bool:
     Whether there is a group left of which nobody could be looked at: its members were dead by then.
     """
     unseen: set[int] = set()
+    if sys.platform == "win32":
+        return False
     for pid in reversed(orphans()):  # the last to come is the one that lives
         with suppress(OSError):
             group = os.getpgid(pid)
@@ -146,6 +150,8 @@ def moments_of_birth(pids: Iterable[int]) -> dict[int, str]:
 
 def kill_same(born: Mapping[int, str]) -> None:
     """Kill those that are still the same, and all below them."""
+    if sys.platform == "win32":
+        return
     for pid, started in born.items():
         if started and _started(pid) == started:
             for one in (*descendants(pid), pid):
@@ -174,6 +180,8 @@ def _look(mark: bytes) -> tuple[list[int], bool]:
 
 
 def _kill(pids: Sequence[int], mark: bytes) -> list[int]:
+    if sys.platform != "linux":
+        return []
     handles: dict[int, int] = {}
     try:
         for pid in pids:
@@ -191,6 +199,8 @@ def _kill(pids: Sequence[int], mark: bytes) -> list[int]:
 
 
 def _await_end(handles: Iterable[int]) -> None:
+    if sys.platform == "win32":
+        return
     poll = select.poll()
     waiting = set(handles)
     for handle in waiting:
@@ -207,6 +217,8 @@ def _carries(environment: bytes | None, mark: bytes) -> bool:
 
 def _is_starting(entry: Path) -> bool:
     """Whether a process without an environment has memory and is young: the middle of an exec."""
+    if sys.platform == "win32":
+        return False
     fields = (_read(entry / "stat") or b"").rpartition(b")")[2].split()
     uptime = (_read(_PROC / "uptime") or b"").split()
     if len(fields) <= _SIZE or not uptime or int(fields[_SIZE]) == 0:

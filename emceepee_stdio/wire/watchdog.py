@@ -2,7 +2,8 @@
 
 On POSIX it is one `/bin/sh` in a session of its own that reads the groups of our children from a
 pipe. The pipe closes when we end, even by SIGKILL; then it kills those groups, and on Linux also
-whatever still carries our mark. On Windows a Job Object does the same.
+whatever still carries our mark. Children that end by themselves when we are gone get a grace first.
+On Windows a Job Object does the same.
 
 Servers matter more than their guard: where it cannot be started, as in an image without a shell,
 that is a warning, and the next child is a reason to try again.
@@ -31,6 +32,17 @@ while read -r what id; do
   groups=$rest
   [ "$what" = + ] && groups="$groups $id"
 done
+alive() {
+  for g in $groups; do
+    kill -0 "-$g" 2>/dev/null && return 0
+  done
+  return 1
+}
+tenths=$2
+while [ "$tenths" -gt 0 ] && alive; do
+  sleep 0.1
+  tenths=$((tenths - 1))
+done
 sweep() {
   [ -r /proc/self/environ ] || return
   for f in $(grep -l -a -s -e "$1" /proc/[0-9]*/environ 2>/dev/null); do
@@ -55,11 +67,15 @@ def _tell_nobody(_reason: str) -> None:
 class Watchdog:
     """Knows the groups that must not survive us. Started with the first of them.
 
-    `warn` is told once why it could not be started.
+    `warn` is told once why it could not be started. `grace`: seconds that our children have to end
+    by themselves.
     """
 
-    def __init__(self, owner: str, *, warn: Callable[[str], None] = _tell_nobody) -> None:
+    def __init__(
+        self, owner: str, *, warn: Callable[[str], None] = _tell_nobody, grace: float = 0.0
+    ) -> None:
         self._owner = owner
+        self._grace = grace
         self._warn = warn
         self._process: subprocess.Popen[bytes] | None = None
         self._groups: set[int] = set()
@@ -94,7 +110,7 @@ class Watchdog:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(  # noqa: S603 - our own script
-            [SHELL, "-c", _SCRIPT, "emceepee-watchdog", f"{OWNER}={self._owner}"],
+            [SHELL, "-c", _SCRIPT, "emceepee-watchdog", *self._arguments()],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -102,6 +118,9 @@ class Watchdog:
             cwd="/",
             start_new_session=True,
         )
+
+    def _arguments(self) -> list[str]:
+        return [f"{OWNER}={self._owner}", str(round(self._grace * 10))]
 
     def add(self, pgid: int) -> None:
         self._groups.add(pgid)

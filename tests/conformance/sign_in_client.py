@@ -3,8 +3,8 @@
 Usage: python -m tests.conformance.sign_in_client FRONT URL
 
 FRONT is the era in which the proxy is spoken to, `legacy` or `modern`. The person is this program:
-it opens the address that an answer or an event tells, and makes its call again where the server
-wanted more rights for it.
+it opens the address that an answer or an event tells, makes its call again where the server
+wanted more rights for it, and trusts the issuer that a refusal names, by configuring it.
 """
 
 import json
@@ -23,6 +23,7 @@ SERVER = "suite"
 # What the suite knows as the document of a client.
 DOCUMENT = "https://conformance-test.local/client-metadata.json"
 _ADDRESS = re.compile(r"https?://[^\s\"]+[?&]code_challenge=[^\s\"]+")
+_ISSUER = re.compile(r'\\?"issuer\\?": \\?"([^"\\]+)')
 _LOOKS = 4  # for an event that tells the address
 _MOST_VISITS = 5  # more than any honest server needs
 
@@ -74,16 +75,26 @@ def oauth() -> dict[str, Any]:
 
 
 def main(front: str, url: str) -> None:
-    servers = {SERVER: {"url": url, "auth": "oauth", "oauth": oauth()}}
+    client_of_ours = oauth()
+    while (issuer := visit(front, url, client_of_ours)) and "issuer" not in client_of_ours:
+        client_of_ours["issuer"] = issuer
+
+
+def visit(front: str, url: str, client_of_ours: dict[str, Any]) -> str | None:
+    """Sign in and call; the issuer that has to be configured first, where one has to."""
+    servers = {SERVER: {"url": url, "auth": "oauth", "oauth": client_of_ours}}
     with (
         tempfile.TemporaryDirectory() as place,
         host(Path(place), servers=servers, elicits=False, modern=front == "modern") as client,
     ):
         person = Person(client)
         said = person.call("test-tool")
+        if named := _ISSUER.search(said.text):
+            return named[1]
         if not said.is_error and "proxy_task" not in said.text:  # else it was refused, rightly
             client.use("list_tools", server=SERVER)
             person.call("test-tool")
+        return None
 
 
 if __name__ == "__main__":

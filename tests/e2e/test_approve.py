@@ -183,7 +183,7 @@ async def test_what_waits_and_what_was_granted_is_listed(tmp_path: Path) -> None
     listed = (await in_pipe(tmp_path)).well().out
     assert waiting in listed
     assert "a new server" in listed
-    (shown,) = json.loads((await in_pipe(tmp_path, "--json")).well().out)
+    (shown,) = json.loads((await in_pipe(tmp_path, "--json")).well().out)["waiting"]
     assert shown == {
         "id": waiting,
         "name": "s",
@@ -193,7 +193,7 @@ async def test_what_waits_and_what_was_granted_is_listed(tmp_path: Path) -> None
     }
     store(tmp_path).approve("cd" * 32, name="t", at=AT)
     assert "cdcdcdcd" in (await in_pipe(tmp_path, "--granted")).well().out
-    granted = json.loads((await in_pipe(tmp_path, "--granted", "--json")).well().out)
+    granted = json.loads((await in_pipe(tmp_path, "--granted", "--json")).well().out)["granted"]
     assert granted == [{"id": "cdcdcdcd", "name": "t", "what": "", "at": AT}]
 
 
@@ -225,7 +225,8 @@ async def test_no_secret_of_what_waits_is_in_a_file_or_in_a_pipe(tmp_path: Path)
         ran = await in_pipe(tmp_path, *arguments)
         assert leaks(ran.out, ran.err) == []
     (await in_pipe(tmp_path, waiting[0], "--show-secrets")).said("at a terminal only")
-    (await in_pipe(tmp_path, "--json", "--show-secrets")).said("at a terminal only")
+    refused = await in_pipe(tmp_path, "--json", "--show-secrets")
+    assert "at a terminal only" in refused.out
 
 
 def test_a_person_sees_the_secrets_of_what_waits_when_they_ask_for_them(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from emceepee_stdio.backends.catalogue_record import recalled
 from emceepee_stdio.session.catalogue_store import CatalogueStore
+from tests.e2e.cli_harness import Home
 from tests.e2e.client import (
     WAIT_S,
     Client,
@@ -25,7 +26,7 @@ from tests.e2e.client import (
     received_by_server,
     server,
 )
-from tests.peers import everything, filesystem, git, memory, time
+from tests.peers import everything, filesystem, git, memory, plain, time
 
 LISTERS = {
     "list_tools": "tools",
@@ -285,6 +286,44 @@ async def test_a_pinned_difference_is_looked_at_with_the_session(tmp_path: Path)
     async with proxy(setting) as client:
         await client.connected()
         await client.until_event("tools_changed")
+
+
+async def test_two_entries_that_differ_in_their_variables_alone_both_rest(tmp_path: Path):
+    """They are one target, whose pins are those of the first that was seen."""
+    argv = [*plain("--era", "legacy"), "--toolbox"]
+    script = ["-c", 'exec "$@" "$TOOLBOX"', "sh", *argv]
+    setting = Setting(home=tmp_path, servers={})
+    for name in ("a", "b"):
+        toolbox = tmp_path / name
+        toolbox.write_text(f"tool_of_{name}")
+        env = {"NAME": name, "TOOLBOX": str(toolbox)}
+        setting.servers[name] = command(["sh", *script], env=env, start="auto")
+    await learn(setting)
+    for _ in range(2):
+        async with proxy(setting) as client:
+            told = (await client.call("list_tools", tool="tool_of_.*")).json
+            assert {tool["name"] for tool in told["tools"]} == {"tool_of_a", "tool_of_b"}
+            assert set(told["from_catalogue"]) == {"a", "b"}
+            assert running(setting) == []
+
+
+async def test_a_server_that_lists_too_much_to_be_remembered_is_told_as_such(tmp_path: Path):
+    toolbox = tmp_path / "toolbox"
+    toolbox.write_text(" ".join(f"{n:05}{'x' * 900}" for n in range(4_700)))
+    setting = Setting(
+        home=tmp_path,
+        servers={"s": server("--toolbox", str(toolbox), start="auto", env={"NAME": "s"})},
+        more={"policy": {"pin": "off"}},
+    )
+    async with proxy(setting) as client:
+        await client.connected()
+        await client.call("list_tools", limit=1)
+        with anyio.fail_after(WAIT_S):
+            while "not_remembered" not in (told := await client.call("list_servers")).text:
+                pass
+    assert "over 4 MB" in told.json["servers"][0]["not_remembered"]
+    doctor = await Home(setting.home).run("doctor", "s")
+    assert "over 4 MB: they are not remembered, and it starts with each session" in doctor.out
 
 
 async def test_enforced_pins_veil_what_the_catalogue_says(tmp_path: Path):

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from emceepee_stdio.config import load_file
-from tests.e2e.cli_harness import Cli
+from tests.e2e.cli_harness import Cli, Home
+from tests.e2e.client import server
 
 
 @pytest.fixture
@@ -29,7 +30,8 @@ def test_patterns_are_added_shown_and_taken_back(cli: Cli) -> None:
     assert exposed(cli) == ("search_*", "get_issue")
     assert cli.run("config", "expose", "github").well().out == "search_*\nget_issue\n"
     shown = json.loads(cli.run("config", "expose", "github", "--json").well().out)
-    assert shown == {"server": "github", "expose": ["search_*", "get_issue"]}
+    wanted = {"schema_version": 1, "server": "github", "expose": ["search_*", "get_issue"]}
+    assert shown == wanted
     cli.run("config", "expose", "github", "search_*", "--remove").well()
     assert exposed(cli) == ("get_issue",)
     cli.run("config", "expose", "github", "get_issue", "--remove").well()
@@ -59,7 +61,8 @@ def test_a_dry_run_changes_nothing(cli: Cli) -> None:
         (["other", "*"], "has no server named other"),
         (["github", "x", "--remove"], "github does not expose x"),
         (["github", "x["], "a [ without its ]"),
-        (["github", "x", "--all"], "give either patterns, --all or --remove"),
+        (["github", "x", "--all"], "--all exposes everything: give it without patterns"),
+        (["github", "--remove", "--all"], "--all exposes everything: give it without patterns"),
     ],
 )
 def test_a_mistake_is_said_and_changes_nothing(cli: Cli, arguments: list[str], words: str) -> None:
@@ -84,3 +87,73 @@ def test_what_cannot_be_read_costs_the_entry_and_says_why(cli: Cli, said: str) -
     loaded = load_file(cli.config, environ={})
     assert loaded.servers == ()
     assert "mcpServers.x.expose" in loaded.disabled[0].reason
+
+
+@pytest.mark.parametrize("said", ["search_*", [7], ["x["], 1])
+def test_what_cannot_be_read_is_shown_as_that_and_replaced(cli: Cli, said: object) -> None:
+    entry = {"command": "y", "expose": said, "env": {"A": "b"}}
+    cli.config.write_text(json.dumps({"mcpServers": {"x": entry}}))
+    shown = cli.run("config", "expose", "x").said("mcpServers.x.expose")
+    assert "To replace it: emceepee config expose x 'PATTERN'" in shown.err
+    done = cli.run("config", "expose", "x", "get_*").well()
+    assert "What stands there cannot be read, and is replaced." in done.err
+    assert exposed(cli) == ("get_*",)
+    cli.config.write_text(json.dumps({"mcpServers": {"x": entry}}))
+    cli.run("config", "expose", "x", "--remove").well()
+    assert exposed(cli) is False
+
+
+# What a client is listed
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home", {"EMCEEPEE_STATE_DIR": str(tmp_path / "state")})
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+async def test_the_shell_says_under_which_names_tools_are_listed_and_which_patterns_match_nothing(
+    home: Home,
+) -> None:
+    home.write({"s": server(expose=["echo", "ehco"], tools={"slow": "off"}), "other": server()})
+    unknown = (await home.run("config", "expose", "s")).well()
+    assert "What s lists is not known yet. To see it: emceepee doctor s" in unknown.err
+    checked = await home.run("doctor", "s")
+    assert "Exposed as: s__echo." in words(checked.out)
+    assert "No tool matches 'ehco' of expose" in words(checked.out)
+    assert "emceepee config expose s" in words(checked.out + checked.err)
+    shown = (await home.run("config", "expose", "s")).well()
+    assert "Listed as: s__echo" in shown.out
+    assert "No tool of s matches 'ehco'." in shown.err
+    known = json.loads((await home.run("config", "expose", "s", "--json")).well().out)
+    assert known.pop("known_at")
+    assert known.pop("schema_version")
+    assert known == {
+        "server": "s",
+        "expose": ["echo", "ehco"],
+        "listed_as": ["s__echo"],
+        "matches_nothing": ["ehco"],
+    }
+    changed = (await home.run("config", "expose", "s", "s[lt]*", "nope")).well()
+    assert "Listed as: s__echo, s__stderr, s__structured" in words(changed.out)
+    assert "No tool of s matches 'nope'." in changed.err
+    assert "when the server is up" in words(changed.out)
+
+
+async def test_config_show_and_ls_show_under_which_names_tools_are_listed(home: Home) -> None:
+    home.write({"s": server(expose=["echo"]), "other": server()})
+    assert "s exposes echo" in words((await home.run("config", "show")).well().out)
+    listed = (await home.run("ls")).well()
+    assert "s\ttool\techo (exposed as s__echo)" in listed.out
+    assert "(exposed as s__echo)" in (await home.run("ls", "s")).well().out
+    assert "other\ttool\techo\n" in listed.out
+    offers = json.loads((await home.run("ls", "--json")).well().out)["servers"]
+    assert [t["exposed_as"] for one in offers for t in one["tools"] if "exposed_as" in t] == [
+        "s__echo"
+    ]
+    assert "s exposes s__echo" in words((await home.run("config", "show")).well().out)
+    rows = json.loads((await home.run("config", "show", "--json")).well().out)["servers"]
+    assert [row.get("exposed_as") for row in rows] == [["s__echo"], None]

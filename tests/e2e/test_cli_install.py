@@ -161,7 +161,7 @@ def test_a_broken_file_is_named_and_left_alone(cli: Cli, client: Client):
     path.write_text(broken)
     line = f"{path} is broken at line 2, column "
     for arguments in (["install"], ["install", "--dry-run"], ["uninstall"]):
-        ran = cli.run(*arguments, client.key).said(line, "mend the file")
+        ran = cli.run(*arguments, client.key).said(line, "fix the file")
         assert ran.out == ""
         assert SECRET not in ran.err
     assert cli.files() == {str(path.relative_to(cli.home)): broken.encode()}
@@ -207,7 +207,9 @@ def test_the_clients_are_listed(cli: Cli):
     cli.run("install", "cursor").well()
     file_of(CLIENTS["zed"], cli).write_text("{")
     file_of(CLIENTS["gemini"], cli)
-    rows = {row["client"]: row for row in json.loads(cli.run("install", "--json").well().out)}
+    rows = {
+        row["client"]: row for row in json.loads(cli.run("install", "--json").well().out)["clients"]
+    }
     assert list(rows) == list(CLIENTS)
     assert rows["cursor"]["state"] == "registered"
     assert rows["cursor"]["names"] == ["emceepee"]
@@ -217,6 +219,27 @@ def test_the_clients_are_listed(cli: Cli):
     lines = cli.run("install").well().out.splitlines()
     assert lines[0] == "CLIENT\tSTATE\tFILE"
     assert len(lines) == len(CLIENTS) + 1
+
+
+@pytest.mark.parametrize(
+    "client", [one for one in CLIENTS.values() if one.programs], ids=lambda one: one.key
+)
+def test_a_client_with_a_command_on_the_path_is_installed_before_its_first_start(
+    cli: Cli, client: Client, tmp_path_factory: pytest.TempPathFactory
+):
+    program = tmp_path_factory.mktemp("bin") / client.programs[0]
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o700)
+    cli.monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    rows = {
+        row["client"]: row for row in json.loads(cli.run("install", "--json").well().out)["clients"]
+    }
+    assert rows[client.key]["state"] == "not registered"
+    cli.run("install", client.key).well()
+    rows = {
+        row["client"]: row for row in json.loads(cli.run("install", "--json").well().out)["clients"]
+    }
+    assert rows[client.key]["state"] == "registered"
 
 
 def test_another_name_and_another_configuration(cli: Cli):
@@ -256,7 +279,7 @@ def test_a_client_that_refuses_comments_is_warned_about(cli: Cli):
     file_of(client, cli).write_text(contents(client)["others"] or "")
     ran = cli.run("install", client.key).well()
     assert "may refuse this file: it has a comment in line 1" in ran.err
-    assert "1 other server; to move them" in ran.err
+    assert "1 other server; to move it behind" in ran.err
 
 
 def test_the_console_script_is_registered_by_its_whole_path(cli: Cli):
@@ -307,11 +330,26 @@ def test_a_client_can_be_led_to_a_running_front_and_away_again(client: Client, c
     entry = servers(client, path.read_text())["emceepee"]
     assert url in entry.values()
     assert "command" not in entry
+    for key, setting in client.settings.items():
+        assert entry[key] == setting.value
+        assert f"{key}: {client.title}" in told
     assert "EMCEEPEE_HTTP_TOKEN" in json.dumps(entry)
-    listed = json.loads(cli.run("install", "--json").well().out)
+    listed = json.loads(cli.run("install", "--json").well().out)["clients"]
     assert [row["client"] for row in listed if row["state"] == "registered"] == [client.key]
     cli.run("uninstall", client.key).well()
     assert path.read_text() == before
+
+
+def test_a_setting_that_a_person_chose_stays_when_the_entry_turns_to_a_front(cli: Cli) -> None:
+    codex = CLIENTS["codex"]
+    path = file_of(codex, cli)
+    cli.run("install", "codex", "-e", "COLOR=blue").well()
+    path.write_text(path.read_text().replace("tool_timeout_sec = 300", "tool_timeout_sec = 99"))
+    for url in ("http://127.0.0.1:8080/mcp", "http://127.0.0.1:9090/mcp"):
+        cli.run("install", "codex", "--http", url).well()
+        entry = servers(codex, path.read_text())["emceepee"]
+        assert (entry["url"], entry["tool_timeout_sec"]) == (url, 99)
+        assert not {"command", "args", "env"} & set(entry)
 
 
 def test_what_is_no_address_of_a_front_changes_nothing(cli: Cli) -> None:

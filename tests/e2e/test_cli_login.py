@@ -89,6 +89,7 @@ async def test_a_client_that_is_configured_is_used_and_its_secret_stays_where_it
         oauth = {
             "client_id": "ours",
             "client_secret": "${SECRET}",
+            "issuer": place.issuer.url,
             "redirect_port": port,
             "resource": False,
             "scope": "files",
@@ -129,6 +130,7 @@ async def test_a_configured_client_that_is_refused_names_what_to_check(home: Hom
     async with protected() as place:
         place.issuer.registers, place.issuer.wants_secret = False, "hidden-brook"
         oauth = {"client_id": "ours", "client_secret": "another-brook"}
+        oauth["issuer"] = place.issuer.url
         home.write({"vault": place.entry(oauth=oauth)})
         ran = await home.run("login", "vault")
         ran.said("invalid_client", "check oauth.client_id and oauth.client_secret")
@@ -180,7 +182,7 @@ async def test_an_authorization_server_at_a_forbidden_address_is_not_called(home
 async def test_another_issuer_than_the_configured_one_is_shown_nothing(home: Home):
     async with protected() as place:
         home.write({"vault": place.entry(oauth={"issuer": "https://id.example"})})
-        (await home.run("login", "vault")).said("another issuer than oauth.issuer")
+        (await home.run("login", "vault")).said("oauth.issuer is another issuer")
         assert not place.issuer.registrations
 
 

@@ -188,10 +188,13 @@ async def test_what_is_off_is_not_listed_and_what_asks_is_marked(home: Home) -> 
 async def test_the_doctor_tells_of_rules_and_of_one_that_matches_nothing(home: Home) -> None:
     home.write({"bank": fixture(home, tools={"add": "ask", "echo": "off"})})
     well = await home.run("doctor", "bank")
-    assert "you are asked for 1 of its tools, and 1 are off" in " ".join(well.out.split())
+    assert "you are asked for 1 of its tools, and 1 is off." in " ".join(well.out.split())
+    home.write({"bank": fixture(home, tools={"echo": "off"})})
+    off = await home.run("doctor", "bank")
+    assert "By your rules 1 of its tools is off." in " ".join(off.out.split())
     home.write({"bank": fixture(home, tools={"ehco": "off"})})
     warned = await home.run("doctor", "bank")
-    assert "None of them is called 'ehco'" in " ".join(warned.out.split())
+    assert "No tool matches 'ehco' of your rules." in " ".join(warned.out.split())
 
 
 async def test_without_a_terminal_a_call_that_asks_is_put_aside_with_the_next_step(

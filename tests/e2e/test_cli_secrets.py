@@ -2,9 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
 
+from emceepee_stdio.config.clients import CLIENTS, Client
 from tests.e2e.client import server
 from tests.e2e.keyring_harness import KeyringHome
 from tests.e2e.sign_in_harness import BROWSER, protected
@@ -22,6 +25,17 @@ def written(home: KeyringHome) -> str:
     """Every file in the home but that of the keyring."""
     paths = [path for path in home.path.rglob("*") if path.is_file() and path != home.file]
     return "\n".join(f"{path}\n{path.read_bytes().decode(errors='replace')}" for path in paths)
+
+
+async def test_a_secret_of_a_url_is_told_once_with_what_works_for_it(home: KeyringHome):
+    url = f"https://example.org/mcp?token={SECRET}&api_key={OLD}"
+    header = f"Authorization: Bearer {SECRET}"
+    ran = (await home.run("config", "add", "h1", "--header", header, "--url", url)).well()
+    assert "In plain text in the file: headers.Authorization, url.\n" in ran.err
+    assert "--secret-env" not in ran.err
+    assert "emceepee secrets move h1" in ran.err
+    of_command = await home.run("config", "add", "c1", "-e", f"A_TOKEN={SECRET}", "--", "x")
+    assert "With --secret-env you are asked for a value" in of_command.well().err
 
 
 async def test_a_secret_is_stored_from_stdin_listed_by_name_and_removed(home: KeyringHome):
@@ -82,9 +96,9 @@ async def test_a_value_is_never_an_argument_and_never_nothing(home: KeyringHome)
 @pytest.mark.parametrize(
     ("backend", "value", "words"),
     [
-        ("keyring.backends.null.Keyring", SECRET, ["keeps nothing", "${NAME}"]),
+        ("keyring.backends.null.Keyring", SECRET, ["no keyring that can be used", "${NAME}"]),
         ("keyring.backends.fail.Keyring", SECRET, ["no keyring that can be used", "${NAME}"]),
-        ("keyring.backends.chainer.ChainerBackend", SECRET, ["keeps nothing"]),
+        ("keyring.backends.chainer.ChainerBackend", SECRET, ["no keyring that can be used"]),
         ("MemoryKeyring", SECRET, ["keeps nothing"]),
         ("LockedKeyring", SECRET, ["is locked", "Unlock it"]),
         ("LimitedKeyring", SECRET * 50, ["did not take a value of 1900 characters", "1,280"]),
@@ -157,6 +171,96 @@ async def test_a_file_that_another_program_changes_meanwhile_leaves_nothing_in_t
     assert "meddled" in home.config.read_text()
     assert SECRET in home.config.read_text()
     assert home.held == {"other": OLD}
+
+
+# Where there is no keyring
+
+no_keyring = pytest.mark.parametrize(
+    "backend",
+    [
+        "keyring.backends.fail.Keyring",
+        "keyring.backends.null.Keyring",
+        "keyring.backends.chainer.ChainerBackend",
+    ],
+)
+
+
+def instead(ran_err: str, file: Path) -> bool:
+    """Whether it says that there is no keyring, and names a variable and how to write it."""
+    prose = " ".join(ran_err.split())  # a terminal breaks it between words
+    says = "This machine has no keyring that can be used" in prose
+    names = "write ${A_TOKEN} in place of the value, and set A_TOKEN" in prose
+    return says and names and "\n  emceepee config edit\n" in ran_err.replace(f" {file}", "")
+
+
+@no_keyring
+@pytest.mark.parametrize("dry_run", [["--dry-run"], []], ids=["dry-run", "move"])
+async def test_without_a_keyring_a_move_says_what_stays_and_what_to_do(
+    home: KeyringHome, backend: str, dry_run: list[str]
+):
+    home.write({"s": server(env={"A_TOKEN": SECRET})})
+    before = home.config.read_bytes()
+    home.use(backend)
+    ran = await home.run("secrets", "move", *dry_run)
+    assert ran.code == 1
+    assert ran.out == "s: env.A_TOKEN stays in plain text.\n"
+    assert instead(ran.err, home.config)
+    assert "https://pypi.org/project/keyring" in ran.err
+    assert home.config.read_bytes() == before
+    told = json.loads((await home.run("secrets", "move", "--json", *dry_run)).out)["error"]
+    assert "no keyring" in told["message"]
+    assert "${A_TOKEN}" in told["next_step"]
+    home.write({"s": server()})
+    assert "Nothing to move" in (await home.run("secrets", "move", *dry_run)).well().out
+
+
+@no_keyring
+async def test_without_a_keyring_the_doctor_proposes_a_variable(home: KeyringHome, backend: str):
+    home.write({"s": server(env={"A_TOKEN": SECRET}), "t": server(env={"A": "${NOT_SET_HERE}"})})
+    home.use(backend)
+    report = json.loads((await home.run("doctor", "--json")).out)
+    found = {check["id"]: check["remediation"] for check in report["checks"]}
+    first, edit, install, move = found["config.secrets"].split("\n")
+    assert first.startswith("This machine has no keyring that can be used.")
+    assert (edit, move) == ("  emceepee config edit", "  emceepee secrets move")
+    assert install.startswith("Or install a keyring")
+    assert "keyring" not in found["backend.t"]
+
+
+async def test_a_locked_keyring_is_a_keyring_and_the_doctor_does_not_wait_for_it(
+    home: KeyringHome,
+):
+    home.write({"s": server(env={"A_TOKEN": SECRET}), "t": server(env={"A": "${NOT_SET_HERE}"})})
+    home.use("HangingKeyring")
+    report = json.loads((await home.run("doctor", "--json")).out)
+    found = {check["id"]: check["remediation"] for check in report["checks"]}
+    moves = "Move them into the keyring:\n  emceepee secrets move"
+    assert found["config.secrets"] == moves
+    assert found["backend.t"].endswith("\n  emceepee secrets set NOT_SET_HERE")
+    assert not home.file.with_suffix(".hangs").exists()
+
+
+async def test_without_a_keyring_an_import_names_a_variable_and_moves_nothing(home: KeyringHome):
+    client_file(home)
+    home.use("keyring.backends.fail.Keyring")
+    refused = (await home.run("config", "import", "cursor", "--move-secrets")).said("no keyring")
+    assert refused.code == 1
+    assert not home.config.exists()
+    ran = (await home.run("config", "import", "cursor")).well()
+    assert instead(ran.err, home.config)
+    home.config.unlink()
+    added = await home.run("config", "add", "s", "-e", f"A_TOKEN={SECRET}", "--", "x")
+    assert instead(added.well().err, home.config)
+    assert "--secret-env" not in added.err
+
+
+def test_without_a_keyring_a_person_is_not_asked_whether_to_use_it(home: KeyringHome):
+    client_file(home)
+    home.use("keyring.backends.fail.Keyring")
+    with home.screen("config", "import", "cursor") as screen:
+        assert screen.wait() == 0, screen.text
+        assert instead(screen.text, home.config)
+        assert "[Y/n]" not in screen.text
 
 
 async def test_a_secret_among_arguments_stays_and_that_is_said(home: KeyringHome):
@@ -244,6 +348,51 @@ async def test_doctor_names_secrets_in_plain_text_and_what_moves_them(home: Keyr
     assert "config.secrets" not in after.out
 
 
+@pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
+async def test_doctor_names_secrets_in_the_backups_of_a_client_s_file(
+    home: KeyringHome, client: Client
+):
+    file = client.places("linux", {}, home.path)[-1]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    entry = {"command": "x", "env": {"A_TOKEN": SECRET}}
+    theirs = with_entry(client, "s", entry)
+    file.write_text(theirs)
+    by_hand = file.with_name(f"{file.name}.bak.1")
+    by_hand.write_text(theirs)
+    by_hand.chmod(0o644)
+    (await home.run("config", "import", client.key, "--replace", "--move-secrets")).well()
+    backup = file.with_name(f"{file.name}.bak")
+    check = next(
+        c
+        for c in json.loads((await home.run("doctor", "--json")).out)["checks"]
+        if c["id"] == "config.backups"
+    )
+    assert check["status"] == "warning"
+    assert check["details"] == {str(backup): ["s: env.A_TOKEN"]}
+    assert f"{backup} (s: env.A_TOKEN)" in check["summary"]
+    assert "--restore` needs them" in check["remediation"]
+    (line,) = [line for line in check["remediation"].split("\n") if line.startswith("  ")]
+    assert SECRET not in str(check)
+    await anyio.run_process(["/bin/sh", "-c", line])
+    assert "config.backups" not in (await home.run("doctor", "--json")).out
+
+
+def with_entry(client: Client, name: str, entry: dict[str, Any]) -> str:
+    """The text of a client's file with this server."""
+    return client.language.put("", (client.section, name), entry)
+
+
+async def test_doctor_names_secrets_of_a_project_in_a_backup(home: KeyringHome):
+    beside = {"mcpServers": {"s": {"command": "x", "env": {"A_TOKEN": SECRET}}}}
+    home.write({})
+    file = home.path / ".claude.json"
+    file.write_text(json.dumps({"projects": {str(home.path): beside}}))
+    (await home.run("install", "claude-code", "--force")).well()
+    ran = await home.run("doctor", "--json")
+    check = next(c for c in json.loads(ran.out)["checks"] if c["id"] == "config.backups")
+    assert check["details"] == {f"{file}.bak": ["s: env.A_TOKEN"]}
+
+
 @pytest.mark.parametrize(
     ("backend", "fact", "step"),
     [
@@ -269,6 +418,7 @@ async def test_the_secret_of_a_sign_in_comes_from_the_keyring_and_stays_there(ho
     async with protected() as place:
         place.issuer.registers, place.issuer.wants_secret = False, "hidden-brook"
         oauth = {"client_id": "ours", "client_secret": "${keyring:vault.client_secret}"}
+        oauth["issuer"] = place.issuer.url
         home.write({"vault": place.entry(oauth=oauth)})
         (await home.run("login", "vault")).well()
         place.issuer.expire()

@@ -4,13 +4,16 @@ import json
 import os
 import stat
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from emceepee_stdio.config.load import load_text
+from emceepee_stdio.trust.store import TrustStore, default_trust_directory
+from emceepee_stdio.trust.targets import target_id
 from tests.e2e.cli_harness import EMCEEPEE, Home
 from tests.e2e.clients.raw import INITIALIZE, WAIT_S, Proxy, entry, proxy, until
 from tests.peers import plain, rude
@@ -29,13 +32,18 @@ class Machine:
         self._stack = stack
 
     def start(
-        self, name: str, *, version: str = "1", capabilities: Message | None = None, **servers: Any
+        self,
+        name: str,
+        *,
+        version: str = "1",
+        capabilities: Message | None = None,
+        arguments: Sequence[str] = (),
+        **servers: Any,
     ) -> Proxy:
         home = self.path / name
         home.mkdir()
-        made = self._stack.enter_context(
-            proxy(home, servers=servers, env={"EMCEEPEE_STATE_DIR": str(self.state)})
-        )
+        env = {"EMCEEPEE_STATE_DIR": str(self.state)}
+        made = self._stack.enter_context(proxy(home, servers=servers, env=env, arguments=arguments))
         params = {
             **INITIALIZE,
             "clientInfo": {"name": name, "version": version},
@@ -138,6 +146,29 @@ def test_every_running_proxy_is_shown_with_its_client_servers_and_memory(machine
     by_server = machine.status("--servers").splitlines()
     assert by_server[0].split("\t") == ["PID", "SERVER", "PHASE", "DOES", "MEMORY"]
     assert any(f"{one.process.pid}\ts\tconnected\tnothing\t" in line for line in by_server)
+
+
+def test_a_server_that_no_file_has_is_not_sent_to_the_doctor(machine: Machine):
+    given = ["serve", "--server", "time=no-such-command"]
+    made = machine.start("given", arguments=given, s=machine.server("given"))
+    (found,) = machine.until(
+        lambda files: [sorted(row) for row in phases(files)] == [["connected", "failed"]]
+    )
+    assert {one["name"]: one["in_file"] for one in found["servers"]} == {"s": True, "time": False}
+    step = "emceepee tail-logs --server time"
+    assert f"time: failed (pid {made.process.pid}). See: {step}" in machine.status()
+    done = subprocess.run(
+        [*EMCEEPEE, "doctor", "time", "--json", "--config", found["config"]],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=machine.environ(),
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert done.returncode == 2
+    said = "there is no server 'time' in the configuration. A running proxy has it; see its log"
+    assert f"{said}: {step}" in done.stdout + done.stderr
 
 
 def test_calls_tasks_and_questions_are_counted_and_their_text_is_nowhere(machine: Machine):
@@ -243,6 +274,47 @@ def test_what_is_not_a_whole_private_file_of_ours_is_ignored_and_left_alone(mach
     before = sorted(p.name for p in machine.running.iterdir())
     assert [p["client"]["name"] for p in machine.proxies()] == ["real"]
     assert sorted(p.name for p in machine.running.iterdir()) == before
+
+
+def test_a_damaged_file_goes_after_a_while_and_that_of_a_later_version_stays(machine: Machine):
+    machine.running.mkdir(mode=0o700, parents=True)
+    files = {
+        "5-half": '{"schema_version":1,"pid"',
+        "6-none": "",
+        "7-future": '{"schema_version":2}',
+    }
+    for name, content in files.items():
+        path = machine.running / f"{name}.json"
+        path.write_text(content)
+        path.chmod(0o600)
+    assert machine.proxies() == []
+    assert len(list(machine.running.iterdir())) == 3, "they may be half written"
+    for path in machine.running.iterdir():
+        os.utime(path, (0, 0))
+    assert machine.proxies() == []
+    assert [path.name for path in machine.running.iterdir()] == ["7-future.json"]
+
+
+def test_a_running_proxy_writes_its_file_anew_when_somebody_else_did(machine: Machine):
+    machine.start("real")
+    machine.until(lambda files: files and files[0]["client_name"])
+    (path,) = machine.running.iterdir()
+    whole = path.read_text()
+    path.write_text("{")
+    until(lambda: path.read_text() == whole, "the file as it was")
+    assert [p["client"]["name"] for p in machine.proxies()] == ["real"]
+    path.unlink()
+    machine.until(lambda files: files and files[0]["client_name"])
+
+
+def test_a_target_is_told_in_the_terms_of_this_installation(machine: Machine):
+    machine.start("real", s=machine.server("real"))
+    machine.until(lambda files: phases(files) == [["connected"]])
+    [proxy] = machine.proxies()
+    text = json.dumps({"mcpServers": {"s": machine.server("real")}})
+    [config] = load_text(text, environ={}, source="test").servers
+    key = TrustStore(default_trust_directory(machine.environ())).key()
+    assert proxy["servers"][0]["target"] == target_id(config, key)
 
 
 def test_a_busy_proxy_does_not_write_for_each_call(machine: Machine):

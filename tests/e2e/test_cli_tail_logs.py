@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from emceepee_stdio.journal import JournalEvent
 from tests.e2e.clients.raw import PROXY, WAIT_S, Proxy, entry, proxy, surroundings
 from tests.peers import plain
 
@@ -316,6 +317,15 @@ def test_without_a_journal_and_without_following_it_ends_well(tmp_path: Path):
         assert "No journal in" in shown.errors()
 
 
+def test_an_event_that_does_not_exist_is_answered_with_the_names(tmp_path: Path):
+    with tail(tmp_path, "--no-follow", "--event", "zzz") as shown:
+        assert shown.wait() == 0
+        said = shown.errors().partition("No journal")[0]
+    assert said.startswith("There is no event zzz; there are:\n")
+    assert all(name in said.replace(",", "").split() for name in map(str, JournalEvent))
+    assert max(map(len, said.split("\n"))) < 80
+
+
 def test_a_directory_that_is_none_is_named(tmp_path: Path):
     (tmp_path / "journal").write_text("a file")
     with tail(tmp_path) as shown:
@@ -392,10 +402,11 @@ def test_filters_hold_for_lines_to_come(tmp_path: Path):
         assert re.findall(r"n=(\d+)", shown.text) == ["6", "12", "18", "24", "99"]
 
 
-def test_json_is_the_lines_to_the_letter(tmp_path: Path):
+def test_json_is_the_lines_to_the_letter_behind_the_version_of_their_shape(tmp_path: Path):
     journal(tmp_path, b"".join(MIXED))
     shown = run(tmp_path, "--json")
-    assert [line.encode() + b"\n" for line in shown] == [
+    version = '{"schema_version":1,'
+    assert [b"{" + line.removeprefix(version).encode() + b"\n" for line in shown] == [
         line for line in MIXED if line.startswith(b"{")
     ]
 
@@ -406,7 +417,7 @@ def test_lines_as_json_do_not_steer_a_terminal_and_stay_the_same_json(tmp_path: 
     journal(tmp_path, line.encode() + b"\n")
     (shown,) = run(tmp_path, "--json")
     assert r'"\u009b2J\u202ebye\udb40\udc41"' in shown
-    assert json.loads(shown) == json.loads(line)
+    assert json.loads(shown) == {"schema_version": 1, **json.loads(line)}
 
 
 def test_a_line_for_people(tmp_path: Path):
@@ -626,7 +637,7 @@ def test_help_has_an_example_and_loads_nothing_heavy(tmp_path: Path):
     )
     assert "code 0" in done.stdout
     assert "loaded []" in done.stdout
-    assert "Example: emceepee tail-logs" in done.stdout
+    assert "Examples:\n  emceepee tail-logs" in done.stdout
     for option in OPTIONS:
         assert option in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80

@@ -43,8 +43,9 @@ def fill(home: Home, url: str = "http://127.0.0.1:9/mcp") -> None:
 TABLES = [
     (["doctor", "--timeout", "10"], 4, "Failed:"),
     (["ls"], 4, "SERVER"),
-    (["ls", "well"], 0, "DESCRIPTION"),
+    (["ls", "well"], 0, "fixture://item/{id}"),
     (["config", "show"], 0, "well"),
+    (["config", "list"], 0, "broken"),
     (["config", "check"], 1, "unset"),
     (["install"], 0, "claude-desktop"),
 ]
@@ -65,6 +66,27 @@ def test_tables_fit_the_terminal_and_have_colours(
         assert "\x1b[" in screen.raw or arguments == ["config", "check"]
         assert "Traceback" not in screen.text
         assert SECRET not in screen.text
+
+
+def test_each_configured_server_is_listed_on_one_line_of_the_terminal(home: Home):
+    fill(home)
+    with home.screen("config", "list", color=False) as screen:
+        assert screen.wait() == 0
+        lines = [line.strip() for line in screen.text.splitlines()]
+    head = next(index for index, line in enumerate(lines) if line.startswith("NAME "))
+    rows = [line.split(maxsplit=2) for line in lines[head + 2 : head + 8]]
+    assert [row[:2] for row in rows] == [
+        ["well", "usable"],
+        ["exits", "usable"],
+        ["noisy", "usable"],
+        ["unset", "broken"],
+        ["refused", "usable"],
+        ["a-name-that-is-rather-long-for-a-table", "usable"],
+    ]
+    assert rows[-1][2].startswith("long-")
+    assert rows[-1][2].endswith("…")
+    assert max(map(len, screen.text.splitlines())) <= screen.columns
+    assert "See why: emceepee config check" in lines
 
 
 @tables
@@ -90,9 +112,10 @@ async def test_a_pipe_gets_no_escape_codes_and_the_same_every_time(
     assert first.code == code
     assert words in " ".join(first.out.split())
     assert "\x1b" not in first.out + first.err
-    assert _timeless(first.out) == _timeless(second.out)
+    # The doctor tells of a server when it knows: which comes first is not the same every time.
+    assert sorted(_timeless(first.out).split("\n")) == sorted(_timeless(second.out).split("\n"))
     wide = await home.run(*arguments, TERM="dumb", COLUMNS="30")
-    assert _timeless(wide.out) == _timeless(first.out)
+    assert sorted(_timeless(wide.out).split("\n")) == sorted(_timeless(first.out).split("\n"))
 
 
 def _timeless(text: str) -> str:
@@ -106,6 +129,52 @@ def test_a_very_narrow_terminal_is_no_failure(home: Home):
         assert screen.fits(), screen.text
 
 
+# Sentences
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+def test_sentences_are_broken_between_words_and_commands_are_not(home: Home, columns: int):
+    home.write({"it": command(plain(), env={"API_TOKEN": SECRET})})
+    report = home.path / "report.json"
+    for arguments in (["status"], ["doctor", "--report", "report.json"], ["config", "list"]):
+        with home.screen(*arguments, columns=columns, color=False) as screen:
+            screen.wait()
+        long = [line for line in screen.text.splitlines() if len(line) > columns]
+        assert [line for line in long if str(home.path) not in line] == []
+    assert report.exists()
+    with home.screen("status", columns=columns, color=False) as screen:
+        assert screen.wait() == 0
+        for words in ("`emceepee install`", "`emceepee tail-logs`", "`emceepee serve --http`"):
+            assert words in screen.text
+
+
+def test_a_command_at_the_end_of_a_note_stays_whole(home: Home):
+    home.write({name: {**command(plain()), "disabled": True} for name in ("one", "another-one")})
+    with home.screen("ls", columns=60, color=False) as screen:
+        assert screen.wait() == 0
+        lines = screen.text.splitlines()
+    assert lines[-2:] == ["Disabled: one, another-one. Enable one:", "emceepee config enable NAME"]
+
+
+async def test_a_server_that_fails_is_named_once(home: Home):
+    home.write({"exits": command(rude("exit-at-once", "3"))})
+    ran = await home.run("ls")
+    assert "exits: exits" not in ran.err
+    assert "exits exited with code 3." in ran.err
+
+
+async def test_a_variable_without_a_name_is_told(home: Home):
+    ran = await home.run("config", "add", "time2", "-e", "--", "mcp-server-time")
+    assert "-e: it needs NAME or NAME=VALUE." in " ".join(ran.err.replace("│", " ").split())
+    assert ran.code == 2
+
+
+async def test_a_pipe_gets_each_sentence_on_one_line(home: Home):
+    home.write({name: {**command(plain()), "disabled": True} for name in ("one", "another-one")})
+    ran = await home.run("ls", COLUMNS="30")
+    assert "Disabled: one, another-one. Enable one: emceepee config enable NAME\n" in ran.err
+
+
 # Instead of waiting for a client
 
 
@@ -115,7 +184,7 @@ def test_a_person_is_told_what_it_is_and_how_to_register(home: Home, arguments: 
     with home.screen(*arguments) as screen:
         assert screen.wait() == 0
         assert "emceepee is an MCP proxy" in screen.words
-        assert "emceepee install claude-desktop register it in your client" in screen.words
+        assert re.search("emceepee install [a-z-]+ register it in your client", screen.words)
         assert "Registered in: none yet." in screen.words
         for key in CLIENTS:
             assert key in screen.words
@@ -125,6 +194,30 @@ def test_a_person_is_told_what_it_is_and_how_to_register(home: Home, arguments: 
     with home.screen(*arguments) as screen:
         assert screen.wait() == 0
         assert "Registered in: Cursor." in screen.words
+
+
+def test_advice_names_a_client_that_is_on_this_machine(home: Home):
+    home.write({})
+    (home.path / ".claude.json").write_text("{}")
+    for arguments, words in (
+        ([], "emceepee install claude-code register it in your client"),
+        ([], "emceepee config import claude-code take over the servers"),
+        (["doctor"], "for example in Claude Code; `emceepee install` lists all"),
+        (["demo"], "Next: emceepee install claude-code, or see the others"),
+    ):
+        with home.screen(*arguments, columns=120) as screen:
+            assert screen.wait() == 0
+            assert words in screen.words
+            assert "install claude-desktop" not in screen.words
+
+
+def test_the_demo_does_not_advise_to_register_what_is_registered(home: Home):
+    with home.screen("install", "cursor", "--force") as screen:
+        assert screen.wait() == 0
+    with home.screen("demo") as screen:
+        assert screen.wait() == 0
+        assert "All of this happened" in screen.words
+        assert "emceepee install" not in screen.words
 
 
 def test_every_command_of_the_welcome_is_there(home: Home):
@@ -144,7 +237,9 @@ def test_the_help_of_serve_fits_the_terminal_and_names_every_option(home: Home):
         assert screen.wait() == 0
         assert "--config FILE Another configuration file." in screen.words
         assert "--server NAME=COMMAND A server for this run; may be repeated." in screen.words
-        assert "--policy MODE auto, ask, allow or deny; goes before the file's." in screen.words
+        assert (
+            "--policy MODE auto, ask, allow or deny; overrides the configuration." in screen.words
+        )
         assert screen.fits(), screen.text
 
 
@@ -177,12 +272,10 @@ def test_the_person_answers_what_a_server_asks(home: Home, era: str):
         screen.type("\n")
         screen.until_said("name (string)")
         screen.type("Ada\n")
-        screen.until_said("age (integer)")
+        screen.until_said("age (integer, optional)")
         screen.type("old\n")
         screen.until_said("That does not fit: age must be a whole number.")
-        screen.until_said_times("name (string):", 2)
-        screen.type("Ada\n")
-        screen.until_said_times("age (integer):", 2)
+        screen.until_said_times("age (integer, optional):", 2)
         screen.type("36\n")
         assert screen.wait() == 0
         assert _answer(screen) == {"action": "accept", "content": {"name": "Ada", "age": 36}}
@@ -198,7 +291,7 @@ def test_what_is_optional_may_be_left_out(home: Home, era: str):
             screen.type("y\n")
             screen.until_said_times("name (string):", count)
             screen.type(f"{name}\n")
-            screen.until_said_times("age (integer):", count)
+            screen.until_said_times("age (integer, optional):", count)
             screen.type("\n")
         assert screen.wait() == 0
         assert [answer["content"] for answer in _answer(screen)] == [
@@ -232,7 +325,9 @@ import json, sys
 def say(**message):
     print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
 fields = {"pay": {"type": "boolean", "description": "Pay it"},
-          "gift": {"type": "boolean", "default": True}, "note": {"type": "boolean"}}
+          "gift": {"type": "boolean", "default": True}, "note": {"type": "boolean"},
+          "size": {"type": "string", "oneOf": [{"const": "s", "title": "Small"}, {"const": "l"}]},
+          "with": {"type": "array", "items": {"anyOf": [{"const": "milk"}, {"const": "sugar"}]}}}
 for line in sys.stdin:
     m = json.loads(line)
     if m.get("method") == "initialize":
@@ -252,7 +347,7 @@ for line in sys.stdin:
 """
 
 
-def test_a_boolean_is_answered_with_yes_or_no(home: Home):
+def test_a_boolean_is_answered_with_yes_or_no_and_choices_are_shown(home: Home):
     home.write({"it": command([plain()[0], "-c", ASKS_YES_OR_NO], era="legacy")})
     with home.screen("call", "it", "buy") as screen:
         screen.until_said("Answer it? [Y/n]:")
@@ -261,13 +356,19 @@ def test_a_boolean_is_answered_with_yes_or_no(home: Home):
         screen.type("perhaps\n")
         screen.until_said_times("pay (Pay it) [y/n]:", 2)
         screen.type("no\n")
-        screen.until_said("gift (boolean) [Y/n]:")
+        screen.until_said("gift (boolean, optional) [Y/n]:")
         screen.type("\n")
-        screen.until_said("note (boolean) [y/n]:")
+        screen.until_said("note (boolean, optional) [y/n]:")
         screen.type("\n")
+        screen.until_said("size (string, one of s, l, optional):")
+        screen.type("m\n")
+        screen.until_said("That does not fit: size must be one of 's', 'l'.")
+        screen.type("l\n")
+        screen.until_said("with (array, any of milk, sugar, with commas between, optional):")
+        screen.type("milk, sugar\n")
         assert screen.wait() == 0
-        answer = {"action": "accept", "content": {"pay": False, "gift": True}}
-        assert _answer(screen) == answer
+        content = {"pay": False, "gift": True, "size": "l", "with": ["milk", "sugar"]}
+        assert _answer(screen) == {"action": "accept", "content": content}
 
 
 WITHDRAWS = """
@@ -366,7 +467,7 @@ def test_the_impatient_read_no_traceback_either(home: Home, arguments: list[str]
     home.write({"it": command(rude("silent"), env={"FIXTURE_LOG": str(log)})})
     begun = {
         "tail-logs": lambda: "No journal" in screen.words,
-        "demo": lambda: "A slow call becomes a task" in screen.words,
+        "demo": lambda: "went on as a task" in screen.words,
     }
     with home.screen(*arguments) as screen:
         screen.until(begun.get(arguments[0], lambda: received_by_server(log)), "it to have begun")
@@ -402,12 +503,28 @@ for line in sys.stdin:
     if method == "initialize" and mode == "refuse":
         error = {{"code": -32603, "message": "refused " + EVIL}}
     elif method == "initialize":
-        result = {{"protocolVersion": "2025-11-25", "capabilities": {{"tools": {{}}}},
-                  "serverInfo": {{"name": EVIL, "version": EVIL}}}}
+        result = {{"protocolVersion": "2025-11-25", "serverInfo": {{"name": EVIL, "version": EVIL}},
+                  "capabilities": {{"tools": {{}}, "prompts": {{}}, "resources": {{}}}}}}
     elif method == "tools/list":
         names = ["say", "fail", "ask", "structured", "tool " + EVIL]
         result = {{"tools": [{{"name": name, "description": "does " + EVIL,
                              "inputSchema": {{"type": "object"}}}} for name in names]}}
+        field = {{"enum": [EVIL], "default": EVIL, "description": "field " + EVIL}}
+        picky = {{"properties": {{"colour" + EVIL: field}}, "required": ["needed" + EVIL]}}
+        picky["properties"]["needed" + EVIL] = {{"type": EVIL}}
+        result["tools"].append({{"name": "picky", "inputSchema": picky}})
+    elif method == "prompts/list":
+        arguments = [{{"name": "topic" + EVIL, "required": True}}]
+        result = {{"prompts": [{{"name": "evil", "description": "asks " + EVIL}},
+                             {{"name": "picky" + EVIL, "arguments": arguments}}]}}
+    elif method == "prompts/get":
+        content = {{"type": "text", "text": "prompts " + EVIL}}
+        result = {{"messages": [{{"role": EVIL, "content": content}}]}}
+    elif method == "resources/list":
+        result = {{"resources": [{{"uri": "evil://" + EVIL, "name": EVIL, "mimeType": EVIL}}]}}
+    elif method == "resources/read":
+        blob = {{"uri": EVIL, "mimeType": EVIL, "blob": "AAAA"}}
+        result = {{"contents": [{{"uri": EVIL, "text": "reads " + EVIL}}, blob]}}
     elif method == "ping":
         result = {{}}
     elif method == "tools/call" and message["params"]["name"] == "ask":
@@ -446,6 +563,11 @@ def obeys_nothing(screen: Screen) -> bool:
     ("mode", "arguments", "words"),
     [
         ("serve", ["ls", "it"], "does"),
+        ("serve", ["ls", "it", "--full"], "field"),
+        ("serve", ["call", "it", "picky", "other=1"], "is missing"),
+        ("serve", ["read", "it", "evil://one"], "reads"),
+        ("serve", ["prompt", "it", "evil"], "prompts"),
+        ("serve", ["prompt", "it", "nothing"], "It has: evil"),
         ("noise", ["doctor", "it"], "noise"),
         ("exit", ["doctor", "it"], "stderr"),
         ("refuse", ["doctor", "it"], "refused"),

@@ -125,6 +125,7 @@ def test_a_real_client_has_a_full_conversation_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.slow
 def test_a_real_client_has_the_same_conversation_over_http(tmp_path: Path, case: str) -> None:
     script, mode, version = CASES[case]
     servers = {"configured": entry(plain(), tmp_path, "configured")}

@@ -6,8 +6,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e.clients.lives import COUNTED, check_gone, check_lives
 from tests.e2e.clients.raw import PROXY, WAIT_S, entry, proxy, surroundings
+from tests.e2e.front_harness import RunningFront, running_front
 from tests.peers import inspector, plain
 
 
@@ -16,8 +19,12 @@ def inspect(tmp_path: Path, method: str, *options: str) -> Any:
     env = surroundings(tmp_path, {"plain": entry(plain(), tmp_path, "plain")})
     given = [word for name, value in env.items() for word in ("-e", f"{name}={value}")]
     command = [*COUNTED, str(tmp_path / "proxies"), *PROXY]
+    return printed(tmp_path, *given, "--", *command, "--method", method, *options)
+
+
+def printed(tmp_path: Path, *words: str) -> Any:
     done = subprocess.run(
-        [*inspector(), "--cli", *given, "--", *command, "--method", method, *options],
+        [*inspector(), "--cli", *words],
         capture_output=True,
         text=True,
         cwd=tmp_path,
@@ -74,3 +81,29 @@ def test_the_status_that_it_reads_first_of_all_names_the_servers(tmp_path: Path)
     (read,) = inspect(tmp_path, "resources/read", "--uri", "emceepee://status")["contents"]
     assert [server["name"] for server in json.loads(read["text"])["servers"]] == ["plain"]
     check_gone(tmp_path, "plain")
+
+
+def inspect_front(front: RunningFront, method: str, *options: str) -> Any:
+    return printed(front.tmp_path, front.url, "--method", method, *options)
+
+
+@pytest.mark.slow
+def test_over_http_it_has_the_same_conversation(tmp_path: Path) -> None:
+    """Without a token: its command line has no way to send one."""
+    servers = {"plain": entry(plain(), tmp_path, "plain")}
+    with running_front(tmp_path, "--no-token", servers=servers) as front:
+        called = ("--tool-name", "execute_tool", "--tool-arg", "server=plain", "--tool-arg")
+        told = inspect_front(
+            front, "tools/call", *called, "tool=echo", "--tool-arg", 'args={"message": "a = b"}'
+        )
+        assert told["content"][0] == {"type": "text", "text": "a = b"}
+        failed = inspect_front(front, "tools/call", *called, "tool=fial")
+        assert failed["isError"] is True
+        assert "[tool_not_found]" in failed["content"][0]["text"]
+        (read,) = inspect_front(front, "resources/read", "--uri", "emceepee://status")["contents"]
+        assert [server["name"] for server in json.loads(read["text"])["servers"]] == ["plain"]
+        listed = inspect_front(front, "tools/list")
+        front.look()
+    with proxy(tmp_path) as client:
+        client.greet()
+        assert listed == client.request("tools/list")

@@ -156,6 +156,9 @@ async def test_a_server_that_is_switched_off_and_on(tmp_path: Path):
         await client.until_event("server_removed", by="configuration")
         assert not alive(before["it"])
         assert (await listed(client))["it"]["phase"] == "disabled"
+        said = (await client.execute("echo", "it", args={})).text
+        assert "it is disabled in the configuration." in said
+        assert "`emceepee config enable it`" in said
         answer = await client.execute("echo", "it", args={"message": "hi"})
         assert answer.is_error
         edit(made, it=server())

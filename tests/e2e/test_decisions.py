@@ -69,8 +69,8 @@ def test_what_a_person_switched_off_is_not_added_under_another_name_unasked(
             said = client.use("add_server", **proposed)
             assert "[needs_approval]" in said.text
         waiting = [one.text for one in TrustStore(tmp_path / "state").waiting()]
-        assert "You have switched it off in the configuration, as mine." in waiting[0]
-        assert "You have switched it off in the configuration, as bank." in waiting[1]
+        assert "You have disabled it in the configuration, as mine." in waiting[0]
+        assert "You have disabled it in the configuration, as bank." in waiting[1]
 
 
 def test_what_comes_in_while_a_person_thinks_is_not_replaced_by_what_they_agreed_to(

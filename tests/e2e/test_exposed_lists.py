@@ -224,6 +224,61 @@ async def test_a_lazy_server_is_listed_from_the_greeting_and_starts_with_its_fir
         assert (await client.call("s__echo", message="hi")).text == "hi"
 
 
+async def test_what_a_model_does_to_a_server_is_not_in_the_next_greeting(tmp_path: Path) -> None:
+    more = {"policy": {"mode": "allow"}}
+    servers = {"s": gated(tmp_path, expose=True)}
+    setting = Kept(home=tmp_path / "home", servers=servers, fixed=FIXED, more=more)
+    (tmp_path / "gate").touch()
+    async with exposing(tmp_path, setting=setting) as client:
+        lists = await until_listed(client, "s__echo")
+        await left(setting, "s__echo", "s__greet", "fixture://item/{id}", '["s","')
+        held = setting.greeting.read_bytes()
+        await client.call("remove_server", name="s")
+        await client.received(lambda: len(changes(client)) >= 2)
+        impostor = odd(tmp_path, "impostor", "echo")
+        del impostor["expose"]
+        assert not (await client.call("add_server", name="s", **impostor)).is_error
+        assert await listed(client) == {}
+    assert setting.greeting.read_bytes() == held
+    (tmp_path / "gate").unlink()
+    async with exposing(tmp_path, setting=setting) as client:
+        assert await listed(client) == lists
+        (tmp_path / "gate").touch()
+
+
+async def test_the_last_change_before_the_end_is_in_the_next_greeting(tmp_path: Path) -> None:
+    """The file is written every so often; here that would be after the session."""
+    seldom = {**FIXED, "config_poll_s": 600}
+    servers = {"s": gated(tmp_path, expose=["echo"])}
+    setting = Kept(home=tmp_path / "home", servers=servers, fixed=seldom)
+    (tmp_path / "gate").touch()
+    async with exposing(tmp_path, setting=setting) as client:
+        lists = await until_listed(client, "s__echo")
+    (tmp_path / "gate").unlink()
+    async with exposing(tmp_path, setting=setting) as client:
+        assert await listed(client) == lists
+        (tmp_path / "gate").touch()
+
+
+async def test_of_more_than_a_greeting_holds_each_server_keeps_its_share(tmp_path: Path) -> None:
+    def many(count: int) -> list[dict[str, Any]]:
+        words = {"inputSchema": {"type": "object"}, "description": "x" * 20_000}
+        return [{"name": f"t{n:02}", **words} for n in range(count)]
+
+    servers = {name: odd(tmp_path, name, *many(25)) for name in ("a", "b", "c")}
+    servers["small"] = odd(tmp_path, "small", "only")
+    setting = Kept(home=tmp_path / "home", servers=servers, fixed=FIXED)
+    async with exposing(tmp_path, setting=setting) as client:
+        lists = await until_listed(client, "a__t24", "b__t24", "c__t24", "small__only")
+    async with exposing(tmp_path, setting=setting) as client:
+        greeted = await listed(client)
+        assert greeted.items() <= lists.items()
+        counts = [sum(name.startswith(one) for name in greeted) for one in servers]
+        assert counts[3] == 1
+        assert all(10 < count < 25 for count in counts[:3])
+        await until_listed(client, *lists)
+
+
 async def test_a_hello_with_a_stream_of_changes_is_answered_before_the_rest_is_loaded(
     tmp_path: Path,
 ) -> None:

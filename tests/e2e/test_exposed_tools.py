@@ -20,7 +20,7 @@ from tests.e2e.client import (
 )
 from tests.peers import plain
 
-FIXED = {"config_poll_s": 0.02, "exposed_settle_s": 0.02}
+FIXED = {"config_poll_s": 0.02, "exposed_settle_s": 0.02, "exposed_pace_s": 0.02}
 LISTED = "notifications/tools/list_changed"
 
 
@@ -179,6 +179,17 @@ async def test_the_result_of_an_exposed_tool_carries_no_events_and_the_next_answ
         assert "notification" in (await client.call("list_timers")).kinds
 
 
+async def test_an_error_of_an_exposed_tool_carries_no_events_either(tmp_path: Path) -> None:
+    entry = server(tools={"add": "off"})
+    async with exposing(tmp_path, ["*"], entry=entry) as client:
+        await until_listed(client, "s__notify")
+        await client.call("s__notify", n=1)
+        refused = await client.call("s__add", a=1, b=2)
+        assert "[policy_denied]" in refused.text
+        assert refused.events == []
+        assert "notification" in (await client.call("list_timers")).kinds
+
+
 async def test_a_large_result_of_an_exposed_tool_is_paged(tmp_path: Path) -> None:
     async with exposing(tmp_path, ["*"], limits={"result_chars": 2_000}) as client:
         await until_listed(client, "s__big")
@@ -324,6 +335,66 @@ async def test_what_would_spoil_the_list_for_a_client_is_left_out_and_journaled(
     }
     assert left["s"]["data"]["count"] == len(bad) - 1
     assert left["flood"]["data"]["count"] > 30
+
+
+@both_eras
+async def test_a_name_that_is_not_listed_leads_to_the_tool_that_runs_it(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    servers = {"c": odd(tmp_path, "c", "hidden", "c__echo", expose=False)}
+    async with exposing(tmp_path, ["echo"], modern=modern, servers=servers) as client:
+        await until_listed(client, "s__echo")
+        await client.connected("s", "c")
+        for name, server_name, tool in (("s__add", "s", "add"), ("c__hidden", "c", "hidden")):
+            refused = await client.refused("tools/call", {"name": name})
+            assert refused["message"] == (
+                f"Unknown tool: {name}. Call execute_tool with server {server_name!r} and tool "
+                f"{tool!r}."
+            )
+        refused = await client.refused("tools/call", {"name": "no_such_tool"})
+        assert refused["message"] == (
+            "Unknown tool: no_such_tool. Call list_tools to find the tools of servers, and "
+            "execute_tool to run one."
+        )
+
+
+async def test_execute_tool_knows_a_tool_of_the_server_by_the_name_under_which_it_is_listed(
+    tmp_path: Path,
+) -> None:
+    servers = {"c": odd(tmp_path, "c", "echo", "c__echo", "off", "get.it")}
+    servers["c"]["tools"] = {"off": "off"}
+    async with exposing(tmp_path, ["echo"], servers=servers) as client:
+        await until_listed(client, "s__echo", "c__get_it")
+        said = await client.execute("s__echo", args={"message": "hi"})
+        assert said.text == "hi"
+        said = await client.call(
+            "execute_readonly_tool", server="s", tool="s__echo", args={"message": "hi"}
+        )
+        assert said.text == "hi"
+        assert (await client.execute("c__get_it", "c")).text == "c ran get.it"
+        assert (await client.execute("c__echo", "c")).text == "c ran c__echo", "its own name"
+        assert "'off' of c is off by a rule" in (await client.execute("c__off", "c")).text
+        said = await client.execute("s__add", args={"a": 1, "b": 2})
+        assert "has no tool 's__add'" in said.text
+        assert "Call execute_tool with server 's' and tool 'add'." in said.text
+
+
+async def test_the_listing_tools_say_under_which_name_a_tool_is_exposed(tmp_path: Path) -> None:
+    forged = {"name": "echo", "inputSchema": SCHEMA, "exposed_as": "s__echo"}
+    servers = {"c": odd(tmp_path, "c", forged, expose=False)}
+    async with exposing(tmp_path, ["echo", "a*"], servers=servers) as client:
+        await until_listed(client, "s__echo", "s__add")
+        await client.connected("s", "c")
+        for detail in ("names", "summary", "full"):
+            found = (await client.call("list_tools", tool="echo|slow", detail=detail)).json
+            names = {(one["server"], one["name"]): one.get("exposed_as") for one in found["tools"]}
+            assert names == {("s", "echo"): "s__echo", ("s", "slow"): None, ("c", "echo"): None}
+        (whole,) = (await client.call("list_servers", name="s")).json["servers"]
+        assert whole["exposed_as"][:2] == ["s__add", "s__ask"]
+        assert "s__echo" in whole["exposed_as"]
+        (other,) = (await client.call("list_servers", name="c")).json["servers"]
+        assert "exposed_as" not in other
+        assert "exposed_as" not in (await client.call("list_servers")).text
 
 
 # Who may show

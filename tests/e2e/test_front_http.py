@@ -7,15 +7,19 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
+import httpx2
 import pytest
 
 from tests.e2e.clients.raw import PROXY, WAIT_S, Message, entry, surroundings, until
 from tests.e2e.front_harness import (
+    LEGACY_VERSION,
     Event,
     HttpClient,
     RunningFront,
+    calling,
     events_of,
     executing,
     http_client,
@@ -25,6 +29,7 @@ from tests.e2e.front_harness import (
     session,
 )
 from tests.e2e.harness import alive
+from tests.front_entry import front_command
 from tests.peers import plain
 
 
@@ -81,23 +86,90 @@ async def test_a_session_starts_a_known_server_when_it_is_used(
         assert await text(client, "echo", message="hello") == "hello"
 
 
-async def test_delete_ends_a_session_and_its_processes(front: RunningFront) -> None:
-    async with session(front) as client:
-        await text(client, "echo", message="warm")
-        family = front.look()
-        response = await client.http.delete(client.url, headers=client.headers())
-        assert response.status_code == 200
-        gone = await client.tell({"method": "notifications/roots/list_changed"})
-        assert gone.status_code == 404
-        until(lambda: not any(alive(pid) for pid in family), "the end of the session")
+async def test_delete_ends_a_session_and_its_processes_and_no_others(front: RunningFront) -> None:
+    async with session(front) as other:
+        await text(other, "echo", message="warm")
+        others = front.look()
+        async with session(front) as client:
+            await text(client, "echo", message="warm")
+            family = front.look() - others
+            response = await client.http.delete(client.url, headers=client.headers())
+            assert response.status_code == 200
+            gone = await client.tell({"method": "notifications/roots/list_changed"})
+            assert gone.status_code == 404
+            until(lambda: not any(alive(pid) for pid in family), "the end of the session")
+        assert all(alive(pid) for pid in others)
 
 
-async def test_a_session_belongs_to_its_token_and_its_path(tmp_path: Path) -> None:
+def write_two_tokens(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir(mode=0o700)
     tokens = state / "http-tokens"
     tokens.write_text(f"one {'1' * 32}\ntwo {'2' * 32}\n")
     tokens.chmod(0o600)
+
+
+async def test_a_token_that_takes_all_sessions_leaves_one_for_each_other_token(
+    tmp_path: Path,
+) -> None:
+    write_two_tokens(tmp_path)
+    begin = {"protocolVersion": LEGACY_VERSION, "capabilities": {}}
+    begin |= {"clientInfo": {"name": "x", "version": "1"}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": begin}
+    with running_front(tmp_path, "--max-sessions", "2") as front:
+        async with http_client(front) as client:
+
+            async def begun(token: str) -> httpx2.Response:
+                headers = client.headers(authorization=f"Bearer {token * 32}")
+                return await client.http.post(front.url, json=body, headers=headers)
+
+            assert [(await begun("1")).status_code for _ in range(3)] == [200, 200, 503]
+            mine = await begun("2")
+            assert (mine.status_code, (await begun("2")).status_code) == (200, 503)
+            front.look()
+            own = {"mcp-session-id": mine.headers["mcp-session-id"]}
+            headers = client.headers(authorization=f"Bearer {'2' * 32}") | own
+            assert (await client.http.delete(front.url, headers=headers)).status_code == 200
+            with anyio.fail_after(30):
+                while (await begun("2")).status_code != 200:
+                    await anyio.sleep(0.05)
+            assert (await begun("1")).status_code == 503
+
+
+async def test_a_token_is_added_and_revoked_while_others_go_on(tmp_path: Path) -> None:
+    write_two_tokens(tmp_path)
+    tokens = tmp_path / "state" / "http-tokens"
+    with running_front(tmp_path, python=front_command(sweep_s=0.05)) as front:
+        async with session(front) as client:
+
+            async def status(token: str) -> int:
+                headers = client.headers(authorization=f"Bearer {token * 32}")
+                body = {"jsonrpc": "2.0", "method": "notifications/x"}
+                return (await client.http.post(front.url, json=body, headers=headers)).status_code
+
+            async def until_it_is(token: str, expected: int) -> None:
+                with anyio.fail_after(WAIT_S):
+                    while await status(token) != expected:
+                        await anyio.sleep(0.01)
+
+            assert (await status("1"), await status("2"), await status("3")) == (202, 404, 401)
+            tokens.write_text(f"one {'1' * 32}\nthree {'3' * 32}\n")
+            await until_it_is("3", 404)
+            assert (await status("1"), await status("2")) == (202, 401)
+            for broken in ("", "one\n"):  # an editor has begun to write, or a mistake
+                tokens.write_text(broken)
+                assert front.process.stderr is not None
+                assert "the tokens stay as they were" in front.process.stderr.readline()
+            assert (await status("1"), await status("3")) == (202, 404)
+            async with client.get() as unasked:
+                tokens.write_text(f"one {'4' * 32}\nthree {'3' * 32}\n")
+                assert [event async for event in events_of(unasked)] == []
+            await until_it_is("1", 401)
+            await until_it_is("4", 404)
+
+
+async def test_a_session_belongs_to_its_token_and_its_path(tmp_path: Path) -> None:
+    write_two_tokens(tmp_path)
     with running_front(tmp_path) as front:
         async with session(front) as client:
             for url, token, status in (
@@ -121,7 +193,7 @@ async def test_a_session_whose_process_died_is_over_and_the_others_go_on(
         async with one.post(executing("slow", seconds=300)) as response:
             stream = events_of(response)
             assert (await anext(stream)).message is None
-            [process] = [pid for pid in mine if _session_of(pid) == one.session]
+            [process] = [pid for pid in mine if _session_of(pid) == (one.session or "")[:8]]
             os.kill(process, signal.SIGKILL)
             last = [event async for event in stream][-1].message
         assert last is not None
@@ -163,6 +235,8 @@ async def test_nothing_is_left_when_the_front_is_killed(
             family = front.look()
             front.process.kill()
             until(lambda: not any(alive(pid) for pid in family), "the end of all")
+    [journal] = (tmp_path / "journal").glob("emceepee-*.jsonl")
+    assert "registry_shutdown_complete" in journal.read_text(), "the session ended in order"
 
 
 # Streams
@@ -197,6 +271,23 @@ async def test_a_resumed_stream_brings_nothing_of_another(front: RunningFront) -
         async with client.get(one[0].id) as resumed:
             again = [event async for event in events_of(resumed)]
         assert again == [Event(one[0].id, None), *one[1:]]
+
+
+async def test_ids_of_another_session_lead_nowhere(front: RunningFront) -> None:
+    async with session(front) as one, session(front) as other:
+        for _ in range(20):
+            async with one.post(executing("echo", message="hello")) as response:
+                told = [event async for event in events_of(response)]
+        async with other.get(told[-1].id) as resumed:
+            assert resumed.status_code == 400
+        for wrong in (
+            f"{one.session}x",
+            str(one.session).upper(),
+            f"{one.session},{other.session}",
+        ):
+            headers = other.headers(mcp_session_id=wrong)
+            assert (await other.http.delete(other.url, headers=headers)).status_code == 404
+        assert await text(one, "echo", message="still") == "still"
 
 
 async def test_an_event_id_that_is_not_known_is_a_bad_request_and_ends_no_session(
@@ -238,7 +329,8 @@ async def test_a_question_comes_on_the_stream_of_its_call(front: RunningFront) -
     answer = {"action": "accept", "content": {"name": "Ada", "age": 36}}
     async with http_client(front) as client:
         await client.initialize(capabilities={"elicitation": {"form": {}}})
-        async with client.post(executing("ask")) as response:
+        asking = calling("execute_tool", server="plain", tool="ask", timeout_ms=1_000)
+        async with client.post(asking) as response:
             messages = [event.message async for event in events_of(response)]
         _, question, promotion = messages
         assert question is not None
@@ -391,16 +483,38 @@ async def test_the_token_is_in_a_private_file_and_nowhere_else(front: RunningFro
         assert not file.is_file() or front.token.encode() not in file.read_bytes()
 
 
-async def test_a_model_over_http_starts_no_command_that_nobody_approved(tmp_path: Path) -> None:
-    with running_front(tmp_path, settings={"policy": {"mode": "auto"}}) as front:
-        async with session(front) as client:
-            command = plain()
-            result = await client.call(
-                "add_server", name="new", command=command[0], args=list(command[1:])
-            )
-            assert result["isError"] is True
-            assert "needs_approval" in result["content"][0]["text"]
-            assert "emceepee approve" in result["content"][0]["text"]
+def _command() -> Message:
+    command = plain()
+    return {"command": command[0], "args": list(command[1:])}
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        _command(),
+        {"url": "http://127.0.0.1:9/mcp"},
+        {"url": "https://[::1]:9/mcp"},
+        {"url": "http://192.168.0.1:9/mcp"},
+        {"url": "http://mcp.example.invalid/mcp"},
+    ],
+    ids=lambda target: target.get("url", "command"),
+)
+@pytest.mark.parametrize("mode", ["auto", "ask"])
+async def test_a_model_over_http_adds_nothing_that_nobody_approved_on_this_machine(
+    tmp_path: Path, mode: str, target: Message
+) -> None:
+    """Whoever answers the questions of its client may be anywhere: they are not asked."""
+    with running_front(tmp_path, settings={"policy": {"mode": mode}}) as front:
+        async with http_client(front) as client:
+            await client.initialize(capabilities={"elicitation": {}})
+            async with client.post(calling("add_server", name="new", **target)) as response:
+                said = [e.message async for e in events_of(response) if e.message is not None]
+            front.look()
+    [answer] = said
+    assert answer["result"]["isError"] is True
+    told = answer["result"]["content"][0]["text"]
+    assert "needs_approval" in told
+    assert "emceepee approve" in told
 
 
 # Bodies and connections
@@ -436,6 +550,46 @@ async def test_a_method_that_is_none_is_refused(shared: RunningFront) -> None:
         assert response.status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("name", "first", "second", "status"),
+    [
+        ("origin", "http://evil.example", "http://localhost", 403),
+        ("authorization", "Bearer wrong", None, 401),
+        ("mcp-session-id", "0" * 32, "1" * 32, 404),
+        ("accept", "application/json", "text/event-stream", 404),
+    ],
+)
+async def test_a_header_that_comes_twice_says_both(
+    shared: RunningFront, name: str, first: str, second: str | None, status: int
+) -> None:
+    """Whatever stands before the front may have looked at the other one."""
+    async with http_client(shared) as client:
+        client.session = "2" * 32
+        sent = {**client.headers(), "host": "localhost", "content-type": "application/json"}
+        own = sent.pop(name, "")
+        headers = [*sent.items(), (name, first), (name, second or own)]
+        body = {"jsonrpc": "2.0", "method": "notifications/x"}
+        response = await client.http.post(shared.url, json=body, headers=headers)
+        assert response.status_code == status
+
+
+async def test_of_two_hosts_none_is_taken(shared: RunningFront) -> None:
+    parts = urlsplit(shared.url)
+    token = f"Authorization: Bearer {shared.token}"
+    async with await anyio.connect_tcp(str(parts.hostname), parts.port or 0) as stream:
+        head = f"GET /metrics HTTP/1.1\r\nHost: evil.example\r\nHost: localhost\r\n{token}\r\n\r\n"
+        await stream.send(head.encode())
+        assert (await stream.receive()).startswith(b"HTTP/1.1 421 ")
+
+
+async def test_more_headers_than_anybody_needs_are_refused(shared: RunningFront) -> None:
+    async with http_client(shared) as client:
+        for count, status in ((100, 200), (200, 431), (1_000, 400)):
+            headers = [("x", "y")] * count
+            response = await client.http.get(f"{shared.base}/health", headers=headers)
+            assert response.status_code == status
+
+
 async def test_metrics_count_without_telling_what_was_said(front: RunningFront) -> None:
     async with session(front) as client:
         await text(client, "echo", message="do not tell")
@@ -464,6 +618,8 @@ def test_doctor_tries_a_running_front_as_a_client(
         check=False,
     )
     assert (done.returncode, words in done.stdout) == (code, True), done.stdout + done.stderr
+    assert ("EMCEEPEE_HTTP_TOKEN" in done.stdout) == (token == "wrong")
+    assert "config path" not in done.stdout
     assert str(shared.token) not in done.stdout + done.stderr
     shared.look()
 

@@ -1,8 +1,10 @@
 """The HTTP front under faults: cut connections, clients that do not read, and too many of them."""
 
 import json
+import os
 import random
 import shutil
+import signal
 import socket
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, asynccontextmanager, suppress
@@ -243,6 +245,25 @@ async def test_a_head_without_end_is_cut_off(front: RunningFront) -> None:
         assert (await client.http.get(f"{front.base}/health")).status_code == 200
 
 
+async def test_a_head_without_end_behind_an_open_stream_is_cut_off(front: RunningFront) -> None:
+    address = (urlsplit(front.url).hostname, urlsplit(front.url).port)
+    async with http_client(front) as client:
+        await client.initialize()
+        lines = [f"{name}: {value}" for name, value in client.headers(host="localhost").items()]
+        sent = 0
+        with socket.create_connection(address) as endless, suppress(OSError):
+            endless.settimeout(30)
+            endless.sendall("\r\n".join(["GET /mcp HTTP/1.1", *lines, "\r\n"]).encode())
+            assert endless.recv(15) == b"HTTP/1.1 200 OK"
+            endless.sendall(b"POST /mcp HTTP/1.1\r\nx: ")
+            while sent < 64 << 20:
+                endless.sendall(b"a" * 60_000)
+                sent += 60_000
+        assert sent < 32 << 20  # what the sockets of both sides hold, and no more
+        result = await client.execute("echo", message="served")
+        assert result["content"][0]["text"] == "served"
+
+
 async def test_sessions_that_are_left_open_do_not_become_more_than_allowed(tmp_path: Path) -> None:
     with running_front(tmp_path, "--max-sessions", "4") as front:
         async with http_client(front) as client:
@@ -276,3 +297,60 @@ async def test_a_session_that_nobody_uses_ends_but_not_while_a_task_works(tmp_pa
 
 async def http_status(client: HttpClient) -> int:
     return (await client.tell({"method": "notifications/x"})).status_code
+
+
+async def test_a_process_that_no_longer_reads_ends_its_session_alone(tmp_path: Path) -> None:
+    with running_front(tmp_path, python=front_command(idle_s=0.5, sweep_s=0.1)) as front:
+        async with session(front) as stuck:
+            [process] = [pid for pid in front.look() if "serve" in _words(pid)]
+            os.kill(process, signal.SIGSTOP)
+            note = {"method": "notifications/x", "params": {"x": "y" * 3_900_000}}
+            while (await stuck.tell(note)).status_code == 202:
+                pass
+            with anyio.fail_after(WAIT_S):
+                while (await stuck.tell({"method": "notifications/x"})).status_code != 404:
+                    await anyio.sleep(1)  # whoever asks keeps a session
+            os.kill(process, signal.SIGCONT)
+        async with session(front) as other:
+            assert (await other.call("list_servers"))["content"]
+
+
+@pytest.mark.slow  # it waits for what could still have ended by itself
+async def test_a_process_that_is_stopped_does_not_outlive_a_front_that_is_killed(
+    tmp_path: Path,
+) -> None:
+    servers = {"plain": entry(plain(), tmp_path, "plain")}
+    with running_front(tmp_path, servers=servers) as front:
+        async with session(front) as client:
+            assert await client.execute("echo", message="warm")
+            family = front.look()
+            [process] = [pid for pid in family if "serve" in _words(pid)]
+            os.kill(process, signal.SIGSTOP)
+            front.process.kill()
+            with anyio.fail_after(WAIT_S):
+                while any(alive(pid) for pid in family):
+                    await anyio.sleep(0.1)
+
+
+def _words(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+
+
+async def test_garbage_is_refused_and_leaves_nothing_in_the_log(tmp_path: Path) -> None:
+    with running_front(tmp_path) as front:
+        parts = urlsplit(front.url)
+        upgrade = (
+            b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket"
+        )
+        for garbage in (
+            b"\x16\x03\x01\x02",
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            upgrade + b"\r\n\r\n",
+        ):
+            async with await anyio.connect_tcp(str(parts.hostname), parts.port or 0) as stream:
+                await stream.send(garbage)
+                assert (await stream.receive()).startswith(b"HTTP/1.1 4")
+        front.process.terminate()
+        assert front.process.stderr is not None
+        assert await anyio.to_thread.run_sync(front.process.stderr.read) == ""
+        await anyio.to_thread.run_sync(front.process.wait)

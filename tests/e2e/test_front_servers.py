@@ -300,7 +300,12 @@ async def test_a_broken_entry_is_listed_as_disabled_and_costs_nobody_else(
         assert (await client.call("list_servers", name="unset")).json == {"servers": [unset]}
         for name in ("broken", "unset"):
             answer = await client.execute("echo", name, args={})
+            assert f"{name} is broken: mcpServers.{name}" in answer.text
             assert "[server_failed]" in answer.text
+        unknown = await client.execute("echo", "nobody", args={})
+        assert "There are: broken (broken), s, unset (broken)." in unknown.text
+        nowhere = await client.call("execute_tool", tool="nobody_has_it", args={})
+        assert "the servers are: s, broken (broken), unset (broken)." in nowhere.text
         added = await client.call("add_server", name="broken", **argv())
         assert "[needs_approval]" in added.text, "a configured name is not for a model to take"
         assert (await phases(client))["broken"] == "disabled"

@@ -340,6 +340,7 @@ async def test_the_pause_that_a_server_asks_for_counts_towards_the_time_of_the_c
             await call.exchange.reply(503, retry_after="50")
 
         server.tools["busy"] = busy
+        await rig.connection()  # whose time is not that of the call
         with pytest.raises(ProxyError, match=r"did not answer tools/call within 0\.2 s"):
             await rig.call("busy", 0.2)
         assert calls_of(server, "busy") == 1

@@ -74,8 +74,8 @@ async def call_until_it_works(rig: HttpRig) -> list[str]:
         ("/mcp", "legacy", 1),
         ("/mcp", "modern", 1),
         ("/sse", "legacy", 1),
-        ("/mcp", "legacy", 15),
-        ("/mcp", "modern", 15),
+        pytest.param("/mcp", "legacy", 15, marks=pytest.mark.slow),
+        pytest.param("/mcp", "modern", 15, marks=pytest.mark.slow),
     ],
 )
 async def test_a_server_that_is_away_for_a_while_costs_one_loss_and_one_reconnect(

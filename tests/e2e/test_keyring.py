@@ -132,8 +132,8 @@ async def test_nothing_is_asked_for_a_server_that_nobody_uses_and_one_helper_ser
     [
         ("FileKeyring", "The keyring has no secret s.one", "emceepee secrets set s.one"),
         ("LockedKeyring", "is locked", "Unlock it"),
-        ("keyring.backends.fail.Keyring", "no keyring that can be used", "environment variable"),
-        ("keyring.backends.null.Keyring", "The keyring has no secret", "emceepee secrets set"),
+        ("keyring.backends.fail.Keyring", "no keyring that can be used", "emceepee config edit"),
+        ("keyring.backends.null.Keyring", "no keyring that can be used", "emceepee config edit"),
         ("keyring_backends.NoSuchKeyring", "cannot be used", "diagnose"),
     ],
 )

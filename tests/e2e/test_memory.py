@@ -205,6 +205,7 @@ def test_progress_for_a_client_that_does_not_read_costs_little_memory(measured: 
     assert f"(cut from {2 * MB + 2} characters)" in told[0]
 
 
+@pytest.mark.slow
 def test_with_little_address_space_a_flood_ends_nothing(tmp_path: Path) -> None:
     with floods(tmp_path, python=(*LITTLE_SPACE, *PROXY)) as measured:
         for kind in ("notification", "log"):

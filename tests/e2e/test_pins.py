@@ -134,7 +134,11 @@ def first_run(tmp_path: Path, server: Turncoat, name: str = "s") -> None:
 
 def approve(tmp_path: Path, said: Said) -> str:
     assert "[needs_approval]" in said.text, said
-    waiting = said.text.partition("emceepee approve ")[2][:8]
+    return agree(tmp_path, said.text.partition("emceepee approve ")[2][:8])
+
+
+def agree(tmp_path: Path, waiting: str) -> str:
+    """As a person does it in a terminal; what they were shown."""
     shared = {"EMCEEPEE_STATE_DIR": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
     person = Home(tmp_path / "person", env=shared)
     with person.screen("approve", waiting, color=False, columns=200) as screen:

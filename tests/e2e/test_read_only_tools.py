@@ -36,7 +36,9 @@ async def test_the_reading_road_runs_what_only_reads_and_nothing_else(
         await refused(client, "does not say that it only reads", server="s", tool="add")
         await refused(client, "does not list it", server="s", tool="no_such_tool")
         await refused(client, "a rule of the configuration", server="asking", **ECHO)
-        await refused(client, "a rule of the configuration", server="off", **ECHO)
+        off = await client.call("execute_readonly_tool", server="off", **ECHO)
+        assert "'echo' of off is off by a rule" in off.text
+        assert "execute_tool" not in off.text, "that would not run it either"
         entry = server("--paged", era=era)  # rules bind its target, whatever it is called
         await client.call(
             "add_server", name="mine", command=entry["command"], args=entry["args"], era=era

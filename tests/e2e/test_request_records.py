@@ -48,6 +48,37 @@ def check(made: Setting) -> None:
         assert all(ms >= 0 for _, ms in record["legs"])
 
 
+async def test_a_call_that_reaches_no_server_is_recorded_with_the_one_that_it_names(
+    tmp_path: Path,
+) -> None:
+    made = setting(tmp_path)
+    made.servers["s"]["tools"] = {"echo": "off"}
+    made.servers["odd"] = {"command": 5}
+    made.servers["gone"] = {"command": "no-such-command"}
+    async with proxy(made) as client:
+        await client.connected("s")
+        for tool, name in (("echo", "s"), ("a", "odd"), ("a", "gone"), ("a", "nobody")):
+            assert (await client.execute(tool, name, args={})).is_error
+        assert (await client.call("execute_tool", tool="echo", args={})).is_error
+        assert (await client.call("execute_tool", server="s", args={})).is_error
+        assert (await client.call("get_prompt", server="nobody", name="x")).is_error
+        assert (await client.call("reconnect_server", name="odd")).is_error
+        await client.refused("tools/call", {"name": "s__nope", "arguments": {}})
+    check(made)
+    calls = [r for r in made.records() if r["method"] == "tools/call" and r["outcome"] == "error"]
+    assert [(r.get("server"), r.get("server_tool")) for r in calls] == [
+        ("s", "echo"),
+        ("odd", "a"),
+        ("gone", "a"),
+        ("nobody", "a"),
+        ("s", "echo"),
+        ("s", None),
+        ("nobody", None),
+        ("odd", None),
+        ("s", "nope"),
+    ]
+
+
 @both_eras
 @both_backends
 async def test_a_plain_call_is_recorded_with_its_server_its_bytes_and_its_legs(

@@ -273,6 +273,7 @@ async def test_an_entry_has_its_own_rules_and_what_a_model_adds_the_strictest(
         assert not (await it.client.call("add_server", name="third", **private)).is_error
         third = await it.client.execute("echo", "third", args={"message": "hi"})
         assert "[policy_denied]" in third.text
+        assert "`emceepee config rules s`" in third.text, "the entry whose rule it is"
 
 
 # What a model, or a server, may try

@@ -18,7 +18,7 @@ import anyio
 import pytest
 
 from tests.e2e.cli_harness import Home
-from tests.e2e.client import WAIT_S, Answer, Client, Setting, command, proxy, until
+from tests.e2e.client import WAIT_S, Answer, Client, Setting, command, proxy, server, until
 from tests.e2e.hosts import host
 from tests.e2e.http_harness import mcp_server
 from tests.e2e.servers.http_mcp import Call, McpServer
@@ -528,6 +528,23 @@ async def test_a_result_that_repeats_a_secret_is_passed_on(tmp_path: Path):
     ran = (await home.run("call", "loud", "repeat")).well()
     assert PLANTED["env"] in ran.out
     assert ran.err == ""
+
+
+async def test_the_last_lines_of_a_crashed_server_are_shown_as_its_log_is(tmp_path: Path):
+    """Nobody was given this key in confidence: it is known by its form."""
+    key = "sk-ant-api03-" + "Ab3dEf6h" * 6
+    setting = Setting(home=tmp_path / "home", servers={"s": server()})
+    async with proxy(setting) as client:
+        await client.connected()
+        await client.execute("stderr", args={"text": f"\x1b[2Jno access with {key}"})
+        crashed = await client.execute("crash")
+        told = await client.call("await_activity", timeout_ms=0)
+    shown = f"{crashed} {told} {crashed.events} {told.json}"
+    assert "no access with" in crashed.text
+    assert "process_crashed" in shown
+    assert key not in shown
+    assert "\\u001b[2J" not in shown
+    assert "\x1b[2J" not in crashed.text
 
 
 async def test_a_mistake_in_the_file_quotes_nothing_of_it(tmp_path: Path):

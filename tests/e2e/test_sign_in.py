@@ -110,6 +110,27 @@ async def test_a_refresh_that_fails_in_passing_costs_no_sign_in(tmp_path: Path) 
         assert len(place.issuer.visits) == 1
 
 
+async def test_a_token_that_ends_before_it_is_used_costs_no_sign_in(tmp_path: Path) -> None:
+    async with protected() as place, proxy(behind(tmp_path / "home", place)) as client:
+        await signed_in_call(client, "one")
+        place.issuer.expire()
+        place.issuer.revoked_at_once = 1
+        assert (await client.execute("echo", args={"message": "two"})).text == "two"
+        assert (len(place.issuer.visits), place.issuer.refreshes) == (1, 2)
+
+
+async def test_a_server_that_refuses_every_new_token_costs_two_refreshes_and_no_more(
+    tmp_path: Path,
+) -> None:
+    async with protected() as place, proxy(behind(tmp_path / "home", place)) as client:
+        await signed_in_call(client, "one")
+        place.issuer.expire()
+        place.issuer.revoked_at_once = 1000
+        answer = await client.execute("echo", args={"message": "two"})
+        assert "wants a person to sign in" in answer.text
+        assert place.issuer.refreshes == 2
+
+
 async def test_a_refused_refresh_asks_the_person_again_and_the_call_goes_on(tmp_path: Path) -> None:
     async with protected() as place, proxy(behind(tmp_path / "home", place)) as client:
         await signed_in_call(client, "one")

@@ -20,6 +20,8 @@ from tests.e2e.servers.authorization import AuthorizationServer
 from tests.e2e.sign_in_harness import BROWSER, Place, protected
 from tests.peers import SERVERS
 
+pytestmark = pytest.mark.slow
+
 YES = {"action": "accept", "content": {"decision": "Yes, open the browser"}}
 NO = {"action": "accept", "content": {"decision": "No"}}
 DECLINED = {"action": "decline"}

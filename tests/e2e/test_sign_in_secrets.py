@@ -23,7 +23,7 @@ def processes(setting: Setting) -> str:
 
 def home_with(tmp_path: Path, place: Place) -> Setting:
     """A server that wants a sign-in, with a configured client; and one that is a process."""
-    oauth = {"client_id": "ours", "client_secret": SECRET}
+    oauth = {"client_id": "ours", "client_secret": SECRET, "issuer": place.issuer.url}
     beside = entry(plain(), tmp_path, "beside")
     return Setting(home=tmp_path / "home", servers={"s": place.entry(oauth=oauth), "b": beside})
 

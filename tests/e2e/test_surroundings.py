@@ -320,7 +320,7 @@ async def test_what_a_killed_proxy_left_is_reported_and_what_a_healthy_one_has_i
             assert check["status"] == "warning"
             assert left <= set(check["details"]["pids"])
             assert not set(check["details"]["pids"]) & (healthy.family | new.family)
-            assert check["remediation"].startswith("kill ")
+            assert check["remediation"].startswith("End them:\n  kill ")
     finally:
         killed.clear_away()
     until(lambda: not any(map(alive, left)), "the end of what was left")

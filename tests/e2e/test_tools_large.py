@@ -65,6 +65,7 @@ async def pages(client: Client, uri: str, **arguments: Any) -> AsyncIterator[str
 
 @both_eras
 @both_backends
+@pytest.mark.slow
 async def test_ten_million_characters_are_stored_paged_and_searched_to_the_last(
     tmp_path: Path, era: str, *, modern: bool
 ) -> None:

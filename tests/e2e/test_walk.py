@@ -34,6 +34,7 @@ def test_a_walk_goes_from_the_request_to_the_answer_and_counts_what_it_lists(
     assert not listed[0].startswith(" ")
 
 
+@pytest.mark.slow
 def test_two_walks_have_the_same_counts_and_only_these_are_printed(tmp_path: Path) -> None:
     first, second = (printed("--counts", cwd=tmp_path) for _ in range(2))
     assert first == second

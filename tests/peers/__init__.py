@@ -34,6 +34,7 @@ __all__ = [
     "sqlite",
     "suite",
     "time",
+    "uv",
 ]
 
 SERVERS = Path(__file__).resolve().parent.parent / "e2e" / "servers"
@@ -122,6 +123,13 @@ def claude_code() -> str:
 def codex() -> str:
     """The program of Codex for this machine."""
     return _host("@openai/codex-*/vendor/*/bin/codex*")
+
+
+def uv() -> Path:
+    """The program of uv, beside which `uvx` lies."""
+    if not peers.is_installed(peers.UV):
+        raise PeerMissingError("uv", peers.command_for(peers.UV))
+    return peers.python_of(peers.folder(peers.UV)).with_name("uv")
 
 
 def sdk_source() -> Path:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from tests import peers
 from tests.e2e.clients.raw import until
+from tests.e2e.front_harness import RunningFront
 from tests.real_hosts.dialects import NAMESPACE, Dialect, Message, Messages, Responses, Turn
 from tests.real_hosts.model_api import ModelApi, Step, model_api
 
@@ -43,6 +44,7 @@ class Headless:
     servers: Mapping[str, Message]
     settings: Mapping[str, Any] = field(default_factory=dict)
     options: Sequence[str] = ()
+    front: RunningFront | None = None  # to be reached over HTTP, instead of started on stdio
 
     key: ClassVar[str]
     dialect: ClassVar[Dialect]
@@ -65,7 +67,8 @@ class Headless:
         config.write_text(
             json.dumps({"mcpServers": dict(self.servers), "emceepee": dict(self.settings)})
         )
-        words = [*EMCEEPEE, "install", self.key, "--force", "--config", str(config)]
+        to = ["--http", self.front.url] if self.front else ["--config", str(config)]
+        words = [*EMCEEPEE, "install", self.key, "--force", *to]
         self._start(words, self.environ(api)).check_returncode()
 
     def argv(self) -> list[str]:

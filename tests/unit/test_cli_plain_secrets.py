@@ -64,3 +64,10 @@ def test_references_take_the_place_of_secrets_and_all_else_stays():
     )
     assert references(after) == {"n1": ["a"], "n2": ["a"], "n3": ["a"]}
     assert plain_secrets(after) == []
+
+
+def test_a_secret_beside_a_reference_is_named_and_cannot_be_moved():
+    entry = {"env": {"A": "ghp_quietriverbank0123456789abcdefghij${HOME}", "B": "${HOME}/token"}}
+    (one,) = plain_secrets(json.dumps({"mcpServers": {"a": {"command": "x", **entry}}}))
+    assert (one.where, one.steps) == ("env.A", None)
+    assert "${keyring:NAME}" in one.obstacle

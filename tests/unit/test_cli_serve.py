@@ -6,8 +6,7 @@ import pytest
 from typer.main import get_command
 
 from emceepee_stdio.cli.command_line import app
-from emceepee_stdio.cli.serve import OPTIONS, _parser
-from emceepee_stdio.cli.serve_http import HTTP_OPTIONS
+from emceepee_stdio.cli.serve import HTTP_OPTIONS, OPTIONS, _parser
 
 
 def command_of_typer() -> Any:

@@ -19,11 +19,15 @@ ROWS = [
     ("[bold]time", "ok", "uvx " + "a-long-argument " * 12 + "q" * 90),
     ("ü\tx", "bad", "first\nsecond"),
 ]
+COMMAND = "emceepee [bold]" + " --a-long-option value" * 8
 SCRIPT = """
 from emceepee_stdio.cli.terminal import Terminal
 terminal = Terminal()
 terminal.table(("NAME", "STATE", "HOW"), ROWS, styles={"ok": "green", "bad": "red"})
-terminal.panel("A title", "[red]two\\nlines")
+terminal.rule("A title")
+terminal.paragraph("[red]two lines " + "of words " * 20 + "and `a command in backticks`.")
+terminal.paragraph("  " + "w" * 90)
+terminal.command(COMMAND)
 terminal.diff("--- a\\n+++ b\\n@@ -1 +1 @@\\n-[x]\\n+y\\n z\\n")
 with terminal.waiting("wait"):
     terminal.line("plain")
@@ -41,7 +45,11 @@ def on_a_terminal(columns: int = 80, **environ: str) -> str:
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT.replace("ROWS", repr(ROWS))],
+        [
+            sys.executable,
+            "-c",
+            SCRIPT.replace("ROWS", repr(ROWS)).replace("COMMAND", repr(COMMAND)),
+        ],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -63,7 +71,10 @@ def test_on_a_terminal_there_are_colours_and_nothing_is_wider_than_it():
     shown = on_a_terminal()
     assert COLOUR.search(shown)
     lines = [ESCAPE.sub("", line) for line in re.split(r"[\r\n]+", shown)]
-    assert max(map(len, lines)) <= 80
+    assert lines.count(COMMAND) == 1, "a command is whole, and on a line of its own"
+    assert max(len(line) for line in lines if line != COMMAND) <= 80
+    assert any("`a command in backticks`." in line for line in lines)
+    assert "".join(lines).count("w" * 9) >= 9
     assert "[bold]time" in "".join(lines)
     assert "[red]two" in "".join(lines)
     assert "".join(lines).count("q") == 90
@@ -80,7 +91,10 @@ def test_no_color_is_honoured():
 def test_in_a_pipe_everything_is_plain_and_stable(capsys: pytest.CaptureFixture[str]):
     terminal = Terminal()
     terminal.table(("NAME", "STATE", "HOW"), ROWS, styles={"ok": "green"})
-    terminal.panel("A title", "two\nlines")
+    terminal.rule("A title")
+    terminal.paragraph("two lines " * 20)
+    terminal.command(COMMAND)
+    terminal.rule()
     terminal.diff("--- a\n+++ b\n")
     with terminal.waiting("wait"):
         terminal.note("beside")
@@ -89,7 +103,8 @@ def test_in_a_pipe_everything_is_plain_and_stable(capsys: pytest.CaptureFixture[
     out, err = capsys.readouterr()
     assert out == (
         f"NAME\tSTATE\tHOW\n[bold]time\tok\t{how}\nü x\tbad\tfirst second\n"
-        'A title\n  two\n  lines\n--- a\n+++ b\n{\n  "ü": 1\n}\n'
+        f"A title\n  {'two lines ' * 19}two lines\n    {COMMAND}\n"
+        '--- a\n+++ b\n{\n  "ü": 1\n}\n'
     )
     assert err == "beside\n"
 
@@ -106,12 +121,12 @@ def test_a_diff_on_a_terminal_keeps_its_lines(monkeypatch: pytest.MonkeyPatch):
     terminal.diff(f"--- a\n+++ b\n@@ -1 +1 @@\n-[a]\n{long}\n")
     with terminal.waiting("wait"):
         terminal.table(("A",), [("b",)])
-        terminal.panel("t", "x")
+        terminal.rule("t")
     shown = ESCAPE.sub("", screen.getvalue())
     assert shown.startswith(f"--- a\n+++ b\n@@ -1 +1 @@\n-[a]\n{long}\n")
     assert "\x1b[32m" in screen.getvalue()
     terminal.data({"a": 1})
-    assert json.loads(screen.getvalue().rpartition("╯\n")[2]) == {"a": 1}
+    assert json.loads(ESCAPE.sub("", screen.getvalue()).removeprefix(shown)) == {"a": 1}
 
 
 def test_a_name_that_would_steer_the_terminal_is_shown_not_obeyed(

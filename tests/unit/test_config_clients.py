@@ -259,7 +259,13 @@ def test_the_servers_behind_us_leave_the_client(client: Client):
     text = ""
     for name in ("a", "b", "c"):
         text = client.language.put(text, (client.section, name), {"command": name})
-    left = leave_alone(client, text, name="emceepee", entry=ENTRY, others=["a", "c"])
+    left = leave_alone(
+        client,
+        text,
+        name="emceepee",
+        entry=ENTRY,
+        others=[(client.section, name) for name in ("a", "c")],
+    )
     assert client.servers(left) == {"b": {"command": "b"}, "emceepee": ENTRY}
 
 

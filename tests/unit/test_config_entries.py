@@ -150,13 +150,31 @@ def test_variables_are_expanded_in_every_field():
     assert server.cwd == "/bin/x"
 
 
+def test_a_misspelt_key_is_the_reason_where_nothing_says_what_to_run():
+    found = load_text(
+        '{"mcpServers": {"a": {"comand": "x", "arg": []}, "b": {"comand": "x", "disabled": true}}}',
+        environ={},
+        source="f",
+    )
+    a, b = found.disabled
+    assert a.fact == (
+        "a is broken: mcpServers.a has neither command nor url. mcpServers.a.comand is not a known "
+        "key and is ignored; did you mean 'command'? mcpServers.a.arg is not a known key and is "
+        "ignored; did you mean 'args'?"
+    )
+    assert b.switched_off
+    assert found.warnings == (
+        "mcpServers.b.comand is not a known key and is ignored; did you mean 'command'?",
+    )
+
+
 @pytest.mark.parametrize("off", [{"disabled": True}, {"enabled": False}, {"isActive": False}])
 def test_an_entry_that_is_switched_off_is_listed_and_not_examined(off: dict[str, bool]):
     config = load({"mcpServers": {"a": {"command": "x", "env": {"T": "${NOPE}"}, **off}}})
     assert config.servers == ()
     (entry,) = config.disabled
     assert entry.switched_off
-    assert entry.reason == "mcpServers.a is switched off in the configuration."
+    assert entry.reason == "mcpServers.a is disabled in the configuration."
 
 
 def test_an_entry_that_is_said_to_be_on_is_on():
@@ -241,11 +259,12 @@ def test_the_second_server_of_a_name_is_broken_across_sections():
     assert broken.reason == "servers.a: a server of this name is defined above; rename this one."
 
 
-def test_a_key_that_is_written_twice_does_not_hide_the_first_server():
+def test_of_a_key_that_is_written_twice_the_last_one_is_used_with_a_warning():
     text = '{"mcpServers": {"a": {"command": "first"}, "a": {"command": "second"}}}'
     config = load_text(text, environ={}, source="config.json")
-    assert [server.command for server in config.servers] == ["first"]
-    assert [broken.name for broken in config.disabled] == ["a"]
+    assert [server.command for server in config.servers] == ["second"]
+    assert config.disabled == ()
+    assert config.warnings == ("mcpServers.a is written more than once: the last one is used.",)
 
 
 @pytest.mark.parametrize("name", ["emceepee", "Emceepee"])
@@ -294,7 +313,7 @@ def test_entries_print_what_came_of_them():
     entries = Entries({})
     entries.add("a", {"command": "x"}, section="servers")
     entries.add("b", {}, section="servers")
-    assert repr(entries) == "<Entries 1 usable 1 disabled>"
+    assert repr(entries) == "<Entries 1 usable 1 unused>"
 
 
 # Signing in
@@ -334,6 +353,15 @@ def test_what_clients_keep_under_the_same_names_for_themselves_does_no_harm():
         "mcpServers.a.auth is not understood and is ignored.",
         "mcpServers.a.oauth is not understood and is ignored.",
     )
+
+
+def test_a_key_of_oauth_that_is_not_known_stops_the_server():
+    found = reason(
+        {"url": URL, "oauth": {"client_secret": "hidden", "isuer": "https://id.example"}}
+    )
+    assert found == "mcpServers.a.oauth.isuer is not a known key; did you mean 'issuer'?"
+    theirs = {"enabled": True, "tokenUrl": "https://id.example/token", "audiences": ["a"]}
+    assert one({"url": URL, "oauth": {**theirs, "_remark": "ours"}}).oauth == OAuthConfig()
 
 
 def test_signing_in_is_for_servers_behind_a_url():

@@ -37,7 +37,7 @@ def test_the_last_match_counts_and_what_nothing_matches_is_allowed() -> None:
     assert [rules.rule(name) for name in ("send", "read_x", "read_mail")] == ["off", "allow", "ask"]
     assert ToolRules({"read_mail": "ask", "*": "allow"}).rule("read_mail") == "allow"
     assert ToolRules({"a": "off"}).rule("b") == "allow"
-    assert rules_of({}, {}) is None
+    assert rules_of({"a": {}, "b": {}}) is None
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,14 @@ def test_a_pattern_is_a_glob_that_minds_the_case_and_the_whole_name(
 def test_of_several_sets_the_strictest_word_counts() -> None:
     rules = ToolRules({"*": "ask", "a": "allow"}, {"b": "off", "a": "allow"})
     assert [rules.rule(name) for name in "abc"] == ["allow", "off", "ask"]
+
+
+def test_the_entry_is_named_whose_word_counts() -> None:
+    rules = rules_of({"none": {}, "mild": {"send": "ask"}, "strict": {"send": "off", "x": "ask"}})
+    assert rules is not None
+    assert rules.entry("send") == "strict"
+    assert rules.entry("x") == "strict"
+    assert ToolRules({"a": "off"}).entry("a") is None
 
 
 def test_rules_are_read_in_their_order_and_a_variable_may_hold_one() -> None:

@@ -123,5 +123,5 @@ def test_a_masked_loss_keeps_its_code_and_hides_its_last_words():
     loss = Loss(fact="it left quiet-river.", tail=("a quiet-river", "b"), exit_code=3)
     shown = loss.masked(hide)
     assert (shown.fact, shown.exit_code) == ("it left [redacted].", 3)
-    assert str(shown) == "it left [redacted]. Its last words on stderr:\na [redacted]\nb"
+    assert str(shown) == "it left [redacted]. The last lines of its stderr:\na [redacted]\nb"
     assert "quiet-river" in str(loss)

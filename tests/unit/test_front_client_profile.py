@@ -128,3 +128,10 @@ def test_a_plain_form_is_one_that_every_host_can_show() -> None:
     assert plain == ["text", "format", "yes or no", "choice", "titled choice"]
     assert is_plain_form({"mode": "form"})
     assert not is_plain_form({"mode": "url", "url": "https://example.com"})
+
+
+@pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.title)
+def test_a_note_for_the_page_is_made_of_whole_sentences(profile: ClientProfile):
+    for note in profile.notes:
+        assert note[0].isupper() or note[0] == "`", note
+        assert note.removesuffix("*").endswith("."), note

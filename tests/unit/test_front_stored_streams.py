@@ -12,9 +12,12 @@ def make(
     return EventStore(total, max_events=events, max_bytes=size), StoredStream()
 
 
-async def rest_of(stream: StoredStream, place: int = 0) -> list[str]:
+async def rest_of(
+    stream: StoredStream, place: int = 0, *, reader: object | None = None
+) -> list[str]:
     """The messages of a stream that is over, from a place on."""
-    return [frame.decode().partition("data: ")[2].strip() async for frame in stream.read(place)]
+    frames = stream.read(reader or stream.take(), place)
+    return [frame.decode().partition("data: ")[2].strip() async for frame in frames]
 
 
 async def test_a_reader_gets_what_was_said_before_and_what_is_said_later() -> None:
@@ -128,11 +131,31 @@ async def test_whoever_comes_later_takes_the_stream_over() -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(first)
         await anyio.wait_all_tasks_blocked()
-        second = stream.read(0)
+        reader = stream.take()
+        second = stream.read(reader, 0)
         store.add(stream, b'"for the second"')
         assert b"for the second" in await anext(second)
         await ended.wait()
         assert stream.is_read
-        stream.leave()
+        stream.leave(reader)
         assert [frame async for frame in second] == []
         assert not stream.is_read
+
+
+async def test_a_connection_that_ends_late_does_not_end_the_one_that_took_its_stream_over() -> None:
+    store, stream = make()
+    first, second = stream.take(), stream.take()
+    got: list[str] = []
+
+    async def resume() -> None:
+        got.extend(await rest_of(stream, reader=second))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(resume)
+        await anyio.wait_all_tasks_blocked()
+        stream.leave(first)
+        await anyio.wait_all_tasks_blocked()
+        assert stream.is_read
+        store.add(stream, b'"answer"', answers=1)
+        stream.finish()
+    assert got == ['"answer"']

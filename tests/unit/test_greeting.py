@@ -245,5 +245,14 @@ def test_each_server_has_a_line_and_only_its_own_words_are_in_quotes() -> None:
     assert '\n- github: Issues\n- files: "Files"\n- x\n' in text
 
 
+def test_the_instructions_say_what_an_exposed_name_is_where_there_is_one() -> None:
+    many = [Greeted(f"talker{n}" + "n" * 50, "w" * 80, own_words=True) for n in range(99)]
+    said = "SERVER__TOOL is the same tool as execute_tool's"
+    text = Protocol(Greeting(many, EXPOSED, OWNERS)).instructions()
+    assert said in text
+    assert len(text.encode()) < 2_000
+    assert said not in Protocol(Greeting(many, {"tools": b"", "prompts": b"{}"})).instructions()
+
+
 def test_without_a_greeting_the_instructions_name_no_servers() -> None:
     assert "Configured servers" not in Protocol().instructions()

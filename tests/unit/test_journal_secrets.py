@@ -1,6 +1,7 @@
 import json
 import re
-from base64 import b64encode
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -17,6 +18,7 @@ from emceepee_stdio.journal import (
     redact_url,
 )
 from emceepee_stdio.journal.redact import MARKER
+from emceepee_stdio.journal.secrets import token_secrets
 
 
 def secrets(*values: str) -> Secrets:
@@ -285,3 +287,11 @@ def test_what_a_former_server_was_given_stays_secret_up_to_a_bound():
     assert repr(known) == "<Secrets 11001 known>"
     known.retire("mine")
     assert known.mask("quiet-river") == MARKER
+
+
+@pytest.mark.parametrize("encode", [b64encode, urlsafe_b64encode])
+def test_a_token_in_base64_is_hidden_as_well(encode: Callable[[bytes], bytes]):
+    known, token = Secrets(), "access-7>>>quiet??river~"
+    known.learn(token_secrets(token))
+    shown = known.mask(f"refused: {encode(token.encode()).decode()}")
+    assert shown.rstrip("=") == f"refused: {MARKER}"

@@ -357,10 +357,10 @@ def test_a_batch_that_runs_into_the_unexpected_is_lost_but_the_next_is_not():
             raise KeyError
         carried.extend(lines)
 
-    outlet = BackgroundWriter("x", carry, max_lines=10, max_bytes=100, size=len)
-    outlet.offer(b"bad")
+    outlet = BackgroundWriter("x", carry, max_lines=10, max_bytes=100)
+    outlet.offer(b"bad", 3)
     assert outlet.flush(60)
-    outlet.offer(b"good")
+    outlet.offer(b"good", 4)
     assert outlet.close(60)
     assert carried == [b"good"]
     assert outlet.dropped == 1
@@ -373,11 +373,11 @@ def test_the_bound_holds_for_bytes_as_well_as_for_lines():
         reached.set()
         opened.wait(60)
 
-    outlet = BackgroundWriter("x", carry, max_lines=99, max_bytes=8, size=len)
-    outlet.offer(b"12345678")
+    outlet = BackgroundWriter("x", carry, max_lines=99, max_bytes=8)
+    outlet.offer(b"12345678", 8)
     assert reached.wait(60)
-    outlet.offer(b"12345678")
-    outlet.offer(b"1")
+    outlet.offer(b"12345678", 8)
+    outlet.offer(b"1", 1)
     assert outlet.dropped == 1
     assert repr(outlet) == "<BackgroundWriter x 1 waiting 1 dropped>"
     opened.set()
@@ -391,11 +391,11 @@ def test_lines_wait_for_a_thread_when_there_is_none_to_be_had(monkeypatch: pytes
         raise RuntimeError("can't start new thread")
 
     outlet = BackgroundWriter(
-        "x", lambda lines, _: carried.extend(lines), max_lines=9, max_bytes=99, size=len
+        "x", lambda lines, _: carried.extend(lines), max_lines=9, max_bytes=99
     )
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        outlet.offer(b"a")
+        outlet.offer(b"a", 1)
         assert not outlet.flush(0)
     assert outlet.close(60)
     assert carried == [b"a"]

@@ -157,18 +157,25 @@ def test_a_record_whose_lists_are_none_is_not_recalled_and_is_added_to(store: Ca
     assert names(store, "i" * 64) == ["b"]
 
 
-def test_a_directory_in_the_place_of_a_file_is_an_error_that_is_told(store: CatalogueStore):
+def test_a_directory_in_the_place_of_a_file_makes_way_unless_something_is_in_it(
+    store: CatalogueStore,
+):
     store.add("i" * 64, all_seen("a"))
-    spoil(file_of(store), "directory")
+    path = file_of(store)
+    spoil(path, "directory")
+    (path / "something").touch()
     assert store.read("i" * 64) is None
-    with pytest.raises(OSError, match="directory"):
+    with pytest.raises(OSError, match="not empty"):
         store.add("i" * 64, all_seen("b"))
+    (path / "something").unlink()
+    assert store.add("i" * 64, all_seen("b"))
+    assert names(store, "i" * 64) == ["b"]
 
 
 def test_a_server_that_lists_without_measure_is_not_kept_by_half(tmp_path: Path):
     store = CatalogueStore(tmp_path, max_server_bytes=2_000)
     store.add("i" * 64, all_seen("a"))
-    store.add("i" * 64, [seen(Kind.TOOLS, *(f"tool{n}" for n in range(200)))])
+    assert not store.add("i" * 64, [seen(Kind.TOOLS, *(f"tool{n}" for n in range(200)))])
     assert store.read("i" * 64) is None
     assert list(tmp_path.glob("*.json")) == []
 

@@ -40,6 +40,26 @@ def test_a_long_name_keeps_its_name_when_another_comes() -> None:
     assert len(exposed_names([long])[long]) == MAX_NAME_CHARS
 
 
+def test_of_two_that_even_a_hash_does_not_tell_apart_the_earlier_one_stays() -> None:
+    """A server knows beforehand which hash the tool of another one gets."""
+    pair = [("a", "b__c"), ("a__b", "c")]
+    hashed = exposed_names(pair)["a__b", "c"]
+    rival = ("a", hashed.removeprefix("a__"))
+    assert exposed_names([*pair, rival]).keys() == {*pair}
+    assert exposed_names([rival, *pair]).keys() == {rival, pair[0]}
+    assert len(exposed_names([rival, *pair], ["a", "a__b"])) == 3, "nor is it needed to choose"
+
+
+def test_a_tool_that_is_not_what_it_was_is_listed_without_its_hints() -> None:
+    hints = {"title": "T", "readOnlyHint": True, "destructiveHint": False, "openWorldHint": False}
+    tools = [tool("a", annotations=hints), tool("b"), tool("c", annotations=hints)]
+    server = ExposedServer(name="s", items={Kind.TOOLS: tools}, unpinned=frozenset("ab"))
+    one, two, three = shown(server)
+    assert one["annotations"] == {"title": "T", "readOnlyHint": False}
+    assert "annotations" not in two
+    assert three["annotations"] == hints
+
+
 @given(st.sets(st.tuples(st.text(min_size=1), st.text(min_size=1)), max_size=20))
 def test_every_name_is_one_that_hosts_take_and_nobody_elses(items: set[tuple[str, str]]) -> None:
     names = exposed_names(items)
@@ -81,3 +101,23 @@ def test_a_hostile_definition_costs_its_own_server_only() -> None:
     assert names[-1] == "good__x"
     assert "evil__fine" in names
     assert "evil__deep" not in names
+
+
+def test_more_items_than_a_client_can_use_cost_their_own_server_and_no_time() -> None:
+    """The lists are made anew at every change that a server tells, while calls wait."""
+    many = [tool(f"t{n:05}") for n in range(5_000)]
+    evil = ExposedServer(name="evil", items={Kind.TOOLS: many})
+    good = ExposedServer(name="good", items={Kind.TOOLS: [tool("x")]})
+    lists = list_exposed([evil, good])
+    assert lists.left_out == {"evil": 4_000}
+    assert len(lists.tools) == 1_001
+    names = [item["name"] for item in shown(evil, good)]
+    assert names[0] == "evil__t00000"
+    assert names[-2:] == ["evil__t00999", "good__x"]
+
+
+def test_the_page_of_an_app_has_an_address_of_apps_and_no_other() -> None:
+    pages = ["ui://s/page", "vault://secret", "file:///etc/passwd", "x", 5]
+    tools = [tool(f"t{n}", _meta={"ui": {"resourceUri": page}}) for n, page in enumerate(pages)]
+    lists = list_exposed([ExposedServer(name="s", items={Kind.TOOLS: tools})])
+    assert [item.page for item in lists.tools.values()] == ["ui://s/page", None, None, None, None]

@@ -109,7 +109,7 @@ async def test_a_server_that_fails_or_hangs_is_named_and_what_is_known_of_it_is_
         Server("hanging"),
         broken=[
             BrokenServer(name="broken", reason="args is no list"),
-            BrokenServer(name="off", reason="switched off", switched_off=True),
+            BrokenServer(name="off", reason="disabled", switched_off=True),
         ],
     )
     found = await gather(here, "tools", ".*", call())
@@ -117,7 +117,21 @@ async def test_a_server_that_fails_or_hangs_is_named_and_what_is_known_of_it_is_
     assert set(found.failed) == {"failing", "hanging", "broken"}
     assert "It is closed." in found.failed["failing"]
     assert "did not answer within 10 s" in found.failed["hanging"]
-    assert "args is no list" in found.failed["broken"]
+    assert found.failed["broken"].startswith("broken is broken: args is no list.")
+
+
+async def test_servers_that_are_not_used_are_among_the_names_with_a_mark() -> None:
+    here = runtime(
+        Server("well", tools("w")),
+        broken=[
+            BrokenServer(name="odd", reason="args is no list"),
+            BrokenServer(name="off", reason="disabled", switched_off=True),
+        ],
+    )
+    with pytest.raises(
+        ServerNotFound, match=r"There are: well, odd \(broken\), off \(disabled\)\."
+    ):
+        await gather(here, "tools", "zzz", call())
 
 
 async def test_nobody_waits_longer_than_the_client() -> None:

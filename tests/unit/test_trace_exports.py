@@ -42,6 +42,11 @@ def test_a_filter_takes_what_fits_all_that_is_asked():
     assert RequestFilter(failed=True, servers=frozenset({"fs"}))(failed)
     assert not RequestFilter(failed=True, servers=frozenset({"git"}))(failed)
     assert not RequestFilter(session="S2")(slow)
+    waits = record(
+        took=30_000.0, tool="await_activity", legs=[["waiting", 29_990], ["rendering", 10]]
+    )
+    assert RequestFilter(slow_ms=5)(waits)
+    assert not RequestFilter(slow_ms=500)(waits)
     assert RequestFilter(matches=lambda text: "tool_error" in text)(failed)
 
 
@@ -111,3 +116,20 @@ def test_trace_events_begin_and_end_and_the_legs_lie_within_their_request():
     assert spans[-1]["ts"] - spans[0]["ts"] == 100_000.0
     assert spans[-2]["ts"] == spans[-1]["ts"]
     assert spans[0]["args"]["outcome"] == "ok"
+
+
+def bar_columns(columns: int) -> int:
+    [_, row] = Waterfall(columns=columns).lines([record(server="fs", server_tool="log")])
+    return sum(text.count("█") + text.count("▪") for text, _ in row)
+
+
+def test_more_room_makes_bars_no_narrower():
+    assert bar_columns(119) >= bar_columns(79)
+    assert bar_columns(159) >= bar_columns(119)
+
+
+def test_a_name_made_of_blocks_does_not_look_like_a_bar():
+    [_, row] = texts([record(server="█████", server_tool="░·▪", took=1.0, legs=[])], 159)
+    assert "█" not in row
+    assert "░" not in row
+    assert "\\u2588" in row

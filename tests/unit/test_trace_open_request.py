@@ -1,7 +1,14 @@
+from collections.abc import Callable
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from emceepee_stdio.trace.open_request import MAX_LEGS, Leg, OpenRequest, current_request, on_leg
+
+
+def begin(time: Callable[[], float], method: str = "") -> OpenRequest:
+    now = time()
+    return OpenRequest(now=time, method=method, started_at=now, since=now)
 
 
 class Time:
@@ -20,7 +27,7 @@ def names(request: OpenRequest) -> list[str]:
 
 def test_the_legs_of_a_request_are_in_order_and_add_up_to_its_time():
     time = Time()
-    request = OpenRequest(now=time, method="tools/call")
+    request = begin(time, "tools/call")
     time.now += 1
     request.enter(Leg.SERVER)
     time.now += 2
@@ -34,7 +41,7 @@ def test_the_legs_of_a_request_are_in_order_and_add_up_to_its_time():
 
 def test_a_wait_inside_another_counts_for_itself_and_the_outer_one_goes_on_after_it():
     time = Time()
-    request = OpenRequest(now=time)
+    request = begin(time)
     for leg in (Leg.SERVER, Leg.CONNECTING, Leg.PERSON):
         request.enter(leg)
         time.now += 1
@@ -49,7 +56,7 @@ def test_a_wait_inside_another_counts_for_itself_and_the_outer_one_goes_on_after
 
 def test_of_several_waits_on_one_leg_the_last_one_ends_it():
     time = Time()
-    request = OpenRequest(now=time)
+    request = begin(time)
     request.enter(Leg.SERVER)
     request.enter(Leg.SERVER)
     time.now += 1
@@ -62,7 +69,7 @@ def test_of_several_waits_on_one_leg_the_last_one_ends_it():
 
 def test_a_promoted_request_ends_and_its_task_goes_on_where_the_call_waits():
     time = Time()
-    request = OpenRequest(now=time, number=1)
+    request = begin(time)
     request.enter(Leg.SERVER)
     time.now += 1
     ended = request.end_but_go_on("promoted")
@@ -79,7 +86,7 @@ def test_a_promoted_request_ends_and_its_task_goes_on_where_the_call_waits():
 
 def test_what_is_marked_after_the_end_changes_nothing():
     time = Time()
-    request = OpenRequest(now=time)
+    request = begin(time)
     request.enter(Leg.SERVER)
     request.end("cancelled")
     before = list(request.legs)
@@ -89,7 +96,7 @@ def test_what_is_marked_after_the_end_changes_nothing():
 
 
 def test_a_request_to_one_server_names_it_and_one_to_several_names_none():
-    request = OpenRequest(now=Time())
+    request = begin(Time())
     request.at("a")
     request.at("a")
     assert request.server == "a"
@@ -100,7 +107,7 @@ def test_a_request_to_one_server_names_it_and_one_to_several_names_none():
 
 def test_a_wait_counts_for_the_request_whose_work_it_is_part_of():
     time = Time()
-    request = OpenRequest(now=time)
+    request = begin(time)
     with on_leg(Leg.SERVER):
         time.now += 1
     token = current_request.set(request)
@@ -115,7 +122,7 @@ def test_a_wait_counts_for_the_request_whose_work_it_is_part_of():
 @given(st.lists(st.tuples(st.sampled_from(list(Leg)[1:]), st.booleans(), st.integers(0, 50))))
 def test_legs_are_few_and_add_up_whatever_happens(steps: list[tuple[Leg, bool, int]]):
     time = Time()
-    request = OpenRequest(now=time)
+    request = begin(time)
     waits = dict.fromkeys(Leg, 0)
     for leg, enters, seconds in steps:
         if enters:

@@ -1,3 +1,4 @@
+import os
 import stat
 import threading
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ import msgspec
 import pytest
 
 from emceepee_stdio.clock import Clock
+from emceepee_stdio.journal.files import JournalFile
 from emceepee_stdio.journal.reader import JournalReader
 from emceepee_stdio.trace import request_log
 from emceepee_stdio.trace.open_request import Leg, OpenRequest
@@ -24,9 +26,8 @@ class World:
         self.directory = directory
         self.now = 0.0
         self.clock = Clock(monotonic=lambda: self.now, wall=lambda: NOON + self.now)
-        self.log = RequestLog.open(
-            directory=directory, session="S", clock=self.clock, keeps_payloads=payloads
-        )
+        file = JournalFile(directory, session="S", clock=self.clock, kind="requests")
+        self.log = RequestLog(file, session="S", clock=self.clock, keeps_payloads=payloads)
 
     def request(self, tool: str = "execute_tool", *, outcome: str = "ok") -> OpenRequest:
         request = self.log.begin("tools/call", 7, tool=tool, bytes_in=10)
@@ -248,6 +249,39 @@ def test_a_line_that_is_not_ours_is_read_as_such(tmp_path: Path):
     reader.rewind(None, lambda _: True)
     assert [line.record for line in reader.read()] == [None, None, None]
     reader.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"start_ms": 1e300},
+        {"start_ms": -1e15},
+        {"duration_ms": -5},
+        {"legs": [["server", -1]]},
+        {"start_ms": 2e14, "duration_ms": 2e14},
+    ],
+)
+def test_times_that_no_clock_shows_are_no_record(world: World, change: dict[str, object]):
+    world.request()
+    [line] = world.lines()
+    odd = msgspec.json.encode(msgspec.json.decode(line.raw) | change)
+    assert RequestLine.of(line.raw, 1.0).record is not None
+    assert RequestLine.of(odd, 1.0) == RequestLine(odd, 1.0, None)
+
+
+def test_no_less_than_one_record_is_missing():
+    line = b'{"kind":"dropped","session":"S","count":%d,"start_ms":5}'
+    assert RequestLine.of(line % 3, 1.0).record is not None
+    assert RequestLine.of(line % -3, 1.0).record is None
+
+
+def test_the_file_of_somebody_else_is_not_believed(world: World):
+    world.request()
+    assert world.records()
+    [path] = world.directory.iterdir()
+    if os.geteuid() == 0:  # nobody else can give a file away
+        os.chown(path, 12345, 12345)
+        assert world.records() == []
 
 
 def test_the_last_requests_are_kept_for_whoever_asks(world: World):

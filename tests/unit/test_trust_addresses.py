@@ -70,12 +70,12 @@ def _nat64(inner: IPv4Address) -> IPv6Address:
 
 @pytest.mark.parametrize("dress", [_mapped, _sixtofour, _nat64])
 @given(inner=st.integers(0, 2**32 - 1).map(IPv4Address))
-def test_an_ipv4_address_is_the_same_in_the_clothes_of_ipv6(dress, inner: IPv4Address):
+def test_an_ipv4_address_inside_ipv6_counts_as_itself(dress, inner: IPv4Address):
     assert area_of(str(dress(inner))) is area_of(str(inner))
 
 
 @pytest.mark.parametrize("address", ["::127.0.0.1", "::10.0.0.1", "::ffff:0:127.0.0.1"])
-def test_clothes_that_are_out_of_use_are_never_public(address: str):
+def test_ipv6_forms_that_are_out_of_use_are_never_public(address: str):
     assert area_of(address) is not Area.PUBLIC
 
 

@@ -157,7 +157,9 @@ def test_a_command_that_is_not_found_names_the_path(tmp_path: Path):
 
 def test_a_path_that_is_not_found_names_where_it_was_looked_for(tmp_path: Path):
     assert f"not found at {tmp_path / 'x/nope'}" in refused("x/nope", directory=tmp_path).fact
-    assert "not found at /no/such" in refused("/no/such", directory=tmp_path).fact
+    error = refused("/no/such", directory=tmp_path)
+    assert "not found at /no/such" in error.fact
+    assert error.next_step == "Install it, or correct its path."
 
 
 def test_a_command_that_is_not_executable_names_chmod(tmp_path: Path):

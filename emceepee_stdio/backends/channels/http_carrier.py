@@ -62,6 +62,7 @@ _BROKEN = (
     ExceptionGroup,
 )
 _MAX_ATTEMPTS = 4  # the first and three more: redirects and pauses that the server asks for
+_MAX_RENEWALS = 2  # of a token for one request; the first may have ended before it was used
 _MAX_RETRY_AFTER_S = 60.0  # a longer pause is told to the caller instead of waited for
 # The statuses that may carry Retry-After
 _RETRYABLE = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
@@ -166,14 +167,14 @@ class Carrier:
         self, data: bytes, headers: Mapping[str, str], *, connect: float | None = None
     ) -> AsyncGenerator[Answer]:
         """Send a message; again, after a pause, where the server asks for that."""
-        renewed = False
+        renewals = 0
         for left in reversed(range(_MAX_ATTEMPTS)):
             async with self._open("POST", headers, data=data, connect=connect) as answer:
                 pause = self._pause(answer)
                 if self._leads_on(answer, left=left, keeps_method=True):
                     pause = 0.0
-                elif left and not renewed and await self._renews(answer):
-                    renewed, pause = True, 0.0
+                elif left and renewals < _MAX_RENEWALS and await self._renews(answer):
+                    renewals, pause = renewals + 1, 0.0
                 elif pause is None or not left:
                     yield answer
                     return
@@ -182,15 +183,15 @@ class Carrier:
     @asynccontextmanager
     async def listen(self, headers: Mapping[str, str]) -> AsyncGenerator[Answer]:
         """Open a stream of events."""
-        renewed = False
+        renewals = 0
         for left in reversed(range(_MAX_ATTEMPTS)):
             async with self._open("GET", headers) as answer:
                 if self._leads_on(answer, left=left, keeps_method=False):
                     continue
-                if not left or renewed or not await self._renews(answer):
+                if not left or renewals == _MAX_RENEWALS or not await self._renews(answer):
                     yield answer
                     return
-                renewed = True
+                renewals += 1
 
     async def delete(self, headers: Mapping[str, str]) -> None:
         async with self._open("DELETE", headers) as answer:

@@ -39,7 +39,8 @@ from emceepee_stdio.errors import (
     ServerUnavailable,
 )
 from emceepee_stdio.ids import Ids
-from emceepee_stdio.journal import PrivateKeyLines, redact_argv
+from emceepee_stdio.journal import PrivateKeyLines, redact_argv, redact_text
+from emceepee_stdio.visible_text import harmless
 from emceepee_stdio.wire.backlog import Backlog
 from emceepee_stdio.wire.codec import RequestId
 from emceepee_stdio.wire.environment import child_directory, child_environment, resolve_command
@@ -310,7 +311,7 @@ class StdioConnection(Connection):
             )
         if isinstance(outcome, CallTimeout):
             raise ServerFailed(
-                str(Loss(fact=outcome.fact, tail=list(self._tail))),
+                str(Loss(fact=outcome.fact, tail=self._last_lines())),
                 hint="Run the command by hand: it must speak MCP on stdin and stdout.",
             )
         raise ServerFailed(outcome.fact)
@@ -335,7 +336,7 @@ class StdioConnection(Connection):
         if stdin.pending > self._options.max_unread:
             unread = ServerUnavailable(
                 f"{self._name} does not read: {stdin.pending} bytes wait for it.",
-                hint="Call reconnect_server to start it anew.",
+                hint="Call reconnect_server to start it again.",
             )
             self._peer.give_up(request_id, unread)
         else:
@@ -370,6 +371,10 @@ class StdioConnection(Connection):
         self._tail.append(line)
         self._emit(LogLine(source=LogSource.STDERR, text=line))
 
+    def _last_lines(self) -> list[str]:
+        """As the log shows them: without what looks like a secret or steers a terminal."""
+        return [harmless(redact_text(line)) for line in self._tail]
+
     def _on_end(self) -> None:
         self._peer.end()
         loss = self._process_loss()
@@ -383,7 +388,7 @@ class StdioConnection(Connection):
             how = f"was stopped: it wrote a line of over {self._longest_line} bytes without an end"
         return Loss(
             fact=f"{self._name} {how}.",
-            tail=list(self._tail),
+            tail=self._last_lines(),
             exit_code=None if status is None else status.code,
             restarted=True,
         )

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from http import HTTPStatus
 
+import anyio
+
 from emceepee_stdio.errors import CallFailed
 from emceepee_stdio.front.http.handshake_session import HandshakeSession
 from emceepee_stdio.front.http.http_limits import HttpLimits
@@ -38,7 +40,8 @@ _RETRY_AFTER_S = 10  # sessions end when their clients leave
 def full() -> HttpReply:
     return refusal(
         HTTPStatus.SERVICE_UNAVAILABLE,
-        "As many sessions as there may be are open. Try again later.",
+        "As many sessions as there may be are open. Each ends by DELETE, or after 30 minutes "
+        "without use; `emceepee serve --http --max-sessions N` allows more.",
         (("retry-after", str(_RETRY_AFTER_S)),),
     )
 
@@ -70,10 +73,9 @@ class HandshakeEndpoint:
         session = await self._session(exchange, headers, owner=owner, path=path)
         if session is None:
             return
-        requests = [message for message in messages if isinstance(message, Request)]
         try:
-            if requests:
-                await self._call(exchange, session, requests, headers, body)
+            if any(isinstance(message, Request) for message in messages):
+                await self._call(exchange, session, messages, headers, body)
             else:
                 session.tell(messages, body)
                 await exchange.reply(HttpReply(HTTPStatus.ACCEPTED))
@@ -100,7 +102,10 @@ class HandshakeEndpoint:
             await exchange.reply(refusal(HTTPStatus.CONFLICT, reason))
         else:
             again = _primer(last) if last and _is_primed(headers) else b""
-            await self._stream(exchange, session, *found, begin=again)
+            if refused := self._too_many(session.readers):
+                await exchange.reply(refused)
+            else:
+                await self._stream(exchange, session, *found, begin=again)
 
     async def delete(
         self, exchange: HttpExchange, headers: Mapping[str, str], *, owner: str, path: str
@@ -121,9 +126,13 @@ class HandshakeEndpoint:
             return
         stream = session.request([request], body)
         answer = b""
-        async for frame in stream.read(0):
-            answer = frame.partition(b"data: ")[2].strip() or answer
-        is_begun = any(
+        gone: list[bool] = []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(exchange.watch, lambda: gone.append(True))
+            async for frame in stream.read(stream.take(), 0):
+                answer = frame.partition(b"data: ")[2].strip() or answer
+            tasks.cancel_scope.cancel()
+        is_begun = not gone and any(
             isinstance(message, Response) and not isinstance(message.outcome, RpcError)
             for message in decode(answer)
         )
@@ -150,17 +159,28 @@ class HandshakeEndpoint:
         self,
         exchange: HttpExchange,
         session: HandshakeSession,
-        requests: list[Request],
+        messages: list[Message],
         headers: Mapping[str, str],
         body: bytes,
     ) -> None:
+        if refused := self._too_many(session.calls):  # before anything is done
+            await exchange.reply(refused)
+            return
+        requests = [message for message in messages if isinstance(message, Request)]
         taken = [request.id for request in requests if session.is_in_use(request.id)]
         if taken or len({request.id for request in requests}) < len(requests):
             reply = refusal(HTTPStatus.BAD_REQUEST, "A request with this id is under way.")
             await exchange.reply(reply)
             return
         stream = session.request(requests, body, primes=_is_primed(headers))
+        session.heed(messages)
         await self._stream(exchange, session, stream, 0)
+
+    def _too_many(self, there: int) -> HttpReply | None:
+        if there < self._limits.streams:
+            return None
+        reason = f"This session has {there} calls or streams open. Wait until one has ended."
+        return refusal(HTTPStatus.TOO_MANY_REQUESTS, reason)
 
     async def _stream(
         self,
@@ -171,10 +191,6 @@ class HandshakeEndpoint:
         *,
         begin: bytes = b"",
     ) -> None:
-        if session.readers >= self._limits.streams:
-            reason = f"This session has {session.readers} streams open already."
-            await exchange.reply(refusal(HTTPStatus.TOO_MANY_REQUESTS, reason))
-            return
         header = ((SESSION, session.name),)
         if await stream.is_over_within(_AT_ONCE_S) and not stream.has_losses:
             await exchange.reply(
@@ -182,10 +198,13 @@ class HandshakeEndpoint:
             )
             return
         session.readers += 1
+        reader = stream.take()
+        events = stream.read(reader, place, begin)
         try:
-            await exchange.stream(stream.read(place, begin), stream.leave, header)
+            await exchange.stream(events, lambda: stream.leave(reader), (*EVENTS, *header))
         finally:
             session.readers -= 1
+            stream.leave(reader)
 
 
 def _is_primed(headers: Mapping[str, str]) -> bool:
@@ -204,7 +223,7 @@ def _problem(messages: list[Message]) -> HttpReply | None:
             error = RpcError(message.code, message.reason, None)
             return error_reply(HTTPStatus.BAD_REQUEST, error, message.id)
         if isinstance(message, Noise):
-            error = RpcError(PARSE_ERROR, "Parse error: the body is no JSON", None)
+            error = RpcError(PARSE_ERROR, "Parse error: no JSON that can be taken", None)
             return error_reply(HTTPStatus.BAD_REQUEST, error)
     if not messages:
         error = RpcError(INVALID_REQUEST, "The body is empty.", None)

@@ -12,7 +12,7 @@ from typing import cast
 import msgspec
 from msgspec import Raw
 
-from emceepee_stdio.front.http.session_process import SessionProcess
+from emceepee_stdio.front.http.session_process import SessionProcess, SessionSpec
 from emceepee_stdio.front.http.stored_streams import REQUEST_LOST, EventStore, StoredStream
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.versions import HTTP_REQUEST
@@ -53,30 +53,29 @@ _read_token = msgspec.json.Decoder(_Params).decode
 
 
 class HandshakeSession:
-    """`on_end` is told once when its process has ended. Only `owner` may use it, on `path`."""
+    """`on_end` is told once when its process has ended. Only its owner may use it, on `path`."""
 
     def __init__(
         self,
-        name: str,
-        options: Sequence[str],
+        spec: SessionSpec,
         *,
-        owner: str,
         path: str,
         store: EventStore,
         on_end: Callable[["HandshakeSession"], None],
     ) -> None:
-        self.name = name
-        self.owner = owner
+        self.name = spec.name
+        self.owner = spec.owner
         self.path = path
         self.store = store
         self.unasked = StoredStream()
         self.readers = 0
         self.used_at = 0.0
+        self.is_used = False  # its client has come back after the handshake
         self._calls: dict[RequestId, _OpenCall] = {}
         self._tokens: dict[RequestId, StoredStream] = {}
         self._questions: dict[RequestId, StoredStream] = {}
         self._on_end = on_end
-        self.process = SessionProcess(name, options, on_message=self._take, on_end=self._ended)
+        self.process = SessionProcess(spec, on_message=self._take, on_end=self._ended)
         self.is_over = False
 
     def __repr__(self) -> str:
@@ -98,6 +97,7 @@ class HandshakeSession:
 
         `primes`: an event without a message comes first, by whose id the stream can be resumed.
         """
+        self.process.write(body)
         stream = StoredStream()
         if primes:
             self.store.add(stream, b"", retry_ms=_RETRY_MS)
@@ -107,16 +107,19 @@ class HandshakeSession:
             self._calls[request.id] = _OpenCall(stream, token)
             if token is not None:
                 self._tokens[token] = stream
-        self.process.write(body)
         return stream
 
     def tell(self, messages: Sequence[Message], body: bytes) -> None:
-        """Notifications and answers. A call that is taken back gets no answer of its process."""
+        """Notifications and answers."""
         self.process.write(body)
+        self.heed(messages)
+
+    def heed(self, messages: Sequence[Message]) -> None:
+        """What its process was told. A call that is taken back gets no answer there."""
         for message in messages:
             if isinstance(message, Notification) and message.method == "notifications/cancelled":
                 taken_back = _params(message.params).get("requestId")
-                if isinstance(taken_back, int | str):
+                if isinstance(taken_back, int | str) and not isinstance(taken_back, bool):
                     self._end_call(taken_back, encode_error(taken_back, _CANCELLED))
             elif isinstance(message, Response):
                 self._questions.pop(message.id, None)
@@ -195,6 +198,7 @@ def _token(params: Raw | None) -> RequestId | None:
 
 
 def _params(params: Raw | None) -> dict[str, object]:
-    if params is None:
+    try:
+        return dict(mapping(msgspec.json.decode(params or b"{}")))
+    except msgspec.MsgspecError:  # numbers that no machine holds
         return {}
-    return dict(mapping(msgspec.json.decode(params)))

@@ -12,7 +12,9 @@ from emceepee_stdio.front.http.http_limits import HttpLimits
 from emceepee_stdio.front.http.http_replies import HttpExchange, HttpReply, refusal
 from emceepee_stdio.front.http.modern_endpoint import ModernEndpoint
 from emceepee_stdio.front.http.session_table import SessionTable
+from emceepee_stdio.front.http.trace_endpoint import TRACE, TraceEndpoint
 from emceepee_stdio.versions import LEGACY_VERSIONS
+from emceepee_stdio.wire.framing import one_line
 
 __all__ = ["HttpApp"]
 
@@ -21,13 +23,17 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _MCP = re.compile(r"/mcp(?:/[A-Za-z0-9_.~-]{1,64})?/?")
+_MAX_HEADERS = 128  # a browser behind two proxies sends thirty
 _TEXT = (("content-type", "text/plain; version=0.0.4"),)
 
 
 class HttpApp:
-    """Serves `/mcp`, `/mcp/NAME`, `/health` and `/metrics`."""
+    """Serves `/mcp`, `/mcp/NAME`, `/health`, `/metrics` and `/trace`."""
 
-    def __init__(self, sessions: SessionTable, access: Access, limits: HttpLimits) -> None:
+    def __init__(
+        self, sessions: SessionTable, access: Access, limits: HttpLimits, trace: TraceEndpoint
+    ) -> None:
+        self._trace = trace
         self._sessions = sessions
         self._access = access
         self._limits = limits
@@ -44,23 +50,31 @@ class HttpApp:
             (name.decode("latin-1"), value.decode("latin-1").strip())
             for name, value in scope["headers"]
         ]
-        headers = dict(listed)
+        headers = _combined(listed)
         preflight = scope["method"] == "OPTIONS"
         exchange = HttpExchange(
             receive, send, extra=self._access.cors(headers, preflight=preflight)
         )
-        if denied := self._access.check(headers):
+        if len(listed) > _MAX_HEADERS:
+            reason = f"A request has at most {_MAX_HEADERS} headers here."
+            await exchange.reply(refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, reason))
+        elif denied := self._access.check(headers):
             await exchange.reply(refusal(denied.status, denied.reason, denied.headers))
         elif scope["path"] == "/health":
             await exchange.reply(HttpReply(HTTPStatus.OK, b'{"status":"ok"}'))
+        elif scope["path"] == TRACE or scope["path"].startswith(f"{TRACE}/"):
+            plain = HttpExchange(receive, send)  # no other page may read it
+            path, query = scope["path"], scope["query_string"]
+            await self._trace.serve(plain, scope["method"], headers, path, query)
         elif preflight:
             await exchange.reply(HttpReply(HTTPStatus.NO_CONTENT))
         elif isinstance(owner := self._access.owner(headers), Denied):
             await exchange.reply(refusal(owner.status, owner.reason, owner.headers))
         elif scope["path"] == "/metrics":
             await exchange.reply(HttpReply(HTTPStatus.OK, self._metrics(), _TEXT))
-        elif _MCP.fullmatch(scope["path"]):
-            await self._serve(exchange, scope["method"], listed, owner, scope["path"].rstrip("/"))
+        elif _MCP.fullmatch(scope["path"]) and b"%" not in scope["raw_path"]:
+            path = scope["path"].rstrip("/")
+            await self._serve(exchange, scope["method"], listed, headers, owner=owner, path=path)
         else:
             reason = "There is nothing here; MCP is spoken at /mcp."
             await exchange.reply(refusal(HTTPStatus.NOT_FOUND, reason))
@@ -70,10 +84,11 @@ class HttpApp:
         exchange: HttpExchange,
         method: str,
         listed: list[tuple[str, str]],
+        headers: dict[str, str],
+        *,
         owner: str,
         path: str,
     ) -> None:
-        headers = dict(listed)
         version = headers.get("mcp-protocol-version")
         is_handshake = version is None or version in LEGACY_VERSIONS
         allowed = ("GET", "POST", "DELETE") if is_handshake else ("POST",)
@@ -91,10 +106,12 @@ class HttpApp:
             body = await exchange.body(limit=self._limits.body_bytes, within=self._limits.body_s)
             if isinstance(body, HttpReply):
                 await exchange.reply(body)
-            elif is_handshake:
-                await self._handshake.post(exchange, headers, body, owner=owner, path=path)
+                return
+            message = one_line(body)  # as its process will read it
+            if is_handshake:
+                await self._handshake.post(exchange, headers, message, owner=owner, path=path)
             else:
-                await self._modern.post(exchange, listed, body, owner=owner, path=path)
+                await self._modern.post(exchange, listed, message, owner=owner, path=path)
 
     def _metrics(self) -> bytes:
         """Counts for Prometheus; nothing that a client or a server said."""
@@ -112,6 +129,14 @@ class HttpApp:
         ]
         text = "".join(f"# TYPE {name} {kind}\n{name}{value}\n" for name, kind, value in lines)
         return text.encode()
+
+
+def _combined(listed: list[tuple[str, str]]) -> dict[str, str]:
+    """Each header with all of its values: one that must not come twice then matches nothing."""
+    headers: dict[str, str] = {}
+    for name, value in listed[:_MAX_HEADERS]:
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
 
 
 def _unfit(method: str, headers: dict[str, str]) -> HttpReply | None:

@@ -1,12 +1,11 @@
 """The HTTP front as a process: its socket, its signals, and an end that leaves nothing behind."""
 
-import os
-import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from pathlib import Path
 
 import anyio
 
@@ -17,20 +16,25 @@ from emceepee_stdio.front.http.http_app import HttpApp
 from emceepee_stdio.front.http.http_limits import HttpLimits
 from emceepee_stdio.front.http.http_server import HttpServer, server_config
 from emceepee_stdio.front.http.session_table import SessionTable
+from emceepee_stdio.front.http.trace_endpoint import TraceEndpoint
+from emceepee_stdio.front.shutdown_signals import heed_signals
 
 __all__ = ["FrontOptions", "run_front"]
 
-_SIGNAL_EXIT_BASE = 128  # how shells report an end by a signal
 _BACKLOG = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontOptions:
-    """Where to listen and what to start. `children` are the options of each session's process."""
+    """Where to listen and what to start.
+
+    `children` are the options of each session's process, which records in `log_directory`.
+    """
 
     host: str
     port: int
     access: Access
+    log_directory: Path
     children: Sequence[str] = ()
     certificate: str | None = None
     key: str | None = None
@@ -73,31 +77,23 @@ async def _serve(
     clock, limits = Clock(), options.limits
     async with anyio.create_task_group() as tasks:
         sessions = SessionTable(options.children, limits, clock=clock, tasks=tasks, note=note)
-        app = HttpApp(sessions, options.access, limits)
+        began = clock.epoch(clock.now())
+        trace = TraceEndpoint(sessions, options.access.tokens, options.log_directory, since=began)
+        app = HttpApp(sessions, options.access, limits, trace)
         config = server_config(app, limits, certificate=options.certificate, key=options.key)
         server = HttpServer(config, limits, clock)
-        tasks.start_soon(_heed_signals, server)
+        tasks.start_soon(heed_signals, server.on_signal)
         tasks.start_soon(sessions.sweep)
+        tasks.start_soon(sessions.follow, options.access.tokens)
         tasks.start_soon(server.close_quiet)
         ready(_address(listener, secure=options.certificate is not None))
-        await server.run_until_told([listener], before_end=sessions.close)
+
+        async def before_end() -> None:
+            trace.close()
+            await sessions.close()
+
+        await server.run_until_told([listener], before_end=before_end)
         tasks.cancel_scope.cancel()
-
-
-async def _heed_signals(server: HttpServer) -> None:
-    """The first one ends in order; the same once more ends at once."""
-    seen: set[int] = set()
-    with anyio.open_signal_receiver(*_signals()) as signals:
-        async for number in signals:
-            if number in seen:
-                os._exit(_SIGNAL_EXIT_BASE + number)
-            seen.add(number)
-            server.should_exit = True
-
-
-def _signals() -> list[signal.Signals]:
-    known = [signal.SIGTERM, signal.SIGINT]
-    return known if sys.platform == "win32" else [*known, signal.SIGHUP]
 
 
 def _address(listener: socket.socket, *, secure: bool) -> str:

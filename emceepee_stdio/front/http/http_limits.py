@@ -10,12 +10,13 @@ class HttpLimits:
     """Everything is per front unless it says otherwise."""
 
     sessions: int = 16  # each is a process of about 40 MB
-    streams: int = 32  # of one session at a time; a client has a GET and a few calls
+    streams: int = 128  # and calls of one session; its process says itself that 100 are enough
     connections: int = 512  # sockets; one client of many calls at once has dozens
     body_bytes: int = 4 << 20  # of one request, as the SDKs have it
     body_s: float = 30.0  # for a request to arrive whole
     quiet_s: float = 20.0  # for a connection on which nothing is asked
     idle_s: float = 1800.0  # without request, stream, task or timer: then a session ends
+    unused_s: float = 60.0  # of a session whose client never comes back after the handshake
     sweep_s: float = 5.0  # between two looks at all of these
     finish_s: float = 5.0  # for calls under way when the front ends
     session_events: int = 1_000

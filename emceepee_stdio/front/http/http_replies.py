@@ -82,7 +82,7 @@ class HttpExchange:
         await self._send({"type": "http.response.body", "body": reply.body})
 
     async def stream(
-        self, events: AsyncGenerator[bytes], on_gone: Callable[[], None], headers: Headers = ()
+        self, events: AsyncGenerator[bytes], on_gone: Callable[[], None], headers: Headers = EVENTS
     ) -> None:
         """Write events until they are over, or the client has gone.
 
@@ -90,7 +90,7 @@ class HttpExchange:
         """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.watch, on_gone)
-            await self._begin(HTTPStatus.OK, [*EVENTS, *headers, *self._extra])
+            await self._begin(HTTPStatus.OK, [*headers, *self._extra])
             async for event in events:
                 body = {"type": "http.response.body", "body": event, "more_body": True}
                 await self._send(body)

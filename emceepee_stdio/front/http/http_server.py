@@ -17,25 +17,72 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpServer", "server_config"]
 
-_MAX_HEAD_BYTES = 1 << 20  # with the first bytes of the body, which come along
+_MAX_EXTRA_BYTES = 1 << 16  # of a request beside its body: head, trailer, sizes of chunks
+_MAX_FIELDS = 256  # of a head and a trailer; the application says more kindly what is too much
+_MAX_PIPELINED = 16  # requests that wait behind the one that is being answered
+_CLOSING = 64  # connections that were told to go, and are still counted for a moment
 _GRACE_S = 2  # for answers that were just written, when everything ends
 
 
-class _Protocol(HttpToolsProtocol):
-    """A connection that closes when a request does not come to its point."""
+class _TooMuchError(Exception):
+    """Raised in the parser, which then gives up on the connection."""
 
-    _served: object = None
-    _head = 0
+
+class _Protocol(HttpToolsProtocol):
+    """A connection that closes when a request does not come to its point.
+
+    What a client sends is counted as it is parsed: a field of six bytes costs us a hundred. Fields
+    behind the body (RFC 9110, trailers) are left out: they come after a request was judged.
+    """
+
+    _received = 0  # of the request that is coming in
+    _body = 0
+    _fields = 0
+    _in_head = False  # also of a request that comes while another is being answered
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._make_room()
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        self._received = self._body = self._fields = 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields += 1
+        if self._fields > _MAX_FIELDS:
+            raise _TooMuchError
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        if len(self.pipeline) >= _MAX_PIPELINED:
+            raise _TooMuchError
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._body += len(body)
+        super().on_body(body)
 
     def data_received(self, data: bytes) -> None:
-        if self.cycle is not self._served:
-            self._served, self._head = self.cycle, 0
-        if _asks_nothing(self):
-            self._head += len(data)
-            if self._head > _MAX_HEAD_BYTES:
-                self.transport.close()
-                return
+        self._received += len(data)
         super().data_received(data)
+        if self._received - self._body > _MAX_EXTRA_BYTES + self._body:
+            self.transport.close()
+
+    def _make_room(self) -> None:
+        """One of those that ask nothing goes, so that a crowd of them shuts nobody out.
+
+        First one that never asked anything.
+        """
+        connections: set[Any] = set(self.connections)
+        there = [c for c in connections if not c.transport.is_closing()]
+        if len(there) > (self.limit_concurrency or 0) - _CLOSING:
+            quiet = [c for c in there if c is not self and _asks_nothing(c)]
+            if quiet:
+                min(quiet, key=_has_asked).transport.close()
 
 
 def server_config(
@@ -47,10 +94,11 @@ def server_config(
         ws="none",
         lifespan="off",
         log_config=None,
+        log_level="error",  # below that is what strangers send, and advice on packages
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=limits.connections,
+        limit_concurrency=limits.connections + _CLOSING,
         timeout_keep_alive=int(limits.quiet_s),
         timeout_graceful_shutdown=_GRACE_S,
         ssl_certfile=certificate,
@@ -71,10 +119,14 @@ class HttpServer(uvicorn.Server):
     def capture_signals(self) -> Generator[None]:
         yield
 
+    def on_signal(self, _number: int) -> None:
+        """End in order."""
+        self.should_exit = True
+
     async def run_until_told(
         self, listeners: Sequence[socket.socket], *, before_end: Callable[[], Awaitable[None]]
     ) -> None:
-        """Serve until `should_exit`; uvicorn waits for open answers, so they are ended first."""
+        """Serve until `on_signal`; uvicorn waits for open answers, so they are ended first."""
         self._before_end = before_end
         await self.serve(sockets=list(listeners))
 
@@ -96,6 +148,10 @@ class HttpServer(uvicorn.Server):
             for connection, since in quiet_since.items():
                 if now - since >= self._limits.quiet_s:
                     connection.transport.close()
+
+
+def _has_asked(connection: Any) -> bool:
+    return connection.cycle is not None
 
 
 def _asks_nothing(connection: Any) -> bool:

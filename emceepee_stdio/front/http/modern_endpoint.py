@@ -29,6 +29,7 @@ from emceepee_stdio.wire.codec import (
     RpcError,
     to_json,
 )
+from emceepee_stdio.wire.framing import one_line
 
 __all__ = ["ModernEndpoint"]
 
@@ -117,7 +118,7 @@ async def _events(
 ) -> AsyncGenerator[bytes]:
     item = first
     while True:
-        yield _COMMENT if item is None else b"event: message\ndata: %b\n\n" % item.data
+        yield _COMMENT if item is None else b"event: message\ndata: %b\n\n" % one_line(item.data)
         if item is not None:
             session.was_read(name, len(item.data))
             if item.last:

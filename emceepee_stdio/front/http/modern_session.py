@@ -5,7 +5,8 @@ wire, and the client's own again in what is said to it. A request lives as long 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
@@ -14,7 +15,8 @@ import msgspec
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from msgspec import Raw
 
-from emceepee_stdio.front.http.session_process import SessionProcess
+from emceepee_stdio.errors import CallFailed
+from emceepee_stdio.front.http.session_process import SessionProcess, SessionSpec
 from emceepee_stdio.front.http.stored_streams import REQUEST_LOST
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.versions import SUBSCRIPTION_ID
@@ -60,17 +62,18 @@ class ModernSession:
 
     def __init__(
         self,
-        name: str,
-        options: Sequence[str],
+        spec: SessionSpec,
         *,
         on_end: Callable[["ModernSession"], None],
     ) -> None:
-        self.name = name
+        self.name = spec.name
+        self.owner = spec.owner
         self.used_at = 0.0
+        self.is_used = True
         self._count = 0
         self._open: dict[RequestId, _Open] = {}
         self._on_end = on_end
-        self.process = SessionProcess(name, options, on_message=self._take, on_end=self._ended)
+        self.process = SessionProcess(spec, on_message=self._take, on_end=self._ended)
         self.is_over = False
 
     def __repr__(self) -> str:
@@ -97,6 +100,7 @@ class ModernSession:
         token = meta.get("progressToken")
         if token is not None:
             params = {**params, "_meta": {**meta, "progressToken": name}}
+        self.process.write(to_json({**body, "id": name, "params": params}))
         out, said = anyio.create_memory_object_stream[Said](math.inf)
         self._open[name] = _Open(
             id=cast("RequestId", body.get("id")),
@@ -104,7 +108,6 @@ class ModernSession:
             listens=body.get("method") == _LISTEN,
             out=out,
         )
-        self.process.write(to_json({**body, "id": name, "params": params}))
         return name, said
 
     def cancel(self, name: RequestId) -> None:
@@ -112,7 +115,8 @@ class ModernSession:
         if found := self._open.pop(name, None):
             found.out.close()
             note = encode_notification("notifications/cancelled", to_json({"requestId": name}))
-            self.process.write(note.strip())
+            with suppress(CallFailed):  # it hangs, and will not know
+                self.process.write(note.strip())
 
     def was_read(self, name: RequestId, size: int) -> None:
         if found := self._open.get(name):

@@ -1,11 +1,14 @@
 """The process behind an HTTP session: an `emceepee serve` of its own, spoken to in lines.
 
-It ends by the end of its input, and so do its servers, however this process ends.
+It ends by the end of its input, and so do its servers, however this process ends. One that hangs or
+is stopped cannot, and is killed by the watchdog.
 """
 
 import os
+import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -24,13 +27,17 @@ from emceepee_stdio.wire.codec import (
     encode_request,
     to_json,
 )
-from emceepee_stdio.wire.environment import BEHIND_HTTP, OWNER
+from emceepee_stdio.wire.environment import BEHIND_HTTP, JOURNAL_SESSION, OWNER
 from emceepee_stdio.wire.framing import Lines, Oversized
 from emceepee_stdio.wire.process import Listener, Process, Spawn, StopTimes
+from emceepee_stdio.wire.stragglers import owner_mark
+from emceepee_stdio.wire.watchdog import Watchdog
 
-__all__ = ["SessionProcess"]
+__all__ = ["SHOWN_CHARS", "SessionGuard", "SessionProcess", "SessionSpec"]
 
+SHOWN_CHARS = 8  # of a session's id, which is half of what its client proves itself by
 _STOP = StopTimes(term=10.0, kill=15.0)  # it ends its own servers first, each within its time
+_PREFIX_BYTES = 8  # of our own request ids: no client guesses them
 _STATUS_WAIT_S = 5.0  # it is read from memory
 _STATUS_PARAMS = to_json(
     {
@@ -39,6 +46,37 @@ _STATUS_PARAMS = to_json(
     }
 )
 _MAX_UNREAD_BYTES = 16 << 20  # of its input: it reads all the time, unless it hangs
+
+
+class SessionGuard:
+    """What all processes of a front have in common: a mark, and a watchdog that outlives us."""
+
+    def __init__(self, unique: str, *, note: Callable[[str], None]) -> None:
+        self._mark = owner_mark(unique)
+        self.watchdog = Watchdog(
+            self._mark,
+            warn=lambda reason: note(f"a crash may leave processes: {reason}"),
+            grace=_STOP.kill,
+        )
+
+    def mark(self, journal: str) -> str:
+        return f"{self._mark}.{journal}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSpec:
+    """What a session's process is started with.
+
+    `name` is the id that its client has, of which the process knows the beginning; its requests are
+    recorded under the id `journal`. `owner` is whose token began it. `options` are those of
+    `emceepee serve`.
+    """
+
+    name: str
+    owner: str
+    journal: str
+    options: Sequence[str]
+    guard: SessionGuard
 
 
 class _Text(msgspec.Struct):
@@ -54,57 +92,69 @@ class SessionProcess:
 
     def __init__(
         self,
-        session: str,
-        options: Sequence[str],
+        spec: SessionSpec,
         *,
         on_message: Callable[[Message, bytes], None],
         on_end: Callable[[], None],
     ) -> None:
-        self._session = session
-        self._options = options
+        self._spec = spec
+        self._shown = spec.name[:SHOWN_CHARS]
         self._lines = Lines()
         self._on_message = on_message
         self._statuses: dict[object, anyio.Event | Response] = {}
         self._asked = 0
+        self._prefix = secrets.token_hex(_PREFIX_BYTES)
         self._on_end = on_end
         self._process: Process | None = None
 
     def __repr__(self) -> str:
-        return f"<SessionProcess {self._session[:8]} {self._process!r}>"
+        return f"<SessionProcess {self._shown} {self._process!r}>"
 
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
     async def start(self) -> None:
-        owner = f"{self._session}-{os.getpid()}"
-        listener = Listener(on_stdout=self._take, on_stderr=self._note, on_end=self._on_end)
+        spec, watchdog = self._spec, self._spec.guard.watchdog
+        owner = spec.guard.mark(spec.journal)
+        own = {BEHIND_HTTP: self._shown, JOURNAL_SESSION: spec.journal}
+        listener = Listener(on_stdout=self._take, on_stderr=self._note, on_end=self._ended)
         spawn = Spawn(
-            argv=(sys.executable, "-m", "emceepee_stdio", "serve", *self._options),
-            env={**os.environ, BEHIND_HTTP: self._session, OWNER: owner},
+            argv=(sys.executable, "-m", "emceepee_stdio", "serve", *spec.options),
+            env={**os.environ, **own, OWNER: owner},
             cwd=Path.cwd(),
             owner=owner,
         )
+        watchdog.start()
         self._process = await Process.start(spawn, listener)
+        watchdog.add(self._process.pid)
 
     def write(self, line: bytes) -> None:
-        """A message; line ends within it are white space wherever they stand in JSON."""
+        """A message, which has no line ends."""
         if self._process is None:
             return
         if self._process.stdin.pending > _MAX_UNREAD_BYTES:
             raise CallFailed("The session's process does not read what it is sent.")
-        self._process.stdin.write(line.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n")
+        self._process.stdin.write(line + b"\n")
 
     async def stop(self) -> None:
         if self._process is not None:
             await self._process.stop(_STOP)
 
+    def _ended(self) -> None:
+        if self._process is not None:
+            self._spec.guard.watchdog.remove(self._process.pid)
+        self._on_end()
+
     async def is_busy(self) -> bool:
         """Whether something goes on inside that nobody outside waits for."""
         self._asked += 1
-        request_id = f"{self._session}:{self._asked}"  # no client knows it
+        request_id = f"{self._prefix}:{self._asked}"
+        try:
+            self.write(encode_request(request_id, "resources/read", _STATUS_PARAMS).strip())
+        except CallFailed:  # it hangs: nothing goes on
+            return False
         answered = self._statuses[request_id] = anyio.Event()
-        self.write(encode_request(request_id, "resources/read", _STATUS_PARAMS).strip())
         with anyio.move_on_after(_STATUS_WAIT_S):
             await answered.wait()
         status = _status(self._statuses.pop(request_id))
@@ -124,12 +174,15 @@ class SessionProcess:
             self._on_message(message, line)
 
     def _note(self, text: str) -> None:
-        sys.stderr.write(f"emceepee [{self._session[:8]}]: {on_one_line(text)}\n")
+        sys.stderr.write(f"emceepee [{self._shown}]: {on_one_line(text)}\n")
 
 
 def _status(answer: object) -> Mapping[str, object]:
     """The status in the contents of a resource; nothing where there is none."""
     if not isinstance(answer, Response) or isinstance(answer.outcome, RpcError):
         return {}
-    told = msgspec.json.decode(answer.outcome, type=_Told)
-    return mapping(msgspec.json.decode(told.contents[0].text)) if told.contents else {}
+    try:
+        told = msgspec.json.decode(answer.outcome, type=_Told)
+        return mapping(msgspec.json.decode(told.contents[0].text)) if told.contents else {}
+    except msgspec.MsgspecError:
+        return {}

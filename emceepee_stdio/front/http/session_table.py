@@ -5,21 +5,27 @@ configuration file, which all of them follow.
 """
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 import anyio
+import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.errors import CannotConnect
+from emceepee_stdio.errors import CannotConnect, ConfigInvalid
 from emceepee_stdio.front.http.handshake_session import HandshakeSession
 from emceepee_stdio.front.http.http_limits import HttpLimits
+from emceepee_stdio.front.http.http_tokens import HttpTokens
 from emceepee_stdio.front.http.modern_session import ModernSession
+from emceepee_stdio.front.http.session_process import SessionGuard, SessionSpec
 from emceepee_stdio.front.http.stored_streams import EventStore, StoreTotal
+from emceepee_stdio.ids import Ids
 
 __all__ = ["NoRoom", "SessionTable"]
 
 _NAME_BYTES = 16  # nobody guesses it
+_MAX_JOURNALS = 10_000  # of one token: sessions whose requests it can see
 _LOOK_AGAIN_S = 0.02  # nobody waits for this but the end
 
 Session = HandshakeSession | ModernSession
@@ -44,10 +50,14 @@ class SessionTable:
         self._options = options
         self._limits = limits
         self._clock = clock
+        self._ids = Ids(clock)
         self._tasks = tasks
         self._note = note
+        self._guard = SessionGuard(self._ids(), note=note)
         self._handshakes: dict[str, HandshakeSession] = {}
+        self._journals: dict[str, dict[str, None]] = {}  # by owner, in order
         self._moderns: dict[tuple[str, str], ModernSession] = {}
+        self._held: Counter[str] = Counter()  # processes that are not over, by owner
         self._opening = anyio.Lock()
         self._starting = 0
         self._ending = 0
@@ -77,6 +87,7 @@ class SessionTable:
         if found is None or found.is_over or (found.owner, found.path) != (owner, path):
             return None
         found.used_at = self._clock.now()
+        found.is_used = True
         return found
 
     async def begin(self, *, owner: str, path: str) -> HandshakeSession:
@@ -87,9 +98,7 @@ class SessionTable:
             max_bytes=self._limits.session_bytes,
         )
         session = HandshakeSession(
-            secrets.token_hex(_NAME_BYTES),
-            self._options,
-            owner=owner,
+            self._spec(owner),
             path=path,
             store=store,
             on_end=self._forget,
@@ -107,33 +116,73 @@ class SessionTable:
         async with self._opening:
             found = self._moderns.get((owner, path))
             if found is None or found.is_over:
-                name = secrets.token_hex(_NAME_BYTES)
-                found = ModernSession(name, self._options, on_end=self._forget)
+                found = ModernSession(self._spec(owner), on_end=self._forget)
                 await self._start(found)
                 self._moderns[owner, path] = found
         found.used_at = self._clock.now()
         return found
 
     async def _start(self, session: Session) -> None:
-        if self._is_closing or len(self) >= self._limits.sessions:
+        """One is every token's own, beyond the limit if need be: nobody takes the last place."""
+        owner = session.owner
+        if self._is_closing or (len(self) >= self._limits.sessions and self._held[owner]):
             self.refused += 1
             raise NoRoom
         self._starting += 1
         try:
+            self._held[owner] += 1
             await session.process.start()
         except (OSError, CannotConnect) as error:
             self._note(f"a session could not be started: {error}")
             raise NoRoom from None
         finally:
             self._starting -= 1
+            if session.process.pid is None:
+                self._held[owner] -= 1
         session.used_at = self._clock.now()
         self.begun += 1
+
+    def was_begun_by(self, owner: str, journal: str) -> bool:
+        """Whether a session was begun with this token whose requests have that id."""
+        return journal in self._journals.get(owner, ())
+
+    def _spec(self, owner: str) -> SessionSpec:
+        return SessionSpec(
+            name=secrets.token_hex(_NAME_BYTES),
+            owner=owner,
+            journal=self._remember(owner),
+            options=self._options,
+            guard=self._guard,
+        )
+
+    def _remember(self, owner: str) -> str:
+        """A new id for the records of a session."""
+        known = self._journals.setdefault(owner, {})
+        if len(known) >= _MAX_JOURNALS:
+            del known[next(iter(known))]
+        journal = self._ids()
+        known[journal] = None
+        return journal
 
     def end(self, session: Session) -> None:
         """Its client has left, or it was idle for too long."""
         self._remove(session)
         self._ending += 1
         self._tasks.start_soon(self._stop, session)
+
+    async def follow(self, tokens: HttpTokens) -> None:
+        """End the sessions of tokens that are revoked."""
+        while True:
+            await anyio.sleep(self._limits.sweep_s)
+            gone: list[str] = []
+            try:
+                gone = await anyio.to_thread.run_sync(tokens.follow)
+            except (OSError, ConfigInvalid) as error:
+                self._note(f"the tokens stay as they were: {error}")
+            for session in self:
+                if session.owner in gone:
+                    session.end_streams()
+                    self.end(session)
 
     async def _stop(self, session: Session) -> None:
         try:
@@ -144,6 +193,7 @@ class SessionTable:
     def _forget(self, session: Session) -> None:
         """Its process has ended, by itself or by us."""
         self._remove(session)
+        self._held[session.owner] -= 1
         if isinstance(session, HandshakeSession):
             self.lost_answers += session.store.lost_answers
             session.store.close()
@@ -156,15 +206,17 @@ class SessionTable:
             del self._moderns[key]
 
     async def sweep(self) -> None:
-        """End what nobody has used for long."""
+        """End what nobody has used for long, and let no process be without a guard."""
         while True:
             await anyio.sleep(self._limits.sweep_s)
+            self._guard.watchdog.renew()
             for session in self:
                 if await self._is_idle(session):
                     self.end(session)
 
     async def _is_idle(self, session: Session) -> bool:
-        before = self._clock.now() - self._limits.idle_s
+        limits = self._limits
+        before = self._clock.now() - (limits.idle_s if session.is_used else limits.unused_s)
         if session.readers or session.calls or session.used_at > before:
             return False
         if await session.process.is_busy():
@@ -183,3 +235,4 @@ class SessionTable:
             self.end(session)
         while self._ending:  # noqa: ASYNC110 - see above
             await anyio.sleep(_LOOK_AGAIN_S)
+        await anyio.to_thread.run_sync(self._guard.watchdog.close)

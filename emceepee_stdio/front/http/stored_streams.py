@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import anyio
 
 from emceepee_stdio.wire.codec import RequestId, RpcError, encode_error
+from emceepee_stdio.wire.framing import one_line
 
 __all__ = ["REQUEST_LOST", "EventStore", "StoreTotal", "StoredStream"]
 
@@ -39,10 +40,10 @@ class StoredStream:
         self._first = 0  # the place of the first event that is still stored
         self._lost: list[RequestId] = []  # whose answers nobody fetched in time
         self._reader: object | None = None
-        self._news = anyio.Event()
+        self._news: anyio.Event | None = None  # while somebody waits for it
         self.read_up_to = 0
         self.awaited = 0  # answers that it is still to bring
-        self._over = anyio.Event()
+        self.is_over = False
 
     def __repr__(self) -> str:
         state = "over" if self.is_over else "open"
@@ -54,21 +55,18 @@ class StoredStream:
         return self._reader is not None
 
     @property
-    def is_over(self) -> bool:
-        return self._over.is_set()
-
-    @property
     def end(self) -> int:
         return self._first + len(self._events)
 
     def finish(self) -> None:
         """Nothing more will be said on it."""
-        self._over.set()
-        self._news.set()
+        self.is_over = True
+        self._wake()
 
     async def is_over_within(self, seconds: float) -> bool:
         with anyio.move_on_after(seconds):
-            await self._over.wait()
+            while not self.is_over:
+                await self._wait_for_news()
         return self.is_over
 
     @property
@@ -88,18 +86,23 @@ class StoredStream:
         self.read_up_to = self.end
         return b"".join([event.frame for event in events])
 
-    def leave(self) -> None:
-        """Whoever reads it has gone."""
-        self._reader = None
-        self._news.set()
+    def take(self) -> object:
+        """Become its reader; whoever read before is sent away."""
+        self._reader = object()
+        self._wake()
+        return self._reader
 
-    async def read(self, place: int, begin: bytes = b"") -> AsyncGenerator[bytes]:
-        """The events from that place on, as they come; whoever read before is sent away."""
-        me = self._reader = object()
-        self._news.set()
+    def leave(self, reader: object) -> None:
+        """That reader has gone, perhaps after another one had taken the stream over."""
+        if self._reader is reader:
+            self._reader = None
+            self._wake()
+
+    async def read(self, reader: object, place: int, begin: bytes = b"") -> AsyncGenerator[bytes]:
+        """The events from that place on, as they come, for as long as it is the reader."""
         if begin:
             yield begin
-        while self._reader is me:
+        while self._reader is reader:
             place = max(place, self._first)
             if place < self.end:
                 event = self._events[place - self._first]
@@ -117,15 +120,24 @@ class StoredStream:
                 yield _COMMENT
 
     async def _has_news(self) -> bool:
-        self._news = anyio.Event()
         with anyio.move_on_after(_KEEP_ALIVE_S):
-            await self._news.wait()
+            await self._wait_for_news()
             return True
         return False
 
+    async def _wait_for_news(self) -> None:
+        if self._news is None:
+            self._news = anyio.Event()
+        await self._news.wait()
+
+    def _wake(self) -> None:
+        if self._news is not None:
+            self._news.set()
+            self._news = None
+
     def add(self, event: _Event) -> None:
         self._events.append(event)
-        self._news.set()
+        self._wake()
 
     def drop(self, event: _Event) -> None:
         """Store it no longer; those before it may stay, so it keeps its place until they go."""
@@ -231,6 +243,7 @@ class StoreTotal:
 
 def _frame(name: str | None, data: bytes, retry_ms: int | None = None) -> bytes:
     """An event as it is written; without data it only tells its id, and when to come back."""
+    data = one_line(data)  # a line end would end the event
     head = b"" if name is None else b"id: %b\n" % name.encode()
     if retry_ms is not None:
         head += b"retry: %d\n" % retry_ms

@@ -33,10 +33,14 @@ class AuthorizationServer:
         self.is_elsewhere = False  # under the name of another host than the server's
         self.authorization_endpoint: str | None = None  # another than its own
         self.issuer: str | None = None  # another than its own address
+        self.says: Fields = {}  # more in its metadata, or other; None leaves a field out
+        self.grants_with: Fields = {}  # more in its tokens, or other
         self.answers_with: list[tuple[int, Fields]] = []  # the next answers of its token endpoint
+        self.revoked_at_once = 0  # so many of the next tokens end before anybody uses them
         self.denies = False
         self.gives = asyncio.Event()  # while it is not set, nobody gets a token
         self.gives.set()
+        self.held = 0  # how many wait for that
         self.welcomes = asyncio.Event()  # while it is not set, no visitor is answered
         self.welcomes.set()
         self.wants_secret: str | None = None
@@ -108,7 +112,8 @@ class AuthorizationServer:
             found["registration_endpoint"] = f"{self.url}/register"
         if self.scopes is not None:
             found["scopes_supported"] = self.scopes
-        return found
+        found |= self.says
+        return {name: value for name, value in found.items() if value is not None}
 
     async def register(self, exchange: Exchange) -> None:
         self.registrations.append(exchange.message)
@@ -129,7 +134,9 @@ class AuthorizationServer:
 
     async def grant(self, exchange: Exchange, asked: Fields) -> None:
         self.grants.append(asked)
+        self.held += 1
         await self.gives.wait()
+        self.held -= 1
         if self.answers_with:
             status, body = self.answers_with.pop(0)
             await exchange.reply(status, body)
@@ -168,7 +175,9 @@ class AuthorizationServer:
     def issue(self, scope: str) -> Fields:
         number = next(self.numbers)
         made: Fields = {"access_token": f"access-{number}-quiet-river", "token_type": "Bearer"}
-        self.tokens[made["access_token"]] = time.time() + (self.token_life or 3600)
+        life = (self.token_life or 3600) if not self.revoked_at_once else 0
+        self.revoked_at_once = max(0, self.revoked_at_once - 1)
+        self.tokens[made["access_token"]] = time.time() + life
         self.scope_of[made["access_token"]] = scope
         if self.token_life is not None:
             made["expires_in"] = self.token_life
@@ -177,7 +186,7 @@ class AuthorizationServer:
         if self.refreshes_tokens:
             made["refresh_token"] = f"refresh-{number}-silent-lake"
             self.refresh_tokens[made["refresh_token"]] = scope
-        return made
+        return made | self.grants_with
 
 
 class ProtectedServer:

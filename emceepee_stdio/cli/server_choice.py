@@ -1,0 +1,118 @@
+"""Which server a command is about: a configured one, a URL, or a command after two dashes.
+
+The last two need not be configured. They are started as a configured one would be: with the same
+few variables of this shell, and nothing of them is kept.
+"""
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from emceepee_stdio.cli.completions import complete_servers
+from emceepee_stdio.cli.help_text import HelpCommand
+from emceepee_stdio.config import Config, ServerConfig, Settings, load_file
+from emceepee_stdio.config.fields import nearest
+from emceepee_stdio.config.server import label
+from emceepee_stdio.errors import ConfigInvalid
+from emceepee_stdio.journal.redact import redact_argv, redact_url
+
+__all__ = [
+    "AnyServerArgument",
+    "ServerChoice",
+    "ServerCommand",
+    "choose",
+    "chosen",
+    "is_url",
+    "unknown_server",
+]
+
+_WORDS = "emceepee.command"  # where the words after the two dashes wait, in the context
+_DASHES = "--"
+
+AnyServerArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="SERVER",
+        help="A configured server, the URL of one, or -- COMMAND at the end.",
+        autocompletion=complete_servers,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerChoice:
+    """The server, and how it is treated. `words` name it on a command line, without secrets."""
+
+    server: ServerConfig
+    settings: Settings
+    words: str
+    is_configured: bool = True
+
+
+class ServerCommand(HelpCommand):
+    """A command whose SERVER may be `-- COMMAND ARGS` at the end of the line instead."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if _DASHES in args:
+            place = args.index(_DASHES)
+            ctx.meta[_WORDS] = args[place + 1 :]
+            # It stands for SERVER, which is always the first.
+            args = ["COMMAND", *args[:place]]
+        return super().parse_args(ctx, args)
+
+
+def choose(context: typer.Context, name: str, config: Path | None) -> ServerChoice:
+    """The server that the command line names, or a word on why not, or on which there are."""
+    loaded = load_file(config, environ=os.environ)
+    words: Sequence[str] | None = context.meta.get(_WORDS)
+    try:
+        if words is not None:
+            return _started(words, loaded.settings)
+        if is_url(name) and name not in [one.name for one in loaded.servers]:
+            shown = redact_url(name)
+            server = ServerConfig(name=label(shown), url=name)
+            return ServerChoice(
+                server=server, settings=loaded.settings, words=shown, is_configured=False
+            )
+    except ConfigInvalid as error:
+        raise typer.BadParameter(error.fact, param_hint="SERVER") from None
+    server = chosen(name, loaded)
+    return ServerChoice(server=server, settings=loaded.settings, words=shlex.quote(name))
+
+
+def chosen(name: str, config: Config, *, argument: str = "SERVER") -> ServerConfig:
+    """The configured server of that name, or a word on why not, or on which there are."""
+    names = [server.name for server in config.servers]
+    if name in names:
+        return config.servers[names.index(name)]
+    if broken := next((one for one in config.disabled if one.name == name), None):
+        way = f" Enable it: emceepee config enable {shlex.quote(name)}"
+        step = way if broken.switched_off else ""
+        raise typer.BadParameter(f"{broken.fact}{step}", param_hint=argument)
+    raise unknown_server(name, config, argument=argument)
+
+
+def unknown_server(name: str, config: Config, *, argument: str) -> typer.BadParameter:
+    """That no server has this name, with the one that may be meant, or all that there are."""
+    marked = config.marked_names
+    near = nearest(name, marked)
+    known = f"There are: {', '.join(marked.values()) or 'none'}."
+    advice = f"Did you mean {marked[near]}?" if near else known
+    return typer.BadParameter(f"there is no server {name!r}. {advice}", param_hint=argument)
+
+
+def is_url(text: str) -> bool:
+    return text.startswith(("http://", "https://"))
+
+
+def _started(words: Sequence[str], settings: Settings) -> ServerChoice:
+    if not words:
+        raise typer.BadParameter("two dashes, and no command after them.", param_hint="SERVER")
+    shown = shlex.join(redact_argv(words))
+    server = ServerConfig(name=label(shown), command=words[0], args=tuple(words[1:]))
+    return ServerChoice(server=server, settings=settings, words=f"-- {shown}", is_configured=False)

@@ -1,0 +1,172 @@
+"""What commands say of secrets and tokens that others have, that stay, or that stand open."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cli_harness import Cli, Home
+from tests.e2e.keyring_harness import KeyringHome, keyring_environ
+from tests.e2e.sign_in_harness import BROWSER, protected
+
+SECRET = "ghp_quietriverbank0123456789abcdefghij"
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    monkeypatch.setenv("EMCEEPEE_STATE_DIR", str(tmp_path / "state"))
+    return Cli(tmp_path, monkeypatch, capsys)
+
+
+def test_a_new_server_that_is_given_the_secret_of_another_one_is_told(cli: Cli):
+    own = cli.run("config", "add", "bank", "-e", "TOKEN=${keyring:bank.TOKEN}", "--", "true").well()
+    assert "is given" not in own.err
+    said = cli.run("config", "add", "evil", "-e", "A=${keyring:bank.TOKEN}", "--", "true").well()
+    assert "evil is given the secret bank.TOKEN, which is also the secret of bank" in said.err
+    assert "emceepee config remove evil" in said.err
+    checks = json.loads(cli.run("doctor", "--json", "--timeout", "5").out)["checks"]
+    (check,) = [check for check in checks if check["id"] == "config.shared_secrets"]
+    assert check["status"] == "warning"
+    assert "bank.TOKEN (evil)" in check["summary"]
+
+
+def test_a_new_server_that_is_given_a_secret_from_before_is_told(cli: Cli, tmp_path: Path):
+    names = tmp_path / "state" / "secrets"
+    names.mkdir(parents=True)
+    (names / "bank.TOKEN").touch()
+    said = cli.run("config", "add", "evil", "-e", "A=${keyring:bank.TOKEN}", "--", "true").well()
+    assert "bank.TOKEN, which was stored before" in said.err
+
+
+def test_a_secret_in_plain_text_on_the_command_line_is_told_with_the_better_way(cli: Cli):
+    for name, value in keyring_environ(cli.home).items():
+        cli.monkeypatch.setenv(name, value)
+    said = cli.run("config", "add", "git", "-e", f"TOKEN={SECRET}", "--", "true").well()
+    assert "env.TOKEN" in said.err
+    assert "emceepee secrets move git" in said.err
+    assert "--secret-env" in said.err
+    assert SECRET not in said.out + said.err
+
+
+async def test_a_server_that_is_removed_names_what_is_kept_of_it(tmp_path: Path):
+    path = tmp_path / "home"
+    home = Home(path, env={"EMCEEPEE_STATE_DIR": str(path / "state"), "BROWSER": BROWSER})
+    async with protected() as place:
+        place.issuer.registers = False
+        headers = {"X-Key": "${keyring:vault.KEY}", "X-Both": "${keyring:both}"}
+        other = {"command": "true", "env": {"A": "${keyring:both}"}}
+        own = place.entry(oauth={"client_id": "ours"})
+        home.write({"vault": own})
+        (await home.run("login", "vault")).well()
+        home.write({"vault": {**own, "headers": headers}, "other": other})
+        removed = (await home.run("config", "remove", "vault")).well()
+        assert f"emceepee logout {place.server.url}" in removed.err
+        assert "emceepee secrets remove vault.KEY" in removed.err
+        assert "both" not in removed.err
+        (await home.run("logout", place.server.url)).well()
+        assert place.records(home.path) == []
+
+
+async def test_signing_out_forgets_the_server_under_every_client_but_those_of_others(
+    tmp_path: Path,
+):
+    path = tmp_path / "home"
+    home = Home(path, env={"EMCEEPEE_STATE_DIR": str(path / "state"), "BROWSER": BROWSER})
+    async with protected() as place:
+        entries = {name: place.entry(oauth={"client_id": name}) for name in ("work", "home")}
+        home.write({"vault": place.entry(), **entries})
+        for name in ("vault", "work", "home"):
+            (await home.run("login", name)).well()
+        assert len(place.records(home.path)) == 3
+        home.write({"vault": place.entry(oauth={"client_id": "new"}), "home": entries["home"]})
+        ran = (await home.run("logout", "vault")).well()
+        assert ran.out == "Signed out of vault.\n"
+        assert "emceepee logout home" in ran.err
+        assert len(place.records(home.path)) == 1
+
+
+async def test_a_list_that_waits_for_a_sign_in_names_the_command(tmp_path: Path):
+    home = Home(tmp_path / "home", env={"EMCEEPEE_STATE_DIR": str(tmp_path / "state")})
+    async with protected() as place:
+        home.write({"vault": place.entry()})
+        ran = (await home.run("ls")).said("Sign in: emceepee login vault")
+        assert "doctor" not in ran.err
+    (await home.run("login", "volt")).said("NAME", "Did you mean vault?")
+
+
+def test_the_dry_run_of_an_import_shows_an_object_whatever_it_is_called(cli: Cli, tmp_path: Path):
+    entry = {"url": "https://mcp.example", "auth": {"type": "x", "token": SECRET}}
+    (tmp_path / ".cursor").mkdir()
+    (tmp_path / ".cursor" / "mcp.json").write_text(json.dumps({"mcpServers": {"s": entry}}))
+    shown = cli.run("config", "import", "cursor", "--dry-run").well().out
+    lines = [line.strip("+ ") for line in shown.splitlines()]
+    assert '"auth": {' in lines
+    assert '"type": "x",' in lines
+    assert SECRET not in shown
+
+
+@pytest.fixture
+def keyring(tmp_path: Path) -> KeyringHome:
+    home = KeyringHome(tmp_path / "home")
+    (home.path / ".cursor").mkdir()
+    servers = {"s": {"command": "x", "env": {"A_TOKEN": SECRET, "LANG": "C"}}}
+    (home.path / ".cursor" / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    return home
+
+
+async def test_an_import_that_moves_secrets_says_where_they_still_stand(keyring: KeyringHome):
+    theirs = keyring.path / ".cursor" / "mcp.json"
+    first = (await keyring.run("config", "import", "cursor", "--move-secrets")).well()
+    assert f"Cursor still has secrets in plain text in {theirs}: s: env.A_TOKEN." in first.err
+    assert "emceepee config import cursor --replace" in first.err
+    replaced = (await keyring.run("config", "import", "cursor", "--replace")).well()
+    assert SECRET not in theirs.read_text()
+    backup = theirs.with_name("mcp.json.bak")
+    assert SECRET in backup.read_text()
+    assert f"The backup of {theirs} has secrets in plain text: s: env.A_TOKEN." in replaced.err
+    assert f"rm {backup}" in replaced.err
+    again = (await keyring.run("config", "import", "cursor", "--replace")).well()
+    assert "Nothing was taken over." in again.out
+    assert "plain text" not in again.err
+
+
+async def test_an_import_that_takes_nothing_over_says_nothing_of_older_backups(
+    keyring: KeyringHome,
+):
+    theirs = keyring.path / ".cursor" / "mcp.json"
+    before = theirs.read_text()
+    words = ("config", "import", "cursor", "--replace", "--move-secrets")
+    assert "plain text" in (await keyring.run(*words)).well().err
+    theirs.write_text(before)
+    again = (await keyring.run("config", "import", "cursor")).well()
+    assert "Nothing was taken over." in again.out
+    assert "plain text" not in again.err
+
+
+def test_an_import_names_a_secret_that_is_still_in_the_file_of_the_project(keyring: KeyringHome):
+    servers = {"gh": {"command": "x", "env": {"A_TOKEN": SECRET}}}
+    path = keyring.path / ".mcp.json"
+    path.write_text(json.dumps({"mcpServers": servers}))
+    with keyring.screen("config", "import", "claude-code", "--move-secrets") as screen:
+        screen.until_said("Take gh over? [y/N]:")
+        screen.type("y\n")
+        assert screen.wait() == 0
+        assert ".mcp.json still has secrets in plain text: gh: env.A_TOKEN." in screen.words
+        assert "write ${A_TOKEN} there in place of the value" in screen.words
+        assert SECRET not in screen.text
+
+
+async def test_a_dry_run_names_what_a_move_then_does(keyring: KeyringHome):
+    keyring.write({"s": {"command": "x", "env": {"A_TOKEN": SECRET}}})
+    keyring.hold(**{"s.A_TOKEN": "something else"})
+    shown = (await keyring.run("secrets", "move", "--dry-run")).well()
+    moved = (await keyring.run("secrets", "move")).well()
+    assert "${keyring:s.A_TOKEN-2}" in shown.out
+    assert "${keyring:s.A_TOKEN-2}" in moved.out
+
+
+async def test_an_error_of_the_keyring_is_none_of_a_server(keyring: KeyringHome):
+    ran = (await keyring.run("secrets", "remove", "none")).said(
+        "has no secret none", "secrets list"
+    )
+    assert "[" not in ran.err

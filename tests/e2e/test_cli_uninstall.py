@@ -1,0 +1,259 @@
+"""Servers that `uninstall --restore` puts back, and variables that `install --env` gives."""
+
+import json
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emceepee_stdio.config import jsonc
+from emceepee_stdio.config.clients import CLIENTS, Client
+from tests.e2e.cli_harness import Cli
+
+SECRET = "ghp_9e3779b97f4a7c159e3779b97f4a7c15abcd"
+
+every_client = pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(tmp_path, monkeypatch, capsys)
+
+
+def filled(client: Client, cli: Cli) -> Path:
+    """The client's file, with two servers in it."""
+    path = client.places("linux", {}, cli.home)[-1]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    client.home(path, {}, cli.home).mkdir(parents=True, exist_ok=True)
+    if client.key == "codex":
+        path.write_text(
+            'model = "x"\n\n[mcp_servers.time]\ncommand = "uvx"\nargs = ["t"]\n\n'
+            '[mcp_servers.gh]\ncommand = "npx"\n\n'
+            f'[mcp_servers.gh.env]\nGITHUB_TOKEN = "{SECRET}"\n'
+        )
+    else:
+        both = {
+            "time": {"command": "uvx", "args": ["t"]},
+            "gh": {"command": "npx", "env": {"GITHUB_TOKEN": SECRET}},
+        }
+        path.write_text(json.dumps({"theme": "dark", client.section: both}, indent=2))
+    return path
+
+
+def servers(client: Client, path: Path) -> dict[str, Any]:
+    text = path.read_text()
+    document: Any = tomllib.loads(text) if client.key == "codex" else jsonc.read(text)
+    return document.get(client.section, {})
+
+
+@every_client
+def test_servers_that_were_moved_behind_emceepee_come_back(cli: Cli, client: Client):
+    path = filled(client, cli)
+    before = servers(client, path)
+    cli.run("config", "import", client.key, "--replace").well()
+    assert list(servers(client, path)) == ["emceepee"]
+    shown = cli.run("uninstall", client.key, "--restore", "--dry-run").well()
+    assert "time" in shown.out
+    assert SECRET not in shown.out + shown.err
+    assert list(servers(client, path)) == ["emceepee"]
+    ran = cli.run("uninstall", client.key, "--restore").well()
+    assert f"Put back into {client.title}: time, gh." in ran.out
+    assert SECRET not in ran.out + ran.err
+    assert servers(client, path) == before
+    assert json.loads(cli.config.read_text())["mcpServers"].keys() == {"time", "gh"}
+
+
+def test_what_was_moved_in_several_steps_comes_back_whole(cli: Cli):
+    client = CLIENTS["cursor"]
+    path = filled(client, cli)
+    cli.run("config", "import", "cursor", "--replace").well()
+    document = json.loads(path.read_text())
+    document["mcpServers"] |= {"late": {"command": "late"}, "own": {"command": "${userHome}/own"}}
+    path.write_text(json.dumps(document))
+    cli.run("config", "import", "cursor", "--replace").well()
+    cli.run("config", "remove", "gh").well()  # a person does not want it any more
+    assert list(servers(client, path)) == ["emceepee", "own"]
+    cli.run("uninstall", "cursor", "--restore").well()
+    assert servers(client, path).keys() == {"own", "late", "time"}
+
+
+@every_client
+def test_secrets_that_stand_in_plain_text_again_are_named(cli: Cli, client: Client):
+    path = filled(client, cli)
+    cli.run("config", "import", client.key, "--replace").well()
+    for words in (["--dry-run"], []):
+        ran = cli.run("uninstall", client.key, "--restore", *words).well()
+        assert f"secrets stand in plain text in {path}: gh: env.GITHUB_TOKEN." in ran.err
+        assert f"\n  emceepee config import {client.key} --replace\n" in ran.err
+        assert SECRET not in ran.out + ran.err
+    cli.run("config", "import", client.key, "--replace").well()
+    cli.run("config", "remove", "gh").well()
+    assert "plain text" not in cli.run("uninstall", client.key, "--restore").well().err
+
+
+SWITCHES = {"codex": {"enabled": False}, "zed": {"enabled": False}}
+
+
+@every_client
+def test_a_server_that_is_off_in_emceepee_is_not_switched_on_by_a_restore(cli: Cli, client: Client):
+    path = filled(client, cli)
+    before = servers(client, path)
+    cli.run("config", "import", client.key, "--replace").well()
+    cli.run("config", "disable", "gh").well()
+    shown = cli.run("uninstall", client.key, "--restore", "--dry-run").well()
+    ran = cli.run("uninstall", client.key, "--restore").well()
+    switch = SWITCHES.get(client.key)
+    if switch:
+        assert servers(client, path) == {**before, "gh": {**before["gh"], **switch}}
+        said = f"Off in {client.title}, as in emceepee: gh."
+        assert said in shown.err
+        assert said in ran.err
+        return
+    assert servers(client, path) == {"time": before["time"]}
+    assert f"Put back into {client.title}: time." in ran.out
+    assert "plain text" not in ran.err, "the secret stays out with its server"
+    for told in (shown.err, ran.err):
+        assert "Not put back: gh, which you switched off in emceepee." in told
+    followed(cli, ran.err)
+    assert servers(client, path) == before
+
+
+def followed(cli: Cli, said: str) -> None:
+    """Run the commands that stand on lines of their own."""
+    for line in said.splitlines():
+        if line.startswith("  emceepee "):
+            cli.run(*shlex.split(line)[1:]).well()
+
+
+def test_where_all_that_was_moved_is_off_only_emceepee_goes(cli: Cli):
+    client = CLIENTS["cursor"]
+    path = filled(client, cli)
+    before = servers(client, path)
+    other = cli.home / "other.json"
+    cli.run("config", "import", "cursor", "--replace", "--config", str(other)).well()
+    for name in before:
+        cli.run("config", "disable", name, "--config", str(other)).well()
+    ran = cli.run("uninstall", "cursor", "--restore").well()
+    assert servers(client, path) == {}
+    assert "Not put back: time, gh" in ran.err
+    assert "none to put back" not in ran.out
+    followed(cli, ran.err)
+    assert servers(client, path) == before
+
+
+def test_a_server_that_the_client_had_off_comes_back_as_it_was(cli: Cli):
+    path = CLIENTS["cursor"].places("linux", {}, cli.home)[-1]
+    path.parent.mkdir(parents=True)
+    before = {"mcpServers": {"gh": {"command": "npx", "disabled": True}}}
+    path.write_text(json.dumps(before))
+    cli.run("config", "import", "cursor", "--replace").well()
+    cli.run("uninstall", "cursor", "--restore").well()
+    assert json.loads(path.read_text()) == before
+
+
+def test_servers_of_a_project_come_back_to_their_project(cli: Cli):
+    client = CLIENTS["claude-code"]
+    path = filled(client, cli)
+    document = json.loads(path.read_text())
+    document["projects"] = {str(cli.home): {"mcpServers": {"here": {"command": "x"}}}}
+    path.write_text(json.dumps(document))
+    cli.monkeypatch.chdir(cli.home)
+    cli.run("config", "import", "claude-code", "--replace").well()
+    assert json.loads(path.read_text())["projects"][str(cli.home)]["mcpServers"] == {}
+    cli.run("uninstall", "claude-code", "--restore").well()
+    assert json.loads(path.read_text()) == document
+
+
+def test_servers_come_back_also_after_emceepee_was_taken_out(cli: Cli):
+    client = CLIENTS["cursor"]
+    path = filled(client, cli)
+    before = servers(client, path)
+    cli.run("config", "import", "cursor", "--replace").well()
+    ran = cli.run("uninstall", "cursor").well()
+    assert "time, gh" in ran.err
+    assert "emceepee uninstall cursor --restore" in ran.err
+    assert servers(client, path) == {}
+    cli.run("uninstall", "cursor", "--restore").well()
+    assert servers(client, path) == before
+    assert "not registered" in cli.run("uninstall", "cursor", "--restore").well().out
+
+
+def test_a_configuration_of_its_own_tells_what_was_moved(cli: Cli):
+    client = CLIENTS["cursor"]
+    path = filled(client, cli)
+    other = cli.home / "other.json"
+    cli.run("config", "import", "cursor", "--replace", "--config", str(other)).well()
+    cli.run("uninstall", "cursor", "--restore").well()
+    assert servers(client, path).keys() == {"time", "gh"}
+
+
+def test_where_nothing_was_moved_nothing_comes_back(cli: Cli):
+    client = CLIENTS["cursor"]
+    path = filled(client, cli)
+    before = path.read_text()
+    cli.run("install", "cursor").well()
+    assert "none to put back" in cli.run("uninstall", "cursor", "--restore").well().err
+    assert path.read_text() == before
+
+
+def test_where_the_backups_are_gone_the_servers_are_named_and_what_to_do(cli: Cli):
+    path = filled(CLIENTS["cursor"], cli)
+    cli.run("config", "import", "cursor", "--replace").well()
+    for backup in path.parent.glob("*.bak*"):
+        backup.unlink()
+    for words in (["--dry-run"], [], []):  # at the end it is not registered any more
+        ran = cli.run("uninstall", "cursor", "--restore", *words).well()
+        assert f"There is no backup of {path} with a server to put back." in ran.err
+        assert "and Cursor has not: time, gh." in ran.err
+        assert f"the command or the URL that {cli.config} has for it" in ran.err
+        assert "was moved" not in ran.out + ran.err
+
+
+def test_a_backup_without_servers_is_not_taken_for_a_sign_that_none_was_moved(cli: Cli):
+    path = filled(CLIENTS["cursor"], cli)
+    cli.run("config", "import", "cursor", "--replace").well()
+    for backup in path.parent.glob("*.bak*"):
+        backup.unlink()
+    cli.run("install", "cursor", "--env", "A=b").well()
+    said = cli.run("uninstall", "cursor", "--restore").well().err
+    assert f"There is no backup of {path} with a server to put back." in said
+    assert "time, gh" in said
+
+
+# Variables for the registration
+
+
+@every_client
+def test_variables_are_written_into_the_registration(cli: Cli, client: Client):
+    path = filled(client, cli)
+    shown = cli.run("install", client.key, "--env", f"TOKEN={SECRET}", "--dry-run").well()
+    assert SECRET not in shown.out + shown.err
+    ran = cli.run("install", client.key, "--env", f"TOKEN={SECRET}", "-e", "B=c=d").well()
+    assert SECRET not in ran.out + ran.err
+    env = servers(client, path)["emceepee"]["env"]
+    assert (env["TOKEN"], env["B"]) == (SECRET, "c=d")
+    assert env["PATH"].startswith("/usr/bin")
+    # Registered anew, it keeps those that are not given again.
+    cli.run("install", client.key, "--env", "B=e").well()
+    env = servers(client, path)["emceepee"]["env"]
+    assert (env["TOKEN"], env["B"]) == (SECRET, "e")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--env", "TOKEN"], "expected NAME=VALUE"),
+        (["--env", "=x"], "expected NAME=VALUE"),
+        (["--env", "A=b", "--http", "http://127.0.0.1:1/mcp"], "--env"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_no_variable_for_a_registration_changes_nothing(
+    cli: Cli, words: list[str], said: str
+):
+    path = filled(CLIENTS["cursor"], cli)
+    before = path.read_text()
+    cli.run("install", "cursor", *words).said(said)
+    assert path.read_text() == before

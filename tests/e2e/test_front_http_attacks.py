@@ -1,0 +1,249 @@
+"""What a client sends to harm the front, or the sessions of others; and what it must not cost."""
+
+import json
+import socket
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import anyio
+import pytest
+
+from tests.e2e.client import received_by_server, server
+from tests.e2e.clients.raw import WAIT_S, Message, entry
+from tests.e2e.front_harness import (
+    ACCEPT,
+    INITIALIZE,
+    HttpClient,
+    RunningFront,
+    calling,
+    events_of,
+    executing,
+    http_client,
+    running_front,
+    session,
+)
+from tests.front_entry import front_command
+from tests.peers import plain
+
+SLOW = {"server": "plain", "tool": "slow", "args": {"seconds": 300}}
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Generator[RunningFront]:
+    place = tmp_path_factory.mktemp("front")
+    with running_front(place, servers={"plain": entry(plain(), place, "plain")}) as running:
+        yield running
+
+
+@contextmanager
+def connected(front: RunningFront) -> Generator[socket.socket]:
+    parts = urlsplit(front.url)
+    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=30) as made:
+        yield made
+
+
+def flood(made: socket.socket, piece: bytes, most: int) -> int:
+    """How much of it was taken before the other side closed."""
+    sent = 0
+    with suppress(OSError):
+        while sent < most:
+            made.sendall(piece)
+            sent += len(piece)
+    return sent
+
+
+def head(front: RunningFront, *lines: str) -> bytes:
+    host = f"Host: {urlsplit(front.url).netloc}"
+    kinds = (f"Accept: {ACCEPT}", "Content-Type: application/json")
+    return "\r\n".join(["POST /mcp HTTP/1.1", host, *kinds, *lines, "\r\n"]).encode()
+
+
+INITIALIZING = json.dumps(
+    {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": INITIALIZE}
+).encode()
+CHUNKED = "Transfer-Encoding: chunked"
+WHOLE = b"%x\r\n%b\r\n0\r\n" % (len(INITIALIZING), INITIALIZING)
+
+
+async def test_a_head_of_many_small_fields_is_cut_off(front: RunningFront) -> None:
+    with connected(front) as made:
+        made.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"ab:\r\n" * 300)  # and no end
+        assert made.recv(12) == b"HTTP/1.1 400"
+
+
+async def test_requests_without_end_that_wait_behind_another_are_cut_off(
+    front: RunningFront,
+) -> None:
+    with connected(front) as made:
+        one = f"GET /health HTTP/1.1\r\nHost: {urlsplit(front.url).netloc}\r\n\r\n".encode()
+        assert flood(made, one * 5_000, 32 << 20) < 32 << 20
+
+
+async def test_what_comes_behind_a_body_is_no_header(front: RunningFront) -> None:
+    authorization = f"Authorization: Bearer {front.token}\r\n".encode()
+    for before, behind, status in (
+        ((CHUNKED,), authorization + b"\r\n", b"401"),
+        ((CHUNKED, authorization.decode().strip()), b"Host: evil.example\r\n\r\n", b"200"),
+    ):
+        with connected(front) as made:
+            made.sendall(head(front, *before) + WHOLE + behind)
+            assert made.recv(1000).split(b" ")[1] == status
+    front.look()
+
+
+async def test_fields_without_end_behind_a_body_are_cut_off(front: RunningFront) -> None:
+    for piece in (b"X-a: b\r\n" * 100, b"x" * 10_000):
+        with connected(front) as made:
+            made.sendall(head(front, CHUNKED, f"Authorization: Bearer {front.token}") + WHOLE)
+            assert flood(made, piece, 32 << 20) < 32 << 20
+
+
+async def test_a_crowd_that_asks_nothing_shuts_nobody_out(tmp_path: Path) -> None:
+    with running_front(tmp_path, python=front_command(connections=20)) as front:
+        async with session(front) as client:
+            crowd = [connected(front) for _ in range(60)]
+            for one in crowd:
+                one.__enter__()
+            assert (await client.call("list_servers"))["content"]
+            async with http_client(front) as other:
+                assert (await other.http.get(f"{front.base}/health")).status_code == 200
+            for one in crowd:
+                one.__exit__(None, None, None)
+
+
+async def sessions(client: HttpClient) -> int:
+    got = await client.http.get(f"{client.front.base}/metrics", headers=client.headers())
+    [line] = [line for line in got.text.splitlines() if line.startswith("emceepee_sessions ")]
+    return int(line.split()[1])
+
+
+async def until_there_are(client: HttpClient, count: int) -> None:
+    with anyio.fail_after(WAIT_S):
+        while await sessions(client) != count:
+            await anyio.sleep(0.05)
+
+
+async def test_a_client_that_hangs_up_before_it_has_its_session_leaves_none(
+    tmp_path: Path,
+) -> None:
+    with running_front(tmp_path) as front:
+        async with http_client(front) as client:
+            size = f"Content-Length: {len(INITIALIZING)}"
+            with connected(front) as made:
+                owner = f"Authorization: Bearer {front.token}"
+                made.sendall(head(front, size, owner) + INITIALIZING)
+                await until_there_are(client, 1)
+            front.look()
+            await until_there_are(client, 0)
+
+
+async def test_a_session_whose_client_never_comes_back_ends_soon(tmp_path: Path) -> None:
+    with running_front(tmp_path, python=front_command(unused_s=0.5, sweep_s=0.1)) as front:
+        async with session(front), http_client(front) as client:
+            body = json.loads(INITIALIZING)
+            begun = await client.http.post(front.url, json=body, headers=client.headers())
+            assert begun.status_code == 200
+            front.look()
+            await until_there_are(client, 1)
+
+
+async def test_a_call_that_is_one_too_many_is_not_made(tmp_path: Path) -> None:
+    log = tmp_path / "received.jsonl"
+    servers = {"plain": server(log=log)}
+    with running_front(tmp_path, servers=servers, python=front_command(streams=2)) as front:
+        async with session(front) as client, anyio.create_task_group() as tasks:
+
+            async def wait() -> None:
+                async with client.post(calling("execute_tool", **SLOW)) as response:
+                    await response.aread()
+
+            for _ in range(2):
+                tasks.start_soon(wait)
+            with anyio.fail_after(WAIT_S):
+                while called(log).count("slow") < 2:
+                    await anyio.sleep(0.01)
+            async with client.post(executing("echo", message="x")) as refused:
+                assert refused.status_code == 429
+            tasks.cancel_scope.cancel()
+        async with session(front) as client:  # whose turn comes after anything that was sent
+            assert await client.execute("add", a=1, b=2)
+        assert "echo" not in called(log)
+
+
+def called(log: Path) -> list[str]:
+    messages = [line["message"] for line in received_by_server(log)]
+    return [m["params"]["name"] for m in messages if m.get("method") == "tools/call"]
+
+
+async def answers(client: HttpClient, body: bytes) -> list[Message]:
+    headers = {**client.headers(), "content-type": "application/json"}
+    async with client.http.stream("POST", client.url, content=body, headers=headers) as response:
+        return [e.message async for e in events_of(response) if e.message is not None]
+
+
+async def test_a_call_that_is_taken_back_in_the_same_batch_ends(front: RunningFront) -> None:
+    async with session(front) as client:
+        call = {"jsonrpc": "2.0", "id": 7, **calling("execute_tool", **SLOW)}
+        back = {"method": "notifications/cancelled", "params": {"requestId": 7}}
+        batch = json.dumps([call, {"jsonrpc": "2.0", **back}]).encode()
+        [answer] = await answers(client, batch)
+        assert (answer["id"], answer["error"]["code"]) == (7, -32800)
+
+
+async def test_a_call_under_an_id_with_a_line_end_in_it_ends(front: RunningFront) -> None:
+    async with session(front) as client:
+        [answer] = await answers(client, b'{"jsonrpc":"2.0","id":"a\rb","method":"ping"}')
+        assert answer["id"] == "a b"
+
+
+@pytest.mark.parametrize("taken_back", ["1e999", "true", "null", "[]"])
+async def test_what_is_no_id_takes_no_call_back(front: RunningFront, taken_back: str) -> None:
+    async with session(front) as client:
+        headers = {**client.headers(), "content-type": "application/json"}
+        note = b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%b}}'
+        body = note % taken_back.encode()
+        told = await client.http.post(front.url, content=body, headers=headers)
+        assert told.status_code == 202
+        result = await client.execute("echo", message="served")
+        assert result["content"][0]["text"] == "served"
+
+
+async def test_a_path_has_one_spelling(front: RunningFront) -> None:
+    async with http_client(front, "%2fother") as client:
+        assert (await client.initialize()).status_code == 404
+
+
+STRANGE = r"""
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked.get("method") == "initialize":
+        about = {"serverInfo": {"name": "strange", "version": "1"}, "capabilities": {"tools": {}}}
+        result = json.dumps({"protocolVersion": "2025-11-25", **about})
+    elif asked.get("method") == "tools/list":
+        result = json.dumps({"tools": [{"name": "odd", "inputSchema": {"type": "object"}}]})
+    elif asked.get("method") == "tools/call":
+        result = '{"content":[{"type":"text",\r\r"text":"whole"}]}'
+    else:
+        continue
+    answer = '{"jsonrpc":"2.0","id":%d,"result":%s}\n' % (asked["id"], result)
+    sys.stdout.buffer.write(answer.encode())
+    sys.stdout.flush()
+"""
+
+
+async def test_a_server_that_writes_odd_white_space_breaks_no_event(tmp_path: Path) -> None:
+    script = tmp_path / "strange.py"
+    script.write_text(STRANGE)
+    servers = {"strange": {"command": sys.executable, "args": [str(script)]}}
+    with running_front(tmp_path, servers=servers) as front:
+        async with session(front) as client:
+            result = await client.execute("odd", server="strange")
+            assert result["content"][0]["text"] == "whole"
+            async with client.post(
+                calling("execute_tool", server="strange", tool="odd", args={})
+            ) as response:
+                assert b"\r" not in await response.aread()
