@@ -286,7 +286,7 @@ class Page {
       return make("span", { class: `sign ${kind}` }, make("b", { "aria-hidden": "true" }, glyph), word);
     };
     byId("legend").append(...Object.keys(LEGS).map(chip), ...["start", "crash", "question", "promotion"].map(sign));
-      }
+  }
 
   // Listening
 
