@@ -47,14 +47,18 @@ def _cut(text: str, room: int) -> str:
 
 
 class ProxyError(Exception):
-    """One failure: `fact` says what happened, `hint` what to do next, `code` never changes."""
+    """One failure: `fact` says what happened, `hint` what to do next, `code` never changes.
+
+    `command` is what a person runs in a shell to change it, where there is such a command.
+    """
 
     code: ClassVar[str]
     hint: ClassVar[str]
 
-    def __init__(self, fact: str, *, hint: str | None = None) -> None:
+    def __init__(self, fact: str, *, hint: str | None = None, command: str | None = None) -> None:
         super().__init__(fact)
         self.fact = fact
+        self.command = command
         self.next_step = self.hint if hint is None else hint
 
     def masked(self, mask: Callable[[str], str]) -> Self:

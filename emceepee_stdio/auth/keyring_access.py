@@ -27,7 +27,8 @@ def carry_out(order: KeyringOrder) -> KeyringAnswer:
         if _keeps_nothing(chosen):
             return NO_KEYRING
         backend = str(chosen.name)[:100]
-        return KeyringAnswer(values=_done(order), backend=backend)
+        values, is_plain = _done(order), _is_plain_file(chosen)
+        return KeyringAnswer(values=values, backend=backend, is_plain=is_plain)
     except Exception as error:  # noqa: BLE001 - backends raise whatever they like
         problem, hint = _explained(error, backend, order)
         return KeyringAnswer(backend=backend, problem=problem, hint=hint)
@@ -40,6 +41,12 @@ def _keeps_nothing(backend: "KeyringBackend") -> bool:
     if isinstance(backend, chainer.ChainerBackend):
         return not backend.backends
     return isinstance(backend, fail.Keyring | null.Keyring)
+
+
+def _is_plain_file(backend: "KeyringBackend") -> bool:
+    """Whether it stores without encryption: a class of this name in the package keyrings.alt."""
+    first = next(iter(getattr(backend, "backends", ())), backend)  # of several, the first stores
+    return "PlaintextKeyring" in {kind.__name__ for kind in type(first).__mro__}
 
 
 def _done(order: KeyringOrder) -> dict[str, str]:

@@ -32,6 +32,7 @@ class KeyringAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     problem: str = ""
     hint: str = ""
     is_absent: bool = False  # there is no keyring, not even a locked one
+    is_plain: bool = False  # the keyring is a file without encryption
 
     def __repr__(self) -> str:
         return f"<KeyringAnswer {list(self.values)} {self.problem}>"

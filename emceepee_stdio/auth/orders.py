@@ -121,9 +121,10 @@ class SignInNeeded(NeedsSignIn):
         is_met: Callable[[], Awaitable[bool]],
     ) -> None:
         super().__init__(
-            fact, hint=f"Ask the person to run `{command}`; the server connects by itself then."
+            fact,
+            hint=f"Ask the person to run `{command}`; the server connects by itself then.",
+            command=command,
         )
-        self.command = command
         self.order = order
         self.is_step_up = order.status == STEP_UP_STATUS
         self.is_met = is_met

@@ -266,10 +266,7 @@ class _Flow:
             return _replaced(answer, said)
         if request.method == "POST" and answer.status_code >= _FIRST_ERROR:
             code = error_code(read_answer(answer)) or f"HTTP status {answer.status_code}"
-            raise SignInFailed(
-                f"{request.url.host} registers no client of this kind ({code}): configure "
-                "oauth.client_id for this server."
-            )
+            raise self._rules.registration_refused(self._announced(), code)
         if _METADATA_PATH.search(request.url.path):
             return self._without_scopes(answer)
         return answer

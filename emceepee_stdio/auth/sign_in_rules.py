@@ -65,6 +65,21 @@ class SignInRules:
                 f"oauth.client_id and oauth.redirect_port ({port})."
             )
 
+    def registration_refused(self, found: Announcement, code: str) -> SignInFailed:
+        """Why nobody can be signed in, where a client could not be registered."""
+        host = _shown(urlsplit(found.issuer).hostname or "")
+        if found.has_metadata:
+            return SignInFailed(
+                f"{host} registers no client of this kind ({code}): configure oauth.client_id for "
+                "this server."
+            )
+        # Nothing was announced: we asked where servers of 2025-03-26 have it.
+        return SignInFailed(
+            f"{host} announces no sign-in ({code}). If the server takes a token that you got "
+            'elsewhere, write "headers": {"Authorization": "Bearer ${TOKEN}"} into its entry with '
+            "`emceepee config edit`, and set TOKEN where the client is started."
+        )
+
     def check_issuer(self, found: Announcement) -> None:
         """Nobody but the issuer that a person named is shown a client, its secret or a code."""
         wanted = self._oauth.issuer

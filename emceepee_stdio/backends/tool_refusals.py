@@ -49,10 +49,12 @@ def name_refusal(server: Ruled, tool: object) -> ProxyError | None:
     if server.rules is None:
         return None
     if _rule(server, tool) == "off":
+        entry = server.rules.entry(tool) or server.name
+        command = f"emceepee config rules {shlex.quote(entry)}"
         return PolicyDenied(
             f"{_shown(tool)} of {server.name} is off by a rule of the configuration.",
-            hint="Do without it. A person can change it with "
-            f"`emceepee config rules {shlex.quote(server.rules.entry(tool) or server.name)}`.",
+            hint=f"Do without it. A person can change it with `{command}`.",
+            command=command,
         )
     if not isinstance(tool, str) or not server.lists.lists_tool(tool):
         return ToolNotFound(

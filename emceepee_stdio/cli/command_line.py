@@ -15,13 +15,14 @@ from typer.exceptions import TyperException
 from emceepee_stdio import __version__
 from emceepee_stdio.cli.command_group import CommandGroup, LazyCommand
 from emceepee_stdio.cli.exit_codes import FAILED
-from emceepee_stdio.cli.terminal import Terminal, asks_for_json
-from emceepee_stdio.errors import ProxyError, SecretUnavailable
+from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.errors import ProxyError
 
 __all__ = ["app", "run"]
 
 _STDOUT_FD = 1
 
+_FROM_A_CHOICE = "Value error, "  # with which Typer begins what a choice says
 _FOR_ANY_SERVER = "server_choice:ServerCommand"
 
 app = CommandGroup(
@@ -82,20 +83,20 @@ def emceepee(
 
 def run() -> int:
     """Run the command line; the exit code."""
+    words = sys.argv[1:]
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
     try:
-        # Else Typer shows a mistake in the command line by itself, to people.
-        code = app(prog_name="emceepee", standalone_mode=not asks_for_json())
+        # Not standalone: Typer would show the usage with every mistake, also of a value.
+        code = app(words, prog_name="emceepee", standalone_mode=False)
     except TyperException as error:
-        step = "Run the command with --help to see what it takes."
-        Terminal().failure(error.format_message(), step, code="usage")
+        fact, step = _mistake(error)
+        Terminal().failure(fact, step, code="usage")
         return error.exit_code
     except ProxyError as error:
         if _debugging():
             raise
-        # No server has failed where the keyring did: a person is not shown that code.
-        is_secret = isinstance(error, SecretUnavailable)
-        text = f"emceepee: {f'{error.fact} {error.next_step}' if is_secret else error}"
-        Terminal().failure(error.fact, error.next_step, code=error.code, text=text)
+        Terminal().failure(error.fact, error.next_step, code=error.code)
         return FAILED
     except BrokenPipeError:
         _abandon_stdout()
@@ -117,6 +118,19 @@ def run() -> int:
         Terminal().failure(fact, step, code="unexpected", text=f"emceepee: {fact} {step}")
         return FAILED
     return code if isinstance(code, int) else 0
+
+
+def _mistake(error: TyperException) -> tuple[str, str]:
+    """What is wrong with a command line, and what to do."""
+    fact = error.format_message().removeprefix("Invalid value: ")
+    fact = fact.replace(_FROM_A_CHOICE, "")
+    fact = fact if fact.endswith((".", "?")) else f"{fact}."
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return fact, "See: emceepee --help"
+    step = f"See: {context.command_path} --help"
+    is_value = isinstance(error, typer.BadParameter) and error.message
+    return fact, step if is_value else f"{context.get_usage()}\n{step}"
 
 
 def _abandon_stdout() -> None:

@@ -62,7 +62,7 @@ def path() -> None:
 
 
 def show(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show what the configuration says, as it is written there, with secrets hidden.
+    """Show the configuration: its servers, what they expose, and its settings; secrets hidden.
 
     Example: emceepee config show --json
     """

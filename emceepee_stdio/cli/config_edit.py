@@ -138,7 +138,7 @@ def _problems(edited: str, before: str | None, source: str) -> Iterator[str]:
     try:
         load_text(edited, environ=os.environ, source=source)
     except ConfigInvalid as error:
-        yield str(error)
+        yield error.fact
         return
     known = _entries(before)
     for name, entry in _entries(edited):

@@ -15,6 +15,8 @@ __all__ = ["list_configured"]
 def list_configured(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """List the servers of the configuration: name, state, and command or URL without secrets.
 
+    The state is what the file says. `emceepee doctor` tries the servers.
+
     Example: emceepee config list
     """
     file, terminal = config_file(config), Terminal()

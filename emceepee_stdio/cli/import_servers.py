@@ -1,5 +1,6 @@
 """`emceepee config import`: the servers of a client, taken over into our configuration."""
 
+import json
 import os
 import shlex
 from collections.abc import Iterable, Sequence
@@ -282,7 +283,10 @@ def _tell_scopes(
         )
     files = {one.scope.path: None for one in taken if one.scope.title == "project"}
     for path in files if replaced else ():
+        names = [one.name for one in taken if one.scope.path == path]
         terminal.note(
-            f"{path} belongs to the project and stays as it is; refuse its servers in "
-            f"{client.title}, so that they do not run twice."
+            f"{path} belongs to the project and stays as it is. So that its servers do not run "
+            f"twice, refuse them in {client.title}: write this into "
+            f"{path.parent / '.claude' / 'settings.local.json'}\n"
+            f"  {json.dumps({'disabledMcpjsonServers': names})}"
         )

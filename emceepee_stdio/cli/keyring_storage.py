@@ -9,13 +9,19 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from emceepee_stdio.auth.keyring_orders import NO_KEYRING, KeyringOrder
+from emceepee_stdio.auth.keyring_orders import NO_KEYRING, KeyringAnswer, KeyringOrder
 from emceepee_stdio.auth.stored_names import StoredNames
 from emceepee_stdio.cli.interrupts import interrupts
+from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config.fixed import FixedValues
 from emceepee_stdio.errors import SecretUnavailable
 
 __all__ = ["KeyringStorage"]
+
+_PLAIN_FILE = (
+    "This keyring is a file without encryption (PlaintextKeyring of the package keyrings.alt): the "
+    "secret is in plain text there. Install a keyring that encrypts, and store the secret again."
+)
 
 
 class KeyringStorage:
@@ -56,12 +62,14 @@ class KeyringStorage:
         """All of them or none; what the keyring held under these names before."""
         former = self.look_up(list(secrets))
         try:
-            self._change(KeyringOrder(put=dict(secrets)))
+            answer = self._change(KeyringOrder(put=dict(secrets)))
             self._check(secrets)
         except BaseException:
             self.restore(secrets, former)
             raise
         self.names.add(secrets)
+        if answer.is_plain:
+            Terminal().note(_PLAIN_FILE)
         return former
 
     @contextmanager
@@ -109,5 +117,5 @@ class KeyringStorage:
                     "instead, ${NAME}.",
                 )
 
-    def _change(self, order: KeyringOrder) -> None:
-        interrupts.run(lambda: self._client().change(order))
+    def _change(self, order: KeyringOrder) -> KeyringAnswer:
+        return interrupts.run(lambda: self._client().change(order))

@@ -126,13 +126,20 @@ def _consequence(choice: ServerChoice, outcome: _Outcome) -> tuple[str, int]:
         case errors.ToolNotFound() | errors.PromptNotFound() | errors.ResourceNotFound():
             return f"See what it has: emceepee ls {choice.words}", USAGE
         case errors.NeedsApproval() | errors.PolicyDenied():
-            return failure.next_step, FAILED
+            return _permission_step(failure), FAILED
         case errors.WrongCredentials() | errors.NeedsSignIn():
             return remedy(choice, failure), CREDENTIALS_REFUSED
         case _ if outcome.reached:
             return _after_start(choice, failure)
         case _:
             return remedy(choice, failure), SERVER_FAILED
+
+
+def _permission_step(failure: "ProxyError") -> str:
+    """What a person does about a call that may not run; the error's own step is for a model."""
+    if failure.command is None:
+        return failure.next_step
+    return f"See to it, and run this command again: {failure.command}"
 
 
 def _after_start(choice: ServerChoice, failure: "ProxyError | None") -> tuple[str, int]:
@@ -158,7 +165,7 @@ def remedy(choice: ServerChoice, failure: "ProxyError | None") -> str:
     from emceepee_stdio import errors  # noqa: PLC0415 - see the caller
 
     if isinstance(failure, errors.NeedsSignIn):
-        return f"Sign in: {getattr(failure, 'command', None) or f'emceepee login {choice.words}'}"
+        return f"Sign in: {failure.command or f'emceepee login {choice.words}'}"
     if choice.is_configured:
         return f"See why: emceepee doctor {choice.words}"
     if choice.server.url is None:

@@ -4,11 +4,10 @@ A document that cannot be read as a whole raises `ConfigInvalid`; everything sma
 warning or a broken server.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from emceepee_stdio.config.entries import KNOWN_KEYS, Entries
+from emceepee_stdio.config.entries import Entries
 from emceepee_stdio.config.fields import is_list, is_object, nearest
 from emceepee_stdio.config.jsonc_tree import Unreadable, overridden, parse
 from emceepee_stdio.config.model import Config, SettingsSection
@@ -27,8 +26,6 @@ _SETTINGS = "emceepee"
 _TYPO_MIN_SIMILARITY = 0.8
 _EXCERPT_CHARS = 40  # on each side of the mistake: a line of a terminal
 # In a broken document only the words of the format and punctuation are sure to be no secrets.
-_TOKEN = re.compile(r'(?P<plain>[{}\[\],:]|\s)|"(?P<text>(?:[^"\\]|\\.)*)"|.')
-_WORDS = frozenset((*SECTIONS, _SETTINGS, *KNOWN_KEYS))
 
 
 def default_path(environ: Mapping[str, str]) -> Path:
@@ -81,8 +78,8 @@ def _parse(text: str, source: str) -> object:
         root = parse(text)
     except Unreadable as error:
         raise ConfigInvalid(
-            f"{source} is not valid JSON at line {error.line}, column {error.column} "
-            f"({error.reason}): {_excerpt(text, error.line, error.column)}",
+            f"{source} is not valid JSON at line {error.line}, column {error.column}: "
+            f"{error.reason}.",
             hint="Fix it there; comments and a comma after the last item are allowed.",
         ) from None
     if root is None:
@@ -90,21 +87,6 @@ def _parse(text: str, source: str) -> object:
             f"{source} is empty; expected a JSON object.", hint="Write {} into it, or remove it."
         )
     return root.value
-
-
-def _excerpt(text: str, line: int, column: int) -> str:
-    """The text around the mistake, with everything hidden that may be a secret."""
-    whole = _TOKEN.sub(_hidden, text.removeprefix("\ufeff").split("\n")[line - 1])
-    start = max(0, column - 1 - _EXCERPT_CHARS)
-    return ("…" if start else "") + whole[start : column + _EXCERPT_CHARS].strip()
-
-
-def _hidden(token: re.Match[str]) -> str:
-    if token["plain"]:
-        return " " if token[0].isspace() else token[0]
-    if token["text"] is None:
-        return '"' if token[0] == '"' else "*"
-    return token[0] if token["text"] in _WORDS else '"' + "*" * len(token["text"]) + '"'
 
 
 def _config(document: object, *, environ: Mapping[str, str], source: str) -> Config:

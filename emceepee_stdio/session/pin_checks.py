@@ -140,10 +140,11 @@ class PinChecks:
             )
             if problem := await anyio.to_thread.run_sync(self._put_aside, look):
                 raise NeedsApproval(f"{fact} That cannot be noted: {problem}.", hint=_UNNOTED)
+            command = f"emceepee approve {look.pending}"
             raise NeedsApproval(
                 fact,
-                hint=f"Ask them to run `emceepee approve {look.pending}` in a terminal, then call "
-                "again.",
+                hint=f"Ask them to run `{command}` in a terminal, then call again.",
+                command=command,
             )
 
     async def is_as_pinned(self, listed: ListedTools, tool: str) -> bool:

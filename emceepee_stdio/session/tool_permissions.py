@@ -260,10 +260,12 @@ class ToolPermissions:
                 f"{fact} That cannot be noted: {error.strerror}.",
                 hint="Ask them to see to the directory in which emceepee keeps what they agree to.",
             )
+        command = f"emceepee approve {pending.id}"
         return NeedsApproval(
             fact,
-            hint=f"Ask them to run `emceepee approve {pending.id}` in a terminal; then call it "
-            "again with the same arguments, which runs it once.",
+            hint=f"Ask them to run `{command}` in a terminal; then call it again with the same "
+            "arguments, which runs it once.",
+            command=command,
         )
 
     def _record(self, event: JournalEvent, request: ToolCallRequest, **data: object) -> None:

@@ -1,6 +1,7 @@
 """`emceepee call` and `emceepee ls`, in a pipe: what they print, refuse, and leave behind."""
 
 import json
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -42,6 +43,16 @@ async def guarded(status: int) -> AsyncIterator[McpServer]:
 
 
 # Calling a tool
+
+
+async def test_a_person_is_told_their_own_next_step_where_a_rule_stops_a_call(home: Home):
+    home.write({"it": fixture(home, tools={"echo": "off", "add": "ask"})})
+    off = (await home.run("call", "it", "echo", "message=hello")).said("off by a rule")
+    assert off.err.endswith("run this command again: emceepee config rules it\n")
+    asks = (await home.run("call", "it", "add", "a=1", "b=2")).said("has to allow this call")
+    assert re.search(r"run this command again: emceepee approve \w+\n$", asks.err)
+    assert "Do without it" not in off.err
+    assert "Ask them" not in asks.err
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])

@@ -88,6 +88,20 @@ def test_help_reads_well_at_eighty_columns(cli: Cli, words: tuple[str, ...]):
 
 def test_a_mistake_shows_the_same_usage_as_the_help(cli: Cli):
     usage = cli.run("call", "--help").well().out.split("\n\n")[0]
-    said = cli.run("call").said("Usage: emceepee call [OPTIONS] SERVER TOOL", "call -h")
+    said = cli.run("call").said("Usage: emceepee call [OPTIONS] SERVER TOOL", "call --help")
     assert said.code == 2
     assert joined(usage) in joined(said.err)
+
+
+def test_a_wrong_value_is_told_without_the_usage(cli: Cli):
+    said = cli.run("config", "add", "x", "--url", "ftp://example.org")
+    said.said("url must begin with http:// or https://", "See: emceepee config add --help")
+    assert said.code == 2
+    assert "Usage" not in said.err
+    said = cli.run("install", "claude").said("'claude' is not one of 'claude-desktop'")
+    assert "Value error" not in said.err
+
+
+def test_help_is_a_command_as_well(cli: Cli):
+    for words in ((), ("call",), ("config", "add")):
+        assert cli.run("help", *words).well().out == cli.run(*words, "--help").well().out

@@ -142,6 +142,7 @@ def test_replacing_empties_both_scopes_and_leaves_the_file_of_the_project(home: 
         screen.type("y\n")
         assert screen.wait() == 0
         assert "belongs to the project and stays as it is" in screen.words
+        assert '{"disabledMcpjsonServers": ["shared"]}' in screen.words
         assert "does not exist yet" not in screen.words
     assert path.read_bytes() == before
     whole = json.loads(claude_file(home).read_text())

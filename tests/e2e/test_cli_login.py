@@ -169,6 +169,15 @@ async def test_without_registration_the_next_step_is_named(home: Home):
         assert all(e.path != "/register" for e in place.server.mcp.http.received)
 
 
+async def test_where_nothing_is_announced_a_token_is_named_as_the_next_step(home: Home):
+    async with protected() as place:
+        place.server.announces = False
+        home.write({"vault": place.entry()})
+        ran = await home.run("login", "vault")
+        ran.said("announces no sign-in", '"Authorization": "Bearer ${TOKEN}"', "config edit")
+        assert ran.code == 3
+
+
 @pytest.mark.parametrize(
     "named", ["http://169.254.169.254/latest", "https://10.1.2.3", "http://192.0.2.7"]
 )

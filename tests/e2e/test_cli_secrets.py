@@ -69,6 +69,15 @@ async def test_a_secret_is_stored_from_stdin_listed_by_name_and_removed(home: Ke
     assert SECRET not in written(home)
 
 
+async def test_a_keyring_that_does_not_encrypt_is_told_when_it_stores(home: KeyringHome):
+    usual = (await home.run("secrets", "set", "one", stdin=SECRET.encode())).well()
+    assert "without encryption" not in usual.err
+    home.use("PlaintextKeyring")
+    plain = (await home.run("secrets", "set", "two", stdin=SECRET.encode())).well()
+    assert plain.out == "Stored two.\n"
+    assert "is a file without encryption" in plain.err
+
+
 def test_at_a_terminal_a_secret_is_typed_twice_and_not_shown(home: KeyringHome):
     home.write({})
     with home.screen("secrets", "set", "one") as screen:

@@ -138,16 +138,10 @@ def test_a_syntax_error_beside_a_secret_does_not_show_it(line: str):
     assert SECRET not in fact
 
 
-def test_a_syntax_error_names_line_and_column_and_shows_what_stands_there():
+def test_a_syntax_error_is_told_with_its_line_and_column():
     fact = refusal('{\n  "mcpServers": {\n    "a": {"command": "x" "args": []}\n  }\n}')
-    assert fact.startswith("config.json is not valid JSON at line 3, column 26 (")
-    assert fact.endswith('): "*": {"command": "*" "args": []}')
-
-
-def test_the_excerpt_of_an_endless_line_is_short():
-    fact = refusal('{"mcpServers": {' + '"a": {"command": "x"}, ' * 1000 + "!}}")
-    assert len(fact) < 250
-    assert "…" in fact
+    place = "config.json is not valid JSON at line 3, column 26: "
+    assert fact == f"{place}expecting ',' delimiter."
 
 
 @pytest.mark.parametrize("text", ["", " \n", "\ufeff", "// {}\n"])
@@ -168,12 +162,12 @@ def test_servers_that_are_neither_a_map_nor_a_list_are_refused(section: str):
 
 def test_nesting_that_is_too_deep_is_refused():
     fact = refusal('{"a":\n' + "[" * 100_000)
-    assert "at line 2, column 100 (this is nested too deeply)" in fact
+    assert "at line 2, column 100: this is nested too deeply." in fact
 
 
 def test_a_number_without_end_is_refused():
     fact = refusal('{"a": ' + "9" * 5_000 + "}")
-    assert "at line 1, column 7 (this number has too many digits)" in fact
+    assert "at line 1, column 7: this number has too many digits." in fact
 
 
 def test_comments_and_trailing_commas_are_no_mistake():

@@ -196,6 +196,7 @@ class ProtectedServer:
         self.issuer = issuer
         self.mcp = McpServer(**options)
         self.mcp.before = self.guard
+        self.announces = True  # what it protects, and who signs people in
         self.names = issuer.url  # the authorization server that it names
         self.scope: str | None = None  # that it asks for in its challenge
         self.needs: dict[str, str] = {}  # more scope, by method of the protocol
@@ -208,7 +209,7 @@ class ProtectedServer:
     async def guard(self, exchange: Exchange) -> bool:
         if exchange.path.startswith("/.well-known/oauth-protected-resource"):
             found = {"resource": self.url, "authorization_servers": [self.names]}
-            await exchange.reply(200, found)
+            await exchange.reply(200 if self.announces else 404, found if self.announces else None)
             return True
         token = exchange.headers.get("authorization", "").removeprefix("Bearer ")
         self.seen += [token] if token else []
@@ -223,6 +224,8 @@ class ProtectedServer:
         return False
 
     def challenge(self) -> str:
+        if not self.announces:
+            return 'Bearer realm="vault"'
         origin = self.url.removesuffix("/mcp")
         where = f'resource_metadata="{origin}/.well-known/oauth-protected-resource/mcp"'
         return f"Bearer {where}" + (f', scope="{self.scope}"' if self.scope else "")

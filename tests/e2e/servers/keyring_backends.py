@@ -42,6 +42,10 @@ class FileKeyring(KeyringBackend):
         self._write(held)
 
 
+class PlaintextKeyring(FileKeyring):
+    """Has the name by which the one of the package keyrings.alt is known."""
+
+
 class LockedKeyring(FileKeyring):
     def get_password(self, service: str, username: str) -> str | None:
         raise errors.KeyringLocked(f"locked, and {self._read()} is in it")
