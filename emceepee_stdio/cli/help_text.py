@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
-    from typer._click import Context, HelpFormatter
+    from typer._click import Command, Context, HelpFormatter
+
+    _Base = Command
+else:
+    _Base = object  # Typer has no public name for what its commands and groups share
 
 __all__ = ["CommandHelp", "HelpCommand", "HelpGroup", "HelpRow", "command_help"]
 
@@ -144,34 +148,29 @@ def _filled(text: str, width: int, *, first: str = "", indent: str = "") -> Iter
     ) or [first.rstrip()]
 
 
-class HelpCommand(TyperCommand):
-    """One command."""
+class _OwnHelp(_Base):
+    """What one command and a group of them have in common."""
 
     def collect_usage_pieces(self, ctx: "Context") -> list[str]:
         del ctx  # the command says it all
         return list(_usage(self))
 
     def format_help(self, ctx: "Context", formatter: "HelpFormatter") -> None:
-        _write(self, ctx, formatter)
+        # Of a parent, `emceepee [OPTIONS]`, only its name counts here.
+        columns = shutil.get_terminal_size().columns
+        formatter.write(command_help(self, ctx.command_path).text(columns))
 
     def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
         _convert_nothing_to_complete(self, ctx)
         return super().parse_args(ctx, args)
 
 
-class HelpGroup(TyperGroup):
+class HelpCommand(_OwnHelp, TyperCommand):
+    """One command."""
+
+
+class HelpGroup(_OwnHelp, TyperGroup):
     """Several commands."""
-
-    def collect_usage_pieces(self, ctx: "Context") -> list[str]:
-        del ctx  # the group says it all
-        return list(_usage(self))
-
-    def format_help(self, ctx: "Context", formatter: "HelpFormatter") -> None:
-        _write(self, ctx, formatter)
-
-    def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
-        _convert_nothing_to_complete(self, ctx)
-        return super().parse_args(ctx, args)
 
 
 def _convert_nothing_to_complete(command: Any, ctx: "Context") -> None:
@@ -184,10 +183,3 @@ def _convert_nothing_to_complete(command: Any, ctx: "Context") -> None:
 def _as_typed(ctx: "Context", value: object) -> object:
     del ctx  # the signature that Typer calls
     return value
-
-
-def _write(command: Any, ctx: "Context", formatter: "HelpFormatter") -> None:
-    # Of a parent, `emceepee [OPTIONS]`, only its name counts here.
-    formatter.write(
-        command_help(command, ctx.command_path).text(shutil.get_terminal_size().columns)
-    )
