@@ -199,7 +199,7 @@ def test_the_real_command_fails_with_a_sentence(cli: Cli):
     path.write_text("{")
     ran = cli.process("install", "cursor").said("is broken at line 1, column 2", "Nothing was")
     assert ran.code == 1
-    assert ran.err.count("\n") == 1
+    assert ran.err.count("\n") == 2  # the fact, and the next step
 
 
 def test_the_clients_are_listed(cli: Cli):
