@@ -52,7 +52,7 @@ def run(
     ids = Ids(clock)
     source = Source(config_path, environ=os.environ, extra=extra, policy=policy, fixed=fixed)
     stamp = source.stamp()
-    config, problem = _load(source)
+    config = _load(source)
     session = journal_session(os.environ) or ids()
     log_file = partial(_log_file, config, clock, session=session)
     logging = config.settings.logging
@@ -67,8 +67,6 @@ def run(
         keeps_payloads=logging.payloads,
         telemetry=telemetry,
     )
-    if problem is not None:
-        journal.record(JournalEvent.CONFIG_INVALID, error=problem)
     runtime = Runtime(
         config,
         clock=clock,
@@ -99,12 +97,12 @@ def run(
     return 0
 
 
-def _load(source: Source) -> tuple[Config, str | None]:
+def _load(source: Source) -> Config:
     """A broken file costs its servers, not the proxy: the client is told, and goes on."""
     try:
-        return source.read(), None
+        return source.read()
     except ProxyError as error:
-        return source.beside(Config()), str(error)
+        return source.beside(Config(problem=str(error)))
 
 
 def _warn(journal: Journal, why: str) -> None:

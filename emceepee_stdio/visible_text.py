@@ -2,7 +2,14 @@
 
 import re
 
-__all__ = ["harmless", "harmless_json", "on_one_line", "readable", "spelled_out"]
+__all__ = [
+    "harmless",
+    "harmless_json",
+    "marked_lines",
+    "on_one_line",
+    "readable",
+    "spelled_out",
+]
 
 # Letters and marks that are printable by their category and show nothing: fillers, the empty
 # Braille pattern, joiners, and selectors of variants.
@@ -41,6 +48,11 @@ def on_one_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escaped(char) for char in text)
+
+
+def marked_lines(text: str) -> str:
+    """For the end of a sentence of ours: each further line has a mark, so none looks like ours."""
+    return "\n> ".join(text.splitlines())
 
 
 def harmless_json(text: str) -> str:

@@ -6,7 +6,12 @@ a backend says in its errors is not repeated, because it may quote a secret.
 
 from typing import TYPE_CHECKING
 
-from emceepee_stdio.auth.keyring_orders import NO_KEYRING, KeyringAnswer, KeyringOrder
+from emceepee_stdio.auth.keyring_orders import (
+    LIST_BACKENDS,
+    NO_KEYRING,
+    KeyringAnswer,
+    KeyringOrder,
+)
 
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend
@@ -62,7 +67,7 @@ def _done(order: KeyringOrder) -> dict[str, str]:
 
 
 _TOO_LONG = "Some take about 1,280 at most: refer to an environment variable instead, ${NAME}."
-_FAULTY = "See whether it works at all: python -m keyring diagnose."
+_FAULTY = f"See which keyrings the Python package keyring finds: `{LIST_BACKENDS}`."
 
 
 def _explained(error: Exception, backend: str, order: KeyringOrder) -> tuple[str, str]:

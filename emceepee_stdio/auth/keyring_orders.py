@@ -3,11 +3,16 @@
 Without the package keyring itself, so that the serving process can give the orders.
 """
 
+import shlex
+import sys
+
 from msgspec import Struct
 
-__all__ = ["KEYRINGS_PAGE", "NO_KEYRING", "KeyringAnswer", "KeyringOrder"]
+__all__ = ["KEYRINGS_PAGE", "LIST_BACKENDS", "NO_KEYRING", "KeyringAnswer", "KeyringOrder"]
 
 KEYRINGS_PAGE = "https://pypi.org/project/keyring"
+# With our own interpreter: another one may have other backends.
+LIST_BACKENDS = shlex.join([sys.executable, "-m", "keyring", "--list-backends"])
 
 
 class KeyringOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):

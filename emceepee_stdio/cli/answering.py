@@ -11,6 +11,7 @@ from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.state import PendingRequest, RequestKind, RequestStatus
 from emceepee_stdio.tools.forms import choices_of, form_problems
+from emceepee_stdio.visible_text import marked_lines
 from emceepee_stdio.wire.codec import to_json
 
 __all__ = ["answer_questions"]
@@ -45,7 +46,7 @@ async def _answer(
     here: OneShotSession, asked: PendingRequest, terminal: Terminal
 ) -> dict[str, Any] | None:
     """What the person says; None to decline."""
-    message = here.shown(str(asked.params.get("message", "")))
+    message = marked_lines(here.shown(str(asked.params.get("message", ""))))
     if asked.kind is RequestKind.SAMPLING:
         terminal.note(
             f"{asked.server} asks for a text of a model, which a shell has not: declined."

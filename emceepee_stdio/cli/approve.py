@@ -54,7 +54,7 @@ def approve(
     Example: emceepee approve 3f9c21aa
     """
     if as_json and (revoke or wanted):
-        raise typer.BadParameter("is for the lists.", param_hint="--json")
+        raise typer.BadParameter("only the lists have it, not an ID.", param_hint="--json")
     require_terminal(show_secrets=show_secrets)
     store = TrustStore(default_trust_directory(os.environ))
     terminal = Terminal()

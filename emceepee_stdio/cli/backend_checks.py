@@ -321,8 +321,7 @@ class _Patient:
         shown = self._shown(redact_url(url))
         if self._server.headers or shown != url:
             return with_command(
-                "Give valid credentials in its url or headers, in the file that this names",
-                "emceepee config path",
+                "Give valid credentials in its url or headers", "emceepee config edit"
             )
         words = ["emceepee", "config", "add", self._server.name, "--replace", "--url", url]
         words += ["--header", "Authorization: Bearer ${TOKEN}"]
@@ -344,9 +343,8 @@ class _Patient:
         install = _INSTALLERS.get(Path(command).name, "Install it")
         path = "the path where it is now" if _names_a_path(command) else "its absolute path"
         return with_command(
-            f"{install}, or write {path} as `command` of {self._server.name} in the file that this "
-            "names",
-            "emceepee config path",
+            f"{install}, or write {path} as `command` of {self._server.name}",
+            "emceepee config edit",
         )
 
     def _packages(self, command: str) -> str:

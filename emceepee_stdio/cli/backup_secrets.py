@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from emceepee_stdio.cli.install import locate
-from emceepee_stdio.cli.plain_secrets import PlainSecret, plain_secrets
+from emceepee_stdio.cli.plain_secrets import PlainSecret, plain_secrets, secrets_of
 from emceepee_stdio.config.clients import CLIENTS, Client
 from emceepee_stdio.config.edit import backup_files, read_file
-from emceepee_stdio.config.load import SECTIONS
 from emceepee_stdio.config.moved_servers import servers_by_place
 from emceepee_stdio.errors import ConfigInvalid
 
@@ -25,14 +24,14 @@ __all__ = [
 ]
 
 
-def copies_with_secrets(file: Path) -> list[Path]:
-    """Backups of our own file in which secrets stand in plain text."""
-    return [copy for copy in backup_files(file) if _holds_secrets(copy)]
+def copies_with_secrets(file: Path, *, of: str | None = None) -> list[Path]:
+    """Backups of our own file in which secrets stand in plain text: of any server, or of one."""
+    return [copy for copy in backup_files(file) if _holds_secrets(copy, of)]
 
 
-def _holds_secrets(copy: Path) -> bool:
+def _holds_secrets(copy: Path, server: str | None) -> bool:
     try:
-        return bool(plain_secrets(read_file(copy)))
+        return any(server in (None, one.server) for one in plain_secrets(read_file(copy)))
     except (ConfigInvalid, ValueError):
         return False
 
@@ -62,11 +61,6 @@ def _places(client: Client, copy: Path) -> Iterator[str]:
                 yield one.place
     except (ConfigInvalid, ValueError):
         return
-
-
-def secrets_of(entries: Mapping[str, object]) -> list[PlainSecret]:
-    """Those of servers that are written as in our own file."""
-    return plain_secrets(json.dumps({SECTIONS[0]: dict(entries)}))
 
 
 def copies_of_moved(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from emceepee_stdio.cli.completions import complete_tools
-from emceepee_stdio.cli.exit_codes import FAILED
+from emceepee_stdio.cli.exit_codes import FAILED, SERVER_FAILED
 from emceepee_stdio.cli.given_arguments import fitted, given_arguments
 from emceepee_stdio.cli.one_request import (
     REQUEST_TIMEOUT_S,
@@ -65,9 +65,9 @@ def call(
     A name that is given several times is a list. Arguments that are missing, unknown or of another
     type are named before the call.
 
-    Exit code 1: the tool says that it failed, or does not answer in time; 2: there is no such
-    server or tool, or the arguments do not fit, and nothing was called; 3: the server wants other
-    credentials; 4: the server failed.
+    Exit code 1: the tool says that it failed, does not answer in time, or a rule stops the call;
+    2: there is no such server or tool, or the arguments do not fit, and nothing was called; 3: the
+    server wants other credentials; 4: the server failed.
 
     Example: emceepee call time get_current_time timezone=Europe/Berlin
     Example: emceepee call get_current_time timezone=Europe/Berlin -- uvx mcp-server-time
@@ -78,6 +78,11 @@ def call(
     terminal = Terminal()
     send = _ToolCall(tool, given, within=timeout, terminal=terminal, is_checked=not unchecked)
     result = ask_server(choice, send.send, within=timeout, terminal=terminal)
+    if not isinstance(result.get("content", []), list):
+        fact = f"{choice.server.name} gave a result without a list of content."
+        step = "Report it to whoever makes that server."
+        terminal.failure(fact, step, code="call_failed")
+        raise typer.Exit(SERVER_FAILED)
     _show(result, terminal, as_json=as_json)
     if result.get("isError"):
         raise typer.Exit(FAILED)

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import typer
+
 from emceepee_stdio.cli.install import locate
 from emceepee_stdio.cli.report import with_command
 from emceepee_stdio.config.clients import CLIENTS, Client, is_ours
@@ -59,6 +61,8 @@ def checked_environment(
     environ: Mapping[str, str], *, desktop: bool, of_shell: bool
 ) -> CheckedEnvironment:
     """As the person chose; else that of a client that starts us."""
+    if of_shell and desktop:
+        raise typer.BadParameter("give one of --desktop-env and --shell-env.")
     if of_shell:
         return _of_shell(environ, "Tried with the variables of your shell.")
     # What works with the fewest variables works with more of them.

@@ -151,7 +151,7 @@ def _secret_checks(file: Path) -> list[Check]:
     remedies: list[str] = []
     if movable:
         has_keyring = not KeyringStorage().is_absent()
-        remedies.append(how_to_move(file, movable[0], has_keyring=has_keyring))
+        remedies.append(how_to_move(file, *movable, has_keyring=has_keyring))
     if copies:
         remedies.append(with_command("Remove the backups", shlex.join(["rm", *copies])))
     remedies += [f"{one.place}: {one.obstacle}" for one in found if one.steps is None]
@@ -173,6 +173,8 @@ def _file_check(config: Config, file: Path) -> Check:
     if not file.exists():
         fact = f"{count} servers, none of them from {file}."
         return _config("ok", fact if count else f"{file} does not exist yet: no servers.", details)
+    if unsafe := _unsafe(file):
+        return _config("warning", unsafe[0], details, unsafe[1])
     if config.warnings:
         details["warnings"] = list(config.warnings)
         return _config(
@@ -202,6 +204,21 @@ def _config(
         details=details,
         remediation=remedy,
     )
+
+
+def _unsafe(file: Path) -> tuple[str, str] | None:
+    """That others can change what is started here, and what to do."""
+    if os.name != "posix":
+        return None
+    for path in (file, file.parent):
+        found = path.stat()
+        if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+            fact = f"Every user of this machine can write {path}, and so run programs as you."
+            return fact, with_command("Close it", shlex.join(["chmod", "o-w", str(path)]))
+        if found.st_uid not in (0, os.getuid()):
+            fact = f"{path} belongs to another user, who can run programs as you by changing it."
+            return fact, with_command("Make it yours", f"sudo chown $USER {shlex.quote(str(path))}")
+    return None
 
 
 def _shows_secrets(config: Config, file: Path) -> bool:

@@ -18,8 +18,9 @@ from emceepee_stdio.config.clients import Client
 from emceepee_stdio.config.edit import EditRefused, guard, read_file
 from emceepee_stdio.config.fields import is_list, is_object
 from emceepee_stdio.config.jsonc import Steps
+from emceepee_stdio.visible_text import on_one_line
 
-__all__ = ["ClientScope", "other_directories", "refusal", "scopes_of"]
+__all__ = ["ClientScope", "local_place", "other_directories", "refusal", "scopes_of"]
 
 _STREAMS = (0, 2)
 _REJECTED = "disabledMcpjsonServers"  # what the person refused of a project's file, in the client
@@ -33,6 +34,17 @@ class ClientScope(NamedTuple):
     steps: Steps
     servers: Mapping[str, object]
     rejected: frozenset[str] = frozenset()
+
+    @property
+    def where(self) -> str:
+        """The scope and its directory or file, for a message."""
+        return local_place(self.steps) or f"{self.title}, {self.path}"
+
+
+def local_place(section: Steps) -> str:
+    """The local scope and its directory, for a message; empty if the section is the user's."""
+    _, *inside = section
+    return f"local, {on_one_line(str(inside[0]))}" if inside else ""
 
 
 def scopes_of(

@@ -90,8 +90,7 @@ def run() -> int:
         # Not standalone: Typer would show the usage with every mistake, also of a value.
         code = app(words, prog_name="emceepee", standalone_mode=False)
     except TyperException as error:
-        fact, step = _mistake(error)
-        Terminal().failure(fact, step, code="usage")
+        _tell_mistake(error)
         return error.exit_code
     except ProxyError as error:
         if _debugging():
@@ -120,17 +119,18 @@ def run() -> int:
     return code if isinstance(code, int) else 0
 
 
-def _mistake(error: TyperException) -> tuple[str, str]:
-    """What is wrong with a command line, and what to do."""
-    fact = error.format_message().removeprefix("Invalid value: ")
-    fact = fact.replace(_FROM_A_CHOICE, "")
+def _tell_mistake(error: TyperException) -> None:
+    """What is wrong with a command line; the usage only where a word is missing or unknown."""
+    terminal, said, context = Terminal(), error.format_message(), getattr(error, "ctx", None)
+    if said.startswith("Usage:"):  # a group without a command: its help
+        terminal.failure("A command is missing.", said, code="usage", text=said)
+        return
+    fact = said.removeprefix("Invalid value: ").replace(_FROM_A_CHOICE, "")
     fact = fact if fact.endswith((".", "?")) else f"{fact}."
-    context = getattr(error, "ctx", None)
-    if context is None:
-        return fact, "See: emceepee --help"
-    step = f"See: {context.command_path} --help"
+    step = f"See: {'emceepee' if context is None else context.command_path} --help"
     is_value = isinstance(error, typer.BadParameter) and error.message
-    return fact, step if is_value else f"{context.get_usage()}\n{step}"
+    usage = "" if context is None or is_value else f"{context.get_usage()}\n"
+    terminal.failure(fact, f"{usage}{step}", code="usage")
 
 
 def _abandon_stdout() -> None:

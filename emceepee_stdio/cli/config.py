@@ -26,6 +26,7 @@ from emceepee_stdio.cli.shared_options import ConfigOption, JsonOption, ServerAr
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config import Config, config_schema, default_path, jsonc, load_file
 from emceepee_stdio.config.edit import Change, EditRefused, guard, read_file
+from emceepee_stdio.config.entries import how_treated
 from emceepee_stdio.config.expand import keyring_reference
 from emceepee_stdio.config.fields import is_object, nearest
 from emceepee_stdio.config.own_file import (
@@ -116,7 +117,8 @@ def add(  # noqa: PLR0913 - one for each option
             "--env",
             "-e",
             metavar="K=V",
-            help="A variable for the command; K alone takes its value from our environment.",
+            help="A variable for the command; K alone: the value that K has when the server"
+            " starts.",
         ),
     ] = None,
     secret_env: Annotated[
@@ -139,7 +141,8 @@ def add(  # noqa: PLR0913 - one for each option
     ] = None,
     lazy: Annotated[bool, typer.Option("--lazy", help="The same as --start lazy.")] = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Take the place of a server of this name.")
+        bool,
+        typer.Option("--replace", help="Take the place of a server of this name; its rules stay."),
     ] = False,
     dry_run: DryRunOption = False,
     show_secrets: ShowSecretsOption = False,
@@ -163,16 +166,15 @@ def add(  # noqa: PLR0913 - one for each option
         entry["lazy"] = True
     elif start is not None:
         entry["start"] = start.value
-    try:
-        word = judge(name, entry, environ=os.environ)
-    except ConfigInvalid as error:
-        raise typer.BadParameter(error.fact) from None
     file = config_file(config)
     text = read_file(file)
     with guard(file):
+        former = next((place.entry for place in places(text) if place.name == name), None)
+        kept = _kept(former, entry) if replace else {}
+        entry |= kept
+        word = _judged(name, entry)
         after = put_server(text, name, entry, source=str(file))
-        known = any(place.name == name for place in places(text))
-    if known and not replace and after != text:
+    if former is not None and not replace and after != text:
         raise EditRefused(
             f"{file} has a server named {label(name)} already.",
             hint="Nothing was changed; choose another name, or add --replace.",
@@ -185,10 +187,27 @@ def add(  # noqa: PLR0913 - one for each option
             carry_out(change, what, dry_run=False, show_secrets=False)
     else:
         carry_out(change, what, dry_run=dry_run, show_secrets=show_secrets)
+    if kept:
+        Terminal().note(f"Kept from the entry before: {', '.join(kept)}.")
     if word := word or _missing_command(name, entry):
         Terminal().note(word)
     if not dry_run:
         note_added(file, after, name, Terminal())
+
+
+def _kept(former: object, entry: Mapping[str, object]) -> dict[str, object]:
+    """Rules and the like, which the command line does not say: they hold for the new target."""
+    kept = how_treated(former) if is_object(former) else {}
+    if {"start", "lazy"} & entry.keys():
+        kept = {key: kept[key] for key in kept if key not in ("start", "lazy")}
+    return {key: kept[key] for key in kept if key not in entry}
+
+
+def _judged(name: str, entry: object) -> str | None:
+    try:
+        return judge(name, entry, environ=os.environ)
+    except ConfigInvalid as error:
+        raise typer.BadParameter(error.fact) from None
 
 
 def _missing_command(name: str, entry: Mapping[str, object]) -> str | None:

@@ -1,6 +1,8 @@
 """`emceepee config add-json`: a server from the JSON that its documentation shows."""
 
+import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from typing import Annotated
@@ -8,7 +10,10 @@ from typing import Annotated
 import typer
 
 from emceepee_stdio.cli.config_change import carry_out, config_file
+from emceepee_stdio.cli.credential_notes import note_copies
 from emceepee_stdio.cli.install import DryRunOption
+from emceepee_stdio.cli.plain_secrets import references
+from emceepee_stdio.cli.report import with_command
 from emceepee_stdio.cli.secret_moves import offer_to_move
 from emceepee_stdio.cli.secret_values import ShowSecretsOption
 from emceepee_stdio.cli.shared_options import ConfigOption
@@ -17,8 +22,10 @@ from emceepee_stdio.config import jsonc
 from emceepee_stdio.config.clients import CLIENTS
 from emceepee_stdio.config.edit import Change, EditRefused, guard, read_file
 from emceepee_stdio.config.entries import KNOWN_KEYS
+from emceepee_stdio.config.expand import keyring_names, keyring_reference
 from emceepee_stdio.config.fields import is_object
-from emceepee_stdio.config.own_file import remove_server, take_over
+from emceepee_stdio.config.load import SECTIONS
+from emceepee_stdio.config.own_file import Outcome, places, remove_server, take_over
 from emceepee_stdio.config.server import label, name_problem
 from emceepee_stdio.errors import ConfigInvalid
 
@@ -55,6 +62,7 @@ def add_json(
     file = config_file(config)
     text = read_file(file)
     with guard(file):
+        _refuse_references(name, entry, is_known=_has(text, name))
         base = (remove_server(text, name, source=str(file)) if replace else None) or text
         after, [outcome] = take_over(
             CLIENTS["claude-desktop"], {name: entry}, base, environ=os.environ, source=str(file)
@@ -62,7 +70,7 @@ def add_json(
     if outcome.result in {"skipped", "itself"}:
         raise EditRefused(
             f"{label(name)} was not added: {outcome.reason}",
-            hint="Nothing was changed; correct the entry, choose another name, or add --replace.",
+            hint=f"Nothing was changed; {_next_step(outcome, is_known=_has(base, name))}",
         )
     change = Change(path=file, before=text, after=after)
     carry_out(change, f"Added {label(name)}", dry_run=dry_run, show_secrets=show_secrets)
@@ -71,6 +79,54 @@ def add_json(
         terminal.note(outcome.reason)
     if not dry_run:
         offer_to_move(file, [name], terminal, asks=True, moves=False)
+        note_copies(file, after, name, terminal)
+
+
+def _has(text: str | None, name: str) -> bool:
+    return any(place.name == name for place in places(text))
+
+
+def _refuse_references(name: str, entry: Mapping[str, object], *, is_known: bool) -> None:
+    """`config add` may refer to the keyring: there a person types each reference."""
+    secrets = references(json.dumps({SECTIONS[0]: {name: entry}}))
+    if not secrets:
+        return
+    replace = ["--replace"] if is_known else []
+    words = ["emceepee", "config", "add", name, *replace, *_options(entry)]
+    raise EditRefused(
+        f"{label(name)} was not added: it refers to the keyring ({', '.join(secrets)}). JSON that "
+        "is pasted comes from elsewhere, so it must not read your keyring.",
+        hint=with_command(
+            "Nothing was changed. To give the server a secret from the keyring", shlex.join(words)
+        ),
+    )
+
+
+def _options(entry: Mapping[str, object]) -> list[str]:
+    """What gives `config add` the secrets to which the entry refers."""
+    if "command" in entry:
+        keys = list(_referring(entry, "env")) or ["K"]
+        return [*(word for key in keys for word in ("--secret-env", key)), "--", "COMMAND"]
+    headers = [f"{name}: {value}" for name, value in _referring(entry, "headers").items()]
+    return [*(word for header in headers for word in ("--header", header)), "--url", "URL"]
+
+
+def _referring(entry: Mapping[str, object], key: str) -> dict[str, str]:
+    """Its variables or headers that are references, without what else is in them."""
+    found = entry.get(key)
+    texts = {name: str(text) for name, text in found.items()} if is_object(found) else {}
+    scheme = "Bearer "
+    return {
+        name: f"{scheme if text.startswith(scheme) else ''}{keyring_reference(names[0])}"
+        for name, text in texts.items()
+        if (names := keyring_names(text))
+    }
+
+
+def _next_step(outcome: Outcome, *, is_known: bool) -> str:
+    if outcome.result == "itself":
+        return "add the servers that it is to serve, one by one."
+    return "choose another name, or add --replace." if is_known else "correct the entry."
 
 
 def _read(document: str) -> object:

@@ -46,8 +46,9 @@ def edit(
 ) -> None:
     """Edit the configuration in your editor: $VISUAL, else $EDITOR.
 
-    You edit a copy. When the editor ends, the copy is checked, and only a copy without mistakes
-    takes the place of the file. An edit with mistakes is kept, and --resume opens it again.
+    You edit a copy. When the editor ends, the copy is checked. It takes the place of the file
+    unless it cannot be read or a changed entry cannot be used; then it is kept, and --resume opens
+    it again.
 
     Example: emceepee config edit
     """
@@ -100,6 +101,11 @@ def _editor() -> list[str]:
             f"The name of the editor has a quote that does not end: {chosen}.",
             hint="Set EDITOR to a command, for example: EDITOR=nano",
         ) from None
+    if not words and not all(map(os.isatty, _STREAMS)):
+        raise EditRefused(
+            "An editor needs a terminal.",
+            hint="Run this at one, or set EDITOR to a command that needs none.",
+        )
     found = next(filter(shutil.which, _FALLBACKS), None)
     if not words and found is None:
         raise EditRefused("No editor was found.", hint="Name one, for example: EDITOR=nano")

@@ -11,15 +11,17 @@ from pathlib import Path
 
 from emceepee_stdio.auth.stored_names import StoredNames
 from emceepee_stdio.auth.token_store import TokenStore, default_token_directory
+from emceepee_stdio.cli.backup_secrets import copies_with_secrets
 from emceepee_stdio.cli.keyring_storage import KeyringStorage
 from emceepee_stdio.cli.plain_secrets import plain_secrets, references, secret_name
+from emceepee_stdio.cli.report import with_command
 from emceepee_stdio.cli.secret_moves import how_to_move
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config.fields import is_object
 from emceepee_stdio.config.own_file import places
 from emceepee_stdio.config.server import label
 
-__all__ = ["foreign_secrets", "note_added", "note_removed"]
+__all__ = ["foreign_secrets", "note_added", "note_copies", "note_removed"]
 
 
 def foreign_secrets(text: str | None) -> dict[str, tuple[str, list[str]]]:
@@ -36,6 +38,12 @@ def foreign_secrets(text: str | None) -> dict[str, tuple[str, list[str]]]:
 
 def note_added(file: Path, text: str | None, name: str, terminal: Terminal) -> None:
     """Of a server that is in the file now; `text` is what the file holds."""
+    _note_shared(text, name, terminal)
+    _note_plain(file, text, name, terminal)
+    note_copies(file, text, name, terminal)
+
+
+def _note_shared(text: str | None, name: str, terminal: Terminal) -> None:
     used, mine = references(text), label(name)
     stored = set(StoredNames(os.environ).all())
     for secret in [secret for secret, users in used.items() if mine in users]:
@@ -53,15 +61,30 @@ def note_added(file: Path, text: str | None, name: str, terminal: Terminal) -> N
             f"{mine} is given the secret {secret}, {whose}. Unless you mean that: emceepee config "
             f"remove {shlex.quote(name)}"
         )
-    plain = [one for one in plain_secrets(text) if one.server == name and one.steps]
-    if plain:
+
+
+def _note_plain(file: Path, text: str | None, name: str, terminal: Terminal) -> None:
+    plain = [one for one in plain_secrets(text) if one.server == name]
+    if not plain:
+        return
+    movable = [one for one in plain if one.steps is not None]
+    asks, ways = "", [f"{one.where}: {one.obstacle}" for one in plain if one.steps is None]
+    if movable:
         has_keyring = not KeyringStorage().is_absent()
-        is_variable = any(one.where.startswith("env.") for one in plain)
-        instead = " With --secret-env you are asked for a value instead."
-        asks = instead if has_keyring and is_variable else ""
-        how = how_to_move(file, plain[0], [name], has_keyring=has_keyring)
-        where = ", ".join(dict.fromkeys(one.where for one in plain))
-        terminal.note(f"In plain text in the file: {where}.{asks}\n{how}")
+        if has_keyring and any(one.where.startswith("env.") for one in movable):
+            asks = " With --secret-env you are asked for a value instead."
+        ways.insert(0, how_to_move(file, *movable, servers=[name], has_keyring=has_keyring))
+    where = ", ".join(dict.fromkeys(one.where for one in plain))
+    terminal.note("\n".join([f"In plain text in the file: {where}.{asks}", *ways]))
+
+
+def note_copies(file: Path, text: str | None, name: str, terminal: Terminal) -> None:
+    """Backups with secrets of a server that has none in plain text now."""
+    if any(one.server == name for one in plain_secrets(text)):
+        return
+    if copies := copies_with_secrets(file, of=name):
+        fact = f"Backups still hold secrets of {label(name)} in plain text; remove them"
+        terminal.note(with_command(fact, shlex.join(["rm", *map(str, copies)])))
 
 
 def note_removed(before: str | None, after: str | None, name: str, terminal: Terminal) -> None:

@@ -32,11 +32,15 @@ from emceepee_stdio.config.load import default_path
 from emceepee_stdio.config.own_file import Outcome, places, take_over
 from emceepee_stdio.config.recursion import RESERVED_NAME
 from emceepee_stdio.config.registration import leave_alone
+from emceepee_stdio.config.server import label
+from emceepee_stdio.visible_text import on_one_line
 
 __all__ = ["import_servers"]
 
 _SHOWN_PLACES = 5  # a person has many projects
 _STYLES = {"taken": "green", "there": "green", "skipped": "yellow", "itself": "dim"}
+_COVERED = frozenset({"taken", "there"})
+_DRY_RESULTS = {"taken": "would be taken"}
 
 
 def import_servers(
@@ -91,8 +95,9 @@ def import_servers(
         entries += [place.entry for place in places(before)]
         show_changes(changes, entries, terminal, show_secrets=show_secrets)
         for one in found:
+            result = _DRY_RESULTS.get(one.result, one.result)
             reason = f": {one.reason}" if one.reason else ""
-            terminal.note(f"{one.name}{_scope_note(one)}: {one.result}{reason}")
+            terminal.note(f"{_title(one)}: {result}{reason}")
         return
     backups = apply_all(changes)
     _report(row, theirs, changes, found, backups, as_json=as_json, terminal=terminal)
@@ -106,7 +111,8 @@ def _note_elsewhere(client: Client, places: Sequence[str], terminal: Terminal) -
     if not places:
         return
     more = len(places) - _SHOWN_PLACES
-    shown = ", ".join(places[:_SHOWN_PLACES]) + (f" and {more} more" if more > 0 else "")
+    shown = ", ".join(map(on_one_line, places[:_SHOWN_PLACES]))
+    shown += f" and {more} more" if more > 0 else ""
     terminal.note(
         f"{client.title} has servers for other directories, too: {shown}. To take them over, run "
         "this command there."
@@ -117,7 +123,7 @@ def _note_copies(
     client: Client, path: Path, ours: Path, found: Sequence["_Found"], terminal: Terminal
 ) -> None:
     """Secrets that are in the keyring now, and still stand in files of the client or a project."""
-    covered = [one for one in found if one.result in {"taken", "there"}]
+    covered = [one for one in found if one.result in _COVERED]
     imported = {one.name: client.our_entry(one.scope.servers[one.name]) for one in covered}
     backups = backup_files(path)
     files = dict.fromkeys([path, *(one.scope.path for one in covered), *backups])
@@ -149,7 +155,7 @@ def _in_project_file(client: Client, file: Path, secrets: Sequence[PlainSecret])
     variable = secrets[0].variable
     return (
         f"The project's {file} still has secrets in plain text: {_places(secrets)}. For "
-        f"{secrets[0].place}, write ${{{variable}}} there in place of the value, and set "
+        f"{secrets[0].place}, write {secrets[0].with_variable(variable)} there in place of the value, and set "
         f"{variable} where {client.title} is started."
     )
 
@@ -188,8 +194,27 @@ def _take_all(
                 outcome = Outcome(name, "skipped", reason)
             else:
                 text = changed
+        elif outcome.result == "skipped" and any(place.name == name for place in places(text)):
+            outcome = outcome._replace(reason=_name_conflict(client, scope, name, found, ours))
         found.append(_Found(scope, *outcome))
     return text, found
+
+
+def _name_conflict(
+    client: Client, scope: ClientScope, name: str, found: Sequence[_Found], ours: Path
+) -> str:
+    """Where the other server of this name stands, and what to do about this one."""
+    first = [one.scope.where for one in found if one.name == name and one.result in _COVERED]
+    other = (
+        f"another server of this name comes first: {first[0]}."
+        if first
+        else f"{ours} has another server of this name."
+    )
+    removal = ""
+    if client.projects and scope.title != "project":  # a project's file is not the person's own
+        words = [client.programs[0], "mcp", "remove", name, "-s", scope.title]
+        removal = f", or remove it: `{shlex.join(words)}`"
+    return f"{other} Rename this one in {scope.path}{removal}."
 
 
 def _replacing(
@@ -217,8 +242,13 @@ def _replacing(
     return Change(path=path, before=text, after=after)
 
 
-def _scope_note(found: _Found) -> str:
-    return "" if found.scope.title == "user" else f" ({found.scope.title})"
+def _title(found: _Found) -> str:
+    scope = "" if found.scope.title == "user" else f" ({found.scope.title})"
+    return f"{label(found.name)}{scope}"
+
+
+def _names(found: Iterable[_Found]) -> str:
+    return ", ".join(label(one.name) for one in found)
 
 
 def _report(
@@ -247,7 +277,7 @@ def _report(
     else:
         terminal.table(
             ("SERVER", "RESULT", "WHY"),
-            [(f"{one.name}{_scope_note(one)}", one.result, one.reason) for one in found],
+            [(_title(one), one.result, one.reason) for one in found],
             styles=_STYLES,
         )
     taken = [one for one in found if one.result == "taken"]
@@ -261,7 +291,7 @@ def _report(
         )
     for change in changes[1:]:
         own = [one for one in found if one.scope.path == path and one.result == "skipped"]
-        more = f" and {', '.join(one.name for one in own)}" if own else ""
+        more = f" and {_names(own)}" if own else ""
         terminal.line(f"{client.title} now has emceepee{more}: {change.path}")
     for backup in backups:
         terminal.line(f"The file as it was: {backup}")
@@ -277,7 +307,7 @@ def _tell_scopes(
     client: Client, taken: Sequence[_Found], terminal: Terminal, *, replaced: bool
 ) -> None:
     """What changes for servers that were for one project only."""
-    if near := ", ".join(one.name for one in taken if one.scope.title != "user"):
+    if near := _names(one for one in taken if one.scope.title != "user"):
         terminal.note(
             f"Behind emceepee, {near} can be used in every project, not in this one only."
         )

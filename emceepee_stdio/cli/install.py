@@ -116,6 +116,7 @@ def install(  # noqa: PLR0913 - one for each option
     backup = change.apply()
     if as_json:
         terminal.document({"client": client, **change.facts(backup)})
+        _note_secrets(row, path, variables, name=name, terminal=terminal)
         return
     _tell(row, change, backup, entry, name=name, renewed=name in known, terminal=terminal)
     if http is not None:
@@ -123,7 +124,24 @@ def install(  # noqa: PLR0913 - one for each option
             f"{row.title} takes the token from the variable {HTTP_TOKEN}: set it where "
             f"{row.title} is started. Then try it: emceepee doctor --http {http}"
         )
+    _note_secrets(row, path, variables, name=name, terminal=terminal)
     _note_others(row, path, text or "", terminal)
+
+
+def _note_secrets(
+    client: Client, path: Path, variables: dict[str, str], *, name: str, terminal: Terminal
+) -> None:
+    if variables:
+        # The patterns cost start-up, and are only for those who give variables.
+        from emceepee_stdio.cli.client_variables import note_given  # noqa: PLC0415 - see above
+
+        undo = _undo(client, name)
+        note_given(client.title, path, variables, undo=undo, terminal=terminal)
+
+
+def _undo(client: Client, name: str) -> str:
+    named = "" if name == _NAME else f" --name {shlex.quote(name)}"
+    return f"emceepee uninstall {client.key}{named}"
 
 
 def _note_others(client: Client, path: Path, text: str, terminal: Terminal) -> None:
@@ -290,9 +308,7 @@ def _tell(
     terminal.line(f"{verb} emceepee in {client.title}: {change.path}")
     if backup is not None:
         terminal.line(f"The file as it was: {backup}")
-    named = "" if name == _NAME else f" --name {shlex.quote(name)}"
-    undo = f"emceepee uninstall {client.key}{named}"
-    terminal.line(f"Restart {client.title} to see it; `{undo}` undoes it.")
+    terminal.line(f"Restart {client.title} to see it; `{_undo(client, name)}` undoes it.")
     if not renewed:
         _explain_settings(client, entry, terminal)
     if client.strict and (problem := strict_problem(change.after or "")):

@@ -195,7 +195,9 @@ class InteractiveSignIn:
             else "Open this address in a browser:"
         )
         self._terminal.note(url)
-        if self._pastes:
+        if not self._pastes:
+            self._terminal.note("Waiting until you have signed in there; Ctrl-C stops it.")
+        else:
             self._terminal.note(
                 "At the end the browser shows an address that it cannot reach: copy it here."
             )

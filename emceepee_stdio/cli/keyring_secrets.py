@@ -175,15 +175,15 @@ def _require_keyring(
     file: Path, found: Sequence[PlainSecret], terminal: Terminal, *, as_json: bool
 ) -> None:
     """Without one, say what is in plain text, why it stays, and what to do instead."""
-    movable = [one for one in found if one.steps is not None]
-    if not movable or not KeyringStorage().is_absent():
+    if all(one.steps is None for one in found) or not KeyringStorage().is_absent():
         return
-    for one in found if not as_json else ():
-        terminal.line(f"{one.place} stays in plain text.")
-    raise SecretUnavailable(
-        f"{NO_KEYRING.problem}: nothing can be moved out of {file}.",
-        hint=instead_of_keyring(file, movable[0]),
-    )
+    fact = f"{NO_KEYRING.problem}: nothing can be moved out of {file}."
+    stays = list(dict.fromkeys(one.place for one in found))
+    if as_json:
+        fact = f"{fact} In plain text: {', '.join(stays)}."
+    else:
+        terminal.line("\n".join(f"{place} stays in plain text." for place in stays))
+    raise SecretUnavailable(fact, hint=instead_of_keyring(file, *found))
 
 
 def _check_servers(names: Sequence[str], text: str, file: Path) -> None:

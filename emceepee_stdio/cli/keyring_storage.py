@@ -9,7 +9,12 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from emceepee_stdio.auth.keyring_orders import NO_KEYRING, KeyringAnswer, KeyringOrder
+from emceepee_stdio.auth.keyring_orders import (
+    KEYRINGS_PAGE,
+    NO_KEYRING,
+    KeyringAnswer,
+    KeyringOrder,
+)
 from emceepee_stdio.auth.stored_names import StoredNames
 from emceepee_stdio.cli.interrupts import interrupts
 from emceepee_stdio.cli.terminal import Terminal
@@ -21,6 +26,10 @@ __all__ = ["KeyringStorage"]
 _PLAIN_FILE = (
     "This keyring is a file without encryption (PlaintextKeyring of the package keyrings.alt): the "
     "secret is in plain text there. Install a keyring that encrypts, and store the secret again."
+)
+_VARIABLE_INSTEAD = (
+    "Refer to an environment variable instead: `emceepee config add NAME -e K -- COMMAND` writes "
+    f"${{K}}; set K where the client is started. Or install a keyring: {KEYRINGS_PAGE} lists them."
 )
 
 
@@ -74,8 +83,17 @@ class KeyringStorage:
 
     @contextmanager
     def storing(self, secrets: Mapping[str, str]) -> Generator[None]:
-        """They are there inside of it, and stay unless it fails."""
-        former = self.store(secrets)
+        """They are there inside of it, and stay unless it fails.
+
+        For a server that is written with references to them: without a keyring, it refers to
+        variables.
+        """
+        try:
+            former = self.store(secrets)
+        except SecretUnavailable as error:
+            if self.is_absent():
+                raise SecretUnavailable(error.fact, hint=_VARIABLE_INSTEAD) from None
+            raise
         try:
             yield
         except BaseException:

@@ -66,6 +66,8 @@ def _install_with(uv: str, *, dry_run: bool, terminal: Terminal) -> Path:
         f"Installed {program}, so that it stays when uv clears its cache; "
         f"`uv tool uninstall {_PACKAGE}` removes it."
     )
+    if shutil.which(_NAME) is None:
+        terminal.note(f"{folder} is not on your PATH; this puts it there: uv tool update-shell")
     return program
 
 

@@ -18,6 +18,7 @@ from emceepee_stdio.cli.server_choice import ServerChoice
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config.fields import nearest
 from emceepee_stdio.json_values import mapping
+from emceepee_stdio.visible_text import marked_lines
 
 if TYPE_CHECKING:
     from msgspec import Raw
@@ -111,7 +112,8 @@ def _failed(choice: ServerChoice, outcome: _Outcome, terminal: Terminal) -> int:
     failure = outcome.failure
     step, code = _consequence(choice, outcome)
     fact = failure.fact if failure else "There was no answer."
-    terminal.failure(fact, step, code=failure.code if failure else "call_failed")
+    text = "\n".join(filter(None, (f"emceepee: {marked_lines(fact)}", step)))
+    terminal.failure(fact, step, code=failure.code if failure else "call_failed", text=text)
     return code
 
 
@@ -139,7 +141,7 @@ def _permission_step(failure: "ProxyError") -> str:
     """What a person does about a call that may not run; the error's own step is for a model."""
     if failure.command is None:
         return failure.next_step
-    return f"See to it, and run this command again: {failure.command}"
+    return f"Run `{failure.command}`, and then this command again."
 
 
 def _after_start(choice: ServerChoice, failure: "ProxyError | None") -> tuple[str, int]:
@@ -175,7 +177,7 @@ def remedy(choice: ServerChoice, failure: "ProxyError | None") -> str:
     if isinstance(failure, errors.WrongCredentials):
         return (
             "Configure it with its credentials: emceepee config add NAME --url "
-            f"{shlex.quote(choice.words)} --header 'Authorization: Bearer …'"
+            f"{shlex.quote(choice.words)} --header 'Authorization: Bearer ${{TOKEN}}'"
         )
     return "Look at the address, and try it again."
 

@@ -4,6 +4,7 @@ By the names and forms that `redact` knows, and by values that look made at rand
 is said: this is advice, while what is hidden is hidden in doubt.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from emceepee_stdio.config import jsonc
 from emceepee_stdio.config.expand import keyring_names, keyring_reference
 from emceepee_stdio.config.fields import is_list, is_object
 from emceepee_stdio.config.jsonc import Steps
+from emceepee_stdio.config.load import SECTIONS
 from emceepee_stdio.config.own_file import ConfigLocation, places
 from emceepee_stdio.config.server import label
 from emceepee_stdio.journal.redact import (
@@ -25,7 +27,7 @@ from emceepee_stdio.journal.redact import (
 )
 from emceepee_stdio.journal.secret_names import is_secret_name
 
-__all__ = ["PlainSecret", "plain_secrets", "references", "secret_name", "without"]
+__all__ = ["PlainSecret", "plain_secrets", "references", "secret_name", "secrets_of", "without"]
 
 _RANDOM = re.compile(r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{12,}")
 _SCHEME = re.compile(r"(?:bearer|basic|token)\s+", re.IGNORECASE)
@@ -60,11 +62,32 @@ class PlainSecret:
         return secret_name(self.server, self.where.rpartition(".")[2])
 
     @property
+    def is_argument(self) -> bool:
+        return self.where.startswith("args[")
+
+    @property
     def variable(self) -> str:
         """An environment variable that could hold it instead."""
+        if self.steps is None or not self.where.startswith(_ENV):
+            return self.own_variable
+        return _UNFIT_IN_VARIABLE.sub("_", self.where.rpartition(".")[2])
+
+    @property
+    def own_variable(self) -> str:
+        """The same, with the server in its name: others may have a variable of the same name."""
         key = self.where.rpartition(".")[2]
-        is_variable = self.where.startswith(_ENV)
-        return _UNFIT_IN_VARIABLE.sub("_", key if is_variable else f"{self.server}_{key}".upper())
+        if self._scheme and key.lower() == "authorization":
+            key = "token"  # the name of the header would ask for the scheme as well
+        return _UNFIT_IN_VARIABLE.sub("_", f"{self.server}_{key}".upper())
+
+    def with_variable(self, variable: str) -> str:
+        """What to write in the file: a reference, behind the scheme of a header."""
+        return f"{self._scheme}${{{variable}}}"
+
+    @property
+    def _scheme(self) -> str:
+        is_header = self.steps is not None and self.where.startswith("headers.")
+        return self.text.removesuffix(self.value) if is_header else ""
 
 
 def secret_name(server: str, key: str) -> str:
@@ -75,6 +98,11 @@ def secret_name(server: str, key: str) -> str:
 def plain_secrets(text: str | None) -> list[PlainSecret]:
     """Those in a configuration, in its order."""
     return [secret for place in places(text) for secret in _of_entry(place)]
+
+
+def secrets_of(entries: Mapping[str, object]) -> list[PlainSecret]:
+    """Those of servers that are written as in our own file."""
+    return plain_secrets(json.dumps({SECTIONS[0]: dict(entries)}))
 
 
 def without(text: str, moved: Mapping[str, PlainSecret]) -> str:

@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 _STREAMS = (0, 2)
+_MAX_ADVICE = 5  # lines; a person begins with these, and asks again
 
 
 def move_secrets(file: Path, text: str, found: Sequence[PlainSecret]) -> dict[str, PlainSecret]:
@@ -55,25 +56,44 @@ def planned_moves(found: Sequence[PlainSecret]) -> dict[str, PlainSecret]:
 
 
 def how_to_move(
-    file: Path, one: PlainSecret, servers: Iterable[str] = (), *, has_keyring: bool
+    file: Path, *found: PlainSecret, servers: Iterable[str] = (), has_keyring: bool
 ) -> str:
-    """What a person can do about secrets in plain text, of which this is one."""
+    """What a person can do about these secrets in plain text."""
     if not has_keyring:
-        return f"{NO_KEYRING.problem}. {instead_of_keyring(file, one, servers)}"
+        return f"{NO_KEYRING.problem}. {instead_of_keyring(file, *found, servers=servers)}"
     move = _own_command(file, "secrets", "move", *servers)
     return with_command("Move them into the keyring", move)
 
 
-def instead_of_keyring(file: Path, one: PlainSecret, servers: Iterable[str] = ()) -> str:
+def instead_of_keyring(file: Path, *found: PlainSecret, servers: Iterable[str] = ()) -> str:
     """The same where there is none."""
-    instead = with_command(
-        f"Keep secrets in environment variables: for {one.place}, write ${{{one.variable}}} in "
-        f"place of the value, and set {one.variable} where the client is started. To edit the file",
-        _own_command(file, "config", "edit"),
-    )
+    advice = _advice(found)
     move = _own_command(file, "secrets", "move", *servers)
-    install = with_command(f"Or install a keyring, see {KEYRINGS_PAGE}, and move them there", move)
-    return f"{instead}\n{install}"
+    lines = [
+        "Keep secrets in environment variables, set where the client is started. In the file:",
+        *advice[:_MAX_ADVICE],
+        *([f"And {len(advice) - _MAX_ADVICE} more."] if len(advice) > _MAX_ADVICE else ()),
+        with_command("To edit the file", _own_command(file, "config", "edit")),
+        with_command(f"Or install a keyring, see {KEYRINGS_PAGE}, and move them there", move),
+    ]
+    return "\n".join(lines)
+
+
+def _advice(found: Iterable[PlainSecret]) -> list[str]:
+    """What to write in each place, with a variable of its own for each value."""
+    values: dict[str, str] = {}
+    lines: list[str] = []
+    for one in {one.place: one for one in found}.values():
+        is_free = values.setdefault(one.variable, one.value) == one.value
+        lines.append(f"{one.place}: {_instead(one, one.variable if is_free else one.own_variable)}")
+    return lines
+
+
+def _instead(one: PlainSecret, variable: str) -> str:
+    if one.is_argument:
+        return one.obstacle
+    part = "its secret part" if one.steps is None else "the value"
+    return f"write {one.with_variable(variable)} in place of {part}, and set {variable}."
 
 
 def _own_command(file: Path, *words: str) -> str:
@@ -123,7 +143,10 @@ def offer_to_move(
 ) -> list[str]:
     """Secrets of these servers: moved where that is wanted or agreed to; the names of those."""
     chosen, text = set(servers), read_file(file) or ""
-    found = [one for one in plain_secrets(text) if one.server in chosen and one.steps is not None]
+    plain = [one for one in plain_secrets(text) if one.server in chosen]
+    for one in [one for one in plain if one.steps is None]:
+        terminal.note(f"{one.place} is in plain text: {one.obstacle}")
+    found = [one for one in plain if one.steps is not None]
     if not found:
         return []
     places = ", ".join(dict.fromkeys(one.place for one in found))
@@ -133,7 +156,7 @@ def offer_to_move(
         moved = move_secrets(file, text, found)
     elif not at_terminal or not has_keyring:
         owners = dict.fromkeys(one.server for one in found)
-        how = how_to_move(file, found[0], owners, has_keyring=has_keyring)
+        how = how_to_move(file, *found, servers=owners, has_keyring=has_keyring)
         terminal.note(f"Secrets in plain text: {places}.\n{how}")
         return []
     else:

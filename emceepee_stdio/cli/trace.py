@@ -75,7 +75,7 @@ def trace(  # noqa: PLR0913 - one for each option
         str | None,
         typer.Option(
             metavar="ID",
-            help="The session whose id begins so, or all.",
+            help="The session whose id begins with this; `all` for every session.",
             show_default="the last one; all with --since",
             autocompletion=complete_sessions,
         ),

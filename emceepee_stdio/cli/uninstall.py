@@ -1,8 +1,13 @@
-"""`emceepee uninstall`: our entry taken out of a client, and servers that were moved put back."""
+"""`emceepee uninstall`: our entry taken out of a client, and servers that were moved put back.
+
+`config.moved_servers` tells from the backups which those are. A restore keeps the file as it left
+it as one more backup: so a server that the person removes afterwards is not put back again.
+"""
 
 import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +15,7 @@ from typing import Annotated
 import typer
 
 from emceepee_stdio.cli.backup_secrets import secrets_of
+from emceepee_stdio.cli.client_scopes import local_place
 from emceepee_stdio.cli.install import ClientArgument, DryRunOption, NameOption, locate
 from emceepee_stdio.cli.report import with_command
 from emceepee_stdio.cli.secret_values import ShowSecretsOption, show_changes
@@ -18,6 +24,7 @@ from emceepee_stdio.config.clients import CLIENTS, Client, is_ours
 from emceepee_stdio.config.edit import (
     Change,
     EditRefused,
+    backup_files,
     backups,
     guard,
     read_backup,
@@ -37,6 +44,7 @@ from emceepee_stdio.config.moved_servers import (
 from emceepee_stdio.config.own_file import places
 from emceepee_stdio.config.recursion import RESERVED_NAME
 from emceepee_stdio.config.registration import unregister
+from emceepee_stdio.config.server import label
 from emceepee_stdio.errors import ProxyError
 
 __all__ = ["uninstall"]
@@ -84,7 +92,7 @@ def uninstall(
         if restore and not moved.servers:
             _tell_none_to_put_back(moved, terminal)
     else:
-        backup = change.apply()
+        backup = _restore(change) if back else change.apply()
         if name in known:
             gone = f", and {path}, which held nothing else." if after is None else f": {path}"
             terminal.line(f"Removed emceepee from {row.title}{gone}")
@@ -93,6 +101,23 @@ def uninstall(
             terminal.line(f"The file as it was: {backup}")
     if restore:
         _note_restored(moved, terminal)
+
+
+class _Copy(Change):
+    """A file that stays as it is, and is kept as its newest backup."""
+
+    def apply(self) -> Path | None:
+        return self._apply()
+
+
+def _restore(change: Change) -> Path | None:
+    """Write the file, and keep it as it is then; the backup of what it was, where one was made."""
+    backup = change.apply()
+    with suppress(OSError, EditRefused):  # the servers are back, also if this cannot be kept
+        _Copy(path=change.path, before=change.after, after=change.after).apply()
+        if backup is not None:
+            _, backup, *_ = backup_files(change.path)
+    return backup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,10 +158,10 @@ def _moved(client: Client, path: Path, text: str, ours: object) -> _MovedServers
 def _tell_servers(moved: _MovedServers, terminal: Terminal, *, restore: bool) -> None:
     title = moved.client.title
     if restore and moved.back:
-        names = _names(moved.back)
-        terminal.line(f"Put back into {title}: {names}.")
+        terminal.line(f"Put back into {title}: {_names(moved.back)}.")
+        kept = ", ".join(dict.fromkeys(label(str(steps[-1])) for steps in moved.back))
         terminal.note(
-            f"emceepee keeps {names}, for other clients; `emceepee config remove NAME` removes one."
+            f"emceepee keeps {kept}, for other clients; `emceepee config remove NAME` removes one."
         )
     elif restore and not moved.servers:
         _tell_none_to_put_back(moved, terminal)
@@ -151,16 +176,24 @@ def _tell_none_to_put_back(moved: _MovedServers, terminal: Terminal) -> None:
     if not moved.only_ours:
         terminal.note(f"emceepee has no server that {title} lacks: none to put back.")
         return
+    names = ", ".join(map(label, moved.only_ours))
     terminal.note(
         f"There is no backup of {moved.path} with a server to put back. emceepee's configuration "
-        f"has, and {title} has not: {', '.join(moved.only_ours)}. To have one in {title} again, "
+        f"has, and {title} has not: {names}. To have one in {title} again, "
         f"add it there with the command or the URL that {moved.config} has for it; where that "
         f"refers to the keyring, {title} needs the secret itself."
     )
 
 
 def _names(servers: Iterable[Steps]) -> str:
-    return ", ".join(dict.fromkeys(str(steps[-1]) for steps in servers))
+    """Their names; those of one directory with it."""
+    return ", ".join(map(_title, servers))
+
+
+def _title(steps: Steps) -> str:
+    *section, name = steps
+    place = local_place(tuple(section))
+    return f"{label(str(name))} ({place})" if place else label(str(name))
 
 
 def _note_restored(moved: _MovedServers, terminal: Terminal) -> None:
@@ -226,7 +259,7 @@ def _tell_absent(
     ours = [name for name, entry in known.items() if is_ours(entry)]
     if ours:
         raise EditRefused(
-            f"{client.title} has emceepee under another name: {', '.join(ours)}.",
+            f"{client.title} has emceepee under another name: {', '.join(map(label, ours))}.",
             hint=f"Run: emceepee uninstall {client.key} --name {shlex.quote(ours[0])}",
         )
     terminal.line(f"emceepee is not registered in {client.title}: {path}")

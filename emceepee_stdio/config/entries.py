@@ -25,7 +25,7 @@ from emceepee_stdio.config.server import (
 from emceepee_stdio.config.tool_rules import NOTHING_RUNS, check_patterns, read_rules, rule_keys
 from emceepee_stdio.errors import ConfigInvalid
 
-__all__ = ["KNOWN_KEYS", "OFF_KEYS", "Entries", "is_off", "what_runs"]
+__all__ = ["KNOWN_KEYS", "OFF_KEYS", "Entries", "how_treated", "is_off", "what_runs"]
 
 _SPELLINGS = {
     "type": "transport",
@@ -110,6 +110,7 @@ _IGNORED = frozenset(
 OFF_KEYS = {"disabled": True, "enabled": False, "isActive": False}
 # What decides which server runs, and with what; the rest is how emceepee or a client treats it.
 _RUNNING = ("command", "args", "env", "pass_env", "cwd", "url", "headers", "auth", "oauth")
+_REACHING = (*_RUNNING, "transport", "era", "envFile", "disabled", "enabled", "name")
 KNOWN_KEYS = frozenset((*hints_of(ServerEntry), *_SPELLINGS, "enabled", "name"))
 
 
@@ -303,6 +304,11 @@ def what_runs(entry: Mapping[str, object]) -> dict[str, object]:
     if variables := entry.get("envFile"):  # a client that reads it gives the server more
         found["envFile"] = variables
     return {**found, "off": is_off(entry)}
+
+
+def how_treated(entry: Mapping[str, object]) -> dict[str, object]:
+    """The other part: rules for its tools, what it exposes, when it starts, what a client keeps."""
+    return {key: entry[key] for key in entry if _SPELLINGS.get(key, key) not in _REACHING}
 
 
 def _switched_off(given: dict[str, Given], path: str) -> bool:

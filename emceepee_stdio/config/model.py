@@ -204,6 +204,7 @@ class Config(Struct, frozen=True, kw_only=True):
     disabled: tuple[BrokenServer, ...] = ()
     settings: Settings = field(default_factory=Settings)
     warnings: tuple[str, ...] = ()
+    problem: str | None = None  # why the file cannot be read; what is here comes from elsewhere
 
     @property
     def names(self) -> set[str]:

@@ -1,6 +1,21 @@
-"""Servers that were moved from a client behind emceepee, as the backups of its file have them."""
+"""Servers that were moved from a client behind emceepee, as the backups of its file have them.
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+A backup is the file as it was before an edit of ours; between two edits the person may change it.
+So the first version of the file without a server tells who took the server out:
+
+- If emceepee's entry stands there, an import took the server out: it was moved.
+- If not, the person removed it, and it is not put back. For this a restore keeps the file as it
+  left it: otherwise no version would show that the server was there again.
+- The file of now is an exception, because a person may remove emceepee's entry by hand after an
+  import: a server that is missing there counts as moved, unless it had come back before.
+
+Only the newest of these changes counts for a server. Each is judged by two versions next to each
+other, so it does not matter that the oldest backups are lost.
+"""
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
 
 from emceepee_stdio.config.clients import Client, is_ours
 from emceepee_stdio.config.entries import is_off
@@ -11,20 +26,33 @@ __all__ = ["kept_off", "moved_servers", "put_back", "servers_by_place", "with_se
 
 
 def moved_servers(
-    client: Client, text: str, copies: Iterable[str], behind: Container[str | int]
+    client: Client, text: str, copies: Sequence[str], behind: Container[str | int]
 ) -> dict[Steps, object]:
-    """Those that the client lacks now and emceepee has, each from the first copy that has it."""
-    present = servers_by_place(client, text)
-    found: dict[Steps, object] = {}
+    """Those that the client lacks now and emceepee has, each as the newest copy has it.
+
+    The copies are the backups, the newest first.
+    """
+    now = servers_by_place(client, text)
+    moved: dict[Steps, object] = {}
+    came_back: set[Steps] = set()
+    for before, after in pairwise([*_readable(client, reversed(copies)), now]):
+        is_registered = any(map(is_ours, after.values()))
+        if is_registered:
+            moved |= before
+        elif after is now:
+            moved |= {steps: before[steps] for steps in before if steps not in came_back}
+        moved = {steps: entry for steps, entry in moved.items() if steps not in after}
+        if not is_registered:
+            came_back |= after.keys() - before.keys()
+    return {
+        steps: entry for steps, entry in moved.items() if steps[-1] in behind and not is_ours(entry)
+    }
+
+
+def _readable(client: Client, copies: Iterator[str]) -> Iterator[dict[Steps, object]]:
     for copy in copies:
-        try:
-            servers = servers_by_place(client, copy)
-        except Unreadable:
-            continue
-        for steps, entry in servers.items():
-            if steps[-1] in behind and steps not in present and not is_ours(entry):
-                found.setdefault(steps, entry)
-    return found
+        with suppress(Unreadable):
+            yield servers_by_place(client, copy)
 
 
 def kept_off(

@@ -65,6 +65,8 @@ class Configured:
         """Start every server in the background; one that hangs delays nobody."""
         try:
             self._warn(self.config)
+            if self.config.problem is not None:
+                self._reject(self.config.problem, kept="No server of the configuration runs.")
             # Those with a URL last: the first of them waits until the HTTP client is loaded.
             for server in sorted(self.config.servers, key=lambda server: server.url is not None):
                 self._session.starting.add(server.name)
@@ -117,7 +119,8 @@ class Configured:
             # An editor may be half-way through writing: only what stays so is worth a word.
             if stamp == self._doubtful:
                 self._stamp = stamp
-                self._reject(error)
+                self.config = msgspec.structs.replace(self.config, problem=str(error))
+                self._reject(str(error), kept="The configuration of before stays in use.")
             self._doubtful = stamp
             return
         self._stamp = stamp
@@ -185,12 +188,9 @@ class Configured:
                     JournalEvent.CONFIG_BROKEN, server=broken.name, reason=broken.reason
                 )
 
-    def _reject(self, error: ConfigInvalid) -> None:
-        self._journal.record(JournalEvent.CONFIG_INVALID, error=str(error))
-        self._session.tell(
-            EventType.CONFIG_REJECTED,
-            data={"error": str(error), "kept": "The configuration of before stays in use."},
-        )
+    def _reject(self, problem: str, *, kept: str) -> None:
+        self._journal.record(JournalEvent.CONFIG_INVALID, error=problem)
+        self._session.tell(EventType.CONFIG_REJECTED, data={"error": problem, "kept": kept})
 
     def _say_settings(self, before: Config, after: Config) -> None:
         """Limits and times are built into what runs: they count from the next start on."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import anyio
 import msgspec
 
-from emceepee_stdio.auth.keyring_orders import KeyringAnswer, KeyringOrder
+from emceepee_stdio.auth.keyring_orders import LIST_BACKENDS, KeyringAnswer, KeyringOrder
 from emceepee_stdio.errors import SecretUnavailable
 from emceepee_stdio.wire.helper_process import HelperProcess
 
@@ -84,7 +84,7 @@ class KeyringClient:
         except msgspec.MsgspecError:
             return KeyringAnswer(
                 problem="The helper that asks the keyring ended without an answer",
-                hint="See whether the keyring works at all: python -m keyring diagnose.",
+                hint=f"See which keyrings the Python package keyring finds: `{LIST_BACKENDS}`.",
             )
 
 

@@ -237,7 +237,7 @@ class EventType(StrEnum):
     )
     CONFIG_REJECTED = (
         "config_rejected",
-        "The configuration file was changed, and cannot be read.",
+        "The configuration file cannot be read: at the start, or after a change.",
         {"error": _ERROR, "kept": EventField("what is in use instead")},
     )
     EVENTS_DROPPED = (

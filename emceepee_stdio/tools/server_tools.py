@@ -232,7 +232,10 @@ async def list_servers(runtime: Runtime, p: ListServers, call: Call) -> Reply:  
         if broken.name not in runtime.servers.names()
     ]
     wanted = [line for line in lines if p.name in (UNSET, line["name"])]
-    return Reply.json({"servers": wanted})
+    problem = runtime.configured.config.problem
+    return Reply.json(
+        {"servers": wanted, **({} if problem is None else {"configuration_error": problem})}
+    )
 
 
 def _printed(runtime: Runtime, name: str) -> list[str]:

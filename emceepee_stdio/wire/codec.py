@@ -60,7 +60,7 @@ _BATCH_MESSAGES = 1_000  # ten times as many as there are calls under way
 # A string that never ends is one token, too: looked into, each quote in it would be tried anew.
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[{}\[\]:,]|[^\s{}\[\]:,"]+')
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?')  # as above
 _LAST_ID = re.compile(rb'[{,]\s*"id"\s*:\s*(-?\d+|"(?:[^"\\]|\\.)*+")\s*\}\s*$')
 _TELLING = frozenset({b'"method"', b'"result"', b'"error"'})
 

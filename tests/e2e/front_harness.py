@@ -84,6 +84,15 @@ def running_front(
     until(lambda: not any(alive(pid) for pid in front.family), "the end of all that it started")
 
 
+def write_two_tokens(tmp_path: Path) -> None:
+    """Those of `one` and `two`, of which `one` is the one that a front shows."""
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    tokens = state / "http-tokens"
+    tokens.write_text(f"one {'1' * 32}\ntwo {'2' * 32}\n")
+    tokens.chmod(0o600)
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """One event of a stream."""

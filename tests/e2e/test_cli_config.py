@@ -168,6 +168,23 @@ def test_a_server_in_a_list_is_replaced_and_removed_there(cli: Cli):
     assert json.loads(cli.config.read_text()) == {"servers": [{"name": "a", "command": "z"}]}
 
 
+def test_a_server_that_is_replaced_keeps_its_rules_and_says_so(cli: Cli):
+    kept = {"tools": {"close_*": "off"}, "expose": ["read_*"], "description": "Money."}
+    reached = {"url": "https://a.example/mcp", "type": "sse", "headers": {"X-A": "1"}}
+    write(cli, {"mcpServers": {"bank": {**reached, **kept, "lazy": True, "disabled": True}}})
+    header = "Authorization: Bearer ${TOKEN}"
+    new = ["config", "add", "bank", "--replace", "--url", "https://b.example/mcp"]
+    ran = cli.run(*new, "--header", header, "--start", "auto").well()
+    assert "Kept from the entry before: tools, expose, description." in ran.err
+    headers = {"Authorization": "Bearer ${TOKEN}"}
+    assert entries(cli)["bank"] == {
+        "url": "https://b.example/mcp",
+        "headers": headers,
+        "start": "auto",
+        **kept,
+    }
+
+
 def test_a_command_without_the_dashes_is_answered_with_the_line_to_type(cli: Cli):
     ran = cli.run("config", "add", "it", "--env", "A=b", "npx", "-y", "some-server", "a b")
     assert ran.code == 2
@@ -422,7 +439,7 @@ def test_replacing_leaves_us_and_what_could_not_be_taken(cli: Cli, client: Clien
     before = path.read_text()
     shown = cli.run("config", "import", client.key, "--replace", "--dry-run").well()
     assert f"--- {path}\n" in shown.out
-    assert "time: taken" in shown.err
+    assert "time: would be taken" in shown.err
     assert (path.read_text(), cli.config.exists()) == (before, False)
     ran = cli.run("config", "import", client.key, "--replace").well()
     assert "now has emceepee and bad" in ran.out

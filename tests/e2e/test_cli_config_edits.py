@@ -235,6 +235,41 @@ def test_what_is_no_entry_is_refused_and_changes_nothing(
     assert cli.config.read_text() == before
 
 
+def test_an_entry_that_refers_to_the_keyring_is_refused_with_the_way_that_works(cli: Cli):
+    secret = {"command": "x", "env": {"T": "${keyring:github.T}", "A": "b"}}
+    ran = cli.run("config", "add-json", "new", json.dumps(secret)).said(
+        "new was not added: it refers to the keyring (github.T).",
+        "JSON that is pasted comes from elsewhere, so it must not read your keyring.",
+        "emceepee config add new --secret-env T -- COMMAND",
+    )
+    assert "--replace" not in ran.err
+    assert "our own configuration" not in ran.err
+    remote = {"url": "https://h/", "headers": {"Authorization": "Bearer ${keyring:docs.T}"}}
+    cli.run("config", "add-json", "new", json.dumps(remote)).said(
+        "emceepee config add new --header 'Authorization: Bearer ${keyring:docs.T}' --url URL"
+    )
+    beside = {"url": "https://h/", "headers": {"X-Key": f"{SECRET}${{keyring:docs.T}}"}}
+    hidden = cli.run("config", "add-json", "new", json.dumps(beside))
+    assert SECRET not in hidden.said("--header 'X-Key: ${keyring:docs.T}' --url URL").err
+    taken = cli.run("config", "add-json", "github", json.dumps(secret))
+    taken.said("emceepee config add github --replace --secret-env T -- COMMAND")
+
+
+@pytest.mark.parametrize(
+    ("name", "document", "step", "others"),
+    [
+        ("github", '{"command": "x"}', "choose another name, or add --replace", "correct"),
+        ("new", '{"command": 5}', "correct the entry", "--replace"),
+        ("new", '{"command": "x", "env": {"T": "${input:t}"}}', "correct the entry", "--replace"),
+        ("new", '{"command": "emceepee"}', "add the servers that it is to serve", "--replace"),
+    ],
+)
+def test_the_next_step_fits_what_is_wrong_with_an_entry(
+    cli: Cli, name: str, document: str, step: str, others: str
+):
+    assert others not in cli.run("config", "add-json", name, document).said(step).err
+
+
 async def test_an_entry_with_a_secret_comes_on_stdin_and_is_not_shown(tmp_path: Path):
     home = Home(tmp_path / "home")
     home.write({})

@@ -1,6 +1,7 @@
 """What commands say of secrets and tokens that others have, that stay, or that stand open."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,51 @@ def test_a_secret_in_plain_text_on_the_command_line_is_told_with_the_better_way(
     assert "emceepee secrets move git" in said.err
     assert "--secret-env" in said.err
     assert SECRET not in said.out + said.err
+
+
+def test_a_secret_among_the_arguments_is_told_as_well(cli: Cli):
+    said = cli.run("config", "add", "git", "--", "true", "--token", SECRET).well()
+    assert "In plain text in the file: args[1].\n" in said.err
+    assert "args[1]: other users see arguments. Give it in `env`, if you can.\n" in said.err
+    assert "keyring" not in said.err
+    for name, value in keyring_environ(cli.home).items():
+        cli.monkeypatch.setenv(name, value)
+    words = ("-e", f"TOKEN={SECRET}", "--", "true", "--token", SECRET)
+    both = cli.run("config", "add", "both", *words).well()
+    assert "In plain text in the file: env.TOKEN, args[1]." in both.err
+    assert "emceepee secrets move both" in both.err
+    assert "args[1]: other users see arguments." in both.err
+    assert SECRET not in said.out + said.err + both.out + both.err
+
+
+def test_a_secret_that_was_taken_out_by_hand_is_named_in_older_backups(cli: Cli):
+    cli.run("config", "add", "git", "-e", f"TOKEN={SECRET}", "--", "true").well()
+    other = cli.run("config", "add", "other", "--", "true").well()
+    assert "Backups" not in other.err
+    words = ("config", "add", "git", "--replace")
+    still = cli.run(*words, "-e", f"TOKEN={SECRET}x", "--", "true").well()
+    assert "Backups" not in still.err
+    out = cli.run(*words, "-e", "TOKEN", "--", "true").well()
+    held = [path for path in cli.config.parent.iterdir() if SECRET in path.read_text()]
+    assert len(held) > 1
+    line, command = out.err.splitlines()[-2:]
+    assert line == "Backups still hold secrets of git in plain text; remove them:"
+    assert {*shlex.split(command)} == {"rm", *map(str, held)}
+    assert SECRET not in out.out + out.err
+    for path in held:
+        path.unlink()
+    assert "Backups" not in cli.run(*words, "-e", "TOKEN", "--", "true", "x").well().err
+
+
+def test_json_that_takes_a_secret_out_names_it_in_older_backups_and_among_arguments(cli: Cli):
+    cli.run("config", "add", "git", "-e", f"TOKEN={SECRET}", "--", "true").well()
+    entry = json.dumps({"command": "true", "env": {"TOKEN": "${TOKEN}"}})
+    out = cli.run("config", "add-json", "git", entry, "--replace").well()
+    assert f"  rm {cli.config}.bak\n" in out.err
+    entry = json.dumps({"command": "true", "args": ["--token", SECRET]})
+    open_ = cli.run("config", "add-json", "git", entry, "--replace").well()
+    assert "git: args[1] is in plain text: other users see arguments." in open_.err
+    assert "Backups" not in open_.err
 
 
 async def test_a_server_that_is_removed_names_what_is_kept_of_it(tmp_path: Path):

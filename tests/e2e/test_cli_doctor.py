@@ -5,6 +5,7 @@ import re
 import shlex
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -276,8 +277,7 @@ async def test_every_server_is_tried_while_others_hang(home: Home):
 async def test_a_command_that_is_missing_is_installed(home: Home):
     ill = await one(home, {"command": "my-server"}, code=4)
     assert ill["remediation"] == (
-        "Install it, or write its absolute path as `command` of it in the file that this names:\n"
-        "  emceepee config path"
+        "Install it, or write its absolute path as `command` of it:\n  emceepee config edit"
     )
     made = script(home.path / "tools" / "my-server", f"exec {shlex.join(plain())}")
     assert (await one(home, {"command": str(made)}, code=0))["status"] == "ok"
@@ -290,8 +290,7 @@ async def test_a_path_that_does_not_exist_is_not_answered_with_the_advice_to_wri
 ):
     ill = await one(home, {"command": "/opt/gone/my-server"}, code=4)
     assert ill["remediation"] == (
-        "Install it, or write the path where it is now as `command` of it in the file that this "
-        "names:\n  emceepee config path"
+        "Install it, or write the path where it is now as `command` of it:\n  emceepee config edit"
     )
 
 
@@ -364,7 +363,7 @@ async def test_refused_credentials_have_a_code_and_a_line_that_mends_them(home: 
         assert shell(home, line).code == 0
         still = (await checks(home, "it", code=3, TOKEN="not-the-right-one"))["it"]
         assert still["status"] == "auth"
-        assert commands(still) == ["emceepee config path"]
+        assert commands(still) == ["emceepee config edit"]
         well = (await checks(home, "it", code=0, TOKEN=TOKEN))["it"]
         assert well["status"] == "ok"
 
@@ -480,6 +479,19 @@ async def test_a_file_with_secrets_that_others_can_read_is_closed(home: Home):
     assert (await checks(home, code=0))["config.file"]["status"] == "ok"
 
 
+@pytest.mark.parametrize("what", ["file", "directory"])
+async def test_a_configuration_that_others_can_write_is_closed(home: Home, what: str):
+    home.write({"it": command(plain())})
+    path = home.config if what == "file" else home.config.parent
+    path.chmod(path.stat().st_mode | stat.S_IWOTH)
+    found = (await checks(home, code=0))["config.file"]
+    assert found["status"] == "warning"
+    assert f"Every user of this machine can write {path}" in found["summary"]
+    (line,) = commands(found)
+    assert shell(home, line).code == 0
+    assert (await checks(home, code=0))["config.file"]["status"] == "ok"
+
+
 async def test_a_journal_that_cannot_be_written_is_said(home: Home):
     home.write({}, logging={"directory": str(home.config / "logs")})
     found = (await checks(home, code=0))["environment.journal"]
@@ -518,6 +530,7 @@ async def test_a_warning_of_the_configuration_is_not_a_failure(home: Home):
         (["wel"], "Did you mean well?"),
         (["quite-other"], "There are: well."),
         (["--timeout", "0"], "--timeout"),
+        (["--desktop-env", "--shell-env"], "give one of"),
         (["--timout", "1"], "--timeout"),
     ],
     ids=str,

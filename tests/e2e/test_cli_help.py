@@ -102,6 +102,14 @@ def test_a_wrong_value_is_told_without_the_usage(cli: Cli):
     assert "Value error" not in said.err
 
 
+@pytest.mark.parametrize("group", ["config", "secrets"])
+def test_a_group_without_a_command_shows_its_help_once(cli: Cli, group: str):
+    ran = cli.run(group)
+    assert ran.code == 2
+    assert ran.err.startswith(f"Usage: emceepee {group} ")
+    assert ran.err.count("Usage:") == 1
+
+
 def test_help_is_a_command_as_well(cli: Cli):
     for words in ((), ("call",), ("config", "add")):
         assert cli.run("help", *words).well().out == cli.run(*words, "--help").well().out

@@ -1,7 +1,9 @@
 """`emceepee config import claude-code`: the user's servers, local ones, and a project's file."""
 
 import json
+import shlex
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -9,9 +11,9 @@ import pytest
 from tests import peers
 from tests.e2e.cli_harness import Home
 
-USER = {"type": "stdio", "command": "npx", "args": ["user"], "env": {}}
-LOCAL = {"type": "stdio", "command": "npx", "args": ["local"], "env": {"K": "V"}}
-SHARED = {"type": "stdio", "command": "npx", "args": ["shared"], "env": {}}
+USER: dict[str, Any] = {"type": "stdio", "command": "npx", "args": ["user"], "env": {}}
+LOCAL: dict[str, Any] = {"type": "stdio", "command": "npx", "args": ["local"], "env": {"K": "V"}}
+SHARED: dict[str, Any] = {"type": "stdio", "command": "npx", "args": ["shared"], "env": {}}
 
 
 @pytest.fixture
@@ -149,6 +151,102 @@ def test_replacing_empties_both_scopes_and_leaves_the_file_of_the_project(home: 
     assert list(whole["mcpServers"]) == ["emceepee"]
     assert whole["projects"][str(home.path)] == {"mcpServers": {}, "hasTrustDialogAccepted": False}
     assert ours(home) == ["mine", "near", "shared"]
+
+
+LONG = "n" * 300
+
+
+def odd_names(home: Home) -> None:
+    """Servers whose names do not fit on one line: of the user, and of the project."""
+    odd = {"bad\nname\x1b[2J": USER, LONG: USER}
+    local = {"mcpServers": {f"near\n{LONG}": LOCAL}}
+    whole = {"mcpServers": {"fine": USER, **odd}, "projects": {str(home.path): local}}
+    claude_file(home).write_text(json.dumps(whole))
+    shared_file(home.path, **{"shared\nname": SHARED})
+
+
+@pytest.mark.parametrize("options", [["--dry-run"], [], ["--replace"]], ids=" ".join)
+async def test_a_name_that_does_not_fit_on_a_line_is_escaped_and_cut(
+    home: Home, options: list[str]
+):
+    odd_names(home)
+    ran = (await home.run("config", "import", "claude-code", *options)).well()
+    told = ran.err if options == ["--dry-run"] else ran.out
+    for shown in ("bad\\nname\\x1b[2J", f"{LONG[:63]}…", f"near\\n{LONG[:57]}… (local)"):
+        assert shown in told
+    assert "shared\\nname (project)" in told
+    assert LONG not in told
+    if "--replace" in options:
+        assert f"now has emceepee and near\\n{LONG[:57]}…, bad\\nname\\x1b[2J, " in told
+
+
+def test_a_name_with_a_line_break_stays_on_one_line_of_the_table(home: Home):
+    shared_file(home.path, **{"one\ntwo": SHARED})
+    with home.screen("config", "import", "claude-code") as screen:
+        assert screen.wait() == 0
+        assert "one\\ntwo (project)" in screen.words
+
+
+async def test_a_dry_run_says_what_would_be_taken(home: Home):
+    project(home)
+    ran = (await home.run("config", "import", "claude-code", "--dry-run")).well()
+    assert "near (local): would be taken\n" in ran.err
+    assert "mine: would be taken\n" in ran.err
+    (await home.run("config", "import", "claude-code")).well()
+    ran = (await home.run("config", "import", "claude-code", "--dry-run")).well()
+    assert "mine: there: the configuration has the same server." in ran.err
+
+
+def in_both_scopes(home: Home) -> None:
+    local = {"mcpServers": {"foo": LOCAL}}
+    whole = {"mcpServers": {"foo": USER}, "projects": {str(home.path): local}}
+    claude_file(home).write_text(json.dumps(whole))
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--json", "--replace"])
+async def test_one_name_in_two_scopes_is_told_with_the_scopes_and_a_command(
+    home: Home, option: str
+):
+    in_both_scopes(home)
+    ran = (await home.run("config", "import", "claude-code", option)).well()
+    said = (
+        f"another server of this name comes first: local, {home.path}. Rename this one in "
+        f"{claude_file(home)}, or remove it: `claude mcp remove foo -s user`."
+    )
+    assert said in ran.out + ran.err
+
+
+async def test_a_name_that_the_configuration_has_is_told_with_both_files(home: Home):
+    home.write({"near": USER, "mine": LOCAL, "shared": USER})
+    project(home)
+    path = shared_file(home.path)
+    ran = (await home.run("config", "import", "claude-code", "--json")).well()
+    reasons = {row["name"]: row["reason"] for row in json.loads(ran.out)["servers"]}
+    first = f"{home.config} has another server of this name. Rename this one in"
+    near, mine = (
+        f"{first} {claude_file(home)}, or remove it: `claude mcp remove {name} -s {scope}`."
+        for name, scope in (("near", "local"), ("mine", "user"))
+    )
+    assert reasons == {"near": near, "mine": mine, "shared": f"{first} {path}."}
+
+
+async def test_a_client_without_scopes_is_told_the_file_to_rename_in(home: Home):
+    home.write({"foo": USER})
+    path = home.path / ".cursor" / "mcp.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"mcpServers": {"foo": LOCAL}}))
+    ran = (await home.run("config", "import", "cursor")).well()
+    assert f"has another server of this name. Rename this one in {path}.\n" in ran.out
+
+
+@pytest.mark.slow
+async def test_the_command_for_one_name_in_two_scopes_works(home: Home):
+    in_both_scopes(home)
+    words = shlex.split("mcp remove foo -s user")
+    await anyio.run_process([peers.claude_code(), *words], cwd=home.path, env=home.environ())
+    ran = (await home.run("config", "import", "claude-code", "--json")).well()
+    (row,) = json.loads(ran.out)["servers"]
+    assert (row["scope"], row["result"]) == ("local", "taken")
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import pytest
 from emceepee_stdio.config import jsonc
 from emceepee_stdio.config.clients import CLIENTS, Client
 from tests.e2e.cli_harness import Cli
+from tests.e2e.keyring_harness import keyring_environ
 
 SECRET = "hunter2-hunter2"
 
@@ -152,6 +153,41 @@ def test_what_a_person_chose_for_our_entry_stays_when_it_is_renewed(cli: Cli):
     assert entry["enabled_tools"] == ["list_tools"]
     assert entry["env"] == {"PATH": "/opt/bin"}
     assert entry["startup_timeout_sec"] == 30
+
+
+TOKEN = "ghp_quietriverbank0123456789abcdefghij"
+
+
+@pytest.mark.parametrize("key", ["claude-code", "codex", "zed"])
+def test_a_secret_that_is_given_to_a_client_is_told_with_the_better_way(cli: Cli, key: Any):
+    path = file_of(CLIENTS[key], cli)
+    for name, value in keyring_environ(cli.home).items():
+        cli.monkeypatch.setenv(name, value)
+    given = ("--env", f"API_KEY={TOKEN}", "--env", "LANG=C")
+    ran = cli.run("install", key, *given).well()
+    assert TOKEN in path.read_text()
+    assert f"In plain text in {path}: env.API_KEY.\n" in ran.err
+    assert "${keyring:API_KEY}" in ran.err
+    assert "\n  emceepee secrets set API_KEY\n" in ran.err
+    assert f"\n  emceepee uninstall {key}\n" in ran.err
+    told = cli.run("install", key, *given, "--json").well()
+    assert "env.API_KEY" in told.err
+    assert json.loads(told.out)["client"] == key
+    assert TOKEN not in ran.out + ran.err + told.out + told.err
+    named = cli.run("install", key, "--name", "hub", *given).well()
+    assert f"\n  emceepee uninstall {key} --name hub\n" in named.err
+    assert "plain text" not in cli.run("install", key, "--env", "LANG=C").well().err
+    plain = cli.run("install", key, "--env", "API_KEY=${API_KEY}").well()
+    assert "plain text" not in plain.err
+
+
+def test_where_there_is_no_keyring_a_client_gets_the_secret_from_its_own_environment(cli: Cli):
+    file_of(CLIENTS["claude-code"], cli)
+    cli.monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.fail.Keyring")
+    ran = cli.run("install", "claude-code", "--env", f"API_KEY={TOKEN}").well()
+    assert "no keyring that can be used. Set API_KEY where Claude Code is started" in ran.err
+    assert "secrets set" not in ran.err
+    assert "\n  emceepee uninstall claude-code\n" in ran.err
 
 
 @every_client

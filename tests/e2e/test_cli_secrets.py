@@ -1,6 +1,7 @@
 """`emceepee secrets`: real commands, the real package keyring, a backend for tests."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -223,15 +224,104 @@ async def test_without_a_keyring_a_move_says_what_stays_and_what_to_do(
     assert "Nothing to move" in (await home.run("secrets", "move", *dry_run)).well().out
 
 
+OPEN: dict[str, Any] = {
+    "docs": {
+        "url": f"https://example.org/mcp?token={SECRET}&api_key={OLD}",
+        "headers": {"Authorization": f"Bearer {SECRET}"},
+    },
+    "one": {"command": "x", "env": {"A_TOKEN": SECRET}},
+    "same": {"command": "x", "env": {"A_TOKEN": SECRET}},
+    "two": {"command": "x", "args": ["--token", SECRET], "env": {"A_TOKEN": OLD}},
+}
+ADVICE = [
+    f"{place}: write {written} in place of the value, and set {variable}."
+    for place, written, variable in [
+        ("docs: headers.Authorization", "Bearer ${DOCS_TOKEN}", "DOCS_TOKEN"),
+        ("docs: url", "${DOCS_URL}", "DOCS_URL"),
+        ("one: env.A_TOKEN", "${A_TOKEN}", "A_TOKEN"),
+        ("same: env.A_TOKEN", "${A_TOKEN}", "A_TOKEN"),
+        ("two: env.A_TOKEN", "${TWO_A_TOKEN}", "TWO_A_TOKEN"),
+    ]
+]
+
+
+async def test_without_a_keyring_each_secret_is_named_once_with_what_to_do(home: KeyringHome):
+    home.write(OPEN)
+    home.use("keyring.backends.fail.Keyring")
+    ran = await home.run("secrets", "move")
+    places = [line.partition(": write ")[0] for line in ADVICE] + ["two: args[1]"]
+    assert ran.out.splitlines() == [f"{place} stays in plain text." for place in places]
+    lines = ran.err.splitlines()
+    assert [line for line in lines if ": write " in line] == ADVICE
+    assert lines[lines.index(ADVICE[-1]) + 1] == "And 1 more."
+    told = json.loads((await home.run("secrets", "move", "--json")).out)["error"]
+    assert told["code"] == "server_failed"
+    assert told["message"].endswith(f" In plain text: {', '.join(places)}.")
+    assert all(line in told["next_step"].splitlines() for line in ADVICE)
+    few = await home.run("secrets", "move", "two")
+    assert "two: args[1]: other users see arguments. Give it in `env`, if you can." in few.err
+    assert not any(value in ran.err + ran.out + str(told) for value in (SECRET, OLD))
+
+
+async def test_a_secret_beside_a_variable_is_given_a_variable_where_there_is_no_keyring(
+    home: KeyringHome,
+):
+    home.write({"s": server(env={"A": f"{SECRET}${{HOME}}", "B_TOKEN": OLD})})
+    home.use("keyring.backends.fail.Keyring")
+    ran = await home.run("secrets", "move")
+    assert "s: env.A: write ${S_A} in place of its secret part, and set S_A." in ran.err
+    assert "secrets set" not in ran.err
+
+
+async def test_a_variable_that_takes_the_place_of_a_header_or_a_url_works(home: KeyringHome):
+    """As the advice says: with the scheme in the file, and the whole address in the variable."""
+    headers = {"Authorization": "Bearer ${DOCS_TOKEN}"}
+    home.write({"docs": {"url": "${DOCS_URL}", "headers": headers}})
+    home.use("keyring.backends.fail.Keyring")
+    values = {"DOCS_TOKEN": SECRET, "DOCS_URL": f"https://example.org/mcp?token={OLD}"}
+    home.env |= values
+    (await home.run("config", "check")).well()
+    assert "Nothing to move" in (await home.run("secrets", "move")).well().out
+
+
+async def test_without_a_keyring_a_server_with_secrets_is_led_to_a_variable_in_one_step(
+    home: KeyringHome,
+):
+    home.use("keyring.backends.fail.Keyring")
+    add = ("config", "add", "s", "--secret-env", "A_TOKEN", "--", "x")
+    ran = await home.run(*add, stdin=SECRET.encode())
+    ran.said("no keyring that can be used", "emceepee config add NAME -e K -- COMMAND", "set K")
+    assert "config edit" not in ran.err
+    assert not home.config.exists()
+    others = await home.run("secrets", "set", "one", stdin=SECRET.encode())
+    others.said("config edit")
+
+
+@pytest.mark.parametrize("fault", ["raise OSError", "os._exit(1)"])
+async def test_a_keyring_that_fails_leads_to_the_list_of_those_that_emceepee_finds(
+    home: KeyringHome, fault: str
+):
+    home.use("faulty.Faulty")
+    (home.path / "faulty.py").write_text(
+        "import os\nfrom keyring_backends import FileKeyring\nclass Faulty(FileKeyring):\n"
+        f"    def get_password(self, service, username):\n        {fault}\n"
+    )
+    home.env["PYTHONPATH"] += f":{home.path}"
+    ran = await home.run("secrets", "set", "one", stdin=SECRET.encode())
+    (command,) = re.findall("`(.*? -m keyring --list-backends)`", " ".join(ran.err.split()))
+    listed = await anyio.run_process(["/bin/sh", "-c", command])
+    assert b"keyring.backends.fail.Keyring" in listed.stdout
+
+
 @no_keyring
 async def test_without_a_keyring_the_doctor_proposes_a_variable(home: KeyringHome, backend: str):
     home.write({"s": server(env={"A_TOKEN": SECRET}), "t": server(env={"A": "${NOT_SET_HERE}"})})
     home.use(backend)
     report = json.loads((await home.run("doctor", "--json")).out)
     found = {check["id"]: check["remediation"] for check in report["checks"]}
-    first, edit, install, move = found["config.secrets"].split("\n")
+    first, *rest, install, move = found["config.secrets"].split("\n")
     assert first.startswith("This machine has no keyring that can be used.")
-    assert (edit, move) == ("  emceepee config edit", "  emceepee secrets move")
+    assert (rest[-1], move) == ("  emceepee config edit", "  emceepee secrets move")
     assert install.startswith("Or install a keyring")
     assert "keyring" not in found["backend.t"]
 

@@ -10,7 +10,7 @@ import pytest
 
 from emceepee_stdio.config import jsonc
 from emceepee_stdio.config.clients import CLIENTS, Client
-from tests.e2e.cli_harness import Cli
+from tests.e2e.cli_harness import Cli, Ran
 
 SECRET = "ghp_9e3779b97f4a7c159e3779b97f4a7c15abcd"
 
@@ -178,6 +178,138 @@ def test_servers_come_back_also_after_emceepee_was_taken_out(cli: Cli):
     cli.run("uninstall", "cursor", "--restore").well()
     assert servers(client, path) == before
     assert "not registered" in cli.run("uninstall", "cursor", "--restore").well().out
+
+
+# Servers that were put back, and removed by the person afterwards
+
+
+CLAUDE = CLIENTS["claude-code"]
+FOO = {"type": "stdio", "command": "foo"}
+
+
+class Claude:
+    """The file of Claude Code, with a project that commands run in."""
+
+    def __init__(self, cli: Cli) -> None:
+        self.path = cli.home / ".claude.json"
+        self.project = cli.home / "project"
+        self.project.mkdir()
+        (cli.home / ".claude").mkdir()
+        cli.monkeypatch.chdir(self.project)
+
+    def write(self, *, user: dict[str, Any], local: dict[str, Any]) -> None:
+        projects = {str(self.project): {"mcpServers": local}}
+        self.path.write_text(json.dumps({"mcpServers": user, "projects": projects}))
+
+    @property
+    def user(self) -> dict[str, Any]:
+        return json.loads(self.path.read_text()).get("mcpServers", {})
+
+    @property
+    def local(self) -> dict[str, Any]:
+        return json.loads(self.path.read_text())["projects"][str(self.project)]["mcpServers"]
+
+
+@pytest.fixture
+def claude(cli: Cli) -> Claude:
+    return Claude(cli)
+
+
+def moved_and_put_back(cli: Cli) -> Ran:
+    cli.run("install", "claude-code").well()
+    cli.run("config", "import", "claude-code", "--replace").well()
+    return cli.run("uninstall", "claude-code", "--restore").well()
+
+
+def test_a_server_that_moved_to_another_scope_comes_back_only_there(cli: Cli, claude: Claude):
+    claude.write(user={}, local={"foo": FOO})
+    ran = moved_and_put_back(cli)
+    assert f"Put back into Claude Code: foo (local, {claude.project}).\n" in ran.out
+    assert "emceepee keeps foo, for other clients" in ran.err
+    assert claude.local == {"foo": FOO}
+    claude.write(user={"foo": {**FOO, "args": ["2"]}}, local={})
+    cli.run("config", "remove", "foo").well()
+    for _ in range(4):  # until the oldest backups are gone
+        ran = moved_and_put_back(cli)
+        assert "Put back into Claude Code: foo.\n" in ran.out
+        assert (claude.user, claude.local) == ({"foo": {**FOO, "args": ["2"]}}, {})
+
+
+RESTORE = ("uninstall", "claude-code", "--restore")
+
+
+@pytest.mark.parametrize("undone", [[RESTORE], [RESTORE[:2], RESTORE]], ids=["at once", "later"])
+@pytest.mark.parametrize("again", [[], [("install", "claude-code")]], ids=["", "installed again"])
+def test_a_server_that_was_put_back_and_then_removed_stays_away(
+    cli: Cli, claude: Claude, undone: list[tuple[str, ...]], again: list[tuple[str, ...]]
+):
+    claude.write(user={"foo": FOO, "bar": FOO}, local={})
+    cli.run("config", "import", "claude-code", "--replace").well()
+    for words in undone:
+        cli.run(*words).well()
+    assert claude.user == {"foo": FOO, "bar": FOO}
+    claude.write(user={"bar": FOO}, local={})
+    for words in again:
+        cli.run(*words).well()
+    ran = cli.run(*RESTORE).well()
+    assert claude.user == {"bar": FOO}
+    assert "Put back" not in ran.out
+    assert "emceepee's configuration has, and Claude Code has not: foo." in ran.err
+
+
+def test_a_server_that_was_put_back_and_moved_once_more_comes_back_once_more(
+    cli: Cli, claude: Claude
+):
+    claude.write(user={"foo": FOO}, local={"near": FOO})
+    for _ in range(3):
+        moved_and_put_back(cli)
+        assert (claude.user, claude.local) == ({"foo": FOO}, {"near": FOO})
+
+
+def test_servers_come_back_also_after_emceepee_was_registered_again(cli: Cli, claude: Claude):
+    claude.write(user={"foo": FOO}, local={})
+    cli.run("config", "import", "claude-code", "--replace").well()
+    cli.run("uninstall", "claude-code").well()
+    cli.run("install", "claude-code").well()
+    assert claude.user.keys() == {"emceepee"}
+    cli.run(*RESTORE).well()
+    assert claude.user == {"foo": FOO}
+
+
+def test_servers_come_back_also_after_emceepee_was_removed_by_hand(cli: Cli, claude: Claude):
+    claude.write(user={"foo": FOO}, local={})
+    cli.run("config", "import", "claude-code", "--replace").well()
+    claude.write(user={}, local={})
+    cli.run(*RESTORE).well()
+    assert claude.user == {"foo": FOO}
+
+
+def test_the_file_as_it_was_before_a_restore_is_named(cli: Cli, claude: Claude):
+    claude.write(user={"foo": FOO}, local={})
+    cli.run("config", "import", "claude-code", "--replace").well()
+    before = claude.path.read_text()
+    ran = cli.run(*RESTORE).well()
+    (named,) = [line for line in ran.out.splitlines() if line.startswith("The file as it was: ")]
+    assert Path(named.removeprefix("The file as it was: ")).read_text() == before
+
+
+def test_servers_come_back_also_where_the_restored_file_cannot_be_kept(cli: Cli, claude: Claude):
+    claude.write(user={"foo": FOO}, local={})
+    cli.run("config", "import", "claude-code", "--replace").well()
+    claude.path.with_name(".claude.json.bak.2").mkdir()  # so one more backup cannot be made
+    ran = cli.run(*RESTORE).well()
+    assert claude.user == {"foo": FOO}
+    assert f"The file as it was: {claude.path}.bak\n" in ran.out
+
+
+def test_names_that_would_steer_a_terminal_are_shown_as_text(cli: Cli, claude: Claude):
+    place = f"{claude.project}\n\x1b[2J"
+    whole = {"projects": {place: {"mcpServers": {"foo": FOO}}}}
+    cli.run("config", "add", "foo", "--", "foo").well()
+    cli.run("install", "claude-code").well()
+    claude.path.with_name(".claude.json.bak").write_text(json.dumps(whole))
+    ran = cli.run(*RESTORE).well()
+    assert f"foo (local, {claude.project}\\n\\x1b[2J)." in ran.out
 
 
 def test_a_configuration_of_its_own_tells_what_was_moved(cli: Cli):

@@ -167,6 +167,21 @@ async def test_a_server_that_is_switched_off_and_on(tmp_path: Path):
         assert (await client.execute("echo", "it", args={"message": "hi"})).text == "hi"
 
 
+async def test_a_file_that_cannot_be_read_at_the_start_is_told_until_it_is_mended(tmp_path: Path):
+    made = setting(tmp_path)
+    made.text = '{"mcpServers": {'
+    async with proxy(made) as client:
+        event = await client.until_event("config_rejected")
+        assert "is not valid JSON at line 1" in event["data"]["error"]
+        assert event["data"]["kept"] == "No server of the configuration runs."
+        listed = (await client.call("list_servers")).json
+        assert listed == {"servers": [], "configuration_error": event["data"]["error"]}
+        edit(made, it=server())
+        await client.connected("it")
+        assert "configuration_error" not in (await client.call("list_servers")).json
+    assert len(told(client, "config_rejected")) == 1
+
+
 @pytest.mark.parametrize("text", ["{", "", "[]", '{"mcpServers": 7}', "\ufeff{nope"], ids=range(5))
 async def test_a_broken_edit_keeps_everything_is_told_once_and_mended_later(
     tmp_path: Path, text: str
@@ -189,17 +204,6 @@ async def test_a_broken_edit_keeps_everything_is_told_once_and_mended_later(
     rejected = [line for line in made.journal() if line["event"] == "config_invalid"]
     assert [line["level"] for line in rejected] == ["error"]
     assert client.stderr.count(b"error: config_invalid") == 1
-
-
-async def test_a_file_that_was_broken_at_the_start_is_used_once_it_is_mended(tmp_path: Path):
-    made = setting(tmp_path)
-    made.text = "{"
-    async with proxy(made) as client:
-        assert await listed(client) == {}
-        edit(made, it=server())
-        await client.until_event("server_added", by="configuration")
-        await client.connected("it")
-        assert told(client, "config_rejected") == []
 
 
 async def test_a_file_that_is_whole_at_the_next_look_is_not_complained_about(tmp_path: Path):

@@ -1,6 +1,7 @@
 """What a client sends to harm the front, or the sessions of others; and what it must not cost."""
 
 import json
+import re
 import socket
 import sys
 from collections.abc import Generator
@@ -10,9 +11,10 @@ from urllib.parse import urlsplit
 
 import anyio
 import pytest
+from anyio.abc import TaskStatus
 
 from tests.e2e.client import received_by_server, server
-from tests.e2e.clients.raw import WAIT_S, Message, entry
+from tests.e2e.clients.raw import WAIT_S, Message, entry, until
 from tests.e2e.front_harness import (
     ACCEPT,
     INITIALIZE,
@@ -22,11 +24,14 @@ from tests.e2e.front_harness import (
     events_of,
     executing,
     http_client,
+    modern_body,
+    modern_headers,
     running_front,
     session,
+    write_two_tokens,
 )
 from tests.front_entry import front_command
-from tests.peers import plain
+from tests.peers import SERVERS, plain
 
 SLOW = {"server": "plain", "tool": "slow", "args": {"seconds": 300}}
 
@@ -247,3 +252,115 @@ async def test_a_server_that_writes_odd_white_space_breaks_no_event(tmp_path: Pa
                 calling("execute_tool", server="strange", tool="odd", args={})
             ) as response:
                 assert b"\r" not in await response.aread()
+
+
+async def status_of(client: HttpClient, token: str, path: str = "/mcp") -> int:
+    """Of an `initialize` with this token."""
+    headers = client.headers(authorization=f"Bearer {token}", content_type="application/json")
+    url = f"{client.front.base}{path}"
+    return (await client.http.post(url, content=INITIALIZING, headers=headers)).status_code
+
+
+async def test_a_token_that_is_revoked_while_its_request_arrives_is_worth_nothing(
+    tmp_path: Path,
+) -> None:
+    write_two_tokens(tmp_path)
+    tokens = tmp_path / "state" / "http-tokens"
+    body = modern_body(1, "tools/list")
+    with running_front(tmp_path, python=front_command(sweep_s=0.05)) as front:
+        modern = [f"{name}: {value}" for name, value in modern_headers(front, body).items()]
+        for lines, sent in (
+            ([f"Authorization: Bearer {'1' * 32}"], INITIALIZING),
+            ([line for line in modern if "accept" not in line], json.dumps(body).encode()),
+        ):
+            with connected(front) as made:
+                made.sendall(head(front, *lines, f"Content-Length: {len(sent)}") + sent[:-1])
+                tokens.write_text(f"two {'2' * 32}\n")
+                async with http_client(front) as client:
+                    with anyio.fail_after(WAIT_S):
+                        while await status_of(client, "1" * 32) != 401:
+                            await anyio.sleep(0.02)
+                    made.sendall(sent[-1:])
+                    assert made.recv(12) == b"HTTP/1.1 401"
+                    tokens.write_text(f"one {'1' * 32}\ntwo {'2' * 32}\n")
+                    with anyio.fail_after(WAIT_S):
+                        while await status_of(client, "1" * 32, "/mcp/again") == 401:
+                            await anyio.sleep(0.02)
+        front.look()
+
+
+async def test_one_token_leaves_places_for_others(tmp_path: Path) -> None:
+    write_two_tokens(tmp_path)
+    with running_front(tmp_path, python=front_command(exchanges=3)) as front:
+        async with http_client(front) as client, anyio.create_task_group() as tasks:
+
+            async def listen(number: int, *, task_status: TaskStatus[None]) -> None:
+                body = modern_body(number, "subscriptions/listen", notifications={})
+                headers = modern_headers(front, body)
+                async with client.http.stream("POST", front.url, json=body, headers=headers) as got:
+                    assert got.status_code == 200
+                    task_status.started()
+                    await anyio.sleep_forever()
+
+            for number in range(3):
+                await tasks.start(listen, number)
+            assert await status_of(client, "1" * 32) == 429
+            assert await status_of(client, "2" * 32) == 200
+            front.look()
+            tasks.cancel_scope.cancel()
+
+
+async def test_a_body_that_is_nested_too_deeply_is_refused_in_either_era(
+    front: RunningFront,
+) -> None:
+    async with session(front) as client:
+        for levels in range(970, 1_000):
+            deep = "[" * levels + "]" * levels
+            legacy = f'{{"jsonrpc":"2.0","id":"d{levels}","method":"ping","params":{{"a":{deep}}}}}'
+            headers = client.headers(content_type="application/json")
+            got = await client.http.post(front.url, content=legacy, headers=headers)
+            assert got.status_code in (200, 400), levels
+            body = modern_body(1, "tools/list", a="DEEP")
+            modern = json.dumps(body).replace('"DEEP"', deep)
+            headers = modern_headers(front, body) | {"content-type": "application/json"}
+            got = await client.http.post(front.url, content=modern, headers=headers)
+            assert got.status_code in (200, 400), levels
+
+
+async def test_a_session_begins_alone(front: RunningFront) -> None:
+    async with http_client(front) as client:
+        batch = f'[{INITIALIZING.decode()},{{"jsonrpc":"2.0","id":2,"method":"tools/list"}}]'
+        headers = client.headers(content_type="application/json")
+        got = await client.http.post(front.url, content=batch, headers=headers)
+        assert (got.status_code, "mcp-session-id" in got.headers) == (400, False)
+
+
+def open_files(front: RunningFront) -> int:
+    return len(list(Path(f"/proc/{front.process.pid}/fd").iterdir()))
+
+
+async def test_a_connection_that_does_not_take_its_answer_is_cut_off(tmp_path: Path) -> None:
+    servers = {"large": entry([sys.executable, str(SERVERS / "large.py")], tmp_path, "large")}
+    quick = front_command(stuck_s=1, sweep_s=0.1)
+    settings = {"limits": {"result_chars": 0}}
+    with running_front(tmp_path, servers=servers, settings=settings, python=quick) as front:
+        async with session(front) as client:
+            say = {"server": "large", "tool": "tell", "args": {"chars": 2_000_000}}
+            small = {**say, "args": {"chars": 10}}
+            await client.call("execute_tool", **small)
+            before = open_files(front)
+            asked = {"jsonrpc": "2.0", "id": "mute", **calling("execute_tool", **say)}
+            body = json.dumps(asked).encode()
+            lines = [f"{name}: {value}" for name, value in client.headers().items()]
+            with connected(front) as made:
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+                made.sendall(head(front, *lines[1:], f"Content-Length: {len(body)}") + body)
+                begun = b""
+                while not (first := re.search(rb"id: (\d+)\n", begun)):
+                    begun += made.recv(100)
+                until(lambda: open_files(front) <= before, "its end")
+            async with client.get(first[1].decode()) as again:  # its answer is still there
+                events = [event async for event in events_of(again)]
+            answer = events[-1].message
+            assert answer is not None
+            assert len(answer["result"]["content"][0]["text"]) == 2_000_000

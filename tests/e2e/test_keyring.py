@@ -134,7 +134,7 @@ async def test_nothing_is_asked_for_a_server_that_nobody_uses_and_one_helper_ser
         ("LockedKeyring", "is locked", "Unlock it"),
         ("keyring.backends.fail.Keyring", "no keyring that can be used", "emceepee config edit"),
         ("keyring.backends.null.Keyring", "no keyring that can be used", "emceepee config edit"),
-        ("keyring_backends.NoSuchKeyring", "cannot be used", "diagnose"),
+        ("keyring_backends.NoSuchKeyring", "cannot be used", "--list-backends"),
     ],
 )
 async def test_a_secret_that_is_not_to_be_had_fails_its_server_with_the_next_step(

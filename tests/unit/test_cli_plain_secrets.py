@@ -71,3 +71,20 @@ def test_a_secret_beside_a_reference_is_named_and_cannot_be_moved():
     (one,) = plain_secrets(json.dumps({"mcpServers": {"a": {"command": "x", **entry}}}))
     assert (one.where, one.steps) == ("env.A", None)
     assert "${keyring:NAME}" in one.obstacle
+
+
+@pytest.mark.parametrize(
+    ("entry", "variable", "written"),
+    [
+        ({"env": {"GITHUB_TOKEN": "abc"}}, "GITHUB_TOKEN", "${GITHUB_TOKEN}"),
+        ({"headers": {"Authorization": "Bearer abc"}}, "A_TOKEN", "Bearer ${A_TOKEN}"),
+        ({"headers": {"authorization": "Basic abc"}}, "A_TOKEN", "Basic ${A_TOKEN}"),
+        ({"headers": {"Authorization": "abc"}}, "A_AUTHORIZATION", "${A_AUTHORIZATION}"),
+        ({"headers": {"X-Key": "Bearer abc"}}, "A_X_KEY", "Bearer ${A_X_KEY}"),
+        ({"url": "https://me:pw@h/mcp"}, "A_URL", "${A_URL}"),
+    ],
+)
+def test_a_variable_takes_the_place_of_what_is_secret(entry: Any, variable: str, written: str):
+    (one,) = plain_secrets(json.dumps({"mcpServers": {"a": {**ENTRY, **entry}}}))
+    assert one.variable == variable
+    assert one.with_variable(variable) == written

@@ -120,6 +120,59 @@ async def test_in_sum_the_session_that_stores_most_gives_way() -> None:
     assert (total.events, total.size) == (1, modest.size)
 
 
+async def test_a_stream_can_be_resumed_by_an_event_that_had_to_go() -> None:
+    store, _ = make(events=3)
+    stream = StoredStream(awaited=1)
+    store.add(stream, b"", retry_ms=500)
+    store.add(stream, b'"progress"')
+    store.add(stream, b'"answer"', answers=1)
+    stream.finish()
+    noise = StoredStream()
+    for number in range(10):
+        store.add(noise, b"%d" % number)
+    for seen in ("1", "2"):
+        found = store.find(seen)
+        assert found is not None
+        assert await rest_of(*found) == ['"answer"']
+    assert store.find("4") is None  # nobody waits there for an answer
+
+
+async def test_the_beginning_of_a_stream_outlasts_the_noise_of_others() -> None:
+    store, _ = make(events=3)
+    quiet, noisy = StoredStream(awaited=1), StoredStream(awaited=1)
+    store.add(quiet, b"", retry_ms=500)
+    for number in range(10_000):
+        store.add(noisy, b"%d" % number)
+    store.add(quiet, b'"answer"', answers=1)
+    quiet.finish()
+    found = store.find("1")
+    assert found is not None
+    assert await rest_of(*found) == ['"answer"']
+    assert store.find("2") is None
+
+
+async def test_in_sum_the_token_that_stores_most_gives_way_in_however_many_sessions() -> None:
+    total = StoreTotal(max_events=1_000, max_bytes=3_000)
+    modest = EventStore(total, max_events=100, max_bytes=10_000, owner="modest")
+    kept = StoredStream(awaited=1)
+    modest.add(kept, b"x" * 1_000, answers=1)
+    for _ in range(10):
+        spread = EventStore(total, max_events=100, max_bytes=10_000, owner="spread")
+        spread.add(StoredStream(awaited=1), b"y" * 500, answers=1)
+    kept.finish()
+    assert total.size <= 3_000
+    assert await rest_of(kept) == ["x" * 1_000]
+
+
+async def test_what_is_too_much_to_be_taken_at_once_stays_unread() -> None:
+    store, stream = make()
+    store.add(stream, b"x" * 100, answers=1)
+    stream.finish()
+    assert stream.rest(0, most=99) is None
+    assert stream.read_up_to == 0
+    assert (stream.rest(0, most=1_000) or b"").endswith(b"x\n\n")
+
+
 async def test_whoever_comes_later_takes_the_stream_over() -> None:
     store, stream = make()
     ended = anyio.Event()

@@ -434,6 +434,13 @@ def test_many_quotes_in_an_unfinished_string_cost_no_time():
         assert error(b'{"id":1,"result":"' + b'\\"' * 40_000).code == PARSE_ERROR
 
 
+@pytest.mark.timeout(20)
+def test_many_quotes_beyond_what_is_searched_cost_no_time():
+    for telling in (b'"method":"x","params"', b'"result"'):
+        head = b'{"jsonrpc":"2.0",%b:{"x":"\x01' % telling
+        assert isinstance(one(head + b'\\"' * 2_000_000), Noise)
+
+
 def test_an_id_beyond_what_is_searched_is_not_found():
     line = b'{"a":"%b","id":1,"b":' % (b"x" * 70_000)
     assert isinstance(one(line), Noise)

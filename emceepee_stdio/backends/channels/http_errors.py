@@ -35,7 +35,7 @@ _PORTS = {"http": 80, "https": 443}
 _SHOWN_CHARS = 200  # one line of an error message
 _BYTES_PER_CHAR = 4  # the most that UTF-8 takes
 _CHALLENGE_CHARS = 4_000  # of a header that may come from anywhere
-_AUTH_PARAM = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s",]+))')
+_AUTH_PARAM = re.compile(r'\b([A-Za-z_]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s",]+))')
 _ASKED_FOR = ("error", "error_description", "scope", "resource_metadata")
 _CHECK_PATH = "Check the path of the URL; MCP is often served at /mcp or /sse."
 _HINTS = {

@@ -12,6 +12,7 @@ from emceepee_stdio.front.http.http_replies import (
     EVENTS,
     HttpExchange,
     HttpReply,
+    ReadBody,
     error_reply,
     refusal,
 )
@@ -34,6 +35,7 @@ __all__ = ["HandshakeEndpoint", "full"]
 SESSION = "mcp-session-id"
 _FIRST_PRIMED = "2025-11-25"  # older clients stumble over an event without data
 _AT_ONCE_S = 0.02  # most calls are answered by then, and cost one write instead of five
+_AT_ONCE_BYTES = 1 << 16  # more is written event by event, for as many as may read a session
 _RETRY_AFTER_S = 10  # sessions end when their clients leave
 
 
@@ -57,30 +59,47 @@ class HandshakeEndpoint:
         self,
         exchange: HttpExchange,
         headers: Mapping[str, str],
-        body: bytes,
+        read: ReadBody,
         *,
         owner: str,
         path: str,
     ) -> None:
-        messages = decode(body, strict=True)
+        call = await self._taken(exchange, headers, read, owner=owner, path=path)
+        if call is not None:
+            await self._stream(exchange, *call, 0)
+
+    async def _taken(
+        self,
+        exchange: HttpExchange,
+        headers: Mapping[str, str],
+        read: ReadBody,
+        *,
+        owner: str,
+        path: str,
+    ) -> tuple[HandshakeSession, StoredStream] | None:
+        """A call that was made, and its stream; None where all is said already."""
+        body = await read()
+        messages = [] if body is None else decode(body, strict=True)
+        if body is None:
+            return None
         if problem := _problem(messages):
             await exchange.reply(problem)
-            return
+            return None
         first = messages[0]
         if isinstance(first, Request) and first.method == "initialize" and SESSION not in headers:
             await self._begin(exchange, first, body, owner=owner, path=path)
-            return
+            return None
         session = await self._session(exchange, headers, owner=owner, path=path)
         if session is None:
-            return
+            return None
         try:
             if any(isinstance(message, Request) for message in messages):
-                await self._call(exchange, session, messages, headers, body)
-            else:
-                session.tell(messages, body)
-                await exchange.reply(HttpReply(HTTPStatus.ACCEPTED))
+                return await self._call(exchange, session, messages, headers, body)
+            session.tell(messages, body)
+            await exchange.reply(HttpReply(HTTPStatus.ACCEPTED))
         except CallFailed as error:
             await exchange.reply(refusal(HTTPStatus.SERVICE_UNAVAILABLE, error.fact))
+        return None
 
     async def get(
         self, exchange: HttpExchange, headers: Mapping[str, str], *, owner: str, path: str
@@ -162,19 +181,19 @@ class HandshakeEndpoint:
         messages: list[Message],
         headers: Mapping[str, str],
         body: bytes,
-    ) -> None:
+    ) -> tuple[HandshakeSession, StoredStream] | None:
         if refused := self._too_many(session.calls):  # before anything is done
             await exchange.reply(refused)
-            return
+            return None
         requests = [message for message in messages if isinstance(message, Request)]
         taken = [request.id for request in requests if session.is_in_use(request.id)]
         if taken or len({request.id for request in requests}) < len(requests):
             reply = refusal(HTTPStatus.BAD_REQUEST, "A request with this id is under way.")
             await exchange.reply(reply)
-            return
+            return None
         stream = session.request(requests, body, primes=_is_primed(headers))
         session.heed(messages)
-        await self._stream(exchange, session, stream, 0)
+        return session, stream
 
     def _too_many(self, there: int) -> HttpReply | None:
         if there < self._limits.streams:
@@ -192,10 +211,10 @@ class HandshakeEndpoint:
         begin: bytes = b"",
     ) -> None:
         header = ((SESSION, session.name),)
-        if await stream.is_over_within(_AT_ONCE_S) and not stream.has_losses:
-            await exchange.reply(
-                HttpReply(HTTPStatus.OK, begin + stream.rest(place), (*EVENTS, *header))
-            )
+        is_over = await stream.is_over_within(_AT_ONCE_S) and not stream.has_losses
+        rest = stream.rest(place, most=_AT_ONCE_BYTES) if is_over else None
+        if rest is not None:
+            await exchange.reply(HttpReply(HTTPStatus.OK, begin + rest, (*EVENTS, *header)))
             return
         session.readers += 1
         reader = stream.take()
@@ -227,5 +246,8 @@ def _problem(messages: list[Message]) -> HttpReply | None:
             return error_reply(HTTPStatus.BAD_REQUEST, error)
     if not messages:
         error = RpcError(INVALID_REQUEST, "The body is empty.", None)
+        return error_reply(HTTPStatus.BAD_REQUEST, error)
+    if messages[1:] and any(isinstance(m, Request) and m.method == "initialize" for m in messages):
+        error = RpcError(INVALID_REQUEST, "initialize must be alone in its body.", None)
         return error_reply(HTTPStatus.BAD_REQUEST, error)
     return None

@@ -98,10 +98,9 @@ class HandshakeSession:
         `primes`: an event without a message comes first, by whose id the stream can be resumed.
         """
         self.process.write(body)
-        stream = StoredStream()
+        stream = StoredStream(awaited=len(requests))
         if primes:
             self.store.add(stream, b"", retry_ms=_RETRY_MS)
-        stream.awaited = len(requests)
         for request in requests:
             token = _token(request.params)
             self._calls[request.id] = _OpenCall(stream, token)
@@ -192,7 +191,7 @@ def _token(params: Raw | None) -> RequestId | None:
     """By which the client is told of the progress of its request."""
     try:
         meta = _read_token(params or b"{}").meta
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
     return None if meta is None else meta.token
 
@@ -200,5 +199,5 @@ def _token(params: Raw | None) -> RequestId | None:
 def _params(params: Raw | None) -> dict[str, object]:
     try:
         return dict(mapping(msgspec.json.decode(params or b"{}")))
-    except msgspec.MsgspecError:  # numbers that no machine holds
+    except (msgspec.MsgspecError, RecursionError):  # numbers that no machine holds, or too deep
         return {}

@@ -1,7 +1,10 @@
 """The ASGI application of the HTTP front: who comes, to which address, with what."""
 
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Generator, MutableMapping
+from contextlib import contextmanager
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -38,13 +41,16 @@ class HttpApp:
         self._access = access
         self._limits = limits
         self._handshake = HandshakeEndpoint(sessions, limits)
-        self._modern = ModernEndpoint(sessions)
+        self._modern = ModernEndpoint(sessions, limits)
+        self._open: Counter[str] = Counter()  # exchanges, by whose token
         self._requests = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        self._requests += 1
+        if scope["type"] == "http":
+            self._requests += 1
+            await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         # One of the parsers leaves white space at the end of values.
         listed = [
             (name.decode("latin-1"), value.decode("latin-1").strip())
@@ -58,10 +64,10 @@ class HttpApp:
         if len(listed) > _MAX_HEADERS:
             reason = f"A request has at most {_MAX_HEADERS} headers here."
             await exchange.reply(refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, reason))
+        elif scope["path"] == "/health":  # under any name: a probe knows only an address
+            await exchange.reply(HttpReply(HTTPStatus.OK, b'{"status":"ok"}'))
         elif denied := self._access.check(headers):
             await exchange.reply(refusal(denied.status, denied.reason, denied.headers))
-        elif scope["path"] == "/health":
-            await exchange.reply(HttpReply(HTTPStatus.OK, b'{"status":"ok"}'))
         elif scope["path"] == TRACE or scope["path"].startswith(f"{TRACE}/"):
             plain = HttpExchange(receive, send)  # no other page may read it
             path, query = scope["path"], scope["query_string"]
@@ -74,21 +80,37 @@ class HttpApp:
             await exchange.reply(HttpReply(HTTPStatus.OK, self._metrics(), _TEXT))
         elif _MCP.fullmatch(scope["path"]) and b"%" not in scope["raw_path"]:
             path = scope["path"].rstrip("/")
-            await self._serve(exchange, scope["method"], listed, headers, owner=owner, path=path)
+            with self._counted(owner) as refused:
+                if refused is not None:
+                    await exchange.reply(refused)
+                else:
+                    await self._serve(exchange, scope["method"], listed, owner=owner, path=path)
         else:
             reason = "There is nothing here; MCP is spoken at /mcp."
             await exchange.reply(refusal(HTTPStatus.NOT_FOUND, reason))
+
+    @contextmanager
+    def _counted(self, owner: str) -> Generator[HttpReply | None]:
+        """One more exchange of this token; a refusal where it has as many as one may have."""
+        there = self._open[owner]
+        reason = f"This token has {there} requests open. Wait until one has ended."
+        self._open[owner] += 1
+        try:
+            is_full = there >= self._limits.exchanges
+            yield refusal(HTTPStatus.TOO_MANY_REQUESTS, reason) if is_full else None
+        finally:
+            self._open[owner] -= 1
 
     async def _serve(
         self,
         exchange: HttpExchange,
         method: str,
         listed: list[tuple[str, str]],
-        headers: dict[str, str],
         *,
         owner: str,
         path: str,
     ) -> None:
+        headers = _combined(listed)
         version = headers.get("mcp-protocol-version")
         is_handshake = version is None or version in LEGACY_VERSIONS
         allowed = ("GET", "POST", "DELETE") if is_handshake else ("POST",)
@@ -103,15 +125,27 @@ class HttpApp:
         elif method == "DELETE":
             await self._handshake.delete(exchange, headers, owner=owner, path=path)
         else:
-            body = await exchange.body(limit=self._limits.body_bytes, within=self._limits.body_s)
-            if isinstance(body, HttpReply):
-                await exchange.reply(body)
-                return
-            message = one_line(body)  # as its process will read it
+            # Read where it is used: while an answer is awaited, nobody here holds the body.
+            read = partial(self._body, exchange, headers, owner)
             if is_handshake:
-                await self._handshake.post(exchange, headers, message, owner=owner, path=path)
+                await self._handshake.post(exchange, headers, read, owner=owner, path=path)
             else:
-                await self._modern.post(exchange, listed, message, owner=owner, path=path)
+                await self._modern.post(exchange, listed, read, owner=owner, path=path)
+
+    async def _body(
+        self, exchange: HttpExchange, headers: dict[str, str], owner: str
+    ) -> bytes | None:
+        """As a process will read it; None when the client has been told why it is not taken."""
+        body = await exchange.body(limit=self._limits.body_bytes, within=self._limits.body_s)
+        if isinstance(body, HttpReply):
+            await exchange.reply(body)
+            return None
+        # It may have taken its time, and its token may be worth nothing by now.
+        if isinstance(now := self._access.owner(headers), Denied) or now != owner:
+            reason = "This token was revoked."
+            await exchange.reply(refusal(HTTPStatus.UNAUTHORIZED, reason))
+            return None
+        return one_line(body)
 
     def _metrics(self) -> bytes:
         """Counts for Prometheus; nothing that a client or a server said."""

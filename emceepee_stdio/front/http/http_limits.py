@@ -12,9 +12,11 @@ class HttpLimits:
     sessions: int = 16  # each is a process of about 40 MB
     streams: int = 128  # and calls of one session; its process says itself that 100 are enough
     connections: int = 512  # sockets; one client of many calls at once has dozens
+    exchanges: int = 384  # of one token at a time, so that others find a place
     body_bytes: int = 4 << 20  # of one request, as the SDKs have it
     body_s: float = 30.0  # for a request to arrive whole
     quiet_s: float = 20.0  # for a connection on which nothing is asked
+    stuck_s: float = 120.0  # for a connection that takes nothing of what is written to it
     idle_s: float = 1800.0  # without request, stream, task or timer: then a session ends
     unused_s: float = 60.0  # of a session whose client never comes back after the handshake
     sweep_s: float = 5.0  # between two looks at all of these

@@ -9,13 +9,15 @@ import anyio
 
 from emceepee_stdio.wire.codec import INVALID_REQUEST, RequestId, RpcError, encode_error
 
-__all__ = ["EVENTS", "Headers", "HttpExchange", "HttpReply", "error_reply", "refusal"]
+__all__ = ["EVENTS", "Headers", "HttpExchange", "HttpReply", "ReadBody", "error_reply", "refusal"]
 
 Headers = Sequence[tuple[str, str]]
+ReadBody = Callable[[], Awaitable[bytes | None]]  # None: the client was told why it is not taken
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _JSON = ("content-type", "application/json")
+_PIECE_BYTES = 1 << 16  # of a body that is written at once: who does not read holds no more of it
 EVENTS: Headers = (
     ("content-type", "text/event-stream"),
     ("cache-control", "no-cache, no-transform"),
@@ -79,7 +81,7 @@ class HttpExchange:
         if reply.body and not any(name == "content-type" for name, _ in reply.headers):
             headers.append(_JSON)
         await self._begin(reply.status, headers)
-        await self._send({"type": "http.response.body", "body": reply.body})
+        await self._write(reply.body, more=False)
 
     async def stream(
         self, events: AsyncGenerator[bytes], on_gone: Callable[[], None], headers: Headers = EVENTS
@@ -92,9 +94,8 @@ class HttpExchange:
             tasks.start_soon(self.watch, on_gone)
             await self._begin(HTTPStatus.OK, [*headers, *self._extra])
             async for event in events:
-                body = {"type": "http.response.body", "body": event, "more_body": True}
-                await self._send(body)
-            await self._send({"type": "http.response.body", "body": b""})
+                await self._write(event, more=True)
+            await self._write(b"", more=False)
             tasks.cancel_scope.cancel()
 
     async def watch(self, on_gone: Callable[[], None]) -> None:
@@ -105,6 +106,16 @@ class HttpExchange:
 
     def with_headers(self, headers: Headers) -> "HttpExchange":
         return HttpExchange(self._receive, self._send, extra=[*self._extra, *headers])
+
+    async def _write(self, data: bytes, *, more: bool) -> None:
+        """The server waits before each piece until the client has taken those before it."""
+        for start in range(0, max(len(data), 1), _PIECE_BYTES):
+            end = start + _PIECE_BYTES
+            piece = data[start:end] if len(data) > _PIECE_BYTES else data
+            is_last = end >= len(data) and not more
+            await self._send(
+                {"type": "http.response.body", "body": piece, "more_body": not is_last}
+            )
 
     async def _begin(self, status: int, headers: Headers) -> None:
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]

@@ -38,6 +38,7 @@ class _Protocol(HttpToolsProtocol):
     _received = 0  # of the request that is coming in
     _body = 0
     _fields = 0
+    resumed = 0  # how often its client took enough of what was written for more to be written
     _in_head = False  # also of a request that comes while another is being answered
 
     def connection_made(self, transport: Any) -> None:
@@ -72,17 +73,21 @@ class _Protocol(HttpToolsProtocol):
         if self._received - self._body > _MAX_EXTRA_BYTES + self._body:
             self.transport.close()
 
+    def resume_writing(self) -> None:
+        self.resumed += 1
+        super().resume_writing()
+
     def _make_room(self) -> None:
         """One of those that ask nothing goes, so that a crowd of them shuts nobody out.
 
-        First one that never asked anything.
+        First one that never asked anything, last one that does not take its answer.
         """
         connections: set[Any] = set(self.connections)
         there = [c for c in connections if not c.transport.is_closing()]
         if len(there) > (self.limit_concurrency or 0) - _CLOSING:
-            quiet = [c for c in there if c is not self and _asks_nothing(c)]
-            if quiet:
-                min(quiet, key=_has_asked).transport.close()
+            idle = [c for c in there if c is not self and (_asks_nothing(c) or _is_blocked(c))]
+            if idle:
+                _close(min(idle, key=lambda c: (_is_blocked(c), _has_asked(c))))
 
 
 def server_config(
@@ -139,15 +144,37 @@ class HttpServer(uvicorn.Server):
 
     async def close_quiet(self) -> None:
         """For as long as it runs; who never finishes a request would hold a socket for ever."""
+        limits = self._limits
         quiet_since: dict[Any, float] = {}
+        stuck_since: dict[Any, tuple[object, float]] = {}
         while True:
-            await anyio.sleep(self._limits.sweep_s)
+            await anyio.sleep(limits.sweep_s)
             now = self._clock.now()
-            quiet = [c for c in self.server_state.connections if _asks_nothing(c)]
-            quiet_since = {c: quiet_since.get(c, now) for c in quiet}
-            for connection, since in quiet_since.items():
-                if now - since >= self._limits.quiet_s:
-                    connection.transport.close()
+            there: list[Any] = list(self.server_state.connections)
+            quiet_since = {c: quiet_since.get(c, now) for c in there if _asks_nothing(c)}
+            taken = {c: _taken(c) for c in there if _is_blocked(c)}
+            before = {c: since for c, (was, since) in stuck_since.items() if was == taken.get(c)}
+            stuck_since = {c: (taken[c], before.get(c, now)) for c in taken}
+            over = [c for c, since in quiet_since.items() if now - since >= limits.quiet_s]
+            over += [c for c, (_, since) in stuck_since.items() if now - since >= limits.stuck_s]
+            for connection in over:
+                _close(connection)
+
+
+def _is_blocked(connection: Any) -> bool:
+    """Whether what is written to it waits for its client."""
+    return connection.flow.write_paused
+
+
+def _taken(connection: Any) -> tuple[int, int]:
+    """What differs when its client has taken anything."""
+    return connection.resumed, connection.transport.get_write_buffer_size()
+
+
+def _close(connection: Any) -> None:
+    """What a client does not take would be waited for, without an end."""
+    transport = connection.transport
+    transport.abort() if _is_blocked(connection) else transport.close()
 
 
 def _has_asked(connection: Any) -> bool:

@@ -47,7 +47,8 @@ class HttpTokens:
     def __init__(self, tokens: Mapping[str, str] | None, path: Path | None = None) -> None:
         self._digests = None if tokens is None else _digests(tokens)
         self._path = path
-        self._stamp = _stamp(path)
+        self._stamp: tuple[int, ...] | None = _stamp(path)
+        self._emptied: tuple[int, ...] | None = None  # the stamp under which it had no token
         self._revoked: Counter[str] = Counter()
 
     def __repr__(self) -> str:
@@ -58,18 +59,28 @@ class HttpTokens:
         """Those in the file, which is made with one token where there is none."""
         if not path.exists():
             _write_new(path)
-        return cls(_tokens_in(path), path)
+        tokens = _tokens_in(path)
+        if not tokens:
+            raise ConfigInvalid(
+                f"{path} has no token.",
+                hint="Remove the file: the next start makes one. Or write a line: NAME TOKEN.",
+            )
+        return cls(tokens, path)
 
     def follow(self) -> list[str]:
         """Take in what was changed in the file; whose tokens are gone, or other ones now.
 
-        While the file cannot be used, which is raised once, all stays as it was.
+        A file without a token, or none, lets nobody in, if it is so twice: an editor may be writing
+        it. While the file cannot be used, which is raised once, all stays as it was.
         """
         stamp = _stamp(self._path)
         if self._digests is None or self._path is None or stamp == self._stamp:
             return []
-        self._stamp = stamp
-        now = _digests(_tokens_in(self._path))
+        before, self._stamp = self._stamp, stamp
+        now = {} if stamp is None else _digests(_tokens_in(self._path))
+        if not now and self._emptied != (stamp or ()):
+            self._stamp, self._emptied = before, stamp or ()
+            return []
         gone = [name for name, digest in self._digests.items() if now.get(name) != digest]
         self._digests = now
         self._revoked.update(gone)
@@ -78,6 +89,11 @@ class HttpTokens:
     def revocations(self, owner: str) -> int:
         """How often a token under this name has lost its worth."""
         return self._revoked[owner]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody can come in."""
+        return self._digests == {}
 
     @property
     def is_open(self) -> bool:
@@ -153,11 +169,6 @@ def _tokens_in(path: Path) -> dict[str, str]:
             raise ConfigInvalid(f"Line {number} of {path} {problem[0]}.", hint=problem[1])
         name, token = words
         tokens[name] = token
-    if not tokens:
-        raise ConfigInvalid(
-            f"{path} has no token.",
-            hint="Remove the file: the next start makes one. Or write a line: NAME TOKEN.",
-        )
     return tokens
 
 

@@ -17,7 +17,14 @@ from msgspec import Raw
 
 from emceepee_stdio.errors import CallFailed
 from emceepee_stdio.front.http.handshake_endpoint import full
-from emceepee_stdio.front.http.http_replies import HttpExchange, HttpReply, error_reply, refusal
+from emceepee_stdio.front.http.http_limits import HttpLimits
+from emceepee_stdio.front.http.http_replies import (
+    HttpExchange,
+    HttpReply,
+    ReadBody,
+    error_reply,
+    refusal,
+)
 from emceepee_stdio.front.http.modern_session import ModernSession, Said
 from emceepee_stdio.front.http.session_table import NoRoom, SessionTable
 from emceepee_stdio.versions import HEADER_MISMATCH
@@ -40,43 +47,61 @@ _COMMENT = b": still here\n\n"
 class ModernEndpoint:
     """POST of one era."""
 
-    def __init__(self, sessions: SessionTable) -> None:
+    def __init__(self, sessions: SessionTable, limits: HttpLimits) -> None:
         self._sessions = sessions
+        self._limits = limits
 
     async def post(
         self,
         exchange: HttpExchange,
         headers: Sequence[tuple[str, str]],
-        body: bytes,
+        read: ReadBody,
         *,
         owner: str,
         path: str,
     ) -> None:
-        message = _read(body)
-        if isinstance(message, HttpReply):
-            await exchange.reply(message)
-        elif "id" not in message:
-            await exchange.reply(HttpReply(HTTPStatus.ACCEPTED))
-        elif refused := _refusal(message, headers):
-            await exchange.reply(refused)
-        else:
-            await self._call(exchange, message, owner=owner, path=path)
-
-    async def _call(
-        self, exchange: HttpExchange, message: Mapping[str, object], *, owner: str, path: str
-    ) -> None:
-        try:
-            session = await self._sessions.modern(owner=owner, path=path)
-            name, said = session.request(message)
-        except NoRoom:
-            await exchange.reply(full())
-        except CallFailed as error:
-            await exchange.reply(refusal(HTTPStatus.SERVICE_UNAVAILABLE, error.fact))
-        else:
+        made = await self._made(headers, read, owner=owner, path=path)
+        if isinstance(made, HttpReply):
+            await exchange.reply(made)
+        elif made is not None:
+            session, name, said = made
             try:
                 await _answer(exchange, session, name, said)
             finally:
                 session.cancel(name)
+
+    async def _made(
+        self, headers: Sequence[tuple[str, str]], read: ReadBody, *, owner: str, path: str
+    ) -> tuple[ModernSession, RequestId, MemoryObjectReceiveStream[Said]] | HttpReply | None:
+        """The call, made, or why not; None where all is said already.
+
+        What was decoded takes many times its size, so it must not live as long as the call.
+        """
+        body = await read()
+        if body is None:
+            return None
+        message = _read(body)
+        if isinstance(message, HttpReply):
+            return message
+        if "id" not in message:
+            return HttpReply(HTTPStatus.ACCEPTED)
+        return _refusal(message, headers) or await self._call(message, owner=owner, path=path)
+
+    async def _call(
+        self, message: Mapping[str, object], *, owner: str, path: str
+    ) -> tuple[ModernSession, RequestId, MemoryObjectReceiveStream[Said]] | HttpReply:
+        try:
+            session = await self._sessions.modern(owner=owner, path=path)
+            if session.open >= self._limits.streams:
+                reason = f"{session.open} requests are open here. Wait until one has ended."
+                return refusal(HTTPStatus.TOO_MANY_REQUESTS, reason)
+            return session, *session.request(message)
+        except NoRoom:
+            return full()
+        except CallFailed as error:
+            return refusal(HTTPStatus.SERVICE_UNAVAILABLE, error.fact)
+        except RecursionError:
+            return refusal(HTTPStatus.BAD_REQUEST, "The body is nested too deeply.")
 
 
 async def _answer(

@@ -80,6 +80,10 @@ class ModernSession:
         return f"<ModernSession {self.name[:8]} {len(self._open)} open>"
 
     @property
+    def open(self) -> int:
+        return len(self._open)
+
+    @property
     def calls(self) -> int:
         """Requests that will be answered."""
         return sum(not found.listens for found in self._open.values())

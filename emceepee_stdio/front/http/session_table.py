@@ -58,6 +58,7 @@ class SessionTable:
         self._journals: dict[str, dict[str, None]] = {}  # by owner, in order
         self._moderns: dict[tuple[str, str], ModernSession] = {}
         self._held: Counter[str] = Counter()  # processes that are not over, by owner
+        self._revoked: Counter[str] = Counter()  # how often a token of this name was revoked
         self._opening = anyio.Lock()
         self._starting = 0
         self._ending = 0
@@ -96,6 +97,7 @@ class SessionTable:
             self.total,
             max_events=self._limits.session_events,
             max_bytes=self._limits.session_bytes,
+            owner=owner,
         )
         session = HandshakeSession(
             self._spec(owner),
@@ -113,7 +115,10 @@ class SessionTable:
 
     async def modern(self, *, owner: str, path: str) -> ModernSession:
         """The session of the modern era for this token and path."""
+        revoked = self._revoked[owner]
         async with self._opening:
+            if self._revoked[owner] != revoked:
+                raise NoRoom
             found = self._moderns.get((owner, path))
             if found is None or found.is_over:
                 found = ModernSession(self._spec(owner), on_end=self._forget)
@@ -124,7 +129,7 @@ class SessionTable:
 
     async def _start(self, session: Session) -> None:
         """One is every token's own, beyond the limit if need be: nobody takes the last place."""
-        owner = session.owner
+        owner, revoked = session.owner, self._revoked[session.owner]
         if self._is_closing or (len(self) >= self._limits.sessions and self._held[owner]):
             self.refused += 1
             raise NoRoom
@@ -139,6 +144,9 @@ class SessionTable:
             self._starting -= 1
             if session.process.pid is None:
                 self._held[owner] -= 1
+        if self._revoked[owner] != revoked:
+            self.end(session)
+            raise NoRoom
         session.used_at = self._clock.now()
         self.begun += 1
 
@@ -179,6 +187,11 @@ class SessionTable:
                 gone = await anyio.to_thread.run_sync(tokens.follow)
             except (OSError, ConfigInvalid) as error:
                 self._note(f"the tokens stay as they were: {error}")
+            if gone and tokens.is_empty:
+                self._note("the file has no token: nobody can come in")
+            self._revoked.update(gone)
+            for owner in gone:
+                self._journals.pop(owner, None)  # the next holder of the name sees none of it
             for session in self:
                 if session.owner in gone:
                     session.end_streams()

@@ -6,9 +6,10 @@ nothing falls between them, and whoever reads slowly holds up nobody. What is st
 each session and in sum; the session that stores most gives way.
 """
 
-from collections import deque
-from collections.abc import AsyncGenerator
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
+from itertools import chain
 
 import anyio
 
@@ -20,6 +21,7 @@ __all__ = ["REQUEST_LOST", "EventStore", "StoreTotal", "StoredStream"]
 REQUEST_LOST = -32000  # of JSON-RPC, for what a server defines itself
 _KEEP_ALIVE_S = 15.0  # proxies in between close what is silent for a minute
 _COMMENT = b": still here\n\n"
+_MAX_FORMER = 4_096  # ids of events that are no longer stored: a hundred bytes each
 
 
 @dataclass(eq=False, slots=True)
@@ -28,21 +30,23 @@ class _Event:
     stream: "StoredStream"
     frame: bytes
     answers: RequestId | None  # the request whose answer it is
+    is_primer: bool = False  # by which the stream can be resumed from its beginning
     is_read: bool = False
     is_dropped: bool = False
 
 
 class StoredStream:
-    """What is said on one stream, for one reader at a time."""
+    """What is said on one stream, for one reader at a time; `awaited` answers will come on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, awaited: int = 0) -> None:
         self._events: deque[_Event] = deque()
         self._first = 0  # the place of the first event that is still stored
         self._lost: list[RequestId] = []  # whose answers nobody fetched in time
         self._reader: object | None = None
         self._news: anyio.Event | None = None  # while somebody waits for it
         self.read_up_to = 0
-        self.awaited = 0  # answers that it is still to bring
+        self.awaited = awaited
+        self.is_of_calls = awaited > 0
         self.is_over = False
 
     def __repr__(self) -> str:
@@ -53,6 +57,12 @@ class StoredStream:
     def is_read(self) -> bool:
         """Whether somebody reads it right now."""
         return self._reader is not None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nobody has a reason to come back to it."""
+        left = (event for event in self._events if not event.is_dropped)
+        return self.is_over and not self._lost and all(event.is_read for event in left)
 
     @property
     def end(self) -> int:
@@ -74,13 +84,18 @@ class StoredStream:
         """Whether somebody has to be told that an answer is no longer stored."""
         return bool(self._lost)
 
-    def rest(self, place: int) -> bytes:
-        """All that is stored from that place on, for whoever takes it at once."""
+    def rest(self, place: int, *, most: int) -> bytes | None:
+        """All that is stored from that place on, for whoever takes it at once.
+
+        None where that are more than `most` bytes.
+        """
         events = [
             event
             for event in list(self._events)[max(place - self._first, 0) :]
             if not event.is_dropped
         ]
+        if sum(len(event.frame) for event in events) > most:
+            return None
         for event in events:
             event.is_read = True
         self.read_up_to = self.end
@@ -150,14 +165,22 @@ class StoredStream:
 
 
 class EventStore:
-    """The events of one session, found by id; an answer that nobody has read goes last."""
+    """The events of one session, found by id; an answer that nobody has read goes last.
 
-    def __init__(self, total: "StoreTotal", *, max_events: int, max_bytes: int) -> None:
+    The ids of events that had to go stay for a while: a client that has seen one of them gets what
+    is still stored behind it.
+    """
+
+    def __init__(
+        self, total: "StoreTotal", *, max_events: int, max_bytes: int, owner: str = ""
+    ) -> None:
+        self.owner = owner
         self._total = total
         self._max_events = max_events
         self._max_bytes = max_bytes
         self._count = 0
         self._places: dict[str, tuple[StoredStream, int]] = {}
+        self._former: dict[str, tuple[_Event, int]] = {}  # events that had to go, and their places
         self._notes: deque[_Event] = deque()
         self._answers: deque[_Event] = deque()
         self.size = 0
@@ -181,7 +204,8 @@ class EventStore:
         """Store a message, and make room for it at the cost of older ones."""
         self._count += 1
         name = str(self._count)
-        event = _Event(name, stream, _frame(name, data, retry_ms), answers)
+        frame = _frame(name, data, retry_ms)
+        event = _Event(name, stream, frame, answers, is_primer=retry_ms is not None)
         stream.add(event)
         self._places[name] = stream, stream.end
         (self._notes if answers is None else self._answers).append(event)
@@ -192,6 +216,8 @@ class EventStore:
 
     def find(self, event_id: str) -> tuple[StoredStream, int] | None:
         """The stream of an event, and the place behind it."""
+        if former := self._former.get(event_id):
+            return former[0].stream, former[1]
         return self._places.get(event_id)
 
     def drop_one(self) -> None:
@@ -199,9 +225,19 @@ class EventStore:
         event = self._next_to_go()
         self.lost_answers += event.answers is not None and not event.is_read
         event.stream.drop(event)
-        del self._places[event.id]
         self._weigh(-1, -len(event.frame))
         event.frame = b""
+        self._remember(event, self._places.pop(event.id)[1])
+
+    def _remember(self, event: _Event, place: int) -> None:
+        """Where there are too many, those go first of which nobody has a use, then the oldest."""
+        if not event.stream.is_of_calls:
+            return  # nobody waits there for an answer, and its client is told that some are gone
+        self._former[event.id] = event, place
+        if len(self._former) > _MAX_FORMER:
+            spare = (one for one, _ in self._former.values() if not one.is_primer)
+            done = (one for one, _ in self._former.values() if one.stream.is_done)
+            del self._former[next(chain(spare, done), event).id]
 
     def _next_to_go(self) -> _Event:
         read = next((event for event in self._answers if event.is_read), None)
@@ -235,10 +271,18 @@ class StoreTotal:
         return f"<StoreTotal {self.events} events, {self.size} bytes>"
 
     def make_room(self) -> None:
+        """At the cost of the token that stores most, in however many sessions."""
         while self.events > self._max_events:
-            max(self.stores, key=len).drop_one()
+            self._heaviest(len).drop_one()
         while self.size > self._max_bytes and self.events > 1:
-            max(self.stores, key=lambda store: store.size).drop_one()
+            self._heaviest(lambda store: store.size).drop_one()
+
+    def _heaviest(self, weight: Callable[["EventStore"], int]) -> "EventStore":
+        of_owner: Counter[str] = Counter()
+        for store in self.stores:
+            of_owner[store.owner] += weight(store)
+        owner = of_owner.most_common(1)[0][0]
+        return max((store for store in self.stores if store.owner == owner), key=weight)
 
 
 def _frame(name: str | None, data: bytes, retry_ms: int | None = None) -> bytes:
