@@ -152,11 +152,11 @@ def _note_copies(
 
 
 def _in_project_file(client: Client, file: Path, secrets: Sequence[PlainSecret]) -> str:
-    variable = secrets[0].variable
+    first, variable = secrets[0], secrets[0].variable
     return (
         f"The project's {file} still has secrets in plain text: {_places(secrets)}. For "
-        f"{secrets[0].place}, write {secrets[0].with_variable(variable)} there in place of the value, and set "
-        f"{variable} where {client.title} is started."
+        f"{first.place}, write {first.with_variable(variable)} there in place of the value, and "
+        f"set {variable} where {client.title} is started."
     )
 
 
