@@ -182,8 +182,10 @@ def add(  # noqa: PLR0913 - one for each option
     change = Change(path=file, before=text, after=after)
     what = f"Added {label(name)}"
     if secrets and not dry_run:
+        storage = KeyringStorage()
+        storage.require_for_server()  # before anybody types a secret
         values = dict(zip(secrets.values(), read_secrets(list(secrets)), strict=True))
-        with KeyringStorage().storing(values):
+        with storage.storing(values):
             carry_out(change, what, dry_run=False, show_secrets=False)
     else:
         carry_out(change, what, dry_run=dry_run, show_secrets=show_secrets)

@@ -55,6 +55,11 @@ class KeyringStorage:
         if self.is_absent():
             raise SecretUnavailable(f"{NO_KEYRING.problem}.", hint=NO_KEYRING.hint)
 
+    def require_for_server(self) -> None:
+        """The same for a server that is to refer to it, and may refer to variables instead."""
+        if self.is_absent():
+            raise SecretUnavailable(f"{NO_KEYRING.problem}.", hint=_VARIABLE_INSTEAD)
+
     def look_up(self, names: Sequence[str]) -> dict[str, str]:
         """Those that the keyring has."""
         return interrupts.run(lambda: self._client().look_up(names)) if names else {}
@@ -83,17 +88,8 @@ class KeyringStorage:
 
     @contextmanager
     def storing(self, secrets: Mapping[str, str]) -> Generator[None]:
-        """They are there inside of it, and stay unless it fails.
-
-        For a server that is written with references to them: without a keyring, it refers to
-        variables.
-        """
-        try:
-            former = self.store(secrets)
-        except SecretUnavailable as error:
-            if self.is_absent():
-                raise SecretUnavailable(error.fact, hint=_VARIABLE_INSTEAD) from None
-            raise
+        """They are there inside of it, and stay unless it fails."""
+        former = self.store(secrets)
         try:
             yield
         except BaseException:
