@@ -36,7 +36,11 @@ def rules(
     ] = None,
     rule: Annotated[
         str | None,
-        typer.Argument(metavar="[allow|ask|off]", help="What holds for them."),
+        typer.Argument(
+            metavar="[allow|ask|off]",
+            help="What holds for them.",
+            autocompletion=lambda: list(get_args(Rule)),
+        ),
     ] = None,
     *,
     remove: Annotated[

@@ -63,6 +63,7 @@ async def test_tools_are_those_of_the_last_run_and_no_server_is_started(home: Ho
     assert await offered(home, "emceepee call it ec") == ["echo"]
     assert await offered(home, "emceepee prompt it g") == ["greet"]
     assert await offered(home, "emceepee config rules it ec") == ["echo"]
+    assert await offered(home, "emceepee config rules it echo ") == ["allow", "ask", "off"]
     assert await offered(home, "emceepee call other ec") == []
     assert len(received_by_server(log)) == before
 
