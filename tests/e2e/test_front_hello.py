@@ -50,7 +50,9 @@ async def test_a_broken_configuration_costs_its_servers_and_not_the_proxy(
 ) -> None:
     async with proxy(Setting(home=tmp_path / "home", text=text), modern=modern) as client:
         assert await names(client) >= TOOLS
-        assert (await client.call("list_servers")).json == {"servers": []}
+        listed = (await client.call("list_servers")).json
+        assert listed["servers"] == []
+        assert "[config_invalid]" in listed["configuration_error"]
         added = await client.call("add_server", name="s", **_plain())
         assert added.json["phase"] == "connected"
 

@@ -364,3 +364,16 @@ async def test_a_connection_that_does_not_take_its_answer_is_cut_off(tmp_path: P
             answer = events[-1].message
             assert answer is not None
             assert len(answer["result"]["content"][0]["text"]) == 2_000_000
+
+
+async def test_a_connection_on_which_much_is_asked_is_not_quiet(tmp_path: Path) -> None:
+    quick = front_command(quiet_s=1, sweep_s=0.1)
+    with running_front(tmp_path, python=quick) as front, connected(front) as made:
+        for _ in range(30):
+            made.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            got = b""
+            while not got.endswith(b'"ok"}'):
+                more = made.recv(1000)
+                assert more, got
+                got += more
+            await anyio.sleep(0.1)  # in all longer than a connection may be quiet

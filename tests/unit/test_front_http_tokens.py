@@ -1,5 +1,6 @@
 """The file of tokens: what is in it, what is refused, and how that is said."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -121,6 +122,36 @@ def test_a_file_that_is_empty_only_while_it_is_written_revokes_nothing(path: Pat
     write(path, f"one {ONE}\ntwo {TWO}\n")
     assert tokens.follow() == []
     assert (owner(tokens, ONE), owner(tokens, TWO)) == ("one", "two")
+
+
+def test_a_file_that_is_gone_for_a_moment_again_and_again_revokes_nothing(path: Path) -> None:
+    write(path, f"one {ONE}\n")
+    tokens = HttpTokens.read(path)
+    away = path.with_name("away")
+    for _ in range(3):
+        path.rename(away)
+        assert tokens.follow() == []
+        away.rename(path)
+        assert tokens.follow() == []
+    assert owner(tokens, ONE) == "one"
+
+
+def test_a_file_that_cannot_be_looked_at_is_told_once_and_the_tokens_stay(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(path, f"one {ONE}\n")
+    tokens = HttpTokens.read(path)
+
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "stat", fails)
+        with pytest.raises(ConfigInvalid, match="cannot be read"):
+            tokens.follow()
+        assert tokens.follow() == []
+    assert tokens.follow() == []
+    assert owner(tokens, ONE) == "one"
 
 
 def test_a_file_that_others_could_read_counts_as_soon_as_they_cannot(path: Path) -> None:

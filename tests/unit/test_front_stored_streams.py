@@ -151,6 +151,50 @@ async def test_the_beginning_of_a_stream_outlasts_the_noise_of_others() -> None:
     assert store.find("2") is None
 
 
+async def test_what_a_client_saw_last_outlasts_calls_that_are_over() -> None:
+    store, _ = make(events=10)
+    live = StoredStream(awaited=1)
+    store.add(live, b"", retry_ms=500)
+    store.add(live, b'"seen"')
+    for number in range(6_000):
+        call = StoredStream(awaited=1)
+        store.add(call, b"", retry_ms=500)
+        store.add(call, b"%d" % number, answers=number)
+        call.finish()
+        assert await rest_of(call) == ["", str(number)]
+    store.add(live, b'"answer"', answers=6_000)
+    live.finish()
+    found = store.find("2")
+    assert found is not None
+    assert await rest_of(*found) == ['"answer"']
+
+
+async def test_an_event_leads_nowhere_once_all_behind_it_is_gone() -> None:
+    store, _ = make(events=2)
+    stream = StoredStream(awaited=1)
+    store.add(stream, b"", retry_ms=500)
+    store.add(stream, b'"answer"', answers=1)
+    stream.finish()
+    assert await rest_of(stream) == ["", '"answer"']
+    for number in range(5):
+        store.add(StoredStream(), b"%d" % number)
+    assert store.find("1") is None
+
+
+async def test_what_was_being_written_when_its_reader_left_is_not_read() -> None:
+    store, stream = make(events=2)
+    store.add(stream, b'"answer"', answers=1)
+    stream.finish()
+    reader = stream.take()
+    written = stream.read(reader, 0)
+    assert b"answer" in await anext(written)
+    stream.leave(reader)
+    assert [frame async for frame in written] == []
+    for number in range(5):
+        store.add(StoredStream(), b"%d" % number)
+    assert await rest_of(stream) == ['"answer"']
+
+
 async def test_in_sum_the_token_that_stores_most_gives_way_in_however_many_sessions() -> None:
     total = StoreTotal(max_events=1_000, max_bytes=3_000)
     modest = EventStore(total, max_events=100, max_bytes=10_000, owner="modest")

@@ -1,7 +1,8 @@
 """uvicorn, with what it leaves out: connections that ask nothing, and heads without an end."""
 
 import socket
-from collections.abc import Awaitable, Callable, Generator, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.front.http.http_limits import HttpLimits
+
+if sys.platform == "linux":
+    from fcntl import ioctl
+    from termios import TIOCOUTQ
 
 if TYPE_CHECKING:
     from emceepee_stdio.front.http.http_app import HttpApp
@@ -39,6 +44,8 @@ class _Protocol(HttpToolsProtocol):
     _body = 0
     _fields = 0
     resumed = 0  # how often its client took enough of what was written for more to be written
+    is_stuck = False  # its client took nothing between the last two looks
+    _answered: Any = None  # the request that is being answered; others may wait behind it
     _in_head = False  # also of a request that comes while another is being answered
 
     def connection_made(self, transport: Any) -> None:
@@ -59,9 +66,12 @@ class _Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        if len(self.pipeline) >= _MAX_PIPELINED:
+        waiting = len(self.pipeline)
+        if waiting >= _MAX_PIPELINED:
             raise _TooMuchError
         super().on_headers_complete()
+        if len(self.pipeline) == waiting:
+            self._answered = self.cycle
 
     def on_body(self, body: bytes) -> None:
         self._body += len(body)
@@ -77,17 +87,29 @@ class _Protocol(HttpToolsProtocol):
         self.resumed += 1
         super().resume_writing()
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The server tells only the newest of several requests that their client has gone."""
+        super().connection_lost(exc)
+        for cycle in [self._answered, *(cycle for cycle, _ in self.pipeline)]:
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+
+    def on_response_complete(self) -> None:
+        self._answered = self.pipeline[-1][0] if self.pipeline else None
+        super().on_response_complete()
+
     def _make_room(self) -> None:
         """One of those that ask nothing goes, so that a crowd of them shuts nobody out.
 
         First one that never asked anything, last one that does not take its answer.
         """
         connections: set[Any] = set(self.connections)
-        there = [c for c in connections if not c.transport.is_closing()]
+        there = [c for c in connections if c.is_stuck or not c.transport.is_closing()]
         if len(there) > (self.limit_concurrency or 0) - _CLOSING:
-            idle = [c for c in there if c is not self and (_asks_nothing(c) or _is_blocked(c))]
+            idle = [c for c in there if c is not self and (c.is_stuck or _asks_nothing(c))]
             if idle:
-                _close(min(idle, key=lambda c: (_is_blocked(c), _has_asked(c))))
+                _close(min(idle, key=lambda c: (c.is_stuck, _has_asked(c))))
 
 
 def server_config(
@@ -145,30 +167,59 @@ class HttpServer(uvicorn.Server):
     async def close_quiet(self) -> None:
         """For as long as it runs; who never finishes a request would hold a socket for ever."""
         limits = self._limits
-        quiet_since: dict[Any, float] = {}
-        stuck_since: dict[Any, tuple[object, float]] = {}
+        quiet, stuck = _Unchanged(), _Unchanged()
         while True:
             await anyio.sleep(limits.sweep_s)
             now = self._clock.now()
             there: list[Any] = list(self.server_state.connections)
-            quiet_since = {c: quiet_since.get(c, now) for c in there if _asks_nothing(c)}
-            taken = {c: _taken(c) for c in there if _is_blocked(c)}
-            before = {c: since for c, (was, since) in stuck_since.items() if was == taken.get(c)}
-            stuck_since = {c: (taken[c], before.get(c, now)) for c in taken}
-            over = [c for c, since in quiet_since.items() if now - since >= limits.quiet_s]
-            over += [c for c, (_, since) in stuck_since.items() if now - since >= limits.stuck_s]
+            blocked = {c: _taken(c) for c in there if _is_blocked(c)}
+            asks_nothing = {c: c.cycle for c in there if _asks_nothing(c) and c not in blocked}
+            over = [c for c, age in quiet.look(asks_nothing, now) if age >= limits.quiet_s]
+            for connection, age in stuck.look(blocked, now):
+                connection.is_stuck = age > 0
+                over += [connection] if age >= limits.stuck_s else []
             for connection in over:
                 _close(connection)
 
 
+class _Unchanged:
+    """For how long things have been the same, from one look to the next."""
+
+    def __init__(self) -> None:
+        self._since: dict[Any, tuple[object, float]] = {}
+
+    def look(self, values: Mapping[Any, object], now: float) -> list[tuple[Any, float]]:
+        """Each with the seconds for which it has had its value."""
+        before = self._since
+        self._since = {
+            key: before[key] if key in before and before[key][0] == value else (value, now)
+            for key, value in values.items()
+        }
+        return [(key, now - since) for key, (_, since) in self._since.items()]
+
+
 def _is_blocked(connection: Any) -> bool:
     """Whether what is written to it waits for its client."""
-    return connection.flow.write_paused
+    transport = connection.transport
+    is_flushed = transport.is_closing() and transport.get_write_buffer_size() > 0
+    return connection.flow.write_paused or is_flushed
 
 
-def _taken(connection: Any) -> tuple[int, int]:
+def _taken(connection: Any) -> tuple[int, int, int]:
     """What differs when its client has taken anything."""
-    return connection.resumed, connection.transport.get_write_buffer_size()
+    transport = connection.transport
+    return connection.resumed, transport.get_write_buffer_size(), _unsent(transport)
+
+
+def _unsent(transport: Any) -> int:
+    """What the system still holds, which changes with each piece; 0 where it does not say."""
+    if sys.platform != "linux":
+        return 0
+    try:
+        held = ioctl(transport.get_extra_info("socket").fileno(), TIOCOUTQ, bytes(4))
+    except OSError:
+        return 0
+    return int.from_bytes(held, sys.byteorder)
 
 
 def _close(connection: Any) -> None:

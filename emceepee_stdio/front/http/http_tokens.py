@@ -75,12 +75,14 @@ class HttpTokens:
         """
         stamp = _stamp(self._path)
         if self._digests is None or self._path is None or stamp == self._stamp:
+            self._emptied = None
             return []
         before, self._stamp = self._stamp, stamp
         now = {} if stamp is None else _digests(_tokens_in(self._path))
         if not now and self._emptied != (stamp or ()):
             self._stamp, self._emptied = before, stamp or ()
             return []
+        self._emptied = None
         gone = [name for name, digest in self._digests.items() if now.get(name) != digest]
         self._digests = now
         self._revoked.update(gone)
@@ -127,8 +129,10 @@ def _stamp(path: Path | None) -> tuple[int, ...] | None:
     """What differs when the file does, or who may read it; None where there is none."""
     try:
         found = None if path is None else path.stat()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:  # it may be there all the same
+        return (-(error.errno or 1),)
     return found and (found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode)
 
 

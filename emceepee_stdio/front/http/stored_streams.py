@@ -9,7 +9,6 @@ each session and in sum; the session that stores most gives way.
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from itertools import chain
 
 import anyio
 
@@ -21,7 +20,7 @@ __all__ = ["REQUEST_LOST", "EventStore", "StoreTotal", "StoredStream"]
 REQUEST_LOST = -32000  # of JSON-RPC, for what a server defines itself
 _KEEP_ALIVE_S = 15.0  # proxies in between close what is silent for a minute
 _COMMENT = b": still here\n\n"
-_MAX_FORMER = 4_096  # ids of events that are no longer stored: a hundred bytes each
+_MAX_FORMER = 4_096  # ids of events that are no longer stored: up to a kilobyte each
 
 
 @dataclass(eq=False, slots=True)
@@ -60,9 +59,8 @@ class StoredStream:
 
     @property
     def is_done(self) -> bool:
-        """Whether nobody has a reason to come back to it."""
-        left = (event for event in self._events if not event.is_dropped)
-        return self.is_over and not self._lost and all(event.is_read for event in left)
+        """Whether there is nothing to come back for."""
+        return self.is_over and not self._lost and all(event.is_dropped for event in self._events)
 
     @property
     def end(self) -> int:
@@ -125,6 +123,8 @@ class StoredStream:
                 if event.is_dropped:
                     continue
                 yield event.frame
+                if self._reader is not reader:
+                    return  # it may have been cut off in the middle
                 event.is_read = True
                 self.read_up_to = max(self.read_up_to, place)
             elif self._lost:
@@ -216,9 +216,11 @@ class EventStore:
 
     def find(self, event_id: str) -> tuple[StoredStream, int] | None:
         """The stream of an event, and the place behind it."""
-        if former := self._former.get(event_id):
-            return former[0].stream, former[1]
-        return self._places.get(event_id)
+        former = self._former.get(event_id)
+        if former is None:
+            return self._places.get(event_id)
+        event, place = former
+        return None if event.stream.is_done else (event.stream, place)
 
     def drop_one(self) -> None:
         """The oldest that somebody has read or that answers nothing; else the oldest answer."""
@@ -230,14 +232,19 @@ class EventStore:
         self._remember(event, self._places.pop(event.id)[1])
 
     def _remember(self, event: _Event, place: int) -> None:
-        """Where there are too many, those go first of which nobody has a use, then the oldest."""
-        if not event.stream.is_of_calls:
-            return  # nobody waits there for an answer, and its client is told that some are gone
-        self._former[event.id] = event, place
+        """Of a stream that is not of calls, its client is told that events are gone."""
+        if event.stream.is_of_calls:
+            self._former[event.id] = event, place
         if len(self._former) > _MAX_FORMER:
-            spare = (one for one, _ in self._former.values() if not one.is_primer)
-            done = (one for one, _ in self._former.values() if one.stream.is_done)
-            del self._former[next(chain(spare, done), event).id]
+            self._forget_former()
+
+    def _forget_former(self) -> None:
+        """Those that lead nowhere; if they are not enough, half of the others, primers last."""
+        left = [one for one in self._former.values() if not one[0].stream.is_done]
+        if len(left) > _MAX_FORMER // 2:
+            left.sort(key=lambda one: (one[0].is_primer, int(one[0].id)))
+            left = left[-_MAX_FORMER // 2 :]
+        self._former = {event.id: (event, place) for event, place in left}
 
     def _next_to_go(self) -> _Event:
         read = next((event for event in self._answers if event.is_read), None)
