@@ -13,10 +13,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.front.http.http_limits import HttpLimits
 
-if sys.platform == "linux":
-    from fcntl import ioctl
-    from termios import TIOCOUTQ
-
 if TYPE_CHECKING:
     from emceepee_stdio.front.http.http_app import HttpApp
 
@@ -215,6 +211,9 @@ def _unsent(transport: Any) -> int:
     """What the system still holds, which changes with each piece; 0 where it does not say."""
     if sys.platform != "linux":
         return 0
+    from fcntl import ioctl  # noqa: PLC0415 - not on every platform
+    from termios import TIOCOUTQ  # noqa: PLC0415 - as above
+
     try:
         held = ioctl(transport.get_extra_info("socket").fileno(), TIOCOUTQ, bytes(4))
     except OSError:
