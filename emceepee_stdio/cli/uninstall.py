@@ -27,6 +27,7 @@ from emceepee_stdio.config.edit import (
     backup_files,
     backups,
     guard,
+    keep_copy,
     read_backup,
     read_file,
 )
@@ -103,18 +104,11 @@ def uninstall(
         _note_restored(moved, terminal)
 
 
-class _Copy(Change):
-    """A file that stays as it is, and is kept as its newest backup."""
-
-    def apply(self) -> Path | None:
-        return self._apply()
-
-
 def _restore(change: Change) -> Path | None:
     """Write the file, and keep it as it is then; the backup of what it was, where one was made."""
     backup = change.apply()
     with suppress(OSError, EditRefused):  # the servers are back, also if this cannot be kept
-        _Copy(path=change.path, before=change.after, after=change.after).apply()
+        keep_copy(change.path, change.after or "")
         if backup is not None:
             _, backup, *_ = backup_files(change.path)
     return backup

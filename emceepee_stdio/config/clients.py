@@ -226,8 +226,8 @@ CLIENTS: dict[ClientKey, Client] = {
             settings={
                 "timeout": Setting(
                     300_000,
-                    "waits 5 minutes (300,000 ms) for a call; this overrides MCP_TOOL_TIMEOUT."
-                    " emceepee answers a slow call with a task before that",
+                    "waits 5 minutes (300,000 ms) for a call of emceepee, also if MCP_TOOL_TIMEOUT"
+                    " is shorter. emceepee answers a slow call with a task before either",
                 ),
             },
             sign="claude-state",

@@ -28,6 +28,7 @@ __all__ = [
     "backup_path",
     "backups",
     "guard",
+    "keep_copy",
     "read_backup",
     "read_file",
     "write_whole",
@@ -104,9 +105,7 @@ class Change:
                 hint="Nothing was changed; run the command again.",
             )
         if self.before is not None and self.backs_up:
-            backup = backup_path(self.path)
-            _keep_older(backup, self.before)
-            write_whole(backup, self.before)
+            backup = keep_copy(self.path, self.before)
         if self.after is None:
             target.unlink()
         else:
@@ -140,6 +139,14 @@ def _take_back(change: Change, backup: Path | None) -> None:
     if backup is not None:
         with suppress(OSError):
             backup.unlink()
+
+
+def keep_copy(path: Path, text: str) -> Path:
+    """Make this text of the file its newest backup."""
+    backup = backup_path(path)
+    _keep_older(backup, text)
+    write_whole(backup, text)
+    return backup
 
 
 def backup_path(path: Path) -> Path:
