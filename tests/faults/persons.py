@@ -47,6 +47,7 @@ class PersonModel(Model):
         self.asked_natively: Counter[str] = Counter()
         self._put_to_person: set[str] = set()
         self._taken_back: set[object] = set()
+        self._is_question = False  # what is judged now is no result yet
 
     def _take_sent(self, message: Message) -> None:
         if "method" in message:  # else it is an answer of the person
@@ -73,11 +74,19 @@ class PersonModel(Model):
 
     def _answered(self, message: Message) -> None:
         result = message.get("result")
-        if isinstance(result, dict) and result.get("resultType") == "input_required":
+        self._is_question = (
+            isinstance(result, dict) and result.get("resultType") == "input_required"
+        )
+        if self._is_question:
             for question, request in result["inputRequests"].items():
                 self._put(question, request["params"])
-            result = message["result"] = {"content": []}
+            message["result"] = {"content": []}
         super()._answered(message)
+
+    def _judge_content(self, request: Any, answer: Answer) -> None:
+        """A server may ask while any call of its waits: the call is made again, and judged then."""
+        if not self._is_question:
+            super()._judge_content(request, answer)
 
     def _event(self, event: Message) -> None:
         if event["type"] in ("elicitation_request", "elicitation_expired"):
