@@ -319,9 +319,10 @@ async def test_without_a_keyring_the_doctor_proposes_a_variable(home: KeyringHom
     home.use(backend)
     report = json.loads((await home.run("doctor", "--json")).out)
     found = {check["id"]: check["remediation"] for check in report["checks"]}
-    first, *rest, install, move = found["config.secrets"].split("\n")
+    first, advice, _, edit, install, move = found["config.secrets"].split("\n")
     assert first.startswith("This machine has no keyring that can be used.")
-    assert (rest[-1], move) == ("  emceepee config edit", "  emceepee secrets move")
+    assert advice == "s: env.A_TOKEN: write ${A_TOKEN} in place of the value, and set A_TOKEN."
+    assert (edit, move) == ("  emceepee config edit", "  emceepee secrets move")
     assert install.startswith("Or install a keyring")
     assert "keyring" not in found["backend.t"]
 
