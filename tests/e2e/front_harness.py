@@ -84,13 +84,19 @@ def running_front(
     until(lambda: not any(alive(pid) for pid in front.family), "the end of all that it started")
 
 
+def write_tokens(tmp_path: Path, *lines: str) -> None:
+    """All at once: a front that looks often must not find the file while it is still empty."""
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700, exist_ok=True)
+    written = state / "http-tokens.new"
+    written.write_text("".join(f"{line}\n" for line in lines))
+    written.chmod(0o600)
+    written.replace(state / "http-tokens")
+
+
 def write_two_tokens(tmp_path: Path) -> None:
     """Those of `one` and `two`, of which `one` is the one that a front shows."""
-    state = tmp_path / "state"
-    state.mkdir(mode=0o700)
-    tokens = state / "http-tokens"
-    tokens.write_text(f"one {'1' * 32}\ntwo {'2' * 32}\n")
-    tokens.chmod(0o600)
+    write_tokens(tmp_path, f"one {'1' * 32}", f"two {'2' * 32}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from tests.e2e.front_harness import (
     modern_headers,
     running_front,
     session,
+    write_tokens,
     write_two_tokens,
 )
 from tests.e2e.harness import alive
@@ -131,7 +132,6 @@ async def test_a_token_that_takes_all_sessions_leaves_one_for_each_other_token(
 
 async def test_a_token_is_added_and_revoked_while_others_go_on(tmp_path: Path) -> None:
     write_two_tokens(tmp_path)
-    tokens = tmp_path / "state" / "http-tokens"
     with running_front(tmp_path, python=front_command(sweep_s=0.05)) as front:
         async with session(front) as client:
 
@@ -146,19 +146,19 @@ async def test_a_token_is_added_and_revoked_while_others_go_on(tmp_path: Path) -
                         await anyio.sleep(0.01)
 
             assert (await status("1"), await status("2"), await status("3")) == (202, 404, 401)
-            tokens.write_text(f"one {'1' * 32}\nthree {'3' * 32}\n")
+            write_tokens(tmp_path, f"one {'1' * 32}", f"three {'3' * 32}")
             await until_it_is("3", 404)
             assert (await status("1"), await status("2")) == (202, 401)
-            tokens.write_text("one\n")
+            write_tokens(tmp_path, "one")
             assert front.process.stderr is not None
             assert "the tokens stay as they were" in front.process.stderr.readline()
             assert (await status("1"), await status("3")) == (202, 404)
             async with client.get() as unasked:
-                tokens.write_text(f"one {'4' * 32}\nthree {'3' * 32}\n")
+                write_tokens(tmp_path, f"one {'4' * 32}", f"three {'3' * 32}")
                 assert [event async for event in events_of(unasked)] == []
             await until_it_is("1", 401)
             await until_it_is("4", 404)
-            tokens.unlink()
+            (tmp_path / "state" / "http-tokens").unlink()
             await until_it_is("4", 401)
             assert "nobody can come in" in front.process.stderr.readline()
 

@@ -28,6 +28,7 @@ from tests.e2e.front_harness import (
     modern_headers,
     running_front,
     session,
+    write_tokens,
     write_two_tokens,
 )
 from tests.front_entry import front_command
@@ -265,7 +266,6 @@ async def test_a_token_that_is_revoked_while_its_request_arrives_is_worth_nothin
     tmp_path: Path,
 ) -> None:
     write_two_tokens(tmp_path)
-    tokens = tmp_path / "state" / "http-tokens"
     body = modern_body(1, "tools/list")
     with running_front(tmp_path, python=front_command(sweep_s=0.05)) as front:
         modern = [f"{name}: {value}" for name, value in modern_headers(front, body).items()]
@@ -275,14 +275,14 @@ async def test_a_token_that_is_revoked_while_its_request_arrives_is_worth_nothin
         ):
             with connected(front) as made:
                 made.sendall(head(front, *lines, f"Content-Length: {len(sent)}") + sent[:-1])
-                tokens.write_text(f"two {'2' * 32}\n")
+                write_tokens(tmp_path, f"two {'2' * 32}")
                 async with http_client(front) as client:
                     with anyio.fail_after(WAIT_S):
                         while await status_of(client, "1" * 32) != 401:
                             await anyio.sleep(0.02)
                     made.sendall(sent[-1:])
                     assert made.recv(12) == b"HTTP/1.1 401"
-                    tokens.write_text(f"one {'1' * 32}\ntwo {'2' * 32}\n")
+                    write_two_tokens(tmp_path)
                     with anyio.fail_after(WAIT_S):
                         while await status_of(client, "1" * 32, "/mcp/again") == 401:
                             await anyio.sleep(0.02)

@@ -14,7 +14,13 @@ import pytest
 
 from tests.e2e.chromium import chromium
 from tests.e2e.clients.raw import WAIT_S, entry, until
-from tests.e2e.front_harness import RunningFront, http_client, running_front, session
+from tests.e2e.front_harness import (
+    RunningFront,
+    http_client,
+    running_front,
+    session,
+    write_tokens,
+)
 from tests.front_entry import front_command
 from tests.peers import plain
 from tests.trace_records import START_MS, journal_line, request, write_journal, write_requests
@@ -29,14 +35,6 @@ def password(token: str, user: str = "") -> dict[str, str]:
 
 def bearer(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
-
-
-def write_tokens(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    state.mkdir(mode=0o700)
-    file = state / "http-tokens"
-    file.write_text(f"one {ONE}\ntwo {TWO}\n")
-    file.chmod(0o600)
 
 
 class Told:
@@ -163,7 +161,7 @@ def echoes_in(journal: Path) -> int:
 
 
 async def test_each_token_sees_the_requests_of_its_own_sessions_alone(tmp_path: Path) -> None:
-    write_tokens(tmp_path)
+    write_tokens(tmp_path, f"one {ONE}", f"two {TWO}")
     journal = tmp_path / "journal"
     foreign = request(1, START_MS * 10, ("server", 5), server="git", server_tool="git_log")
     servers = {"plain": entry(plain(), tmp_path, "plain")}
@@ -199,11 +197,11 @@ async def test_each_token_sees_the_requests_of_its_own_sessions_alone(tmp_path: 
 
 
 async def test_a_page_ends_when_its_token_is_revoked(tmp_path: Path) -> None:
-    write_tokens(tmp_path)
+    write_tokens(tmp_path, f"one {ONE}", f"two {TWO}")
     with running_front(tmp_path, python=front_command(sweep_s=0.05)) as front:
         async with following(front, ONE) as told:
             assert (await told.next())[0] == "hello"
-            (tmp_path / "state" / "http-tokens").write_text(f"two {TWO}\n")
+            write_tokens(tmp_path, f"two {TWO}")
             with anyio.fail_after(WAIT_S), suppress(StopAsyncIteration):
                 while await told.next():
                     pass
