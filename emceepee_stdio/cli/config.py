@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from emceepee_stdio.cli.config_change import carry_out, config_file
+from emceepee_stdio.cli.config_change import carry_out, config_file, place_of
 from emceepee_stdio.cli.configured_servers import configured_rows, note_reasons, show_rows
 from emceepee_stdio.cli.credential_notes import note_added, note_removed
 from emceepee_stdio.cli.exit_codes import FAILED
@@ -28,7 +28,7 @@ from emceepee_stdio.config import Config, config_schema, default_path, jsonc, lo
 from emceepee_stdio.config.edit import Change, EditRefused, guard, read_file
 from emceepee_stdio.config.entries import how_treated
 from emceepee_stdio.config.expand import keyring_reference
-from emceepee_stdio.config.fields import is_object, nearest
+from emceepee_stdio.config.fields import is_object
 from emceepee_stdio.config.own_file import (
     judge,
     places,
@@ -238,13 +238,7 @@ def remove(
     text = read_file(file)
     with guard(file):
         after = remove_server(text, name, source=str(file))
-        names = [place.name for place in places(text)] if after is None else []
-    if after is None:
-        near = nearest(name, names)
-        raise EditRefused(
-            f"{file} has no server named {label(name)}.",
-            hint=f"Did you mean {near}?" if near else "See `emceepee config list` for the names.",
-        )
+        place_of(text, name)
     change = Change(path=file, before=text, after=after)
     carry_out(change, f"Removed {label(name)}", dry_run=dry_run, show_secrets=show_secrets)
     if not dry_run:

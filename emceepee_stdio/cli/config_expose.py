@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from emceepee_stdio.cli.completions import complete_patterns
-from emceepee_stdio.cli.config_change import carry_out, config_file
-from emceepee_stdio.cli.config_rules import place_of
+from emceepee_stdio.cli.config_change import carry_out, config_file, place_of
 from emceepee_stdio.cli.exposed_view import KnownExposure, known_exposure, say_listed
 from emceepee_stdio.cli.install import DryRunOption
 from emceepee_stdio.cli.secret_values import ShowSecretsOption
@@ -62,7 +61,7 @@ def expose(
     file = config_file(config)
     text = read_file(file) or ""
     with guard(file):
-        place = place_of(text, name, file)
+        place = place_of(text, name)
     given = tuple(patterns or ())
     changes = bool(given or everything or remove)
     before = _before(place, changes=changes)

@@ -2,8 +2,7 @@
 
 import os
 
-from emceepee_stdio.cli.config_change import config_file
-from emceepee_stdio.cli.config_rules import place_of
+from emceepee_stdio.cli.config_change import config_file, place_of
 from emceepee_stdio.cli.configured_servers import state_of, state_word
 from emceepee_stdio.cli.secret_values import shown_entry
 from emceepee_stdio.cli.shared_options import ConfigOption, JsonOption, ServerArgument
@@ -24,7 +23,7 @@ def get(name: ServerArgument, *, config: ConfigOption = None, as_json: JsonOptio
     file, terminal = config_file(config), Terminal()
     text = read_file(file) or ""
     with guard(file):
-        place = place_of(text, name, file)
+        place = place_of(text, name)
         entries = [one.entry for one in places(text)]
     state, reason = state_of(name, load_text(text, environ=os.environ, source=str(file)))
     entry = shown_entry(place.entry, entries)

@@ -1,25 +1,23 @@
 """`emceepee config rules`: which tools of a server run, are asked for, or are off."""
 
 import shlex
-from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
 
 from emceepee_stdio.cli.completions import complete_patterns
-from emceepee_stdio.cli.config_change import carry_out, config_file
+from emceepee_stdio.cli.config_change import carry_out, config_file, place_of
 from emceepee_stdio.cli.install import DryRunOption
 from emceepee_stdio.cli.secret_values import ShowSecretsOption
 from emceepee_stdio.cli.shared_options import ConfigOption, JsonOption, ServerArgument
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config.edit import Change, EditRefused, guard, read_file
-from emceepee_stdio.config.fields import nearest
-from emceepee_stdio.config.own_file import ConfigLocation, places
+from emceepee_stdio.config.own_file import ConfigLocation
 from emceepee_stdio.config.rule_edits import overruled, remove_rule, rules_at, set_rule
 from emceepee_stdio.config.server import Rule, label
 from emceepee_stdio.config.tool_rules import pattern_problem
 
-__all__ = ["place_of", "rules"]
+__all__ = ["rules"]
 
 _STYLES = {"allow": "green", "ask": "yellow", "off": "red"}
 
@@ -62,7 +60,7 @@ def rules(
     file = config_file(config)
     text = read_file(file) or ""
     with guard(file):
-        place = place_of(text, name, file)
+        place = place_of(text, name)
     if pattern is None:
         _show(place, Terminal(), as_json=as_json)
         return
@@ -85,18 +83,6 @@ def rules(
     carry_out(change, what, dry_run=dry_run, show_secrets=show_secrets, as_json=as_json)
     if chosen is not None:
         _warn(place, pattern, chosen)
-
-
-def place_of(text: str, name: str, file: Path) -> ConfigLocation:
-    """Where an entry stands; the error names the one that may be meant."""
-    found = {place.name: place for place in places(text)}
-    if name not in found:
-        near = nearest(name, found)
-        raise EditRefused(
-            f"{file} has no server named {label(name)}.",
-            hint=f"Did you mean {near}?" if near else "See `emceepee config list` for the names.",
-        )
-    return found[name]
 
 
 def _chosen(rule: str | None, *, remove: bool) -> Rule | None:

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from emceepee_stdio.cli.config_change import carry_out, config_file
-from emceepee_stdio.cli.config_rules import place_of
+from emceepee_stdio.cli.config_change import carry_out, config_file, place_of
 from emceepee_stdio.cli.install import DryRunOption
 from emceepee_stdio.cli.secret_values import ShowSecretsOption
 from emceepee_stdio.cli.shared_options import ConfigOption, ServerArgument
@@ -55,7 +54,7 @@ def _change(name: str, config: Path | None, *, off: bool) -> Change:
     file = config_file(config)
     text = read_file(file) or ""
     with guard(file):
-        place = place_of(text, name, file)
+        place = place_of(text, name)
         after = _switched(text, place, off=off)
     return Change(path=file, before=text, after=after)
 

@@ -165,7 +165,9 @@ class _Examination:
         """Refuse a name that no server has."""
         for name in names:
             if name not in self._known:
-                raise _not_in_file(name) or unknown_server(name, self._config, argument="NAME")
+                raise _not_in_file(name) or unknown_server(
+                    name, self._config.marked_names, argument="NAME"
+                )
 
     def add(self, check: Check) -> None:
         is_known = check.subject in self._known

@@ -3,7 +3,6 @@
 A value comes from a hidden prompt or from stdin, never from the command line, and is never shown.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +13,7 @@ from emceepee_stdio.auth.keyring_orders import NO_KEYRING
 from emceepee_stdio.cli.backup_secrets import copies_with_secrets
 from emceepee_stdio.cli.command_group import CommandGroup
 from emceepee_stdio.cli.completions import complete_servers
+from emceepee_stdio.cli.config_change import config_file, place_of
 from emceepee_stdio.cli.keyring_storage import KeyringStorage
 from emceepee_stdio.cli.plain_secrets import PlainSecret, plain_secrets, references
 from emceepee_stdio.cli.secret_input import read_secrets
@@ -25,10 +25,8 @@ from emceepee_stdio.cli.secret_moves import (
 )
 from emceepee_stdio.cli.shared_options import ConfigOption, JsonOption
 from emceepee_stdio.cli.terminal import Terminal
-from emceepee_stdio.config.edit import EditRefused, guard, read_file
+from emceepee_stdio.config.edit import guard, read_file
 from emceepee_stdio.config.expand import KEYRING_NAME, keyring_reference
-from emceepee_stdio.config.load import default_path
-from emceepee_stdio.config.own_file import places
 from emceepee_stdio.errors import SecretUnavailable
 
 __all__ = ["app"]
@@ -51,7 +49,7 @@ def set_secret(name: NameArgument) -> None:
     """
     _check_name(name)
     storage, terminal = KeyringStorage(), Terminal()
-    used = _references(_file(None))
+    used = _references(config_file(None))
     former = storage.store({name: read_secrets([name])[0]})
     terminal.line(f"{'Replaced' if former else 'Stored'} {name}.")
     if name not in used:
@@ -67,7 +65,7 @@ def list_secrets(*, config: ConfigOption = None, as_json: JsonOption = False) ->
     Example: emceepee secrets list
     """
     storage, terminal = KeyringStorage(), Terminal()
-    used = _references(_file(config))
+    used = _references(config_file(config))
     names = sorted({*used, *storage.names.all()})
     problem: SecretUnavailable | None = None
     held: Mapping[str, str] = {}
@@ -98,7 +96,7 @@ def remove(name: NameArgument, *, config: ConfigOption = None) -> None:
     Example: emceepee secrets remove github.TOKEN
     """
     _check_name(name)
-    used = _references(_file(config)).get(name, [])
+    used = _references(config_file(config)).get(name, [])
     if not KeyringStorage().remove(name):
         raise SecretUnavailable(
             f"The keyring has no secret {name}.", hint="See `emceepee secrets list`."
@@ -131,10 +129,11 @@ def move(
 
     Example: emceepee secrets move github
     """
-    file, terminal = _file(config), Terminal()
+    file, terminal = config_file(config), Terminal()
     text = read_file(file) or ""
     with guard(file):
-        _check_servers(servers or [], text, file)
+        for server in servers or []:
+            place_of(text, server)
         found = [one for one in plain_secrets(text) if not servers or one.server in servers]
     _require_keyring(file, found, terminal, as_json=as_json)
     moved = planned_moves(found) if dry_run else move_secrets(file, text, found)
@@ -184,17 +183,3 @@ def _require_keyring(
     else:
         terminal.line("\n".join(f"{place} stays in plain text." for place in stays))
     raise SecretUnavailable(fact, hint=instead_of_keyring(file, *found))
-
-
-def _check_servers(names: Sequence[str], text: str, file: Path) -> None:
-    known = [place.name for place in places(text)]
-    for name in names:
-        if name not in known:
-            raise EditRefused(
-                f"{file} has no server named {name}.",
-                hint="Nothing was changed; see `emceepee config show` for the names.",
-            )
-
-
-def _file(config: Path | None) -> Path:
-    return default_path(os.environ) if config is None else config.expanduser()

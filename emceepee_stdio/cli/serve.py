@@ -6,11 +6,10 @@ waiting, so nothing here may load Typer.
 
 import argparse
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import NoReturn, get_args
 
 from emceepee_stdio.config import FixedValues, PolicyMode, ServerConfig
 from emceepee_stdio.errors import ProxyError
@@ -20,7 +19,7 @@ __all__ = [
     "HTTP_OPTIONS",
     "OPTIONS",
     "Option",
-    "add_options",
+    "ServeParser",
     "check_servers",
     "missing_http",
     "serve_greeted",
@@ -100,15 +99,14 @@ def serve_greeted(
     fixed: FixedValues | None = None,
 ) -> int:
     """Serve a client that has been greeted; a mistake in the command line ends it with usage."""
-    parser = _parser()
+    parser = ServeParser(OPTIONS)
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
         parser.error(missing_http(unknown) or f"unrecognized arguments: {' '.join(unknown)}")
     try:
         extra = check_servers(options.server)
     except (ValueError, ProxyError) as error:
-        sys.stderr.write(f"emceepee serve: {error}\n")
-        return _USAGE_EXIT_CODE
+        parser.error(str(error).rstrip("."))
     if handover.ended and not handover.unread:
         return 0
     from emceepee_stdio.app import run  # noqa: PLC0415 - a wrong command line need not pay for it
@@ -131,25 +129,26 @@ def missing_http(words: Sequence[str]) -> str | None:
     return given and f"{given} needs --http: emceepee serve --http {given} …"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="emceepee serve", add_help=False)
-    add_options(parser, OPTIONS)
-    return parser
+class ServeParser(argparse.ArgumentParser):
+    """Of the command line of `serve`: argparse is loaded faster than Typer."""
 
+    def __init__(self, options: Sequence[Option]) -> None:
+        super().__init__(prog="emceepee serve", add_help=False)
+        for option in options:
+            if option.metavar is None:
+                self.add_argument(option.flag, action="store_true")
+                continue
+            self.add_argument(
+                option.flag,
+                metavar=option.metavar,
+                choices=option.choices,
+                action="append" if option.repeatable else "store",
+                default=[] if option.repeatable else None,
+            )
 
-def add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
-    """Declare them to argparse, which is loaded faster than Typer."""
-    for option in options:
-        if option.metavar is None:
-            parser.add_argument(option.flag, action="store_true")
-            continue
-        parser.add_argument(
-            option.flag,
-            metavar=option.metavar,
-            choices=option.choices,
-            action="append" if option.repeatable else "store",
-            default=[] if option.repeatable else None,
-        )
+    def error(self, message: str) -> NoReturn:
+        """A mistake, told as all commands tell one."""
+        self.exit(_USAGE_EXIT_CODE, f"emceepee: {message}.\nSee: emceepee serve --help\n")
 
 
 def check_servers(given: Sequence[str]) -> list[ServerConfig]:

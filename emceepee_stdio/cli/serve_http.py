@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from emceepee_stdio.cli.exit_codes import FAILED
-from emceepee_stdio.cli.serve import HTTP_OPTIONS, OPTIONS, add_options, check_servers
+from emceepee_stdio.cli.serve import HTTP_OPTIONS, OPTIONS, ServeParser, check_servers
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.errors import InvalidArguments, ProxyError
 
@@ -33,9 +33,8 @@ def serve_http(arguments: Sequence[str], *, limits: "HttpLimits | None" = None) 
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="emceepee serve", add_help=False)
+    parser = ServeParser((*OPTIONS, *(o for o in HTTP_OPTIONS if o.name != "http")))
     parser.add_argument("--http", nargs="?", const="", metavar="HOST:PORT")
-    add_options(parser, (*OPTIONS, *(o for o in HTTP_OPTIONS if o.name != "http")))
     return parser
 
 

@@ -6,7 +6,7 @@ few variables of this shell, and nothing of them is kept.
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -94,12 +94,11 @@ def chosen(name: str, config: Config, *, argument: str = "SERVER") -> ServerConf
         way = f" Enable it: emceepee config enable {shlex.quote(name)}"
         step = way if broken.switched_off else ""
         raise typer.BadParameter(f"{broken.fact}{step}", param_hint=argument)
-    raise unknown_server(name, config, argument=argument)
+    raise unknown_server(name, config.marked_names, argument=argument)
 
 
-def unknown_server(name: str, config: Config, *, argument: str) -> typer.BadParameter:
+def unknown_server(name: str, marked: Mapping[str, str], *, argument: str) -> typer.BadParameter:
     """That no server has this name, with the one that may be meant, or all that there are."""
-    marked = config.marked_names
     near = nearest(name, marked)
     known = f"There are: {', '.join(marked.values()) or 'none'}."
     advice = f"Did you mean {marked[near]}?" if near else known

@@ -249,7 +249,7 @@ def test_a_file_that_cannot_be_used_is_not_written_to(cli: Cli, text: str):
 
 
 def test_a_server_that_is_not_there_has_a_near_one(cli: Cli):
-    cli.run("config", "remove", "github").said("no server named github", "config list")
+    cli.run("config", "remove", "github").said("there is no server 'github'. There are: ")
     write(cli, {"mcpServers": {"github": {"command": "x"}}})
     cli.run("config", "remove", "githbu").said("Did you mean github?")
 

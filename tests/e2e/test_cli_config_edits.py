@@ -69,7 +69,7 @@ def test_a_server_that_is_not_used_is_shown_with_the_reason(cli: Cli):
     odd = cli.run("config", "get", "odd").well()
     assert odd.out.startswith("odd is broken, in ")
     assert "expected" in odd.err
-    cli.run("config", "get", "githob").said("no server named githob", "Did you mean github?")
+    cli.run("config", "get", "githob").said("there is no server 'githob'", "Did you mean github?")
 
 
 def test_a_server_is_switched_off_and_on_and_its_entry_stays(cli: Cli):

@@ -58,7 +58,7 @@ def test_a_dry_run_changes_nothing(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["other", "*"], "has no server named other"),
+        (["other", "*"], "there is no server 'other'"),
         (["github", "x", "--remove"], "github does not expose x"),
         (["github", "x["], "a [ without its ]"),
         (["github", "x", "--all"], "--all exposes everything: give it without patterns"),

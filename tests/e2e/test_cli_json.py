@@ -207,7 +207,7 @@ async def test_what_commands_on_running_proxies_print_is_on_the_page(home: Keyri
 @pytest.mark.parametrize(
     ("words", "code", "error"),
     [
-        (["config", "get", "nope"], 1, "config_invalid"),
+        (["config", "get", "nope"], 2, "usage"),
         (["config", "get"], 2, "usage"),
         (["call", "nope", "x"], 2, "usage"),
         (["trace", "--slow", "x"], 2, "usage"),

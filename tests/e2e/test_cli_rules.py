@@ -74,7 +74,7 @@ def test_a_dry_run_changes_nothing(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["other", "*", "ask"], "has no server named other"),
+        (["other", "*", "ask"], "there is no server 'other'"),
         (["bank", "x", "--remove"], "bank has no rule for x"),
         (["bank", "x", "never"], "expected allow, ask or off"),
         (["bank", "x"], "expected allow, ask or off"),
