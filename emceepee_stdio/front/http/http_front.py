@@ -82,7 +82,7 @@ async def _serve(
         app = HttpApp(sessions, options.access, limits, trace)
         config = server_config(app, limits, certificate=options.certificate, key=options.key)
         server = HttpServer(config, limits, clock)
-        tasks.start_soon(heed_signals, server.on_signal)
+        await tasks.start(heed_signals, server.on_signal)  # before anybody knows of us
         tasks.start_soon(sessions.sweep)
         tasks.start_soon(sessions.follow, options.access.tokens)
         tasks.start_soon(server.close_quiet)
