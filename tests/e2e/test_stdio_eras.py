@@ -124,11 +124,12 @@ async def test_a_modern_server_may_be_silent_to_the_handshake(tmp_path: Path) ->
         assert len(rig.sink.pids) == 1
 
 
+@pytest.mark.parametrize("times", [("4",), ("1.7", "0.6")], ids=["to read", "to read and answer"])
 async def test_a_server_that_is_slow_to_start_is_asked_nothing_but_the_handshake(
-    tmp_path: Path,
+    tmp_path: Path, times: tuple[str, ...]
 ) -> None:
-    options = replace(FAST, probe=0.1)
-    async with backend(peers.rude("slow-start", "1"), tmp_path, options=options) as rig:
+    options = replace(FAST, probe=2.0)
+    async with backend(peers.rude("slow-start", *times), tmp_path, options=options) as rig:
         assert await rig.text("echo", message="hello") == "hello"
         assert hello_of(rig)[0] == "legacy"
         assert rig.messages("server/discover") == []

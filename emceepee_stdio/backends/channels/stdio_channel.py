@@ -54,6 +54,7 @@ __all__ = ["ChildContext", "Command", "Haste", "StdioChannel", "StdioOptions"]
 
 _ENDLESS_LINE_FACTOR = 4  # times the bound: a server that writes on after that will not stop
 _UNREAD_ANSWER_BYTES = 1 << 20  # thousands of pings: a server that reads leaves far less
+_LOOK_EVERY_S = 0.1  # whether a server has read what was sent: a look costs microseconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,9 +319,10 @@ class StdioConnection(Connection):
 
     async def silence(self, seconds: float) -> None:
         """Until the server has read what was sent, and has had so long to answer it."""
-        await anyio.sleep(seconds)
+        await anyio.sleep(_LOOK_EVERY_S)  # by then it has been sent
         while self.process.unread:  # noqa: ASYNC110 - nobody tells when it is read
-            await anyio.sleep(seconds)
+            await anyio.sleep(_LOOK_EVERY_S)
+        await anyio.sleep(seconds)
 
     def listener(self) -> Listener:
         return Listener(

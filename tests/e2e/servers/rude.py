@@ -18,7 +18,8 @@ Opening and ending:
   ignores-unknown          does not answer methods that it does not know
   modern-refuses CODE      refuses initialize with that code, and serves the modern era well
   modern-silent            does not answer initialize, and serves the modern era well
-  slow-start SECONDS       reads nothing for that long, and dies on anything but initialize then
+  slow-start SECONDS [S]   reads nothing for that long, and dies on anything but initialize then,
+                           which it answers S seconds later
   modern-only              refuses initialize with -32022, and serves the modern era well
   stubborn                 ignores EOF, SIGTERM and SIGINT
   slow-exit SECONDS        takes that long to exit after EOF
@@ -138,9 +139,10 @@ class Modes(Rude):
         server.mute = {"initialize"}
         server.run()
 
-    def slow_start(self, seconds: str) -> None:
+    def slow_start(self, seconds: str, answering: str = "0") -> None:
         rpc.pause(float(seconds))
         self.unknown = lambda _: rpc.leave(1)
+        self.initialize = lambda m: threading.Timer(float(answering), answer, (m, HELLO)).start()
 
     def stubborn(self) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
