@@ -12,6 +12,7 @@ import pytest
 
 from tests.conformance.suite import LEGACY, MODERN, run_servers
 from tests.e2e.clients.raw import ROOT, until
+from tests.e2e.harness import free_port
 from tests.peers import sdk_source
 
 pytestmark = pytest.mark.slow
@@ -81,7 +82,7 @@ def _listening(
     module: str, *arguments: str, place: Path, path: Path = ROOT, option: str | None = None
 ) -> Iterator[str]:
     """A server of this module on a free port, until the test is done with it."""
-    port = str(_free_port())
+    port = str(free_port())
     given = [option, port] if option else [port]
     with (
         (place / f"{module}.log").open("wb") as log,
@@ -98,12 +99,6 @@ def _listening(
             yield f"http://localhost:{port}/mcp"
         finally:
             process.terminate()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _is_open(port: int) -> bool:

@@ -4,7 +4,6 @@ Every rig judges what we sent when it ends, and sees that no task and no process
 """
 
 import asyncio
-import json
 import os
 import random
 import subprocess
@@ -41,7 +40,7 @@ from emceepee_stdio.wire.process import StopTimes
 from emceepee_stdio.wire.stragglers import marked
 from emceepee_stdio.wire.watchdog import Watchdog
 from tests import peers
-from tests.e2e.harness import WAIT_S, Recorder
+from tests.e2e.harness import WAIT_S, Recorder, json_lines
 from tests.e2e.judge import judge_client
 
 COMBINATIONS = ["stdio-legacy", "stdio-modern", "http-legacy", "http-modern"]
@@ -115,10 +114,7 @@ class BackendRig:
 
     def received_by_server(self, event: str = "received") -> list[dict[str, Any]]:
         """What the fixture server wrote down, in the order in which it happened."""
-        if not self.log.exists():
-            return []
-        lines = [json.loads(line) for line in self.log.read_text().splitlines()]
-        return [line for line in lines if line["event"] == event]
+        return [line for line in json_lines(self.log) if line["event"] == event]
 
     def messages(self, method: str | None = None) -> list[dict[str, Any]]:
         received = [line["message"] for line in self.received_by_server()]

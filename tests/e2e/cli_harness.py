@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import struct
 import subprocess
@@ -22,10 +23,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from emceepee_stdio.cli import command_line
 from tests.e2e.client import Setting
+from tests.e2e.clients.raw import until
+from tests.e2e.harness import argv_of
 
 __all__ = ["ESCAPES", "WAIT_S", "Cli", "Home", "Ran", "Screen"]
 
@@ -164,11 +168,18 @@ class Home:
                 env=self.environ(**more),
                 check=False,
             )
-        assert self.left_over() == []
+        assert await anyio.to_thread.run_sync(self.left_over) == []
         return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def left_over(self) -> list[int]:
+        """Whoever lives here; the browser of the person is nobody's to end, and is waited for."""
+        if browser := self.env.get("BROWSER"):
+            until(lambda: not self._running(browser), "the end of the browser")
         return Setting(home=self.path).left_over()
+
+    def _running(self, command: str) -> list[int]:
+        words = os.fsencode("\0".join(shlex.split(command)))
+        return [pid for pid in Setting(home=self.path).left_over() if words in argv_of(pid)]
 
     @contextmanager
     def screen(

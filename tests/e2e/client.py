@@ -21,6 +21,7 @@ import pytest
 from mcp_types import methods
 
 from emceepee_stdio.state import EventType
+from tests.e2e.harness import json_lines, signs_in
 from tests.e2e.official_schema import Judge
 from tests.peers import SERVERS, plain
 from tests.proxy_entry import proxy_command
@@ -477,8 +478,8 @@ class Setting:
         return sorted(self._lines("requests-*.jsonl"), key=lambda record: record["id"])
 
     def _lines(self, name: str) -> list[Message]:
-        parts = [path.read_text() for path in sorted((self.home / "logs").glob(name))]
-        return [json.loads(line) for part in parts for line in part.splitlines()]
+        paths = sorted((self.home / "logs").glob(name))
+        return [line for path in paths for line in json_lines(path)]
 
     def left_over(self) -> list[int]:
         """Processes that live in this home: children of the proxy, wherever they went."""
@@ -544,6 +545,7 @@ async def proxy(
         with anyio.CancelScope(shield=True):
             await process.aclose()
     client.check()
+    await until(lambda: not any(signs_in(pid) for pid in setting.left_over()))
     assert setting.left_over() == []
 
 
@@ -560,10 +562,7 @@ def server(*options: str, era: str = "legacy", log: Path | None = None, **fields
 
 
 def received_by_server(log: Path, event: str = "received") -> list[Message]:
-    if not log.exists():
-        return []
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    return [line for line in lines if line["event"] == event]
+    return [line for line in json_lines(log) if line["event"] == event]
 
 
 async def until(condition: Callable[[], object]) -> None:

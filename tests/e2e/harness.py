@@ -3,8 +3,9 @@
 import json
 import os
 import random
+import socket
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -166,10 +167,7 @@ class Rig:
 
     def received_by_server(self, event: str = "received") -> list[dict[str, Any]]:
         """What the fixture server wrote down, in the order in which it happened."""
-        if not self.log.exists():
-            return []
-        lines = [json.loads(line) for line in self.log.read_text().splitlines()]
-        return [line for line in lines if line["event"] == event]
+        return [line for line in json_lines(self.log) if line["event"] == event]
 
     def messages(self, method: str | None = None) -> list[dict[str, Any]]:
         received = [line["message"] for line in self.received_by_server()]
@@ -236,9 +234,37 @@ async def backend(
     assert rig.left_over() == []
 
 
+def free_port() -> int:
+    """One that nobody else is given by chance: it lies below those that the kernel hands out."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+def json_lines(path: Path) -> list[Any]:
+    """What is written there by now. Whoever looks meanwhile may find the half of a line."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
+
+
 def alive(pid: int) -> bool:
     """Whether a process still runs; a zombie does not count."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
+
+
+def argv_of(pid: int) -> bytes:
+    """The words of its command line, each with a zero behind it; nothing once it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def signs_in(pid: int) -> bool:
+    """Whether it helps with a sign-in: such a one ends by itself, a moment after its proxy."""
+    return b"\0emceepee_stdio.cli.auth_helper\0" in argv_of(pid)

@@ -18,6 +18,7 @@ from typing import Any
 from mcp_types import methods
 
 from tests.e2e.clients.raw import INITIALIZE, MODERN, Message, Proxy, until
+from tests.e2e.harness import signs_in
 from tests.peers import plain
 
 LEGACY = "2025-11-25"
@@ -249,6 +250,7 @@ def host(
         )
         if made.process.poll() is None:
             assert made.hang_up() == 0, made.errors()
+            until(lambda: not any(map(signs_in, made.left_over())), "the helpers of a sign-in")
             assert made.left_over() == set()
         assert "Traceback" not in made.errors()
     finally:

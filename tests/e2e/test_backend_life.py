@@ -13,7 +13,7 @@ from tests.e2e.harness import WAIT_S
 
 pytestmark = pytest.mark.parametrize("combination", COMBINATIONS)
 
-OFTEN = HealthPolicy(interval=0.05, within=0.2, misses=3)
+OFTEN = HealthPolicy(interval=0.05, within=0.7, misses=3)
 
 
 async def refreshed(rig: BackendRig) -> None:

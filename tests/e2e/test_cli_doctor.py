@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from jsonschema import Draft202012Validator
 
 from tests.e2e.cli_harness import EMCEEPEE, WAIT_S, Home, Ran, Screen
 from tests.e2e.client import command, http_server, received_by_server, until
+from tests.e2e.harness import free_port
 from tests.e2e.http_harness import mcp_server
 from tests.e2e.servers.http_mcp import McpServer
 from tests.e2e.servers.http_wire import Exchange
@@ -81,12 +81,6 @@ def script(path: Path, body: str) -> Path:
     return path
 
 
-def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @asynccontextmanager
 async def locked(status: int = 401) -> AsyncIterator[McpServer]:
     """A server that wants a token."""
@@ -118,7 +112,7 @@ async def troubled(home: Home) -> AsyncIterator[None]:
                 "exits": command(rude("exit-at-once", "3")),
                 "noisy": command(rude("banner")),
                 "hangs": hanging(home),
-                "refused": {"url": f"http://127.0.0.1:{closed_port()}/mcp"},
+                "refused": {"url": f"http://127.0.0.1:{free_port()}/mcp"},
                 "locked": {"url": guarded.url},
                 "old": command([sys.executable, str(SERVERS / "sdkold.py")]),
                 "unset": command(plain(), env={"A": "${NOT_SET_HERE}"}),

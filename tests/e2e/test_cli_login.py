@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 import stat
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import httpx2
 import pytest
 
 from tests.e2e.cli_harness import Home
+from tests.e2e.harness import free_port
 from tests.e2e.sign_in_harness import BROWSER, protected, visit
 
 
@@ -83,9 +83,7 @@ async def test_a_person_who_says_no_is_told_so_here_and_in_the_browser(home: Hom
 async def test_a_client_that_is_configured_is_used_and_its_secret_stays_where_it_is(home: Home):
     async with protected() as place:
         place.issuer.registers, place.issuer.wants_secret = False, "hidden-brook"
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         oauth = {
             "client_id": "ours",
             "client_secret": "${SECRET}",

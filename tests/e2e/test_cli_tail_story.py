@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from tests.e2e.clients.raw import entry, proxy
+from tests.e2e.clients.raw import entry, proxy, until
 from tests.e2e.test_cli_tail_logs import SGR, run, tail
 from tests.peers import plain
 
@@ -32,6 +32,12 @@ def test_a_session_is_told_from_its_client_to_its_end_with_the_outcome_of_each_c
     assert {"timestamp", "level", "event", "session", "server", "data"} <= ended[0].keys()
 
 
+def calls_written(home: Path) -> int:
+    """A call is answered before it is written down."""
+    texts = [path.read_text() for path in (home / "journal").glob("requests-*.jsonl")]
+    return sum(text.count('"tool":"list_servers"') for text in texts)
+
+
 def test_several_sessions_have_a_column_which_chooses_one_of_them(tmp_path: Path):
     one, two = tmp_path / "one", tmp_path / "two"
     for home in (one, two):
@@ -40,12 +46,14 @@ def test_several_sessions_have_a_column_which_chooses_one_of_them(tmp_path: Path
     with proxy(one) as first:
         first.greet()
         first.call("list_servers")
+        until(lambda: calls_written(one) == 1, "the record of its call")
         lines = run(one, "-n", "1000")
         assert lines
         assert all(re.match(r"\d\d:\d\d:\d\d\.\d{3} info ", line) for line in lines)
         with proxy(two, settings=logging) as second:
             second.greet()
             second.call("list_servers")
+            until(lambda: calls_written(one) == 2, "the records of both calls")
             with tail(one, "-n", "1000") as shown:
                 shown.until(lambda: shown.text.count("list_servers ok") == 2, "both calls")
                 marks = {line.split()[1] for line in shown.lines}

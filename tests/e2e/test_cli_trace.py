@@ -22,7 +22,7 @@ async def home(tmp_path: Path) -> Home:
     async with proxy(made) as client:
         await client.connected()
         await client.execute("echo", args={"message": "a secret of the model"})
-        await client.execute("slow", args={"seconds": 0.7})
+        await client.execute("slow", args={"seconds": 1.8})
         await client.execute("fail")
         await client.call("execute_tool", tool="nobody_has_it")
         begun = await client.execute("slow", args={"seconds": 0.1}, timeout_ms=0)
@@ -43,7 +43,7 @@ async def test_a_program_gets_the_last_session_as_one_object(home: Home) -> None
 
 
 async def test_what_was_slow_or_failed_is_found_with_its_server_and_its_leg(home: Home) -> None:
-    slow = (await home.run("trace", "--slow", "600ms")).well()
+    slow = (await home.run("trace", "--slow", "1700ms")).well()
     [_, row] = slow.out.splitlines()
     _started, took, outcome, name, what, legs = row.split("\t")
     assert (outcome, name, what) == ("ok", "s", "slow")

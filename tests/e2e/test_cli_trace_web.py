@@ -60,7 +60,7 @@ def test_the_browser_is_opened_at_a_terminal_and_only_there(home: Home, tmp_path
     home.env["BROWSER"] = str(browser)
     with home.screen("trace", "--web") as screen:
         screen.until(opened.exists, "the browser")
-        assert opened.read_text().strip() in screen.text
+        screen.until(lambda: opened.read_text().strip() in screen.text, "the same address")
         screen.type("\x03")
         assert screen.wait() == 0
     opened.unlink()

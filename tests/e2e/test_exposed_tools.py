@@ -134,11 +134,11 @@ async def test_a_slow_exposed_tool_becomes_a_task_as_with_execute_tool(
     timeouts = {"call_ms": 100}
     async with exposing(tmp_path, ["*"], modern=modern, era=era, timeouts=timeouts) as client:
         await until_listed(client, "s__slow")
-        promoted = await client.call("s__slow", seconds=0.5)
+        promoted = await client.call("s__slow", seconds=2)
         assert promoted.json["reason"] == "timeout"
         assert promoted.json["proxy_task"]["tool"] == "slow"
         done = await client.call("get_task_result", task_id=promoted.task)
-        assert done.text == "slept 0.5"
+        assert done.text == "slept 2"
 
 
 async def test_a_result_of_an_exposed_tool_that_became_a_task_is_all_in_its_blocks(

@@ -179,7 +179,7 @@ async def test_progress_ends_with_the_answer_even_if_that_is_a_task(
     async with proxy(setting(tmp_path, era), modern=modern) as client:
         await client.connected()
         started = await client.begin_execute(
-            "progress", token=0, args={"steps": 30, "interval": 0.02}, timeout_ms=150
+            "progress", token=0, args={"steps": 30, "interval": 0.1}, timeout_ms=1_500
         )
         task = (await started.answer()).task
         result = await client.call("get_task_result", task_id=task)

@@ -324,7 +324,8 @@ async def test_a_question_comes_on_the_stream_of_its_call(front: RunningFront) -
     answer = {"action": "accept", "content": {"name": "Ada", "age": 36}}
     async with http_client(front) as client:
         await client.initialize(capabilities={"elicitation": {"form": {}}})
-        asking = calling("execute_tool", server="plain", tool="ask", timeout_ms=1_000)
+        await text(client, "echo", message="warm")
+        asking = calling("execute_tool", server="plain", tool="ask", timeout_ms=3_000)
         async with client.post(asking) as response:
             messages = [event.message async for event in events_of(response)]
         _, question, promotion = messages

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import socket
 import sys
 from collections.abc import Generator
@@ -132,10 +133,29 @@ async def until_there_are(client: HttpClient, count: int) -> None:
             await anyio.sleep(0.05)
 
 
+GATED = """
+import sys
+sys.executable = {python!r}
+from emceepee_stdio.cli.serve_http import serve_http
+sys.exit(serve_http(sys.argv[2:]))
+"""
+
+
+def gated_front(tmp_path: Path) -> tuple[list[str], Path]:
+    """A front whose sessions answer nothing before there is a file; and that file."""
+    gate, python = tmp_path / "gate", tmp_path / "python"
+    waits = f"while [ ! -e {shlex.quote(str(gate))} ]; do sleep 0.01; done"
+    goes = f'exec {shlex.quote(sys.executable)} "$@"'
+    python.write_text(f'#!/bin/sh\ncase "$*" in *"emceepee_stdio serve"*) {waits};; esac\n{goes}\n')
+    python.chmod(0o700)
+    return [sys.executable, "-c", GATED.format(python=str(python))], gate
+
+
 async def test_a_client_that_hangs_up_before_it_has_its_session_leaves_none(
     tmp_path: Path,
 ) -> None:
-    with running_front(tmp_path) as front:
+    command, gate = gated_front(tmp_path)
+    with running_front(tmp_path, python=command) as front:
         async with http_client(front) as client:
             size = f"Content-Length: {len(INITIALIZING)}"
             with connected(front) as made:
@@ -143,6 +163,7 @@ async def test_a_client_that_hangs_up_before_it_has_its_session_leaves_none(
                 made.sendall(head(front, size, owner) + INITIALIZING)
                 await until_there_are(client, 1)
             front.look()
+            gate.touch()
             await until_there_are(client, 0)
 
 
@@ -367,7 +388,7 @@ async def test_a_connection_that_does_not_take_its_answer_is_cut_off(tmp_path: P
 
 
 async def test_a_connection_on_which_much_is_asked_is_not_quiet(tmp_path: Path) -> None:
-    quick = front_command(quiet_s=1, sweep_s=0.1)
+    quick = front_command(quiet_s=2.5, sweep_s=0.1)
     with running_front(tmp_path, python=quick) as front, connected(front) as made:
         for _ in range(30):
             made.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")

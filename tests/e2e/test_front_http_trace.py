@@ -160,6 +160,10 @@ def echoes_in(journal: Path) -> int:
     return sum(file.read_text().count('"echo"') for file in journal.glob("requests-*"))
 
 
+def connections_in(journal: Path) -> int:
+    return sum(file.read_text().count('"server_connected"') for file in journal.glob("emceepee-*"))
+
+
 async def test_each_token_sees_the_requests_of_its_own_sessions_alone(tmp_path: Path) -> None:
     write_tokens(tmp_path, f"one {ONE}", f"two {TWO}")
     journal = tmp_path / "journal"
@@ -175,6 +179,7 @@ async def test_each_token_sees_the_requests_of_its_own_sessions_alone(tmp_path: 
             write_journal(journal, [journal_line(START_MS * 10, "server_output", data=note)])
 
             until(lambda: echoes_in(journal) == 3, "the records")
+            until(lambda: connections_in(journal) == 2, "the marks, which others write")
             async with following(front, ONE) as told:
                 assert (await told.next())[0] == "hello"
                 seen = await told.until_caught_up()

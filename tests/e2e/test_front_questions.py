@@ -301,8 +301,8 @@ async def test_a_question_that_nobody_answers_expires_and_its_server_is_told(
 async def test_a_question_taken_back_is_told_and_its_call_is_answered_as_usual(
     tmp_path: Path,
 ) -> None:
-    made = setting(tmp_path)
-    made.servers["r"] = command(rude("withdraw", "0.6"))
+    made = setting(tmp_path, fixed={"promotion_grace_s": 2})
+    made.servers["r"] = command(rude("withdraw", "4"))
     async with proxy(made) as client:
         await client.connected("s", "r")
         await client.drain()
@@ -374,7 +374,7 @@ async def test_the_plain_timeout_can_be_had_back(tmp_path: Path, *, modern: bool
 
 
 async def test_all_calls_of_a_handshake_server_make_way_unless_they_finish(tmp_path: Path) -> None:
-    made = setting(tmp_path, fixed={"promotion_grace_s": 0.4})
+    made = setting(tmp_path, fixed={"promotion_grace_s": 2})
     async with proxy(made) as client:
         await client.connected()
         await client.drain()
@@ -410,7 +410,7 @@ async def test_only_the_asking_call_of_a_modern_server_makes_way(tmp_path: Path)
 
 @both_backends
 async def test_a_call_made_while_a_question_waits_is_soon_a_task(tmp_path: Path, era: str) -> None:
-    made = setting(tmp_path, era, fixed={"question_pending_s": 0.15})
+    made = setting(tmp_path, era, fixed={"question_pending_s": 1.5})
     async with proxy(made) as client:
         await client.connected()
         task, question = promoted(await client.execute("ask"))
@@ -426,7 +426,7 @@ async def test_a_call_made_while_a_question_waits_is_soon_a_task(tmp_path: Path,
         await client.call("cancel_task", task_id=slow.task)
         await client.call("get_task_result", task_id=task)
         # With the question gone the usual patience is back.
-        assert (await client.execute("slow", args={"seconds": 0.5})).text == "slept 0.5"
+        assert (await client.execute("slow", args={"seconds": 2})).text == "slept 2"
         await client.quiet()
 
 

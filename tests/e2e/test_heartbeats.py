@@ -49,7 +49,7 @@ async def test_a_call_that_takes_long_shows_signs_of_life(
 async def test_progress_of_the_server_grows_beside_signs_of_life(tmp_path: Path) -> None:
     async with proxy(setting(tmp_path)) as client:
         await client.connected()
-        args = {"steps": 3, "interval": 0.2}
+        args = {"steps": 3, "interval": 0.7}
         pending = await client.begin_execute("progress", args=args, token=7)
         await pending.answer()
         told = values(pending)

@@ -13,7 +13,7 @@ import pytest
 from emceepee_stdio.backends.base import Era, RemoteError
 from emceepee_stdio.errors import ProxyError
 from tests import peers
-from tests.e2e.harness import WAIT_S, outgoing
+from tests.e2e.harness import WAIT_S, free_port, outgoing
 from tests.e2e.http_harness import (
     QUICK,
     TIMES,
@@ -28,12 +28,6 @@ SERVERS = peers.SERVERS
 # The listening stream is not opened again while the server is away: only a call finds out.
 PATIENT = replace(QUICK, times=replace(TIMES, reopen=WAIT_S, reopen_cap=WAIT_S))
 ACCEPT = b'{"action":"accept","content":{"name":"Ada"}}'
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def answers(port: int) -> bool:

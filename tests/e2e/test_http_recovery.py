@@ -357,7 +357,7 @@ async def test_an_event_of_five_megabytes_is_one_result() -> None:
 async def test_a_server_that_is_stopped_and_continued_has_lost_nothing(era: str) -> None:
     async with process(fixture("--era", era, "--answers", "sse")) as child:
         port = await port_of(child)
-        options = replace(QUICK, times=replace(TIMES, probe=0.5))
+        options = replace(QUICK, times=replace(TIMES, probe=1.5))
         async with http_backend(f"http://127.0.0.1:{port}/mcp", options=options) as rig:
             await rig.text("echo")
             calls = Calls(rig)
@@ -369,7 +369,7 @@ async def test_a_server_that_is_stopped_and_continued_has_lost_nothing(era: str)
                 connection = await rig.connection()
                 connection._suspect()
                 assert calls.ended == []
-                await anyio.sleep(1)
+                await anyio.sleep(2)
                 child.send_signal(signal.SIGCONT)
             texts = [ended["content"][0]["text"] for ended in calls.ended]
             assert sorted(texts) == [str(n) for n in range(10)]

@@ -6,7 +6,15 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.e2e.client import WAIT_S, Client, Setting, both_backends, proxy, server
+from tests.e2e.client import (
+    WAIT_S,
+    Client,
+    Setting,
+    both_backends,
+    proxy,
+    received_by_server,
+    server,
+)
 
 SOON_MS = 150  # without a use, so that a test need not wait for it
 
@@ -34,13 +42,11 @@ def lines(setting: Setting, event: str) -> int:
 async def test_a_server_is_stopped_without_a_word_and_the_next_call_starts_it(
     tmp_path: Path, era: str
 ):
-    setting = setting_of(tmp_path, era=era)
+    setting = setting_of(tmp_path, era=era, log=tmp_path / "log")
     async with proxy(setting) as client:
-        await client.connected()
+        before = (await client.call("list_tools", server="s", detail="names")).json
         await client.drain()
         told_before = len(client.events)
-        before = (await client.call("list_tools", detail="names")).json
-        first = await pid_of(client)
         await until_idle(client)
         assert await pid_of(client) is None
         told = (await client.call("list_tools", detail="names")).json
@@ -48,10 +54,11 @@ async def test_a_server_is_stopped_without_a_word_and_the_next_call_starts_it(
         assert set(told["from_catalogue"]) == {"s"}
         answer = await client.execute("echo", args={"message": "again"})
         assert (answer.text, answer.events) == ("again", [])
-        assert await pid_of(client) not in (None, first)
         await until_idle(client)
         await client.quiet()
         assert client.events[told_before:] == [], "no loss, no health, no restart"
+    first, second = [line["pid"] for line in received_by_server(tmp_path / "log", "start")]
+    assert first != second
     assert lines(setting, "server_idle") == 2
     assert lines(setting, "server_disconnected") == 0
     assert lines(setting, "server_reconnecting") == 0
@@ -61,7 +68,7 @@ async def test_calls_that_come_while_it_is_stopped_are_all_answered(tmp_path: Pa
     setting = setting_of(tmp_path)
     setting.servers["s"]["idle_stop_ms"] = 1
     async with proxy(setting) as client:
-        await client.connected()
+        assert (await client.execute("echo", args={"message": "up"})).text == "up"
         await client.drain()
         told_before = len(client.events)
         for number in range(15):
@@ -76,7 +83,6 @@ async def test_nothing_that_is_open_is_ended_by_it(tmp_path: Path, what: str):
     setting = setting_of(tmp_path)
     setting.more = {"questions": "tools"}
     async with proxy(setting) as client:
-        await client.connected()
         if what == "question":
             asked = await client.execute("ask")
             (question,) = asked.questions

@@ -249,6 +249,7 @@ def test_questions_of_one_server_take_little_of_the_answers_of_another(
     measured: Measured,
 ) -> None:
     measured.answer(measured.flood("elicitation", 20, 20_000))
+    until(lambda: measured.use("get_elicitations", limit=1)["total"] == 20, "all questions")
     answer = measured.call("execute_tool", server="good", tool="echo", args={"message": "hi"})
     assert len(json.dumps(answer)) < 24_000
     context = json.loads(answer["content"][-1]["text"])["pending_client_action"]

@@ -11,7 +11,7 @@ import pytest
 from emceepee_stdio.wire import watchdog as module
 from emceepee_stdio.wire.watchdog import Watchdog
 from tests.e2e.clients.raw import Proxy, entry, proxy
-from tests.e2e.test_watchdog import NOBODY, sleeper
+from tests.e2e.test_watchdog import NOBODY, left_alone, sleeper
 from tests.peers import plain
 
 WITHOUT_SHELL = (
@@ -78,7 +78,7 @@ def test_a_watchdog_that_could_not_be_started_tells_once_and_tries_again(
         assert bad_shell in told[0]
         watchdog.start()
         watchdog.add(later.pid)
-        watchdog.close()
+        left_alone(watchdog)
         assert (early.wait(30), later.wait(30)) == (-9, -9)
         assert ended.poll() is None
     assert len(told) == 1

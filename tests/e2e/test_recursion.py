@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.cli_harness import Home
 from tests.e2e.clients.raw import PROXY, ROOT, until
+from tests.e2e.harness import json_lines
 from tests.e2e.hosts import Host, host
 from tests.peers import plain
 
@@ -93,7 +94,7 @@ def inner(client: Host) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for path in client.tmp_path.rglob("emceepee-*.jsonl"):
         if path.parent.name != "journal":
-            found += [json.loads(line) for line in path.read_text().splitlines()]
+            found += json_lines(path)
     return found
 
 

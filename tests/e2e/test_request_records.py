@@ -87,7 +87,7 @@ async def test_a_plain_call_is_recorded_with_its_server_its_bytes_and_its_legs(
     made = setting(tmp_path, era)
     async with proxy(made, modern=modern) as client:
         await client.connected()
-        pending = await client.begin_execute("slow", args={"seconds": 0.2})
+        pending = await client.begin_execute("slow", args={"seconds": 1.2})
         answer = await pending.answer()
     check(made)
     [record] = of_tool(made, "slow")
@@ -95,7 +95,7 @@ async def test_a_plain_call_is_recorded_with_its_server_its_bytes_and_its_legs(
     assert record["request_id"] == pending.id
     assert (record["method"], record["tool"]) == ("tools/call", "execute_tool")
     assert (record["server"], record["outcome"]) == ("s", "ok")
-    assert legs(record)["server"] >= 200
+    assert legs(record)["server"] >= 1200
     assert legs(record)["server"] > 0.5 * record["duration_ms"]
     assert record["bytes_in"] > 60
     assert record["bytes_out"] > len(answer.text)
@@ -108,7 +108,7 @@ async def test_a_call_that_becomes_a_task_ends_as_promoted_and_the_task_has_a_re
     made = setting(tmp_path)
     async with proxy(made) as client:
         await client.connected()
-        begun = await client.execute("slow", args={"seconds": 0.3}, timeout_ms=50)
+        begun = await client.execute("slow", args={"seconds": 2.5}, timeout_ms=50)
         await client.call("get_task_result", task_id=begun.task)
     check(made)
     [request, task] = of_tool(made, "slow")
@@ -116,7 +116,7 @@ async def test_a_call_that_becomes_a_task_ends_as_promoted_and_the_task_has_a_re
     assert (task["kind"], task["outcome"]) == ("task", "ok")
     assert task["parent"] == request["id"]
     assert task["task_id"] == request["task_id"] == begun.task
-    assert request["duration_ms"] + task["duration_ms"] >= 300
+    assert request["duration_ms"] + task["duration_ms"] >= 2500
     assert legs(task)["server"] > 100
     assert "request_id" not in task
     assert task["start_ms"] == pytest.approx(request["start_ms"] + request["duration_ms"], abs=0.1)
@@ -153,14 +153,14 @@ async def test_failed_cancelled_and_refused_requests_say_how_they_ended(tmp_path
 async def test_the_time_in_which_a_server_connects_is_a_leg_of_the_call_that_waits_for_it(
     tmp_path: Path,
 ) -> None:
-    made = setting(tmp_path)
-    made.servers["s"]["lazy"] = True
+    slow = command(rude("slow-start", "1"), era="legacy", lazy=True)
+    made = Setting(home=tmp_path / "home", servers={"s": slow})
     async with proxy(made) as client:
         assert not (await client.execute("echo", args={"message": "x"})).is_error
     check(made)
     [record] = of_tool(made, "echo")
     assert [name for name, _ in record["legs"]].count("connecting") == 1
-    assert legs(record)["connecting"] > legs(record)["server"]
+    assert legs(record)["connecting"] >= 1000
 
 
 async def test_a_crash_ends_its_calls_and_tasks_in_the_records_too(tmp_path: Path) -> None:

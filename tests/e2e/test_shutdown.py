@@ -232,7 +232,8 @@ def test_a_host_that_sends_one_signal_after_the_other_still_gets_an_orderly_end(
     tmp_path: Path,
 ) -> None:
     servers = zoo(tmp_path)
-    with proxy(tmp_path, servers=servers) as client:
+    patient = {"signal_kill_s": 3}  # the stubborn one has the time to write down that it heard
+    with proxy(tmp_path, servers=servers, fixed=patient) as client:
         fill(client)
         client.process.send_signal(signal.SIGINT)
         until(lambda: client.received("stubborn", "eof"), "the shutdown to begin")

@@ -6,6 +6,8 @@ Nothing is opened without a yes, and nobody but the person gives one.
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,10 @@ import anyio
 import httpx2
 import pytest
 
+from emceepee_stdio.wire.orphans import descendants
 from tests.e2e.client import both_eras
-from tests.e2e.clients.raw import Message
+from tests.e2e.clients.raw import Message, until
+from tests.e2e.harness import argv_of
 from tests.e2e.persons import Person, person
 from tests.e2e.servers.authorization import AuthorizationServer
 from tests.e2e.sign_in_harness import BROWSER, Place, protected
@@ -35,10 +39,20 @@ class FormPerson(Person):
         return {"elicitation": {"form": {}}}
 
 
-def at_the_form(tmp_path: Path, place: Place | None, **more: Any):
+@contextmanager
+def at_the_form(tmp_path: Path, place: Place | None, **more: Any) -> Iterator[Person]:
     servers = {} if place is None else {"s": place.entry()}
     env = {"BROWSER": BROWSER, **more.pop("env", {})}
-    return person(tmp_path, kind=FormPerson, servers=servers, env=env, **more)
+    with person(tmp_path, kind=FormPerson, servers=servers, env=env, **more) as client:
+        yield client
+        if client.process.poll() is None:
+            until(lambda: not browsers(client), "the end of the browser, which nobody ends")
+
+
+def browsers(client: Person) -> list[int]:
+    """Who has opened a browser for the proxy, and stays for as long as it does."""
+    found = descendants(client.process.pid)
+    return [pid for pid in found if b"\0emceepee_stdio.auth.browser\0" in argv_of(pid)]
 
 
 async def played(play: Any, *, elsewhere: bool = False) -> AuthorizationServer:

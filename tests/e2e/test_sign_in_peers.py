@@ -4,7 +4,6 @@ It registers clients with a secret, shows a form for name and password, and give
 """
 
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -17,6 +16,7 @@ import httpx2
 import pytest
 
 from tests.e2e.client import Setting, both_backends, proxy
+from tests.e2e.harness import free_port
 from tests.peers import SERVERS, sdk_source
 
 pytestmark = pytest.mark.slow
@@ -43,12 +43,6 @@ async def simple_auth() -> AsyncIterator[str]:
         finally:
             for process in (first, second):
                 process.kill()
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 async def listening(port: int) -> None:

@@ -1,5 +1,6 @@
 """Tokens, codes, verifiers and the secret of a client stand in their file and nowhere else."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -17,7 +18,8 @@ def processes(setting: Setting) -> str:
     seen = b""
     for pid in setting.left_over():
         for name in ("cmdline", "environ"):
-            seen += (Path("/proc") / str(pid) / name).read_bytes()
+            with suppress(OSError):  # it has ended meanwhile, as helpers do
+                seen += (Path("/proc") / str(pid) / name).read_bytes()
     return seen.decode(errors="replace")
 
 

@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -15,7 +16,8 @@ import pytest
 from emceepee_stdio.errors import ServerDisconnected, ServerUnavailable
 from emceepee_stdio.state.phases import Phase
 from emceepee_stdio.state.restarts import RestartPolicy
-from tests.e2e.harness import QUICK_RESTARTS, WAIT_S, Rig, alive, backend
+from emceepee_stdio.wire.process import StopTimes
+from tests.e2e.harness import FAST, QUICK_RESTARTS, WAIT_S, Rig, alive, backend
 from tests.peers import plain, rude
 
 STARTED = ["connecting", "process started", "connected"]
@@ -38,7 +40,8 @@ async def kill(rig: Rig) -> int:
 
 
 async def test_a_server_that_lives_and_is_removed_is_told_in_exact_order(tmp_path: Path) -> None:
-    async with backend(plain(), tmp_path) as rig:
+    patient = replace(FAST, stop=StopTimes(term=30.0, kill=40.0))
+    async with backend(plain(), tmp_path, options=patient) as rig:
         assert await rig.text("echo", message="hello") == "hello"
     assert rig.sink.received == [*STARTED, *REMOVED]
     assert len(rig.received_by_server("start")) == 1

@@ -24,13 +24,23 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
+def left_alone(watchdog: Watchdog) -> None:
+    """Its pipe closes and it does its work, however slowly: `close` waits for a second only."""
+    process = watchdog._process
+    assert process is not None
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait(30)
+    watchdog.close()
+
+
 def test_a_group_that_was_named_goes_when_the_pipe_closes() -> None:
     watchdog = Watchdog(NOBODY)
     watchdog.start()
     with sleeper() as first, sleeper() as second:
         for process in (first, second):
             watchdog.add(process.pid)
-        watchdog.close()
+        left_alone(watchdog)
         assert (first.wait(30), second.wait(30)) == (-9, -9)
 
 
@@ -41,7 +51,7 @@ def test_a_group_that_was_taken_back_is_left_alone() -> None:
         for process in (kept, gone):
             watchdog.add(process.pid)
         watchdog.remove(kept.pid)
-        watchdog.close()
+        left_alone(watchdog)
         assert gone.wait(30) == -9
         assert kept.poll() is None
 
@@ -57,7 +67,7 @@ def test_one_that_was_killed_is_followed_by_another_that_knows_the_same_groups()
         watchdog.renew()
         assert _pid(watchdog) != killed
         watchdog.renew()
-        watchdog.close()
+        left_alone(watchdog)
         assert process.wait(30) == -9
 
 

@@ -107,14 +107,23 @@ class Rest:
                 return status
             await self._proxy.call("await_activity", timeout_ms=50)
 
-    def _is_tidy(self) -> bool:
+    def _is_tidy(self, held: dict[str, Any] | None = None) -> bool:
         first = self._proxy.model.first_quiet
-        held = self._proxy.holdings()["descriptors"]
-        return not first or not more_descriptors(first["descriptors"], held)
+        held = held or self._proxy.holdings()
+        return not first or not more_descriptors(first["descriptors"], held["descriptors"])
+
+    async def _holdings(self) -> dict[str, Any]:
+        """What it still holds when files that are open for a moment, to be written, are closed."""
+        deadline = anyio.current_time() + WAIT_S
+        while True:
+            held = self._proxy.holdings()
+            if self._is_tidy(held) or anyio.current_time() > deadline:
+                return held
+            await self._proxy.call("await_activity", timeout_ms=50)
 
     async def _look(self) -> dict[str, Any]:
         return {
-            **self._proxy.holdings(),
+            **await self._holdings(),
             "strays": await self._strays(),
             "stderr": self._proxy.new_stderr(),
             "bugs": self._proxy.bugs_in_journal(),

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from tests.e2e.clients.raw import until
-from tests.e2e.harness import alive
+from tests.e2e.harness import alive, json_lines
 
 # Writes down the pid of every proxy that a client starts; the file comes first.
 COUNTED = ("sh", "-c", 'echo $$ >> "$1"; shift; exec "$@"', "sh")
@@ -31,5 +31,4 @@ def check_gone(tmp_path: Path, *servers: str, proxies: int = 1) -> None:
 
 def _started(tmp_path: Path, server: str) -> list[int]:
     received = tmp_path / f"received-{server}.jsonl"
-    lines = received.read_text().splitlines() if received.exists() else []
-    return [line["pid"] for line in map(json.loads, lines) if line["event"] == "start"]
+    return [line["pid"] for line in json_lines(received) if line["event"] == "start"]

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.harness import alive
+from tests.e2e.harness import alive, argv_of, json_lines
 from tests.e2e.official_schema import Judge
 from tests.proxy_entry import proxy_command
 
@@ -184,8 +184,7 @@ class Proxy:
     def received(self, server: str, event: str = "received") -> list[Message]:
         """What a fixture server wrote down."""
         path = self.tmp_path / f"received-{server}.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [line for line in map(json.loads, lines) if line["event"] == event]
+        return [line for line in json_lines(path) if line["event"] == event]
 
     def messages(self, server: str, method: str) -> list[Message]:
         received = [line["message"] for line in self.received(server)]
@@ -221,7 +220,7 @@ class Proxy:
         return pid
 
     def watchdogs(self) -> list[int]:
-        return [pid for pid in self.family if b"emceepee-watchdog" in _read(pid, "cmdline")]
+        return [pid for pid in self.family if b"emceepee-watchdog" in argv_of(pid)]
 
     def left_over(self) -> set[int]:
         return {pid for pid in self.family if alive(pid)} | self.marked()

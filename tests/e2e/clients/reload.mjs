@@ -18,6 +18,7 @@ await client.connect(transport);
 
 const steps = [];
 let last;
+let left = false;
 const args = { steps: 5, interval: 0.2 };
 const call = { name: 'execute_tool', arguments: { server: 'plain', tool: 'progress', args } };
 const options = {
@@ -36,6 +37,8 @@ const result = await (first
 leave({ text: result.content[0].text });
 
 function leave(more) {
+    if (left) return; // what comes while it is being said is for nobody any more
+    left = true;
     const keep = { session: transport.sessionId, event: last };
     const report = JSON.stringify({ keep, steps, ...more });
     process.stdout.write(report + '\n', () => process.exit(0));
