@@ -51,7 +51,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check $(SOURCES)
 	@# ASYNC124: a tool is async by contract, also where it has nothing to wait for.
 	find emceepee_stdio -name '*.py' -exec $(BIN)/flake8-async --anyio --enable ASYNC \
-		--disable ASYNC9,ASYNC124 --startable-in-context-manager run {} +
+		--disable ASYNC9,ASYNC124 --startable-in-context-manager run,heed_signals {} +
 
 types: $(STAMP)
 	$(BIN)/basedpyright --pythonplatform Linux
