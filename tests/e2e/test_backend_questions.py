@@ -156,7 +156,7 @@ async def test_a_deadline_that_passes_takes_the_question_along(
 ) -> None:
     async with running(combination, tmp_path) as rig:
         await rig.call("echo", message="warm")
-        outcome = await beside(rig, "ask", within=1.5)
+        outcome = await beside(rig, "ask", within=3)
         assert isinstance(outcome.error, CallTimeout)
         await rig.sink.until(lambda: rig.sink.withdrawn_questions)
         assert rig.sink.withdrawn_questions == rig.sink.questions

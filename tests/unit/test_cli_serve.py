@@ -6,7 +6,7 @@ import pytest
 from typer.main import get_command
 
 from emceepee_stdio.cli.command_line import app
-from emceepee_stdio.cli.serve import HTTP_OPTIONS, OPTIONS, _parser
+from emceepee_stdio.cli.serve import HTTP_OPTIONS, OPTIONS, ServeParser
 
 
 def command_of_typer() -> Any:
@@ -29,12 +29,13 @@ def test_people_are_shown_every_option_that_a_client_can_give():
 
 def test_a_client_can_give_every_option():
     words = ["--config", "x.json", "--server", "a=b", "--policy", "deny", "--server", "c=d"]
-    given = vars(_parser().parse_args(words))
+    given = vars(ServeParser(OPTIONS).parse_args(words))
     assert given == {"config": "x.json", "server": ["a=b", "c=d"], "policy": "deny"}
 
 
 def test_a_client_can_give_no_option():
-    assert vars(_parser().parse_args([])) == {"config": None, "server": [], "policy": None}
+    given = vars(ServeParser(OPTIONS).parse_args([]))
+    assert given == {"config": None, "server": [], "policy": None}
 
 
 @pytest.mark.parametrize(
@@ -52,8 +53,8 @@ def test_a_client_with_an_unknown_policy_is_told_the_known_ones(
     capsys: pytest.CaptureFixture[str],
 ):
     with pytest.raises(SystemExit, match="2"):
-        _parser().parse_args(["--policy", "perhaps"])
+        ServeParser(OPTIONS).parse_args(["--policy", "perhaps"])
     said = capsys.readouterr().err
-    assert "usage: emceepee serve [--config FILE]" in said
+    assert "See: emceepee serve --help" in said
     for known in ("auto", "ask", "allow", "deny"):
         assert known in said
