@@ -24,6 +24,7 @@ from msgspec import Struct
 from emceepee_stdio.config.edit import write_whole
 from emceepee_stdio.config.file_lock import file_lock, is_locked
 from emceepee_stdio.config.regular_file import make_private, read_regular
+from emceepee_stdio.config.state_directory import state_directory
 from emceepee_stdio.trust.targets import canonical_url
 from emceepee_stdio.visible_text import spelled_out
 
@@ -171,11 +172,7 @@ class Visit(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def default_token_directory(environ: Mapping[str, str]) -> Path:
     """Beside what people agreed to."""
-    if chosen := environ.get("EMCEEPEE_STATE_DIR"):
-        return Path(chosen).expanduser() / "tokens"
-    from platformdirs import user_state_path  # noqa: PLC0415 - often not needed
-
-    return user_state_path("emceepee", appauthor=False) / "tokens"
+    return state_directory(environ) / "tokens"
 
 
 class TokenStore:

@@ -20,11 +20,12 @@ from emceepee_stdio.cli.report import Report
 from emceepee_stdio.cli.secret_values import entry_secrets, shown_entry
 from emceepee_stdio.cli.terminal import JSON_VERSION, Terminal
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config.edit import PRIVATE_FILE_MODE, EditRefused, read_file
+from emceepee_stdio.config.edit import EditRefused, read_file
 from emceepee_stdio.config.fields import is_list, is_object
 from emceepee_stdio.config.jsonc import Unreadable
 from emceepee_stdio.config.jsonc import read as read_json
 from emceepee_stdio.config.own_file import places
+from emceepee_stdio.config.regular_file import PRIVATE_FILE_MODE
 from emceepee_stdio.errors import ConfigInvalid
 from emceepee_stdio.journal import Secrets, default_directory, given_secrets, redact
 from emceepee_stdio.trace.exports import without_payloads

@@ -18,6 +18,7 @@ from emceepee_stdio.auth.keyring_orders import (
 from emceepee_stdio.auth.stored_names import StoredNames
 from emceepee_stdio.cli.interrupts import interrupts
 from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.config.edit_lock import alone
 from emceepee_stdio.config.fixed import FixedValues
 from emceepee_stdio.errors import SecretUnavailable
 
@@ -89,12 +90,13 @@ class KeyringStorage:
     @contextmanager
     def storing(self, secrets: Mapping[str, str]) -> Generator[None]:
         """They are there inside of it, and stay unless it fails."""
-        former = self.store(secrets)
-        try:
-            yield
-        except BaseException:
-            self.restore(secrets, former)
-            raise
+        with alone():  # else one that fails would take back what another has stored meanwhile
+            former = self.store(secrets)
+            try:
+                yield
+            except BaseException:
+                self.restore(secrets, former)
+                raise
 
     def restore(self, secrets: Mapping[str, str], former: Mapping[str, str]) -> None:
         """What was stored is taken back. A keyring that fails now holds more than it should."""

@@ -9,18 +9,18 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from emceepee_stdio.config.edit_lock import alone
 from emceepee_stdio.config.jsonc import CannotEdit, Unreadable
-from emceepee_stdio.config.regular_file import make_private, read_regular
+from emceepee_stdio.config.regular_file import PRIVATE_FILE_MODE, make_private, read_regular
 from emceepee_stdio.errors import ConfigInvalid
 
 __all__ = [
-    "PRIVATE_FILE_MODE",
     "Change",
     "EditRefused",
     "apply_all",
@@ -34,8 +34,6 @@ __all__ = [
     "write_whole",
 ]
 
-# Entries hold tokens, so what we make is for its owner alone.
-PRIVATE_FILE_MODE = stat.S_IRUSR | stat.S_IWUSR
 _OLDER_BACKUPS = 5  # a few edits back; the file may hold tokens, so not more copies than that
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
@@ -92,38 +90,44 @@ class Change:
         """Write it; the backup, where one was made."""
         if self.before == self.after:
             return None
-        with _naming(self.path):
+        with alone(), _naming(self.path):
             return self._apply()
 
     def _apply(self) -> Path | None:
         # A link stays a link: what it points to is written.
         target = Path(os.path.realpath(self.path))
         backup: Path | None = None
-        if read_file(self.path) != self.before:
-            raise EditRefused(
-                f"{self.path} was changed by another program in this moment.",
-                hint="Nothing was changed; run the command again.",
-            )
+        self._check()
         if self.before is not None and self.backs_up:
             backup = keep_copy(self.path, self.before)
         if self.after is None:
             target.unlink()
         else:
             make_private(target.parent)
-            write_whole(target, self.after, like=None if self.before is None else target.stat())
+            like = None if self.before is None else target.stat()
+            # Programs that know no lock may have written it while the backup was.
+            write_whole(target, self.after, like=like, check=self._check)
         return backup
+
+    def _check(self) -> None:
+        if read_file(self.path) != self.before:
+            raise EditRefused(
+                f"{self.path} was changed by another program in this moment.",
+                hint="Nothing was changed; run the command again.",
+            )
 
 
 def apply_all(changes: Sequence[Change]) -> list[Path]:
     """Write all of them or none; the backups that were made."""
     done: list[tuple[Change, Path | None]] = []
-    try:
-        for change in changes:
-            done.append((change, change.apply()))  # noqa: PERF401 - those before a failure count
-    except BaseException:
-        for change, backup in reversed(done):
-            _take_back(change, backup)
-        raise
+    with alone():
+        try:
+            for change in changes:
+                done.append((change, change.apply()))  # noqa: PERF401 - before a failure, too
+        except BaseException:
+            for change, backup in reversed(done):
+                _take_back(change, backup)
+            raise
     return [backup for _, backup in done if backup is not None]
 
 
@@ -231,8 +235,17 @@ def _naming(path: Path) -> Generator[None]:
         ) from None
 
 
-def write_whole(path: Path, text: str, *, like: os.stat_result | None = None) -> None:
-    """Put a whole file in place of another, or none; for its owner alone, unless `like` it."""
+def write_whole(
+    path: Path,
+    text: str,
+    *,
+    like: os.stat_result | None = None,
+    check: Callable[[], None] | None = None,
+) -> None:
+    """Put a whole file in place of another, or none; for its owner alone, unless `like` it.
+
+    What `check` raises in the last moment leaves the place as it is.
+    """
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -242,6 +255,8 @@ def write_whole(path: Path, text: str, *, like: os.stat_result | None = None) ->
         Path(name).chmod(PRIVATE_FILE_MODE if like is None else stat.S_IMODE(like.st_mode))
         if like is not None:
             _give_back(name, like)
+        if check is not None:
+            check()
         Path(name).replace(path)
     except BaseException:
         with suppress(OSError):

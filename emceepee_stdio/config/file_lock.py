@@ -12,7 +12,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from emceepee_stdio.config.edit import PRIVATE_FILE_MODE
+from emceepee_stdio.config.regular_file import PRIVATE_FILE_MODE
 
 __all__ = ["file_lock", "is_locked"]
 

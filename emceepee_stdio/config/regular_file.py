@@ -10,8 +10,10 @@ import stat
 import sys
 from pathlib import Path
 
-__all__ = ["make_private", "read_own", "read_regular"]
+__all__ = ["PRIVATE_FILE_MODE", "make_private", "read_own", "read_regular"]
 
+# Entries hold tokens, so what we make is for its owner alone.
+PRIVATE_FILE_MODE = stat.S_IRUSR | stat.S_IWUSR
 _FLAGS = (
     os.O_RDONLY
     | getattr(os, "O_NONBLOCK", 0)

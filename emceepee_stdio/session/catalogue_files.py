@@ -15,6 +15,7 @@ from msgspec import Struct
 from emceepee_stdio import __version__
 from emceepee_stdio.config.regular_file import read_own
 from emceepee_stdio.config.server import ServerConfig
+from emceepee_stdio.config.state_directory import state_directory
 from emceepee_stdio.trust.targets import target_id
 
 __all__ = [
@@ -31,11 +32,7 @@ _NAME_CHARS = 32  # of a digest: no two servers are alike in as many
 
 def default_catalogue_directory(environ: Mapping[str, str]) -> Path:
     """Beside what people agreed to."""
-    if chosen := environ.get("EMCEEPEE_STATE_DIR"):
-        return Path(chosen).expanduser() / "catalogue"
-    from platformdirs import user_state_path  # noqa: PLC0415 - often not needed
-
-    return user_state_path("emceepee", appauthor=False) / "catalogue"
+    return state_directory(environ) / "catalogue"
 
 
 def catalogue_identity(config: ServerConfig, key: bytes, version: str = __version__) -> str:

@@ -18,8 +18,7 @@ import msgspec
 
 from emceepee_stdio import __version__
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config.edit import PRIVATE_FILE_MODE
-from emceepee_stdio.config.regular_file import make_private
+from emceepee_stdio.config.regular_file import PRIVATE_FILE_MODE, make_private
 from emceepee_stdio.config.source import Source
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.journal import Journal, JournalEvent

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from emceepee_stdio.clock import HOUR_S
+from emceepee_stdio.config.state_directory import state_directory
 from emceepee_stdio.trace.page_http import PageRefusal, PageRequest
 
 __all__ = [
@@ -75,11 +76,7 @@ class PageIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 def identity_file(environ: Mapping[str, str]) -> Path:
     """EMCEEPEE_STATE_DIR, or the platform's own place for what a program remembers."""
-    if chosen := environ.get("EMCEEPEE_STATE_DIR"):
-        return Path(chosen).expanduser() / _FILE_NAME
-    from platformdirs import user_state_path  # noqa: PLC0415 - often not needed
-
-    return user_state_path("emceepee", appauthor=False) / _FILE_NAME
+    return state_directory(environ) / _FILE_NAME
 
 
 class PageAccess:

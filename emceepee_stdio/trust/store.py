@@ -17,9 +17,9 @@ import msgspec
 from msgspec import Struct, field
 
 from emceepee_stdio.clock import HOUR_S
-from emceepee_stdio.config.edit import PRIVATE_FILE_MODE, write_whole
+from emceepee_stdio.config.edit import write_whole
 from emceepee_stdio.config.file_lock import file_lock
-from emceepee_stdio.config.regular_file import make_private, read_regular
+from emceepee_stdio.config.regular_file import PRIVATE_FILE_MODE, make_private, read_regular
 from emceepee_stdio.trust.tool_pins import Pinned, Pins
 
 __all__ = ["ONE_CALL_LIFETIME_S", "Approval", "Pending", "TrustStore", "default_trust_directory"]

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ import anyio.to_thread
 import pytest
 
 from emceepee_stdio.cli import command_line
+from emceepee_stdio.config.edit_lock import edit_lock_file
 from tests.e2e.client import Setting
 from tests.e2e.clients.raw import until
 from tests.e2e.harness import argv_of
@@ -111,8 +112,9 @@ class Cli:
         return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def files(self) -> dict[str, bytes]:
-        """Every file in the home."""
-        found = (path for path in self.home.rglob("*") if path.is_file())
+        """Every file in the home but the lock of those who change files, which is empty."""
+        lock = edit_lock_file(os.environ)
+        found = (path for path in self.home.rglob("*") if path.is_file() and path != lock)
         return {str(path.relative_to(self.home)): path.read_bytes() for path in found}
 
 
@@ -170,6 +172,15 @@ class Home:
             )
         assert await anyio.to_thread.run_sync(self.left_over) == []
         return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def run_together(self, *commands: Sequence[str]) -> list[Ran]:
+        """Several at the same time."""
+        started = [self.start(*words) for words in commands]
+        said = [process.communicate(timeout=WAIT_S) for process in started]
+        codes = [process.returncode for process in started]
+        assert self.left_over() == []
+        texts = [(out.decode(), err.decode()) for out, err in said]
+        return [Ran(code, out, err) for code, (out, err) in zip(codes, texts, strict=True)]
 
     def left_over(self) -> list[int]:
         """Whoever lives here; the browser of the person is nobody's to end, and is waited for."""

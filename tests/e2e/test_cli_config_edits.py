@@ -282,3 +282,16 @@ async def test_an_entry_with_a_secret_comes_on_stdin_and_is_not_shown(tmp_path: 
     assert "emceepee secrets move gh" in done.well().err
     assert SECRET not in diff.well().out + diff.err + done.out + done.err
     assert SECRET in home.config.read_text()
+
+
+def test_of_commands_at_the_same_time_each_has_its_way_or_says_that_it_has_not(tmp_path: Path):
+    home = Home(tmp_path / "home")
+    home.write({})
+    names: list[str] = []
+    for number in range(3):
+        adding = [f"{name}{number}" for name in "abcd"]
+        ran = home.run_together(*(["config", "add", name, "--", "x"] for name in adding))
+        names += [name for name, one in zip(adding, ran, strict=True) if one.code == 0]
+        for one in ran:
+            assert one.code == 0 or "was changed by another program" in one.err, one
+    assert sorted(json.loads(home.config.read_text())["mcpServers"]) == sorted(names)

@@ -534,3 +534,15 @@ def test_a_command_that_waits_for_the_keyring_is_ended_by_ctrl_c(home: KeyringHo
         screen.type("\x03")
         assert screen.wait() == 130
         assert "Traceback" not in screen.text
+
+
+def test_two_that_move_the_same_secret_at_once_do_not_lose_it(home: KeyringHome):
+    for _ in range(2):
+        home.write({"s": server(env={"A_TOKEN": SECRET})})
+        ran = home.run_together(["secrets", "move"], ["secrets", "move"])
+        well = [one for one in ran if one.code == 0]
+        assert well, ran
+        for one in ran:
+            assert one in well or "was changed by another program" in one.err, one
+        assert "${keyring:s.A_TOKEN}" in home.config.read_text()
+        assert home.held == {"s.A_TOKEN": SECRET}

@@ -10,6 +10,7 @@ import pytest
 from emceepee_stdio.auth.stored_names import StoredNames
 from emceepee_stdio.auth.token_store import default_token_directory
 from emceepee_stdio.config import default_path
+from emceepee_stdio.config.edit_lock import edit_lock_file
 from emceepee_stdio.front.http.http_tokens import default_token_file
 from emceepee_stdio.greeting import greeting_file
 from emceepee_stdio.journal import default_directory
@@ -50,6 +51,7 @@ def test_every_place_in_the_code_is_on_the_page(cli: Cli):
         default_token_directory(os.environ) / "x",
         default_token_file(os.environ),
         identity_file(os.environ),
+        edit_lock_file(os.environ),
         *(cli.home / name for name in cli.files()),
     }
     shown = {f"~/{place.relative_to(cli.home)}" for place in places}

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from emceepee_stdio.errors import ConfigInvalid
+from emceepee_stdio.front.http import http_tokens
 from emceepee_stdio.front.http.http_tokens import HttpTokens
 
 ONE, TWO = "1" * 32, "2" * 32
@@ -164,3 +165,22 @@ def test_a_file_that_others_could_read_counts_as_soon_as_they_cannot(path: Path)
     assert refused.value.next_step == f"Run `chmod 600 {path}`."
     path.chmod(0o600)
     assert tokens.follow() == ["one"]
+
+
+def test_what_is_written_while_the_file_is_read_counts_at_the_next_look(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(path, f"laptop {ONE}\n")
+    read = http_tokens.read_regular
+
+    def read_and_write(path: Path) -> bytes:
+        text = read(path)
+        write(path, f"other {TWO}\n")
+        return text
+
+    with monkeypatch.context() as patch:
+        patch.setattr(http_tokens, "read_regular", read_and_write)
+        tokens = HttpTokens.read(path)
+    assert (owner(tokens, ONE), owner(tokens, TWO)) == ("laptop", None)
+    assert tokens.follow() == ["laptop"]
+    assert (owner(tokens, ONE), owner(tokens, TWO)) == (None, "other")

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from emceepee_stdio.config.regular_file import make_private, read_regular
+from emceepee_stdio.config.state_directory import state_directory
 from emceepee_stdio.errors import ConfigInvalid
 
 __all__ = ["HttpTokens", "default_token_file"]
@@ -34,20 +35,21 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 def default_token_file(environ: Mapping[str, str]) -> Path:
     """Beside what people agreed to."""
-    if chosen := environ.get("EMCEEPEE_STATE_DIR"):
-        return Path(chosen).expanduser() / _FILE
-    from platformdirs import user_state_path  # noqa: PLC0415 - often not needed
-
-    return user_state_path("emceepee", appauthor=False) / _FILE
+    return state_directory(environ) / _FILE
 
 
 class HttpTokens:
     """The tokens by name, as `path` has them. None at all: everybody may come, under one name."""
 
-    def __init__(self, tokens: Mapping[str, str] | None, path: Path | None = None) -> None:
+    def __init__(
+        self,
+        tokens: Mapping[str, str] | None,
+        path: Path | None = None,
+        stamp: tuple[int, ...] | None = None,
+    ) -> None:
         self._digests = None if tokens is None else _digests(tokens)
         self._path = path
-        self._stamp: tuple[int, ...] | None = _stamp(path)
+        self._stamp: tuple[int, ...] | None = stamp
         self._emptied: tuple[int, ...] | None = None  # the stamp under which it had no token
         self._revoked: Counter[str] = Counter()
 
@@ -59,13 +61,14 @@ class HttpTokens:
         """Those in the file, which is made with one token where there is none."""
         if not path.exists():
             _write_new(path)
+        stamp = _stamp(path)  # before: what is written meanwhile is read again
         tokens = _tokens_in(path)
         if not tokens:
             raise ConfigInvalid(
                 f"{path} has no token.",
                 hint="Remove the file: the next start makes one. Or write a line: NAME TOKEN.",
             )
-        return cls(tokens, path)
+        return cls(tokens, path, stamp)
 
     def follow(self) -> list[str]:
         """Take in what was changed in the file; whose tokens are gone, or other ones now.
