@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from emceepee_stdio.cli.exit_codes import FAILED
+from emceepee_stdio.cli.exit_codes import FAILED, USAGE
 from emceepee_stdio.cli.serve import HTTP_OPTIONS, OPTIONS, ServeParser, check_servers
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.errors import InvalidArguments, ProxyError
@@ -27,9 +27,12 @@ def serve_http(arguments: Sequence[str], *, limits: "HttpLimits | None" = None) 
     terminal = Terminal()
     try:
         return _serve(_parser().parse_args(arguments), terminal, limits)
-    except (ProxyError, ValueError) as error:
-        terminal.note(f"emceepee: {error}")
-        return FAILED
+    except ProxyError as error:
+        terminal.note(f"emceepee: {error.fact}\n{error.next_step}")
+        return USAGE if isinstance(error, InvalidArguments) else FAILED
+    except ValueError as error:
+        terminal.note(f"emceepee: {error}.\nSee: emceepee serve --help")
+        return USAGE
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -47,6 +50,7 @@ def _serve(options: argparse.Namespace, terminal: Terminal, limits: "HttpLimits 
     from emceepee_stdio.cli.log_reading import log_directory  # noqa: PLC0415
     from emceepee_stdio.front.http.http_front import FrontOptions, run_front  # noqa: PLC0415
     from emceepee_stdio.front.http.http_limits import HttpLimits  # noqa: PLC0415
+    from emceepee_stdio.front.http.lasting_stderr import lasting_stderr  # noqa: PLC0415
     from emceepee_stdio.front.http.tls_files import check_tls_files  # noqa: PLC0415
 
     if options.tls_cert:
@@ -63,14 +67,18 @@ def _serve(options: argparse.Namespace, terminal: Terminal, limits: "HttpLimits 
         limits=limits or HttpLimits(sessions=_count(options.max_sessions)),
     )
 
-    def ready(address: str) -> None:
-        terminal.note(f"emceepee serves {address}")
-        if token_file is None:
-            terminal.note("Whoever can reach it may use it: no token is asked for.")
-        else:
-            terminal.note(f"Clients send: Authorization: Bearer TOKEN. The tokens: {token_file}")
+    def note(text: str) -> None:
+        with lasting_stderr():
+            terminal.note(text)
 
-    run_front(front, ready=ready, note=lambda text: terminal.note(f"emceepee: {text}"))
+    def ready(address: str) -> None:
+        note(f"emceepee serves {address}")
+        if token_file is None:
+            note("Whoever can reach it may use it: no token is asked for.")
+        else:
+            note(f"Clients send: Authorization: Bearer TOKEN. The tokens: {token_file}")
+
+    run_front(front, ready=ready, note=lambda text: note(f"emceepee: {text}"))
     return 0
 
 

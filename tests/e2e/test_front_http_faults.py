@@ -4,19 +4,22 @@ import json
 import math
 import os
 import random
+import shlex
 import shutil
 import signal
 import socket
+import subprocess
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
+import httpx2
 import pytest
 from anyio.abc import SocketStream
 
-from tests.e2e.clients.raw import WAIT_S, entry, until
+from tests.e2e.clients.raw import PROXY, WAIT_S, entry, surroundings, until
 from tests.e2e.front_harness import (
     Event,
     HttpClient,
@@ -26,8 +29,10 @@ from tests.e2e.front_harness import (
     http_client,
     running_front,
     session,
+    write_tokens,
+    write_two_tokens,
 )
-from tests.e2e.harness import alive
+from tests.e2e.harness import alive, free_port
 from tests.front_entry import front_command
 from tests.peers import PeerMissingError, node_modules, plain
 
@@ -306,14 +311,57 @@ async def test_a_session_that_nobody_uses_ends_but_not_while_a_task_works(tmp_pa
     until(lambda: not any(alive(pid) for pid in family), "the end of all")
 
 
-async def http_status(client: HttpClient) -> int:
-    return (await client.tell({"method": "notifications/x"})).status_code
+async def http_status(client: HttpClient, **headers: str) -> int:
+    body = {"jsonrpc": "2.0", "method": "notifications/x"}
+    return (
+        await client.http.post(client.url, json=body, headers=client.headers(**headers))
+    ).status_code
 
 
 def test_a_signal_that_follows_the_address_at_once_ends_it_in_order(tmp_path: Path) -> None:
     with running_front(tmp_path) as front:
         front.process.send_signal(signal.SIGTERM)
         assert front.process.wait(WAIT_S) == 0
+
+
+async def test_a_front_whose_stderr_nobody_reads_any_more_goes_on(tmp_path: Path) -> None:
+    write_two_tokens(tmp_path)
+    with running_front(tmp_path, python=front_command(sweep_s=0.05)) as front:
+        async with session(front) as client:
+            assert front.process.stderr is not None
+            front.process.stderr.close()
+            front.process.stderr = None
+            write_tokens(tmp_path, f"one {'1' * 32}", f"two {'2' * 32}", "wrong")
+            [process] = [pid for pid in front.look() if "serve" in _words(pid)]
+            await anyio.sleep(1)  # it has looked many times, and had something to say
+            write_tokens(tmp_path, f"one {'1' * 32}")
+            with anyio.fail_after(WAIT_S):
+                while (await http_status(client, authorization=f"Bearer {'2' * 32}")) != 401:
+                    await anyio.sleep(0.05)
+            assert (await http_status(client)) == 202
+            assert alive(process)
+
+
+@pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full"])
+def test_a_front_that_cannot_say_where_it_is_serves_all_the_same(
+    tmp_path: Path, stderr: str
+) -> None:
+    port = free_port()
+    line = f"exec {shlex.join([*PROXY, 'serve', '--http', str(port)])} {stderr}"
+    process = subprocess.Popen(["sh", "-c", line], env=surroundings(tmp_path), cwd=tmp_path)
+    try:
+        until(lambda: _answers(port), "the front")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _answers(port: int) -> bool:
+    with suppress(httpx2.TransportError):
+        return httpx2.get(f"http://127.0.0.1:{port}/health").status_code == 200
+    return False
 
 
 async def test_a_process_that_no_longer_reads_ends_its_session_alone(tmp_path: Path) -> None:

@@ -212,6 +212,25 @@ async def test_a_page_ends_when_its_token_is_revoked(tmp_path: Path) -> None:
                     pass
 
 
+async def test_the_next_holder_of_a_name_sees_nothing_of_the_one_before(tmp_path: Path) -> None:
+    write_tokens(tmp_path, f"one {ONE}")
+    with running_front(tmp_path, python=front_command(sweep_s=0.05)) as front:
+        async with session(front) as mine:
+            await mine.call("list_servers")
+        front.look()
+        async with following(front, ONE) as before:
+            assert await before.records()
+            write_tokens(tmp_path, f"one {TWO}")
+            page = f"{front.base}/trace/"
+            async with http_client(front) as client:
+                with anyio.fail_after(WAIT_S):
+                    while (await client.http.get(page, headers=password(TWO))).is_error:
+                        await anyio.sleep(0.01)
+            async with following(front, TWO) as told:
+                assert (await told.next())[0] == "hello"
+                assert (await told.until_caught_up())["records"] == []
+
+
 async def test_a_token_follows_in_so_many_tabs_and_the_front_ends_all_the_same(
     tmp_path: Path,
 ) -> None:

@@ -16,6 +16,7 @@ import anyio
 import msgspec
 
 from emceepee_stdio.errors import CallFailed
+from emceepee_stdio.front.http.lasting_stderr import lasting_stderr
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.versions import CLIENT_CAPABILITIES, MODERN_VERSION, PROTOCOL_VERSION
 from emceepee_stdio.visible_text import on_one_line
@@ -174,7 +175,9 @@ class SessionProcess:
             self._on_message(message, line)
 
     def _note(self, text: str) -> None:
-        sys.stderr.write(f"emceepee [{self._shown}]: {on_one_line(text)}\n")
+        with lasting_stderr():
+            line = on_one_line(text.removeprefix("emceepee: "))
+            sys.stderr.write(f"emceepee [{self._shown}]: {line}\n")
 
 
 def _status(answer: object) -> Mapping[str, object]:

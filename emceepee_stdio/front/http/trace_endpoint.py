@@ -58,7 +58,7 @@ class TraceEndpoint:
         self._tokens = tokens
         self._directory = directory
         self._since = since
-        self._feeds: dict[str, _OpenFeed] = {}
+        self._feeds: dict[tuple[str, int], _OpenFeed] = {}
         self._is_closing = False
 
     def __repr__(self) -> str:
@@ -110,13 +110,14 @@ class TraceEndpoint:
         def is_over() -> bool:
             return self._is_closing or bool(gone) or self._tokens.revocations(owner) != before
 
-        with self._feed(owner) as events:
+        with self._feed(owner, before) as events:
             told = events.read(after, is_over=is_over)
             await exchange.stream(told, lambda: gone.append(True), page_headers(EVENT_STREAM))
 
     @contextmanager
-    def _feed(self, owner: str) -> Generator[PageEvents]:
-        found = self._feeds.get(owner) or self._open(owner)
+    def _feed(self, owner: str, revoked: int) -> Generator[PageEvents]:
+        """Of one holder of the name: the next one sees nothing of it."""
+        found = self._feeds.get((owner, revoked)) or self._open(owner, revoked)
         if found.streams >= _MAX_STREAMS:
             raise PageRefusal(HTTPStatus.TOO_MANY_REQUESTS, "Close other tabs of this page first.")
         found.streams += 1
@@ -125,16 +126,16 @@ class TraceEndpoint:
         finally:
             found.streams -= 1
             if not found.streams:
-                del self._feeds[owner]
+                del self._feeds[owner, revoked]
                 found.feed.close()
 
-    def _open(self, owner: str) -> _OpenFeed:
+    def _open(self, owner: str, revoked: int) -> _OpenFeed:
         feed = PageFeed(
             self._directory,
             shows=lambda session: self._sessions.was_begun_by(owner, session),
             since=self._since,
         )
-        opened = self._feeds[owner] = _OpenFeed(feed, PageEvents(feed))
+        opened = self._feeds[owner, revoked] = _OpenFeed(feed, PageEvents(feed))
         return opened
 
 
