@@ -23,6 +23,7 @@ def main(*, fixed: "FixedValues | None" = None) -> None:
     arguments = sys.argv[1:]
     if _is_to_serve(arguments):
         sys.exit(_serve(arguments, fixed))
+    sys.excepthook = _without_interrupts
     if _is_to_serve_http(arguments):
         from emceepee_stdio.cli.serve_http import serve_http  # noqa: PLC0415 - see below
 
@@ -30,7 +31,6 @@ def main(*, fixed: "FixedValues | None" = None) -> None:
     # Nothing is loaded before it is needed.
     from emceepee_stdio.cli.interrupts import interrupts  # noqa: PLC0415 - see above
 
-    sys.excepthook = _without_interrupts
     interrupts.listen()
     from emceepee_stdio.cli.command_line import run  # noqa: PLC0415 - see above
 
