@@ -44,18 +44,29 @@ async def endpoint_client(
     server: str, *, anywhere: bool = False
 ) -> AsyncGenerator["EndpointClient"]:
     """For what the server at this URL names; `anywhere` where a person named it themselves."""
-    local: dict[str, None] = {f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")}
-    async with httpx2.AsyncClient(timeout=_TIMEOUT_S, mounts=local) as client:
-        yield EndpointClient(client, server, anywhere=anywhere)
+    trust = httpx2.create_ssl_context()  # with the certificates of the environment, for both
+    async with (
+        httpx2.AsyncClient(timeout=_TIMEOUT_S, verify=trust) as client,
+        httpx2.AsyncClient(timeout=_TIMEOUT_S, verify=trust, trust_env=False) as direct,
+    ):
+        yield EndpointClient(client, direct, server, anywhere=anywhere)
 
 
 class EndpointClient:
-    """Sends requests, one at a time."""
+    """Sends requests, one at a time. While `anywhere` is set, no address is refused."""
 
-    def __init__(self, client: httpx2.AsyncClient, server: str, *, anywhere: bool) -> None:
+    def __init__(
+        self,
+        client: httpx2.AsyncClient,
+        direct: httpx2.AsyncClient,
+        server: str,
+        *,
+        anywhere: bool,
+    ) -> None:
+        self.anywhere = anywhere
         self._client = client
+        self._direct = direct  # for this machine, which no proxy of the environment reaches
         self._server = urlsplit(server)
-        self._anywhere = anywhere
         self._allowed: frozenset[Area] | None = None
 
     def __repr__(self) -> str:
@@ -80,9 +91,11 @@ class EndpointClient:
         await self.check(str(request.url))
         request.headers["accept-encoding"] = "identity"
         request.extensions["trace"] = self._watch(request.url.raw_host.decode("ascii"))
+        is_local = named_area(str(request.url)) is Area.LOOPBACK
+        client = self._direct if is_local else self._client
         try:
             with anyio.fail_after(_TIMEOUT_S):
-                answer = await self._client.send(request, stream=True, follow_redirects=False)
+                answer = await client.send(request, stream=True, follow_redirects=False)
                 try:
                     body = await _body(answer)
                 finally:
@@ -111,7 +124,7 @@ class EndpointClient:
         return look
 
     async def _check_address(self, address: str) -> None:
-        if self._anywhere:
+        if self.anywhere:
             return
         if self._allowed is None:
             host, port = self._server.hostname or "", self._server.port

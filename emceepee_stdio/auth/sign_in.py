@@ -206,8 +206,7 @@ class _Flow:
 
     async def run(self) -> TokenRecord:
         try:
-            anywhere = self._oauth.issuer is not None
-            async with endpoint_client(self._order.server, anywhere=anywhere) as self._client:
+            async with endpoint_client(self._order.server) as self._client:
                 since = await self._drive()
         except SignInFailed:
             raise
@@ -260,6 +259,7 @@ class _Flow:
         elif request.method == "POST":
             back = self._callback
             self._rules.check_registration(self._announced(), redirect=back.url, port=back.port)
+        self._client.anywhere = self._rules.may_be_anywhere(self._announced(), str(request.url))
         answer = await self._client.send(request)
         if is_token:
             said = self._rules.token_answer(answer.status_code, read_answer(answer))
@@ -308,6 +308,7 @@ class _Flow:
             visit = visit_address(visit, str(metadata.authorization_endpoint))
         for address in (visit, self._token_endpoint()):
             self._rules.check_host(address)
+            self._client.anywhere = self._rules.may_be_anywhere(self._announced(), address)
             await self._client.check(address)
         if client is not None and client.client_secret and not client.token_endpoint_auth_method:
             # The SDK would leave the secret out.

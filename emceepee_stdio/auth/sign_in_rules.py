@@ -49,6 +49,20 @@ class SignInRules:
         if not order.trusted and host not in agreed:
             raise ConsentNeeded(order.name, host)
 
+    def may_be_anywhere(self, found: Announcement, url: str) -> bool:
+        """A person who configured an issuer trusts it, and the endpoints in its metadata.
+
+        Until the server has named that issuer, it may only lead us to its own origin: where it
+        says that its metadata is may be any URL of a private network.
+        """
+        wanted = self._oauth.issuer
+        if wanted is None:
+            return False
+        if found.has_metadata:
+            return same_issuer(found.issuer, wanted)
+        named = (self._order.server, wanted) if found.is_named else (self._order.server,)
+        return origin_of(url) in map(origin_of, named)
+
     def check_registration(self, found: Announcement, *, redirect: str, port: int) -> None:
         """The SDK would guess where to register, and come as somebody else than configured."""
         if self._oauth.client_id is not None and not self._oauth.is_client_document:

@@ -1,14 +1,18 @@
 """`emceepee login` at servers that break the rules: what is sent to nobody, and what is said."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from emceepee_stdio.trust.addresses import Area, area_of
 from tests.e2e.cli_harness import Home
+from tests.e2e.servers import http_wire
 from tests.e2e.sign_in_harness import BROWSER, Place, protected
+from tests.e2e.test_addresses import Listener, listening, own_address
 
 pytestmark = pytest.mark.slow
 
@@ -19,6 +23,20 @@ SECRET = "hidden-brook"
 def home(tmp_path: Path) -> Home:
     path = tmp_path / "home"
     return Home(path, env={"EMCEEPEE_STATE_DIR": str(path / "state"), "BROWSER": BROWSER})
+
+
+@pytest.fixture
+def inside() -> Iterator[Listener]:
+    """Somebody in a private network, where the servers of these tests are not."""
+    address = own_address()
+    if area_of(address) is not Area.NEAR:
+        pytest.skip("this machine has no private address")
+    with listening(address) as listener:
+        yield listener
+
+
+def url_of(listener: Listener) -> str:
+    return f"https://{listener.socket.getsockname()[0]}:{listener.port}"
 
 
 def with_client(home: Home, place: Place, **more: Any) -> None:
@@ -122,6 +140,56 @@ async def test_a_token_endpoint_that_may_not_be_called_is_noticed_before_anybody
         home.write({"vault": place.entry()})
         (await home.run("login", "vault")).said("sends us where it may not")
         assert place.issuer.visits == []
+
+
+@pytest.mark.parametrize("named", ["metadata", "metadata at the issuer", "another issuer"])
+async def test_an_issuer_that_is_configured_opens_no_other_private_address(
+    home: Home, inside: Listener, named: str
+):
+    async with protected() as place:
+        private, issuer = url_of(inside), place.issuer.url
+        if named == "another issuer":
+            place.server.names = private
+        else:
+            asked = f'Bearer resource_metadata="{private}/internal/admin?do=x"'
+            place.server.challenge = lambda: asked
+        if named == "metadata at the issuer":
+            issuer = private
+        home.write({"vault": place.entry(oauth={"client_id": "ours", "issuer": issuer})})
+        (await home.run("login", "vault")).said("sends us where it may not")
+        assert inside.came == 0
+
+
+@pytest.mark.parametrize("part", ["issuer", "token_endpoint"])
+async def test_an_issuer_that_is_configured_and_its_endpoints_may_be_at_a_private_address(
+    home: Home, inside: Listener, part: str
+):
+    async with protected() as place:
+        private, issuer = url_of(inside), place.issuer.url
+        if part == "issuer":
+            issuer = place.server.names = private
+        else:
+            place.issuer.says = {part: f"{private}/token"}
+        home.write({"vault": place.entry(oauth={"client_id": "ours", "issuer": issuer})})
+        (await home.run("login", "vault")).said("did not answer")  # it does not know TLS
+        assert inside.came == 1
+
+
+async def test_no_proxy_of_the_environment_sees_a_sign_in_at_this_machine(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(http_wire, "LOOPBACK", "127.0.0.2")
+    with listening() as proxy:
+        home.env["HTTP_PROXY"] = f"http://127.0.0.1:{proxy.port}"
+        async with protected() as place:
+            home.write({"vault": place.entry(headers={"X-Api-Key": SECRET})})
+            ran = (await home.run("login", "vault")).well()
+            assert (proxy.came, "Signed in to vault" in ran.out) == (0, True)
+            place.issuer.expire()
+            assert (await home.run("call", "vault", "echo", "message=hi")).well().out == "hi\n"
+            (await home.run("logout", "vault", "--revoke")).well()
+            assert (place.issuer.refreshes, len(place.issuer.revoked)) == (1, 1)
+        assert proxy.came == 0
 
 
 @pytest.mark.parametrize("token", ["quiet\r\nx-evil: 1", "st\xefll-river"])
