@@ -4,6 +4,7 @@ Looked at where every request of a server passes, at the moment in which it is s
 around it, and a rule that became stricter meanwhile holds.
 """
 
+import re
 import shlex
 from typing import Protocol
 
@@ -15,6 +16,8 @@ from emceepee_stdio.wire.peer import OutgoingRequest
 __all__ = ["Ruled", "name_refusal", "tool_refusal"]
 
 _SHOWN_NAME_CHARS = 100  # names are shorter
+# A server chooses the name, and a person may paste it into a shell, where it is also a pattern.
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]*", re.ASCII)
 
 
 class Ruled(Protocol):
@@ -54,7 +57,7 @@ def name_refusal(server: Ruled, tool: object) -> ProxyError | None:
         return PolicyDenied(
             f"{_shown(tool)} of {server.name} is off by a rule of the configuration.",
             hint=f"Do without it. A person can change it with `{command}`.",
-            command=command,
+            command=f"{command} {tool} allow" if _PLAIN_NAME.fullmatch(str(tool)) else command,
         )
     if not isinstance(tool, str) or not server.lists.lists_tool(tool):
         return ToolNotFound(

@@ -169,7 +169,7 @@ def _answer(store: TrustStore, wanted: str, terminal: Terminal, *, show_secrets:
         until = clock.iso(now + ONE_CALL_LIFETIME_S)
         what = f"one call of {found.tool}"
         store.approve(found.digest, name=found.name, at=clock.iso(now), what=what, until=until)
-        terminal.line("Allowed, once. The model can make this call within an hour.")
+        terminal.line("Allowed, once. The same call can be made within an hour.")
         return
     if found.tools is not None:
         store.agree(found)

@@ -3,6 +3,7 @@
 A failure comes with the last lines of the server's stderr and with what to do, as shell commands.
 """
 
+import os
 import re
 import shlex
 import shutil
@@ -30,7 +31,13 @@ from emceepee_stdio.errors import (
 from emceepee_stdio.journal import redact_argv, redact_url
 from emceepee_stdio.journal.redact import MARKER
 from emceepee_stdio.trust.tool_pins import Changes
-from emceepee_stdio.wire.environment import child_directory, child_environment, resolve_command
+from emceepee_stdio.wire.environment import (
+    ARGS_APART,
+    child_directory,
+    child_environment,
+    first_word,
+    resolve_command,
+)
 
 __all__ = ["broken_check", "check_backends"]
 
@@ -39,6 +46,8 @@ _SHOWN_LINES = 5  # of stderr: a program mostly ends with its error
 _SHOWN_LINE_CHARS = 300  # a few lines of a terminal
 # What a failed import, and a package that is not there, look like on stderr.
 _BROKEN_IMPORT = re.compile(r"(?:ModuleNotFound|Import|Attribute)Error\b.*|Cannot find module.*")
+# A script that is not there, as Node.js and Python say it.
+_NO_SCRIPT = re.compile(r"(?:Cannot find module|can't open file) '([^'\n]+)'")
 _NO_PACKAGE = re.compile(
     r"npm (?:error|ERR!) (?:code )?E?404|No solution found|was not found in the"
 )
@@ -279,7 +288,8 @@ class _Patient:
     def _remedy(self, error: ProxyError, words: str) -> str:
         url = self._server.url
         if isinstance(error, SecretUnavailable):
-            return error.next_step
+            store = error.command
+            return with_command("Store it", store) if store else error.next_step
         if url is None:
             return self._shown(self._remedy_of_command(error, words))
         if isinstance(error, NeedsSignIn):
@@ -293,6 +303,11 @@ class _Patient:
         command = server.command or ""
         if self._is_missing(error):
             return self._find(command)
+        if script := self._missing_script(words):
+            return with_command(
+                f"There is no file {script}: correct it in `args` of {server.name}",
+                "emceepee config edit",
+            )
         if _BROKEN_IMPORT.search(words):
             return self._packages(command)
         if _NO_PACKAGE.search(words):
@@ -332,7 +347,15 @@ class _Patient:
         """The next step of the error, unless that is for a model to take."""
         return otherwise if _TOOL_TALK.search(error.next_step) else error.next_step
 
+    def _missing_script(self, words: str) -> Path | None:
+        """The file that its arguments name, where its interpreter does not find it."""
+        missing = {Path(found[1]).name for found in _NO_SCRIPT.finditer(words)}
+        named = [self._directory() / arg for arg in self._server.args if Path(arg).name in missing]
+        return next((path for path in named if not os.access(path, os.F_OK)), None)
+
     def _find(self, command: str) -> str:
+        if first := first_word(command, path=self._child_path(), directory=self._directory()):
+            return with_command(ARGS_APART.format(first), "emceepee config edit")
         elsewhere = shutil.which(command, path=self._shell_path)
         if elsewhere is not None:
             return with_command(
@@ -380,14 +403,16 @@ class _Patient:
         )
         return env.get("PATH", "")
 
+    def _directory(self) -> Path:
+        return child_directory(self._server.cwd, ours=Path.cwd(), home=Path.home())
+
     def _program(self) -> str | None:
         """The file that the command resolves to."""
         if self._server.command is None:
             return None
         try:
-            directory = child_directory(self._server.cwd, ours=Path.cwd(), home=Path.home())
             return resolve_command(
-                self._server.command, path=self._child_path(), directory=directory
+                self._server.command, path=self._child_path(), directory=self._directory()
             )
         except (CannotConnect, OSError, RuntimeError):
             return None

@@ -5,6 +5,7 @@ only for those who ask for it with `--debug`.
 """
 
 import os
+import re
 import sys
 from itertools import takewhile
 from typing import Annotated
@@ -23,6 +24,7 @@ __all__ = ["app", "run"]
 _STDOUT_FD = 1
 
 _FROM_A_CHOICE = "Value error, "  # with which Typer begins what a choice says
+_ENDS_IN_COMMAND = re.compile(r": emceepee [^\n]+\Z")  # to be copied, so without a full stop
 _FOR_ANY_SERVER = "server_choice:ServerCommand"
 
 app = CommandGroup(
@@ -126,7 +128,8 @@ def _tell_mistake(error: TyperException) -> None:
         terminal.failure("A command is missing.", said, code="usage", text=said)
         return
     fact = said.removeprefix("Invalid value: ").replace(_FROM_A_CHOICE, "")
-    fact = fact if fact.endswith((".", "?")) else f"{fact}."
+    ends = fact.endswith((".", "?")) or _ENDS_IN_COMMAND.search(fact)
+    fact = fact if ends else f"{fact}."
     step = f"See: {'emceepee' if context is None else context.command_path} --help"
     is_value = isinstance(error, typer.BadParameter) and error.message
     usage = "" if context is None or is_value else f"{context.get_usage()}\n"

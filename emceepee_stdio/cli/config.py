@@ -12,7 +12,12 @@ from typing import Annotated
 import typer
 
 from emceepee_stdio.cli.config_change import carry_out, config_file, place_of
-from emceepee_stdio.cli.configured_servers import configured_rows, note_reasons, show_rows
+from emceepee_stdio.cli.configured_servers import (
+    configured_rows,
+    note_reasons,
+    note_warnings,
+    show_rows,
+)
 from emceepee_stdio.cli.credential_notes import note_added, note_removed
 from emceepee_stdio.cli.exit_codes import FAILED
 from emceepee_stdio.cli.exposed_view import KnownExposure, known_exposure, some_of
@@ -38,6 +43,7 @@ from emceepee_stdio.config.own_file import (
 from emceepee_stdio.config.server import ServerConfig, label, name_problem
 from emceepee_stdio.errors import ConfigInvalid
 from emceepee_stdio.journal.redact import MARKER, redact
+from emceepee_stdio.wire.environment import ARGS_APART, first_word
 
 __all__ = ["add", "check", "path", "remove", "schema", "show"]
 
@@ -89,6 +95,7 @@ def show(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
         )
         return
     terminal.line(f"{file}{'' if text is not None else ' (does not exist yet)'}")
+    note_warnings(loaded, terminal)
     show_rows(servers, terminal)
     for entry in loaded.servers:
         if entry.expose:
@@ -215,7 +222,12 @@ def _judged(name: str, entry: object) -> str | None:
 def _missing_command(name: str, entry: Mapping[str, object]) -> str | None:
     """That a command is not there, as far as this shell can tell."""
     command = str(entry.get("command", ""))
-    if not command or {"/", "\\", "$"} & set(command) or shutil.which(command):
+    if not command or shutil.which(command):
+        return None
+    path = os.environ.get("PATH", os.defpath)
+    if first := first_word(command, path=path, directory=Path.cwd()):
+        return f"{ARGS_APART.format(label(first))}. Add it again with --replace, without quotes."
+    if {"/", "\\", "$"} & set(command):
         return None
     return with_command(
         f"There is no command {label(command)} on the PATH. When it is installed, try the server",

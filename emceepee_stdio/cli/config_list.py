@@ -3,7 +3,12 @@
 import os
 
 from emceepee_stdio.cli.config_change import config_file
-from emceepee_stdio.cli.configured_servers import configured_rows, show_rows, target_of
+from emceepee_stdio.cli.configured_servers import (
+    configured_rows,
+    note_warnings,
+    show_rows,
+    target_of,
+)
 from emceepee_stdio.cli.shared_options import ConfigOption, JsonOption
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config import load_file
@@ -20,7 +25,8 @@ def list_configured(*, config: ConfigOption = None, as_json: JsonOption = False)
     Example: emceepee config list
     """
     file, terminal = config_file(config), Terminal()
-    rows = configured_rows(read_file(file), load_file(config, environ=os.environ))
+    loaded = load_file(config, environ=os.environ)
+    rows = configured_rows(read_file(file), loaded)
     if as_json:
         servers = [
             {key: value for key, value in row.items() if key != "entry"}
@@ -29,6 +35,8 @@ def list_configured(*, config: ConfigOption = None, as_json: JsonOption = False)
         ]
         terminal.document({"path": str(file), "servers": servers})
         return
+    if not rows:
+        note_warnings(loaded, terminal)
     show_rows(rows, terminal, one_line=True)
     if any(row["state"] in {"broken", "ignored"} for row in rows):
         terminal.note("See why: emceepee config check")

@@ -1,12 +1,14 @@
 """`emceepee config enable` and `disable`: keep an entry, and say whether it is used."""
 
+import os
 from pathlib import Path
 
 from emceepee_stdio.cli.config_change import carry_out, config_file, place_of
+from emceepee_stdio.cli.configured_servers import state_of
 from emceepee_stdio.cli.install import DryRunOption
 from emceepee_stdio.cli.secret_values import ShowSecretsOption
 from emceepee_stdio.cli.shared_options import ConfigOption, ServerArgument
-from emceepee_stdio.config import jsonc
+from emceepee_stdio.config import jsonc, load_file
 from emceepee_stdio.config.edit import Change, EditRefused, guard, read_file
 from emceepee_stdio.config.entries import OFF_KEYS, is_off
 from emceepee_stdio.config.fields import is_object
@@ -30,6 +32,10 @@ def enable(
     Example: emceepee config enable github
     """
     change = _change(name, config, off=False)
+    if change.kind == "unchanged" and _is_broken(name, config):
+        raise EditRefused(
+            f"{label(name)} is not disabled, but broken.", hint="See why: emceepee config check"
+        )
     carry_out(change, f"Enabled {label(name)}", dry_run=dry_run, show_secrets=show_secrets)
 
 
@@ -48,6 +54,10 @@ def disable(
     """
     change = _change(name, config, off=True)
     carry_out(change, f"Disabled {label(name)}", dry_run=dry_run, show_secrets=show_secrets)
+
+
+def _is_broken(name: str, config: Path | None) -> bool:
+    return state_of(name, load_file(config, environ=os.environ))[0] == "broken"
 
 
 def _change(name: str, config: Path | None, *, off: bool) -> Change:

@@ -13,7 +13,15 @@ from emceepee_stdio.config.fields import is_list, is_object
 from emceepee_stdio.config.own_file import ConfigLocation, ignored, places
 from emceepee_stdio.config.server import label
 
-__all__ = ["configured_rows", "note_reasons", "show_rows", "state_of", "state_word", "target_of"]
+__all__ = [
+    "configured_rows",
+    "note_reasons",
+    "note_warnings",
+    "show_rows",
+    "state_of",
+    "state_word",
+    "target_of",
+]
 
 Row = dict[str, object]
 
@@ -71,6 +79,12 @@ def note_reasons(rows: Sequence[Row], terminal: Terminal) -> None:
     for row in rows:
         if row["state"] in {"broken", "ignored"}:
             terminal.note(f"{row['name']}: {row['reason']}")
+
+
+def note_warnings(config: Config, terminal: Terminal) -> None:
+    """What is odd about the file; a typo may be why it has no servers."""
+    for warning in config.warnings:
+        terminal.note(f"warning: {warning}")
 
 
 def target_of(entry: object) -> str:

@@ -91,7 +91,8 @@ def note_removed(before: str | None, after: str | None, name: str, terminal: Ter
     """What the server leaves behind."""
     left = references(after)
     kept = [s for s, users in references(before).items() if label(name) in users and s not in left]
-    for secret in kept:
+    stored = set(StoredNames(os.environ).all())
+    for secret in [secret for secret in kept if secret in stored]:
         terminal.note(f"The keyring keeps its secret: emceepee secrets remove {secret}")
     for url in _addresses(place.entry for place in places(before) if place.name == name):
         if TokenStore(default_token_directory(os.environ), url).of_all_clients():

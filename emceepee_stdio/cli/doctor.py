@@ -23,7 +23,8 @@ from emceepee_stdio.cli.shared_options import ConfigOption, JsonOption
 from emceepee_stdio.cli.shared_servers import shared_server_checks
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config import Config, default_path, load_file
-from emceepee_stdio.errors import ConfigInvalid
+from emceepee_stdio.config.clients import CLIENTS
+from emceepee_stdio.errors import ConfigInvalid, NeedsSignIn
 from emceepee_stdio.session.proxy_status import read_running, status_directory
 
 __all__ = ["doctor"]
@@ -37,6 +38,7 @@ _STYLES = {
     "broken": "bold red",
     "failed": "bold red",
 }
+_KINDS_OF_FAILURE = ("Failed", "Broken", "Credentials refused", "Sign-in needed")
 _INTERRUPTED = 130  # as a shell says it of a program that Ctrl-C ended
 _MAX_NAME_COLUMNS = 24  # of a terminal with 80: the rest is for what was found
 
@@ -111,9 +113,9 @@ def doctor(  # noqa: PLR0913 - one for each option
         checked = checked_environment(os.environ, desktop=False, of_shell=True)
         front = Config(servers=(running_front(http, os.environ),), settings=FRONT_SETTINGS)
         examination = _Examination(
-            front, checked, terminal, as_json=as_json, credentials=FRONT_REMEDY
+            front, checked, terminal, as_json=as_json, credentials=FRONT_REMEDY, is_front=True
         )
-        examination.try_servers([], timeout=timeout, is_front=True)
+        examination.try_servers([], timeout=timeout)
         raise typer.Exit(examination.tell())
     checked = checked_environment(os.environ, desktop=desktop_env, of_shell=shell_env)
     file = checked.config or default_path(os.environ) if config is None else config.expanduser()
@@ -145,17 +147,21 @@ class _Examination:
         *,
         as_json: bool,
         credentials: str | None = None,
+        is_front: bool = False,
     ) -> None:
         self._config = config
         self._checked = checked
         self._terminal = terminal
         self._as_json = as_json
         self._credentials = credentials  # what to do about those of what no file configures
+        self._is_front = is_front
         self._known = [server.name for server in (*config.servers, *config.disabled)]
         self._found: list[Check] = []
         self._unfinished: list[str] = []
-        widest = max(map(len, (*self._known, "configuration")))
-        widths = (min(widest, _MAX_NAME_COLUMNS), max(map(len, _STYLES)))
+        widest = max(map(len, (*self._known, *CLIENTS, "configuration")))
+        # What the servers of a front are called is not known yet.
+        widest = _MAX_NAME_COLUMNS if is_front else min(widest, _MAX_NAME_COLUMNS)
+        widths = (widest, max(map(len, _STYLES)))
         self._show_row = terminal.growing_table(("WHAT", "STATE", "FOUND"), widths, styles=_STYLES)
 
     def __repr__(self) -> str:
@@ -177,7 +183,7 @@ class _Examination:
         if not self._as_json:
             self._show_row((check.subject, check.state, check.found))
 
-    def try_servers(self, names: list[str], *, timeout: float, is_front: bool = False) -> None:
+    def try_servers(self, names: list[str], *, timeout: float) -> None:
         """Try those; of a front, also the servers that it has."""
         # The HTTP client and the proxy itself: not for those who only want to see the help.
         from emceepee_stdio.cli.backend_checks import broken_check, check_backends  # noqa: PLC0415
@@ -202,7 +208,7 @@ class _Examination:
                         shell_path=os.environ.get("PATH", os.defpath),
                         within=timeout,
                         on_check=self.add,
-                        behind=check_front_servers if is_front else None,
+                        behind=check_front_servers if self._is_front else None,
                     )
                 )
         except KeyboardInterrupt:
@@ -296,15 +302,25 @@ def _show_remedy(remedy: str, terminal: Terminal) -> None:
 
 def _verdict(report: Report) -> str:
     bad = [check for check in report.checks if check.status in {"auth", "failed"}]
-    broken = [check.subject for check in bad if check.state == "broken"]
-    failed = [check.subject for check in bad if check.subject not in broken]
     odd = [check.subject for check in report.checks if check.status == "warning"]
     if bad:
-        found = (("Failed", failed), ("Broken", broken))
-        return " ".join(f"{word}: {', '.join(names)}." for word, names in found if names)
+        found = {
+            kind: [check.subject for check in bad if _kind_of_failure(check) == kind]
+            for kind in _KINDS_OF_FAILURE
+        }
+        return " ".join(f"{kind}: {', '.join(names)}." for kind, names in found.items() if names)
     if odd:
         return f"Nothing failed. Warnings: {', '.join(odd)}."
     return "Nothing else failed." if report.interrupted else "All is well."
+
+
+def _kind_of_failure(check: Check) -> str:
+    if check.state == "broken":
+        return "Broken"
+    if check.status != "auth":
+        return "Failed"
+    said = (check.details.get("code"), check.details.get("phase"))
+    return "Sign-in needed" if NeedsSignIn.code in said else "Credentials refused"
 
 
 def _exit_code(report: Report) -> int:

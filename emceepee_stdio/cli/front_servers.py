@@ -12,7 +12,7 @@ import msgspec
 
 from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.cli.one_shot import OneShotSession
-from emceepee_stdio.cli.report import Check, Status
+from emceepee_stdio.cli.report import Check, Status, with_command
 from emceepee_stdio.errors import CallFailed, ProxyError, error_types
 from emceepee_stdio.json_values import elements, mapping
 
@@ -94,16 +94,21 @@ def _check(here: OneShotSession, server: Mapping[str, object], within: float) ->
     fact, _, tail = _NEXT_STEP.sub("", said).partition(_STDERR)
     lines = [here.shown(line) for line in tail.split("\n") if line]
     status: Status = "failed"
-    remedy = f"See its log, {_THERE}: emceepee tail-logs --server {shlex.quote(name)}"
+    log = f"emceepee tail-logs --server {shlex.quote(name)}"
+    remedy = with_command(f"See its log, {_THERE}", log)
+    state: dict[str, object] = {}
     match phase:
         case "needs_sign_in":
             status, fact = "auth", fact or "A person has to sign in."
             sign_in = _SIGN_IN.search(said)
             line = sign_in[1] if sign_in else f"emceepee login {shlex.quote(name)}"
-            remedy = f"Sign in, {_THERE}: {line}"
+            remedy = with_command(f"Sign in, {_THERE}", line)
         case "disabled":
-            fact = f"Not used: {fact}"
-            remedy = f"Fix its entry, {_THERE}; `emceepee config check` tells when it is right."
+            state = {"state": "broken"}
+            fact = f"Its entry is broken: {fact}"
+            remedy = with_command(
+                f"Fix its entry, {_THERE}; this tells when it is right", "emceepee config check"
+            )
         case "connecting":
             fact = fact or f"It has not connected within {within:g} s."
         case _:
@@ -113,6 +118,6 @@ def _check(here: OneShotSession, server: Mapping[str, object], within: float) ->
         category="backend",
         status=status,
         summary=here.shown(fact),
-        details={"phase": phase, **({"stderr": lines} if lines else {})},
+        details={"phase": phase, **state, **({"stderr": lines} if lines else {})},
         remediation=remedy,
     )

@@ -174,7 +174,7 @@ def _remote_entry(client: Client, url: str, config: Path | None) -> dict[str, ob
         )
     if (entry := client.remote_entry(url)) is None:
         raise EditRefused(
-            f"The file of {client.title} cannot name a server behind a URL.",
+            f"The file of {client.title} {client.no_remote}.",
             hint=f"Nothing was changed; `emceepee install {client.key}` registers it on stdio.",
         )
     return entry

@@ -14,7 +14,7 @@ import msgspec
 
 from emceepee_stdio.auth.bearer import store_of
 from emceepee_stdio.auth.browser import open_browser
-from emceepee_stdio.auth.challenge import challenge_of
+from emceepee_stdio.auth.challenge import Challenge, challenge_of
 from emceepee_stdio.auth.endpoint_client import AddressRefused, NoAnswer, endpoint_client
 from emceepee_stdio.auth.orders import ConsentNeeded, SignInFailed, SignInOrder
 from emceepee_stdio.auth.refresh import revoke
@@ -29,6 +29,7 @@ from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import ServerConfig
 from emceepee_stdio.config.server import OAuthConfig
+from emceepee_stdio.errors import CannotConnect
 from emceepee_stdio.visible_text import spelled_out
 from emceepee_stdio.wire.memory_protection import protect_memory
 
@@ -116,7 +117,7 @@ class InteractiveSignIn:
         try:
             order = await self._order()
             if order is None:
-                self._terminal.line(f"{name[:1].upper()}{name[1:]} asks nobody to sign in.")
+                self._terminal.line(f"{self._subject} asks nobody to sign in.")
                 return True
             record = await self._sign_in_where_agreed(order)
         except SignInFailed as error:
@@ -130,19 +131,35 @@ class InteractiveSignIn:
         server = self._server
         try:
             async with endpoint_client(server.url or "", anywhere=True) as client:
-                status, challenge = await challenge_of(server, client)
+                challenge = await challenge_of(server, client)
         except (NoAnswer, AddressRefused) as error:
             raise SignInFailed(f"{error}: check its URL, and the network.") from None
-        if status != _UNAUTHORIZED and server.auth != "oauth" and self._scope is None:
+        asks = challenge.status == _UNAUTHORIZED
+        if not asks and server.auth != "oauth" and self._scope is None:
+            self._require_mcp(challenge)
             return None
         scope = self._scope or server.oauth.scope
         return SignInOrder(
             directory=str(self._store.directory),
             name=server.name,
             server=server.url or "",
-            challenge=challenge,
+            challenge=challenge.authenticate,
             oauth=msgspec.structs.replace(server.oauth, scope=scope),
             trusted=self._trusted,
+        )
+
+    @property
+    def _subject(self) -> str:
+        """What a sentence begins with; the name of a configured server stays as it is."""
+        return self._server.name if self._trusted else "The server"
+
+    def _require_mcp(self, answer: Challenge) -> None:
+        """Raises for a page, or an error of the web server: that says nothing about a sign-in."""
+        if answer.is_of_mcp:
+            return
+        see = f"see: {_command('doctor', self._server.name)}" if self._trusted else "check its URL."
+        raise CannotConnect(
+            f"{self._subject} answered with {answer}, which no MCP server does here; {see}", hint=""
         )
 
     async def _sign_in_where_agreed(self, order: SignInOrder) -> TokenRecord:

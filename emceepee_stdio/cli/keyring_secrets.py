@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from emceepee_stdio.auth.keyring_orders import NO_KEYRING
+from emceepee_stdio.auth.keyring_orders import LIST_BACKENDS, NO_KEYRING
 from emceepee_stdio.cli.backup_secrets import copies_with_secrets
 from emceepee_stdio.cli.command_group import CommandGroup
 from emceepee_stdio.cli.completions import complete_servers
@@ -50,6 +50,7 @@ def set_secret(name: NameArgument) -> None:
     _check_name(name)
     storage, terminal = KeyringStorage(), Terminal()
     used = _references(config_file(None))
+    storage.require()  # before anybody types a secret
     former = storage.store({name: read_secrets([name])[0]})
     terminal.line(f"{'Replaced' if former else 'Stored'} {name}.")
     if name not in used:
@@ -97,7 +98,13 @@ def remove(name: NameArgument, *, config: ConfigOption = None) -> None:
     """
     _check_name(name)
     used = _references(config_file(config)).get(name, [])
-    if not KeyringStorage().remove(name):
+    storage = KeyringStorage()
+    if storage.is_absent():
+        raise SecretUnavailable(
+            f"{NO_KEYRING.problem}: nothing was removed.",
+            hint=f"See which keyrings the Python package keyring finds: `{LIST_BACKENDS}`.",
+        )
+    if not storage.remove(name):
         raise SecretUnavailable(
             f"The keyring has no secret {name}.", hint="See `emceepee secrets list`."
         )

@@ -9,7 +9,7 @@ import select
 import stat
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -21,12 +21,14 @@ from emceepee_stdio.config import load_file
 from emceepee_stdio.errors import InvalidPattern, ProxyError
 from emceepee_stdio.journal import default_directory
 from emceepee_stdio.state.patterns import Pattern
+from emceepee_stdio.visible_text import on_one_line
 
 __all__ = [
     "POLL_S",
     "abandon_stdout",
     "instant_of",
     "log_directory",
+    "not_on_record",
     "pattern_of",
     "reader_leaves_within",
     "write_line",
@@ -36,6 +38,7 @@ POLL_S = 0.1  # a person takes this for at once
 _STDOUT_FD = 1
 # The person waits for their own pattern, so it may take a while; it must not hang.
 _PATTERN_TIMEOUT_S = 2.0
+_MAX_NAMES = 10  # of servers or sessions that there are; enough to see one's mistake
 
 _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])", re.ASCII)
 _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
@@ -69,6 +72,13 @@ def pattern_of(text: str | None) -> Pattern | None:
         return None if text is None else Pattern(text, timeout=_PATTERN_TIMEOUT_S)
     except InvalidPattern as error:
         raise typer.BadParameter(error.fact, param_hint="--grep") from None
+
+
+def not_on_record(what: str, name: str, known: Iterable[str]) -> str:
+    """That nothing of this name was found; `what` is a request of a server, for example."""
+    *first, last = [on_one_line(one) for one in known][:_MAX_NAMES] or ["none"]
+    there = f"{', '.join(first)} and {last}" if first else last
+    return f"no {what} {name!r} is on record. Last seen: {there}."
 
 
 def write_line(text: str, *, flush: bool = True) -> None:

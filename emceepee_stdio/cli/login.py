@@ -50,7 +50,7 @@ def login(
 ) -> None:
     """Sign in to a server by OAuth, in the browser. Every proxy that waits for it goes on.
 
-    Exit code 3: nobody signed in, or the server refused it.
+    Exit code 1: what answers there is no MCP server; 3: nobody signed in, or the server refused it.
 
     Example: emceepee login github
     """

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from emceepee_stdio.cli.completions import complete_servers
+from emceepee_stdio.cli.configured_servers import note_warnings
 from emceepee_stdio.cli.exit_codes import CREDENTIALS_REFUSED, SERVER_FAILED
 from emceepee_stdio.cli.interrupts import interrupts
 from emceepee_stdio.cli.offer_view import show_names, show_offers
@@ -66,6 +67,7 @@ def ls(
     broken = [one for one in unused if not one.switched_off]
     disabled = [one.name for one in unused if one.switched_off]
     if not servers and not unused and not as_json:
+        note_warnings(loaded, terminal)
         terminal.line("No servers yet. Add one: emceepee config add NAME -- COMMAND ARGS")
         return
     failures: dict[str, ProxyError] = {}
@@ -74,28 +76,43 @@ def ls(
     found += [{"name": one.name, "error": f"Its entry is broken: {one.why}"} for one in broken]
     if as_json:
         terminal.document({"servers": found, "disabled": disabled})
-    elif choice is None:
-        show_names(found, terminal)
-    elif "error" not in found[0]:
-        show_offers(found[0], terminal, is_full=full)
-    for one in found:
-        _note(one, terminal, choice, as_json=as_json)
-    if disabled and not as_json:
-        terminal.note(f"Disabled: {', '.join(disabled)}. Enable one: emceepee config enable NAME")
+    else:
+        _show(found, choice, terminal, is_full=full)
+        if disabled:
+            names = ", ".join(disabled)
+            terminal.note(f"Disabled: {names}. Enable one: emceepee config enable NAME")
     if failed := [one["name"] for one in found if "error" in one]:
         refused = (WrongCredentials, NeedsSignIn)
-        failure = failures.get(failed[0])
-        if choice is None:
-            _tell_next_steps(failed, failures, terminal)
-        else:
-            terminal.note(remedy(choice, failure))
+        if not as_json:
+            _tell_next_steps(failed, failures, choice, terminal)
         is_refused = all(isinstance(failures.get(name), refused) for name in failed)
         raise typer.Exit(CREDENTIALS_REFUSED if is_refused else SERVER_FAILED)
 
 
-def _tell_next_steps(
-    failed: Sequence[str], failures: Mapping[str, ProxyError], terminal: Terminal
+def _show(
+    found: Sequence[Mapping[str, Any]],
+    choice: ServerChoice | None,
+    terminal: Terminal,
+    *,
+    is_full: bool,
 ) -> None:
+    if choice is None:
+        show_names(found, terminal)
+    elif "error" not in found[0]:
+        show_offers(found[0], terminal, is_full=is_full)
+    for one in found:
+        _note(one, terminal, choice)
+
+
+def _tell_next_steps(
+    failed: Sequence[str],
+    failures: Mapping[str, ProxyError],
+    choice: ServerChoice | None,
+    terminal: Terminal,
+) -> None:
+    if choice is not None:
+        terminal.note(remedy(choice, failures.get(failed[0])))
+        return
     waiting = [name for name in failed if isinstance(failures.get(name), NeedsSignIn)]
     for name in waiting:
         terminal.note(f"Sign in: {shlex.join(['emceepee', 'login', name])}")
@@ -103,16 +120,12 @@ def _tell_next_steps(
         terminal.note(f"See why: emceepee doctor {shlex.join(others)}")
 
 
-def _note(
-    offers: Mapping[str, Any], terminal: Terminal, choice: ServerChoice | None, *, as_json: bool
-) -> None:
+def _note(offers: Mapping[str, Any], terminal: Terminal, choice: ServerChoice | None) -> None:
     """What is to be known of a list beside the list."""
     name = str(offers["name"])
     if "error" in offers:
         error = str(offers["error"])
         terminal.note(error if error.startswith(f"{name} ") else f"{name}: {error}")
-    if as_json:
-        return
     if at := offers.get("from_catalogue"):
         is_configured = choice is None or choice.is_configured
         anew = f"; anew: emceepee doctor {shlex.quote(name)}" if is_configured else ""

@@ -14,6 +14,7 @@ import typer
 
 from emceepee_stdio.cli.exit_codes import CREDENTIALS_REFUSED, FAILED, SERVER_FAILED, USAGE
 from emceepee_stdio.cli.interrupts import interrupts
+from emceepee_stdio.cli.report import with_command
 from emceepee_stdio.cli.server_choice import ServerChoice
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config.fields import nearest
@@ -139,8 +140,10 @@ def _consequence(choice: ServerChoice, outcome: _Outcome) -> tuple[str, int]:
 
 def _permission_step(failure: "ProxyError") -> str:
     """What a person does about a call that may not run; the error's own step is for a model."""
+    from emceepee_stdio.errors import PolicyDenied  # noqa: PLC0415 - see the caller
+
     if failure.command is None:
-        return failure.next_step
+        return "" if isinstance(failure, PolicyDenied) else failure.next_step
     return f"Run `{failure.command}`, and then this command again."
 
 
@@ -175,9 +178,10 @@ def remedy(choice: ServerChoice, failure: "ProxyError | None") -> str:
             return failure.next_step  # nothing was started
         return f"Start it by itself to see what it says: {choice.words.removeprefix('-- ')}"
     if isinstance(failure, errors.WrongCredentials):
-        return (
-            "Configure it with its credentials: emceepee config add NAME --url "
-            f"{shlex.quote(choice.words)} --header 'Authorization: Bearer ${{TOKEN}}'"
+        return with_command(
+            "Configure it with its credentials",
+            f"emceepee config add NAME --url {shlex.quote(choice.words)} "
+            "--header 'Authorization: Bearer ${TOKEN}'",
         )
     return "Look at the address, and try it again."
 

@@ -21,6 +21,7 @@ from emceepee_stdio.cli.log_reading import (
     abandon_stdout,
     instant_of,
     log_directory,
+    not_on_record,
     pattern_of,
     reader_leaves_within,
     write_line,
@@ -160,7 +161,7 @@ def _tail(
     since: float,
     follow: bool,
 ) -> None:
-    reader = LogReader(directory)
+    reader, is_found = LogReader(directory), False
     if not reader.has_files:
         later = "waiting for a proxy to start" if follow else "nothing has been written yet"
         Terminal().note(f"No journal in {directory}: {later}.")
@@ -168,12 +169,19 @@ def _tail(
 
     def is_ahead(line: Line) -> bool:
         """Whose lines are going to be shown is known before the first one is."""
+        nonlocal is_found
         fits = wanted(line)
+        is_found = is_found or fits
         if fits and line.record is not None:
             sessions.add(line.record.session)
         return fits
 
     reader.rewind(count, is_ahead, since=since)
+    if not is_found and (problem := _unknown_name(reader, wanted)):
+        option, text = problem
+        if not follow:
+            raise typer.BadParameter(text, param_hint=option)
+        Terminal().note(f"{option}: {text}")
     while True:
         for number, line in enumerate(filter(wanted, reader.read()), 1):
             text = versioned(harmless_json(line.raw.decode())) if view is None else view.show(line)
@@ -184,6 +192,27 @@ def _tail(
         if not follow or reader_leaves_within(POLL_S):
             break
     reader.close()
+
+
+def _unknown_name(reader: LogReader, wanted: "_Wanted") -> tuple[str, str] | None:
+    """Nothing was found: the option whose name is in no line at all, and what to say of it."""
+    missing, is_of_session = set(wanted.servers), not wanted.session
+    servers: dict[str, None] = {}
+    sessions: dict[str, None] = {}
+    for record in (line.record for line in reader.backward()):
+        if is_of_session and not missing:
+            return None
+        if record is not None:
+            sessions[record.session] = None
+            is_of_session = is_of_session or wanted.is_of_session(record.session)
+            if record.server is not None:
+                servers[record.server] = None
+                missing.discard(record.server)
+    if sessions and not is_of_session:
+        return "--session", not_on_record("line of session", wanted.session, sessions)
+    if sessions and missing:
+        return "--server", not_on_record("line of server", min(missing), servers)
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,12 +236,13 @@ class _Wanted:
             _RANKS.get(record.level, len(_RANKS)) >= self.rank
             and (not self.servers or record.server in self.servers)
             and (not self.events or record.event in self.events)
-            and self._is_of_session(record.session.lower())
+            and self.is_of_session(record.session)
             and (self.source is None or self._is_from_source(record))
         )
 
-    def _is_of_session(self, session: str) -> bool:
+    def is_of_session(self, session: str) -> bool:
         """By the beginning of its id, or by the end, which is what a line shows."""
+        session = session.lower()
         return session.startswith(self.session) or session.endswith(self.session)
 
     def _is_from_source(self, record: Record) -> bool:

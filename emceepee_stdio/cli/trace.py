@@ -20,6 +20,7 @@ from emceepee_stdio.cli.log_reading import (
     abandon_stdout,
     instant_of,
     log_directory,
+    not_on_record,
     pattern_of,
     reader_leaves_within,
     write_line,
@@ -32,7 +33,7 @@ from emceepee_stdio.trace.exports import as_chrome, as_json, without_payloads
 from emceepee_stdio.trace.request_filter import RequestFilter
 from emceepee_stdio.trace.request_reader import RequestLine, RequestReader
 from emceepee_stdio.trace.request_records import DroppedRecords, RequestRecord
-from emceepee_stdio.visible_text import harmless_json, on_one_line
+from emceepee_stdio.visible_text import harmless_json
 
 __all__ = ["trace"]
 
@@ -41,7 +42,6 @@ _MAX_REQUESTS = 100_000  # in memory at once; what is older is left out, and tha
 _HEADINGS = ("STARTED", "TOOK", "OUTCOME", "SERVER", "WHAT", "LEGS")
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", re.ASCII)
 _MS_PER_UNIT = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
-_MAX_NAMES = 10  # of servers or sessions that there are; enough to see one's mistake
 _BESIDE_ROWS = 3  # lines of a screen: the legend, the summary, and where the cursor is
 
 
@@ -157,7 +157,7 @@ def trace(  # noqa: PLR0913 - one for each option
         payloads=payloads,
     )
     if export is not None:
-        _check_export(export, web=web)
+        _check_export(export, export_format, web=web)
     if web:
         _show_page(directory, view, since=since, port=port, browser=browser)
         return
@@ -233,8 +233,11 @@ def _last_session(directory: Path) -> str:
     return "" if last is None else last.session
 
 
-def _check_export(path: Path, *, web: bool) -> None:
-    if web:
+def _check_export(path: Path, wanted: ExportFormat, *, web: bool) -> None:
+    ends = (".json", ".html") if wanted is ExportFormat.JSON else (".json",)
+    if path.suffix not in ends:
+        problem = f"{path} must end with {' or '.join(ends)}."
+    elif web:
         problem = "--web shows the page, --export writes a file: leave one of them out."
     elif os.path.lexists(path):
         problem = f"{path} is there already. Choose another name, or remove it first."
@@ -260,11 +263,8 @@ def _check_names(directory: Path, *, servers: Sequence[str], session: str) -> No
 
 
 def _not_on_record(what: str, name: str, known: Iterable[str]) -> typer.BadParameter:
-    *first, last = [on_one_line(one) for one in known][:_MAX_NAMES] or ["none"]
-    there = f"{', '.join(first)} and {last}" if first else last
-    return typer.BadParameter(
-        f"no request of {what} {name!r} is on record. Last seen: {there}.", param_hint=f"--{what}"
-    )
+    text = not_on_record(f"request of {what}", name, known)
+    return typer.BadParameter(text, param_hint=f"--{what}")
 
 
 def _start(since: str | None) -> float:
@@ -357,15 +357,12 @@ def _encoded(view: _View, wanted: ExportFormat) -> bytes:
 
 
 def _write_file(path: Path, view: _View, wanted: ExportFormat, directory: Path) -> None:
-    if path.suffix == ".html" and wanted is ExportFormat.JSON:
+    if path.suffix == ".html":
         from emceepee_stdio.cli.trace_web import whole_page  # noqa: PLC0415 - only for the page
 
         write_whole(path, whole_page(directory, view.records, dropped=view.dropped))
-    elif path.suffix == ".json":
-        write_whole(path, _encoded(view, wanted).decode())
     else:
-        ends = ".json or .html" if wanted is ExportFormat.JSON else ".json"
-        raise typer.BadParameter(f"{path} must end with {ends}.", param_hint="--export")
+        write_whole(path, _encoded(view, wanted).decode())
     Terminal().note(f"{view.summary()[:-1]}, in {path}.")
 
 

@@ -107,8 +107,9 @@ class Client:
     # The key of its file under which it keeps things by project, and its file in a project.
     projects: str = ""
     project_file: str = ""
-    # How it reaches a server behind a URL, if its file can say so.
+    # How it reaches a server behind a URL, if its file can say so; else what its file lacks.
     remote: Remote | None = None
+    no_remote: str = "cannot name a server behind a URL"
     # What switches an entry off in its file, if anything does: the key, and the value for it.
     off: Mapping[str, bool] = field(default_factory=dict[str, bool])
     # Whether it takes `$NAME` for a variable as well.
@@ -276,6 +277,7 @@ CLIENTS: dict[ClientKey, Client] = {
             ),
             programs=("zed", "zeditor"),
             section="context_servers",
+            no_remote="has no variables, so the token would have to be in it",
             off={"enabled": False},
             marks={"source": "custom"},
         ),

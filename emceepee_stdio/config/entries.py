@@ -131,6 +131,7 @@ class Entries:
         self.servers: list[ServerConfig] = []
         self.disabled: list[BrokenServer] = []
         self.warnings: list[str] = []
+        self.skipped: list[str] = []  # why, for whoever is about to write such an entry
 
     def __repr__(self) -> str:
         return f"<Entries {len(self.servers)} usable {len(self.disabled)} unused>"
@@ -138,9 +139,9 @@ class Entries:
     def add(self, name: str, entry: object, *, section: str) -> None:
         path = f"{section}.{label(name)}"
         if name.casefold() == RESERVED_NAME:
-            self.warnings.append(
-                f"{path} is skipped: the name {RESERVED_NAME} is reserved for the proxy itself."
-            )
+            reserved = f"name {RESERVED_NAME} is reserved for the proxy itself."
+            self.warnings.append(f"{path} is skipped: the {reserved}")
+            self.skipped.append(f"The {reserved}")
             return
         if problem := name_problem(name):
             self._refuse(name, f"{path}: {problem}.")
@@ -165,6 +166,7 @@ class Entries:
             )
         elif server.command is not None and starts_emceepee(server.command, server.args):
             self.warnings.append(f"{path} is skipped: it would start emceepee behind itself.")
+            self.skipped.append(f"{label(name)} would start emceepee behind itself.")
         else:
             self.servers.append(server)
 

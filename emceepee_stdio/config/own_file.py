@@ -117,7 +117,7 @@ def judge(name: str, entry: object, *, environ: Mapping[str, str]) -> str | None
     if entries.servers or off:
         return " ".join(entries.warnings) or None
     broken = [server.reason for server in entries.disabled]
-    raise ConfigInvalid(" ".join(broken or entries.warnings))
+    raise ConfigInvalid(" ".join(broken or entries.skipped or entries.warnings))
 
 
 def take_over(

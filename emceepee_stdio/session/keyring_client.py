@@ -92,9 +92,11 @@ def require(names: Sequence[str], found: Mapping[str, str]) -> None:
     """Raises where one of these was not found."""
     missing = [name for name in names if name not in found]
     if missing:
+        command = f"emceepee secrets set {missing[0]}"
         raise SecretUnavailable(
             f"The keyring has no secret {', '.join(missing)}.",
-            hint=f"Store it: emceepee secrets set {missing[0]}.",
+            hint=f"Store it: {command}",
+            command=command,
         )
 
 

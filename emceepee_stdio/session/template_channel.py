@@ -75,7 +75,7 @@ class TemplateChannel:
             raise CannotConnect(error.fact) from None
         except SecretUnavailable as error:
             fact = f"{self._config.name} needs a secret. {error.fact}"
-            raise SecretUnavailable(fact, hint=error.next_step) from None
+            raise SecretUnavailable(fact, hint=error.next_step, command=error.command) from None
         if full != self._full:
             self._on_secrets(full, secrets.values())
             self._full, self._inner = full, self._make(full)

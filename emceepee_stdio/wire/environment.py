@@ -13,17 +13,21 @@ from pathlib import Path
 from emceepee_stdio.errors import CannotConnect
 
 __all__ = [
+    "ARGS_APART",
     "BEHIND_HTTP",
     "DEPTH",
     "JOURNAL_SESSION",
     "OWNER",
     "child_directory",
     "child_environment",
+    "first_word",
     "is_system_directory",
     "journal_session",
     "resolve_command",
 ]
 
+# Advice on a command line that was written as one command.
+ARGS_APART = "The words after {} belong in `args`, not in quotes together with it"
 DEPTH = "EMCEEPEE_DEPTH"
 OWNER = "EMCEEPEE_OWNER"
 # The client is on the other side of an HTTP front of ours: the beginning of its session's id there,
@@ -125,10 +129,22 @@ def resolve_command(command: str, *, path: str, directory: Path) -> str:
             f"{candidate} is not executable.",
             hint=f"Run `chmod +x {candidate}`, or name its interpreter as the command.",
         )
-    raise CannotConnect(
-        f"The command {command!r} was not found {searched}.",
-        hint=f"Install it, or {remedy}.",
-    )
+    hint = f"Install it, or {remedy}."
+    if first := first_word(command, path=path, directory=directory):
+        hint = f"{ARGS_APART.format(first)}."
+    raise CannotConnect(f"The command {command!r} was not found {searched}.", hint=hint)
+
+
+def first_word(command: str, *, path: str, directory: Path) -> str | None:
+    """The command, where it was written together with its arguments; None where it was not."""
+    first, *rest = command.split() or [""]
+    if not rest:
+        return None
+    try:
+        resolve_command(first, path=path, directory=directory)
+    except CannotConnect:
+        return None
+    return first
 
 
 _SEPARATOR = ";" if sys.platform == "win32" else ":"

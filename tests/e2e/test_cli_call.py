@@ -48,11 +48,14 @@ async def guarded(status: int) -> AsyncIterator[McpServer]:
 async def test_a_person_is_told_their_own_next_step_where_a_rule_stops_a_call(home: Home):
     home.write({"it": fixture(home, tools={"echo": "off", "add": "ask"})})
     off = (await home.run("call", "it", "echo", "message=hello")).said("off by a rule")
-    assert off.err.endswith("Run `emceepee config rules it`, and then this command again.\n")
+    command = "emceepee config rules it echo allow"
+    assert off.err.endswith(f"Run `{command}`, and then this command again.\n")
     asks = (await home.run("call", "it", "add", "a=1", "b=2")).said("has to allow this call")
     assert re.search(r"Run `emceepee approve \w+`, and then this command again\.\n$", asks.err)
     assert "Do without it" not in off.err
     assert "Ask them" not in asks.err
+    (await home.run(*command.split()[1:])).well()
+    assert (await home.run("call", "it", "echo", "message=hello")).well().out == "hello\n"
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
@@ -127,7 +130,7 @@ async def test_a_call_that_takes_too_long_says_how_to_wait_longer(home: Home):
         ),
         (
             ["off", "echo"],
-            "off is disabled in the configuration. Enable it: emceepee config enable off",
+            "off is disabled in the configuration. Enable it: emceepee config enable off See:",
         ),
         (["it", "echo", "message"], "neither NAME=VALUE nor a JSON object"),
         (["it", "echo", "=x"], "neither NAME=VALUE nor a JSON object"),
@@ -303,12 +306,14 @@ async def test_what_cannot_be_listed_is_said_beside_the_rest(home: Home):
     assert "it\ttool\techo\n" in ran.out
     assert "Disabled: off. Enable one: emceepee config enable NAME" in ran.err
     whole = await home.run("ls", "--json")
-    assert whole.code == 4
+    assert (whole.code, whole.err) == (4, "")
     assert json.loads(whole.out)["disabled"] == ["off"]
     found = {one["name"]: one for one in json.loads(whole.out)["servers"]}
     assert set(found) == {"it", "gone", "unset"}
     assert "was not found" in found["gone"]["error"]
     assert "error" not in found["it"]
+    alone = await home.run("ls", "gone", "--json")
+    assert (alone.code, alone.err) == (4, "")
 
 
 async def test_nothing_to_list_says_how_to_add_something(home: Home):

@@ -229,8 +229,8 @@ def test_a_variable_that_is_not_set_is_a_word_and_no_failure(cli: Cli):
         (["a", "--header", "A: b", "--", "x"], 2, "--header is for --url"),
         (["a", "--env", "=b", "--", "x"], 2, "NAME=VALUE"),
         (["a" * 65, "--", "x"], 2, "printable characters"),
-        (["emceepee", "--", "x"], 2, "reserved"),
-        (["a", "--", "emceepee"], 2, "would start emceepee"),
+        (["emceepee", "--", "x"], 2, "emceepee: The name emceepee is reserved"),
+        (["a", "--", "emceepee"], 2, "emceepee: a would start emceepee behind itself."),
         (["a", "--", "${"], 2, "neither ${NAME}"),
     ],
 )
@@ -341,6 +341,17 @@ def test_servers_are_listed_with_state_and_what_they_run_without_secrets(cli: Cl
     ]
     write(cli, {})
     assert cli.run("config", "list").well().out.startswith("No servers yet. Add one: emceepee ")
+
+
+@pytest.mark.parametrize("command", [["config", "list"], ["config", "show"], ["ls"]])
+def test_a_typo_is_named_where_it_hides_the_servers(cli: Cli, command: list[str]):
+    cli.config.parent.mkdir(parents=True)
+    cli.config.write_text(json.dumps({"mcpServer": {"a": {"command": "x"}}}))
+    ran = cli.run(*command).well()
+    assert ran.err == (
+        "warning: mcpServer is not a known key and is ignored; did you mean 'mcpServers'?\n"
+    )
+    assert "No servers yet." in ran.out
 
 
 def test_a_check_names_every_problem_and_fails(cli: Cli):
@@ -610,3 +621,16 @@ def test_adding_a_command_that_is_not_there_says_so_and_how_to_try_it_later(cli:
     for command in ("sh", "./later", "${PROGRAM:-sh}"):
         ran = cli.run("config", "add", "s", "--replace", "--", command).well()
         assert "There is no command" not in ran.err
+
+
+@pytest.mark.parametrize("command", ["sh -c @scope/x", "/bin/sh -c x", "sh  -c 'x y'"])
+def test_a_command_that_is_a_whole_line_is_told_to_be_taken_apart(cli: Cli, command: str) -> None:
+    ran = cli.run("config", "add", "s", "--", command).well()
+    first, *_ = command.split()
+    assert f"The words after {first} belong in `args`, not in quotes together with it." in ran.err
+
+
+def test_a_path_with_a_space_is_no_command_with_arguments(cli: Cli) -> None:
+    for command in ("/no such/program", "no such"):
+        ran = cli.run("config", "add", "s", "--replace", "--", command).well()
+        assert "belong in `args`" not in ran.err

@@ -88,6 +88,13 @@ def test_a_server_is_switched_off_and_on_and_its_entry_stays(cli: Cli):
     assert usable(cli) == ["github"]
 
 
+def test_a_broken_server_is_not_enabled_but_led_to_what_is_wrong(cli: Cli):
+    cli.config.write_text(json.dumps({"mcpServers": {"s": {"command": "x", "args": 1}}}))
+    ran = cli.run("config", "enable", "s").said("s is not disabled, but broken.")
+    assert ran.err.endswith("See why: emceepee config check\n")
+    assert ran.out == ""
+
+
 # An editor
 
 

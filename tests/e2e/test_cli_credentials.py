@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from emceepee_stdio.auth.stored_names import StoredNames
 from tests.e2e.cli_harness import Cli, Home
 from tests.e2e.keyring_harness import KeyringHome, keyring_environ
 from tests.e2e.sign_in_harness import BROWSER, protected
@@ -105,12 +106,20 @@ async def test_a_server_that_is_removed_names_what_is_kept_of_it(tmp_path: Path)
         home.write({"vault": own})
         (await home.run("login", "vault")).well()
         home.write({"vault": {**own, "headers": headers}, "other": other})
+        StoredNames(home.environ()).add(["vault.KEY", "both"])
         removed = (await home.run("config", "remove", "vault")).well()
         assert f"emceepee logout {place.server.url}" in removed.err
         assert "emceepee secrets remove vault.KEY" in removed.err
         assert "both" not in removed.err
         (await home.run("logout", place.server.url)).well()
         assert place.records(home.path) == []
+
+
+async def test_a_secret_that_was_removed_before_is_not_kept(keyring: KeyringHome):
+    (await keyring.run("secrets", "set", "s.KEY", stdin=SECRET.encode())).well()
+    (await keyring.run("secrets", "remove", "s.KEY")).well()
+    keyring.write({"s": {"command": "true", "env": {"A": "${keyring:s.KEY}"}}})
+    assert "keyring" not in (await keyring.run("config", "remove", "s")).well().err
 
 
 async def test_signing_out_forgets_the_server_under_every_client_but_those_of_others(

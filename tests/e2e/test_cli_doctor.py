@@ -167,8 +167,10 @@ async def test_all_kinds_of_trouble_in_one_table(home: Home):
         assert "; MCP 20" in rows[name][1]
         assert "legacy" not in rows[name][1], "a healthy server is not outdated"
     ill = [name for name, state in STATES.items() if state in ("failed", "auth", "broken")]
-    verdict = lines[-1].removeprefix("Failed: ").removesuffix(". Broken: unset.").split(", ")
-    assert sorted([*verdict, "unset"]) == sorted(ill)
+    verdict = dict(part.split(": ") for part in lines[-1].removesuffix(".").split(". "))
+    failed = verdict.pop("Failed").split(", ")
+    assert verdict == {"Broken": "unset", "Credentials refused": "locked"}
+    assert sorted([*failed, "unset", "locked"]) == sorted(ill)
     for name in ill:
         advice = ran.out.partition(f"\n{name}: {STATES[name]}\n")[2]
         assert "  → " in advice.split(": failed\n")[0], name
@@ -285,6 +287,32 @@ async def test_a_path_that_does_not_exist_is_not_answered_with_the_advice_to_wri
     ill = await one(home, {"command": "/opt/gone/my-server"}, code=4)
     assert ill["remediation"] == (
         "Install it, or write the path where it is now as `command` of it:\n  emceepee config edit"
+    )
+
+
+@pytest.mark.parametrize("runner", ["node", sys.executable])
+@pytest.mark.parametrize("place", ["/nope/index.js", "nope/index.js"])
+async def test_a_script_that_is_not_there_is_named(home: Home, runner: str, place: str):
+    ill = await one(home, command([runner, place], cwd=str(home.path)), code=4)
+    assert ill["remediation"] == (
+        f"There is no file {home.path / place}: correct it in `args` of it:\n  emceepee config edit"
+    )
+
+
+async def test_a_module_that_a_script_misses_is_none_of_its_arguments(home: Home):
+    words = """console.error("Error: Cannot find module './main.js'"); process.exit(1)"""
+    main = home.path / "main.js"
+    home.path.mkdir()
+    main.write_text(words)
+    ill = await one(home, command(["node", str(main)]), code=4)
+    assert ill["remediation"].startswith("Its modules are incomplete")
+
+
+async def test_a_command_that_is_a_whole_line_is_told_to_be_taken_apart(home: Home):
+    ill = await one(home, {"command": "sh -c @scope/x"}, code=4)
+    assert ill["remediation"] == (
+        "The words after sh belong in `args`, not in quotes together with it:\n"
+        "  emceepee config edit"
     )
 
 
@@ -441,6 +469,13 @@ async def test_registrations_are_looked_at(home: Home):
     file.write_text("{")
     broken = (await checks(home, code=0))["registration.cursor"]
     assert (broken["status"], broken["remediation"]) == ("warning", "Fix that file by hand.")
+
+
+async def test_the_name_of_a_client_is_not_broken(home: Home):
+    home.write({})
+    (await home.run("install", "claude-desktop", "--force")).well()
+    screen = await anyio.to_thread.run_sync(shown, home, 80)
+    assert re.search(r"^claude-desktop +ok ", screen.text, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

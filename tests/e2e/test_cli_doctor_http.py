@@ -1,6 +1,7 @@
 """`emceepee doctor --http`: what is behind a running front, and what the check leaves in it."""
 
 import json
+import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
+from tests.e2e.cli_harness import Home
 from tests.e2e.clients.raw import PROXY, WAIT_S, Message, entry, surroundings
 from tests.e2e.front_harness import RunningFront, http_client, running_front
 from tests.e2e.sign_in_harness import protected
@@ -44,7 +46,9 @@ async def test_servers_of_the_front_that_cannot_be_used_are_reported(tmp_path: P
             done = await doctor(front, servers)
             assert done.returncode == 4, done.stdout + done.stderr
             assert "All is well" not in done.stdout
-            assert "Failed: front/exits, front/locked, front/unset." in done.stdout
+            verdict = "Failed: front/exits. Broken: front/unset. Sign-in needed: front/locked."
+            assert done.stdout.endswith(f"{verdict}\n")
+            assert "\nfront/unset\tbroken\tIts entry is broken: " in done.stdout
             found = checks(await doctor(front, servers, "--json"))
             front.look()
     assert {name: check["status"] for name, check in found.items()} == {
@@ -56,9 +60,11 @@ async def test_servers_of_the_front_that_cannot_be_used_are_reported(tmp_path: P
     exits = found["front/exits"]
     assert exits["summary"].startswith("exits exited with code 3.")
     assert exits["details"]["stderr"] == ["rude: cannot start: the license file is missing"]
-    assert exits["remediation"].endswith("emceepee tail-logs --server exits")
+    assert exits["remediation"].endswith(":\n  emceepee tail-logs --server exits")
     assert "NOT_SET_HERE" in found["front/unset"]["summary"]
-    assert found["front/locked"]["remediation"].endswith("emceepee login locked")
+    assert found["front/unset"]["details"]["state"] == "broken"
+    assert found["front/unset"]["remediation"].endswith(":\n  emceepee config check")
+    assert found["front/locked"]["remediation"].endswith(":\n  emceepee login locked")
 
 
 def test_a_server_that_is_slow_to_start_has_its_time(tmp_path: Path) -> None:
@@ -78,6 +84,18 @@ def test_a_server_that_is_slow_to_start_has_its_time(tmp_path: Path) -> None:
             go_on.touch()
             said, _ = process.communicate(timeout=WAIT_S)
     assert "front/slow\tfailed\tslow exited with code 3." in said
+
+
+def test_the_name_of_a_server_of_the_front_is_not_broken(tmp_path: Path) -> None:
+    servers = {"a-longer-name": entry(plain(), tmp_path, "s", cwd="${NOT_SET_HERE}")}
+    with running_front(tmp_path, servers=servers) as front:
+        home = Home(tmp_path / "home", env={"EMCEEPEE_HTTP_TOKEN": front.token or ""})
+        home.write({})
+        with home.screen("doctor", "--http", front.url, color=False) as screen:
+            assert screen.wait() == 4
+            assert screen.fits()
+        front.look()
+    assert re.search(r"front/a-longer-name +broken ", screen.text)
 
 
 async def test_the_check_leaves_no_session_in_the_front(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.e2e.cli_harness import Home
 from tests.e2e.harness import free_port
+from tests.e2e.servers.http_wire import Exchange
 from tests.e2e.sign_in_harness import BROWSER, protected, visit
 
 
@@ -213,5 +214,47 @@ async def test_a_server_that_asks_nobody_is_left_alone(home: Home):
     async with protected() as place:
         place.server.mcp.before = None
         home.write({"open": place.entry(), "cmd": {"command": "true"}})
-        assert (await home.run("login", "open")).well().out == "Open asks nobody to sign in.\n"
+        assert (await home.run("login", "open")).well().out == "open asks nobody to sign in.\n"
+        url = place.server.url
+        assert (await home.run("login", url)).well().out == "The server asks nobody to sign in.\n"
         (await home.run("login", "cmd")).said("is a command")
+
+
+@pytest.mark.parametrize(
+    ("status", "content_type", "said"),
+    [
+        (404, "text/html", "HTTP status 404"),
+        (404, "application/json", "HTTP status 404"),
+        (200, "text/html", "HTTP status 200 and the content type 'text/html'"),
+    ],
+)
+async def test_what_is_no_mcp_server_does_not_count_as_open(
+    home: Home, status: int, content_type: str, said: str
+):
+    async def answer(exchange: Exchange) -> bool:
+        await exchange.reply(status, b"{}", kind=content_type)
+        return True
+
+    async with protected() as place:
+        place.server.mcp.before = answer
+        home.write({"p404": place.entry()})
+        ran = await home.run("login", "p404")
+        there = f"answered with {said}, which no MCP server does here"
+        assert (ran.code, ran.out) == (1, "")
+        assert ran.err == f"emceepee: p404 {there}; see: emceepee doctor p404\n"
+        (await home.run("login", place.server.url)).said(f"The server {there}; check its URL.")
+
+
+@pytest.mark.parametrize("status", [404, 405])
+async def test_an_open_server_of_another_era_asks_nobody(home: Home, status: int):
+    """A modern one refuses `initialize` by an error, one of the older SSE transport a POST."""
+
+    async def refuse(exchange: Exchange) -> bool:
+        error = {"code": -32601, "message": "Method not found"}
+        await exchange.reply(status, {"jsonrpc": "2.0", "error": error} if status == 404 else b"")
+        return True
+
+    async with protected() as place:
+        place.server.mcp.before = refuse
+        home.write({"open": place.entry()})
+        assert (await home.run("login", "open")).well().out == "open asks nobody to sign in.\n"

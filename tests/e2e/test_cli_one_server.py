@@ -127,6 +127,8 @@ async def test_a_server_that_is_not_configured_and_fails_has_a_next_step(home: H
     ran = await home.run("ls", "--", "no-such-command")
     ran.said("was not found", "Install it, or give the absolute path")
     assert "Start it by itself" not in ran.err
+    ran = await home.run("ls", "--", "sh -c true")
+    ran.said("was not found", "The words after sh belong in `args`, not in quotes together with it")
 
     async def refuse(exchange: Exchange) -> bool:
         await exchange.reply(403, {"error": "a token is wanted"})
@@ -136,7 +138,8 @@ async def test_a_server_that_is_not_configured_and_fails_has_a_next_step(home: H
         server.before = refuse
         for words in (["ls", server.url], ["call", server.url, "echo"]):
             ran = await home.run(*words)
-            ran.said("a token is wanted", f"emceepee config add NAME --url {server.url}")
+            ran.said("a token is wanted", "Configure it with its credentials:")
+            assert f"\n  emceepee config add NAME --url {server.url} --header " in ran.err
             assert ran.code == 3
     ran = await home.run("ls", "--")
     assert ran.code == 2

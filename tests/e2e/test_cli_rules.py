@@ -212,7 +212,7 @@ async def test_without_a_terminal_a_call_that_asks_is_put_aside_with_the_next_st
         assert 'Arguments: {"message":"hi"}' in screen.words
         screen.type("y\n")
         assert screen.wait() == 0
-        assert "Allowed, once." in screen.words
+        assert "Allowed, once. The same call can be made within an hour." in screen.words
     (await home.run("call", "bank", "echo", "message=ho")).said("has to allow")
     assert (await home.run("call", "bank", "echo", "message=hi")).well().out == "hi\n"
     (await home.run("call", "bank", "echo", "message=hi")).said("has to allow")
@@ -227,6 +227,7 @@ def test_at_a_terminal_the_person_is_asked(home: Home, answer: str, runs: bool) 
         assert 'Server bank, tool echo {"message":"hi"}' in screen.words
         screen.type(answer)
         assert screen.wait() == (0 if runs else 1)
+    assert runs or screen.words.endswith("did not run: the person refused this call.")
     assert len(ran(home)) == runs
     assert TrustStore(home.path.parent / "state").waiting() == []
 

@@ -295,6 +295,17 @@ async def test_without_a_keyring_a_server_with_secrets_is_led_to_a_variable_in_o
     assert not home.config.exists()
     others = await home.run("secrets", "set", "one", stdin=SECRET.encode())
     others.said("config edit")
+    gone = await home.run("secrets", "remove", "one")
+    gone.said("no keyring that can be used: nothing was removed.", "-m keyring --list-backends")
+    assert "${" not in gone.err
+
+
+def test_without_a_keyring_nobody_is_asked_for_a_secret(home: KeyringHome):
+    home.use("keyring.backends.fail.Keyring")
+    with home.screen("secrets", "set", "one") as screen:
+        assert screen.wait() == 1
+    assert "no keyring that can be used" in screen.words
+    assert "one:" not in screen.words
 
 
 @pytest.mark.parametrize("fault", ["raise OSError", "os._exit(1)"])
@@ -496,7 +507,7 @@ async def test_doctor_names_secrets_of_a_project_in_a_backup(home: KeyringHome):
 @pytest.mark.parametrize(
     ("backend", "fact", "step"),
     [
-        ("FileKeyring", "has no secret s.one", "emceepee secrets set s.one"),
+        ("FileKeyring", "has no secret s.one", "Store it:\n  emceepee secrets set s.one"),
         ("HangingKeyring", "did not answer within", "unlock it"),
     ],
 )

@@ -394,6 +394,34 @@ def test_filters(tmp_path: Path, arguments: str, expected: str):
     assert len(found) == len(expected.replace(" ", ""))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--server", "tme"], "no line of server 'tme' is on record. Last seen: time and git."),
+        (["--session", "zzz"], "no line of session 'zzz' is on record. Last seen: "),
+    ],
+)
+def test_a_name_that_is_in_no_line_is_told_with_those_that_are(
+    tmp_path: Path, arguments: list[str], said: str
+):
+    path = journal(tmp_path, record(1, server="git") + record(2, server="time"))
+    with tail(tmp_path, "--no-follow", *arguments) as shown:
+        assert shown.wait() == 2
+        assert said in shown.errors()
+    with tail(tmp_path, *arguments) as shown:
+        until(lambda: said in shown.errors(), "the note")
+        append(path, record(3, server="tme", session="zzz"))
+        shown.until_said("n=3")
+        assert shown.interrupt() == 0
+        assert shown.errors().count("\n") == 1
+
+
+def test_a_name_whose_lines_do_not_fit_otherwise_is_no_mistake(tmp_path: Path):
+    journal(tmp_path, record(1, server="git") + record(2, server="time"))
+    for arguments in (["--level", "error"], ["-n", "0"], ["--since", "2099-01-01"]):
+        assert run(tmp_path, "--server", "git", *arguments) == []
+
+
 def test_filters_hold_for_lines_to_come(tmp_path: Path):
     path = journal(tmp_path, record(0, server="git"))
     with tail(tmp_path, "--server", "git", "--level", "warning") as shown:

@@ -599,7 +599,11 @@ async def test_metrics_count_without_telling_what_was_said(front: RunningFront) 
 
 @pytest.mark.parametrize(
     ("token", "code", "words"),
-    [("right", 0, "All is well."), ("wrong", 3, "Failed: front."), (None, 0, "All is well.")],
+    [
+        ("right", 0, "All is well."),
+        ("wrong", 3, "Credentials refused: front."),
+        (None, 0, "All is well."),
+    ],
 )
 def test_doctor_tries_a_running_front_as_a_client(
     shared: RunningFront, token: str | None, code: int, words: str

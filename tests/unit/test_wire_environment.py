@@ -222,3 +222,18 @@ def test_a_directory_that_we_may_not_look_into_holds_nothing(
 def test_empty_entries_of_the_path_are_no_place(tmp_path: Path):
     assert "was not found" in refused("nope", path="::", directory=tmp_path).fact
     assert "was not found" in refused("nope", path="", directory=tmp_path).fact
+
+
+@pytest.mark.parametrize("command", ["tool -y foo", "tool -y @scope/foo", "tool\t-y"])
+def test_a_command_with_its_arguments_is_told_to_be_taken_apart(tmp_path: Path, command: str):
+    make_program(tmp_path / "tool")
+    error = refused(command, path=str(tmp_path), directory=tmp_path)
+    assert error.next_step == (
+        "The words after tool belong in `args`, not in quotes together with it."
+    )
+
+
+def test_a_program_with_a_space_in_its_name_is_found(tmp_path: Path):
+    make_program(tmp_path / "tool")
+    made = make_program(tmp_path / "tool two")
+    assert resolve_command("tool two", path=str(tmp_path), directory=tmp_path) == str(made)
