@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
+import httpx2
 import pytest
 from anyio.abc import TaskStatus
 
@@ -36,6 +37,7 @@ from tests.front_entry import front_command
 from tests.peers import SERVERS, plain
 
 SLOW = {"server": "plain", "tool": "slow", "args": {"seconds": 300}}
+SESSIONS, CALLS = "emceepee_sessions", "emceepee_calls_in_flight"
 
 
 @pytest.fixture(scope="module")
@@ -121,15 +123,15 @@ async def test_a_crowd_that_asks_nothing_shuts_nobody_out(tmp_path: Path) -> Non
                 one.__exit__(None, None, None)
 
 
-async def sessions(client: HttpClient) -> int:
+async def metric(client: HttpClient, name: str) -> int:
     got = await client.http.get(f"{client.front.base}/metrics", headers=client.headers())
-    [line] = [line for line in got.text.splitlines() if line.startswith("emceepee_sessions ")]
+    [line] = [line for line in got.text.splitlines() if line.startswith(f"{name} ")]
     return int(line.split()[1])
 
 
-async def until_there_are(client: HttpClient, count: int) -> None:
+async def until_there_are(client: HttpClient, count: int, name: str = SESSIONS) -> None:
     with anyio.fail_after(WAIT_S):
-        while await sessions(client) != count:
+        while await metric(client, name) != count:
             await anyio.sleep(0.05)
 
 
@@ -162,6 +164,23 @@ async def test_a_client_that_hangs_up_before_it_has_its_session_leaves_none(
                 owner = f"Authorization: Bearer {front.token}"
                 made.sendall(head(front, size, owner) + INITIALIZING)
                 await until_there_are(client, 1)
+            front.look()
+            gate.touch()
+            await until_there_are(client, 0)
+
+
+async def test_a_session_whose_process_hangs_ends_when_its_client_hangs_up(tmp_path: Path) -> None:
+    command, gate = gated_front(tmp_path)
+    with running_front(tmp_path, python=command) as front:
+        async with http_client(front) as client:
+            with connected(front) as made:
+                lines = (
+                    f"Authorization: Bearer {front.token}",
+                    f"Content-Length: {len(INITIALIZING)}",
+                )
+                made.sendall(head(front, *lines) + INITIALIZING)
+                await until_there_are(client, 1, CALLS)
+            await until_there_are(client, 0, CALLS)  # before its process has said anything
             front.look()
             gate.touch()
             await until_there_are(client, 0)
@@ -329,6 +348,74 @@ async def test_one_token_leaves_places_for_others(tmp_path: Path) -> None:
             assert await status_of(client, "2" * 32) == 200
             front.look()
             tasks.cancel_scope.cancel()
+
+
+def sessionless(number: int, padding: int) -> bytes:
+    """A request that is refused with 400 once it has arrived."""
+    asked = {"jsonrpc": "2.0", "id": number, "method": "ping", "params": {"x": "y" * padding}}
+    return json.dumps(asked).encode()
+
+
+async def test_the_bodies_that_arrive_of_one_token_are_bounded(tmp_path: Path) -> None:
+    write_two_tokens(tmp_path)
+    most = 1 << 20
+    with running_front(tmp_path, python=front_command(held_bytes=most)) as front:
+        async with http_client(front) as client:
+
+            async def answer(token: str, padding: int = 0) -> httpx2.Response:
+                headers = client.headers(
+                    authorization=f"Bearer {token * 32}", content_type="application/json"
+                )
+                body = sessionless(1, padding)
+                return await client.http.post(front.url, content=body, headers=headers)
+
+            for _ in range(4):  # one after the other
+                assert (await answer("1", most // 2)).status_code == 400
+            with connected(front) as made:
+                lines = (f"Authorization: Bearer {'1' * 32}", f"Content-Length: {most + 1}")
+                made.sendall(head(front, *lines) + b" " * most)
+                with anyio.fail_after(WAIT_S):
+                    while (refused := await answer("1")).status_code != 503:
+                        await anyio.sleep(0.02)
+                assert "retry-after" in refused.headers
+                assert (await answer("2", most // 2)).status_code == 400
+            with anyio.fail_after(WAIT_S):
+                while (await answer("1")).status_code != 400:
+                    await anyio.sleep(0.02)
+
+
+async def test_the_answers_that_a_modern_client_does_not_read_are_bounded(tmp_path: Path) -> None:
+    servers = {"large": entry([sys.executable, str(SERVERS / "large.py")], tmp_path, "large")}
+    settings = {"limits": {"result_chars": 0}}
+    most = 8 << 20  # an answer is longer than what the sockets of both sides hold
+    python = front_command(held_bytes=most)
+    say = {"server": "large", "tool": "tell", "args": {"chars": 2 << 20}}
+    body = modern_body(1, "tools/call", name="execute_tool", arguments=say)
+    with running_front(tmp_path, servers=servers, settings=settings, python=python) as front:
+        async with http_client(front) as client:
+
+            async def answer() -> httpx2.Response:
+                return await client.http.post(
+                    front.url, json=body, headers=modern_headers(front, body)
+                )
+
+            whole = await answer()
+            assert whole.status_code == 200
+            assert len(whole.content) < most < 2 * len(whole.content)
+            given = [f"{name}: {value}" for name, value in modern_headers(front, body).items()]
+            lines = [line for line in given if not line.startswith("accept")]
+            sent = json.dumps(body).encode()
+            with connected(front) as made:
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+                made.sendall(head(front, *lines, f"Content-Length: {len(sent)}") + sent)
+                assert made.recv(15) == b"HTTP/1.1 200 OK"  # and no more
+                refused = await answer()
+                assert (refused.status_code, refused.json()["id"]) == (503, 1)
+                assert "retry-after" in refused.headers
+                front.look()
+            with anyio.fail_after(WAIT_S):
+                while (await answer()).status_code != 200:
+                    await anyio.sleep(0.02)
 
 
 async def test_a_body_that_is_nested_too_deeply_is_refused_in_either_era(

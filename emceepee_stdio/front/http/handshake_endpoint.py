@@ -7,9 +7,11 @@ import anyio
 
 from emceepee_stdio.errors import CallFailed
 from emceepee_stdio.front.http.handshake_session import HandshakeSession
+from emceepee_stdio.front.http.held_bytes import HeldBytes
 from emceepee_stdio.front.http.http_limits import HttpLimits
 from emceepee_stdio.front.http.http_replies import (
     EVENTS,
+    RETRY,
     HttpExchange,
     HttpReply,
     ReadBody,
@@ -36,7 +38,6 @@ SESSION = "mcp-session-id"
 _FIRST_PRIMED = "2025-11-25"  # older clients stumble over an event without data
 _AT_ONCE_S = 0.02  # most calls are answered by then, and cost one write instead of five
 _AT_ONCE_BYTES = 1 << 16  # more is written event by event, for as many as may read a session
-_RETRY_AFTER_S = 10  # sessions end when their clients leave
 
 
 def full() -> HttpReply:
@@ -44,7 +45,7 @@ def full() -> HttpReply:
         HTTPStatus.SERVICE_UNAVAILABLE,
         "As many sessions as there may be are open. Each ends by DELETE, or after 30 minutes "
         "without use; `emceepee serve --http --max-sessions N` allows more.",
-        (("retry-after", str(_RETRY_AFTER_S)),),
+        RETRY,
     )
 
 
@@ -60,11 +61,13 @@ class HandshakeEndpoint:
         exchange: HttpExchange,
         headers: Mapping[str, str],
         read: ReadBody,
+        held: HeldBytes,
         *,
         owner: str,
         path: str,
     ) -> None:
         call = await self._taken(exchange, headers, read, owner=owner, path=path)
+        held.release()
         if call is not None:
             await self._stream(exchange, *call, 0)
 
@@ -146,9 +149,15 @@ class HandshakeEndpoint:
         stream = session.request([request], body)
         answer = b""
         gone: list[bool] = []
+        reader = stream.take()
+
+        def leave() -> None:
+            gone.append(True)
+            stream.leave(reader)  # its process may never answer
+
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(exchange.watch, lambda: gone.append(True))
-            async for frame in stream.read(stream.take(), 0):
+            tasks.start_soon(exchange.watch, leave)
+            async for frame in stream.read(reader, 0):
                 answer = frame.partition(b"data: ")[2].strip() or answer
             tasks.cancel_scope.cancel()
         is_begun = not gone and any(

@@ -11,6 +11,7 @@ from typing import Any
 from emceepee_stdio import __version__
 from emceepee_stdio.front.http.access import Access, Denied
 from emceepee_stdio.front.http.handshake_endpoint import HandshakeEndpoint
+from emceepee_stdio.front.http.held_bytes import ByteBudget, HeldBytes
 from emceepee_stdio.front.http.http_limits import HttpLimits
 from emceepee_stdio.front.http.http_replies import HttpExchange, HttpReply, refusal
 from emceepee_stdio.front.http.modern_endpoint import ModernEndpoint
@@ -43,6 +44,7 @@ class HttpApp:
         self._handshake = HandshakeEndpoint(sessions, limits)
         self._modern = ModernEndpoint(sessions, limits)
         self._open: Counter[str] = Counter()  # exchanges, by whose token
+        self._budget = ByteBudget(limits.held_bytes)
         self._requests = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -125,18 +127,23 @@ class HttpApp:
         elif method == "DELETE":
             await self._handshake.delete(exchange, headers, owner=owner, path=path)
         else:
-            # Read where it is used: while an answer is awaited, nobody here holds the body.
-            read = partial(self._body, exchange, headers, owner)
-            if is_handshake:
-                await self._handshake.post(exchange, headers, read, owner=owner, path=path)
-            else:
-                await self._modern.post(exchange, listed, read, owner=owner, path=path)
+            with HeldBytes(self._budget, owner) as held:
+                # Read where it is used: while an answer is awaited, nobody here holds the body.
+                read = partial(self._body, exchange, headers, held, owner)
+                if is_handshake:
+                    post = self._handshake.post(
+                        exchange, headers, read, held, owner=owner, path=path
+                    )
+                else:
+                    post = self._modern.post(exchange, listed, read, held, owner=owner, path=path)
+                await post
 
     async def _body(
-        self, exchange: HttpExchange, headers: dict[str, str], owner: str
+        self, exchange: HttpExchange, headers: dict[str, str], held: HeldBytes, owner: str
     ) -> bytes | None:
         """As a process will read it; None when the client has been told why it is not taken."""
-        body = await exchange.body(limit=self._limits.body_bytes, within=self._limits.body_s)
+        limits = self._limits
+        body = await exchange.body(held, limit=limits.body_bytes, within=limits.body_s)
         if isinstance(body, HttpReply):
             await exchange.reply(body)
             return None

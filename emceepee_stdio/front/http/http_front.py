@@ -21,7 +21,7 @@ from emceepee_stdio.front.shutdown_signals import heed_signals
 
 __all__ = ["FrontOptions", "run_front"]
 
-_BACKLOG = 256
+_BACKLOG = 2048  # as uvicorn has it: a crowd is accepted and sent away, and delays nobody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,11 @@ class HttpLimits:
     sessions: int = 16  # each is a process of about 40 MB
     streams: int = 128  # and calls of one session; its process says itself that 100 are enough
     connections: int = 512  # sockets; one client of many calls at once has dozens
+    handshakes: int = 256  # of TLS at a time; sockets beside those connections
+    handshake_s: float = 10.0  # for one of them
     exchanges: int = 384  # of one token at a time, so that others find a place
     body_bytes: int = 4 << 20  # of one request, as the SDKs have it
+    held_bytes: int = 64 << 20  # of one token: bodies that arrive, modern answers not yet written
     body_s: float = 30.0  # for a request to arrive whole
     quiet_s: float = 20.0  # for a connection on which nothing is asked
     stuck_s: float = 120.0  # for a connection that takes nothing of what is written to it

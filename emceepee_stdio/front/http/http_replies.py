@@ -7,15 +7,27 @@ from typing import Any
 
 import anyio
 
+from emceepee_stdio.front.http.held_bytes import HeldBytes
 from emceepee_stdio.wire.codec import INVALID_REQUEST, RequestId, RpcError, encode_error
 
-__all__ = ["EVENTS", "Headers", "HttpExchange", "HttpReply", "ReadBody", "error_reply", "refusal"]
+__all__ = [
+    "EVENTS",
+    "RETRY",
+    "Headers",
+    "HttpExchange",
+    "HttpReply",
+    "ReadBody",
+    "error_reply",
+    "refusal",
+]
 
 Headers = Sequence[tuple[str, str]]
 ReadBody = Callable[[], Awaitable[bytes | None]]  # None: the client was told why it is not taken
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+RETRY: Headers = (("retry-after", "10"),)  # by then a session has ended, or a body has arrived
+_CLOSE = ("connection", "close")
 _JSON = ("content-type", "application/json")
 _PIECE_BYTES = 1 << 16  # of a body that is written at once: who does not read holds no more of it
 EVENTS: Headers = (
@@ -53,8 +65,8 @@ class HttpExchange:
         self._send = send
         self._extra = extra
 
-    async def body(self, *, limit: int, within: float) -> bytes | HttpReply:
-        """All of it, or why it is not taken."""
+    async def body(self, held: HeldBytes, *, limit: int, within: float) -> bytes | HttpReply:
+        """All of it, or why it is not taken; it is charged to `held`."""
         parts: list[bytes] = []
         size = 0
         with anyio.move_on_after(within):
@@ -68,13 +80,18 @@ class HttpExchange:
                     return refusal(
                         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                         f"The body is larger than {limit} bytes.",
-                        (("connection", "close"),),
+                        (_CLOSE,),
+                    )
+                if not held.take(len(parts[-1])):
+                    return refusal(
+                        HTTPStatus.SERVICE_UNAVAILABLE,
+                        "This token has as many bytes under way as it may have. Wait until "
+                        "requests have arrived and answers are read.",
+                        (*RETRY, _CLOSE),
                     )
                 if not message.get("more_body", False):
                     return b"".join(parts)
-        return refusal(
-            HTTPStatus.REQUEST_TIMEOUT, "The body did not come in time.", (("connection", "close"),)
-        )
+        return refusal(HTTPStatus.REQUEST_TIMEOUT, "The body did not come in time.", (_CLOSE,))
 
     async def reply(self, reply: HttpReply) -> None:
         headers = [*reply.headers, *self._extra, ("content-length", str(len(reply.body)))]

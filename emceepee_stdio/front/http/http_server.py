@@ -4,6 +4,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -12,8 +13,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.front.http.http_limits import HttpLimits
+from emceepee_stdio.front.http.tls_listener import TlsListener
 
 if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
     from emceepee_stdio.front.http.http_app import HttpApp
 
 __all__ = ["HttpServer", "server_config"]
@@ -41,6 +45,7 @@ class _Protocol(HttpToolsProtocol):
     _fields = 0
     resumed = 0  # how often its client took enough of what was written for more to be written
     is_stuck = False  # its client took nothing between the last two looks
+    is_cut = False  # aborted by us, and counted for a moment
     _answered: Any = None  # the request that is being answered; others may wait behind it
     _in_head = False  # also of a request that comes while another is being answered
 
@@ -74,10 +79,22 @@ class _Protocol(HttpToolsProtocol):
         super().on_body(body)
 
     def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():  # under TLS, asyncio hands over what came before
+            return
         self._received += len(data)
         super().data_received(data)
-        if self._received - self._body > _MAX_EXTRA_BYTES + self._body:
+        is_too_much = self._received - self._body > _MAX_EXTRA_BYTES + self._body
+        if is_too_much and not self.transport.is_closing():
             self.transport.close()
+            self._end_cycles()
+
+    def send_400_response(self, msg: str) -> None:
+        super().send_400_response(msg)
+        self._end_cycles()
+
+    def shutdown(self) -> None:
+        if not self.transport.is_closing():
+            super().shutdown()
 
     def resume_writing(self) -> None:
         self.resumed += 1
@@ -86,6 +103,10 @@ class _Protocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The server tells only the newest of several requests that their client has gone."""
         super().connection_lost(exc)
+        self._end_cycles()
+
+    def _end_cycles(self) -> None:
+        """One that went on would close a second time: then asyncio's TLS transport is unusable."""
         for cycle in [self._answered, *(cycle for cycle, _ in self.pipeline)]:
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
@@ -95,15 +116,22 @@ class _Protocol(HttpToolsProtocol):
         self._answered = self.pipeline[-1][0] if self.pipeline else None
         super().on_response_complete()
 
+    def timeout_keep_alive_handler(self) -> None:
+        if not self.transport.is_closing():
+            _close(self)
+
     def _make_room(self) -> None:
         """One of those that ask nothing goes, so that a crowd of them shuts nobody out.
 
         First one that never asked anything, last one that does not take its answer.
         """
-        connections: set[Any] = set(self.connections)
-        there = [c for c in connections if c.is_stuck or not c.transport.is_closing()]
-        if len(there) > (self.limit_concurrency or 0) - _CLOSING:
-            idle = [c for c in there if c is not self and (c.is_stuck or _asks_nothing(c))]
+        most = (self.limit_concurrency or 0) - _CLOSING
+        connections: set[Any] = self.connections
+        if len(connections) <= most:
+            return
+        there = [c for c in connections if not c.is_cut and not _is_leaving(c)]
+        if len(there) > most:
+            idle = [c for c in there if c is not self and _can_go(c)]
             if idle:
                 _close(min(idle, key=lambda c: (c.is_stuck, _has_asked(c))))
 
@@ -137,6 +165,8 @@ class HttpServer(uvicorn.Server):
         self._limits = limits
         self._clock = clock
         self._before_end: Callable[[], Awaitable[None]] | None = None
+        self._tasks: TaskGroup | None = None
+        self._tls: list[TlsListener] = []
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -151,10 +181,23 @@ class HttpServer(uvicorn.Server):
     ) -> None:
         """Serve until `on_signal`; uvicorn waits for open answers, so they are ended first."""
         self._before_end = before_end
-        await self.serve(sockets=list(listeners))
+        async with anyio.create_task_group() as self._tasks:
+            await self.serve(sockets=list(listeners))
+            self._tasks.cancel_scope.cancel()  # a signal during the start leaves out `shutdown`
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn does it, but for TLS."""
+        context = self.config.ssl
+        await super().startup(sockets if context is None else [])
+        if context is None or self._tasks is None:
+            return
+        protocol = partial(_Protocol, self.config, self.server_state, {})
+        for listener in sockets or []:
+            self._tls.append(TlsListener(listener, context, self._limits, protocol=protocol))
+            self._tasks.start_soon(self._tls[-1].run)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for server in self.servers:
+        for server in [*self.servers, *self._tls]:
             server.close()
         if self._before_end is not None:
             await self._before_end()
@@ -195,10 +238,10 @@ class _Unchanged:
 
 
 def _is_blocked(connection: Any) -> bool:
-    """Whether what is written to it waits for its client."""
+    """Whether what is written to it waits for its client; under TLS also a close does."""
     transport = connection.transport
-    is_flushed = transport.is_closing() and transport.get_write_buffer_size() > 0
-    return connection.flow.write_paused or is_flushed
+    waits = transport.get_write_buffer_size() > 0 or _is_tls(connection)
+    return connection.flow.write_paused or (transport.is_closing() and waits)
 
 
 def _taken(connection: Any) -> tuple[int, int, int]:
@@ -222,9 +265,39 @@ def _unsent(transport: Any) -> int:
 
 
 def _close(connection: Any) -> None:
-    """What a client does not take would be waited for, without an end."""
+    """What a client does not take would be waited for, without an end.
+
+    Under TLS, a close waits for the client's close_notify, and a silent client sends none.
+    """
     transport = connection.transport
-    transport.abort() if _is_blocked(connection) else transport.close()
+    if _is_blocked(connection) or (_is_tls(connection) and _has_taken_all(connection)):
+        connection.is_cut = True
+        transport.abort()
+    else:
+        transport.close()
+
+
+def _is_leaving(connection: Any) -> bool:
+    """Closing, and its client still takes the rest of its answer."""
+    if connection.is_stuck or not connection.transport.is_closing():
+        return False
+    return not (_is_tls(connection) and _has_taken_all(connection))
+
+
+def _can_go(connection: Any) -> bool:
+    is_closing = connection.transport.is_closing()
+    return connection.is_stuck or is_closing or _asks_nothing(connection)
+
+
+def _has_taken_all(connection: Any) -> bool:
+    """Whether no part of an answer would be lost by an abort."""
+    transport = connection.transport
+    is_empty = transport.get_write_buffer_size() == 0 and _unsent(transport) == 0
+    return is_empty or not _has_asked(connection)
+
+
+def _is_tls(connection: Any) -> bool:
+    return connection.scheme == "https"
 
 
 def _has_asked(connection: Any) -> bool:

@@ -17,8 +17,10 @@ from msgspec import Raw
 
 from emceepee_stdio.errors import CallFailed
 from emceepee_stdio.front.http.handshake_endpoint import full
+from emceepee_stdio.front.http.held_bytes import HeldBytes
 from emceepee_stdio.front.http.http_limits import HttpLimits
 from emceepee_stdio.front.http.http_replies import (
+    RETRY,
     HttpExchange,
     HttpReply,
     ReadBody,
@@ -56,11 +58,13 @@ class ModernEndpoint:
         exchange: HttpExchange,
         headers: Sequence[tuple[str, str]],
         read: ReadBody,
+        held: HeldBytes,
         *,
         owner: str,
         path: str,
     ) -> None:
-        made = await self._made(headers, read, owner=owner, path=path)
+        made = await self._made(headers, read, held, owner=owner, path=path)
+        held.release()
         if isinstance(made, HttpReply):
             await exchange.reply(made)
         elif made is not None:
@@ -68,10 +72,16 @@ class ModernEndpoint:
             try:
                 await _answer(exchange, session, name, said)
             finally:
-                session.cancel(name)
+                session.finish(name)
 
     async def _made(
-        self, headers: Sequence[tuple[str, str]], read: ReadBody, *, owner: str, path: str
+        self,
+        headers: Sequence[tuple[str, str]],
+        read: ReadBody,
+        held: HeldBytes,
+        *,
+        owner: str,
+        path: str,
     ) -> tuple[ModernSession, RequestId, MemoryObjectReceiveStream[Said]] | HttpReply | None:
         """The call, made, or why not; None where all is said already.
 
@@ -85,17 +95,18 @@ class ModernEndpoint:
             return message
         if "id" not in message:
             return HttpReply(HTTPStatus.ACCEPTED)
-        return _refusal(message, headers) or await self._call(message, owner=owner, path=path)
+        refused = _refusal(message, headers)
+        return refused or await self._call(message, held, owner=owner, path=path)
 
     async def _call(
-        self, message: Mapping[str, object], *, owner: str, path: str
+        self, message: Mapping[str, object], held: HeldBytes, *, owner: str, path: str
     ) -> tuple[ModernSession, RequestId, MemoryObjectReceiveStream[Said]] | HttpReply:
         try:
             session = await self._sessions.modern(owner=owner, path=path)
             if session.open >= self._limits.streams:
                 reason = f"{session.open} requests are open here. Wait until one has ended."
                 return refusal(HTTPStatus.TOO_MANY_REQUESTS, reason)
-            return session, *session.request(message)
+            return session, *session.request(message, held)
         except NoRoom:
             return full()
         except CallFailed as error:
@@ -128,11 +139,16 @@ async def _answer(
     if is_gone:
         return
     if first is not None and first.last:
-        status = ERROR_CODE_HTTP_STATUS.get(first.code, HTTPStatus.OK)
-        await exchange.reply(HttpReply(status, first.data))
+        await exchange.reply(_whole(first))
         return
     events = _events(session, name, first, said)
     await exchange.stream(events, lambda: session.cancel(name))
+
+
+def _whole(answer: Said) -> HttpReply:
+    if answer.is_dropped:
+        return HttpReply(HTTPStatus.SERVICE_UNAVAILABLE, answer.data, RETRY)
+    return HttpReply(ERROR_CODE_HTTP_STATUS.get(answer.code, HTTPStatus.OK), answer.data)
 
 
 async def _events(

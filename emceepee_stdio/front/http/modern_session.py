@@ -16,6 +16,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from msgspec import Raw
 
 from emceepee_stdio.errors import CallFailed
+from emceepee_stdio.front.http.held_bytes import HeldBytes
 from emceepee_stdio.front.http.session_process import SessionProcess, SessionSpec
 from emceepee_stdio.front.http.stored_streams import REQUEST_LOST
 from emceepee_stdio.json_values import mapping
@@ -35,17 +36,26 @@ from emceepee_stdio.wire.codec import (
 __all__ = ["ModernSession", "Said"]
 
 _ENDED = RpcError(REQUEST_LOST, "The process behind this address has ended. Try again.", None)
-_UNREAD_BYTES = 1 << 20  # of notifications for one request; its answer is never dropped
+_DROPPED = RpcError(
+    REQUEST_LOST,
+    "The call was made, but its answer is lost: too many answers for this token are not read yet.",
+    None,
+)
+_UNREAD_BYTES = 1 << 20  # of notifications for one request
 _LISTEN = "subscriptions/listen"
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A message for the client; `code` is that of an error, `last` that nothing follows."""
+    """A message for the client; `code` is that of an error, `last` that nothing follows.
+
+    `is_dropped`: an error instead of the answer, which its token may not hold.
+    """
 
     data: bytes
     last: bool = False
     code: int = 0
+    is_dropped: bool = False
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -54,6 +64,7 @@ class _Open:
     token: object
     listens: bool
     out: MemoryObjectSendStream[Said]
+    held: HeldBytes
     unread: int = 0
 
 
@@ -71,6 +82,7 @@ class ModernSession:
         self.used_at = 0.0
         self.is_used = True
         self._count = 0
+        self.open = 0  # requests whose answers are not all written
         self._open: dict[RequestId, _Open] = {}
         self._on_end = on_end
         self.process = SessionProcess(spec, on_message=self._take, on_end=self._ended)
@@ -78,10 +90,6 @@ class ModernSession:
 
     def __repr__(self) -> str:
         return f"<ModernSession {self.name[:8]} {len(self._open)} open>"
-
-    @property
-    def open(self) -> int:
-        return len(self._open)
 
     @property
     def calls(self) -> int:
@@ -94,9 +102,9 @@ class ModernSession:
         return len(self._open) - self.calls
 
     def request(
-        self, body: Mapping[str, object]
+        self, body: Mapping[str, object], held: HeldBytes
     ) -> tuple[RequestId, MemoryObjectReceiveStream[Said]]:
-        """Send it under a name of ours; what is said to it comes on the stream."""
+        """Send it under a name of ours; what is said to it comes on the stream, until `finish`."""
         self._count += 1
         name = self._count
         params = mapping(body.get("params"))
@@ -111,7 +119,9 @@ class ModernSession:
             token=token,
             listens=body.get("method") == _LISTEN,
             out=out,
+            held=held,
         )
+        self.open += 1
         return name, said
 
     def cancel(self, name: RequestId) -> None:
@@ -121,6 +131,11 @@ class ModernSession:
             note = encode_notification("notifications/cancelled", to_json({"requestId": name}))
             with suppress(CallFailed):  # it hangs, and will not know
                 self.process.write(note.strip())
+
+    def finish(self, name: RequestId) -> None:
+        """All is written, or its client has gone."""
+        self.cancel(name)
+        self.open -= 1
 
     def was_read(self, name: RequestId, size: int) -> None:
         if found := self._open.get(name):
@@ -143,7 +158,11 @@ class ModernSession:
         else:
             result = _renamed(outcome, found.id) if found.listens else outcome
             data, code = encode_result(found.id, result), 0
-        found.out.send_nowait(Said(data.strip(), last=True, code=code))
+        said = Said(data.strip(), last=True, code=code)
+        if not found.held.take(len(said.data)):
+            data = encode_error(found.id, _DROPPED)
+            said = Said(data.strip(), last=True, code=_DROPPED.code, is_dropped=True)
+        found.out.send_nowait(said)
         found.out.close()
 
     def _tell(self, note: Notification) -> None:
