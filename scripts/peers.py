@@ -5,8 +5,9 @@ Usage: python scripts/peers.py [tests|slow|bundle|bench] [--check] [--require-np
 The pins are in `tests/peers/`. One of them is the source of the mcp SDK, for its example servers
 and the official schemas. `slow` stands for what the slow tests need beside them: the official
 conformance suite with a Node.js that it accepts (x86-64 Linux alone has one on npm; elsewhere the
-one on PATH is taken), the hosts that a scripted model drives (0.8 GB), uv, and what packs our
-bundle for Claude Desktop; `bundle` stands for that last one alone. `bench` stands for the proxies
+one on PATH is taken), the hosts that a scripted model drives (0.8 GB), uv, our own dependencies in
+the lowest versions that `pyproject.toml` allows, and what packs our bundle for Claude Desktop;
+`bundle` stands for that last one alone. `bench` stands for the proxies
 that the benchmarks measure beside ours; they are pinned in `bench/peers.txt`, and no test needs
 them.
 
@@ -22,11 +23,13 @@ import argparse
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,7 +53,8 @@ SUITE = "npm-suite"
 HOSTS = "npm-hosts"
 BUNDLE = "npm-bundle"
 UV = "py-uv"
-SLOW = (SUITE, HOSTS, BUNDLE, UV)
+LOWEST = "py-lowest"
+SLOW = (SUITE, HOSTS, BUNDLE, UV, LOWEST)
 BENCH = "py-bench"
 NPM_PEERS = {
     NPM: PINS,
@@ -90,6 +94,8 @@ def _pin_files(peer: str) -> tuple[Path, ...]:
         return (pins / "package.json", pins / "package-lock.json")
     if peer == BENCH:
         return (ROOT / "bench" / "peers.txt",)
+    if peer == LOWEST:
+        return (ROOT / "pyproject.toml",)
     return (PINS / f"{peer}.txt",)
 
 
@@ -118,6 +124,13 @@ def _install_python(place: Path, pins: Path) -> None:
     subprocess.run([*pip, *install], check=True, stdout=sys.stderr)
 
 
+def _install_lowest(place: Path, project: Path) -> None:
+    wanted = tomllib.loads(project.read_text())["project"]["dependencies"]
+    pins = place / "lowest.txt"
+    pins.write_text("\n".join(re.sub("[>~]=", "==", line, count=1) for line in wanted))
+    _install_python(place, pins)
+
+
 def _install_source(place: Path, pins: Path) -> None:
     """The source distribution as it is, of which nothing is built or installed."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-qq", "download"]
@@ -141,6 +154,8 @@ def _install(peer: str) -> None:
         _install_npm(new, peer)
     elif peer == SDK_SOURCE:
         _install_source(new, *_pin_files(peer))
+    elif peer == LOWEST:
+        _install_lowest(new, *_pin_files(peer))
     else:
         _install_python(new, *_pin_files(peer))
     (new / ".stamp").write_text(_stamp(peer))

@@ -1,12 +1,13 @@
 """What a server answers to somebody without a token: the challenge from which a sign-in begins."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import httpx2
 import msgspec
 
 from emceepee_stdio.auth.endpoint_client import EndpointClient
 from emceepee_stdio.config.server import ServerConfig
+from emceepee_stdio.foreign_json import decode_object
 from emceepee_stdio.versions import LEGACY_VERSIONS
 
 __all__ = ["Challenge", "challenge_of"]
@@ -69,6 +70,6 @@ async def challenge_of(server: ServerConfig, client: EndpointClient) -> Challeng
 
 def _is_json_rpc(body: bytes) -> bool:
     try:
-        return msgspec.json.decode(body, type=dict[str, Any]).get("jsonrpc") == "2.0"
+        return decode_object(body).get("jsonrpc") == "2.0"
     except (msgspec.MsgspecError, RecursionError):
         return False

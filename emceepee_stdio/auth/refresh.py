@@ -15,6 +15,7 @@ from emceepee_stdio.auth.orders import HelperExit, RefreshOrder
 from emceepee_stdio.auth.token_store import OAuthClient, TokenRecord, TokenStore, sendable
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.server import OAuthConfig
+from emceepee_stdio.foreign_json import decode_value
 from emceepee_stdio.json_values import mapping
 
 __all__ = ["error_code", "read_answer", "refresh", "revoke"]
@@ -105,7 +106,7 @@ def _authorized(
 def read_answer(said: httpx2.Response) -> dict[str, object]:
     """The object in a body; empty where it holds none."""
     try:
-        return dict(mapping(msgspec.json.decode(said.content)))
+        return dict(mapping(decode_value(said.content)))
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         return {}
 

@@ -46,6 +46,7 @@ from emceepee_stdio.auth.sign_in_rules import (
 )
 from emceepee_stdio.auth.token_store import OAuthClient, TokenRecord, TokenStore
 from emceepee_stdio.clock import Clock
+from emceepee_stdio.foreign_json import decode_value
 from emceepee_stdio.json_values import mapping
 
 __all__ = ["sign_in"]
@@ -292,7 +293,7 @@ class _Flow:
         if self._asks_scope or (resource is not None and resource.scopes_supported is not None):
             return answer
         try:
-            metadata = dict(mapping(msgspec.json.decode(answer.content)))
+            metadata = dict(mapping(decode_value(answer.content)))
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             return answer
         metadata.pop("scopes_supported", None)

@@ -14,6 +14,7 @@ from msgspec import Raw, Struct
 
 from emceepee_stdio.backends.base import Hello
 from emceepee_stdio.backends.lists import Item, Kind, memory_of
+from emceepee_stdio.foreign_json import decoder
 
 __all__ = ["CatalogueRecord", "ListRecord", "Remembered", "Seen", "added_to", "recalled"]
 
@@ -136,9 +137,12 @@ def _introduced(tools: Sequence[Item], hello: Hello | None) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
+_decode_items = decoder(tuple[dict[str, object], ...])
+
+
 def _items(raw: Raw) -> tuple[Item, ...] | None:
     """The list; None where it is none."""
     try:
-        return msgspec.json.decode(raw, type=tuple[dict[str, object], ...])
+        return _decode_items(raw)
     except (msgspec.MsgspecError, RecursionError):
         return None

@@ -13,6 +13,7 @@ from msgspec import Raw
 from emceepee_stdio import __version__
 from emceepee_stdio.backends.base import EXCERPT_BYTES, Era, Hello
 from emceepee_stdio.errors import CannotConnect
+from emceepee_stdio.foreign_json import decode_value
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.versions import (
     CLIENT_CAPABILITIES,
@@ -182,7 +183,7 @@ def _value(raw: Raw) -> object:
     if _is_large(raw):
         return {"truncated": True, "bytes": len(memoryview(raw))}
     try:
-        return msgspec.json.decode(raw)
+        return decode_value(raw)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         return None
 

@@ -18,6 +18,7 @@ from msgspec import Raw
 from emceepee_stdio.backends.base import RemoteError
 from emceepee_stdio.clock import DAY_S, Clock
 from emceepee_stdio.errors import CallFailed, CallTimeout
+from emceepee_stdio.foreign_json import decode_value
 from emceepee_stdio.trace.open_request import Leg, on_leg
 from emceepee_stdio.wire.codec import METHOD_NOT_FOUND
 
@@ -360,7 +361,7 @@ def _values_in(raw: Raw) -> int:
 
 def _read_value(raw: Raw) -> object:
     try:
-        return msgspec.json.decode(raw)
+        return decode_value(raw)
     except (msgspec.MsgspecError, RecursionError):
         return None
 

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from emceepee_stdio.backends.backend_events import LogLine, LogSource
+from emceepee_stdio.foreign_json import decode_value, envelope_decoder
 from emceepee_stdio.versions import SUBSCRIPTION_ID
 from emceepee_stdio.wire.codec import to_json
 
@@ -40,7 +41,7 @@ class _LogMessage(msgspec.Struct):
 _read_stamped = msgspec.json.Decoder(_Stamped).decode
 _read_meta = msgspec.json.Decoder(_Meta).decode
 _read_fields = msgspec.json.Decoder(dict[str, Raw]).decode
-_read_log_message = msgspec.json.Decoder(_LogMessage).decode
+_read_log_message = envelope_decoder(_LogMessage)
 
 
 def log_line(params: Raw | None) -> LogLine:
@@ -85,7 +86,7 @@ def decoded(raw: Raw | None) -> object:
     if raw is None or len(memoryview(raw)) > _READ_BYTES:
         return None
     try:
-        return msgspec.json.decode(raw)
+        return decode_value(raw)
     except (msgspec.MsgspecError, RecursionError):
         return None
 

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from emceepee_stdio.errors import CallFailed, NotSupported, ProxyError
+from emceepee_stdio.foreign_json import envelope_decoder
 from emceepee_stdio.wire.codec import to_json
 
 __all__ = ["COMPLETE", "INPUT_REQUIRED", "result_type", "task_refused", "type_refused"]
@@ -27,7 +28,8 @@ class _Handle(msgspec.Struct, rename="camel"):
     status: object = None
 
 
-_read_typed = msgspec.json.Decoder(_Typed).decode
+_read_typed = envelope_decoder(_Typed)
+_read_handle = envelope_decoder(_Handle)
 
 
 def result_type(result: Raw) -> object:
@@ -54,7 +56,7 @@ def type_refused(server: str, said: object, result: Raw) -> ProxyError:
 def task_refused(server: str, handle: Raw) -> NotSupported:
     """The error for a task of the protocol that came in place of a result."""
     try:
-        task = msgspec.json.decode(handle, type=_Handle)
+        task = _read_handle(handle)
     except (msgspec.MsgspecError, RecursionError):
         task = _Handle()
     named = to_json({"id": task.task_id, "status": task.status})[:_SHOWN_CHARS]

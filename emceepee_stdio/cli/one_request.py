@@ -81,6 +81,7 @@ async def _answer(
     import msgspec  # noqa: PLC0415 - see the caller
 
     from emceepee_stdio.errors import CallFailed, ProxyError  # noqa: PLC0415 - see the caller
+    from emceepee_stdio.foreign_json import envelope_decoder  # noqa: PLC0415 - see the caller
 
     backend = await here.open(choice.server)
     reached = False
@@ -89,7 +90,7 @@ async def _answer(
             # A little longer than the attempt itself, which can say more about why it failed.
             await backend.connect(within=within + 1.0)
         reached = True
-        result = msgspec.json.decode(await send(here, backend), type=dict[str, Any])
+        result = envelope_decoder(dict[str, Any])(await send(here, backend))
     except (msgspec.MsgspecError, RecursionError):
         failure = CallFailed(f"{choice.server.name} gave an answer that cannot be read.")
         return _Outcome(None, failure, reached)

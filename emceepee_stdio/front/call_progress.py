@@ -5,13 +5,13 @@ What a server tells after its call became a task is noted with the task.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated
 
 import msgspec
 from anyio.abc import TaskGroup
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from emceepee_stdio.clock import Clock
+from emceepee_stdio.foreign_json import number
 from emceepee_stdio.front.heartbeats import Heartbeats, Progress
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.session import Session
@@ -21,21 +21,29 @@ from emceepee_stdio.wire.peer import Peer
 __all__ = ["CallProgress"]
 
 _UNREAD_BYTES = 1 << 20  # that wait for the client; thousands of progress messages
-_INT64 = msgspec.Meta(ge=-(2**63), le=2**63 - 1)  # no client reads more digits
-_FINITE = msgspec.Meta(ge=-1e300, le=1e300)  # a heartbeat can still add to it
+_MAX_INTEGER = 2**63 - 1  # no client reads more digits
+_MAX_FLOAT = 1e300  # a heartbeat can still add to it
 _MESSAGE_CHARS = 2_000  # of one message: a line for a person to read
 
 
-class _Told(msgspec.Struct, omit_defaults=True):
-    """The params of a progress notification."""
+class _Received(msgspec.Struct):
+    """The params of a server's progress notification."""
 
-    token: int | str = msgspec.field(name="progressToken")
-    progress: Annotated[int, _INT64] | Annotated[float, _FINITE]
-    total: Annotated[int, _INT64] | Annotated[float, _FINITE] | None = None
+    progress: Raw
+    total: Raw | UnsetType = UNSET
     message: str | None = None
 
 
-_read = msgspec.json.Decoder(_Told).decode
+class _Told(msgspec.Struct, omit_defaults=True):
+    """The params of one for the client."""
+
+    token: int | str = msgspec.field(name="progressToken")
+    progress: float
+    total: float | None = None
+    message: str | None = None
+
+
+_read = msgspec.json.Decoder(_Received).decode
 
 
 class CallProgress:
@@ -80,16 +88,21 @@ class CallProgress:
             self._session.note_progress(call, params)
             return
         try:
-            told = _read(params)
+            received = _read(params)
+            progress, total = _number(received.progress), _number(received.total)
         except (msgspec.MsgspecError, RecursionError):
             return  # the client would not understand it either
-        if call.token is None or self._unread() > _UNREAD_BYTES:
+        if progress is None or call.token is None or self._unread() > _UNREAD_BYTES:
             return  # the client does not keep up; later progress says more than this
-        told.token = call.token
-        told.progress = self._heartbeats.told(call, Progress(told.progress, told.total)).value
-        if told.message is not None and len(told.message) > _MESSAGE_CHARS:
-            cut = f" … (cut from {len(told.message)} characters)"
-            told.message = told.message[:_MESSAGE_CHARS] + cut
+        message = received.message
+        if message is not None and len(message) > _MESSAGE_CHARS:
+            message = f"{message[:_MESSAGE_CHARS]} … (cut from {len(message)} characters)"
+        told = _Told(
+            token=call.token,
+            progress=self._heartbeats.told(call, Progress(progress, total)).value,
+            total=total,
+            message=message,
+        )
         self._peer.notify("notifications/progress", to_json(told))
 
     def _tell(self, call: Call, message: str) -> None:
@@ -104,3 +117,10 @@ class CallProgress:
             token=call.token, progress=progress.value, total=progress.total, message=message
         )
         self._peer.notify("notifications/progress", to_json(told))
+
+
+def _number(raw: Raw | UnsetType) -> float | None:
+    value = number(raw)
+    if value is not None and abs(value) > (_MAX_INTEGER if isinstance(value, int) else _MAX_FLOAT):
+        raise msgspec.ValidationError("Number out of range")
+    return value

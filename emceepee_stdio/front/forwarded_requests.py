@@ -11,6 +11,7 @@ from anyio.abc import TaskGroup
 from msgspec import Raw
 
 from emceepee_stdio.errors import CallFailed, PromptNotFound, ProxyError, ResultTooLarge
+from emceepee_stdio.foreign_json import envelope_decoder
 from emceepee_stdio.front.protocol import IDENTITY, Refused
 from emceepee_stdio.front.tool_calls import Meta, ToolCalls
 from emceepee_stdio.session.forwarded_results import Fields, prompt_fields, resource_fields
@@ -44,6 +45,8 @@ class _GetPrompt(msgspec.Struct):
 
 
 _read_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_read = envelope_decoder(_Read)
+_decode_get_prompt = envelope_decoder(_GetPrompt)
 
 
 class ForwardedRequests:
@@ -69,7 +72,7 @@ class ForwardedRequests:
 
     def read(self, request: Request, trace: OpenRequest) -> None:
         """One of our own resources, or one of a configured server."""
-        asked = msgspec.json.decode(request.params or b"{}", type=_Read)
+        asked = _decode_read(request.params or b"{}")
         modern, refused = self._check(asked.meta, trace)
         if refused:
             self._refuse(trace, refused)
@@ -80,7 +83,7 @@ class ForwardedRequests:
 
     def get_prompt(self, request: Request, trace: OpenRequest) -> None:
         """A prompt of an exposed server, by the name under which it is listed."""
-        asked = msgspec.json.decode(request.params or b"{}", type=_GetPrompt)
+        asked = _decode_get_prompt(request.params or b"{}")
         modern, refused = self._check(asked.meta, trace)
         if refused:
             self._refuse(trace, refused)

@@ -11,6 +11,7 @@ import msgspec
 from anyio.abc import TaskGroup
 from msgspec import Raw
 
+from emceepee_stdio.foreign_json import decode_object
 from emceepee_stdio.front.client_requests import ClientRequests
 from emceepee_stdio.front.forwarded_requests import ForwardedRequests
 from emceepee_stdio.front.list_changes import ListChanges
@@ -162,7 +163,7 @@ class Front:
     # Answers
 
     def _answer_static(self, request: Request, trace: OpenRequest) -> None:
-        params = msgspec.json.decode(request.params or b"{}", type=dict[str, object])
+        params = decode_object(request.params or b"{}")
         answer = self._protocol.answer(request.method, params)
         if answer is None:  # the rest is looked for before
             self._open_stream(trace)

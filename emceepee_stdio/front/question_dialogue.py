@@ -17,6 +17,7 @@ from anyio.abc import TaskGroup
 from msgspec import Raw
 
 from emceepee_stdio.errors import ProxyError
+from emceepee_stdio.foreign_json import decoder
 from emceepee_stdio.front.carried_questions import CallLine, CarriedQuestions
 from emceepee_stdio.front.client_profile import is_plain_form, profile_of
 from emceepee_stdio.front.client_requests import ClientRequests
@@ -45,7 +46,7 @@ class _Answer(msgspec.Struct):
     content: dict[str, object] | None = None
 
 
-_read_answer = msgspec.json.Decoder(_Answer).decode
+_read_answer = decoder(_Answer)
 
 
 class QuestionDialogue:

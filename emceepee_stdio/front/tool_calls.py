@@ -18,6 +18,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import UNSET, Raw, UnsetType
 
 from emceepee_stdio.errors import CallFailed, InvalidArguments, ProxyError
+from emceepee_stdio.foreign_json import envelope_decoder
 from emceepee_stdio.front.call_progress import CallProgress
 from emceepee_stdio.front.calling_client import CallingClient, CallingClients
 from emceepee_stdio.front.carried_questions import CallLine
@@ -83,7 +84,7 @@ class _Call(msgspec.Struct):
 
 
 _read_call = msgspec.json.Decoder(_Call).decode
-_read_meta = msgspec.json.Decoder(Meta | None).decode
+_read_meta = envelope_decoder(Meta)
 _read_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
@@ -181,7 +182,7 @@ class ToolCalls:
     def begin(self, request: Request) -> Refused | None:
         """Run the tool that is asked for; or why it cannot be."""
         asked = _read_call(request.params or b"{}")
-        meta = None if asked.meta is UNSET else _read_meta(asked.meta)
+        meta = None if asked.meta in (UNSET, _NULL) else _read_meta(asked.meta)
         modern, refused = (False, None) if meta is None else self.check(meta)
         tool = TABLE.get(asked.name) or exposed_tool(self._runtime, asked.name)
         if refused is None and tool is None:

@@ -16,6 +16,7 @@ from emceepee_stdio import __version__
 from emceepee_stdio.config.regular_file import read_own
 from emceepee_stdio.config.server import ServerConfig
 from emceepee_stdio.config.state_directory import state_directory
+from emceepee_stdio.foreign_json import envelope_decoder
 from emceepee_stdio.trust.targets import target_id
 
 __all__ = [
@@ -66,11 +67,14 @@ class _Names(Struct):
     lists: dict[str, _List] = {}
 
 
+_decode_names = envelope_decoder(_Names)
+
+
 def listed_names(directory: Path, identity: str, kind: str) -> list[str]:
     """The names of what the server listed last; nothing where that is not known."""
     try:
         data = read_own(catalogue_path(directory, identity), most=MAX_SERVER_BYTES)
-        record = msgspec.json.decode(data, type=_Names)
+        record = _decode_names(data)
     except (OSError, msgspec.MsgspecError, RecursionError, UnicodeError):
         return []
     listed = record.lists.get(kind) if record.identity == identity else None

@@ -19,6 +19,7 @@ from emceepee_stdio.config.edit import write_whole
 from emceepee_stdio.config.file_lock import file_lock
 from emceepee_stdio.config.regular_file import make_private, read_own
 from emceepee_stdio.config.server import ServerConfig
+from emceepee_stdio.foreign_json import envelope_decoder
 from emceepee_stdio.session.catalogue_files import (
     MAX_SERVER_BYTES,
     catalogue_identity,
@@ -30,6 +31,7 @@ __all__ = ["CatalogueStore"]
 _MAX_BYTES = 64 << 20  # of all servers: a thousand with 40 tools each
 _MAX_FILES = 1_000  # nobody configures as many: those of years of editing go
 _LOCK_TIMEOUT_S = 5.0  # whoever holds it does so for milliseconds
+_decode_record = envelope_decoder(CatalogueRecord)
 
 
 class CatalogueStore:
@@ -83,7 +85,7 @@ class CatalogueStore:
     def _record(self, identity: str) -> CatalogueRecord | None:
         try:
             data = read_own(self._path(identity), most=self._max_server_bytes)
-            record = msgspec.json.decode(data, type=CatalogueRecord)
+            record = _decode_record(data)
         except (OSError, msgspec.MsgspecError, RecursionError, UnicodeError):
             return None
         return record if record.identity == identity else None

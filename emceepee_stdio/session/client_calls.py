@@ -11,10 +11,10 @@ from enum import Enum, auto
 from typing import Protocol
 
 import anyio
-import msgspec
 from msgspec import Raw
 
 from emceepee_stdio.backends.base import Cancel
+from emceepee_stdio.foreign_json import envelope_decoder
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.state import Lease, Slot
 from emceepee_stdio.trace.open_request import OpenRequest
@@ -53,6 +53,9 @@ WHY_NOT_ASKED: Mapping[Decision, str] = {
 }
 
 OnLate = Callable[[bool], Awaitable[None]]
+
+
+_decode_arguments = envelope_decoder(object)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +115,7 @@ class ClientRequest:
 
     def content(self) -> tuple[str, object]:
         """What is asked for, however it is written."""
-        return self.tool, msgspec.json.decode(self.arguments or b"{}", type=object)
+        return self.tool, _decode_arguments(self.arguments or b"{}")
 
 
 @dataclass(eq=False, slots=True, kw_only=True)

@@ -6,11 +6,11 @@ for something beside its content (a null, annotations of another shape), that is
 """
 
 from collections.abc import Callable
-from typing import Annotated
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
+from emceepee_stdio.foreign_json import number
 from emceepee_stdio.wire.codec import to_json
 
 __all__ = ["mended", "sampled_problem", "text_block"]
@@ -27,8 +27,20 @@ class _Object(msgspec.Struct, gc=False):
 
 
 class _Annotations(msgspec.Struct, rename="camel", gc=False):
-    priority: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
+    priority: Raw | UnsetType = UNSET  # typed as a float, its value could take 20 µs to read
     last_modified: str | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if self.priority is not UNSET and not _is_share(self.priority):
+            raise ValueError("Expected `priority` from 0 to 1")
+
+
+def _is_share(raw: Raw) -> bool:
+    try:
+        value = number(raw)
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    return value is not None and 0 <= value <= 1
 
 
 class _Base(msgspec.Struct, kw_only=True, rename="camel", tag_field="type", gc=False):

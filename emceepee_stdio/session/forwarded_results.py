@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 from msgspec import Raw
 
+from emceepee_stdio.foreign_json import envelope_decoder
 from emceepee_stdio.session.content_blocks import text_block
 from emceepee_stdio.session.own_uris import is_own_uri
 from emceepee_stdio.session.result_meta import passed_meta
@@ -36,8 +37,8 @@ class _Message(msgspec.Struct):
 
 _read_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 _read_list = msgspec.json.Decoder(list[Raw]).decode
-_read_held = msgspec.json.Decoder(_Held).decode
-_read_message = msgspec.json.Decoder(_Message).decode
+_read_held = envelope_decoder(_Held)
+_read_message = envelope_decoder(_Message)
 
 
 def resource_fields(result: Raw) -> Fields:

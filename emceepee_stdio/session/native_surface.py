@@ -24,6 +24,7 @@ from emceepee_stdio.backends.backend_events import (
 from emceepee_stdio.backends.lists import KINDS, LIST_CHANGED, Item, Kind
 from emceepee_stdio.config import Config, ServerConfig
 from emceepee_stdio.errors import ProxyError
+from emceepee_stdio.foreign_json import decoder
 from emceepee_stdio.greeting import Greeting
 from emceepee_stdio.journal import Journal, JournalEvent
 from emceepee_stdio.session.exposed_entries import exposed_server
@@ -268,6 +269,9 @@ class NativeSurface:
                 self._journal.record(JournalEvent.EXPOSED_LEFT_OUT, server=server, count=count)
 
 
+_decode_items = decoder(list[dict[str, object]])
+
+
 def _greeted(greeting: Greeting) -> _Definitions:
     """What the last run knew; its file is checked by whoever read it, its items are judged here."""
     found: dict[tuple[str, Kind], list[Item]] = {}
@@ -277,9 +281,7 @@ def _greeted(greeting: Greeting) -> _Definitions:
         owners = msgspec.json.decode(greeting.owners, type=dict[str, list[tuple[str, str]]])
         for kind in Kind:
             key = KINDS[kind].key
-            items = msgspec.json.decode(
-                b"[%b]" % greeting.exposed.get(key, b""), type=list[dict[str, object]]
-            )
+            items = _decode_items(b"[%b]" % greeting.exposed.get(key, b""))
             for (server, own), item in zip(owners.get(key, ()), items, strict=True):
                 named = {"name": own} if kind in (Kind.TOOLS, Kind.PROMPTS) else {}
                 found.setdefault((server, kind), []).append({**item, **named})

@@ -6,6 +6,7 @@ from collections.abc import Hashable
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from emceepee_stdio.foreign_json import decode_object
 from emceepee_stdio.state import fold_key
 from emceepee_stdio.state.event_types import short_key
 
@@ -31,7 +32,7 @@ def fields_of(params: Raw | None) -> dict[str, object]:
     if params is None or is_too_deep(params):
         return {}
     try:
-        return msgspec.json.decode(params, type=dict[str, object])
+        return decode_object(params)
     except (msgspec.MsgspecError, RecursionError):
         return {}
 

@@ -7,9 +7,10 @@ where it is known to have asked it.
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from emceepee_stdio.clock import Clock
+from emceepee_stdio.foreign_json import decode_value, number
 from emceepee_stdio.journal import redact
 from emceepee_stdio.session.params import fields_of
 from emceepee_stdio.session.questions import question_of
@@ -29,8 +30,8 @@ _ANSWERING = {
 
 
 class _Progress(msgspec.Struct):
-    progress: float | None = None
-    total: float | None = None
+    progress: Raw | UnsetType = UNSET
+    total: Raw | UnsetType = UNSET
     message: str | None = None
 
 
@@ -46,7 +47,7 @@ def shown_arguments(args: Raw | None, *, mask: Callable[[str], str]) -> object:
     if len(text) > _SHOWN_BYTES:
         return f"{text[:_SHOWN_BYTES]} … (cut from {len(text)} characters)"
     try:
-        return msgspec.json.decode(text)
+        return decode_value(text)
     except msgspec.MsgspecError:
         return text
 
@@ -55,12 +56,13 @@ def progress_text(params: Raw) -> str | None:
     """What a progress notification says, in one line; None where it cannot be read."""
     try:
         said = msgspec.json.decode(params, type=_Progress)
+        progress, total = number(said.progress), number(said.total)
     except (msgspec.MsgspecError, RecursionError):
         return None
     message = (said.message or "")[:_MESSAGE_CHARS]
-    if said.progress is None:
+    if progress is None:
         return message or None
-    far = f"{said.progress:.15g}" + ("" if said.total is None else f" of {said.total:.15g}")
+    far = f"{progress:.15g}" + ("" if total is None else f" of {total:.15g}")
     return f"{message} ({far})" if message else far
 
 

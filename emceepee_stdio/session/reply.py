@@ -10,6 +10,7 @@ from msgspec import Raw
 
 from emceepee_stdio.backends.result_types import COMPLETE, task_refused, type_refused
 from emceepee_stdio.errors import CallFailed, ProxyError
+from emceepee_stdio.foreign_json import decode_value, envelope_decoder
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.content_blocks import mended, text_block
 from emceepee_stdio.session.own_uris import is_own_uri
@@ -52,9 +53,9 @@ class _TextOfBlock(msgspec.Struct):
     text: object = None
 
 
-_read_texts = msgspec.json.Decoder(list[_TextOfBlock]).decode
+_read_texts = envelope_decoder(list[_TextOfBlock])
 _read_text_contents = msgspec.json.Decoder(_TextContents).decode
-_read_result = msgspec.json.Decoder(_Result).decode
+_read_result = envelope_decoder(_Result)
 _read_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
@@ -214,7 +215,7 @@ def _says(content: bytes, structured: Raw) -> bool:
     if _is_much(bytes(structured)):
         return False
     try:
-        value = msgspec.json.decode(structured)
+        value = decode_value(structured)
         blocks = _read_texts(b"[%b]" % content)
     except (msgspec.MsgspecError, RecursionError):
         return False
@@ -240,7 +241,7 @@ def _is_text_of(text: object, value: object, wrapped: object) -> bool:
     if _is_much(text.encode(errors="replace")):
         return False
     try:
-        said = msgspec.json.decode(text)
+        said = decode_value(text)
     except (msgspec.MsgspecError, RecursionError):
         return False
     return said == value or (wrapped is not None and said == wrapped)

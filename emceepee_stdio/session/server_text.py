@@ -10,6 +10,7 @@ import re
 import msgspec
 from msgspec import Raw
 
+from emceepee_stdio.foreign_json import decode_value
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.content_blocks import text_block
 from emceepee_stdio.wire.codec import to_json
@@ -55,7 +56,7 @@ def names_our_key(json: bytes) -> bool:
     if len(json) > _LOOKED_INTO_BYTES:
         return _may_name_a_key(json)
     try:
-        value = to_json(msgspec.json.decode(json)).decode()
+        value = to_json(decode_value(json)).decode()
         return _names_a_key(value) or _names_a_key(json.decode())
     except (msgspec.MsgspecError, RecursionError, ValueError):  # too deep, or too long a number
         return True
@@ -88,7 +89,7 @@ def _attributed(block: bytes) -> bytes:
     if not names_our_key(block):
         return block
     try:
-        said = mapping(msgspec.json.decode(block))
+        said = mapping(decode_value(block))
     except (msgspec.MsgspecError, RecursionError, ValueError):
         said = mapping(None)
     if said.get("type") == "text" and isinstance(text := said.get("text"), str):

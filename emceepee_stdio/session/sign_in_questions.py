@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from enum import Enum, auto
 
 import anyio
-import msgspec
 from msgspec import Raw
 
 from emceepee_stdio.auth.orders import SignInOrder
 from emceepee_stdio.backends.backend_events import Question
+from emceepee_stdio.foreign_json import decode_value
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.question_urls import host_of, url_problem, url_warning
@@ -131,7 +131,7 @@ class SignInQuestions:
                 self._withdraw(asked)
         if isinstance(outcome, RpcError):
             return SignInAnswer.NO
-        return dict(mapping(msgspec.json.decode(outcome)))
+        return dict(mapping(decode_value(outcome)))
 
     def _put(self, server: str, question: Question) -> PendingRequest | None:
         """The question that is with the person now."""

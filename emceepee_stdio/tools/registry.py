@@ -6,12 +6,14 @@ A mistake in the arguments is told by field, what was given and what is expected
 import re
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, cast
 
 import msgspec
 from msgspec import Raw
 
 from emceepee_stdio.errors import InvalidArguments
+from emceepee_stdio.foreign_json import envelope_decoder
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
@@ -23,6 +25,7 @@ __all__ = [
     "Tool",
     "always_loaded",
     "asks_the_user",
+    "destructive",
     "open_world",
     "pages",
     "read_only",
@@ -33,6 +36,7 @@ _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]*)`")
 _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 
 read_only: Mapping[str, bool] = {"readOnlyHint": True, "openWorldHint": False}
+destructive: Mapping[str, bool] = {"destructiveHint": True, "openWorldHint": False}
 open_world: Mapping[str, bool] = {"destructiveHint": True, "openWorldHint": True}
 
 # For hosts that put tools behind a search, ask for each call, or put an answer of many tokens into
@@ -48,6 +52,11 @@ class Params(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 Result = Reply | Coroutine[object, object, Reply | None] | None
 Run = Callable[[Runtime, Any, Call], Result]
+
+
+@cache
+def _decoder(params: type[Params]) -> Callable[[bytes | Raw], Params]:
+    return envelope_decoder(params)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +79,7 @@ class Tool:
     def decode(self, arguments: Raw | None) -> Params:
         """The arguments as the struct; the error says what to change."""
         try:
-            return msgspec.json.decode(arguments or b"{}", type=self.params)
+            return _decoder(self.params)(arguments or b"{}")
         except msgspec.ValidationError as error:
             raise InvalidArguments(f"{self.name}: {self._explain(str(error))}") from None
         except (msgspec.MsgspecError, RecursionError):
@@ -79,7 +88,7 @@ class Tool:
     def call(self, runtime: Runtime, arguments: Raw | None, call: Call) -> Result:
         """Read the arguments and run."""
         try:
-            params = msgspec.json.decode(arguments or b"{}", type=self.params)
+            params = _decoder(self.params)(arguments or b"{}")
         except (msgspec.MsgspecError, RecursionError):
             server = _server_in(arguments)
             if server is not None and server in runtime.servers.marked_names():

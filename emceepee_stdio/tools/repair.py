@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from emceepee_stdio.errors import InvalidArguments
+from emceepee_stdio.foreign_json import decode_value
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.wire.codec import to_json
 
@@ -22,7 +23,11 @@ _BRACE = ord("{")
 _HOLDS_A_STRING = re.compile(rb':\s*+"|^"')
 # A string that may stand for a number or a boolean; an escape may hide one.
 _CONVERTIBLE = re.compile(rb':\s*+"\s*+(?:[-\d\\\x80-\xff]|true|false)')
-_KINDS: Mapping[str, type] = {"integer": int, "number": float, "boolean": bool}
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+}
 
 
 def repaired(
@@ -115,10 +120,10 @@ def _unquoted(value: Raw, kind: str) -> Raw | None:
         return None
     text = msgspec.json.decode(value, type=str).strip()
     try:
-        msgspec.json.decode(text, type=_KINDS[kind])
-    except msgspec.MsgspecError:
+        is_it = type(decode_value(text)) in _KINDS[kind]
+    except (msgspec.MsgspecError, RecursionError):
         return None
-    return Raw(text.encode())
+    return Raw(text.encode()) if is_it else None
 
 
 def _properties(schema: Schema) -> Schema:

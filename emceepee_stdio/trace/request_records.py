@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from emceepee_stdio.clock import Clock
+from emceepee_stdio.foreign_json import decode_value
 from emceepee_stdio.ids import ulid_of
 from emceepee_stdio.journal.redact import redact, redact_text
 from emceepee_stdio.trace.open_request import Leg, OpenRequest
@@ -154,7 +155,7 @@ class RecordMaker:
         """Secrets have names in JSON; what was cut, and is none any more, is searched as text."""
         text = payload.decode("utf-8", "replace")
         with suppress(msgspec.MsgspecError, RecursionError):
-            value = redact(msgspec.json.decode(payload), max_chars=_PAYLOAD_CHARS)
+            value = redact(decode_value(payload), max_chars=_PAYLOAD_CHARS)
             text = msgspec.json.encode(value).decode()
         return self._shown(text, _PAYLOAD_CHARS)
 

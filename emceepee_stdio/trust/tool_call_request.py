@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from emceepee_stdio.errors import InvalidArguments
+from emceepee_stdio.foreign_json import decode_value
 from emceepee_stdio.journal.redact import redact_text
 from emceepee_stdio.trust.approval_request import shown, shown_item
 
@@ -68,7 +69,7 @@ def tool_call_request(
     *, server: str, tool: str, args: Raw, target: str, definition: str
 ) -> ToolCallRequest:
     try:
-        read = msgspec.json.decode(args)
+        read = decode_value(args)
         written = Raw(msgspec.json.encode(read))
         ordered = msgspec.json.encode(read, order="sorted")
     except (msgspec.MsgspecError, RecursionError, UnicodeError):

@@ -13,6 +13,7 @@ from typing import cast
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from emceepee_stdio.foreign_json import envelope_decoder
 from emceepee_stdio.wire.framing import HEAD_BYTES, TAIL_BYTES
 
 __all__ = [
@@ -133,7 +134,7 @@ class _ErrorObject(msgspec.Struct, gc=False):
     data: Raw | UnsetType = UNSET
 
 
-_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_envelope = envelope_decoder(_Envelope)
 _decode_error = msgspec.json.Decoder(_ErrorObject).decode
 _decode_parts = msgspec.json.Decoder(list[Raw]).decode
 _encoder = msgspec.json.Encoder()

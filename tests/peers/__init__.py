@@ -55,9 +55,9 @@ def node_modules() -> Path:
 
 
 def peer_python(peer: str) -> Path:
-    """The interpreter of `py-mcp1`, `py-servers` or `py-old`."""
+    """The interpreter of `py-mcp1`, `py-servers`, `py-old` or `py-lowest`."""
     if not peers.is_installed(peer):
-        raise PeerMissingError(f"The peer {peer}")
+        raise PeerMissingError(f"The peer {peer}", peers.command_for(peer))
     return peers.python_of(peers.folder(peer))
 
 

@@ -131,6 +131,10 @@ def test_an_error_without_an_id_is_read_from_a_refusal() -> None:
     error = nameless_error(b'{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"no"}}')
     assert error is not None
     assert (error.code, error.message) == (-1, "no")
+    assert error.data is None
+    more = nameless_error(b'{"error":{"code":-1,"message":"no","data":{"supported":[]}}}')
+    assert more is not None
+    assert bytes(more.data or b"") == b'{"supported":[]}'
     assert nameless_error(b'{"error":"no"}') is None
     assert nameless_error(b"[" * 100_000) is None
 

@@ -11,9 +11,10 @@ from typing import cast
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from emceepee_stdio.errors import CallFailed, ServerUnavailable
+from emceepee_stdio.foreign_json import envelope_decoder
 from emceepee_stdio.wire.codec import RpcError
 
 __all__ = [
@@ -90,7 +91,7 @@ class NotMcp(CallFailed):
 class _NamelessError(msgspec.Struct):
     code: int
     message: str
-    data: Raw | None = None
+    data: Raw | UnsetType = UNSET  # msgspec takes nothing but null for `Raw | None`
 
 
 class _Nameless(msgspec.Struct):
@@ -102,6 +103,9 @@ class _Explained(msgspec.Struct):
     error_description: object = None
     message: object = None
     detail: object = None
+
+
+_decode_explained = envelope_decoder(_Explained)
 
 
 def said(error: BaseException) -> str:
@@ -156,7 +160,8 @@ def nameless_error(body: bytes) -> RpcError | None:
         error = msgspec.json.decode(body, type=_Nameless).error
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         return None
-    return RpcError(error.code, error.message, error.data)
+    data = None if error.data is UNSET else error.data
+    return RpcError(error.code, error.message, data)
 
 
 def challenge(header: str) -> str:
@@ -174,7 +179,7 @@ def excerpt(body: bytes, kind: str) -> str:
         text = body[: _BYTES_PER_CHAR * _SHOWN_CHARS].decode(errors="replace")
     elif kind.endswith("json"):
         try:
-            told = msgspec.json.decode(body, type=_Explained)
+            told = _decode_explained(body)
         except (msgspec.MsgspecError, RecursionError, UnicodeError):
             return ""
         words = (told.error_description, told.message, told.detail, told.error)

@@ -12,6 +12,7 @@ from typing import cast
 import msgspec
 from msgspec import Raw
 
+from emceepee_stdio.foreign_json import decode_value
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.wire.codec import to_json
 from emceepee_stdio.wire.peer import OutgoingRequest
@@ -126,7 +127,7 @@ def _value_at(value: object, path: tuple[str, ...]) -> object:
     try:
         for key in path:
             value = msgspec.json.decode(to_json(value), type=dict[str, Raw]).get(key)
-        return msgspec.json.decode(to_json(value))
+        return decode_value(to_json(value))
     except (msgspec.MsgspecError, RecursionError):
         return None
 

@@ -12,6 +12,7 @@ from typing import cast
 import msgspec
 from msgspec import Raw
 
+from emceepee_stdio.foreign_json import decode_value
 from emceepee_stdio.front.http.session_process import SessionProcess, SessionSpec
 from emceepee_stdio.front.http.stored_streams import REQUEST_LOST, EventStore, StoredStream
 from emceepee_stdio.json_values import mapping
@@ -198,6 +199,6 @@ def _token(params: Raw | None) -> RequestId | None:
 
 def _params(params: Raw | None) -> dict[str, object]:
     try:
-        return dict(mapping(msgspec.json.decode(params or b"{}")))
+        return dict(mapping(decode_value(params or b"{}")))
     except (msgspec.MsgspecError, RecursionError):  # numbers that no machine holds, or too deep
         return {}

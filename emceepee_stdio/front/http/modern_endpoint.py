@@ -16,6 +16,7 @@ from mcp.shared.inbound import (
 from msgspec import Raw
 
 from emceepee_stdio.errors import CallFailed
+from emceepee_stdio.foreign_json import decode_value
 from emceepee_stdio.front.http.handshake_endpoint import full
 from emceepee_stdio.front.http.held_bytes import HeldBytes
 from emceepee_stdio.front.http.http_limits import HttpLimits
@@ -174,7 +175,7 @@ async def _events(
 
 def _read(body: bytes) -> Mapping[str, object] | HttpReply:
     try:
-        message = msgspec.json.decode(body)
+        message = decode_value(body)
     except (msgspec.DecodeError, RecursionError):
         error = RpcError(PARSE_ERROR, "Parse error: the body is no JSON", None)
         return error_reply(HTTPStatus.BAD_REQUEST, error)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import cast
 
 import anyio
-import msgspec
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from msgspec import Raw
 
 from emceepee_stdio.errors import CallFailed
+from emceepee_stdio.foreign_json import envelope_decoder
 from emceepee_stdio.front.http.held_bytes import HeldBytes
 from emceepee_stdio.front.http.session_process import SessionProcess, SessionSpec
 from emceepee_stdio.front.http.stored_streams import REQUEST_LOST
@@ -43,6 +43,7 @@ _DROPPED = RpcError(
 )
 _UNREAD_BYTES = 1 << 20  # of notifications for one request
 _LISTEN = "subscriptions/listen"
+_decode = envelope_decoder(object)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ class ModernSession:
 
     def _tell(self, note: Notification) -> None:
         """To the request that it names; a client that does not read is told no more."""
-        params = mapping(msgspec.json.decode(note.params or b"{}"))
+        params = mapping(_decode(note.params or b"{}"))
         meta = mapping(params.get("_meta"))
         if "progressToken" in params:
             found = self._open.get(cast("RequestId", params["progressToken"]))
@@ -201,7 +202,7 @@ class ModernSession:
 
 def _renamed(result: Raw, request_id: RequestId) -> bytes:
     """The result of a subscription, with the client's own name for it."""
-    fields = dict(mapping(msgspec.json.decode(result)))
+    fields = dict(mapping(_decode(result)))
     meta = mapping(fields.get("_meta"))
     if SUBSCRIPTION_ID in meta:
         fields["_meta"] = {**meta, SUBSCRIPTION_ID: request_id}

@@ -16,6 +16,7 @@ import anyio
 import msgspec
 
 from emceepee_stdio.errors import CallFailed
+from emceepee_stdio.foreign_json import decode_value
 from emceepee_stdio.front.http.lasting_stderr import lasting_stderr
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.versions import CLIENT_CAPABILITIES, MODERN_VERSION, PROTOCOL_VERSION
@@ -186,6 +187,6 @@ def _status(answer: object) -> Mapping[str, object]:
         return {}
     try:
         told = msgspec.json.decode(answer.outcome, type=_Told)
-        return mapping(msgspec.json.decode(told.contents[0].text)) if told.contents else {}
+        return mapping(decode_value(told.contents[0].text)) if told.contents else {}
     except msgspec.MsgspecError:
         return {}

@@ -1,0 +1,173 @@
+"""What a peer's JSON may cost: no number is read in the slow way, wherever it stands."""
+
+import ast
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import UNSET, Raw
+
+import emceepee_stdio
+from emceepee_stdio.foreign_json import decode_object, decode_value, decoder, number
+
+LONG = b"9" * 101
+# These read what we wrote ourselves, or what the person at this terminal typed.
+OWN = {
+    "auth.token_store",
+    "cli.auth_helper",
+    "cli.front_servers",
+    "cli.given_arguments",
+    "cli.keyring_helper",
+    "cli.report",
+    "config.model",
+    "journal.reader",
+    "session.keyring_client",
+    "session.proxy_status",
+    "trace.page_access",
+    "trace.request_reader",
+    "trust.store",
+}
+
+
+@pytest.mark.parametrize(
+    "text", ["1e308", "5e-324", "1.7976931348623157e308", "-0.0", "1e-400", "12.5", "2e2"]
+)
+def test_floats_are_what_python_reads(text: str) -> None:
+    assert decode_value(f"[{text}]") == [float(text)]
+    assert decode_object(b'{"a":%b}' % text.encode()) == {"a": float(text)}
+
+
+@pytest.mark.parametrize("text", ["1e309", "-1e999"])
+def test_a_number_that_no_float_holds_is_refused(text: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match="out of range"):
+        decode_value(f"[{text}]")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [LONG, b"[-%b]" % LONG, b'{"a": {"b":%b}}' % LONG, b'["%b\\"", %b]' % (LONG, LONG)],
+)
+def test_a_long_integer_is_refused_before_it_is_read(text: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError, match="more than 100 digits"):
+        decode_value(text)
+    with pytest.raises(msgspec.DecodeError, match="more than 100 digits"):
+        decode_value(Raw(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"9" * 100,
+        b'"%b"' % LONG,
+        b'["a\\"%b", 1]' % LONG,
+        b'{"%b": 1}' % LONG,
+        b"0.%b" % LONG,
+        b"%b.5" % LONG,
+        b"%be-10" % LONG,
+    ],
+)
+def test_long_digits_that_are_no_integer_are_read(text: bytes) -> None:
+    assert decode_value(text) == msgspec.json.decode(text)
+
+
+def test_what_is_not_json_raises_as_ever() -> None:
+    for text in (b"", b"{", b'"\xff', b"nul"):
+        with pytest.raises((msgspec.MsgspecError, UnicodeError)):
+            decode_value(text)
+    with pytest.raises(msgspec.ValidationError):
+        decoder(dict[str, str])(b'{"a": 1}')
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"), [(b"1", 1), (b"2.5", 2.5), (b"1e308", 1e308), (b"null", None)]
+)
+def test_a_number_that_stayed_raw_is_read_when_it_is_needed(raw: bytes, value: object) -> None:
+    assert number(Raw(raw)) == value
+    assert number(UNSET) is None
+
+
+@pytest.mark.parametrize("raw", [b"true", b'"1"', b"[]", b"1e999", LONG])
+def test_what_is_no_number_is_refused(raw: bytes) -> None:
+    with pytest.raises(msgspec.MsgspecError):
+        number(Raw(raw))
+
+
+# Every decoder of the package
+
+
+def modules() -> Iterator[tuple[str, Any]]:
+    for found in pkgutil.walk_packages(emceepee_stdio.__path__, "emceepee_stdio."):
+        name = found.name.removeprefix("emceepee_stdio.")
+        if not found.ispkg and name not in OWN and name != "__main__":
+            yield name, importlib.import_module(found.name)
+
+
+def slow_types(kind: Any, *, has_hook: bool) -> set[str]:
+    """The types in which a number is read by msgspec itself: floats, and anything at all."""
+    found: set[str] = set()
+    seen: list[object] = []
+
+    def look(info: object) -> None:
+        if any(info is known for known in seen):
+            return
+        seen.append(info)
+        if isinstance(info, msgspec.inspect.FloatType):
+            found.add("float")
+        is_any = isinstance(info, msgspec.inspect.AnyType | msgspec.inspect.CustomType)
+        if is_any and not has_hook:
+            found.add("object")
+        for name in getattr(info, "__struct_fields__", ()):
+            inner = getattr(info, name)
+            for one in inner if isinstance(inner, tuple) else [inner]:
+                if isinstance(one, msgspec.inspect.Type | msgspec.inspect.Field):
+                    look(one)
+
+    look(msgspec.inspect.type_info(kind))
+    return found
+
+
+def test_no_decoder_of_foreign_json_reads_numbers_in_the_slow_way() -> None:
+    slow: dict[str, set[str]] = {}
+    count = 0
+    for module, loaded in modules():
+        for name, value in vars(loaded).items():
+            reader = _decoder_in(value)
+            if reader is not None:
+                count += 1
+                found = slow_types(reader.type, has_hook=reader.float_hook is not None)
+                if found:
+                    slow[f"{module}.{name}"] = found
+    assert count > 30, "decoders are found where they are"
+    assert slow == {}
+
+
+def _decoder_in(value: Any) -> msgspec.json.Decoder[Any] | None:
+    owner = getattr(value, "__self__", None)
+    if isinstance(owner, msgspec.json.Decoder):
+        return owner
+    cells: list[Callable[..., object]] = [
+        cell.cell_contents for cell in getattr(value, "__closure__", None) or ()
+    ]
+    return next((found for cell in cells if (found := _decoder_in(cell))), None)
+
+
+def test_no_call_of_decode_reads_foreign_json_in_the_slow_way() -> None:
+    slow: dict[str, object] = {}
+    count = 0
+    for module, loaded in modules():
+        for call in ast.walk(ast.parse(Path(loaded.__file__).read_text())):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "msgspec.json.decode":
+                count += 1
+                kind = next((word.value for word in call.keywords if word.arg == "type"), None)
+                found = {"object"}
+                if kind is not None:
+                    given = eval(ast.unparse(kind), vars(loaded))  # the package's own code
+                    found = slow_types(given, has_hook=False)
+                if found:
+                    slow[f"{module}:{call.lineno}"] = found
+    assert count > 10, "calls are found where they are"
+    assert slow == {}
