@@ -5,6 +5,7 @@ Pipes, sockets and terminals are watched by the event loop, without a thread. Wh
 """
 
 import asyncio
+import contextvars
 import os
 import queue
 import sys
@@ -265,6 +266,7 @@ class _ThreadReader:
         self, fd: int, on_data: Callable[[bytes], None], on_end: Callable[[], None]
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()  # a thread has none, and anyio needs it
         self._fd = fd
         self._on_data = on_data
         self._on_end = on_end
@@ -297,7 +299,7 @@ class _ThreadReader:
             except OSError:
                 data = b""
             with suppress(RuntimeError):  # the loop is closed: nobody listens any more
-                self._loop.call_soon_threadsafe(self._deliver, data)
+                self._loop.call_soon_threadsafe(self._deliver, data, context=self._context)
         os.close(self._fd)
 
     def _deliver(self, data: bytes) -> None:
@@ -318,6 +320,7 @@ class _ThreadWriter:
         self, fd: int, on_broken: Callable[[], None], on_written: Callable[[int], None] | None
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()  # a thread has none, and anyio needs it
         self._fd = fd
         self._on_broken = on_broken
         self._on_written = on_written
@@ -361,7 +364,7 @@ class _ThreadWriter:
 
     def _tell(self, what: Callable[..., None], *args: int) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody listens any more
-            self._loop.call_soon_threadsafe(what, *args)
+            self._loop.call_soon_threadsafe(what, *args, context=self._context)
 
     def _written(self, count: int) -> None:
         self.pending -= count

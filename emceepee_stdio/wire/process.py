@@ -5,6 +5,7 @@ Whatever happens, `ended` is set once, and nothing is pushed after it.
 """
 
 import asyncio
+import contextvars
 import errno
 import os
 import signal
@@ -95,6 +96,7 @@ class Process:
         self._listener = listener
         self._drain = drain
         self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()  # for what a thread tells the loop
         self._stderr_lines = Lines(_MAX_STDERR_LINE_BYTES)
         self.pid = popen.pid
         note_child(self.pid)
@@ -205,7 +207,7 @@ class Process:
     def _wait_in_thread(self) -> None:
         code = self._popen.wait()
         with suppress(RuntimeError):  # the loop is closed: nobody listens any more
-            self._loop.call_soon_threadsafe(self._on_exit, code)
+            self._loop.call_soon_threadsafe(self._on_exit, code, context=self._context)
 
     def _on_exit(self, code: int) -> None:
         forget_child(self.pid)

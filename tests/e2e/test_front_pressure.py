@@ -1,8 +1,11 @@
+import json
+import subprocess
 from pathlib import Path
 
 import anyio
 
 from tests.e2e.client import Client, Pending, Setting, both_eras, proxy, server
+from tests.e2e.clients.raw import INITIALIZE, PROXY, surroundings
 
 MEGABYTE = 1 << 20
 REQUESTS = 2_000
@@ -71,3 +74,26 @@ async def test_events_of_an_answer_that_was_not_read_yet_are_told_by_it_and_no_o
         await client.quiet()
         told = [e["data"]["params"]["n"] for e in client.events if e["type"] == "notification"]
         assert sorted(told) == list(range(30))
+
+
+def test_calls_from_a_file_are_answered_like_those_from_a_pipe(tmp_path: Path) -> None:
+    """A thread reads a file, and tells the event loop what came after the first call."""
+    head = [
+        {"id": 0, "method": "initialize", "params": INITIALIZE},
+        {"method": "notifications/initialized"},
+    ]
+    padding = [{"id": f"p{n}", "method": "ping", "params": {"x": "y" * 1_000}} for n in range(200)]
+    call = {"name": "list_tools", "arguments": {}}
+    first, *calls = [{"id": n, "method": "tools/call", "params": call} for n in (1, 2, 3)]
+    lines = [json.dumps({"jsonrpc": "2.0", **one}) for one in [*head, first, *padding, *calls]]
+    file = tmp_path / "in.jsonl"
+    file.write_text("\n".join(lines) + "\n")
+    with file.open() as stdin:
+        ran = subprocess.run(
+            PROXY, stdin=stdin, env=surroundings(tmp_path), capture_output=True, check=True
+        )
+    answers = {one["id"]: one for one in map(json.loads, ran.stdout.splitlines()) if "id" in one}
+    assert len(answers) == 2 + len(padding) + len(calls)
+    for number in (1, 2, 3):
+        assert "isError" not in answers[number]["result"], answers[number]
+    assert b"Traceback" not in ran.stderr
