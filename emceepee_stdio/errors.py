@@ -183,7 +183,7 @@ class NotSupported(ProxyError):
 
 class PolicyDenied(ProxyError):
     code = "policy_denied"
-    hint = "A person can add the server with `emceepee config add`, or change the policy."
+    hint = "A person can add the server with `emceepee config add`."
 
 
 class NeedsApproval(ProxyError):

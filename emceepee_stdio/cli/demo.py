@@ -25,6 +25,7 @@ from emceepee_stdio.clock import Clock
 
 __all__ = ["demo"]
 
+_CONTEXT = ('{"events_since_last_response"', '{"pending_client_action"')
 _COLUMNS = 80  # of a text in a pipe; a wide terminal has no wider one, which is hard to read
 _EXIT_TIMEOUT_S = 30.0  # far longer than the proxy takes to stop its servers
 _SERVER = Path(__file__).with_name("demo_server.py")
@@ -66,7 +67,8 @@ class _Client:
         self._show(f"← {self.spent_s * 1000:.1f} ms")
         for text in texts:
             self._show(f"  {text}")
-        return texts
+        # For a client whose limits nobody knows, emceepee puts its context first.
+        return sorted(texts, key=lambda text: text.startswith(_CONTEXT))
 
     def _request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         request_id = self._next_id
@@ -230,7 +232,8 @@ def _proxy() -> Generator[subprocess.Popen[bytes]]:
             "EMCEEPEE_STATE_DIR": str(Path(directory) / "state"),
         }
         with subprocess.Popen(
-            [sys.executable, "-m", "emceepee_stdio", "serve"],
+            # Whoever runs the demo agrees to its server.
+            [sys.executable, "-m", "emceepee_stdio", "serve", "--policy", "allow"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

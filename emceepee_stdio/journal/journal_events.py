@@ -122,11 +122,6 @@ class JournalEvent(StrEnum):
         Level.INFO,
         "A person allowed a server, or a call of `tool`.",
     )
-    APPROVAL_SKIPPED = (
-        "approval_skipped",
-        Level.WARNING,
-        "A server was added without asking, because the client cannot ask.",
-    )
     APPROVAL_UNWRITABLE = (
         "approval_unwritable",
         Level.WARNING,

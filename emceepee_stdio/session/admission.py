@@ -39,10 +39,7 @@ from emceepee_stdio.wire.program import ProgramFile
 
 __all__ = ["AdmissionControl"]
 
-_HEADLESS = (
-    "Do not ask again for the same. A person can add it with `emceepee config add`; where nobody "
-    "can be asked, the proxy is started with `--policy allow`."
-)
+_REFUSED = "Do not propose the same again; ask the person what they want instead."
 _OVER_HTTP = "whoever is at the other end of HTTP does not decide what this machine runs or reaches"
 _TITLE = "May the model add this server?"
 # A person has to read it; nobody reads more than this.
@@ -140,10 +137,6 @@ class AdmissionControl:
             approval = _with_remark(approval, obstacle)
         if is_over_http:
             raise await self._put_aside(config, approval, standing.digest, _OVER_HTTP)
-        if call.consent is None and mode == "auto" and config.url is None and obstacle is None:
-            # Hosts that cannot ask for us ask the person themselves before every call.
-            self._record(JournalEvent.APPROVAL_SKIPPED, config)
-            return _admitted(config, "not asked: this client cannot ask for us", program=program)
         granted = await self._ask(config, approval, standing.digest, call)
         return _admitted(config, "a person agreed", rule, program=program, approval=granted)
 
@@ -158,7 +151,7 @@ class AdmissionControl:
         if digest in self._refused:
             raise PolicyDenied(
                 f"{config.name} was not added: the same was refused before in this session.",
-                hint=_HEADLESS,
+                hint=_REFUSED,
             )
         if len(approval.text()) > _MAX_REQUEST_CHARS:
             raise PolicyDenied(
@@ -183,7 +176,7 @@ class AdmissionControl:
                     self._refused.add(digest)
                 raise PolicyDenied(
                     f"{config.name} was not added: the person refused.",
-                    hint=_HEADLESS,
+                    hint=_REFUSED,
                 )
             case Decision.OPEN:
                 raise NeedsApproval(
@@ -199,7 +192,7 @@ class AdmissionControl:
             raise PolicyDenied(
                 f"{config.name} was not added: the person was asked {_MAX_UNANSWERED} times "
                 "without agreeing, and is left in peace.",
-                hint=_HEADLESS,
+                hint=_REFUSED,
             )
         self._unanswered += 1
         call.trace.questions += 1
@@ -223,7 +216,7 @@ class AdmissionControl:
         return NeedsApproval(
             f"A person has to allow {config.name} first, and nobody was asked: {why}.",
             hint=f"Ask them to run `emceepee approve {pending.id}` in a terminal; then call "
-            "add_server again. Where no person is, the proxy is started with `--policy allow`.",
+            "add_server again with the same arguments.",
         )
 
     def _program(self, config: ServerConfig) -> ProgramFile | None:

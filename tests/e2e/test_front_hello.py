@@ -48,7 +48,8 @@ async def test_the_hello_and_the_tools_are_there_while_every_backend_hangs(
 async def test_a_broken_configuration_costs_its_servers_and_not_the_proxy(
     tmp_path: Path, text: str, *, modern: bool
 ) -> None:
-    async with proxy(Setting(home=tmp_path / "home", text=text), modern=modern) as client:
+    setting = Setting(home=tmp_path / "home", text=text)
+    async with proxy(setting, arguments=["--policy", "allow"], modern=modern) as client:
         assert await names(client) >= TOOLS
         listed = (await client.call("list_servers")).json
         assert listed["servers"] == []

@@ -291,6 +291,7 @@ async def test_a_broken_entry_is_listed_as_disabled_and_costs_nobody_else(
     tmp_path: Path, *, modern: bool
 ) -> None:
     made = setting(tmp_path, s=server(), broken={"command": 7}, unset={"command": "${NOT_SET_X}"})
+    made.more = {"policy": {"mode": "auto"}}
     async with proxy(made, modern=modern) as client:
         await client.connected()
         assert await phases(client) == {"s": "connected", "broken": "disabled", "unset": "disabled"}

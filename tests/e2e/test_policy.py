@@ -48,31 +48,48 @@ def test_auto_asks_for_a_command_that_nobody_knows_and_adds_it_when_the_person_a
 @both_eras
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 @pytest.mark.parametrize("mode", ["auto", "ask"])
-def test_a_refusal_adds_nothing_and_names_the_way_for_headless_runs(
+def test_a_refusal_adds_nothing_and_names_no_way_around_it(
     tmp_path: Path, mode: str, action: str, *, modern: bool
 ) -> None:
     with host(tmp_path, mode=mode, modern=modern) as client:
         said = client.decide(action, **proposal())
         assert said.is_error
         assert "[policy_denied]" in said.text
-        assert "--policy allow" in said.text
+        assert "--policy" not in said.text
         assert client.servers() == {}
         assert [line["level"] for line in client.noted("approval_denied")] == ["warning"]
         assert not (tmp_path / "state" / "approvals.json").exists()
 
 
+UNASKING = ["claude-ai", "opencode", "Zed", "windsurf-client", "gemini-cli-mcp-client", "who-knows"]
+
+
+@pytest.mark.parametrize("name", UNASKING)
+def test_no_command_starts_unasked_in_a_client_that_cannot_ask(tmp_path: Path, name: str) -> None:
+    mark = tmp_path / "started"
+    args = ["-c", f"touch {mark}; sleep 1"]
+    with host(tmp_path, elicits=False, client=name) as client:
+        said = client.use("add_server", name="new", command="bash", args=args)
+        assert "[needs_approval]" in said.text
+        assert "emceepee approve " in said.text
+        assert "--policy" not in said.text
+        assert client.servers() == {}
+        (noted,) = client.noted("approval_requested")
+        assert noted["server"] == "new"
+    assert not mark.exists()
+    assert not (tmp_path / "state" / "approvals.json").exists(), "nobody agreed to anything"
+
+
 @both_eras
-def test_auto_allows_marks_and_notes_it_where_the_client_cannot_ask(
+def test_what_was_approved_meanwhile_is_added_by_the_same_call(
     tmp_path: Path, *, modern: bool
 ) -> None:
     with host(tmp_path, elicits=False, modern=modern) as client:
+        assert "[needs_approval]" in client.use("add_server", **proposal()).text
+        trust = TrustStore(tmp_path / "state")
+        trust.approve(trust.waiting()[0].digest, name="new", at="")
         assert client.use("add_server", **proposal()).json["phase"] == "connected"
-        assert grounds(client) == "not asked: this client cannot ask for us"
-        (noted,) = client.noted("approval_skipped")
-        assert noted["level"] == "warning"
-        assert noted["server"] == "new"
-        assert noted["data"]["target"] == "plain"
-        assert not (tmp_path / "state" / "approvals.json").exists(), "nobody agreed to anything"
+        assert grounds(client) == "known to a person"
 
 
 @both_eras

@@ -53,7 +53,7 @@ class World:
 
 def edit(setting: Setting, **servers: Any) -> None:
     new = setting.home / "config.json.new"
-    new.write_text(json.dumps({"mcpServers": servers, "emceepee": setting.more}))
+    new.write_text(json.dumps({"mcpServers": servers, "emceepee": setting.ours}))
     new.replace(setting.config)
 
 

@@ -166,7 +166,8 @@ class ConfigFile:
     def set_late(self, names: set[str]) -> None:
         late = {name: server(era="legacy") for name in sorted(names)}
         self._setting.servers = self._fixed | late
-        ours = {"timeouts": _TIMEOUTS, "limits": _LIMITS, "restart": _RESTART}
+        ours: dict[str, Any] = {"timeouts": _TIMEOUTS, "limits": _LIMITS, "restart": _RESTART}
+        ours["policy"] = {"mode": "allow"}
         self._write(json.dumps({"mcpServers": self._setting.servers, "emceepee": ours}))
 
     def break_it(self, text: str | None) -> bool:
