@@ -6,6 +6,7 @@ from emceepee_stdio.front.client_profile import ceiling_s, profile_of
 from emceepee_stdio.front.consent import ConsentForm, ConsentRequests, ElicitedConsent
 from emceepee_stdio.front.protocol import Protocol
 from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.wire.environment import BEHIND_HTTP
 
 __all__ = ["CallingClient", "CallingClients"]
 
@@ -50,7 +51,9 @@ class CallingClients:
             configured_ms=settings.client_ceilings_ms,
             environ=self._runtime.environment.environ,
         )
-        form = ConsentForm(profile, answers, version=version)
+        # Over HTTP a yes counts for one call: only the owner of this machine gives a standing one.
+        keeps = BEHIND_HTTP not in self._runtime.environment.environ
+        form = ConsentForm(profile, answers, version=version, keeps=keeps)
         configured = settings.limits.result_chars
         return CallingClient(
             name=name,
@@ -58,6 +61,6 @@ class CallingClients:
             ceiling=ceiling,
             budget=profile.result_bytes if configured is None else configured,
             context_first=profile.cuts_end,
-            modern_form=ConsentForm(profile, answers, version=None),
+            modern_form=ConsentForm(profile, answers, version=None, keeps=keeps),
             consent=ElicitedConsent(self._questions, form, within=ceiling),
         )

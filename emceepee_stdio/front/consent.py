@@ -23,6 +23,7 @@ from msgspec import Raw
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import ProxyError
+from emceepee_stdio.foreign_json import decode_value
 from emceepee_stdio.front.client_profile import ClientProfile
 from emceepee_stdio.front.client_requests import ClientRequests
 from emceepee_stdio.json_values import mapping
@@ -50,6 +51,7 @@ _YES = {
     "Yes, this time": Decision.AGREED_ONCE,
     "Yes, and do not ask again": Decision.AGREED,
 }
+_YES_ONCE = [answer for answer, decision in _YES.items() if decision is Decision.AGREED_ONCE]
 _TITLED_SINCE = "2025-11-25"  # before that a choice has its names beside its values
 _LINE_CHARS = 110  # a line stays under it, in hosts that show a little more as well
 _SIGNING_KEY_BYTES = 32  # as long as the output of HMAC-SHA-256
@@ -61,14 +63,23 @@ _MAX_OPEN = 10  # more at a time would only be clicked away
 
 
 class ConsentForm:
-    """How this client is asked, and how its answers are read. `version` is None for modern ones."""
+    """How this client is asked, and how its answers are read.
+
+    `version` is None for modern ones; without `keeps` a yes is for one call, whatever is answered.
+    """
 
     def __init__(
-        self, profile: ClientProfile, answers: AutomaticAnswers, *, version: str | None
+        self,
+        profile: ClientProfile,
+        answers: AutomaticAnswers,
+        *,
+        version: str | None,
+        keeps: bool = True,
     ) -> None:
         self._profile = profile
         self._answers = answers
         self._titled = version is None or version >= _TITLED_SINCE
+        self._keeps = keeps
 
     def __repr__(self) -> str:
         return f"<ConsentForm {self._profile.title}>"
@@ -84,7 +95,7 @@ class ConsentForm:
         return None if fits else Decision.TOO_LONG
 
     def elicitation(self, question: ConsentQuestion) -> dict[str, object]:
-        values = [_NO, *_YES]
+        values = [_NO, *(_YES if self._keeps else _YES_ONCE)]
         choices: dict[str, object] = {"enum": values, "enumNames": values}
         if self._titled:
             choices = {"oneOf": [{"const": value, "title": value} for value in values]}
@@ -113,12 +124,14 @@ class ConsentForm:
         chosen = mapping(fields.get("content")).get(_FIELD)
         if action != "accept" or not isinstance(chosen, str):
             return Decision.REFUSED
-        return _YES.get(chosen, Decision.REFUSED)
+        decision = _YES.get(chosen, Decision.REFUSED)
+        is_standing = decision is Decision.AGREED
+        return Decision.AGREED_ONCE if is_standing and not self._keeps else decision
 
 
 def _fields(answer: Raw | None) -> Mapping[str, object]:
     try:
-        return {} if answer is None else mapping(msgspec.json.decode(answer))
+        return {} if answer is None else mapping(decode_value(answer))
     except (msgspec.MsgspecError, RecursionError):
         return {}
 

@@ -31,6 +31,7 @@ from emceepee_stdio.session.question_urls import url_problem
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.session.sign_in_questions import SignInAnswer, SignInQuestions
 from emceepee_stdio.state import AutomaticAnswers, EventType
+from emceepee_stdio.wire.environment import BEHIND_HTTP
 from emceepee_stdio.wire.helper_process import HelperProcess
 
 __all__ = ["SignIns"]
@@ -73,6 +74,8 @@ class SignIns:
     ) -> None:
         self._session = session
         self._environ = environ
+        # A client on another machine opens no browser on this one, and sends nobody to other hosts.
+        self._is_over_http = BEHIND_HTTP in environ
         self._is_connected = is_connected
         self._group = group
         self._questions = SignInQuestions(session, answers)
@@ -218,6 +221,8 @@ class SignIns:
     async def _agrees(self, needed: SignInNeeded, host: str, call: Call | None) -> bool:
         """Whether the person wants to sign in at that host; asked until they have done so."""
         order, answer = needed.order, SignInAnswer.NOT_ASKED
+        if self._is_over_http:
+            return False
         async with anyio.create_task_group() as tasks:
 
             async def end_when_signed_in() -> None:
@@ -237,7 +242,7 @@ class SignIns:
     ) -> None:
         order, url = needed.order, led.visit.url or ""
         answer = await self._questions.show_page(order, url, call)
-        if answer is SignInAnswer.NOT_ASKED:
+        if answer is SignInAnswer.NOT_ASKED and not self._is_over_http:
             answer = SignInAnswer.YES
             if not led.agreed:
                 answer = await self._questions.ask_to_open(order, url, call)

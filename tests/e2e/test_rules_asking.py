@@ -102,6 +102,23 @@ def test_a_refusal_runs_nothing_and_the_next_call_asks_again(
 
 
 @both_eras
+def test_over_http_a_yes_is_for_one_call_whatever_the_client_answers(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    with bank(tmp_path, modern=modern, env={"EMCEEPEE_HTTP_SESSION": "h"}) as client:
+        said = client.decide("accept", "execute_tool", decision=ALWAYS, **HI)
+        assert said.text.startswith("hi")
+        again = client.start("execute_tool", **HI)
+        assert client.asked_for(again), "it is asked again"
+        (noted,) = client.noted("approval_granted")
+        assert noted["data"]["remembered"] is False
+    assert not (tmp_path / "state" / "approvals.json").exists()
+    with bank(tmp_path, modern=modern) as owner:
+        assert owner.asked_for(owner.start("execute_tool", **HI)), "so is the owner"
+    assert ran(tmp_path) == [{"message": "hi"}]
+
+
+@both_eras
 def test_who_does_not_want_to_be_asked_again_is_not_until_the_tool_is_another(
     tmp_path: Path, *, modern: bool
 ) -> None:

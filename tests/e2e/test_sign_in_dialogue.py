@@ -80,7 +80,7 @@ async def test_the_client_sends_its_person_to_the_sign_in_and_the_call_goes_on(
             page = httpx2.get(asked["url"], follow_redirects=True, timeout=60).text
             assert "Signed in to s" in page
             said = client.said_to(client.say(call, {"action": "accept"}))
-            assert said.result["content"][0]["text"] == "hello"
+            assert said.blocks[0]["text"] == "hello"
             assert client.pending() == []
 
     assert len((await played(play)).visits) == 1
@@ -96,7 +96,7 @@ async def test_a_person_who_declines_can_still_sign_in_later(tmp_path: Path) -> 
             assert "Signed in" in httpx2.get(url, follow_redirects=True, timeout=60).text
             task = said.text.partition('"task_id":"')[2].partition('"')[0]
             done = client.use("get_task_result", task_id=task, timeout_ms=20_000)
-            assert done.result["content"][0]["text"] == "hello"
+            assert done.blocks[0]["text"] == "hello"
 
     await played(play)
 
@@ -115,10 +115,28 @@ async def test_a_client_with_forms_asks_first_and_on_yes_the_browser_is_opened(
             assert field["default"] == "No"
             assert not place.issuer.visits, "nothing is opened before the yes"
             said = client.said_to(client.say(call, YES))
-            assert said.result["content"][0]["text"] == "hello"
+            assert said.blocks[0]["text"] == "hello"
             assert client.pending() == []
 
     assert len((await played(play)).visits) == 1
+
+
+@both_eras
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_over_http_no_client_has_a_browser_opened_here(
+    tmp_path: Path, *, modern: bool, elsewhere: bool
+) -> None:
+    over_http = {"EMCEEPEE_HTTP_SESSION": "h"}
+
+    def play(place: Place) -> None:
+        with at_the_form(tmp_path, place, modern=modern, env=over_http) as client:
+            said = client.said_to(client.begin("echo", args={"message": "hello"}))
+            assert "`emceepee login s`" in said.text
+            assert client.questions == []
+            assert browsers(client) == []
+
+    issuer = await played(play, elsewhere=elsewhere)
+    assert not issuer.visits
 
 
 async def test_two_proxies_whose_persons_say_yes_open_one_tab(tmp_path: Path) -> None:
@@ -142,7 +160,7 @@ async def test_two_proxies_whose_persons_say_yes_open_one_tab(tmp_path: Path) ->
                 client.sync()
             anyio.from_thread.run_sync(place.issuer.welcomes.set)
             for client, call in calls:
-                assert client.said_to(call).result["content"][0]["text"] == "hi"
+                assert client.said_to(call).blocks[0]["text"] == "hi"
 
     assert len((await played(play)).visits) == 1
 

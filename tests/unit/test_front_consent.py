@@ -541,3 +541,17 @@ async def test_so_many_spent_states_are_remembered_and_no_more():
     for _ in range(10_005):
         assert seals.spend(seals.seal("d"), "d") == 0.0
     assert repr(seals) == "<StateSigner 10000 spent>"
+
+
+@pytest.mark.parametrize("version", [None, "2025-06-18"])
+def test_where_no_yes_may_stand_none_is_offered_and_none_is_taken(version: str | None) -> None:
+    answers = AutomaticAnswers(within=0.3)
+    once = ConsentForm(UNKNOWN, answers, version=version, keeps=False)
+    offered = json.dumps(once.elicitation(question()))
+    assert ONCE in offered
+    assert ALWAYS not in offered
+    given = Raw(json.dumps(yes(ALWAYS)).encode())
+    assert once.decision(given, took=READ) is Decision.AGREED_ONCE
+    kept = ConsentForm(UNKNOWN, answers, version=version)
+    assert ALWAYS in json.dumps(kept.elicitation(question()))
+    assert kept.decision(given, took=READ) is Decision.AGREED
