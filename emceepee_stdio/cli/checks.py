@@ -279,6 +279,17 @@ def _registration(client: Client, mode: QuestionsMode) -> Check | None:
                 details,
                 with_command("Write it again", f"emceepee install {client.key}"),
             )
+        if is_object(entry) and (former := client.former_settings(entry)):
+            key = former[0]
+            now = client.settings[key]
+            return _registered(
+                client,
+                "warning",
+                f"Its entry {name} has {key} {entry[key]}, from an earlier version of emceepee. "
+                f"Now it is {now.value}: {client.title} {now.why}.",
+                details,
+                with_command("Write it again", f"emceepee install {client.key}"),
+            )
     note = f", beside {others} other server{'' if others == 1 else 's'}" if others else ""
     profile = next((row for row in PROFILES if row.key == client.key), UNKNOWN)
     asked = details["questions_go_to"] = questions_go_to(profile, mode)

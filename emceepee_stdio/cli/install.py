@@ -198,6 +198,8 @@ def _with_kept_choices(
         entry = {**entry, "env": {**usual, **variables}}
     if not is_object(present) or not is_ours(present):
         return entry
+    former = client.former_settings(present)
+    present = {key: value for key, value in present.items() if key not in former}
     chosen = {key: value for key, value in present.items() if key in client.settings}
     if ("command" in entry) != ("command" in present):  # of what is left, nothing fits
         return {**entry, **chosen}

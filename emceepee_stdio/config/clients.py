@@ -81,6 +81,7 @@ class Setting(NamedTuple):
 
     value: bool | int | list[str]
     why: str
+    former: tuple[int, ...] = ()  # what earlier versions wrote, which is nobody's choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +149,10 @@ class Client:
 
     def _proposed(self) -> dict[str, object]:
         return {key: setting.value for key, setting in self.settings.items()}
+
+    def former_settings(self, entry: Mapping[str, object]) -> list[str]:
+        """The settings in an entry of ours that are as an earlier version wrote them."""
+        return [key for key, now in self.settings.items() if entry.get(key) in now.former]
 
     def servers(self, text: str) -> dict[str, object]:
         """What stands in its file by name; nothing where there is no section."""
@@ -226,9 +231,10 @@ CLIENTS: dict[ClientKey, Client] = {
             marks={"type": "stdio"},
             settings={
                 "timeout": Setting(
-                    300_000,
-                    "waits 5 minutes (300,000 ms) for a call of emceepee, also if MCP_TOOL_TIMEOUT"
-                    " is shorter. emceepee answers a slow call with a task before either",
+                    660_000,
+                    "waits 11 minutes (660,000 ms) for a call of emceepee: longer than a question"
+                    " to you stays open. emceepee answers a slow call with a task much earlier",
+                    former=(300_000,),
                 ),
             },
             sign="claude-state",

@@ -471,6 +471,22 @@ async def test_registrations_are_looked_at(home: Home):
     assert (broken["status"], broken["remediation"]) == ("warning", "Fix that file by hand.")
 
 
+async def test_an_entry_in_which_a_question_outlives_the_call_is_named(home: Home):
+    home.write({})
+    (await home.run("install", "claude-code", "--force")).well()
+    assert (await checks(home, code=0))["registration.claude-code"]["status"] == "ok"
+    (file,) = home.path.rglob(".claude.json")
+    document = json.loads(file.read_text())
+    document["mcpServers"]["emceepee"]["timeout"] = 300_000
+    file.write_text(json.dumps(document))
+    old = (await checks(home, code=0))["registration.claude-code"]
+    assert old["status"] == "warning"
+    assert "timeout 300000, from an earlier version of emceepee" in old["summary"]
+    (line,) = commands(old)
+    assert shell(home, line).code == 0
+    assert (await checks(home, code=0))["registration.claude-code"]["status"] == "ok"
+
+
 async def test_the_name_of_a_client_is_not_broken(home: Home):
     home.write({})
     (await home.run("install", "claude-desktop", "--force")).well()

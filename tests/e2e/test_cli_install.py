@@ -155,6 +155,18 @@ def test_what_a_person_chose_for_our_entry_stays_when_it_is_renewed(cli: Cli):
     assert entry["startup_timeout_sec"] == 30
 
 
+def test_a_timeout_that_an_earlier_version_wrote_is_raised_and_a_chosen_one_is_not(cli: Cli):
+    code = CLIENTS["claude-code"]
+    path = file_of(code, cli)
+    for present, expected in ((300_000, 660_000), (120_000, 120_000)):
+        cli.run("install", "claude-code").well()
+        document = json.loads(path.read_text())
+        document["mcpServers"]["emceepee"]["timeout"] = present
+        path.write_text(json.dumps(document))
+        cli.run("install", "claude-code").well()
+        assert servers(code, path.read_text())["emceepee"]["timeout"] == expected
+
+
 TOKEN = "ghp_quietriverbank0123456789abcdefghij"
 
 

@@ -128,7 +128,7 @@ def test_an_entry_has_the_shape_that_its_client_reads(client: Client):
     marks = {"vscode": {"type": "stdio"}, "claude-code": {"type": "stdio"}}
     marks |= {"cursor": {"type": "stdio"}, "zed": {"source": "custom"}}
     settings: dict[str, dict[str, object]] = {
-        "claude-code": {"timeout": 300_000},
+        "claude-code": {"timeout": 660_000},
         "codex": {
             "startup_timeout_sec": 30,
             "tool_timeout_sec": 300,
