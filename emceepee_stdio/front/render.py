@@ -31,7 +31,7 @@ def render(
         leases.append(session.events.take_these(call.own_events))
     if not (reply.whole or reply.native) and (session.events.undelivered or session.requests.open):
         try:
-            lease, context = _context(session)
+            lease, context = _context(session, call.budget)
         except BaseException:
             for taken in leases:
                 session.events.release(taken)
@@ -47,7 +47,7 @@ def render(
         body = _assemble(reply, context, identity, context_first=first)
     if len(body) > call.budget > 0 and not (reply.whole or reply.paged):
         room = max(call.budget - sum(map(len, context)), call.budget // 4)
-        reply = fitted(session, reply, room)
+        reply = fitted(session, reply, room, pointer_first=first)
         body = _assemble(reply, context, identity, context_first=first)
     if len(body) > limit and reply.content:
         reply = stored_whole(session, reply, limit)
@@ -55,17 +55,19 @@ def render(
     return body, leases
 
 
-def _context(session: Session) -> tuple[Lease, list[bytes]]:
+def _context(session: Session, budget: int) -> tuple[Lease, list[bytes]]:
     lease = session.events.take(limit=session.settings.fixed.response_events)
     try:
-        lease, events = lease_events(session, lease)
-        return lease, _blocks(session, lease, events)
+        lease, events = lease_events(session, lease, budget)
+        return lease, _blocks(session, lease, events, budget)
     except BaseException:
         session.events.release(lease)
         raise
 
 
-def _blocks(session: Session, lease: Lease, events: list[dict[str, object]]) -> list[bytes]:
+def _blocks(
+    session: Session, lease: Lease, events: list[dict[str, object]], budget: int
+) -> list[bytes]:
     blocks: list[bytes] = []
     if events:
         told: dict[str, object] = {"events_since_last_response": events}
@@ -74,7 +76,7 @@ def _blocks(session: Session, lease: Lease, events: list[dict[str, object]]) -> 
         told["word"] = session.word
         blocks.append(text_block(to_json(told).decode()))
     if session.requests.open:
-        pending = {"pending_client_action": pending_client(session), "word": session.word}
+        pending = {"pending_client_action": pending_client(session, budget), "word": session.word}
         blocks.append(text_block(to_json(pending).decode()))
     return blocks
 

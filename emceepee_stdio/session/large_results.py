@@ -42,8 +42,11 @@ class _Block(msgspec.Struct):
     text: str = ""
 
 
-def fitted(session: Session, reply: Reply, room: int) -> Reply:
-    """The reply itself, or one with as much of both ends of its text as `room` bytes allow."""
+def fitted(session: Session, reply: Reply, room: int, *, pointer_first: bool = False) -> Reply:
+    """The reply itself, or one with as much of both ends of its text as `room` bytes allow.
+
+    `pointer_first` is for clients that may cut the end: it says where the rest is.
+    """
     if reply.size <= room:
         return reply
     blocks = msgspec.json.decode(b"[%b]" % reply.content, type=list[Raw])
@@ -55,8 +58,9 @@ def fitted(session: Session, reply: Reply, room: int) -> Reply:
     before = [bytes(block) for block in blocks[:first]]
     others = zip(blocks[first:], texts[first:], strict=True)
     after = [bytes(block) for block, text in others if text is None]
-    ends = _ends(session, whole, max(room - _NOTE_BYTES, room // 2), reply.key)
-    return replace(reply, content=b",".join([*before, *ends, *after]))
+    ends, pointer = _ends(session, whole, max(room - _NOTE_BYTES, room // 2), reply.key)
+    order = [*pointer, *before, *ends] if pointer_first else [*before, *ends, *pointer]
+    return replace(reply, content=b",".join([*order, *after]))
 
 
 def stored_whole(session: Session, reply: Reply, limit: int) -> Reply:
@@ -121,7 +125,9 @@ def _size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def _ends(session: Session, whole: str, room: int, key: str | None) -> list[bytes]:
+def _ends(
+    session: Session, whole: str, room: int, key: str | None
+) -> tuple[list[bytes], list[bytes]]:
     """What a model sees of a text that is too long, and where the rest is."""
     at_end = min(_TAIL_BYTES, room // 4)
     head = head_within(whole, room - at_end)
@@ -134,13 +140,12 @@ def _ends(session: Session, whole: str, room: int, key: str | None) -> list[byte
     else:
         note = f"The result has {len(whole)} characters; here are both ends of it."
         facts = _where(session, stored.id, stored.chars, offset=len(head))
-    return [
+    ends = [
         text_block(attributed_text(head)),
         text_block(f"… {len(whole) - len(head) - len(tail)} characters left out …"),
         text_block(attributed_text(tail)),
-        text_block(note),
-        text_block(to_json(facts).decode()),
     ]
+    return ends, [text_block(note), text_block(to_json(facts).decode())]
 
 
 def _where(session: Session, result_id: str, chars: int, *, offset: int = 0) -> dict[str, object]:

@@ -3,6 +3,7 @@
 Events are cut to fit; questions are never left out, because a server is blocked on each of them.
 """
 
+import sys
 from collections.abc import Mapping
 from typing import Protocol, cast
 
@@ -26,9 +27,9 @@ from emceepee_stdio.state import (
 from emceepee_stdio.wire.codec import to_json
 
 __all__ = [
-    "context_bytes",
     "lease_events",
     "pending_client",
+    "room_beside_context",
     "shown_elicitation",
     "shown_elicitations",
     "shown_event",
@@ -38,6 +39,7 @@ __all__ = [
 
 
 _QUESTIONS_BYTES = 8 << 10  # in every answer, as much as events take
+_FACTS_BYTES = 500  # what a tool says about its page, and the frame of the blocks
 _LINE_CHARS = 80  # enough to recognise a question by
 _LINE_LOOK_CHARS = 1_000  # of which the line is made
 
@@ -52,18 +54,30 @@ class _Session(Protocol):
     requests: Requests
 
 
-def context_bytes(session: _Session) -> int:
-    """How many bytes the context of the next answer takes at most, as text inside of JSON."""
-    events = session.settings.fixed.response_event_bytes if session.events.undelivered else 0
-    questions = len(to_json(pending_client(session))) if session.requests.open else 0
-    return (events + questions) * 3 // 2  # quotes are escaped
+def room_beside_context(session: _Session, budget: int) -> int:
+    """How many bytes of an answer are left for what the tool itself says: a quarter at least."""
+    if not budget:
+        return sys.maxsize
+    events = 0
+    if session.events.undelivered:
+        events = _share(session.settings.fixed.response_event_bytes, budget)
+    questions = len(to_json(pending_client(session, budget))) if session.requests.open else 0
+    beside = (events + questions) * 3 // 2  # quotes are escaped
+    return max(budget - beside - _FACTS_BYTES, budget // 4)
 
 
-def lease_events(session: _Session, lease: Lease) -> tuple[Lease, list[dict[str, object]]]:
+def _share(most: int, budget: int) -> int:
+    """What one kind of context may take of an answer; a budget of 0 is none."""
+    return min(most, budget // 4) if budget else most
+
+
+def lease_events(
+    session: _Session, lease: Lease, budget: int
+) -> tuple[Lease, list[dict[str, object]]]:
     """The first events of a lease that fit into one answer; the others wait again."""
     fixed = session.settings.fixed
     shown: list[dict[str, object]] = []
-    room = fixed.response_event_bytes
+    room = _share(fixed.response_event_bytes, budget)
     for event in lease.events[: fixed.response_events]:
         entry = shown_event(session, event)
         room -= len(to_json(entry)) + 1
@@ -92,10 +106,10 @@ def shown_event(session: _Session, event: Event) -> dict[str, object]:
     return shown
 
 
-def pending_client(session: _Session) -> dict[str, list[dict[str, object]]]:
+def pending_client(session: _Session, budget: int) -> dict[str, list[dict[str, object]]]:
     """Everything that waits on the client; what no longer fits is named in one line each."""
     shown: dict[RequestKind, list[dict[str, object]]] = {kind: [] for kind in RequestKind}
-    room = _QUESTIONS_BYTES
+    room = whole = _share(_QUESTIONS_BYTES, budget)
     pending = session.requests.pending()
     session.requests.shown.update(a.id for a in pending if a.recipient is Recipient.TOOLS)
     for asked in pending:
@@ -106,7 +120,7 @@ def pending_client(session: _Session) -> dict[str, list[dict[str, object]]]:
             else shown_sampling(session, asked, whole=False)
         )
         size = len(to_json(entry))
-        if size > room and room < _QUESTIONS_BYTES:  # the first is whole, however large it is
+        if size > room and room < whole:  # the first is whole, however large it is
             entry = _one_line(session, asked)
         else:
             room -= size

@@ -58,13 +58,13 @@ async def await_activity(runtime: Runtime, p: AwaitActivity, call: Call) -> Repl
         triggers = _triggers(woken_by)
         lease = _take(runtime, p)
     told_elsewhere = _told_elsewhere(runtime, woken_by, lease)
-    lease, events = lease_events(session, lease)
+    lease, events = lease_events(session, lease, call.budget)
     call.lease = lease
     body: dict[str, object] = {
         "triggers": triggers,
         "events": _by_server(events),
         "pending_server": _working(runtime),
-        "pending_client": pending_client(session),
+        "pending_client": pending_client(session, call.budget),
     }
     if lease.remaining:
         body["events_remaining"] = lease.remaining

@@ -275,8 +275,12 @@ def page(
     *,
     limit: int,
     cursor: str | UnsetType,
+    room: int = _PAGE_BYTES,
 ) -> tuple[list[dict[str, object]], dict[str, object]]:
-    """One page, of at least one item, and what to say about the rest."""
+    """One page, of at least one item, and what to say about the rest.
+
+    `room` is how many bytes the client shows.
+    """
     start = 0
     if cursor is not UNSET:
         if not cursor.isdecimal() or not cursor.isascii():
@@ -285,7 +289,7 @@ def page(
             )
         start = int(cursor[:_CURSOR_DIGITS])
     shown: list[dict[str, object]] = []
-    room = _PAGE_BYTES
+    room = min(_PAGE_BYTES, room)
     for item in map(show, islice(items, start, start + limit)):
         room -= len(to_json(item)) + 1
         if room < 0 and shown:

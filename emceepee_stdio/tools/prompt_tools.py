@@ -11,6 +11,7 @@ from emceepee_stdio.errors import CallFailed, InvalidArguments, PromptNotFound, 
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.content_blocks import mended, text_block
 from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.response_context import room_beside_context
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_text import attributed
 from emceepee_stdio.session.suggestions import LISTED_NAMES, SHOWN_NAME_CHARS
@@ -93,7 +94,13 @@ async def list_prompts(runtime: Runtime, p: ListPrompts, call: Call) -> Reply:
     found = await gather(runtime, "prompts", p.server, call)
     texts = having("name", "title", "description")
     items = await matching(runtime, found.items, pattern(runtime, p.pattern), texts)
-    entries, rest = page(items, lambda item: of_server(*item), limit=p.limit, cursor=p.cursor)
+    entries, rest = page(
+        items,
+        lambda item: of_server(*item),
+        limit=p.limit,
+        cursor=p.cursor,
+        room=room_beside_context(runtime.session, call.budget),
+    )
     return Reply.json({"prompts": entries, **rest, **found.failures()})
 
 

@@ -12,7 +12,11 @@ from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.content_blocks import sampled_problem
 from emceepee_stdio.session.large_results import kept_whole, page_chars
 from emceepee_stdio.session.reply import Reply
-from emceepee_stdio.session.response_context import shown_elicitation, shown_sampling
+from emceepee_stdio.session.response_context import (
+    room_beside_context,
+    shown_elicitation,
+    shown_sampling,
+)
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.state import PendingRequest, Recipient, RequestKind, RequestStatus
 from emceepee_stdio.tools.forms import form_problems, with_defaults
@@ -87,11 +91,17 @@ class RespondToSampling(Params):
     )
 
 
-async def get_elicitations(runtime: Runtime, p: GetElicitations, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
+async def get_elicitations(runtime: Runtime, p: GetElicitations, call: Call) -> Reply:
     server = None if p.server is UNSET else p.server
     pending = runtime.session.requests.pending(kind=RequestKind.ELICITATION, server=server)
     show = partial(shown_elicitation, runtime.session)
-    entries, rest = page(pending, show, limit=p.limit, cursor=p.cursor)
+    entries, rest = page(
+        pending,
+        show,
+        limit=p.limit,
+        cursor=p.cursor,
+        room=room_beside_context(runtime.session, call.budget),
+    )
     return Reply.json({"elicitations": entries, **rest})
 
 

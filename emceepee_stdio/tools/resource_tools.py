@@ -18,7 +18,7 @@ from emceepee_stdio.session.large_results import (
 )
 from emceepee_stdio.session.own_resources import OWN, read_own
 from emceepee_stdio.session.reply import Reply
-from emceepee_stdio.session.response_context import context_bytes
+from emceepee_stdio.session.response_context import room_beside_context
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_text import attributed_text
 from emceepee_stdio.tools.listing import (
@@ -50,7 +50,6 @@ __all__ = [
 ]
 
 _PAGE_CHARS = 20_000  # 5000 tokens of 4 characters; the strictest client cuts at 10,000
-_PAGE_FACTS_BYTES = 500  # where the page is, and the frame of its blocks
 _HITS = 20  # with their excerpts about 5000 characters
 _MAX_HITS = 200  # with their excerpts about 50,000 characters, which some clients cut off
 
@@ -110,7 +109,13 @@ async def list_resources(runtime: Runtime, p: ListResources, call: Call) -> Repl
     found = await gather(runtime, "resources", p.server, call)
     texts = having("uri", "name", "title", "description")
     items = await matching(runtime, found.items, pattern(runtime, p.pattern), texts)
-    entries, rest = page(items, lambda item: of_server(*item), limit=p.limit, cursor=p.cursor)
+    entries, rest = page(
+        items,
+        lambda item: of_server(*item),
+        limit=p.limit,
+        cursor=p.cursor,
+        room=room_beside_context(runtime.session, call.budget),
+    )
     return Reply.json({"resources": entries, **rest, **found.failures()})
 
 
@@ -118,7 +123,13 @@ async def list_resource_templates(runtime: Runtime, p: ListResourceTemplates, ca
     found = await gather(runtime, "resource_templates", p.server, call)
     texts = having("uriTemplate", "name", "title", "description")
     items = await matching(runtime, found.items, pattern(runtime, p.pattern), texts)
-    entries, rest = page(items, lambda item: of_server(*item), limit=p.limit, cursor=p.cursor)
+    entries, rest = page(
+        items,
+        lambda item: of_server(*item),
+        limit=p.limit,
+        cursor=p.cursor,
+        room=room_beside_context(runtime.session, call.budget),
+    )
     return Reply.json({"resource_templates": entries, **rest, **found.failures()})
 
 
@@ -166,19 +177,14 @@ async def _read_stored(runtime: Runtime, p: ReadResource, call: Call) -> Reply:
         found = results.page(result_id, offset=p.offset, limit=limit + CLUSTER_CHARS, now=now)
         text = whole_characters(found.text, limit)
         if call.budget:
-            text = head_within(text, _page_bytes(runtime, call))
+            text = head_within(text, room_beside_context(runtime.session, call.budget))
         facts: dict[str, object] = {"offset": found.offset, "total_chars": found.total}
         if found.offset + len(text) < found.total:
             facts["next_offset"] = found.offset + len(text)
-        content = text_block(attributed_text(text)) + b"," + Reply.json(facts).content
-        return Reply(content=content, paged=True)
+        blocks = [text_block(attributed_text(text)), Reply.json(facts).content]
+        ordered = reversed(blocks) if call.context_first else blocks
+        return Reply(content=b",".join(ordered), paged=True)
     return await _search_stored(runtime, p, result_id)
-
-
-def _page_bytes(runtime: Runtime, call: Call) -> int:
-    """What is left for a page beside the context of the answer."""
-    beside = context_bytes(runtime.session) + _PAGE_FACTS_BYTES
-    return max(call.budget - beside, call.budget // 4)
 
 
 async def _search_stored(runtime: Runtime, p: ReadResource, result_id: str) -> Reply:

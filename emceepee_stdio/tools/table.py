@@ -16,6 +16,7 @@ from emceepee_stdio.tools.registry import (
     Tool,
     always_loaded,
     asks_the_user,
+    destructive,
     open_world,
     pages,
     read_only,
@@ -38,7 +39,7 @@ TOOLS = (
         name="remove_server",
         params=server_tools.RemoveServer,
         run=server_tools.remove_server,
-        annotations={"destructiveHint": True, "openWorldHint": False},
+        annotations=destructive,
         description="Disconnect a server and forget it. Its running tasks fail.",
     ),
     Tool(
@@ -230,7 +231,7 @@ TOOLS = (
         name="cancel_task",
         params=task_tools.CancelTask,
         run=task_tools.cancel_task,
-        annotations={"destructiveHint": True, "openWorldHint": False},
+        annotations=destructive,
         description=(
             "Stop a background task that is still running: cancel a slow call. Its server is told."
         ),
@@ -247,6 +248,7 @@ TOOLS = (
         name="respond_to_elicitation",
         params=question_tools.RespondToElicitation,
         run=question_tools.respond_to_elicitation,
+        annotations=destructive,  # Codex then shows the person what the model is about to answer
         meta=always_loaded | asks_the_user,
         description=(
             "Answer a question or form of a server with what the user said. Ask the user; never"

@@ -9,7 +9,7 @@ from emceepee_stdio.errors import CallFailed
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.promotion import shown_task
 from emceepee_stdio.session.reply import Reply
-from emceepee_stdio.session.response_context import shown_elicitations, task_of
+from emceepee_stdio.session.response_context import room_beside_context, shown_elicitations, task_of
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.state import IllegalMove, TaskStatus
 from emceepee_stdio.tools.listing import Cursor, Limit, page
@@ -74,7 +74,7 @@ class CancelTask(Params):
     task_id: TaskId
 
 
-async def list_tasks(runtime: Runtime, p: ListTasks, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
+async def list_tasks(runtime: Runtime, p: ListTasks, call: Call) -> Reply:
     session = runtime.session
     with_ended = p.include_completed or p.status not in (UNSET, TaskStatus.WORKING)
     tasks = [
@@ -85,7 +85,11 @@ async def list_tasks(runtime: Runtime, p: ListTasks, call: Call) -> Reply:  # no
         and p.status in (UNSET, task.status.value)
     ]
     entries, rest = page(
-        tasks, lambda task: shown_task(task, runtime.clock), limit=p.limit, cursor=p.cursor
+        tasks,
+        lambda task: shown_task(task, runtime.clock),
+        limit=p.limit,
+        cursor=p.cursor,
+        room=room_beside_context(runtime.session, call.budget),
     )
     return Reply.json({"tasks": entries, **rest})
 

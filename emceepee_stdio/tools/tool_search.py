@@ -7,6 +7,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.response_context import room_beside_context
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.tools.listing import (
     ALL,
@@ -68,7 +69,13 @@ async def list_tools(runtime: Runtime, p: ListTools, call: Call) -> Reply:
         native = {} if name is None else {"exposed_as": name}
         return _shown(*item, detail) | native | _rule(runtime, *item)
 
-    entries, rest = page(tools, shown, limit=p.limit, cursor=p.cursor)
+    entries, rest = page(
+        tools,
+        shown,
+        limit=p.limit,
+        cursor=p.cursor,
+        room=room_beside_context(runtime.session, call.budget),
+    )
     head = _RUN_WITH if entries else {}
     return Reply.json({**head, "tools": entries, **rest, **found.failures()})
 

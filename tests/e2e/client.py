@@ -21,6 +21,7 @@ import pytest
 from mcp_types import methods
 
 from emceepee_stdio.state import EventType
+from tests.e2e.clients.raw import is_context, own_first
 from tests.e2e.harness import json_lines, signs_in
 from tests.e2e.official_schema import Judge
 from tests.peers import SERVERS, plain
@@ -46,16 +47,16 @@ both_backends = pytest.mark.parametrize(
 
 
 class Answer:
-    """The result of a tool call: the tool's own blocks, and the context after them."""
+    """The result of a tool call: the tool's own blocks, and the context before or after them."""
 
     def __init__(self, result: Message) -> None:
         self.result = result
-        self.blocks: list[Message] = list(result["content"])
+        self.blocks = own_first(result)
         self.events: list[Message] = []
         self.remaining = 0
         self.pending: Message = {}
-        while self.blocks and (context := _context(self.blocks[-1])):
-            self.blocks.pop()
+        while self.blocks and is_context(self.blocks[-1]):
+            context = json.loads(self.blocks.pop()["text"])
             self.events = context.get("events_since_last_response", self.events)
             self.remaining = context.get("events_remaining", self.remaining)
             self.pending = context.get("pending_client_action", self.pending)
@@ -111,13 +112,6 @@ class Answer:
             and len(self.blocks) == 1
             and self.blocks[0].get("text", "").startswith('{"triggers"')
         )
-
-
-def _context(block: Message) -> Message | None:
-    text = block.get("text", "")
-    if text.startswith(('{"events_since_last_response"', '{"pending_client_action"')):
-        return json.loads(text)
-    return None
 
 
 def check_event_data(events: Iterable[Message]) -> None:
@@ -455,10 +449,15 @@ class Setting:
     def config(self) -> Path:
         return self.home / "config.json"
 
+    @property
+    def ours(self) -> dict[str, Any]:
+        """Our part of the file. What a test adds, a person has agreed to: see test_policy."""
+        policy = {"mode": "allow", **self.more.get("policy", {})}
+        return {"timeouts": self.timeouts, "limits": self.limits, **self.more, "policy": policy}
+
     def write(self) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
-        ours = {"timeouts": self.timeouts, "limits": self.limits, **self.more}
-        whole = json.dumps({"mcpServers": self.servers, "emceepee": ours})
+        whole = json.dumps({"mcpServers": self.servers, "emceepee": self.ours})
         self.config.write_text(whole if self.text is None else self.text)
 
     def environ(self) -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from mcp_types import methods
 
-from tests.e2e.clients.raw import INITIALIZE, MODERN, Message, Proxy, until
+from tests.e2e.clients.raw import INITIALIZE, MODERN, Message, Proxy, own_first, until
 from tests.e2e.harness import signs_in
 from tests.peers import plain
 
@@ -51,7 +51,8 @@ class Said:
         self.result = result
         self.is_error = result.get("isError", False)
         self.is_question = result.get("resultType") == "input_required"
-        self.text = "\n".join(b["text"] for b in result.get("content", []) if b["type"] == "text")
+        self.blocks = own_first(result)
+        self.text = "\n".join(b["text"] for b in self.blocks if b["type"] == "text")
 
     def __repr__(self) -> str:
         return json.dumps(self.result)[:3000]
@@ -59,7 +60,7 @@ class Said:
     @property
     def json(self) -> Any:
         assert not self.is_error, self.text
-        return json.loads(self.result["content"][0]["text"])
+        return json.loads(self.blocks[0]["text"])
 
     @property
     def message(self) -> str:

@@ -86,7 +86,7 @@ class Person(Host):
 
 
 def result_of(said: Said) -> Any:
-    return json.loads(said.result["content"][0]["text"])
+    return json.loads(said.blocks[0]["text"])
 
 
 @contextmanager

@@ -64,7 +64,7 @@ def slow(client: Host, server: str) -> str:
     said = client.use(
         "execute_tool", server=server, tool="slow", args={"seconds": 300}, timeout_ms=0
     )
-    return json.loads(said.result["content"][1]["text"])["proxy_task"]["task_id"]
+    return json.loads(said.blocks[1]["text"])["proxy_task"]["task_id"]
 
 
 def test_a_call_over_the_number_of_one_server_waits_its_turn_and_the_others_are_not_affected(

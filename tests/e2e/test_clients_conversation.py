@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.clients.lives import COUNTED, check_lives
-from tests.e2e.clients.raw import PROXY, WAIT_S, Message, entry, surroundings
+from tests.e2e.clients.raw import PROXY, WAIT_S, Message, entry, own_first, surroundings
 from tests.e2e.front_harness import running_front
 from tests.peers import PeerMissingError, node_modules, peer_python, plain
 
@@ -68,7 +68,7 @@ def drive(script: str, mode: str, tmp_path: Path, way: dict[str, Any]) -> dict[s
 
 
 def texts(result: Message) -> list[str]:
-    return [block["text"] for block in result["content"] if block["type"] == "text"]
+    return [block["text"] for block in own_first(result) if block["type"] == "text"]
 
 
 def check_conversation(facts: dict[str, Any], version: str) -> None:

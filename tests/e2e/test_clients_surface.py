@@ -15,7 +15,7 @@ from tests.e2e.clients.raw import INITIALIZE, MODERN, Message, proxy
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 COMBINING = {"anyOf", "oneOf", "allOf", "not", "enum", "$ref", "$defs", "definitions"}
 OF_THE_WORLD = {"add_server", "execute_tool", "execute_readonly_tool"}
-DESTRUCTIVE = OF_THE_WORLD | {"remove_server", "cancel_task"}
+DESTRUCTIVE = OF_THE_WORLD | {"remove_server", "cancel_task", "respond_to_elicitation"}
 LOOKING = re.compile(r"(list|read)_\w+|get_(prompt|task|task_result|timer|elicitations)|await_\w+")
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 

@@ -13,7 +13,7 @@ import anyio
 import httpx2
 import pytest
 
-from tests.e2e.clients.raw import PROXY, WAIT_S, Message, entry, surroundings, until
+from tests.e2e.clients.raw import PROXY, WAIT_S, Message, entry, own_first, surroundings, until
 from tests.e2e.front_harness import (
     LEGACY_VERSION,
     Event,
@@ -338,7 +338,7 @@ async def test_a_question_comes_on_the_stream_of_its_call(front: RunningFront) -
         await anyio.sleep(1)  # a person does not answer at once
         assert (await client.tell({"id": question["id"], "result": answer})).status_code == 202
         result = await client.call("get_task_result", task_id=task["task_id"])
-        assert json.loads(result["content"][0]["text"]) == answer
+        assert json.loads(own_first(result)[0]["text"]) == answer
         front.look()
 
 

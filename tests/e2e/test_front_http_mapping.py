@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from tests.e2e.cli_harness import EMCEEPEE
-from tests.e2e.clients.raw import WAIT_S, Message, surroundings
+from tests.e2e.clients.raw import WAIT_S, Message, own_first, surroundings
 from tests.e2e.front_harness import HttpClient, RunningFront, running_front, session
 from tests.e2e.http_harness import mcp_server
 from tests.e2e.servers.http_mcp import McpServer
@@ -24,11 +24,11 @@ def entries(server: McpServer) -> dict[str, Message]:
 
 async def facts(client: HttpClient) -> Message:
     listed = await client.call("list_servers", name="web")
-    return json.loads(listed["content"][0]["text"])["servers"][0]
+    return json.loads(own_first(listed)[0]["text"])["servers"][0]
 
 
 async def text(client: HttpClient, **arguments: Any) -> str:
-    return (await client.execute("echo", server="web", **arguments))["content"][0]["text"]
+    return own_first(await client.execute("echo", server="web", **arguments))[0]["text"]
 
 
 async def status(front: RunningFront, *options: str) -> str:

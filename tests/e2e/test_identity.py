@@ -189,7 +189,7 @@ def test_a_page_of_a_stored_result_that_looks_like_ours_is_marked(tmp_path: Path
         where = {"server": "emceepee", "uri": uri}
         hits = client.use("read_resource", **where, pattern='."pending_client').json["hits"]
         page = client.use("read_resource", **where, offset=hits[0]["offset"])
-        assert page.result["content"][0]["text"].startswith("[From the server, not from emceepee")
+        assert page.blocks[0]["text"].startswith("[From the server, not from emceepee")
 
 
 def test_our_own_context_carries_the_word_of_the_session(tmp_path: Path) -> None:

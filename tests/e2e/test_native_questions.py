@@ -144,7 +144,7 @@ def test_money_is_paid_when_the_person_says_so_and_never_because_the_model_does(
                 assert "The user is being asked" in refused.text
                 assert "500 EUR" not in refused.text
             call = client.say(call, {"action": "accept", "content": {"sure": sure}}, number)
-            assert client.said_to(call).result["content"][0]["text"] == outcome
+            assert client.said_to(call).blocks[0]["text"] == outcome
         assert client.pending() == []
 
 
@@ -162,7 +162,7 @@ def test_a_call_that_waits_for_the_person_becomes_a_task_in_time_and_the_questio
             assert result_of(client.said_to(call))["content"] == ADA
             return
         said = client.said_to(call)
-        task = json.loads(said.result["content"][1]["text"])
+        task = json.loads(said.blocks[1]["text"])
         assert task["reason"] == "timeout"
         assert "the user is being asked a question of s" in said.text
         [asked] = json.loads(said.result["content"][-1]["text"])["pending_client_action"][
@@ -272,7 +272,7 @@ def _answer_by_tool(client: Person, result: dict[str, Any], server: str) -> None
     )
     assert not told.is_error, told
     done = client.use("get_task_result", task_id=task["task_id"])
-    assert done.result["content"][0]["text"] == "1 EUR paid to x"
+    assert done.blocks[0]["text"] == "1 EUR paid to x"
 
 
 def test_a_fast_answer_that_accepts_is_the_persons(tmp_path: Path) -> None:
@@ -401,7 +401,7 @@ def test_a_state_counts_once_and_only_for_the_call_that_it_was_given_to(tmp_path
         )
         assert "[invalid_arguments]" in client.said_to(other).text
         done = client.said_to(client.again(call, replies, state))
-        assert done.result["content"][0]["text"] == "1 EUR paid to x"
+        assert done.blocks[0]["text"] == "1 EUR paid to x"
         twice = client.said_to(client.again(call, replies, state))
         assert "[request_not_found]" in twice.text
         made_up = client.said_to(client.again(call, replies, "question:made-up"))
@@ -436,7 +436,7 @@ def test_a_result_that_came_while_the_client_asked_is_kept_for_it(tmp_path: Path
         said = client.said_to(call)
         if said.is_question:
             said = client.said_to(client.say(call, {"action": "decline"}))
-        assert said.result["content"][0]["text"] == "withdrawn"
+        assert said.blocks[0]["text"] == "withdrawn"
         assert client.calls_of("ask_and_withdraw") == 1
 
 
@@ -478,7 +478,7 @@ def test_nothing_of_an_answer_reaches_the_model_or_the_journal(
         client.asked(call)
         odd = {"action": "accept", "content": {"sure": "hunter2"}}
         call = client.say(call, odd)
-        assert client.said_to(call).result["content"][0]["text"] == "nothing was paid"
+        assert client.said_to(call).blocks[0]["text"] == "nothing was paid"
         call = client.begin("ask")
         call = client.say(call, {"action": "accept", "content": {"name": "hunter2"}}, 1)
         client.said_to(call)
@@ -518,7 +518,7 @@ def test_a_page_that_the_person_is_done_with_needs_no_answer_any_more(
         if modern:
             until(lambda: not client.pending(), "the end of the visit")
             call = client.say(call, {"action": "decline"})
-        assert client.said_to(call).result["content"][0]["text"] == '"accept"'
+        assert client.said_to(call).blocks[0]["text"] == '"accept"'
         assert client.calls_of("sign_in") == 2, "once before the visit, once after"
         if not modern:
             assert client.withdrawn() == [client.question()["id"]]
@@ -536,7 +536,7 @@ def test_a_call_that_needs_a_visit_first_is_made_again_after_it(
         client.sync()
         assert not client.answers(call), "the person is still there"
         client.execute("s", "finish_visit")
-        assert client.said_to(call).result["content"][0]["text"] == "visited"
+        assert client.said_to(call).blocks[0]["text"] == "visited"
         assert client.calls_of("visit_first") == 2
         call = client.begin("insist")
         call = client.say(call, {"action": "decline"}, 1)
@@ -594,7 +594,7 @@ def test_a_call_that_asks_the_person_and_the_model_gets_both_answers(
         if modern:
             call = client.say(call, {"action": "accept", "content": ADA})
         said = client.said_to(call)
-        task = json.loads(said.result["content"][1]["text"])["proxy_task"]["task_id"]
+        task = json.loads(said.blocks[1]["text"])["proxy_task"]["task_id"]
         [sampling] = client.use("get_sampling_requests").json["sampling_requests"]
         client.use("respond_to_sampling", request_id=sampling["request_id"], content="Hello")
         if not modern:

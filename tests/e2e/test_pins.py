@@ -310,7 +310,7 @@ def test_a_model_does_not_read_what_a_person_has_not_seen(tmp_path: Path, server
 
     def read(client: Host) -> str:
         said = client.use("list_tools", server="s", detail="full")
-        return said.result["content"][0]["text"]
+        return said.blocks[0]["text"]
 
     with host(tmp_path, pin="enforce", servers=server.servers()) as client:
         shown = read(client)

@@ -34,7 +34,7 @@ def start(client: Host) -> int:
 
 
 def roots_in(said: Said) -> list[dict[str, str]]:
-    return json.loads(said.result["content"][0]["text"])["roots"]
+    return json.loads(said.blocks[0]["text"])["roots"]
 
 
 @both_backends

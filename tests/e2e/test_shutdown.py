@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from emceepee_stdio.wire.stragglers import kill_marked
-from tests.e2e.clients.raw import ROOT, WAIT_S, Message, Proxy, entry, proxy, until
+from tests.e2e.clients.raw import ROOT, WAIT_S, Message, Proxy, entry, own_first, proxy, until
 from tests.e2e.clients.raw import surroundings as proxy_environment
 from tests.peers import node_modules, plain, rude
 from tests.proxy_entry import proxy_command
@@ -434,7 +434,7 @@ def test_requests_from_a_file_are_answered_into_a_file(tmp_path: Path) -> None:
     assert code == 0
     by_id = {answer["id"]: answer["result"] for answer in answers}
     assert sorted(map(str, by_id)) == ["0", "1", "7", "run"]
-    assert by_id["run"]["content"][0]["text"] == "from a file"
+    assert own_first(by_id["run"])[0]["text"] == "from a file"
     assert "emceepee://status" in json.dumps(by_id[7])
 
 

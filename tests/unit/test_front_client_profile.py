@@ -135,3 +135,17 @@ def test_a_note_for_the_page_is_made_of_whole_sentences(profile: ClientProfile):
     for note in profile.notes:
         assert note[0].isupper() or note[0] == "`", note
         assert note.removesuffix("*").endswith("."), note
+
+
+def test_no_host_is_taken_to_show_more_than_was_watched() -> None:
+    assert (UNKNOWN.result_bytes, UNKNOWN.cuts_end) == (15_000, True)
+    for row in PROFILES:
+        shows_more = row.result_bytes > UNKNOWN.result_bytes
+        assert not shows_more or "result_bytes" in row.watched, row.title
+        assert row.cuts_end or "cuts_end" in row.watched, row.title
+
+
+@pytest.mark.parametrize("name", ["claude-ai", "Cursor", "Visual Studio Code", "Zed", "opencode"])
+def test_a_host_that_was_not_watched_is_shown_little_and_the_pointer_first(name: str) -> None:
+    profile = profile_of(name)
+    assert (profile.result_bytes, profile.cuts_end) == (15_000, True)

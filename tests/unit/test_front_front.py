@@ -139,12 +139,12 @@ async def test_a_bug_in_a_tool_is_its_answer_and_the_connection_lives(
         it.say(1, "boom")
         answer = await it.result(1)
         assert answer["isError"] is True
-        said = answer["content"][0]["text"]
+        said = answer["content"][1]["text"]
         assert "boom" in said
         assert "[call_failed]" in said
         assert "secret detail" not in said
         reference = said.split("under ")[1].split(";")[0]
-        assert "timer_expired" in answer["content"][1]["text"]
+        assert "timer_expired" in answer["content"][0]["text"]
         it.written()
         assert (it.leased, it.waiting) == (0, 0)
         it.say(2, "list_timers")
@@ -210,7 +210,7 @@ async def test_an_answer_larger_than_a_line_may_be_still_tells_its_events(
         it.say(1, "big")
         result = await it.result(1)
         assert len(json.dumps(result)) < 100_000
-        assert "timer_expired" in result["content"][-1]["text"]
+        assert "timer_expired" in result["content"][0]["text"]
 
 
 async def test_an_answer_that_nobody_takes_any_more_leaves_its_events_waiting(

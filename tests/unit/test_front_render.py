@@ -197,7 +197,7 @@ async def test_result_and_context_together_stay_within_what_a_client_shows(tmp_p
     text = "日本語テキスト" * 6_000
     result = rendered(made, Reply.text(text), call=codex())
     assert 30_000 < shown_bytes(result) <= 36_000
-    told, head, _, tail, _, facts = result["content"]
+    told, _, facts, head, _, tail = result["content"]
     assert len(json.loads(told["text"])["events_since_last_response"]) > 10
     assert text.startswith(head["text"])
     assert text.endswith(tail["text"])
@@ -241,3 +241,26 @@ async def test_a_page_is_not_cut_again_however_much_there_is_to_tell_beside_it(
     page = Reply(content=Reply.text("x" * 36_000).content, paged=True)
     assert rendered(made, page, call=codex())["content"][-1]["text"] == "x" * 36_000
     assert made.results.all() == []
+
+
+def unknown(**more: Any) -> Call:
+    return Call(answer=lambda _: None, ceiling=1.0, budget=15_000, context_first=True, **more)
+
+
+async def test_a_small_budget_holds_result_events_and_questions_together(tmp_path: Path) -> None:
+    made = session(tmp_path)
+    for n in range(20):
+        made.tell(EventType.NOTIFICATION, server="s", data={"n": n, "pad": "x" * 700})
+    for n in range(20):
+        params = {"message": f"{n} " + "y" * 700}
+        made.requests.add(
+            RequestKind.ELICITATION, server="s", params=params, now=0.0, source=NOBODYS
+        )
+    result = rendered(made, Reply.text("z" * 50_000), call=unknown())
+    assert shown_bytes(result) <= 15_000
+    events, questions, _, pointer, head, *_ = [block["text"] for block in result["content"]]
+    assert json.loads(events)["events_remaining"] > 0
+    pending = json.loads(questions)["pending_client_action"]["elicitations"]
+    assert len(pending) == 20, "no question is ever left out"
+    assert json.loads(pointer)["stored_result"]["uri"].startswith("emceepee://results/")
+    assert head.startswith("zzz")

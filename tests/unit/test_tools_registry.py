@@ -74,6 +74,13 @@ def test_names_are_used_once() -> None:
     }
 
 
+def test_a_host_that_asks_before_what_destroys_asks_before_a_question_is_answered() -> None:
+    assert TABLE["respond_to_elicitation"].listed()["annotations"] == {
+        "destructiveHint": True,
+        "openWorldHint": False,
+    }
+
+
 class Some(Params):
     """Two arguments."""
 

@@ -19,6 +19,11 @@ WAIT_S = 60.0
 ROOT = Path(__file__).resolve().parents[3]
 PROXY = tuple(proxy_command())
 
+CONTEXT = ('{"events_since_last_response"', '{"pending_client_action"')
+POINTER = (
+    *("The result has ", "Only both ends are left of "),
+    *('{"stored_result"', '{"chars"', '{"offset"'),
+)
 _META = "io.modelcontextprotocol/"
 MODERN = {
     f"{_META}protocolVersion": "2026-07-28",
@@ -38,6 +43,22 @@ def entry(argv: Sequence[str], tmp_path: Path, name: str, **fields: Any) -> Mess
     """A server as the configuration has it, which writes down what it hears."""
     env = {"FIXTURE_LOG": str(tmp_path / f"received-{name}.jsonl")}
     return {"command": argv[0], "args": list(argv[1:]), "env": env, **fields}
+
+
+def own_first(result: Message) -> list[Message]:
+    """The blocks of an answer: what the tool says, where more of it is, and the context.
+
+    Clients that are not known to show the end of an answer get them in the opposite order.
+    """
+    return sorted(result.get("content", []), key=lambda one: (is_context(one), is_pointer(one)))
+
+
+def is_pointer(block: Message) -> bool:
+    return block.get("text", "").startswith(POINTER)
+
+
+def is_context(block: Message) -> bool:
+    return block.get("text", "").startswith(CONTEXT)
 
 
 def surroundings(
@@ -134,6 +155,8 @@ class Proxy:
     def answer(self, request_id: int) -> Message:
         self.read_until(lambda: self.answers(request_id), f"the answer to request {request_id}")
         (answer,) = self.answers(request_id)
+        if isinstance(answer.get("result", {}).get("content"), list):
+            answer["result"]["content"] = own_first(answer["result"])
         return answer
 
     def request(self, method: str, params: Message | None = None) -> Message:
