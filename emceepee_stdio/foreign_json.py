@@ -22,7 +22,8 @@ T = TypeVar("T")
 _MAX_DIGITS = 100  # a 300-bit integer; every real id, count and timestamp is far shorter
 _DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG_RUN = b"0" * (_MAX_DIGITS + 1)
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+# A string that never ends is one match, too: else each quote in it would be tried anew.
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?+', re.DOTALL)
 _LONG_INTEGER = re.compile(rb"(?<![\d.])\d{%d,}+(?![.eE])" % (_MAX_DIGITS + 1))
 
 

@@ -238,7 +238,7 @@ def registration_checks(config: Config) -> list[Check]:
     """Where emceepee is registered; a word when that is nowhere."""
     mode = config.settings.questions
     found = [check for client in CLIENTS.values() if (check := _registration(client, mode))]
-    if any(check.status in {"ok", "failed"} for check in found):
+    if any("names" in check.details for check in found):
         return found
     client = client_here()
     return [
@@ -285,10 +285,9 @@ def _registration(client: Client, mode: QuestionsMode) -> Check | None:
             return _registered(
                 client,
                 "warning",
-                f"Its entry {name} has {key} {entry[key]}, from an earlier version of emceepee. "
-                f"Now it is {now.value}: {client.title} {now.why}.",
+                f"Its entry {name} has the {key} of an earlier version, {entry[key]}: {now.short}.",
                 details,
-                with_command("Write it again", f"emceepee install {client.key}"),
+                with_command(f"Raise it to {now.value}", f"emceepee install {client.key}"),
             )
     note = f", beside {others} other server{'' if others == 1 else 's'}" if others else ""
     profile = next((row for row in PROFILES if row.key == client.key), UNKNOWN)

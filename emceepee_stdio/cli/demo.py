@@ -175,6 +175,7 @@ def _add_and_use(client: _Client, story: _Story) -> None:
     added = client.call("add_server", name="bar", command=sys.executable, args=[str(_SERVER)])
     _expect(added, "coffee-bar")
     story.tell(f"The server was started in the middle of the chat, in {client.spent_s:.1f} s.")
+    story.tell("The demo agreed to it. Outside of the demo, you are asked first.")
     found = client.call("list_tools", query="what is on the menu", detail="summary")
     _expect(found, "menu")
     (menu, *_) = client.call("execute_tool", server="bar", tool="menu")

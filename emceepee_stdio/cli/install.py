@@ -119,6 +119,7 @@ def install(  # noqa: PLR0913 - one for each option
         _note_secrets(row, path, variables, name=name, terminal=terminal)
         return
     _tell(row, change, backup, entry, name=name, renewed=name in known, terminal=terminal)
+    _tell_raised(row, known.get(name), terminal)
     if http is not None:
         terminal.note(
             f"{row.title} takes the token from the variable {HTTP_TOKEN}: set it where "
@@ -214,6 +215,12 @@ def _explain_settings(client: Client, entry: dict[str, object], terminal: Termin
     for key, setting in client.settings.items():
         if entry.get(key) == setting.value:
             terminal.note(f"{key}: {client.title} {setting.why}.")
+
+
+def _tell_raised(client: Client, before: object, terminal: Terminal) -> None:
+    if is_object(before) and is_ours(before):
+        for key in client.former_settings(before):
+            terminal.note(f"{key}: {before[key]} became {client.settings[key].value}.")
 
 
 def locate(client: Client) -> Path:

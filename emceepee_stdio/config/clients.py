@@ -82,6 +82,7 @@ class Setting(NamedTuple):
     value: bool | int | list[str]
     why: str
     former: tuple[int, ...] = ()  # what earlier versions wrote, which is nobody's choice
+    short: str = ""  # what goes wrong with such a value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +236,7 @@ CLIENTS: dict[ClientKey, Client] = {
                     "waits 11 minutes (660,000 ms) for a call of emceepee: longer than a question"
                     " to you stays open. emceepee answers a slow call with a task much earlier",
                     former=(300_000,),
+                    short="if you answer a question after that time, the model is not told",
                 ),
             },
             sign="claude-state",

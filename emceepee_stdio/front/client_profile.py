@@ -101,6 +101,7 @@ PROFILES: Sequence[ClientProfile] = (
             ),
             "It sends a call to the background after 2 minutes.",
             "It gives a call up after 300 s without progress.",
+            "The `timeout` of its entry is for a whole call, with the time that a person thinks.*",
             (
                 "`MCP_TOOL_TIMEOUT` in its environment sets a shorter limit. It passes this"
                 " variable on to emceepee.*"

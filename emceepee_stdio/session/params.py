@@ -13,7 +13,7 @@ from emceepee_stdio.state.event_types import short_key
 __all__ = ["fields_of", "fold_of", "fold_of_large", "is_too_deep"]
 
 _MAX_DEPTH = 64  # what is nested deeper than this could be read, but perhaps not written again
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"?+', re.DOTALL)
 _BRACKETS = re.compile(rb"[\[\]{}]")
 
 

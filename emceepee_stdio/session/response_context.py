@@ -110,6 +110,7 @@ def pending_client(session: _Session, budget: int) -> dict[str, list[dict[str, o
     """Everything that waits on the client; what no longer fits is named in one line each."""
     shown: dict[RequestKind, list[dict[str, object]]] = {kind: [] for kind in RequestKind}
     room = whole = _share(_QUESTIONS_BYTES, budget)
+    lines = whole  # for those that are named in one line; the rest have only their ids
     pending = session.requests.pending()
     session.requests.shown.update(a.id for a in pending if a.recipient is Recipient.TOOLS)
     for asked in pending:
@@ -120,10 +121,14 @@ def pending_client(session: _Session, budget: int) -> dict[str, list[dict[str, o
             else shown_sampling(session, asked, whole=False)
         )
         size = len(to_json(entry))
-        if size > room and room < whole:  # the first is whole, however large it is
-            entry = _one_line(session, asked)
-        else:
+        is_first = room == whole and not (budget and size > budget // 2)
+        if size <= room or is_first:  # the first is whole, also where it takes more than its share
             room -= size
+        else:
+            entry = _one_line(session, asked)
+            lines -= len(to_json(entry))
+            if lines < 0:
+                entry.pop("line", None)
         shown[asked.kind].append(entry)
     return {
         "elicitations": shown[RequestKind.ELICITATION],

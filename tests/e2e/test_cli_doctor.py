@@ -479,9 +479,11 @@ async def test_an_entry_in_which_a_question_outlives_the_call_is_named(home: Hom
     document = json.loads(file.read_text())
     document["mcpServers"]["emceepee"]["timeout"] = 300_000
     file.write_text(json.dumps(document))
-    old = (await checks(home, code=0))["registration.claude-code"]
+    found = await checks(home, code=0)
+    assert "registration.none" not in found
+    old = found["registration.claude-code"]
     assert old["status"] == "warning"
-    assert "timeout 300000, from an earlier version of emceepee" in old["summary"]
+    assert "the timeout of an earlier version, 300000" in old["summary"]
     (line,) = commands(old)
     assert shell(home, line).code == 0
     assert (await checks(home, code=0))["registration.claude-code"]["status"] == "ok"

@@ -163,8 +163,9 @@ def test_a_timeout_that_an_earlier_version_wrote_is_raised_and_a_chosen_one_is_n
         document = json.loads(path.read_text())
         document["mcpServers"]["emceepee"]["timeout"] = present
         path.write_text(json.dumps(document))
-        cli.run("install", "claude-code").well()
+        renewed = cli.run("install", "claude-code").well()
         assert servers(code, path.read_text())["emceepee"]["timeout"] == expected
+        assert ("timeout: 300000 became 660000." in renewed.err) == (present != expected)
 
 
 TOKEN = "ghp_quietriverbank0123456789abcdefghij"

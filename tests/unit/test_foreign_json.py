@@ -82,6 +82,13 @@ def test_what_is_not_json_raises_as_ever() -> None:
         decoder(dict[str, str])(b'{"a": 1}')
 
 
+def test_a_string_that_never_ends_is_looked_at_once() -> None:
+    """With every quote tried anew, this would take hours."""
+    for text in (b"1" * 101 + b',"' + b'\\"' * 1_000_000, b'"' * 1_000_001 + LONG):
+        with pytest.raises(msgspec.DecodeError):
+            decode_value(text)
+
+
 @pytest.mark.parametrize(
     ("raw", "value"), [(b"1", 1), (b"2.5", 2.5), (b"1e308", 1e308), (b"null", None)]
 )

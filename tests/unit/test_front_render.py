@@ -264,3 +264,35 @@ async def test_a_small_budget_holds_result_events_and_questions_together(tmp_pat
     assert len(pending) == 20, "no question is ever left out"
     assert json.loads(pointer)["stored_result"]["uri"].startswith("emceepee://results/")
     assert head.startswith("zzz")
+
+
+async def test_a_question_that_is_larger_than_the_budget_is_named_in_one_line(
+    tmp_path: Path,
+) -> None:
+    made = session(tmp_path)
+    fields = {f"p{n}": {"type": "string", "description": "d" * 150} for n in range(60)}
+    params = {"message": "What?", "requestedSchema": {"type": "object", "properties": fields}}
+    made.requests.add(RequestKind.ELICITATION, server="s", params=params, now=0.0, source=NOBODYS)
+    result = rendered(made, Reply.text("z" * 50_000), call=unknown())
+    assert shown_bytes(result) <= 15_000
+    [shown] = json.loads(result["content"][0]["text"])["pending_client_action"]["elicitations"]
+    assert shown["whole_in"] == "get_elicitations"
+
+
+async def test_very_many_questions_are_all_there_and_leave_room_for_the_result(
+    tmp_path: Path,
+) -> None:
+    made = session(tmp_path)
+    for n in range(60):
+        made.requests.add(
+            RequestKind.ELICITATION,
+            server=f"server-{n % 6}",
+            params={"message": f"{n} " + "y" * 3_000},
+            now=0.0,
+            source=NOBODYS,
+        )
+    result = rendered(made, Reply.text("z" * 50_000), call=unknown())
+    assert shown_bytes(result) <= 15_000
+    shown = json.loads(result["content"][0]["text"])["pending_client_action"]["elicitations"]
+    assert len(shown) == 60
+    assert "line" in shown[1]
