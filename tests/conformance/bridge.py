@@ -23,7 +23,7 @@ from mcp import ClientSession, MCPError, StdioServerParameters, stdio_client, ty
 from mcp.server import ServerRequestContext
 from mcp.server.lowlevel import Server
 
-from tests.e2e.clients.raw import PROXY, ROOT, surroundings
+from tests.e2e.clients.raw import PROXY, ROOT, own_first, surroundings
 
 SERVER = "everything"
 OUR_KEYS = ("events_since_last_response", "pending_client_action", "proxy_task")
@@ -42,7 +42,8 @@ class Bridge:
     async def use(self, tool: str, /, progress: Any = None, **arguments: Any) -> Json:
         """What a tool answers, as the JSON that came."""
         result = await self._session.call_tool(tool, arguments, progress_callback=progress)
-        return result.model_dump(mode="json", by_alias=True, exclude_none=True)
+        answer = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return {**answer, "content": own_first(answer)}
 
     async def body(self, tool: str, /, **arguments: Any) -> Json:
         """The one JSON object that a tool of the proxy itself answers with."""
