@@ -4,7 +4,9 @@ import gc
 import os
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +21,13 @@ from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.front.hello import Handover
 from emceepee_stdio.front.stdio_front import serve
 from emceepee_stdio.ids import Ids
-from emceepee_stdio.journal import Journal, JournalEvent, Level, default_directory
+from emceepee_stdio.journal import (
+    Journal,
+    JournalEvent,
+    Level,
+    default_directory,
+    write_to_stderr,
+)
 from emceepee_stdio.journal.files import JournalFile
 from emceepee_stdio.session.catalogue_files import default_catalogue_directory
 from emceepee_stdio.session.client_roots import ClientRoots, own_roots
@@ -32,8 +40,9 @@ from emceepee_stdio.wire.allocator import give_back_large_blocks
 from emceepee_stdio.wire.environment import journal_session
 from emceepee_stdio.wire.memory_protection import protect_memory
 from emceepee_stdio.wire.orphans import expect_orphans
+from emceepee_stdio.wire.process_guard import ProcessGuard
 
-__all__ = ["environment_of", "run"]
+__all__ = ["composed", "environment_of", "run"]
 
 
 def run(
@@ -48,41 +57,13 @@ def run(
 ) -> int:
     """Serve the greeted client; the exit code."""
     protect_memory()
-    clock = Clock()
-    ids = Ids(clock)
     source = Source(config_path, environ=os.environ, extra=extra, policy=policy, fixed=fixed)
-    stamp = source.stamp()
-    config = _load(source)
-    session = journal_session(os.environ) or ids()
-    log_file = partial(_log_file, config, clock, session=session)
-    logging = config.settings.logging
-    journal = Journal(
-        log_file(kind="emceepee"), session=session, clock=clock, level=Level(logging.level)
-    )
-    telemetry = Telemetry.of(os.environ, warn=partial(_warn, journal))
-    trace = RequestLog(
-        log_file(kind="requests"),
-        session=session,
-        clock=clock,
-        keeps_payloads=logging.payloads,
-        telemetry=telemetry,
-    )
-    runtime = Runtime(
-        config,
-        clock=clock,
-        ids=ids,
-        journal=journal,
-        trace=trace,
-        environment=environment_of(config.settings, os.environ),
-        source=source,
-        stamp=stamp,
-    )
-    runtime.surface.recall(handover.protocol.greeting)
-    give_back_large_blocks()
-    expect_orphans()
-    # What is there by now stays to the end: nobody has to look through it again and again.
-    gc.freeze()
-    try:
+    with composed(source, os.environ) as runtime:
+        runtime.surface.recall(handover.protocol.greeting)
+        give_back_large_blocks()
+        expect_orphans()
+        # What is there by now stays to the end: nobody has to look through it again and again.
+        gc.freeze()
         anyio.run(
             serve,
             runtime,
@@ -91,10 +72,57 @@ def run(
             wire_out,
             backend_options={"use_uvloop": _has_uvloop()},
         )
+    return 0
+
+
+@contextmanager
+def composed(
+    source: Source,
+    environ: Mapping[str, str],
+    *,
+    cwd: Path | None = None,
+    home: Path | None = None,
+    guard: type[ProcessGuard] = ProcessGuard,
+    stderr: Callable[[bytes], object] = write_to_stderr,
+) -> Generator[Runtime]:
+    """A session that is ready to run, in our own directories unless others are given."""
+    clock = Clock()
+    ids = Ids(clock)
+    stamp = source.stamp()
+    config = _load(source)
+    session = journal_session(environ) or ids()
+    log_file = partial(_log_file, config, clock, environ=environ, session=session)
+    logging = config.settings.logging
+    journal = Journal(
+        log_file(kind="emceepee"),
+        session=session,
+        clock=clock,
+        level=Level(logging.level),
+        stderr=stderr,
+    )
+    telemetry = Telemetry.of(environ, warn=partial(_warn, journal))
+    trace = RequestLog(
+        log_file(kind="requests"),
+        session=session,
+        clock=clock,
+        keeps_payloads=logging.payloads,
+        telemetry=telemetry,
+    )
+    environment = environment_of(config.settings, environ, cwd=cwd, home=home)
+    try:
+        yield Runtime(
+            config,
+            clock=clock,
+            ids=ids,
+            journal=journal,
+            trace=trace,
+            environment=replace(environment, guard=guard),
+            source=source,
+            stamp=stamp,
+        )
     finally:
         trace.close()
         journal.close()
-    return 0
 
 
 def _load(source: Source) -> Config:
@@ -109,10 +137,12 @@ def _warn(journal: Journal, why: str) -> None:
     journal.record(JournalEvent.TELEMETRY_UNAVAILABLE, reason=why)
 
 
-def _log_file(config: Config, clock: Clock, *, session: str, kind: str) -> JournalFile:
+def _log_file(
+    config: Config, clock: Clock, *, environ: Mapping[str, str], session: str, kind: str
+) -> JournalFile:
     logging = config.settings.logging
     return JournalFile(
-        Path(logging.directory) if logging.directory else default_directory(os.environ),
+        Path(logging.directory) if logging.directory else default_directory(environ),
         session=session,
         clock=clock,
         max_bytes=logging.max_bytes,
@@ -122,9 +152,15 @@ def _log_file(config: Config, clock: Clock, *, session: str, kind: str) -> Journ
     )
 
 
-def environment_of(settings: Settings, environ: Mapping[str, str]) -> Environment:
+def environment_of(
+    settings: Settings,
+    environ: Mapping[str, str],
+    *,
+    cwd: Path | None = None,
+    home: Path | None = None,
+) -> Environment:
     """What servers get to see of this process."""
-    cwd, home = _cwd(), _home()
+    cwd, home = cwd or _cwd(), home or _home()
     return Environment(
         environ=environ,
         cwd=cwd,

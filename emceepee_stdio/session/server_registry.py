@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
-import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from emceepee_stdio.auth.bearer import BearerContext
@@ -46,10 +45,9 @@ from emceepee_stdio.session.suggestions import LISTED_NAMES, SHOWN_NAME_CHARS, c
 from emceepee_stdio.state import RestartPolicy
 from emceepee_stdio.trace.open_request import current_request
 from emceepee_stdio.wire.environment import BEHIND_HTTP
-from emceepee_stdio.wire.orphans import bury_orphans, end_orphans
 from emceepee_stdio.wire.process import StopTimes
+from emceepee_stdio.wire.process_guard import ProcessGuard
 from emceepee_stdio.wire.stragglers import owner_mark
-from emceepee_stdio.wire.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from emceepee_stdio.session.catalogue import Catalogue
@@ -81,6 +79,7 @@ class Environment:
     roots: ClientRoots = field(default_factory=ClientRoots)
     tokens: Path | None = None
     catalogue: Path | None = None
+    guard: type[ProcessGuard] = ProcessGuard
 
 
 class Servers:
@@ -104,16 +103,14 @@ class Servers:
         self._environment = environment
         self._secrets = secrets
         self._haste = Haste()
-        owner = owner_mark(ids())
-        self._watchdog = Watchdog(owner, warn=on_unguarded)
+        self._guard = environment.guard(owner_mark(ids()), warn=on_unguarded)
         around = ChildContext(
             clock=clock,
             ids=ids,
             environ=environment.environ,
             cwd=environment.cwd,
             home=environment.home,
-            owner=owner,
-            watchdog=self._watchdog,
+            guard=self._guard,
             haste=self._haste,
         )
         self._channels = ChannelMaker(settings, around, bearers, on_secrets=self._learn_secrets)
@@ -306,8 +303,7 @@ class Servers:
 
     def mind_processes(self) -> None:
         """Bury what died, and let no descendant be without a guard."""
-        self._watchdog.guard_orphans(bury_orphans())
-        self._watchdog.renew()
+        self._guard.look_after()
 
     async def stop_all(self, times: StopTimes) -> None:
         """Every backend at once, in bounded time; nothing of them is left."""
@@ -316,8 +312,7 @@ class Servers:
             for backend in self:
                 tasks.start_soon(backend.stop, "was stopped: the proxy is ending")
         self.members.clear()
-        await end_orphans()
-        await anyio.to_thread.run_sync(self._watchdog.close)
+        await self._guard.close()
 
     def _list_room(self, name: str) -> int:
         """Bytes for the lists of one server: its share at least, and what the others leave."""

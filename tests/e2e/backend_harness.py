@@ -37,8 +37,8 @@ from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.state.restarts import RestartPolicy
 from emceepee_stdio.wire.process import StopTimes
+from emceepee_stdio.wire.process_guard import ProcessGuard
 from emceepee_stdio.wire.stragglers import marked
-from emceepee_stdio.wire.watchdog import Watchdog
 from tests import peers
 from tests.e2e.harness import WAIT_S, Recorder, json_lines
 from tests.e2e.judge import judge_client
@@ -242,7 +242,7 @@ async def running(
     clock = Clock()
     ids = Ids(clock)
     owner = ids()
-    watchdog = Watchdog(owner)
+    guard = ProcessGuard(owner, warn=lambda _: None)
     sink = Recorder()
     log = tmp_path / f"received-{owner}.jsonl"
     env = {"FIXTURE_LOG": str(log)}
@@ -254,8 +254,7 @@ async def running(
         environ=os.environ,
         cwd=tmp_path,
         home=tmp_path,
-        owner=owner,
-        watchdog=watchdog,
+        guard=guard,
     )
 
     def make_channel(emit: Emit) -> Channel:
@@ -316,7 +315,7 @@ async def running(
                 await made.stop()
         assert asyncio.all_tasks() <= before
     finally:
-        watchdog.close()
+        await guard.close()
         if server is not None:
             server.kill()
     assert marked(owner) == []

@@ -39,8 +39,8 @@ from emceepee_stdio.ids import Ids
 from emceepee_stdio.state.restarts import RestartPolicy, Restarts
 from emceepee_stdio.wire.peer import OutgoingRequest
 from emceepee_stdio.wire.process import StopTimes
+from emceepee_stdio.wire.process_guard import ProcessGuard
 from emceepee_stdio.wire.stragglers import marked
-from emceepee_stdio.wire.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from emceepee_stdio.backends.base import Loss
@@ -196,7 +196,7 @@ async def backend(
     clock = Clock()
     ids = Ids(clock)
     owner = ids()
-    watchdog = Watchdog(owner)
+    guard = ProcessGuard(owner, warn=lambda _: None)
     sink = Recorder()
     log = tmp_path / f"received-{owner}.jsonl"
     channel = StdioChannel(
@@ -209,8 +209,7 @@ async def backend(
             environ=os.environ,
             cwd=tmp_path,
             home=tmp_path,
-            owner=owner,
-            watchdog=watchdog,
+            guard=guard,
         ),
         options=options,
     )
@@ -230,7 +229,7 @@ async def backend(
             yield rig
         finally:
             await supervisor.stop()
-            watchdog.close()
+            await guard.close()
     assert rig.left_over() == []
 
 

@@ -47,8 +47,8 @@ from emceepee_stdio.wire.environment import child_directory, child_environment, 
 from emceepee_stdio.wire.partial_messages import PartialMessages
 from emceepee_stdio.wire.peer import OutgoingRequest
 from emceepee_stdio.wire.process import Listener, Process, Spawn, StopTimes
+from emceepee_stdio.wire.process_guard import ProcessGuard
 from emceepee_stdio.wire.program import ProgramFile
-from emceepee_stdio.wire.watchdog import Watchdog
 
 __all__ = ["ChildContext", "Command", "Haste", "StdioChannel", "StdioOptions"]
 
@@ -103,8 +103,7 @@ class ChildContext:
     environ: Mapping[str, str]
     cwd: Path
     home: Path
-    owner: str
-    watchdog: Watchdog
+    guard: ProcessGuard
     haste: Haste = field(default_factory=Haste)
 
 
@@ -229,12 +228,8 @@ class StdioChannel:
         connection = StdioConnection(
             self._name, emit=self._emit, around=self._around, options=self.options
         )
-        watchdog = self._around.watchdog
-        watchdog.start()
-        process = await Process.start(
-            self._spawn(), connection.listener(), drain=self.options.drain
-        )
-        watchdog.add(process.pid)
+        guard = self._around.guard
+        process = await guard.start(self._spawn(), connection.listener(), drain=self.options.drain)
         connection.process, connection.pid = process, process.pid
         self._emit(ProcessStarted(process.pid))
         try:
@@ -243,10 +238,10 @@ class StdioChannel:
             connection.close()
             with anyio.CancelScope(shield=True):
                 await process.stop(self._around.haste.times or self.options.stop)
-            watchdog.remove(process.pid)
+            guard.release(process)
 
     def _spawn(self) -> Spawn:
-        owner = f"{self._around.owner}.{self._around.ids()}"
+        owner = f"{self._around.guard.owner}.{self._around.ids()}"
         env = child_environment(
             self._around.environ,
             env=self._command.env,
