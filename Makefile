@@ -9,6 +9,9 @@ SOURCES := emceepee_stdio tests bench scripts
 # For two cores: tests wait a good part of their time.
 WORKERS ?= 3
 MINUTES ?= 30
+# Conversations that `make test` runs in its own process, once more with real processes.
+REAL_SAMPLE := $(addprefix tests/e2e/test_,front_cancel.py front_questions.py front_results.py \
+	front_losses.py tools_input.py backend_life.py)
 SEED ?= 1
 
 .DEFAULT_GOAL := help
@@ -41,6 +44,7 @@ check: lint types imports deps docs-check test ## Everything that must hold befo
 
 check-slow: peers peers-slow ## What takes longer: the official conformance suite, real hosts.
 	$(BIN)/pytest -n $(WORKERS) -m slow
+	EMCEEPEE_TEST_REAL=1 $(BIN)/pytest -n $(WORKERS) $(REAL_SAMPLE)
 
 fmt: $(STAMP) ## Format the code and mend what can be mended.
 	$(BIN)/ruff format $(SOURCES)

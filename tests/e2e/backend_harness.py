@@ -40,8 +40,10 @@ from emceepee_stdio.wire.process import StopTimes
 from emceepee_stdio.wire.process_guard import ProcessGuard
 from emceepee_stdio.wire.stragglers import marked
 from tests import peers
+from tests.e2e import client
 from tests.e2e.harness import WAIT_S, Recorder, json_lines
 from tests.e2e.judge import judge_client
+from tests.in_process import MemoryGuard, kill
 
 COMBINATIONS = ["stdio-legacy", "stdio-modern", "http-legacy", "http-modern"]
 VERSIONS = {Era.LEGACY: "2025-11-25", Era.MODERN: "2026-07-28"}
@@ -144,7 +146,7 @@ class BackendRig:
         if self.server is not None:
             self.server.kill()
         else:
-            os.kill(self.sink.pids[-1], 9)
+            kill(self.sink.pids[-1])
         await self.sink.until(
             lambda: any(
                 c.previous and c.previous.value == "connected" for c in self.sink.changes[lost:]
@@ -242,7 +244,7 @@ async def running(
     clock = Clock()
     ids = Ids(clock)
     owner = ids()
-    guard = ProcessGuard(owner, warn=lambda _: None)
+    guard = (ProcessGuard if client.is_real else MemoryGuard)(owner, warn=lambda _: None)
     sink = Recorder()
     log = tmp_path / f"received-{owner}.jsonl"
     env = {"FIXTURE_LOG": str(log)}

@@ -24,9 +24,12 @@ from emceepee_stdio.state import EventType
 from tests.e2e.clients.raw import is_context, own_first
 from tests.e2e.harness import json_lines, signs_in
 from tests.e2e.official_schema import Judge
+from tests.in_process import memory_proxy
 from tests.peers import SERVERS, plain
 from tests.proxy_entry import proxy_command
 
+# Whether a conversation has a process of its own: see the mark `real`.
+is_real = bool(os.environ.get("EMCEEPEE_TEST_REAL"))
 WAIT_S = 20.0
 LEGACY = "2025-11-25"
 MODERN = "2026-07-28"
@@ -504,9 +507,14 @@ async def proxy(
     greet: bool = True,
     code: int = 0,
     program: Sequence[str] = (),
+    real: bool = False,
 ) -> AsyncIterator[Client]:
-    """Run the proxy; at the end close its stdin and see that it ends well."""
+    """Run the proxy, in this process unless it has to be a real one; it ends well."""
     setting.write()
+    if not (real or is_real or program or code):
+        async with _in_process(setting, arguments, modern=modern, greet=greet) as client:
+            yield client
+        return
     process = await anyio.open_process(
         [
             *(program or proxy_command(setting.fixed)),
@@ -545,6 +553,38 @@ async def proxy(
             await process.aclose()
     client.check()
     await until(lambda: not any(signs_in(pid) for pid in setting.left_over()))
+    assert setting.left_over() == []
+
+
+@asynccontextmanager
+async def _in_process(
+    setting: Setting, arguments: Sequence[str], *, modern: bool, greet: bool
+) -> AsyncIterator[Client]:
+    said = bytearray()
+    async with memory_proxy(
+        setting.config,
+        setting.environ(),
+        fixed=setting.fixed,
+        arguments=arguments,
+        stderr=said.extend,
+    ) as process:
+        client = Client(process, setting.home, modern=modern)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.listen)
+            try:
+                if greet:
+                    await client.greet()
+                yield client
+            except BaseException as error:
+                error.add_note(f"{client.failure!r} {said.decode(errors='replace')}")
+                tasks.cancel_scope.cancel()
+                raise
+            client.read_again()
+            await process.stdin.aclose()
+            with anyio.fail_after(WAIT_S):
+                await process.wait()
+    client.stderr = bytes(said)
+    client.check()
     assert setting.left_over() == []
 
 

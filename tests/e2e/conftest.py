@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e import official_schema
+from tests.e2e import client, official_schema
 from tests.peers import PeerMissingError
 
 
@@ -17,6 +17,15 @@ def pytest_configure() -> None:
         if number is not None and signal.getsignal(number) is signal.SIG_IGN:
             usual = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
             signal.signal(number, usual)
+
+
+@pytest.fixture(autouse=True)
+def in_a_process_or_in_this_one(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A conversation runs in this process, unless the test is about a real one."""
+    is_real = request.node.get_closest_marker("real") is not None
+    before, client.is_real = client.is_real, client.is_real or is_real
+    yield
+    client.is_real = before
 
 
 @pytest.fixture

@@ -28,6 +28,8 @@ from tests.e2e.client import (
 )
 from tests.peers import everything, filesystem, git, memory, plain, time
 
+pytestmark = pytest.mark.real  # which processes run
+
 LISTERS = {
     "list_tools": "tools",
     "list_resources": "resources",

@@ -337,6 +337,7 @@ async def test_what_the_client_added_survives_every_edit(tmp_path: Path):
     assert {line["server"] for line in refused} == {"mine"}
 
 
+@pytest.mark.real
 async def test_the_servers_of_the_command_line_are_not_touched(tmp_path: Path):
     made = setting(tmp_path, it=server())
     words = " ".join(plain("--era", "legacy"))

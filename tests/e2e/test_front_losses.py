@@ -81,6 +81,7 @@ async def test_a_server_that_dies_in_a_call_gets_a_post_mortem_and_comes_back(
 
 
 @both_eras
+@pytest.mark.real
 async def test_a_server_that_was_killed_is_said_to_be(tmp_path: Path, *, modern: bool) -> None:
     async with proxy(setting(tmp_path), modern=modern) as client:
         await client.connected()
@@ -129,6 +130,7 @@ async def the_state_after_the_loss(client: Client, kill: Callable[[], None]) -> 
     assert {task, asking} <= set(failed)
 
 
+@pytest.mark.real
 async def test_a_wait_that_a_crash_ends_sees_the_state_after_it(tmp_path: Path) -> None:
     made = setting(tmp_path, restart={"base_ms": 1, "attempts": 100})
     made.fixed |= PATIENT

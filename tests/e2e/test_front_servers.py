@@ -331,6 +331,7 @@ async def test_servers_are_listed_in_a_line_each_and_one_by_its_name_with_all(
         assert "[server_not_found]" in unknown.text
 
 
+@pytest.mark.real
 async def test_servers_may_be_given_on_the_command_line(tmp_path: Path) -> None:
     words = " ".join(plain())
     made = setting(tmp_path, s={"command": "no-such-command-at-all"})

@@ -267,6 +267,7 @@ async def test_what_a_person_has_brought_is_kept_when_the_proxy_is_killed(tmp_pa
         assert len(place.records(setting.home)) == 1
 
 
+@pytest.mark.real
 async def test_helpers_that_wait_for_a_person_end_with_the_proxy(tmp_path: Path) -> None:
     async with protected() as place:
         setting = behind(tmp_path / "home", place)

@@ -6,7 +6,6 @@ rest is answered by the reader.
 """
 
 import itertools
-import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -81,9 +80,14 @@ class Server:
 
     def run(self) -> None:
         """Serve until stdin ends, then end the process."""
+        rpc.HOST.get().at_end(self._stop_calls)
         for message in rpc.messages():
             self.take(message)
         rpc.leave(0)
+
+    def _stop_calls(self) -> None:
+        for call in list(self.calls.values()):
+            call.stop()
 
     def take(self, message: Message) -> None:
         """One message of the client."""
@@ -217,7 +221,7 @@ class Server:
             raise RpcError(-32602, f"Unknown tool: {message['params']['name']}")
         call = Call(self, message, modern=self.is_modern(message))
         self.calls[call.id] = call
-        threading.Thread(target=self._finish, args=(call, tool), daemon=True).start()
+        rpc.start_thread(self._finish, call, tool)
 
     def _finish(self, call: Call, tool: Tool) -> None:
         with rpc.speaking_for(call.id):

@@ -46,10 +46,10 @@ def prompt(message: Message) -> Message:
     return {"messages": [said]}
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--era", choices=("legacy", "modern", "both"), default="both")
-    server = dual.Server("large", era=parser.parse_args().era)
+    server = dual.Server("large", era=parser.parse_args(argv).era)
     server.tools.update((f.__name__, Tool(f)) for f in (tell, show, structured))
     server.capabilities |= {"resources": {}, "prompts": {}}
     template = {"uriTemplate": "large://{chars}", "name": "novel"}

@@ -37,7 +37,7 @@ def write_note(_: Call, *, words: str) -> Message:
     return text(f"written: {words}")
 
 
-def main() -> None:
+def main(_argv: list[str] | None = None) -> None:
     server = dual.Server("library", era="both")
     reading = {f.__name__: Tool(f, **READS) for f in (long_text, wait_for)}
     server.tools.update(reading | {f.__name__: Tool(f) for f in (complain, write_note)})

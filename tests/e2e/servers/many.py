@@ -31,12 +31,12 @@ def _refuse(_: Message) -> Message:
     raise RpcError(-32603, "the catalogue is closed for stocktaking")
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("name")
     parser.add_argument("mode", nargs="?", choices=("serve", "fail", "hang"), default="serve")
     parser.add_argument("--era", choices=("legacy", "modern", "both"), default="both")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     server = dual.Server(options.name, era=options.era)
     server.tools.update((tool["name"], Listed(tool)) for tool in servers().get(options.name, ()))
     if options.mode == "fail":

@@ -151,8 +151,8 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def main() -> None:
-    server(arguments().parse_args()).run()
+def main(argv: list[str] | None = None) -> None:
+    server(arguments().parse_args(argv)).run()
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -160,13 +158,13 @@ def ask_soon(call: Call) -> Message:
 
     def later() -> None:
         while call.id in call.server.calls:
-            time.sleep(0.005)
+            rpc.pause(0.005)
         asked = next(call.server.question_ids)
         call.server.questions[asked] = call
         rpc.send({"id": asked, "method": "elicitation/create", "params": _form("By the way?")})
         rpc.record("answered", reply=call.replies.get())
 
-    threading.Thread(target=later, daemon=True).start()
+    rpc.start_thread(later)
     return text("soon")
 
 
@@ -240,8 +238,7 @@ def crash(_: Call, *, code: int = 1) -> Message:
 @tool()
 def crash_signal(_: Call, *, sig: int = signal.SIGSEGV) -> Message:
     """Die of that signal, unanswered."""
-    os.kill(os.getpid(), sig)
-    rpc.pause_for_ever()
+    rpc.HOST.get().die(sig)
 
 
 @tool()
@@ -253,9 +250,10 @@ def hang(_: Call) -> Message:
 @tool()
 def env(_: Call, *, show: list = ()) -> Message:
     """Names of the environment, values of those in `show`, and where the process is."""
-    shown = {name: os.environ.get(name) for name in show}
+    environ = rpc.HOST.get().environ
+    shown = {name: environ.get(name) for name in show}
     where = {"cwd": str(Path.cwd()), "pid": os.getpid(), "pgid": os.getpgid(0), "sid": os.getsid(0)}
-    return text(json.dumps({"names": sorted(os.environ), "values": shown, **where}))
+    return text(json.dumps({"names": sorted(environ), "values": shown, **where}))
 
 
 @tool()
@@ -356,7 +354,7 @@ def poll(call: Call, *, times: int) -> Message:
 def _needs_visit(*, done: bool = True) -> RpcError:
     """The person is done there a while later, unless somebody else says so."""
     if done:
-        threading.Timer(0.5, _tell_visit).start()
+        rpc.later(0.5, _tell_visit)
     visit = {"mode": "url", "message": "Sign in", "url": "https://example.com/sign-in"}
     data = {"elicitations": [{**visit, "elicitationId": "e-1"}]}
     return RpcError(-32042, "URL elicitation required", data)

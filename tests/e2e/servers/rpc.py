@@ -5,20 +5,73 @@ JSON object with `event` and `pid`: `start`, `received` (with `message`, and `li
 `unreadable` (with `line`), `eof`, and what a server adds by `record`.
 """
 
+import contextvars
 import io
 import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 Message = dict[str, Any]
 
-_OUT = io.BufferedWriter(io.FileIO(1, "w", closefd=False))
-_OUT_LOCK = threading.Lock()
 _SPEAKING = threading.local()
+
+
+class Host:
+    """Where a server runs: a process of its own. `tests/in_process` has one without a process."""
+
+    def __init__(self) -> None:
+        self._out = io.BufferedWriter(io.FileIO(1, "w", closefd=False))
+        self._lock = threading.Lock()
+
+    @property
+    def pid(self) -> int:
+        return os.getpid()
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        return os.environ
+
+    def lines(self) -> Iterable[bytes]:
+        return sys.stdin.buffer
+
+    def write(self, data: bytes) -> None:
+        """A reader that is gone ends the server."""
+        try:
+            with self._lock:
+                self._out.write(data)
+                self._out.flush()
+        except BrokenPipeError:
+            self.leave(0)
+
+    def complain(self, data: bytes) -> None:
+        os.write(2, data)
+
+    def pause(self, seconds: float) -> None:
+        threading.Event().wait(seconds)
+
+    def call(self, function: Callable[..., object], *args: Any, **kwargs: Any) -> None:
+        """In a thread of the server."""
+        function(*args, **kwargs)
+
+    def at_end(self, function: Callable[[], object]) -> None:
+        """Call it when the server has ended, if threads of it can outlive that."""
+
+    def leave(self, code: int) -> NoReturn:
+        os._exit(code)
+
+    def die(self, number: int) -> NoReturn:
+        os.kill(os.getpid(), number)
+        while True:
+            self.pause(3600)
+
+
+# A thread that a server starts inherits it: use `start_thread` and `later`.
+_PROCESS = Host()
+HOST = contextvars.ContextVar[Host]("HOST", default=_PROCESS)
 
 # Takes every frame, and the id of the request on whose behalf it is sent, in the place of stdout.
 outlet: Callable[[bytes, Any], None] | None = None
@@ -38,13 +91,20 @@ def write(data: bytes) -> None:
     """Put bytes on stdout as they are; a reader that is gone ends the server."""
     if outlet is not None:
         outlet(data, getattr(_SPEAKING, "request", None))
-        return
-    try:
-        with _OUT_LOCK:
-            _OUT.write(data)
-            _OUT.flush()
-    except BrokenPipeError:
-        leave(0)
+    else:
+        HOST.get().write(data)
+
+
+def start_thread(function: Callable[..., object], *args: Any, **kwargs: Any) -> None:
+    run, call = contextvars.copy_context().run, HOST.get().call
+    threading.Thread(target=run, args=(call, function, *args), kwargs=kwargs, daemon=True).start()
+
+
+def later(seconds: float, function: Callable[..., object], *args: Any) -> None:
+    run, call = contextvars.copy_context().run, HOST.get().call
+    timer = threading.Timer(seconds, run, (call, function, *args))
+    timer.daemon = True
+    timer.start()
 
 
 @contextmanager
@@ -78,11 +138,11 @@ def text(words: str, **fields: Any) -> Message:
 
 def complain(words: str) -> None:
     """Write one line to stderr at once."""
-    os.write(2, words.encode() + b"\n")
+    HOST.get().complain(words.encode() + b"\n")
 
 
 def pause(seconds: float) -> None:
-    threading.Event().wait(seconds)
+    HOST.get().pause(seconds)
 
 
 def pause_for_ever() -> NoReturn:
@@ -92,13 +152,14 @@ def pause_for_ever() -> NoReturn:
 
 def leave(code: int) -> NoReturn:
     """End now, whatever other threads are doing."""
-    os._exit(code)
+    HOST.get().leave(code)
 
 
 def record(event: str, **fields: Any) -> None:
-    path = os.environ.get("FIXTURE_LOG")
+    host = HOST.get()
+    path = host.environ.get("FIXTURE_LOG")
     if path:
-        line = json.dumps({"event": event, "pid": os.getpid(), **fields}) + "\n"
+        line = json.dumps({"event": event, "pid": host.pid, **fields}) + "\n"
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.write(fd, line.encode())
         os.close(fd)
@@ -107,7 +168,7 @@ def record(event: str, **fields: Any) -> None:
 def messages() -> Iterator[Message]:
     """Every message from stdin until EOF; the parts of a batch one by one."""
     record("start")
-    for line in sys.stdin.buffer:
+    for line in HOST.get().lines():
         try:
             received = json.loads(line)
         except ValueError:

@@ -55,7 +55,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 
 import dual
 import rpc
@@ -98,7 +97,7 @@ class Modes(Rude):
     def crash_loop(self) -> None:
         def greet_and_die(message: Message) -> None:
             answer(message, HELLO)
-            threading.Timer(0.05, rpc.leave, (1,)).start()
+            rpc.later(0.05, rpc.leave, 1)
 
         self.initialize = greet_and_die
 
@@ -142,7 +141,7 @@ class Modes(Rude):
     def slow_start(self, seconds: str, answering: str = "0") -> None:
         rpc.pause(float(seconds))
         self.unknown = lambda _: rpc.leave(1)
-        self.initialize = lambda m: threading.Timer(float(answering), answer, (m, HELLO)).start()
+        self.initialize = lambda m: rpc.later(float(answering), answer, m, HELLO)
 
     def stubborn(self) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -196,7 +195,7 @@ class Modes(Rude):
         self.misbehave = write_without_end
 
     def late_answers(self, seconds: str = "1") -> None:
-        self.misbehave = lambda m: threading.Timer(float(seconds), answer, (m,)).start()
+        self.misbehave = lambda m: rpc.later(float(seconds), answer, m)
 
     def flood(self, count: str = "10000") -> None:
         def notify_then_answer(message: Message) -> None:
@@ -243,7 +242,8 @@ def _modern() -> dual.Server:
     return server
 
 
-def main(mode: str, *arguments: str) -> None:
+def main(argv: list[str]) -> None:
+    mode, *arguments = argv
     server = Modes()
     if mode in ANSWERS:
         server.misbehave = lambda message: rpc.write(ANSWERS[mode](message))
@@ -257,4 +257,4 @@ def main(mode: str, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1:])
