@@ -267,12 +267,9 @@ _RUDE_PROCESSES = {"stubborn", "grandchild-holds-stdout", "never-reads", "endles
 class MemoryGuard(ProcessGuard):
     """Starts fixture servers in this process, and everything else as a process."""
 
-    has_processes = False
-
     async def start(self, spawn: Spawn, listener: Listener, *, drain: float) -> Process:
         main = _main_of(spawn.argv)
         if main is None:
-            MemoryGuard.has_processes = True
             return await super().start(spawn, listener, drain=drain)
         made: Any = MemoryProcess(spawn, listener, main, list(spawn.argv[2:]))
         return made
