@@ -9,9 +9,9 @@ SOURCES := emceepee_stdio tests bench scripts
 # For two cores: tests wait a good part of their time.
 WORKERS ?= 3
 MINUTES ?= 30
-# Conversations that `make test` runs in its own process, once more with real processes.
+# What `make test` runs in its own process or in forks, once more with fresh processes.
 REAL_SAMPLE := $(addprefix tests/e2e/test_,front_cancel.py front_questions.py front_results.py \
-	front_losses.py tools_input.py backend_life.py)
+	front_losses.py tools_input.py backend_life.py shutdown.py cli_call.py front_http.py)
 SEED ?= 1
 
 .DEFAULT_GOAL := help

@@ -1,6 +1,24 @@
 """What holds for all tests: how fast this machine is today is no property of the code."""
 
+import os
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
+
+from tests.fork_server import ForkServer
 
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+_forks = ForkServer()
+_forks.install()
+
+
+@pytest.fixture(autouse=True)
+def our_programs_are_forked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Unless the test is about a process from its very beginning."""
+    is_fresh = request.node.get_closest_marker("fresh") is not None
+    _forks.is_used = not (is_fresh or os.environ.get("EMCEEPEE_TEST_REAL"))
+    yield
+    _forks.is_used = False

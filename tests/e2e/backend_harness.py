@@ -9,7 +9,7 @@ import random
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from emceepee_stdio.backends.channels.stdio_channel import (
 from emceepee_stdio.backends.connection import Channel
 from emceepee_stdio.backends.health import HealthPolicy
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.errors import ProxyError
+from emceepee_stdio.errors import ProxyError, ServerUnavailable
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.state.restarts import RestartPolicy
 from emceepee_stdio.wire.process import StopTimes
@@ -157,7 +157,8 @@ class BackendRig:
         """The server is there again, and the link is connected to it."""
         if self.server is not None:
             await self.server.start()
-        await self.backend.connect(within=WAIT_S)
+        with suppress(ServerUnavailable):  # an attempt that began before it was there
+            await self.backend.connect(within=WAIT_S)
         await self.settle()
 
     def judge(self) -> list[str]:

@@ -31,6 +31,7 @@ from emceepee_stdio.config.edit_lock import edit_lock_file
 from tests.e2e.client import Setting
 from tests.e2e.clients.raw import until
 from tests.e2e.harness import argv_of
+from tests.fork_server import own_the_terminal
 
 __all__ = ["ESCAPES", "WAIT_S", "Cli", "Home", "Ran", "Screen"]
 
@@ -226,7 +227,7 @@ class Screen:
             cwd=cwd,
             env=dict(env),
             start_new_session=True,
-            preexec_fn=_own_the_terminal,  # noqa: PLW1509 - it only calls the kernel
+            preexec_fn=own_the_terminal,  # noqa: PLW1509 - it only calls the kernel
         )
         os.close(theirs)
 
@@ -300,7 +301,3 @@ class Screen:
             data = b""
         self.over = not data
         self.said += data
-
-
-def _own_the_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

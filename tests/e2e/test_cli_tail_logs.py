@@ -23,6 +23,7 @@ import pytest
 
 from emceepee_stdio.journal import JournalEvent
 from tests.e2e.clients.raw import PROXY, WAIT_S, Proxy, entry, proxy, surroundings, until
+from tests.fork_server import own_the_terminal
 from tests.peers import plain
 
 # Far more than is promised: a busy machine is no fault of ours.
@@ -56,7 +57,7 @@ class Tail:
                 stderr=errors,
                 env=_environment(tmp_path, env),
                 start_new_session=columns is not None,
-                preexec_fn=_own_the_terminal if columns else None,  # noqa: PLW1509 - there are no threads
+                preexec_fn=own_the_terminal if columns else None,  # noqa: PLW1509 - there are no threads
             )
         os.close(theirs)
 
@@ -122,10 +123,6 @@ def _terminal(columns: int) -> tuple[int, int]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     return ours, theirs
-
-
-def _own_the_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _environment(tmp_path: Path, more: Mapping[str, str] | None) -> dict[str, str]:

@@ -19,7 +19,8 @@ from tests.e2e.client import (
 )
 from tests.peers import rude
 
-pytestmark = pytest.mark.real  # before the rest of the proxy is loaded
+# Before the rest of the proxy is loaded.
+pytestmark = [pytest.mark.real, pytest.mark.fresh]
 
 VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
 CAPABILITIES = {what: {"listChanged": True} for what in ("tools", "prompts", "resources")}

@@ -8,7 +8,7 @@ import pytest
 from tests.e2e.client import Client, Pending, Setting, both_eras, proxy, server
 from tests.e2e.clients.raw import INITIALIZE, PROXY, surroundings
 
-pytestmark = pytest.mark.real  # pipes and memory
+pytestmark = [pytest.mark.real, pytest.mark.fresh]  # pipes and memory
 
 MEGABYTE = 1 << 20
 REQUESTS = 2_000

@@ -12,6 +12,8 @@ import pytest
 from tests.e2e.clients.raw import PROXY, Message, Proxy, entry, until
 from tests.peers import flooder, plain, rude
 
+pytestmark = pytest.mark.fresh
+
 MB = 1 << 20
 MESSAGES = 120  # of 2 MB each: several times what may be kept of them
 PINGS, ID_BYTES = 6_000, 3_900  # with the longest ids that are answered

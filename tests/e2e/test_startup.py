@@ -27,6 +27,8 @@ from tests.e2e.clients.raw import (
 )
 from tests.peers import plain
 
+pytestmark = pytest.mark.fresh
+
 HEAVY = {
     *("anyio", "asyncio", "concurrent", "httpx2", "importlib.metadata", "keyring", "logging"),
     *("mcp", "msgspec", "platformdirs", "regex", "rich", "subprocess", "threading", "tomlkit"),

@@ -19,7 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tests.e2e.client import WAIT_S, Setting, proxy, received_by_server, server
 
-pytestmark = pytest.mark.real  # what a process loads and sends
+pytestmark = [pytest.mark.real, pytest.mark.fresh]  # what a process loads and sends
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
