@@ -84,9 +84,10 @@ def composed(
     home: Path | None = None,
     guard: type[ProcessGuard] = ProcessGuard,
     stderr: Callable[[bytes], object] = write_to_stderr,
+    clock: Clock | None = None,
 ) -> Generator[Runtime]:
     """A session that is ready to run, in our own directories unless others are given."""
-    clock = Clock()
+    clock = clock or Clock()
     ids = Ids(clock)
     stamp = source.stamp()
     config = _load(source)

@@ -11,13 +11,13 @@ import importlib
 import itertools
 import math
 import os
-import queue
 import signal
 import sys
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,6 +27,7 @@ import msgspec
 
 from emceepee_stdio.app import composed
 from emceepee_stdio.cli.serve import OPTIONS, ServeParser
+from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import FixedValues
 from emceepee_stdio.config.source import Source
 from emceepee_stdio.front.front import Front
@@ -36,6 +37,7 @@ from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.wire.process import Exit, Listener, Process, Spawn, StopTimes
 from emceepee_stdio.wire.process_guard import ProcessGuard
 from tests.peers import SERVERS
+from tests.virtual_time import VirtualTimeLoop
 
 __all__ = ["MemoryGuard", "MemoryProxy", "kill", "memory_proxy"]
 
@@ -59,10 +61,8 @@ class MemoryHost(rpc.Host):
     def __init__(self, process: "MemoryProcess", environ: Mapping[str, str]) -> None:
         self._process = process
         self._environ = dict(environ)
-        self._input = queue.SimpleQueue[bytes | None]()
+        self._input = rpc.Mailbox()
         self._ended = threading.Event()
-        self._lock = threading.Lock()
-        self._at_end: list[Callable[[], object]] = []
 
     @property
     def pid(self) -> int:
@@ -81,10 +81,6 @@ class MemoryHost(rpc.Host):
             *whole, rest = (rest + data).split(b"\n")
             for line in whole:
                 yield line + b"\n"
-            if self._ended.is_set():
-                raise _Left
-        if self._ended.is_set():
-            raise _Left
         if rest:
             yield rest
 
@@ -96,16 +92,27 @@ class MemoryHost(rpc.Host):
     def complain(self, data: bytes) -> None:
         self._process.from_thread(self._process.on_stderr, data)
 
-    def pause(self, seconds: float) -> None:
-        if self._ended.wait(seconds):
+    def wait_until(self, is_so: Callable[[], bool], seconds: float | None = None) -> bool:
+        def is_over() -> bool:
+            return is_so() or self._ended.is_set()
+
+        if isinstance(self._process.loop, VirtualTimeLoop):
+            self._process.loop.rest(is_over, seconds, rpc.CHANGED)
+        else:
+            with rpc.CHANGED:
+                rpc.CHANGED.wait_for(is_over, seconds)
+        if self._ended.is_set():
             raise _Left
+        return is_so()
 
-    def call(self, function: Callable[..., object], *args: Any, **kwargs: Any) -> None:
-        with suppress(_Left):
-            function(*args, **kwargs)
+    def start(self, function: Callable[[], object]) -> None:
+        def run() -> None:
+            with suppress(_Left):
+                function()
 
-    def at_end(self, function: Callable[[], object]) -> None:
-        self._at_end.append(function)
+        if isinstance(self._process.loop, VirtualTimeLoop):
+            run = self._process.loop.counted(run)
+        super().start(run)
 
     def leave(self, code: int) -> NoReturn:
         self.end(code)
@@ -115,14 +122,12 @@ class MemoryHost(rpc.Host):
         self.leave(-number)
 
     def end(self, code: int) -> None:
-        with self._lock:
+        with rpc.CHANGED:
             if self._ended.is_set():
                 return
             self._ended.set()
-        self._input.put(None)
+            rpc.CHANGED.notify_all()
         self._process.from_thread(self._process.on_exit, code)
-        for function in self._at_end:
-            function()
 
     def run(self, main: Callable[[list[str]], None], argv: list[str]) -> None:
         rpc.HOST.set(self)
@@ -175,7 +180,7 @@ class MemoryProcess:
     def __init__(
         self, spawn: Spawn, listener: Listener, main: Callable[[list[str]], None], argv: list[str]
     ) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._listener = listener
         self._paused: list[bytes] | None = None
@@ -186,20 +191,14 @@ class MemoryProcess:
         self.ended = anyio.Event()
         self._host = MemoryHost(self, spawn.env)
         self.stdin = _Input(self._host, listener.on_written)
-        name = f"server-{self.pid}"
-        threading.Thread(
-            target=contextvars.Context().run,
-            args=(self._host.run, main, argv),
-            name=name,
-            daemon=True,
-        ).start()
+        self._host.start(partial(contextvars.Context().run, self._host.run, main, argv))
 
     def __repr__(self) -> str:
         return f"<MemoryProcess {self.pid} {self.exit or 'running'}>"
 
     def from_thread(self, function: Callable[..., None], *args: object) -> None:
         with suppress(RuntimeError):  # the test is over
-            self._loop.call_soon_threadsafe(function, *args, context=self._context)
+            self.loop.call_soon_threadsafe(function, *args, context=self._context)
 
     def on_stdout(self, data: bytes) -> None:
         if self._paused is not None:
@@ -369,6 +368,7 @@ async def memory_proxy(
         cwd=home,
         home=home,
         guard=MemoryGuard,
+        clock=Clock(monotonic=asyncio.get_running_loop().time),
     ) as runtime:
         runtime.surface.recall(greeting)
         async with anyio.create_task_group() as tasks:

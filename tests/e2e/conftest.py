@@ -3,11 +3,14 @@
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
+import anyio.to_thread
 import pytest
 
 from tests.e2e import client, official_schema
 from tests.peers import PeerMissingError
+from tests.virtual_time import VirtualTimeLoop, holding_up_time
 
 
 def pytest_configure() -> None:
@@ -29,8 +32,13 @@ def in_a_process_or_in_this_one(request: pytest.FixtureRequest) -> Iterator[None
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
+def anyio_backend(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, dict[str, Any]]:
+    if client.is_real or request.node.get_closest_marker("virtual_time") is None:
+        return "asyncio", {}
+    monkeypatch.setattr(anyio.to_thread, "run_sync", holding_up_time(anyio.to_thread.run_sync))
+    return "asyncio", {"loop_factory": VirtualTimeLoop}
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e.client import (
     Client,
     P,
@@ -126,6 +128,7 @@ async def test_a_server_behind_a_url_is_exposed_as_well(tmp_path: Path, *, moder
         assert (await client.call("s__echo", message="hi")).text == "hi"
 
 
+@pytest.mark.virtual_time
 @both_backends
 @both_eras
 async def test_a_slow_exposed_tool_becomes_a_task_as_with_execute_tool(

@@ -171,6 +171,7 @@ async def test_progress_comes_under_the_token_of_whoever_asked_and_to_nobody_els
         assert not [e for e in client.events if "progress" in str(e["data"].get("method"))]
 
 
+@pytest.mark.virtual_time
 @both_eras
 @both_backends
 async def test_progress_ends_with_the_answer_even_if_that_is_a_task(

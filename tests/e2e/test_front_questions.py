@@ -298,6 +298,7 @@ async def test_a_question_that_nobody_answers_expires_and_its_server_is_told(
         await client.quiet()
 
 
+@pytest.mark.virtual_time
 async def test_a_question_taken_back_is_told_and_its_call_is_answered_as_usual(
     tmp_path: Path,
 ) -> None:
@@ -373,6 +374,7 @@ async def test_the_plain_timeout_can_be_had_back(tmp_path: Path, *, modern: bool
         assert still.json["task"]["status"] == "working"
 
 
+@pytest.mark.virtual_time
 async def test_all_calls_of_a_handshake_server_make_way_unless_they_finish(tmp_path: Path) -> None:
     made = setting(tmp_path, fixed={"promotion_grace_s": 2})
     async with proxy(made) as client:
@@ -408,6 +410,7 @@ async def test_only_the_asking_call_of_a_modern_server_makes_way(tmp_path: Path)
         await client.quiet()
 
 
+@pytest.mark.virtual_time
 @both_backends
 async def test_a_call_made_while_a_question_waits_is_soon_a_task(tmp_path: Path, era: str) -> None:
     made = setting(tmp_path, era, fixed={"question_pending_s": 1.5})

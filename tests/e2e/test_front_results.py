@@ -149,6 +149,7 @@ async def test_structured_content_becomes_text_unless_a_text_says_the_same(
         assert both.is_error
 
 
+@pytest.mark.virtual_time
 @both_eras
 @both_backends
 async def test_a_slow_call_becomes_a_task_whose_end_wakes_and_whose_result_is_the_same(
@@ -183,6 +184,7 @@ async def test_a_slow_call_becomes_a_task_whose_end_wakes_and_whose_result_is_th
         assert [t["task_id"] for t in ended.json["tasks"]] == [slow.task]
 
 
+@pytest.mark.virtual_time
 @both_eras
 async def test_get_task_result_waits_for_the_end_and_gives_errors_as_the_call_would_have(
     tmp_path: Path, *, modern: bool

@@ -7,6 +7,8 @@ import pytest
 
 from tests.e2e.client import Client, Pending, Setting, both_eras, proxy, server
 
+pytestmark = pytest.mark.virtual_time
+
 
 def setting(tmp_path: Path, every: float = 0.02) -> Setting:
     servers = {"s": server(era="legacy", log=tmp_path / "log")}

@@ -3,8 +3,6 @@
 import base64
 import inspect
 import json
-import queue
-import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -68,8 +66,8 @@ class Call:
         self.level = meta.get(LOG_LEVEL) if modern else server.level
         self.capabilities = meta[CAPABILITIES] if modern else server.client_capabilities
         self.answers = _unpack(params.get("requestState")) | (params.get("inputResponses") or {})
-        self.stopped = threading.Event()
-        self.replies: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        self.stopped = rpc.Signal()
+        self.replies = rpc.Mailbox()
 
     def stop(self) -> None:
         self.stopped.set()

@@ -80,14 +80,9 @@ class Server:
 
     def run(self) -> None:
         """Serve until stdin ends, then end the process."""
-        rpc.HOST.get().at_end(self._stop_calls)
         for message in rpc.messages():
             self.take(message)
         rpc.leave(0)
-
-    def _stop_calls(self) -> None:
-        for call in list(self.calls.values()):
-            call.stop()
 
     def take(self, message: Message) -> None:
         """One message of the client."""

@@ -11,8 +11,10 @@ import json
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NoReturn
 
 Message = dict[str, Any]
@@ -50,15 +52,14 @@ class Host:
     def complain(self, data: bytes) -> None:
         os.write(2, data)
 
-    def pause(self, seconds: float) -> None:
-        threading.Event().wait(seconds)
+    def wait_until(self, is_so: Callable[[], bool], seconds: float | None = None) -> bool:
+        """Whether it is so before that time is over; who makes it so wakes us by `CHANGED`."""
+        with CHANGED:
+            return CHANGED.wait_for(is_so, seconds)
 
-    def call(self, function: Callable[..., object], *args: Any, **kwargs: Any) -> None:
-        """In a thread of the server."""
-        function(*args, **kwargs)
-
-    def at_end(self, function: Callable[[], object]) -> None:
-        """Call it when the server has ended, if threads of it can outlive that."""
+    def start(self, function: Callable[[], object]) -> None:
+        """A thread of the server."""
+        threading.Thread(target=function, daemon=True).start()
 
     def leave(self, code: int) -> NoReturn:
         os._exit(code)
@@ -66,9 +67,10 @@ class Host:
     def die(self, number: int) -> NoReturn:
         os.kill(os.getpid(), number)
         while True:
-            self.pause(3600)
+            self.wait_until(lambda: False)
 
 
+CHANGED = threading.Condition()
 # A thread that a server starts inherits it: use `start_thread` and `later`.
 _PROCESS = Host()
 HOST = contextvars.ContextVar[Host]("HOST", default=_PROCESS)
@@ -96,15 +98,49 @@ def write(data: bytes) -> None:
 
 
 def start_thread(function: Callable[..., object], *args: Any, **kwargs: Any) -> None:
-    run, call = contextvars.copy_context().run, HOST.get().call
-    threading.Thread(target=run, args=(call, function, *args), kwargs=kwargs, daemon=True).start()
+    HOST.get().start(partial(contextvars.copy_context().run, function, *args, **kwargs))
 
 
 def later(seconds: float, function: Callable[..., object], *args: Any) -> None:
-    run, call = contextvars.copy_context().run, HOST.get().call
-    timer = threading.Timer(seconds, run, (call, function, *args))
-    timer.daemon = True
-    timer.start()
+    def run() -> None:
+        pause(seconds)
+        function(*args)
+
+    start_thread(run)
+
+
+class Signal:
+    """As an event of `threading`, but for a server that need not have a process."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        with CHANGED:
+            self._is_set = True
+            CHANGED.notify_all()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        return HOST.get().wait_until(self.is_set, seconds)
+
+
+class Mailbox:
+    """As a queue, for one reader."""
+
+    def __init__(self) -> None:
+        self._items: deque[Any] = deque()
+
+    def put(self, item: Any) -> None:
+        with CHANGED:
+            self._items.append(item)
+            CHANGED.notify_all()
+
+    def get(self) -> Any:
+        HOST.get().wait_until(lambda: bool(self._items))
+        return self._items.popleft()
 
 
 @contextmanager
@@ -142,7 +178,7 @@ def complain(words: str) -> None:
 
 
 def pause(seconds: float) -> None:
-    HOST.get().pause(seconds)
+    HOST.get().wait_until(lambda: False, seconds)
 
 
 def pause_for_ever() -> NoReturn:
