@@ -46,6 +46,23 @@ async def test_a_cancelled_call_is_cancelled_at_the_server_and_never_answered(
         assert slow.message is None
 
 
+@both_eras
+async def test_a_place_that_a_cancel_frees_goes_to_the_call_that_waits_for_it(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    made = setting(tmp_path, limits={"server_calls": 1})
+    async with proxy(made, modern=modern) as client:
+        await client.connected()
+        slow = await client.begin_execute("slow", args={"seconds": 60})
+        await until(lambda: _calls(tmp_path / "log", "slow"))
+        waits = await client.begin_execute("echo", args={"message": "next"})
+        await client.call("list_servers")  # answered after it was queued
+        assert not _calls(tmp_path / "log", "echo")
+        await client.cancel(slow)
+        assert (await waits.answer()).text == "next"
+        await client.quiet()
+
+
 def _calls(log: Path, tool: str) -> list[dict[str, Any]]:
     return [
         line["message"]
