@@ -198,6 +198,18 @@ async def test_a_keyring_that_is_locked_later_does_not_part_us_from_a_server(tmp
         assert (await seen_by(client, "s"))["values"] == {"SETTING": SECRET}
 
 
+async def test_a_server_that_is_connected_again_has_its_secret_looked_up_again(tmp_path: Path):
+    home = KeyringHome(tmp_path / "home")
+    home.hold(**{"s.one": SECRET})
+    async with proxy(home.proxy({"s": server(env=ENTRY)})) as client:
+        await client.connected("s")
+        for value in (SECRET, OTHER):
+            home.hold(**{"s.one": value})
+            assert not (await client.call("reconnect_server", name="s")).is_error
+            assert (await seen_by(client, "s"))["values"] == {"SETTING": value}
+    assert home.asked() == ["s.one"] * 3
+
+
 async def test_a_secret_that_is_removed_is_not_used_again(tmp_path: Path):
     home = KeyringHome(tmp_path / "home")
     home.hold(**{"s.one": SECRET})

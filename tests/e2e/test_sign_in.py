@@ -140,6 +140,7 @@ async def test_a_refused_refresh_asks_the_person_again_and_the_call_goes_on(tmp_
         assert len(place.issuer.registrations) == 1
 
 
+@pytest.mark.real  # one of them finds what another process has begun
 async def test_five_proxies_lead_to_one_visit_and_all_connect(tmp_path: Path) -> None:
     async with protected() as place, AsyncExitStack() as stack:
         servers = {"s": place.entry()}
