@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.figures import Section, Table, at_most
 from bench.ways import Way
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.journal.files import JournalFile
+from emceepee_stdio.journal.journal_files import JournalFile
 from emceepee_stdio.trace.open_request import Leg, OpenRequest, current_request
 from emceepee_stdio.trace.request_log import RequestLog
 

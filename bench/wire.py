@@ -21,9 +21,9 @@ from emceepee_stdio.backends.channels.stdio_channel import ChildContext, Command
 from emceepee_stdio.backends.supervisor import Supervisor
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.ids import Ids
-from emceepee_stdio.state.restarts import RestartPolicy, Restarts
+from emceepee_stdio.state.phases import RestartPolicy, Restarts
 from emceepee_stdio.wire.peer import OutgoingRequest
-from emceepee_stdio.wire.watchdog import Watchdog
+from emceepee_stdio.wire.process_guard import Watchdog
 
 BACKEND = [sys.executable, str(Path(__file__).with_name("raw_backend.py"))]
 CALLS = 3_000

@@ -29,7 +29,7 @@ def main(*, fixed: "FixedValues | None" = None) -> None:
 
         sys.exit(serve_http(arguments[1:]))
     # Nothing is loaded before it is needed.
-    from emceepee_stdio.cli.interrupts import interrupts  # noqa: PLC0415 - see above
+    from emceepee_stdio.cli.terminal import interrupts  # noqa: PLC0415 - see above
 
     interrupts.listen()
     from emceepee_stdio.cli.command_line import run  # noqa: PLC0415 - see above

@@ -16,7 +16,7 @@ import anyio
 from emceepee_stdio.auth.token_store import default_token_directory
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Config, FixedValues, PolicyMode, ServerConfig, Settings
-from emceepee_stdio.config.source import Source
+from emceepee_stdio.config.load import Source
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.front.hello import Handover
 from emceepee_stdio.front.stdio_front import serve
@@ -28,7 +28,7 @@ from emceepee_stdio.journal import (
     default_directory,
     write_to_stderr,
 )
-from emceepee_stdio.journal.files import JournalFile
+from emceepee_stdio.journal.journal_files import JournalFile
 from emceepee_stdio.session.catalogue_files import default_catalogue_directory
 from emceepee_stdio.session.client_roots import ClientRoots, own_roots
 from emceepee_stdio.session.runtime import Runtime
@@ -36,10 +36,9 @@ from emceepee_stdio.session.server_registry import Environment
 from emceepee_stdio.trace.request_log import RequestLog
 from emceepee_stdio.trace.telemetry import Telemetry
 from emceepee_stdio.trust.store import default_trust_directory
-from emceepee_stdio.wire.allocator import give_back_large_blocks
 from emceepee_stdio.wire.environment import journal_session
-from emceepee_stdio.wire.memory_protection import protect_memory
 from emceepee_stdio.wire.orphans import expect_orphans
+from emceepee_stdio.wire.own_process import give_back_large_blocks, protect_memory
 from emceepee_stdio.wire.process_guard import ProcessGuard
 
 __all__ = ["composed", "environment_of", "run"]

@@ -1,15 +1,8 @@
 """Text of somebody else, shown so that a person sees all of it and a terminal obeys none of it."""
 
+import difflib
 import re
-
-__all__ = [
-    "harmless",
-    "harmless_json",
-    "marked_lines",
-    "on_one_line",
-    "readable",
-    "spelled_out",
-]
+from collections.abc import Iterable
 
 # Letters and marks that are printable by their category and show nothing: fillers, the empty
 # Braille pattern, joiners, and selectors of variants.
@@ -86,3 +79,20 @@ def _escaped_in_json(char: str) -> str:
         return f"\\u{code:04x}"
     high, low = divmod(code - _SURROGATES_FROM, 0x400)
     return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
+
+
+# What to suggest to somebody who named a thing that is not there.
+
+
+LISTED_NAMES = 20  # where nothing is close; a longer list is what the list tools are for
+SHOWN_NAME_CHARS = 100  # names are shorter; the time of a comparison grows with the square
+
+_SUGGESTIONS = 3  # the right one is mostly the first
+_MIN_SIMILARITY = 0.5  # half of the letters: finds swapped words, leaves chance out
+
+
+def close_names(name: str, known: Iterable[str]) -> list[str]:
+    """The few names that look most like it, the closest first."""
+    return difflib.get_close_matches(
+        name[:SHOWN_NAME_CHARS], list(known), n=_SUGGESTIONS, cutoff=_MIN_SIMILARITY
+    )

@@ -10,8 +10,7 @@ from typing import Any, cast
 from msgspec import Raw
 from typer.main import get_command
 
-from emceepee_stdio.cli.command_line import app
-from emceepee_stdio.cli.help_text import command_help
+from emceepee_stdio.cli.command_line import app, command_help
 from emceepee_stdio.errors import error_types
 from emceepee_stdio.front.client_profile import PROFILES, UNKNOWN, ClientProfile
 from emceepee_stdio.journal import JournalEvent

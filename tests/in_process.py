@@ -29,7 +29,7 @@ from emceepee_stdio.app import composed
 from emceepee_stdio.cli.serve import OPTIONS, ServeParser
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import FixedValues
-from emceepee_stdio.config.source import Source
+from emceepee_stdio.config.load import Source
 from emceepee_stdio.front.front import Front
 from emceepee_stdio.front.protocol import Protocol
 from emceepee_stdio.greeting import read_greeting

@@ -4,19 +4,67 @@ A keyring may be locked, ask the person, or hang; whoever waits for it must be a
 a backend says in its errors is not repeated, because it may quote a secret.
 """
 
+import shlex
+import sys
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from emceepee_stdio.auth.keyring_orders import (
-    LIST_BACKENDS,
-    NO_KEYRING,
-    KeyringAnswer,
-    KeyringOrder,
-)
+from msgspec import Struct
+
+from emceepee_stdio.auth.token_store import default_token_directory
+from emceepee_stdio.config.fields import KEYRING_NAME
+from emceepee_stdio.storage.private_file import make_private
 
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend
 
-__all__ = ["carry_out"]
+
+# What the helper for the keyring is asked to do, and what it answers: the words between the two.
+#
+# Without the package keyring itself, so that the serving process can give the orders.
+
+
+KEYRINGS_PAGE = "https://pypi.org/project/keyring"
+# With our own interpreter: another one may have other backends.
+LIST_BACKENDS = shlex.join([sys.executable, "-m", "keyring", "--list-backends"])
+
+
+class KeyringOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What to store, to remove and to look up, in this order.
+
+    An empty one only tells whether there is a keyring: a locked one asks nobody for it.
+    """
+
+    put: dict[str, str] = {}
+    remove: tuple[str, ...] = ()
+    get: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<KeyringOrder {[*self.put, *self.remove, *self.get]}>"
+
+
+class KeyringAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was found, without the names that the keyring does not have; or why nothing was done."""
+
+    values: dict[str, str] = {}
+    backend: str = ""
+    problem: str = ""
+    hint: str = ""
+    is_absent: bool = False  # there is no keyring, not even a locked one
+    is_plain: bool = False  # the keyring is a file without encryption
+
+    def __repr__(self) -> str:
+        return f"<KeyringAnswer {list(self.values)} {self.problem}>"
+
+
+NO_KEYRING = KeyringAnswer(
+    problem="This machine has no keyring that can be used",
+    hint="Refer to an environment variable: with `emceepee config edit`, write ${NAME} in place of "
+    "the value, and set NAME where the client is started. Or install a keyring: "
+    f"{KEYRINGS_PAGE} lists them.",
+    is_absent=True,
+)
+
 
 _SERVICE = "emceepee"  # under which all secrets of ours stand
 _LONG_CHARS = 1_000  # the shortest limit that is known is about 1,280, on Windows
@@ -80,3 +128,33 @@ def _explained(error: Exception, backend: str, order: KeyringOrder) -> tuple[str
         return fact, _TOO_LONG
     where = f" ({backend})" if backend else ""
     return f"The keyring{where} cannot be used: {type(error).__name__}", _FAULTY
+
+
+# The names of the secrets that we put into the keyring, which cannot list them itself.
+#
+# One empty file for each name: no two processes can get into each other's way.
+
+
+class StoredNames:
+    """What is on record; what else the keyring has is not known here."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._directory = default_token_directory(environ).parent / "secrets"
+
+    def __repr__(self) -> str:
+        return f"<StoredNames {len(self.all())}>"
+
+    def all(self) -> list[str]:
+        try:
+            found = [path.name for path in self._directory.iterdir()]
+        except OSError:
+            return []
+        return sorted(name for name in found if KEYRING_NAME.fullmatch(name))
+
+    def add(self, names: Iterable[str]) -> None:
+        make_private(self._directory)
+        for name in names:
+            (self._directory / name).touch()
+
+    def discard(self, name: str) -> None:
+        (self._directory / name).unlink(missing_ok=True)

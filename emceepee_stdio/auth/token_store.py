@@ -22,9 +22,8 @@ import msgspec
 from msgspec import Struct
 
 from emceepee_stdio.config.edit import write_whole
-from emceepee_stdio.config.file_lock import file_lock, is_locked
-from emceepee_stdio.config.regular_file import make_private, read_regular
-from emceepee_stdio.config.state_directory import state_directory
+from emceepee_stdio.storage.file_lock import file_lock, is_locked
+from emceepee_stdio.storage.private_file import make_private, read_regular, state_directory
 from emceepee_stdio.trust.targets import canonical_url
 from emceepee_stdio.visible_text import spelled_out
 

@@ -6,56 +6,318 @@ lists, the subscriptions and the roots is seen to here, the rest is passed on. N
 begun on one connection is carried over to the next.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+import re
+import shlex
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 from msgspec import Raw
 
 from emceepee_stdio.backends.backend_events import (
+    LOG_LEVELS,
     BackendEvent,
     Emit,
     HealthChange,
+    ListsDiffer,
     PhaseChange,
     Question,
     ServerNotification,
+    decoded,
+    log_line,
+    without_stream,
 )
-from emceepee_stdio.backends.backend_options import BackendOptions
 from emceepee_stdio.backends.base import (
     Cancel,
+    CarriesMeta,
     NotTaken,
     OnResult,
     Params,
     RemoteError,
+    Sender,
     Snapshot,
+    with_meta,
 )
-from emceepee_stdio.backends.catalogue_record import Seen
 from emceepee_stdio.backends.connection import Channel, Connection
 from emceepee_stdio.backends.exchange import Exchange, ExchangeContext
-from emceepee_stdio.backends.feature_requests import FeatureRequests
-from emceepee_stdio.backends.health import Health
-from emceepee_stdio.backends.idle_stop import IdleStop
-from emceepee_stdio.backends.lists import KINDS, LIST_CHANGED, Item, Kind, Lists
-from emceepee_stdio.backends.notifications import LOG_LEVELS, log_line, without_stream
-from emceepee_stdio.backends.restoration import Restoration
-from emceepee_stdio.backends.root_listing import RootListing, RootSource
-from emceepee_stdio.backends.subscription_stream import ACKNOWLEDGED
-from emceepee_stdio.backends.subscriptions import Subscriptions
+from emceepee_stdio.backends.health import Health, HealthPolicy, IdleStop
+from emceepee_stdio.backends.lists import (
+    KINDS,
+    LIST_CHANGED,
+    Item,
+    Kind,
+    Lists,
+    Remembered,
+    Seen,
+    differ,
+)
+from emceepee_stdio.backends.subscriptions import ACKNOWLEDGED, Subscriptions
 from emceepee_stdio.backends.supervisor import Supervisor
-from emceepee_stdio.backends.tool_refusals import tool_refusal
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.tool_rules import ToolRules
 from emceepee_stdio.errors import (
     InvalidArguments,
+    NeedsApproval,
+    NotSupported,
+    PolicyDenied,
+    ProxyError,
+    ResourceNotFound,
+    ServerDisconnected,
+    ToolNotFound,
 )
-from emceepee_stdio.state.phases import Phase
-from emceepee_stdio.state.restarts import Restarts
+from emceepee_stdio.json_values import mapping
+from emceepee_stdio.state.phases import Phase, RestartPolicy, Restarts
+from emceepee_stdio.wire.codec import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, to_json
 from emceepee_stdio.wire.peer import OutgoingRequest
 
-__all__ = ["Backend"]
+# How one backend is treated, whatever its channel.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendOptions:
+    """How this backend is treated. Times are seconds.
+
+    `remembered` is what is known of it before it was started. It is stopped when it was not used
+    for `idle_stop`, unless it `is_held` by something that is open. With `learns`, all of its lists
+    are fetched as soon as it is connected.
+    """
+
+    lazy: bool = False
+    learns: bool = False
+    remembered: Remembered | None = None
+    idle_stop: float | None = None
+    is_held: Callable[[], bool] = lambda: False
+    on_listed: Callable[[Seen], None] | None = None
+    request: float = 60.0
+    rounds: int = 10
+    restarts: RestartPolicy = field(default_factory=RestartPolicy)
+    health: HealthPolicy = field(default_factory=HealthPolicy)
+    list_room: Callable[[], int] | None = None
+    on_tools: Callable[[tuple[Item, ...]], None] | None = None
+
+
+# The requests of the protocol by their names, in the same words for both eras.
+
+
+class FeatureRequests(Sender):
+    """What can be asked of a server, by whoever can ask it anything."""
+
+    name: str
+
+    @abstractmethod
+    async def ask(
+        self, method: str, params: Params, *, within: float, call: object = None
+    ) -> Raw: ...
+
+    async def call_tool(
+        self, tool: str, arguments: Raw | Params, *, within: float, call: object = None
+    ) -> Raw:
+        params = {"name": tool, "arguments": arguments}
+        return await self.ask("tools/call", params, within=within, call=call)
+
+    async def read_resource(
+        self, uri: str, *, within: float, call: CarriesMeta | None = None
+    ) -> Raw:
+        params = with_meta({"uri": uri}, call)
+        try:
+            return await self.ask("resources/read", params, within=within, call=call)
+        except RemoteError as error:
+            if _is_missing_resource(error):
+                raise ResourceNotFound(f"{self.name} has no resource {uri!r}.") from None
+            raise self.unsupported(error, "resources") from None
+
+    async def get_prompt(
+        self, prompt: str, arguments: Params, *, within: float, call: CarriesMeta | None = None
+    ) -> Raw:
+        params = with_meta({"name": prompt, "arguments": arguments}, call)
+        try:
+            return await self.ask("prompts/get", params, within=within, call=call)
+        except RemoteError as error:
+            raise self.unsupported(error, "prompts") from None
+
+    async def complete(
+        self,
+        ref: Params,
+        argument: Params,
+        context: Params | None,
+        *,
+        within: float,
+        call: CarriesMeta | None = None,
+    ) -> Raw:
+        params: dict[str, object] = {"ref": ref, "argument": argument}
+        if context:
+            params["context"] = {"arguments": context}
+        try:
+            return await self.ask("completion/complete", with_meta(params, call), within=within)
+        except RemoteError as error:
+            raise self.unsupported(error, "completion") from None
+
+    def unsupported(self, error: RemoteError, what: str) -> ProxyError:
+        """What a refused request means where the server does not know its method."""
+        if error.error.code == METHOD_NOT_FOUND:
+            return NotSupported(f"{self.name} does not support {what}.")
+        return error
+
+
+def _is_missing_resource(error: RemoteError) -> bool:
+    if error.error.code == RESOURCE_NOT_FOUND:
+        return True
+    return error.error.code == INVALID_PARAMS and "uri" in mapping(decoded(error.error.data))
+
+
+# What is done anew on each new connection: subscriptions, the log level, the lists.
+#
+# What cannot be restored is worth a line in the log; the rest is restored all the same.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restoration:
+    """Of one connection. `known` are the lists of before, `kinds` those that are to be fetched."""
+
+    connection: Connection
+    subscriptions: Subscriptions
+    log_level: str | None
+    known: Mapping[Kind, tuple[Item, ...]]
+    kinds: tuple[Kind, ...]
+    fetch: Callable[[Connection, Kind, float], Awaitable[tuple[Item, ...]]]
+    within: float
+    emit: Emit
+
+    async def run(self) -> None:
+        connection = self.connection
+        steps: list[Callable[[], Awaitable[object]]] = [
+            partial(self.subscriptions.restore, connection, within=self.within)
+        ]
+        if self.log_level is not None and not connection.is_modern:
+            level = {"level": self.log_level}
+            steps.append(partial(connection.ask, "logging/setLevel", level, self.within))
+        steps.append(self._compare)
+        for step in steps:
+            try:
+                await step()
+            except ServerDisconnected:
+                return
+            except ProxyError as error:
+                connection.note(f"not everything could be restored after connecting: {error.fact}")
+
+    async def _compare(self) -> None:
+        """Fetch anew what was known before, and say what is no longer the same."""
+        changed: list[str] = []
+        try:
+            for kind in self.kinds:
+                now = await self.fetch(self.connection, kind, self.within)
+                name, before = KINDS[kind].capability, self.known.get(kind)
+                if before is not None and differ(before, now) and name not in changed:
+                    changed.append(name)
+        finally:
+            if changed:
+                self.emit(ListsDiffer(changed))
+
+
+# One server and the roots: it is told them when it asks, and of a change when it has asked.
+
+
+_CHANGED = "notifications/roots/list_changed"
+
+# Tells the roots to whom it is given, now or later.
+RootSource = Callable[[Callable[[Sequence[Mapping[str, str]]], None]], None]
+
+
+class RootListing:
+    """Answers one server. `current` is its living connection."""
+
+    def __init__(self, source: RootSource, *, current: Callable[[], Connection | None]) -> None:
+        self._source = source
+        self._current = current
+        self._asked_on: Connection | None = None
+
+    def __repr__(self) -> str:
+        return f"<RootListing {'asked' if self._asked_on else 'not asked'}>"
+
+    def answer(self, question: Question) -> None:
+        self._asked_on = self._current()
+        self._source(lambda roots: _respond(question, roots))
+
+    def changed(self) -> None:
+        """Others count now. The modern era has no message for it: there every call asks anew."""
+        connection = self._current()
+        if connection is not None and connection is self._asked_on and not connection.is_modern:
+            connection.notify(_CHANGED)
+
+
+def _respond(question: Question, roots: Sequence[Mapping[str, str]]) -> None:
+    question.respond(to_json({"roots": list(roots)}))
+
+
+# Why a call of a tool is not sent: the rules of its server.
+#
+# Looked at where every request of a server passes, at the moment in which it is sent: no road leads
+# around it, and a rule that became stricter meanwhile holds.
+
+
+_SHOWN_NAME_CHARS = 100  # names are shorter
+# A server chooses the name, and a person may paste it into a shell, where it is also a pattern.
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]*", re.ASCII)
+
+
+class Ruled(Protocol):
+    """A server and the rules of its tools."""
+
+    name: str
+    lists: Lists
+    rules: ToolRules | None
+
+
+def tool_refusal(server: Ruled, request: OutgoingRequest) -> ProxyError | None:
+    """Why this request must not be sent; None for all that are no calls of tools."""
+    if request.method != "tools/call":
+        return None
+    params = request.params or {}
+    tool = params.get("name")
+    refused = name_refusal(server, tool)
+    # What a person agrees to is kept with the client's call: those very arguments.
+    permit = getattr(request.call, "permit", None)
+    permitted = permit is not None and permit is params.get("arguments")
+    if refused is None and not permitted and _rule(server, tool) == "ask":
+        return NeedsApproval(
+            f"By a rule of the configuration a person is asked before {_shown(tool)} of "
+            f"{server.name} runs, and was not.",
+            hint="Call it again with execute_tool: then they are asked.",
+        )
+    return refused
+
+
+def name_refusal(server: Ruled, tool: object) -> ProxyError | None:
+    """Why a tool does not run, whatever its arguments are and whoever agrees."""
+    if server.rules is None:
+        return None
+    if _rule(server, tool) == "off":
+        entry = server.rules.entry(tool) or server.name
+        command = f"emceepee config rules {shlex.quote(entry)}"
+        return PolicyDenied(
+            f"{_shown(tool)} of {server.name} is off by a rule of the configuration.",
+            hint=f"Do without it. A person can change it with `{command}`.",
+            command=f"{command} {tool} allow" if _PLAIN_NAME.fullmatch(str(tool)) else command,
+        )
+    if not isinstance(tool, str) or not server.lists.lists_tool(tool):
+        return ToolNotFound(
+            f"{server.name} does not list a tool {_shown(tool)}.",
+            hint="It has rules for its tools: only what list_tools shows runs, by its exact name.",
+        )
+    return None
+
+
+def _rule(server: Ruled, tool: object) -> str:
+    return "allow" if server.rules is None else server.rules.rule(tool)
+
+
+def _shown(tool: object) -> str:
+    return repr(str(tool)[:_SHOWN_NAME_CHARS])
+
 
 T = TypeVar("T")
 

@@ -25,6 +25,7 @@ from emceepee_stdio.backends.backend_events import (
     Question,
     ServerNotification,
     Withdrawn,
+    decoded,
 )
 from emceepee_stdio.backends.base import (
     Cancel,
@@ -39,7 +40,6 @@ from emceepee_stdio.backends.base import (
     SessionIds,
 )
 from emceepee_stdio.backends.eras import stamp
-from emceepee_stdio.backends.notifications import decoded
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallTimeout, ProxyError, ResultTooLarge, ServerDisconnected
 from emceepee_stdio.json_values import mapping
@@ -54,7 +54,7 @@ from emceepee_stdio.wire.codec import (
     encode_request,
     to_json,
 )
-from emceepee_stdio.wire.partial_messages import PartialMessages
+from emceepee_stdio.wire.framing import PartialMessages
 from emceepee_stdio.wire.peer import (
     Closed,
     Outcome,
@@ -64,8 +64,7 @@ from emceepee_stdio.wire.peer import (
     TooLarge,
     method_not_found,
 )
-from emceepee_stdio.wire.ticker import Ticker
-from emceepee_stdio.wire.wakeup import Wakeup
+from emceepee_stdio.wire.timing import Ticker, Wakeup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -6,25 +6,330 @@ only then a task makes the round trips. All of it happens on the connection that
 out on, or not at all.
 """
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeGuard
 
-from msgspec import Raw
+import anyio
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
 
-from emceepee_stdio.backends.backend_events import Emit
+from emceepee_stdio.backends.backend_events import Emit, Question, Withdrawn, decoded
 from emceepee_stdio.backends.base import EXCERPT_BYTES, Cancel, Era, OnResult, RemoteError
 from emceepee_stdio.backends.connection import Connection
-from emceepee_stdio.backends.input_required import MultiRoundTrip, required_urls
-from emceepee_stdio.backends.result_types import COMPLETE, result_type
 from emceepee_stdio.backends.supervisor import Supervisor
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.errors import CallFailed, ProxyError
+from emceepee_stdio.errors import CallFailed, CallTimeout, NotSupported, ProxyError
+from emceepee_stdio.foreign_json import envelope_decoder
+from emceepee_stdio.json_values import mapping
 from emceepee_stdio.trace.open_request import Leg, current_request
 from emceepee_stdio.versions import HEADER_MISMATCH
+from emceepee_stdio.wire.codec import RpcError, to_json
 from emceepee_stdio.wire.peer import OutgoingRequest
 
-__all__ = ["Exchange", "ExchangeContext"]
+# What kind of result came: a complete one, one that asks first, or one that we do not know.
+#
+# What is not known is an error that says what came: read as a complete result it would be an empty
+# success, and whatever the server did would be lost.
+
+
+COMPLETE = "complete"
+INPUT_REQUIRED = "input_required"
+_TASK = "task"
+_SHOWN_CHARS = 300
+
+
+class _Typed(msgspec.Struct, rename="camel"):
+    result_type: object = None
+
+
+class _Handle(msgspec.Struct, rename="camel"):
+    task_id: object = None
+    status: object = None
+
+
+_read_typed = envelope_decoder(_Typed)
+_read_handle = envelope_decoder(_Handle)
+
+
+def result_type(result: Raw) -> object:
+    """What a result of the modern era says that it is; without a word it is complete."""
+    try:
+        said = _read_typed(result).result_type
+    except (msgspec.MsgspecError, RecursionError):
+        return COMPLETE  # no object, or beyond what can be read: for others to judge
+    return COMPLETE if said is None else said
+
+
+def type_refused(server: str, said: object, result: Raw) -> ProxyError:
+    """The error for a result of a type that we cannot take."""
+    if said == _TASK:
+        return task_refused(server, result)
+    shown = bytes(memoryview(result)[:_SHOWN_CHARS]).decode(errors="replace")
+    named = to_json(said)[:_SHOWN_CHARS].decode(errors="replace")
+    return CallFailed(
+        f"{server} answered with the unknown result type {named}: {shown}",
+        hint="The server may have carried it out: check before you call again.",
+    )
+
+
+def task_refused(server: str, handle: Raw) -> NotSupported:
+    """The error for a task of the protocol that came in place of a result."""
+    try:
+        task = _read_handle(handle)
+    except (msgspec.MsgspecError, RecursionError):
+        task = _Handle()
+    named = to_json({"id": task.task_id, "status": task.status})[:_SHOWN_CHARS]
+    return NotSupported(
+        f"{server} answered with a task of its own in place of a result, which emceepee cannot "
+        f"follow: {named.decode(errors='replace')}",
+        hint="The server may go on with it: check before you call again.",
+    )
+
+
+# Questions inside an answer: the modern era's rounds, and the URLs that 2025-11-25 may require.
+#
+# A server that needs something answers the call with its questions; the call is made again with the
+# answers. Here those questions become the same as the ones that a handshake server pushes, tied to
+# the call that raised them, until the call has its real result.
+#
+# One round: every question is emitted, with a `deliver` that puts its answer aside; the round is
+# over when all are answered, one is refused, the call's time is up, or the connection is gone. What
+# is still open then is withdrawn, but for a lost connection, which has taken its questions along.
+
+
+_URL_REQUIRED = -32042
+_VISITS = 3  # a server that still wants a visit after so many is not going to be content
+_VISIT_S = 60.0  # for a server that does not say when the person is done at its URL
+# A server that only wants to be called again is given a moment, longer each time.
+_FIRST_PAUSE_S = 0.05
+_MAX_PAUSE_S = 1.0
+_NULL = Raw(b"null")
+_KNOWN = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
+
+
+class _InputRequest(msgspec.Struct):
+    method: str
+    params: Raw | UnsetType = UNSET
+
+
+class _InputRequired(msgspec.Struct, rename="camel"):
+    input_requests: dict[str, _InputRequest] | None = None
+    request_state: Raw | UnsetType = UNSET
+
+
+class _Urls(msgspec.Struct):
+    elicitations: list[Raw]
+
+
+_read_input_required = msgspec.json.Decoder(_InputRequired).decode
+
+
+class _Round:
+    """The questions of one answer, and what was said to them so far."""
+
+    def __init__(self, requests: Mapping[str, _InputRequest], connection: Connection) -> None:
+        self._requests = requests
+        self._connection = connection
+        self._is_open = True
+        self.outcomes: dict[str, bytes | RpcError] = {}
+
+    def questions(self, call: object) -> list[Question]:
+        return [
+            Question(
+                method=request.method,
+                params=request.params if _is_there(request.params) else None,
+                key=(self, key),
+                deliver=partial(self._take, key),
+                call=call,
+            )
+            for key, request in self._requests.items()
+        ]
+
+    def _take(self, key: str, outcome: bytes | RpcError) -> bool:
+        if self._is_open:
+            self.outcomes[key] = outcome
+            self._connection.wakeup.wake()
+        return self._is_open
+
+    @property
+    def refusal(self) -> tuple[str, RpcError] | None:
+        """The first question that got no answer, and why."""
+        for key, outcome in self.outcomes.items():
+            if isinstance(outcome, RpcError):
+                return self._requests[key].method, outcome
+        return None
+
+    @property
+    def is_decided(self) -> bool:
+        answered = len(self.outcomes) == len(self._requests)
+        return answered or self.refusal is not None or self._connection.loss is not None
+
+    def close(self) -> list[object]:
+        """No answer counts from now on; the keys of those that are missing."""
+        self._is_open = False
+        return [(self, key) for key in self._requests if key not in self.outcomes]
+
+    def answers(self) -> dict[str, bytes]:
+        return {k: said for k, said in self.outcomes.items() if not isinstance(said, RpcError)}
+
+
+class MultiRoundTrip:
+    """Makes a call again until its result is complete."""
+
+    def __init__(
+        self,
+        server: str,
+        connection: Connection,
+        request: OutgoingRequest,
+        *,
+        emit: Emit,
+        clock: Clock,
+        limit: int,
+    ) -> None:
+        self._server = server
+        self._connection = connection
+        self._request = request
+        self._emit = emit
+        self._clock = clock
+        self._limit = limit
+
+    async def run(self, result: Raw) -> Raw:
+        """The modern way: each answer that asks is followed by the call with our answers."""
+        asked = 0
+        pause = _FIRST_PAUSE_S
+        while interim := self._interim(result):
+            if interim.input_requests:
+                asked += 1
+                self._check_limit(asked, self._limit)
+            else:
+                await self._pause(pause)
+                pause = min(pause * 2, _MAX_PAUSE_S)
+            params = {**(self._request.params or {}), **await self._answers(interim)}
+            result = await self._connection.request(replace(self._request, params=params))
+        return result
+
+    async def consent(self, refusal: RemoteError) -> Raw:
+        """The way of 2025-11-25: the call is made again once the person has been at its URLs."""
+        asked = 0
+        while urls := required_urls(refusal):
+            asked += 1
+            self._check_limit(asked, min(self._limit, _VISITS))
+            requests = {
+                str(n): _InputRequest("elicitation/create", url) for n, url in enumerate(urls)
+            }
+            outcomes = await self._put(requests)
+            if any(_action(outcome) != "accept" for outcome in outcomes.values()):
+                break
+            await self._visits(urls)
+            try:
+                return await self._connection.request(self._request)
+            except RemoteError as error:
+                refusal = error
+        raise refusal
+
+    async def _visits(self, urls: Sequence[Raw]) -> None:
+        """Until the server says that the person is done at every URL, or long enough."""
+        connection = self._connection
+        awaited = {mapping(decoded(url)).get("elicitationId") for url in urls}
+        left = self._request.deadline - self._clock.now()
+        with anyio.move_on_after(min(_VISIT_S, left)):
+            await connection.wakeup.wait_for(
+                lambda: connection.loss is not None or awaited.issubset(connection.visited)
+            )
+        for visited in awaited.intersection(connection.visited):
+            connection.visited.remove(visited)  # a URL that is required again is a visit of its own
+
+    async def _pause(self, pause: float) -> None:
+        """Wait, if there is so much time left."""
+        left = self._request.deadline - self._clock.now()
+        await anyio.sleep(max(min(pause, left), 0.0))
+        if left <= pause:
+            raise CallTimeout(f"{self._server} came to no result until the call's time was up.")
+
+    def _check_limit(self, asked: int, limit: int) -> None:
+        if asked > limit:
+            raise CallFailed(
+                f"{self._server} asked {asked} times in a row without coming to a result."
+            )
+
+    def _interim(self, result: Raw) -> _InputRequired | None:
+        """The questions in a result, or None when it is a result."""
+        if (said := result_type(result)) == COMPLETE:
+            return None
+        if said != INPUT_REQUIRED:
+            raise type_refused(self._server, said, result)
+        try:
+            interim = _read_input_required(result)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise CallFailed(
+                f"{self._server} asks for input in a way that cannot be read: {error}"
+            ) from None
+        if not interim.input_requests and not _is_there(interim.request_state):
+            raise CallFailed(f"{self._server} asks for input, but not for what.")
+        for request in (interim.input_requests or {}).values():
+            if request.method not in _KNOWN:
+                raise CallFailed(f"{self._server} asks the unknown question {request.method}.")
+        return interim
+
+    async def _answers(self, interim: _InputRequired) -> dict[str, object]:
+        """What the repeated call carries: this round's answers, and the newest state."""
+        extra: dict[str, object] = {}
+        if interim.input_requests:
+            outcomes = await self._put(interim.input_requests)
+            extra["inputResponses"] = {key: Raw(value) for key, value in outcomes.items()}
+        if _is_there(interim.request_state):
+            extra["requestState"] = interim.request_state
+        return extra
+
+    async def _put(self, requests: Mapping[str, _InputRequest]) -> dict[str, bytes]:
+        """Show all questions, wait for all answers; a refusal ends the call."""
+        if self._connection.loss is not None:
+            raise self._connection.lost_error()
+        asked = _Round(requests, self._connection)
+        try:
+            for question in asked.questions(self._request.call):
+                self._emit(question)
+            with anyio.move_on_after(self._request.deadline - self._clock.now()):
+                await self._connection.wakeup.wait_for(lambda: asked.is_decided)
+        finally:
+            missing = asked.close()
+            if self._connection.loss is None:
+                for key in missing:
+                    self._emit(Withdrawn(key))
+        if self._connection.loss is not None:
+            raise self._connection.lost_error()
+        if asked.refusal is not None:
+            method, error = asked.refusal
+            raise CallFailed(
+                f"{self._server} asked {method}, and got no answer: {error.message}",
+                hint="Call again and answer its question in time.",
+            )
+        if missing:
+            raise CallTimeout(f"{self._server} waited for an answer until the call's time was up.")
+        return asked.answers()
+
+
+def required_urls(error: RemoteError) -> list[Raw] | None:
+    """The elicitations that a call needs first, in the way of 2025-11-25."""
+    if error.error.code != _URL_REQUIRED or error.error.data is None:
+        return None
+    try:
+        urls = msgspec.json.decode(error.error.data, type=_Urls).elicitations
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    return urls if all("url" in mapping(decoded(url)) for url in urls) else None
+
+
+def _is_there(raw: Raw | UnsetType) -> TypeGuard[Raw]:
+    """Some servers say null where they mean nothing."""
+    return raw is not UNSET and raw != _NULL
+
+
+def _action(outcome: bytes) -> object:
+    return mapping(decoded(Raw(outcome))).get("action")
+
 
 _BRACE = ord("{")
 _SERVER = Leg.SERVER  # looked up once: members of an enum are slow to find

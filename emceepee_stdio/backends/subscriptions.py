@@ -5,21 +5,208 @@ tells nothing outside the stream that `listening` keeps. What was wanted once is
 later connection, until it is taken back.
 """
 
-from collections.abc import Callable
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import cast
 
 import anyio
+from anyio.abc import TaskGroup
 from msgspec import Raw
 
+from emceepee_stdio.backends.backend_events import Mark, decoded, without_stream
 from emceepee_stdio.backends.base import RemoteError
 from emceepee_stdio.backends.connection import Connection
 from emceepee_stdio.backends.lists import KINDS, Kind
-from emceepee_stdio.backends.notifications import Mark
-from emceepee_stdio.backends.subscription_stream import SubscriptionStream
 from emceepee_stdio.errors import CallTimeout, NotSupported, ProxyError
+from emceepee_stdio.json_values import mapping
 from emceepee_stdio.trace.open_request import Leg, on_leg
-from emceepee_stdio.wire.codec import METHOD_NOT_FOUND
+from emceepee_stdio.wire.codec import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 
-__all__ = ["Subscriptions"]
+# The stream on which a modern connection tells changes.
+#
+# There is one stream at a time. When what is wanted changes, a new one takes its place, and the old
+# one ends only when the new one is open; when the server ends it, it is opened again.
+#
+# Theory of operation. `renew` raises the revision of what is wanted. One task, `run`, compares what
+# the open stream was opened for with what is wanted now, and opens another one where they differ:
+# it sends `subscriptions/listen` in a task of its own, which lasts as long as the stream, and waits
+# for the acknowledgement, which says what the server grants. Then the revision counts as answered,
+# and `wait_until_answered` returns, granted or refused. A stream that ends although it had granted
+# something is broken: what was told meanwhile is lost, so `on_gap` drops the lists, and it is
+# opened again after a pause that doubles. A refusal by a code that will not change is not tried
+# again.
+
+
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+
+_FOR_GOOD = (METHOD_NOT_FOUND, INVALID_PARAMS, INVALID_REQUEST)
+_ACKNOWLEDGE_TIMEOUT_S = 30.0  # ample for a busy server; after that the stream is taken as open
+_QUIET_S = 0.25  # an old stream that is silent for so long has nothing under way any more
+_MAX_OVERLAP_S = 2.0  # who subscribes waits for it, and some servers are never silent
+_REMEMBERED_MARKS = 100  # of streams that have ended; one that ended long ago tells nothing more
+_MARK_CHARS = 200  # the mark is the id of our request, and that is a number
+_FIRST_PAUSE_S = 1.0  # a broken stream is often a restart of the server, over within a second
+_MAX_PAUSE_S = 60.0  # the subscription is worth one request per minute
+
+Wanted = dict[str, object]
+
+
+@dataclass(eq=False, slots=True)
+class _Stream:
+    """One `subscriptions/listen` request, from its sending to its end."""
+
+    wanted: Wanted
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    granted: Mapping[str, object] | None = None
+    mark: Mark | None = None
+    told: int = 0
+    failure: ProxyError | None = None
+    over: bool = False
+
+
+class SubscriptionStream:
+    """What one modern connection tells us. `on_gap` is called when something may have been missed.
+
+    `wanted` says what is wanted now; `renew` is called when that has changed. Two streams overlap
+    for a moment, because the last messages of the old one may come after the first of the new one:
+    a change may be told twice then, but none is missed. The old one ends when it is silent.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        wanted: Callable[[], Wanted],
+        on_gap: Callable[[], None],
+    ) -> None:
+        self._connection = connection
+        self._wanted = wanted
+        self._on_gap = on_gap
+        self._stream: _Stream | None = None
+        self._opening: _Stream | None = None
+        self._ended_marks: deque[Mark | None] = deque(maxlen=_REMEMBERED_MARKS)
+        self.failure: ProxyError | None = None
+        self._revision = 1
+        self._answered_revision = 0
+
+    def __repr__(self) -> str:
+        return f"<SubscriptionStream {self._stream!r}>"
+
+    @property
+    def granted(self) -> Mapping[str, object]:
+        """What the server has promised to tell on the stream that is open now."""
+        stream = self._stream
+        return {} if stream is None or stream.over else stream.granted or {}
+
+    @property
+    def granted_uris(self) -> list[object]:
+        uris = self.granted.get("resourceSubscriptions")
+        return cast("list[object]", uris) if isinstance(uris, list) else []
+
+    def renew(self) -> None:
+        self._revision += 1
+        self._connection.wakeup.wake()
+
+    async def wait_until_answered(self) -> None:
+        """Until the server has answered what is wanted now."""
+        revision = self._revision
+        await self._connection.wakeup.wait_for(
+            lambda: self._connection.loss or self._answered_revision >= revision
+        )
+        if self._connection.loss is not None:
+            raise self._connection.lost_error()
+
+    def acknowledged(self, params: Raw | None) -> None:
+        """The server says what of it it will tell; only then may the old stream go."""
+        rest, mark = without_stream(params)
+        stream = self._opening or self._stream
+        if stream is None or stream.granted is not None:
+            return
+        stream.granted = mapping(mapping(decoded(rest)).get("notifications"))
+        stream.mark = None if isinstance(mark, str) and len(mark) > _MARK_CHARS else mark
+        self._connection.wakeup.wake()
+
+    def takes(self, mark: Mark) -> bool:
+        """Count what it tells; False for a stream that has ended, whose last messages come late."""
+        if self._stream is not None and mark == self._stream.mark:
+            self._stream.told += 1
+        return mark not in self._ended_marks
+
+    async def run(self) -> None:
+        """Keep the stream as wanted, for as long as the connection lives."""
+        pause = _FIRST_PAUSE_S
+        async with anyio.create_task_group() as tasks:
+            while True:
+                revision, wanted = self._revision, self._wanted()
+                if self._stream is None or self._is_broken() or self._stream.wanted != wanted:
+                    await self._open(wanted, tasks)
+                self._answered_revision = revision
+                self._connection.wakeup.wake()
+                await self._news(revision)
+                if self._stream is not None and self._is_broken():
+                    self._on_gap()
+                    pause = _FIRST_PAUSE_S if self._stream.granted else pause
+                    with anyio.move_on_after(pause):
+                        await self._news(revision, broken=False)
+                    pause = min(pause * 2, _MAX_PAUSE_S)
+
+    async def _open(self, wanted: Wanted, tasks: TaskGroup) -> None:
+        """Put a new stream in the place of the one there is, unless the server refuses it."""
+        previous, stream = self._stream, _Stream(wanted)
+        if wanted:
+            self._opening = stream
+            tasks.start_soon(self._hold, stream)
+            with anyio.move_on_after(_ACKNOWLEDGE_TIMEOUT_S):
+                await self._connection.wakeup.wait_for(
+                    lambda: stream.granted is not None or stream.over
+                )
+            self._opening = None
+        self.failure = stream.failure
+        if previous is not None:
+            if stream.over and stream.granted is None and not previous.over:
+                return
+            if wanted and not previous.over:
+                await self._until_quiet(previous)
+            self._ended_marks.append(previous.mark)
+            previous.scope.cancel()
+        self._stream = stream
+
+    async def _until_quiet(self, stream: _Stream) -> None:
+        """What it told before the new one was open may still be under way."""
+        told = -1
+        with anyio.move_on_after(_MAX_OVERLAP_S):
+            while told != stream.told:
+                told = stream.told
+                await anyio.sleep(_QUIET_S)
+
+    async def _hold(self, stream: _Stream) -> None:
+        with stream.scope:
+            try:
+                await self._connection.ask(
+                    "subscriptions/listen", {"notifications": stream.wanted}, math.inf
+                )
+            except ProxyError as error:
+                stream.failure = error
+        stream.over = True
+        self._connection.wakeup.wake()
+
+    async def _news(self, revision: int, *, broken: bool = True) -> None:
+        await self._connection.wakeup.wait_for(
+            lambda: self._revision != revision or (broken and self._is_broken())
+        )
+
+    def _is_broken(self) -> bool:
+        """Ended, and worth trying again: not refused, and not for want of anything to tell."""
+        stream = self._stream
+        if stream is None or not stream.over:
+            return False
+        error = stream.failure
+        if isinstance(error, RemoteError) and error.error.code in _FOR_GOOD:
+            return False
+        return bool(stream.granted) or error is not None
+
 
 _WANTS = {
     "toolsListChanged": Kind.TOOLS,

@@ -11,31 +11,76 @@ Whatever an attempt to connect raises is a failed attempt, and is tried again li
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint_if_cancelled
+from msgspec import Raw
 
 from emceepee_stdio.auth.orders import SignInNeeded
 from emceepee_stdio.backends.backend_events import AttemptFailed, Emit, PhaseChange, SignInWanted
 from emceepee_stdio.backends.base import Cancel, Loss, OnResult, Sender, Snapshot
 from emceepee_stdio.backends.connection import Channel, Connection
-from emceepee_stdio.backends.prospects import as_our_error, prospects, told_late, unavailable
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import (
+    CallTimeout,
     CannotConnect,
+    NeedsSignIn,
     ProxyError,
     ServerDisconnected,
+    ServerFailed,
     ServerUnavailable,
 )
-from emceepee_stdio.state.phases import PHASES, Phase
-from emceepee_stdio.state.restarts import Restarts
+from emceepee_stdio.state.phases import PHASES, Phase, Restarts
 from emceepee_stdio.trace.open_request import Leg, on_leg
 from emceepee_stdio.wire.peer import OutgoingRequest
-from emceepee_stdio.wire.wakeup import Wakeup, first_of
+from emceepee_stdio.wire.timing import Wakeup, first_of
 
-__all__ = ["Supervisor"]
+# The words of the supervisor: why a backend is not there, and what happens next.
+
+
+def as_our_error(server: str, error: BaseException) -> ProxyError:
+    """The boundary: whatever was raised on the way to the server, as an error of ours."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    if isinstance(error, ProxyError):
+        return error
+    shown = str(error).rstrip(".") or type(error).__name__
+    return ServerFailed(f"{server} could not be connected: {shown}.")
+
+
+def unavailable(error: ProxyError, snapshot: Snapshot, *, now: float) -> ProxyError:
+    """The error of the shared attempt, for each of its callers."""
+    if isinstance(error, NeedsSignIn):
+        return error.masked(str)  # each gets an error of its own
+    if snapshot.phase is Phase.FAILED:
+        hint = error.next_step
+        if "reconnect_server" not in hint:
+            hint = f"{hint} Then call reconnect_server."
+        return ServerFailed(error.fact, hint=hint)
+    return ServerUnavailable(error.fact, hint=prospects(snapshot, now=now))
+
+
+def prospects(snapshot: Snapshot, *, now: float) -> str:
+    """What happens next, for whoever just lost a call."""
+    tries = f"{snapshot.attempt} of {snapshot.attempts or 'any number'}"
+    if snapshot.phase is Phase.RECONNECTING and snapshot.next_retry_at is not None:
+        wait = max(snapshot.next_retry_at - now, 0.0)
+        return f"Restart {tries} follows in {wait:.1f} s; calling again tries at once."
+    if snapshot.phase is Phase.FAILED:
+        return "It was given up. Fix what the error names, then call reconnect_server."
+    if isinstance(snapshot.error, NeedsSignIn):
+        return snapshot.error.next_step
+    return f"It is {snapshot.phase.value}; call list_servers to see its state."
+
+
+def told_late(on_done: OnResult, spent: float, outcome: Raw | ProxyError) -> None:
+    """A call that ran out of time is told how much of it went into connecting."""
+    if isinstance(outcome, CallTimeout):
+        fact = f"{outcome.fact.removesuffix('.')}, {spent:.1f} s of them to connect."
+        outcome = CallTimeout(fact)
+    on_done(outcome)
 
 
 T = TypeVar("T")

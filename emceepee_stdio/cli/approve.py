@@ -10,22 +10,20 @@ from typing import Annotated
 
 import typer
 
-from emceepee_stdio.cli.exit_codes import FAILED
-from emceepee_stdio.cli.interrupts import interrupts
 from emceepee_stdio.cli.secret_values import HIDDEN, ShowSecretsOption, require_terminal
 from emceepee_stdio.cli.shared_options import JsonOption
-from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.cli.terminal import FAILED, Terminal, interrupts
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.edit import EditRefused
 from emceepee_stdio.journal import redact_text
 from emceepee_stdio.trust.approval_request import shown
-from emceepee_stdio.trust.sealing import unseal
 from emceepee_stdio.trust.store import (
     ONE_CALL_LIFETIME_S,
     Approval,
     Pending,
     TrustStore,
     default_trust_directory,
+    unseal,
 )
 
 __all__ = ["approve"]

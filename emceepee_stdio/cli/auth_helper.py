@@ -24,7 +24,7 @@ from emceepee_stdio.auth.orders import (
 from emceepee_stdio.auth.refresh import refresh
 from emceepee_stdio.auth.token_store import TokenStore, Visit
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.wire.memory_protection import protect_memory
+from emceepee_stdio.wire.own_process import protect_memory
 
 __all__ = ["main"]
 

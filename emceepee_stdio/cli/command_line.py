@@ -4,22 +4,285 @@ A failure is one sentence with the next step on stderr and a non-zero exit code;
 only for those who ask for it with `--debug`.
 """
 
+import inspect
 import os
 import re
+import shutil
 import sys
+import textwrap
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from itertools import takewhile
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
+from typer.main import get_command, get_group
 
 from emceepee_stdio import __version__
-from emceepee_stdio.cli.command_group import CommandGroup, LazyCommand
-from emceepee_stdio.cli.exit_codes import FAILED
-from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.cli.terminal import FAILED, Terminal
 from emceepee_stdio.errors import ProxyError
 
-__all__ = ["app", "run"]
+# The help of a command: one value, shown at a terminal and written into docs/cli.md.
+#
+# Typer names types where a person expects a placeholder, and breaks a sentence where its source
+# does. Here a flag has no placeholder, and a paragraph fills the lines of the terminal.
+
+
+if TYPE_CHECKING:
+    from typer._click import Command, Context, HelpFormatter
+
+    _Base = Command
+else:
+    _Base = object  # Typer has no public name for what its commands and groups share
+
+_EXAMPLE = "Example: "
+_WIDEST_LINE = 100  # longer lines are hard to read, however wide the terminal
+_WIDEST_TERM = 26  # a longer option stands on a line of its own
+
+
+class HelpRow(NamedTuple):
+    """An argument, an option or a command, and what it is for."""
+
+    term: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandHelp:
+    """What a person is told about one command."""
+
+    usage: str
+    paragraphs: tuple[str, ...]
+    arguments: tuple[HelpRow, ...]
+    options: tuple[HelpRow, ...]
+    commands: tuple[HelpRow, ...]
+    examples: tuple[str, ...]
+
+    def text(self, columns: int) -> str:
+        """As lines of this width."""
+        width = min(columns, _WIDEST_LINE) - 1  # a full line makes some terminals skip one
+        lines = [*_filled(f"Usage: {self.usage}", width, indent="       ")]
+        for paragraph in self.paragraphs:
+            lines += ["", *_filled(paragraph, width)]
+        for title in ("arguments", "options", "commands"):
+            if rows := getattr(self, title):
+                lines += ["", f"{title.capitalize()}:", *_table(rows, width)]
+        if self.examples:
+            title = "Examples" if self.examples[1:] else "Example"
+            lines += ["", f"{title}:", *(f"  {example}" for example in self.examples)]
+        return "\n".join(lines)
+
+
+def command_help(command: Any, path: str) -> CommandHelp:
+    """The help of a command of Typer, by the words with which it is started."""
+    about = inspect.cleandoc(command.help or "")
+    parts = [" ".join(part.split()) for part in about.split("\n\n")]
+    examples = [line for line in about.splitlines() if line.startswith(_EXAMPLE)]
+    arguments = [one for one in command.params if one.param_type_name == "argument"]
+    options = [one for one in command.params if one.param_type_name == "option"]
+    inner: dict[str, Any] = getattr(command, "commands", {})
+    return CommandHelp(
+        usage=" ".join([path, *_usage(command)]),
+        paragraphs=tuple(part for part in parts if part and not part.startswith(_EXAMPLE)),
+        arguments=tuple(HelpRow(_placeholder(one), _about(one)) for one in arguments),
+        options=(
+            *(HelpRow(_option(one), _about(one)) for one in options if not one.hidden),
+            HelpRow("-h, --help", "Show this help and exit."),
+        ),
+        commands=tuple(HelpRow(name, _first_sentence(one)) for name, one in inner.items()),
+        examples=tuple(line.removeprefix(_EXAMPLE) for line in examples),
+    )
+
+
+def _usage(command: Any) -> Iterator[str]:
+    yield "[OPTIONS]"
+    if hasattr(command, "commands"):
+        yield "COMMAND"
+    yield from (_placeholder(one) for one in command.params if one.param_type_name == "argument")
+
+
+def _placeholder(argument: Any) -> str:
+    name: str = argument.metavar or argument.name.upper()
+    if name.startswith("["):
+        return name
+    name = name if argument.required else f"[{name}]"
+    return f"{name}..." if argument.nargs == -1 else name
+
+
+def _option(option: Any) -> str:
+    names = ", ".join(sorted(option.opts, key=len))
+    if option.secondary_opts:
+        return f"{names} / {', '.join(option.secondary_opts)}"
+    return names if option.is_flag else f"{names} {option.metavar or option.name.upper()}"
+
+
+def _about(parameter: Any) -> str:
+    """Its help, with its default where that says something."""
+    text: str = parameter.help or ""
+    default = parameter.default
+    if isinstance(parameter.show_default, str):
+        shown = parameter.show_default
+    elif parameter.param_type_name != "option" or callable(default):
+        shown = ""
+    elif isinstance(default, bool):
+        names = parameter.opts if default else parameter.secondary_opts
+        shown = max(names, key=len) if parameter.secondary_opts else ""
+    elif isinstance(default, int | float):
+        shown = f"{default:g}"
+    else:
+        shown = default if isinstance(default, str) else ""
+    return f"{text} Default: {shown}." if shown else text
+
+
+def _first_sentence(command: Any) -> str:
+    paragraph = inspect.cleandoc(command.help or "").split("\n\n")[0]
+    return " ".join(paragraph.split()).partition(". ")[0].removesuffix(".") + "."
+
+
+def _table(rows: Sequence[HelpRow], width: int) -> Iterator[str]:
+    longest = max((len(row.term) for row in rows if len(row.term) <= _WIDEST_TERM), default=0)
+    margin = " " * (longest + 4)
+    for term, text in rows:
+        first = f"  {term}".ljust(len(margin))
+        if len(first) > len(margin):
+            yield first
+            first = margin
+        yield from _filled(text, width, first=first, indent=margin)
+
+
+def _filled(text: str, width: int, *, first: str = "", indent: str = "") -> Iterator[str]:
+    yield from textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [first.rstrip()]
+
+
+class _OwnHelp(_Base):
+    """What one command and a group of them have in common."""
+
+    def collect_usage_pieces(self, ctx: "Context") -> list[str]:
+        del ctx  # the command says it all
+        return list(_usage(self))
+
+    def format_help(self, ctx: "Context", formatter: "HelpFormatter") -> None:
+        # Of a parent, `emceepee [OPTIONS]`, only its name counts here.
+        columns = shutil.get_terminal_size().columns
+        formatter.write(command_help(self, ctx.command_path).text(columns))
+
+    def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
+        _convert_nothing_to_complete(self, ctx)
+        return super().parse_args(ctx, args)
+
+
+class HelpCommand(_OwnHelp, TyperCommand):
+    """One command."""
+
+
+class HelpGroup(_OwnHelp, TyperGroup):
+    """Several commands."""
+
+
+def _convert_nothing_to_complete(command: Any, ctx: "Context") -> None:
+    """The words before the one that a shell completes stay as they are: to check them is slow."""
+    if ctx.resilient_parsing:
+        for parameter in command.get_params(ctx):
+            parameter.process_value = _as_typed
+
+
+def _as_typed(ctx: "Context", value: object) -> object:
+    del ctx  # the signature that Typer calls
+    return value
+
+
+# A group of commands, each loaded when it is wanted.
+#
+# A shell that completes a line, or a person who runs a command, waits for that command alone; the
+# help of the group loads them all.
+
+
+_PACKAGE = "emceepee_stdio.cli"
+
+
+class LazyCommand(NamedTuple):
+    """Where a command is, `module:function` or `module:group`, and its class, if not the usual."""
+
+    where: str
+    cls: str | None = None
+
+    def load(self, name: str) -> Any:
+        found = _named(self.where)
+        if isinstance(found, typer.Typer):
+            made = get_group(found)
+            made.name = name
+            return made
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+        alone.command(name, cls=HelpCommand if self.cls is None else _named(self.cls))(found)
+        return get_command(alone)
+
+
+def _named(where: str) -> Any:
+    module, _, name = where.partition(":")
+    return getattr(import_module(f"{_PACKAGE}.{module}"), name)
+
+
+class _Commands(MutableMapping[str, Any]):
+    """By name, in their order; whoever only wants to know the names loads nothing."""
+
+    def __init__(self, commands: Mapping[str, Any]) -> None:
+        self._commands = dict(commands)
+
+    def __getitem__(self, name: str) -> Any:
+        found = self._commands[name]
+        if isinstance(found, LazyCommand):
+            found = self._commands[name] = found.load(name)
+        return found
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._commands[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._commands[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._commands))
+
+    def __len__(self) -> int:
+        return len(self._commands)
+
+
+class _Group(HelpGroup):
+    lazy: ClassVar[Mapping[str, LazyCommand]] = {}
+
+    def __init__(self, *, commands: Mapping[str, Any], **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = _Commands({**commands, **self.lazy})
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        del ctx  # the same in each
+        return list(self.commands)
+
+
+class CommandGroup(typer.Typer):
+    """Commands that show their help as `help_text` has it; those of `lazy` come last."""
+
+    def __init__(self, *, lazy: Mapping[str, LazyCommand] | None = None, **settings: Any) -> None:
+        # Typer makes the group by itself, from a class.
+        cls = type("LazyGroup", (_Group,), {"lazy": lazy or {}})
+        super().__init__(cls=cls, rich_markup_mode=None, **settings)
+
+    def command(
+        self, name: str | None = None, *, cls: type[TyperCommand] | None = None, **settings: Any
+    ) -> Any:
+        """Make a function a command."""
+        return super().command(name, cls=cls or HelpCommand, **settings)
+
 
 _STDOUT_FD = 1
 
@@ -34,22 +297,22 @@ app = CommandGroup(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     lazy={
-        "install": LazyCommand("install:install"),
-        "uninstall": LazyCommand("uninstall:uninstall"),
-        "doctor": LazyCommand("doctor:doctor"),
+        "install": LazyCommand("clients.install:install"),
+        "uninstall": LazyCommand("clients.uninstall:uninstall"),
+        "doctor": LazyCommand("doctor.doctor:doctor"),
         "status": LazyCommand("status:status"),
         "tail-logs": LazyCommand("tail_logs:tail_logs"),
         "trace": LazyCommand("trace:trace"),
         "ls": LazyCommand("ls:ls", cls=_FOR_ANY_SERVER),
         "call": LazyCommand("call:call", cls=_FOR_ANY_SERVER),
-        "read": LazyCommand("read_resource:read_resource", cls=_FOR_ANY_SERVER),
-        "prompt": LazyCommand("get_prompt:get_prompt", cls=_FOR_ANY_SERVER),
+        "read": LazyCommand("call:read_resource", cls=_FOR_ANY_SERVER),
+        "prompt": LazyCommand("call:get_prompt", cls=_FOR_ANY_SERVER),
         "login": LazyCommand("login:login"),
         "logout": LazyCommand("login:logout"),
         "approve": LazyCommand("approve:approve"),
         "demo": LazyCommand("demo:demo"),
         "serve": LazyCommand("serve_help:serve"),
-        "config": LazyCommand("config_commands:app"),
+        "config": LazyCommand("config:app"),
         "secrets": LazyCommand("keyring_secrets:app"),
     },
 )
@@ -78,7 +341,7 @@ def emceepee(
     """One MCP server for your client, with all your other servers behind it."""
     del version, debug  # both are seen to before this
     if context.invoked_subcommand is None:
-        from emceepee_stdio.cli.welcome import welcome  # noqa: PLC0415 - only for this
+        from emceepee_stdio.cli.serve_help import welcome  # noqa: PLC0415 - only for this
 
         welcome()
 

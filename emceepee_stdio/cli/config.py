@@ -5,36 +5,36 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from emceepee_stdio.cli.config_change import carry_out, config_file, place_of
-from emceepee_stdio.cli.configured_servers import (
-    configured_rows,
-    note_reasons,
-    note_warnings,
-    show_rows,
+from emceepee_stdio.cli.clients.install import DryRunOption
+from emceepee_stdio.cli.command_line import CommandGroup, LazyCommand
+from emceepee_stdio.cli.doctor.report import with_command
+from emceepee_stdio.cli.prompt import read_secrets
+from emceepee_stdio.cli.secret_moves import note_added, note_removed
+from emceepee_stdio.cli.secret_values import (
+    KeyringStorage,
+    ShowSecretsOption,
+    secret_name,
+    show_changes,
+    shown_entry,
 )
-from emceepee_stdio.cli.credential_notes import note_added, note_removed
-from emceepee_stdio.cli.exit_codes import FAILED
-from emceepee_stdio.cli.exposed_view import KnownExposure, known_exposure, some_of
-from emceepee_stdio.cli.install import DryRunOption
-from emceepee_stdio.cli.keyring_storage import KeyringStorage
-from emceepee_stdio.cli.plain_secrets import secret_name
-from emceepee_stdio.cli.report import with_command
-from emceepee_stdio.cli.secret_input import read_secrets
-from emceepee_stdio.cli.secret_values import ShowSecretsOption
+from emceepee_stdio.cli.server_choice import unknown_server
 from emceepee_stdio.cli.shared_options import ConfigOption, JsonOption, ServerArgument
-from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.cli.terminal import FAILED, Terminal
 from emceepee_stdio.config import Config, config_schema, default_path, jsonc, load_file
 from emceepee_stdio.config.edit import Change, EditRefused, guard, read_file
 from emceepee_stdio.config.entries import how_treated
-from emceepee_stdio.config.expand import keyring_reference
-from emceepee_stdio.config.fields import is_object
+from emceepee_stdio.config.fields import is_list, is_object, keyring_reference
+from emceepee_stdio.config.load import load_text
 from emceepee_stdio.config.own_file import (
+    ConfigLocation,
+    ignored,
     judge,
     places,
     put_server,
@@ -42,10 +42,197 @@ from emceepee_stdio.config.own_file import (
 )
 from emceepee_stdio.config.server import ServerConfig, label, name_problem
 from emceepee_stdio.errors import ConfigInvalid
-from emceepee_stdio.journal.redact import MARKER, redact
+from emceepee_stdio.redaction.redact import MARKER, redact
 from emceepee_stdio.wire.environment import ARGS_APART, first_word
 
-__all__ = ["add", "check", "path", "remove", "schema", "show"]
+# A change of our own configuration file by a command: shown as a diff, or made and told.
+
+
+def config_file(config: Path | None) -> Path:
+    """The file that the option names, or the default one."""
+    return default_path(os.environ) if config is None else config.expanduser()
+
+
+def place_of(text: str | None, name: str) -> ConfigLocation:
+    """Where an entry stands; the error names the one that may be meant."""
+    found = {place.name: place for place in places(text)}
+    if name not in found:
+        raise unknown_server(name, {one: label(one) for one in found}, argument="NAME")
+    return found[name]
+
+
+def carry_out(
+    change: Change, what: str, *, dry_run: bool, show_secrets: bool, as_json: bool = False
+) -> None:
+    """Make the change and say so, or show it as a diff; `what` is the deed in a few words."""
+    terminal = Terminal()
+    if dry_run:
+        entries = [place.entry for text in (change.before, change.after) for place in places(text)]
+        show_changes([change], entries, terminal, show_secrets=show_secrets)
+        return
+    backup = change.apply()
+    if as_json:
+        terminal.document(change.facts(backup))
+        return
+    if change.kind == "unchanged":
+        terminal.line(f"Nothing to do: {change.path} is like this already.")
+        return
+    terminal.line(f"{what}: {change.path}")
+    if backup is not None:
+        terminal.line(f"The file as it was: {backup}")
+
+
+# The servers of the configuration, a row for each: name, state, and what it starts or calls.
+#
+# Programs read `off` where people read "disabled".
+
+
+Row = dict[str, object]
+
+_WORDS = {"off": "disabled"}
+_STYLES = {"usable": "green", "broken": "red", "disabled": "dim", "ignored": "yellow"}
+_SKIPPED = "it is skipped; `emceepee config check` says why."
+
+
+def configured_rows(text: str | None, loaded: Config) -> list[Row]:
+    """Each entry of the file as it may be shown, and whether it is used."""
+    rows: list[tuple[ConfigLocation, Row]] = []
+    for place in places(text):
+        state, reason = state_of(place.name, loaded)
+        if any(place.name == above.name for above, _ in rows):
+            state, reason = "ignored", "the first server of this name is used."
+        row: Row = {"name": label(place.name), "state": state}
+        rows.append((place, row if reason is None else {**row, "reason": reason}))
+    for place in ignored(text):
+        reason = "the same key stands again further down, and the last one is used."
+        rows.append((place, {"name": label(place.name), "state": "ignored", "reason": reason}))
+    entries = [place.entry for place, _ in rows]
+    return [{**row, "entry": shown_entry(place.entry, entries)} for place, row in rows]
+
+
+def state_of(name: str, loaded: Config) -> tuple[str, str | None]:
+    """Whether an entry of this name is used, for programs, and why not."""
+    if any(server.name == name for server in loaded.servers):
+        return "usable", None
+    unused = next((one for one in loaded.disabled if one.name == label(name)), None)
+    if unused is None:
+        return "broken", _SKIPPED
+    return "off" if unused.switched_off else "broken", unused.reason
+
+
+def state_word(state: object) -> str:
+    """What people read for it."""
+    return _WORDS.get(str(state), str(state))
+
+
+def show_rows(rows: Sequence[Row], terminal: Terminal, *, one_line: bool = False) -> None:
+    """A table; with `one_line`, what is too wide for the terminal is cut."""
+    if not rows:
+        terminal.line("No servers yet. Add one: emceepee config add NAME -- COMMAND ARGS")
+        return
+    terminal.table(
+        ("NAME", "STATE", "COMMAND OR URL"),
+        [(str(row["name"]), state_word(row["state"]), target_of(row["entry"])) for row in rows],
+        styles=_STYLES,
+        one_line=one_line,
+    )
+
+
+def note_reasons(rows: Sequence[Row], terminal: Terminal) -> None:
+    """Why some are not used; nobody needs to be told what they disabled."""
+    for row in rows:
+        if row["state"] in {"broken", "ignored"}:
+            terminal.note(f"{row['name']}: {row['reason']}")
+
+
+def note_warnings(config: Config, terminal: Terminal) -> None:
+    """What is odd about the file; a typo may be why it has no servers."""
+    for warning in config.warnings:
+        terminal.note(f"warning: {warning}")
+
+
+def target_of(entry: object) -> str:
+    """What an entry without secrets starts or calls, on one line."""
+    if not is_object(entry):
+        return ""
+    inner = entry.get("command")
+    line: Mapping[str, object] = inner if is_object(inner) else entry
+    command = line.get("path") if is_object(inner) else inner
+    if not isinstance(command, str):
+        url = next((entry[key] for key in ("url", "serverUrl", "httpUrl") if entry.get(key)), "")
+        return str(url)
+    args = line.get("args")
+    words = [command, *(map(str, args) if is_list(args) else ())]
+    return shlex.join(words)
+
+
+# What a client is listed of exposed servers, as far as that is known without starting them.
+
+
+_SHOWN_NAMES = 20  # a few lines of a terminal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownExposure:
+    """By what a server listed at some time: its exposed tools, and patterns that match none."""
+
+    at: str
+    names: Sequence[str]
+    idle: Sequence[str]
+
+
+def known_exposure(config: Config, environ: Mapping[str, str]) -> dict[str, KnownExposure]:
+    """Of each exposed server of which it is known what it lists."""
+    exposing = [entry for entry in config.servers if entry.expose]
+    if not exposing:
+        return {}
+    from emceepee_stdio.clock import Clock  # noqa: PLC0415 - all of it is often not needed
+    from emceepee_stdio.journal import Journal  # noqa: PLC0415
+    from emceepee_stdio.session.catalogue import (  # noqa: PLC0415
+        Catalogue,
+        CatalogueStore,
+    )
+    from emceepee_stdio.session.catalogue_files import default_catalogue_directory  # noqa: PLC0415
+    from emceepee_stdio.session.exposed_lists import exposed_as, idle_patterns  # noqa: PLC0415
+    from emceepee_stdio.trust.store import TrustStore, default_trust_directory  # noqa: PLC0415
+
+    store = CatalogueStore(default_catalogue_directory(environ))
+    if not store.directory.is_dir():
+        return {}
+    catalogue = Catalogue(
+        store,
+        TrustStore(default_trust_directory(environ)),
+        pin_mode=lambda: config.settings.policy.pin,
+        journal=Journal.silent(Clock()),
+    )
+    found: dict[str, KnownExposure] = {}
+    for entry in exposing:
+        if (known := catalogue.look_up(entry)) is not None:
+            found[entry.name] = KnownExposure(
+                at=known.at,
+                names=list(exposed_as(entry, known.tools, config.names).values()),
+                idle=idle_patterns(entry, known.tools),
+            )
+    return found
+
+
+def some_of(names: Sequence[str], count: int = _SHOWN_NAMES) -> str:
+    """The first of them in a line."""
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return f"{', '.join(names[:count])}{more}"
+
+
+def say_listed(name: str, known: KnownExposure | None) -> None:
+    """What it comes to for a client."""
+    terminal = Terminal()
+    if known is None:
+        look = f"emceepee doctor {shlex.quote(name)}"
+        terminal.note(f"What {label(name)} lists is not known yet. To see it: {look}")
+        return
+    terminal.line(f"Listed as: {some_of(known.names) or 'nothing'}")
+    for pattern in known.idle:
+        terminal.note(f"No tool of {label(name)} matches {pattern!r}.")
+
 
 # What a command line that we print has in place of a value that we do not show.
 _TO_FILL_IN = "…"
@@ -369,3 +556,83 @@ def _exposed(entry: ServerConfig, known: KnownExposure | None) -> str:
     if known is not None:
         return some_of(known.names) or "nothing that it lists"
     return "everything" if isinstance(entry.expose, bool) else some_of(entry.expose)
+
+
+# `emceepee config list`: the servers of the configuration, each on a line.
+
+
+def list_configured(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """List the servers of the configuration: name, state, and command or URL without secrets.
+
+    The state is what the file says. `emceepee doctor` tries the servers.
+
+    Example: emceepee config list
+    """
+    file, terminal = config_file(config), Terminal()
+    loaded = load_file(config, environ=os.environ)
+    rows = configured_rows(read_file(file), loaded)
+    if as_json:
+        servers = [
+            {key: value for key, value in row.items() if key != "entry"}
+            | {"target": target_of(row["entry"])}
+            for row in rows
+        ]
+        terminal.document({"path": str(file), "servers": servers})
+        return
+    if not rows:
+        note_warnings(loaded, terminal)
+    show_rows(rows, terminal, one_line=True)
+    if any(row["state"] in {"broken", "ignored"} for row in rows):
+        terminal.note("See why: emceepee config check")
+
+
+# `emceepee config get`: one server of the configuration, with its secrets hidden.
+
+
+def get(name: ServerArgument, *, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Show one server as it stands in the configuration, with secrets hidden.
+
+    Example: emceepee config get github
+    """
+    file, terminal = config_file(config), Terminal()
+    text = read_file(file) or ""
+    with guard(file):
+        place = place_of(text, name)
+        entries = [one.entry for one in places(text)]
+    state, reason = state_of(name, load_text(text, environ=os.environ, source=str(file)))
+    entry = shown_entry(place.entry, entries)
+    if as_json:
+        terminal.document(
+            {"name": name, "path": str(file), "state": state, "reason": reason, "entry": entry}
+        )
+        return
+    terminal.line(f"{label(name)} is {state_word(state)}, in {file}:")
+    terminal.data(entry)
+    if reason and state != "off":
+        terminal.note(reason)
+
+
+# `emceepee config`: where the configuration is, what it says, and how to change it.
+
+
+app = CommandGroup(
+    no_args_is_help=True,
+    help="Look at the configuration, and change it.",
+    lazy={
+        "list": LazyCommand("config:list_configured"),
+        "show": LazyCommand("config:show"),
+        "get": LazyCommand("config:get"),
+        "add": LazyCommand("config:add", cls="server_choice:DashedCommand"),
+        "add-json": LazyCommand("config_write:add_json"),
+        "remove": LazyCommand("config:remove"),
+        "enable": LazyCommand("config_write:enable"),
+        "disable": LazyCommand("config_write:disable"),
+        "edit": LazyCommand("config_write:edit"),
+        "import": LazyCommand("clients.import_servers:import_servers"),
+        "expose": LazyCommand("config_write:expose"),
+        "rules": LazyCommand("config_write:rules"),
+        "check": LazyCommand("config:check"),
+        "path": LazyCommand("config:path"),
+        "schema": LazyCommand("config:schema"),
+    },
+)

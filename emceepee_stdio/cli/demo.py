@@ -17,10 +17,8 @@ from typing import Annotated, Any
 
 import typer
 
-from emceepee_stdio.cli.client_here import client_here
-from emceepee_stdio.cli.exit_codes import FAILED
-from emceepee_stdio.cli.install import registered_in
-from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.cli.clients.install import client_here, registered_in
+from emceepee_stdio.cli.terminal import FAILED, Terminal
 from emceepee_stdio.clock import Clock
 
 __all__ = ["demo"]

@@ -14,10 +14,15 @@ import msgspec
 
 from emceepee_stdio.auth.bearer import store_of
 from emceepee_stdio.auth.browser import open_browser
-from emceepee_stdio.auth.challenge import Challenge, challenge_of
-from emceepee_stdio.auth.endpoint_client import AddressRefused, NoAnswer, endpoint_client
 from emceepee_stdio.auth.orders import ConsentNeeded, SignInFailed, SignInOrder
-from emceepee_stdio.auth.refresh import revoke
+from emceepee_stdio.auth.refresh import (
+    AddressRefused,
+    Challenge,
+    NoAnswer,
+    challenge_of,
+    endpoint_client,
+    revoke,
+)
 from emceepee_stdio.auth.token_store import (
     TokenRecord,
     TokenStore,
@@ -31,7 +36,7 @@ from emceepee_stdio.config import ServerConfig
 from emceepee_stdio.config.server import OAuthConfig
 from emceepee_stdio.errors import CannotConnect
 from emceepee_stdio.visible_text import spelled_out
-from emceepee_stdio.wire.memory_protection import protect_memory
+from emceepee_stdio.wire.own_process import protect_memory
 
 __all__ = ["InteractiveSignIn", "sign_out"]
 

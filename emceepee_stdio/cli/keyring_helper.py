@@ -10,9 +10,8 @@ from io import BufferedReader, BufferedWriter, FileIO
 
 import msgspec
 
-from emceepee_stdio.auth.keyring_access import carry_out
-from emceepee_stdio.auth.keyring_orders import KeyringOrder
-from emceepee_stdio.wire.memory_protection import protect_memory
+from emceepee_stdio.auth.keyring_access import KeyringOrder, carry_out
+from emceepee_stdio.wire.own_process import protect_memory
 
 __all__ = ["main"]
 

@@ -9,24 +9,22 @@ from typing import Annotated
 
 import typer
 
-from emceepee_stdio.auth.keyring_orders import LIST_BACKENDS, NO_KEYRING
-from emceepee_stdio.cli.backup_secrets import copies_with_secrets
-from emceepee_stdio.cli.command_group import CommandGroup
-from emceepee_stdio.cli.completions import complete_servers
-from emceepee_stdio.cli.config_change import config_file, place_of
-from emceepee_stdio.cli.keyring_storage import KeyringStorage
-from emceepee_stdio.cli.plain_secrets import PlainSecret, plain_secrets, references
-from emceepee_stdio.cli.secret_input import read_secrets
+from emceepee_stdio.auth.keyring_access import LIST_BACKENDS, NO_KEYRING
+from emceepee_stdio.cli.command_line import CommandGroup
+from emceepee_stdio.cli.config import config_file, place_of
+from emceepee_stdio.cli.prompt import read_secrets
 from emceepee_stdio.cli.secret_moves import (
+    copies_with_secrets,
     instead_of_keyring,
     move_secrets,
     planned_moves,
     tell_moved,
 )
-from emceepee_stdio.cli.shared_options import ConfigOption, JsonOption
+from emceepee_stdio.cli.secret_values import KeyringStorage, PlainSecret, plain_secrets, references
+from emceepee_stdio.cli.shared_options import ConfigOption, JsonOption, complete_servers
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config.edit import guard, read_file
-from emceepee_stdio.config.expand import KEYRING_NAME, keyring_reference
+from emceepee_stdio.config.fields import KEYRING_NAME, keyring_reference
 from emceepee_stdio.errors import SecretUnavailable
 
 __all__ = ["app"]

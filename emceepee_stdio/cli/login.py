@@ -7,14 +7,11 @@ from typing import Annotated
 
 import typer
 
-from emceepee_stdio.cli.completions import complete_servers
-from emceepee_stdio.cli.exit_codes import CREDENTIALS_REFUSED, FAILED
-from emceepee_stdio.cli.interrupts import interrupts
 from emceepee_stdio.cli.server_choice import chosen, is_url
-from emceepee_stdio.cli.shared_options import ConfigOption
-from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.cli.shared_options import ConfigOption, complete_servers
+from emceepee_stdio.cli.terminal import CREDENTIALS_REFUSED, FAILED, Terminal, interrupts
 from emceepee_stdio.config import ServerConfig, load_file
-from emceepee_stdio.config.keyring_references import filled_in, needed_secrets
+from emceepee_stdio.config.fields import filled_in, needed_secrets
 from emceepee_stdio.errors import ConfigInvalid
 
 __all__ = ["login", "logout"]
@@ -120,6 +117,6 @@ def _configured(config: Path | None) -> tuple[ServerConfig, ...]:
 
 
 def _with_secrets(server: ServerConfig) -> ServerConfig:
-    from emceepee_stdio.cli.keyring_storage import KeyringStorage  # noqa: PLC0415 - as above
+    from emceepee_stdio.cli.secret_values import KeyringStorage  # noqa: PLC0415 - as above
 
     return filled_in(server, KeyringStorage().secrets(needed_secrets(server)))

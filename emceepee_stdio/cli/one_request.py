@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from emceepee_stdio.cli.exit_codes import CREDENTIALS_REFUSED, FAILED, SERVER_FAILED, USAGE
-from emceepee_stdio.cli.interrupts import interrupts
-from emceepee_stdio.cli.report import with_command
+from emceepee_stdio.cli.doctor.report import with_command
 from emceepee_stdio.cli.server_choice import ServerChoice
-from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.cli.terminal import (
+    CREDENTIALS_REFUSED,
+    FAILED,
+    SERVER_FAILED,
+    USAGE,
+    Terminal,
+    interrupts,
+)
 from emceepee_stdio.config.fields import nearest
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.visible_text import marked_lines
@@ -61,8 +66,10 @@ async def _run(choice: ServerChoice, send: Send, within: float, terminal: Termin
     # The proxy itself: not for those who only want to see the help.
     import anyio  # noqa: PLC0415 - see above
 
-    from emceepee_stdio.cli.answering import answer_questions  # noqa: PLC0415 - see above
-    from emceepee_stdio.cli.one_shot import one_shot_session  # noqa: PLC0415 - see above
+    from emceepee_stdio.cli.one_shot import (  # noqa: PLC0415
+        answer_questions,
+        one_shot_session,
+    )
 
     outcome = _Outcome(None, None, reached=False)
     async with (

@@ -4,32 +4,102 @@ No backup of the file is made, because it would hold the secrets; older ones tha
 Where there is no keyring, nothing proposes one: an environment variable takes its place.
 """
 
+import json
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from emceepee_stdio.auth.keyring_orders import KEYRINGS_PAGE, NO_KEYRING
-from emceepee_stdio.cli.backup_secrets import copies_with_secrets
-from emceepee_stdio.cli.interrupts import interrupts
-from emceepee_stdio.cli.keyring_storage import KeyringStorage
-from emceepee_stdio.cli.plain_secrets import PlainSecret, plain_secrets, without
-from emceepee_stdio.cli.report import with_command
-from emceepee_stdio.cli.terminal import Terminal
-from emceepee_stdio.config.edit import Change, EditRefused, guard, read_file
-from emceepee_stdio.config.expand import keyring_reference
+from emceepee_stdio.auth.keyring_access import KEYRINGS_PAGE, NO_KEYRING, StoredNames
+from emceepee_stdio.auth.token_store import TokenStore, default_token_directory
+from emceepee_stdio.cli.clients.install import locate
+from emceepee_stdio.cli.doctor.report import with_command
+from emceepee_stdio.cli.secret_values import (
+    KeyringStorage,
+    PlainSecret,
+    plain_secrets,
+    references,
+    secret_name,
+    secrets_of,
+    without,
+)
+from emceepee_stdio.cli.terminal import Terminal, interrupts
+from emceepee_stdio.config.clients import CLIENTS, Client, servers_by_place
+from emceepee_stdio.config.edit import Change, EditRefused, backup_files, guard, read_file
+from emceepee_stdio.config.fields import is_object, keyring_reference
 from emceepee_stdio.config.load import default_path, load_text
-from emceepee_stdio.errors import SecretUnavailable
+from emceepee_stdio.config.own_file import places
+from emceepee_stdio.config.server import label
+from emceepee_stdio.errors import ConfigInvalid, SecretUnavailable
 
-__all__ = [
-    "how_to_move",
-    "instead_of_keyring",
-    "move_secrets",
-    "offer_to_move",
-    "planned_moves",
-    "tell_moved",
-]
+# Secrets in plain text in the backups that emceepee keeps: of its own file and of clients' files.
+#
+# A backup is the way back, so nothing here removes one: a person is told which hold secrets.
+
+
+def copies_with_secrets(file: Path, *, of: str | None = None) -> list[Path]:
+    """Backups of our own file in which secrets stand in plain text: of any server, or of one."""
+    return [copy for copy in backup_files(file) if _holds_secrets(copy, of)]
+
+
+def _holds_secrets(copy: Path, server: str | None) -> bool:
+    try:
+        return any(server in (None, one.server) for one in plain_secrets(read_file(copy)))
+    except (ConfigInvalid, ValueError):
+        return False
+
+
+def client_copies_with_secrets() -> dict[Path, list[str]]:
+    """Backups that we made of clients' files, and the secrets that stand in plain text there."""
+    copies = [
+        (client, copy)
+        for client in CLIENTS.values()
+        for copy in backup_files(locate(client))
+        if _is_private(copy)
+    ]
+    found = {copy: list(dict.fromkeys(_places(client, copy))) for client, copy in copies}
+    return {copy: places for copy, places in found.items() if places}
+
+
+def _is_private(copy: Path) -> bool:
+    """As every backup that we make; one that others can read is somebody else's."""
+    return os.name != "posix" or not copy.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+
+
+def _places(client: Client, copy: Path) -> Iterator[str]:
+    try:
+        servers = servers_by_place(client, read_file(copy) or "")
+        for steps, entry in servers.items():
+            for one in secrets_of({str(steps[-1]): client.our_entry(entry)}):
+                yield one.place
+    except (ConfigInvalid, ValueError):
+        return
+
+
+def copies_of_moved(
+    ours: Path, entries: Mapping[str, object], files: Iterable[Path]
+) -> dict[Path, list[PlainSecret]]:
+    """Those of these files that hold secrets of these servers that ours refers to, and which."""
+    open_here = {one.value for one in plain_secrets(read_file(ours))}
+    movable = [one for one in secrets_of(entries) if one.steps is not None]
+    moved = [one for one in movable if one.value not in open_here]
+    held = {file: _held_in(file) for file in files}
+    found = {file: [one for one in moved if _stands_in(one, text)] for file, text in held.items()}
+    return {file: secrets for file, secrets in found.items() if secrets}
+
+
+def _stands_in(secret: PlainSecret, text: str) -> bool:
+    return secret.value in text or json.dumps(secret.value)[1:-1] in text
+
+
+def _held_in(path: Path) -> str:
+    try:
+        return read_file(path) or ""
+    except ConfigInvalid:
+        return ""
+
 
 _STREAMS = (0, 2)
 _MAX_ADVICE = 5  # lines; a person begins with these, and asks again
@@ -173,3 +243,97 @@ def offer_to_move(
     if asks:
         tell_moved(file, found, moved, terminal)
     return list(moved)
+
+
+# What is said of secrets and tokens when a server comes or goes: who else has them, what stays.
+#
+# A secret in the keyring is for whoever refers to it: an entry that somebody else wrote may refer
+# to the secret of another server, and would be given it. So that is said, with the next step.
+
+
+def foreign_secrets(text: str | None) -> dict[str, tuple[str, list[str]]]:
+    """Secrets that are named after one server and given to others, too: its name, and theirs."""
+    names = [label(place.name) for place in places(text)]
+    found: dict[str, tuple[str, list[str]]] = {}
+    for secret, users in references(text).items():
+        owner = _owner(secret, names)
+        others = [user for user in users if user != owner]
+        if owner is not None and others:
+            found[secret] = (owner, others)
+    return found
+
+
+def note_added(file: Path, text: str | None, name: str, terminal: Terminal) -> None:
+    """Of a server that is in the file now; `text` is what the file holds."""
+    _note_shared(text, name, terminal)
+    _note_plain(file, text, name, terminal)
+    note_copies(file, text, name, terminal)
+
+
+def _note_shared(text: str | None, name: str, terminal: Terminal) -> None:
+    used, mine = references(text), label(name)
+    stored = set(StoredNames(os.environ).all())
+    for secret in [secret for secret, users in used.items() if mine in users]:
+        others = [user for user in used[secret] if user != mine]
+        owner = _owner(secret, [label(place.name) for place in places(text)])
+        if owner not in (None, mine):
+            others = list(dict.fromkeys([str(owner), *others]))
+        if others:
+            whose = f"which is also the secret of {', '.join(others)}"
+        elif owner is None and secret in stored:
+            whose = "which was stored before, and not under the name of this server"
+        else:
+            continue
+        terminal.note(
+            f"{mine} is given the secret {secret}, {whose}. Unless you mean that: emceepee config "
+            f"remove {shlex.quote(name)}"
+        )
+
+
+def _note_plain(file: Path, text: str | None, name: str, terminal: Terminal) -> None:
+    plain = [one for one in plain_secrets(text) if one.server == name]
+    if not plain:
+        return
+    movable = [one for one in plain if one.steps is not None]
+    asks, ways = "", [f"{one.where}: {one.obstacle}" for one in plain if one.steps is None]
+    if movable:
+        has_keyring = not KeyringStorage().is_absent()
+        if has_keyring and any(one.where.startswith("env.") for one in movable):
+            asks = " With --secret-env you are asked for a value instead."
+        ways.insert(0, how_to_move(file, *movable, servers=[name], has_keyring=has_keyring))
+    where = ", ".join(dict.fromkeys(one.where for one in plain))
+    terminal.note("\n".join([f"In plain text in the file: {where}.{asks}", *ways]))
+
+
+def note_copies(file: Path, text: str | None, name: str, terminal: Terminal) -> None:
+    """Backups with secrets of a server that has none in plain text now."""
+    if any(one.server == name for one in plain_secrets(text)):
+        return
+    if copies := copies_with_secrets(file, of=name):
+        fact = f"Backups still hold secrets of {label(name)} in plain text; remove them"
+        terminal.note(with_command(fact, shlex.join(["rm", *map(str, copies)])))
+
+
+def note_removed(before: str | None, after: str | None, name: str, terminal: Terminal) -> None:
+    """What the server leaves behind."""
+    left = references(after)
+    kept = [s for s, users in references(before).items() if label(name) in users and s not in left]
+    stored = set(StoredNames(os.environ).all())
+    for secret in [secret for secret in kept if secret in stored]:
+        terminal.note(f"The keyring keeps its secret: emceepee secrets remove {secret}")
+    for url in _addresses(place.entry for place in places(before) if place.name == name):
+        if TokenStore(default_token_directory(os.environ), url).of_all_clients():
+            terminal.note(f"Its sign-in is kept: {shlex.join(['emceepee', 'logout', url])}")
+
+
+def _addresses(entries: Iterable[object]) -> Iterator[str]:
+    for entry in entries:
+        url = entry.get("url") if is_object(entry) else None
+        if isinstance(url, str) and "${" not in url:
+            yield url
+
+
+def _owner(secret: str, names: Iterable[str]) -> str | None:
+    """The server that it is named after, as `secrets move` and `--secret-env` do."""
+    fitting = [name for name in names if secret.startswith(f"{secret_name(name, '')}")]
+    return max(fitting, key=len, default=None)

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from emceepee_stdio.cli.exit_codes import FAILED, USAGE
 from emceepee_stdio.cli.serve import HTTP_OPTIONS, OPTIONS, ServeParser, check_servers
-from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.cli.terminal import FAILED, USAGE, Terminal
 from emceepee_stdio.errors import InvalidArguments, ProxyError
 
 if TYPE_CHECKING:
@@ -50,8 +49,8 @@ def _serve(options: argparse.Namespace, terminal: Terminal, limits: "HttpLimits 
     from emceepee_stdio.cli.log_reading import log_directory  # noqa: PLC0415
     from emceepee_stdio.front.http.http_front import FrontOptions, run_front  # noqa: PLC0415
     from emceepee_stdio.front.http.http_limits import HttpLimits  # noqa: PLC0415
-    from emceepee_stdio.front.http.lasting_stderr import lasting_stderr  # noqa: PLC0415
-    from emceepee_stdio.front.http.tls_files import check_tls_files  # noqa: PLC0415
+    from emceepee_stdio.front.http.http_server import check_tls_files  # noqa: PLC0415
+    from emceepee_stdio.front.http.session_process import lasting_stderr  # noqa: PLC0415
 
     if options.tls_cert:
         check_tls_files(options.tls_cert, options.tls_key)
@@ -120,7 +119,7 @@ def _check_safety(options: argparse.Namespace, host: str) -> None:
 
 
 def _check_names(options: argparse.Namespace) -> None:
-    from emceepee_stdio.front.http.allowed_names import check_host, check_origin  # noqa: PLC0415
+    from emceepee_stdio.front.http.access import check_host, check_origin  # noqa: PLC0415
 
     for host in options.allow_host:
         check_host(host)
@@ -139,7 +138,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _token_file(options: argparse.Namespace) -> Path:
-    from emceepee_stdio.front.http.http_tokens import default_token_file  # noqa: PLC0415
+    from emceepee_stdio.front.http.access import default_token_file  # noqa: PLC0415
 
     if options.token_file:
         return Path(options.token_file).expanduser()
@@ -147,8 +146,10 @@ def _token_file(options: argparse.Namespace) -> Path:
 
 
 def _access(options: argparse.Namespace, host: str, token_file: Path | None) -> "Access":
-    from emceepee_stdio.front.http.access import Access  # noqa: PLC0415
-    from emceepee_stdio.front.http.http_tokens import HttpTokens  # noqa: PLC0415
+    from emceepee_stdio.front.http.access import (  # noqa: PLC0415 - as above
+        Access,
+        HttpTokens,
+    )
 
     tokens = HttpTokens(None) if token_file is None else HttpTokens.read(token_file)
     own = [f"[{host}]" if ":" in host else host]

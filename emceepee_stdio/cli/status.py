@@ -15,8 +15,8 @@ from typing import Annotated
 import msgspec
 import typer
 
+from emceepee_stdio.cli.doctor.report import Check
 from emceepee_stdio.cli.shared_options import JsonOption
-from emceepee_stdio.cli.shared_servers import shared_servers
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.clock import DAY_S, HOUR_S, MINUTE_S, Clock
 from emceepee_stdio.session.proxy_status import (
@@ -28,13 +28,82 @@ from emceepee_stdio.session.proxy_status import (
     sweep,
 )
 from emceepee_stdio.visible_text import on_one_line
-from emceepee_stdio.wire.process_table import ProcessFacts, memory_of_trees, process_table
+from emceepee_stdio.wire.orphans import ProcessFacts, memory_of_trees, process_table
 
-__all__ = ["status"]
+# Servers that several proxies run at the same time, each for itself: what that costs.
+#
+# Each session starts its own. Where they are the same, `start: auto` lets most of them be.
+
+
+_MB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedServers:
+    """So many proxies run so many servers so many times; `memory` is None where nobody tells."""
+
+    proxies: int
+    servers: int
+    running: int
+    memory: int | None
+
+    def proposal(self) -> str:
+        """The fact and what to do about it."""
+        what = "server" if self.servers == 1 else "servers"
+        held = "" if self.memory is None else f", {self.memory / _MB:.0f} MB in all"
+        return (
+            f"{self.proxies} proxies run the same {self.servers} {what}, {self.running} times"
+            f'{held}. With `"emceepee": {{"start": "auto"}}` in the configuration, a server that '
+            "is known starts on its first use."
+        )
+
+
+def shared_servers(
+    proxies: Sequence[ProxyStatus], table: Mapping[int, ProcessFacts]
+) -> SharedServers | None:
+    """Those that start with each session and run in several; None where there are none."""
+    running = [
+        (proxy.pid, server.target, server.pid)
+        for proxy in proxies
+        for server in proxy.servers
+        if server.start == "eager" and server.pid is not None
+    ]
+    times = Counter(target for _, target in {(pid, target) for pid, target, _ in running})
+    shared = [one for one in running if times[one[1]] > 1]
+    if not shared:
+        return None
+    return SharedServers(
+        proxies=len({pid for pid, _, _ in shared}),
+        servers=len({target for _, target, _ in shared}),
+        running=len(shared),
+        memory=memory_of_trees([pid for _, _, pid in shared], table) if table else None,
+    )
+
+
+def shared_server_checks() -> list[Check]:
+    """For `doctor`: nothing is wrong with it, but it can be had for less."""
+    found = shared_servers(read_running(status_directory(os.environ)), process_table())
+    if found is None:
+        return []
+    return [
+        Check(
+            id="environment.shared_servers",
+            category="environment",
+            status="ok",
+            summary=found.proposal(),
+            details={
+                "proxies": found.proxies,
+                "servers": found.servers,
+                "running": found.running,
+                "memory_bytes": found.memory,
+            },
+        )
+    ]
+
 
 _WIDE_COLUMNS = 110  # from here on there is room for the directory
 _CLIENT_CHARS = 24  # of what a client calls itself
-_MB, _GB = 1 << 20, 1 << 30
+_GB = 1 << 30
 _WELL = ("connected", "connecting", "idle")
 _NEXT_STEPS = {"needs_sign_in": "emceepee login {}", "disabled": "emceepee config check"}
 _TRY_AGAIN = "emceepee doctor {}"

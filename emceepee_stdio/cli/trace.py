@@ -13,8 +13,6 @@ from typing import Annotated
 import msgspec
 import typer
 
-from emceepee_stdio.cli.completions import complete_sessions
-from emceepee_stdio.cli.exit_codes import FAILED
 from emceepee_stdio.cli.log_reading import (
     POLL_S,
     abandon_stdout,
@@ -25,14 +23,24 @@ from emceepee_stdio.cli.log_reading import (
     reader_leaves_within,
     write_line,
 )
-from emceepee_stdio.cli.shared_options import LogDirectoryOption, ServersOption, SinceOption
-from emceepee_stdio.cli.terminal import Terminal, versioned
+from emceepee_stdio.cli.shared_options import (
+    LogDirectoryOption,
+    ServersOption,
+    SinceOption,
+    complete_sessions,
+)
+from emceepee_stdio.cli.terminal import FAILED, Terminal, versioned
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.edit import write_whole
-from emceepee_stdio.trace.exports import as_chrome, as_json, without_payloads
-from emceepee_stdio.trace.request_filter import RequestFilter
-from emceepee_stdio.trace.request_reader import RequestLine, RequestReader
 from emceepee_stdio.trace.request_records import DroppedRecords, RequestRecord
+from emceepee_stdio.trace.trace_reader import (
+    RequestFilter,
+    RequestLine,
+    RequestReader,
+    as_chrome,
+    as_json,
+    without_payloads,
+)
 from emceepee_stdio.visible_text import harmless_json
 
 __all__ = ["trace"]
@@ -274,7 +282,7 @@ def _start(since: str | None) -> float:
 def _show_page(
     directory: Path, view: _View, *, since: str | None, port: int | None, browser: bool
 ) -> None:
-    from emceepee_stdio.cli.trace_web import show_page  # noqa: PLC0415 - only for the page
+    from emceepee_stdio.cli.trace_view import show_page  # noqa: PLC0415 - only for the page
 
     show_page(directory, wanted=view.wanted, since=_start(since), port=port, opens_browser=browser)
 
@@ -319,7 +327,7 @@ def _last_lines(view: _View, rows: int) -> Sequence[Sequence[tuple[str, str]]]:
 
 
 def _drawn(view: _View, records: Sequence[RequestRecord]) -> Sequence[Sequence[tuple[str, str]]]:
-    from emceepee_stdio.cli.waterfall import Waterfall  # noqa: PLC0415 - loads rich
+    from emceepee_stdio.cli.trace_view import Waterfall  # noqa: PLC0415 - loads rich
 
     terminal = Terminal()
     drawing = Waterfall(columns=(terminal.columns or 80) - 1, ascii_only=not terminal.is_utf8)
@@ -327,7 +335,7 @@ def _drawn(view: _View, records: Sequence[RequestRecord]) -> Sequence[Sequence[t
 
 
 def _show_plain(reader: RequestReader, view: _View, *, follow: bool) -> None:
-    from emceepee_stdio.cli.waterfall import plain_row  # noqa: PLC0415 - loads rich
+    from emceepee_stdio.cli.trace_view import plain_row  # noqa: PLC0415 - loads rich
 
     terminal = Terminal()
     terminal.table(_HEADINGS, [plain_row(record) for record in view.records])
@@ -358,7 +366,7 @@ def _encoded(view: _View, wanted: ExportFormat) -> bytes:
 
 def _write_file(path: Path, view: _View, wanted: ExportFormat, directory: Path) -> None:
     if path.suffix == ".html":
-        from emceepee_stdio.cli.trace_web import whole_page  # noqa: PLC0415 - only for the page
+        from emceepee_stdio.cli.trace_view import whole_page  # noqa: PLC0415 - only for the page
 
         write_whole(path, whole_page(directory, view.records, dropped=view.dropped))
     else:

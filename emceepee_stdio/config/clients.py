@@ -5,27 +5,19 @@ home directory; nothing here touches a file.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import PurePath
 from typing import Literal, NamedTuple, TypeVar
 
 from emceepee_stdio.config import jsonc, toml_tables
+from emceepee_stdio.config.entries import is_off, starts_emceepee
 from emceepee_stdio.config.fields import is_list, is_object
-from emceepee_stdio.config.jsonc import Steps
-from emceepee_stdio.config.recursion import starts_emceepee
+from emceepee_stdio.config.jsonc import CannotEdit, Steps, Unreadable
 from emceepee_stdio.config.tool_rules import escaped
-
-__all__ = [
-    "CLIENTS",
-    "HTTP_TOKEN",
-    "Client",
-    "ClientKey",
-    "Language",
-    "Remote",
-    "Setting",
-    "is_ours",
-]
+from emceepee_stdio.errors import ConfigInvalid
 
 P = TypeVar("P", bound=PurePath)
 
@@ -385,3 +377,189 @@ def _codex_rules(entry: dict[str, object]) -> dict[str, object]:
         rules[escaped(name)] = "off"
     kept = {key: value for key, value in entry.items() if key not in _CODEX_LISTS}
     return {**kept, "tools": rules}
+
+
+# emceepee as an entry in a client's file: put in, taken out again, and alone there.
+#
+# Works on texts. Taking out what was put in gives the very text from before, because the backup
+# tells what that was: if putting our entry into it gives the text of now, it is the way back.
+
+
+class NameTaken(ConfigInvalid):
+    """The client has another server of this name."""
+
+    hint = "Nothing was changed; say another name with --name, or remove that server first."
+
+
+class Edited(NamedTuple):
+    """A text that was changed, None for no file, and whether the one before is worth keeping."""
+
+    text: str | None
+    backs_up: bool
+
+
+def register(
+    client: Client, text: str | None, backup: str | None, *, name: str, entry: object
+) -> Edited:
+    """The text with our entry in it, new or renewed."""
+    present = _present(client, text or "", name)
+    changed = client.language.put(text or "", (client.section, name), entry)
+    # The backup of the first time shows the file without us; renewing must not cost it.
+    renewed = present is not None and _leads_to(
+        client, _before(client, backup, name), text or "", name, present
+    )
+    return Edited(changed, backs_up=not renewed)
+
+
+def unregister(client: Client, text: str, backup: str | None, *, name: str) -> Edited:
+    """The text without our entry; None for a file that held nothing else."""
+    present = _present(client, text, name)
+    if present is None:
+        return Edited(text, backs_up=False)
+    before = _before(client, backup, name)
+    if _leads_to(client, before, text, name, present):
+        return Edited(None if backup is None else before, backs_up=False)
+    changed = client.language.remove(text, (client.section, name))
+    if before is not None and not client.servers(changed) and not _has_section(client, before):
+        changed = client.language.remove(changed, (client.section,))
+    return Edited(None if backup is None and _is_bare(changed) else changed, backs_up=True)
+
+
+def leave_alone(
+    client: Client, text: str, *, name: str, entry: object, others: Collection[Steps]
+) -> str:
+    """The text with our entry and without those servers that are now behind it."""
+    _present(client, text, name)
+    for other in others:
+        text = client.language.remove(text, other)
+    return client.language.put(text, (client.section, name), entry)
+
+
+def _present(client: Client, text: str, name: str) -> object:
+    """The entry of this name, which is ours or none at all."""
+    servers = client.servers(text)
+    if name in servers and not is_ours(servers[name]):
+        raise NameTaken(f"{client.title} has a server named {name!r} that is not emceepee.")
+    return servers.get(name)
+
+
+def _before(client: Client, backup: str | None, name: str) -> str | None:
+    """The text from before our entry, empty without a backup; None if one cannot tell."""
+    if backup is None:
+        return ""
+    try:
+        return None if name in client.servers(backup) else backup
+    except Unreadable:
+        return None
+
+
+def _leads_to(client: Client, before: str | None, text: str, name: str, present: object) -> bool:
+    """Whether our entry is all that parts the two texts."""
+    if before is None:
+        return False
+    try:
+        return client.language.put(before, (client.section, name), present) == text
+    except CannotEdit:
+        return False
+
+
+def _has_section(client: Client, text: str) -> bool:
+    document = client.language.read(text)
+    return is_object(document) and client.section in document
+
+
+def _is_bare(text: str) -> bool:
+    return text.removeprefix("\ufeff").strip() in {"", "{}"}
+
+
+# Servers that were moved from a client behind emceepee, as the backups of its file have them.
+#
+# A backup is the file as it was before an edit of ours; between two edits the person may change it.
+# So the first version of the file without a server tells who took the server out:
+#
+# - If emceepee's entry stands there, an import took the server out: it was moved.
+# - If not, the person removed it, and it is not put back. For this a restore keeps the file as it
+#   left it: otherwise no version would show that the server was there again.
+# - The file of now is an exception, because a person may remove emceepee's entry by hand after an
+#   import: a server that is missing there counts as moved, unless it had come back before.
+#
+# Only the newest of these changes counts for a server. Each is judged by two versions next to each
+# other, so it does not matter that the oldest backups are lost.
+
+
+def moved_servers(
+    client: Client, text: str, copies: Sequence[str], behind: Container[str | int]
+) -> dict[Steps, object]:
+    """Those that the client lacks now and emceepee has, each as the newest copy has it.
+
+    The copies are the backups, the newest first.
+    """
+    now = servers_by_place(client, text)
+    moved: dict[Steps, object] = {}
+    came_back: set[Steps] = set()
+    for before, after in pairwise([*_readable(client, reversed(copies)), now]):
+        is_registered = any(map(is_ours, after.values()))
+        if is_registered:
+            moved |= before
+        elif after is now:
+            moved |= {steps: before[steps] for steps in before if steps not in came_back}
+        moved = {steps: entry for steps, entry in moved.items() if steps not in after}
+        if not is_registered:
+            came_back |= after.keys() - before.keys()
+    return {
+        steps: entry for steps, entry in moved.items() if steps[-1] in behind and not is_ours(entry)
+    }
+
+
+def _readable(client: Client, copies: Iterator[str]) -> Iterator[dict[Steps, object]]:
+    for copy in copies:
+        with suppress(Unreadable):
+            yield servers_by_place(client, copy)
+
+
+def kept_off(
+    client: Client, moved: Mapping[Steps, object], off: Container[str | int]
+) -> dict[Steps, object]:
+    """Those that the person switched off since: they are in `off`, and the copy has them on."""
+    return {
+        steps: entry
+        for steps, entry in moved.items()
+        if steps[-1] in off and not is_off(client.our_entry(entry))
+    }
+
+
+def put_back(
+    client: Client, moved: Mapping[Steps, object], off: Mapping[Steps, object]
+) -> dict[Steps, object]:
+    """The entries for the client's file. One of `off` stays off, or out if there is no switch."""
+    return {
+        steps: {**entry, **client.off} if steps in off and is_object(entry) else entry
+        for steps, entry in moved.items()
+        if steps not in off or client.off
+    }
+
+
+def with_servers(client: Client, text: str, servers: Mapping[Steps, object]) -> str:
+    """The text with these servers behind those that it has."""
+    for steps, entry in servers.items():
+        text = client.language.put(text, steps, entry)
+    return text
+
+
+def servers_by_place(client: Client, text: str) -> dict[Steps, object]:
+    """Each server by its place: those of the user, and those that the client keeps by project."""
+    return dict(_servers(client, text))
+
+
+def _servers(client: Client, text: str) -> Iterator[tuple[Steps, object]]:
+    document = client.language.read(text)
+    if not is_object(document):
+        return
+    places: dict[Steps, object] = {(client.section,): document.get(client.section)}
+    projects = document.get(client.projects)
+    for name, project in projects.items() if is_object(projects) else ():
+        if is_object(project):
+            places[client.projects, name, client.section] = project.get(client.section)
+    for steps, section in places.items():
+        for name, entry in section.items() if is_object(section) else ():
+            yield (*steps, name), entry

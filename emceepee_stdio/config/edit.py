@@ -5,34 +5,63 @@ kept beside it, and what it was before that a few times more. A file that cannot
 not touched.
 """
 
+import errno
 import os
 import re
 import stat
 import tempfile
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from emceepee_stdio.config.edit_lock import alone
 from emceepee_stdio.config.jsonc import CannotEdit, Unreadable
-from emceepee_stdio.config.regular_file import PRIVATE_FILE_MODE, make_private, read_regular
 from emceepee_stdio.errors import ConfigInvalid
+from emceepee_stdio.storage.file_lock import file_lock
+from emceepee_stdio.storage.private_file import (
+    PRIVATE_FILE_MODE,
+    make_private,
+    read_regular,
+    state_directory,
+)
 
-__all__ = [
-    "Change",
-    "EditRefused",
-    "apply_all",
-    "backup_files",
-    "backup_path",
-    "backups",
-    "guard",
-    "keep_copy",
-    "read_backup",
-    "read_file",
-    "write_whole",
-]
+# One command at a time changes files of people, and what the keyring holds for them.
+
+
+_FILE = "edits.lock"
+_WAIT_S = 30.0  # a keyring may ask its person to unlock it meanwhile
+_held: ContextVar[bool] = ContextVar("held", default=False)
+
+
+@contextmanager
+def alone() -> Generator[None]:
+    """Until the end of this, other commands of emceepee wait; a command waits for itself never."""
+    with ExitStack() as stack:
+        if not _held.get():
+            _lock(stack)
+            stack.callback(_held.reset, _held.set(True))
+        yield
+
+
+def edit_lock_file(environ: Mapping[str, str]) -> Path:
+    return state_directory(environ) / _FILE
+
+
+def _lock(stack: ExitStack) -> None:
+    file = edit_lock_file(os.environ)
+    try:
+        make_private(file.parent)
+        stack.enter_context(file_lock(file, within=_WAIT_S))
+    except OSError as error:
+        if error.errno != errno.ETIMEDOUT:
+            return  # where nothing can be kept, files can be changed all the same
+        raise ConfigInvalid(
+            "Another emceepee command is changing files, and takes its time.",
+            hint="Nothing was changed; run the command again when that one has ended.",
+        ) from None
+
 
 _OLDER_BACKUPS = 5  # a few edits back; the file may hold tokens, so not more copies than that
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")

@@ -5,7 +5,7 @@ the key, what was given and what is expected, and never quote a string.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
 from typing import Annotated, Any, NamedTuple, TypeGuard, TypeVar, get_args, get_origin
@@ -13,10 +13,8 @@ from typing import Annotated, Any, NamedTuple, TypeGuard, TypeVar, get_args, get
 import msgspec
 from msgspec import Struct, inspect
 
-from emceepee_stdio.config.server import label
+from emceepee_stdio.config.server import ServerConfig, TemplatePlace, label
 from emceepee_stdio.errors import ConfigInvalid
-
-__all__ = ["Given", "fit", "given_fields", "hints_of", "is_list", "is_object", "nearest"]
 
 T = TypeVar("T")
 
@@ -174,3 +172,177 @@ _KINDS: dict[type[inspect.Type], str] = {
     inspect.ListType: "a list",
     inspect.VarTupleType: "a list",
 }
+
+
+# References in the values of the configuration: to environment variables, and to the keyring.
+#
+# `${NAME}` and `${NAME:-default}` as in a shell, `${env:NAME}` as editors write it, and `$${` for a
+# plain `${`. What a variable holds is taken as it is: it is never expanded again.
+#
+# `${keyring:NAME}` is looked up when the server connects, because a keyring may be locked. Until
+# then the whole text is a template: its references to the keyring stand as they are, and every
+# other `${` in it is written `$${`. Where a template may stand, the caller says so (`in_keyring`).
+
+
+KEYRING_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_REFERENCE = re.compile(
+    r"(?P<escaped>\$\$\{)"
+    rf"|\$\{{keyring:(?P<keyring>{KEYRING_NAME.pattern})\}}"
+    r"|\$\{(?:env:)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>(?:(?!\$\{)[^}])*))?\}"
+    r"|(?P<malformed>\$\{)"
+)
+
+
+class UnsetVariable(ConfigInvalid):
+    """A value needs a variable that the environment does not have."""
+
+    def __init__(self, variable: str, path: str) -> None:
+        super().__init__(
+            f"{path} needs the environment variable {variable}, which is not set; "
+            "set it, or write a default behind its name: ${NAME:-default}."
+        )
+        self.variable = variable
+        self.path = path
+
+
+def keyring_reference(name: str) -> str:
+    """How the configuration refers to a secret in the keyring."""
+    return f"${{keyring:{name}}}"
+
+
+def keyring_names(text: str) -> list[str]:
+    """The secrets in the keyring that a text refers to."""
+    return [found["keyring"] for found in _REFERENCE.finditer(text) if found["keyring"]]
+
+
+def is_template(value: object) -> bool:
+    return isinstance(value, str) and bool(keyring_names(value))
+
+
+def fill_in(template: str, secrets: Mapping[str, str]) -> str:
+    """The text that a template stands for; what a secret holds is never expanded again."""
+
+    def replacement(reference: re.Match[str]) -> str:
+        return secrets[reference["keyring"]] if reference["keyring"] else "${"
+
+    return _REFERENCE.sub(replacement, template)
+
+
+def expand(
+    value: object, *, environ: Mapping[str, str], path: str, in_keyring: bool = False
+) -> object:
+    """The value with every reference in its strings replaced; keys stay as they are."""
+    if isinstance(value, str):
+        return _expand_text(value, environ=environ, path=path, in_keyring=in_keyring)
+    if is_list(value):
+        return [
+            expand(item, environ=environ, path=f"{path}[{index}]", in_keyring=in_keyring)
+            for index, item in enumerate(value)
+        ]
+    if is_object(value):
+        return {
+            key: expand(item, environ=environ, path=f"{path}.{label(key)}", in_keyring=in_keyring)
+            for key, item in value.items()
+        }
+    return value
+
+
+def _expand_text(text: str, *, environ: Mapping[str, str], path: str, in_keyring: bool) -> str:
+    if not is_template(text):
+        return _REFERENCE.sub(lambda found: _held(found, environ, path), text)
+    if not in_keyring:
+        raise ConfigInvalid(
+            f"{path} refers to the keyring; only env, headers, url and oauth.client_secret of a "
+            "server may do that."
+        )
+
+    def replacement(reference: re.Match[str]) -> str:
+        if reference["keyring"]:
+            return reference[0]
+        return _held(reference, environ, path).replace("${", "$${")
+
+    return _REFERENCE.sub(replacement, text)
+
+
+def _held(reference: re.Match[str], environ: Mapping[str, str], path: str) -> str:
+    if reference["escaped"]:
+        return "${"
+    if reference["malformed"]:
+        raise ConfigInvalid(
+            f"{path} has a ${{ that is neither ${{NAME}} nor ${{NAME:-default}}; "
+            "write $${ for a plain ${."
+        )
+    name, default = reference["name"], reference["default"]
+    held = environ.get(name)
+    if default is not None:
+        return held or default
+    if held is None:
+        raise UnsetVariable(name, path)
+    return held
+
+
+# Which texts of a server stand for secrets in the keyring, and the server once those are known.
+#
+# Only where nobody else sees them: other users see the arguments of every program, so a secret goes
+# into its environment, a header, the URL, or the secret of a sign-in.
+
+
+IN_KEYRING = frozenset({"env", "headers", "url", "client_secret"})
+
+
+def template_places(given: Mapping[str, Given]) -> frozenset[TemplatePlace]:
+    """From the fields of an entry, before they are expanded."""
+    return frozenset(
+        place
+        for field, (_, value) in given.items()
+        if field in IN_KEYRING or field == "oauth"
+        for place in _places(field, value)
+    )
+
+
+def _places(field: str, value: object) -> Iterator[TemplatePlace]:
+    if is_template(value):
+        yield (field,)
+    elif is_object(value):
+        for key, item in value.items():
+            if is_template(item):
+                yield (field, "client_secret" if field == "oauth" else key)
+
+
+def needed_secrets(server: ServerConfig) -> list[str]:
+    """The names in the keyring that the server refers to, each once."""
+    texts = (_text(server, place) for place in sorted(server.templates))
+    return list(dict.fromkeys(name for text in texts for name in keyring_names(text)))
+
+
+def filled_in(server: ServerConfig, secrets: Mapping[str, str]) -> ServerConfig:
+    """The server as it is connected to. A secret that cannot be passed on raises ConfigInvalid."""
+
+    def text(place: TemplatePlace, held: str) -> str:
+        return fill_in(held, secrets) if place in server.templates else held
+
+    oauth = msgspec.structs.replace(
+        server.oauth,
+        client_secret=server.oauth.client_secret
+        and text(("oauth", "client_secret"), server.oauth.client_secret),
+    )
+    return msgspec.structs.replace(
+        server,
+        env={key: text(("env", key), held) for key, held in server.env.items()},
+        headers={key: text(("headers", key), held) for key, held in server.headers.items()},
+        url=server.url and text(("url",), server.url),
+        oauth=oauth,
+        templates=frozenset(),
+    )
+
+
+def _text(server: ServerConfig, place: TemplatePlace) -> str:
+    match place:
+        case ("env", key):
+            return server.env[key]
+        case ("headers", key):
+            return server.headers[key]
+        case ("url",):
+            return server.url or ""
+        case _:
+            return server.oauth.client_secret or ""

@@ -4,19 +4,25 @@ A document that cannot be read as a whole raises `ConfigInvalid`; everything sma
 warning or a broken server.
 """
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+import msgspec
 
 from emceepee_stdio.config.entries import Entries
 from emceepee_stdio.config.fields import is_list, is_object, nearest
-from emceepee_stdio.config.jsonc_tree import Unreadable, overridden, parse
-from emceepee_stdio.config.model import Config, SettingsSection
-from emceepee_stdio.config.regular_file import read_regular
-from emceepee_stdio.config.server import label
-from emceepee_stdio.config.settings import read_settings
+from emceepee_stdio.config.jsonc import Unreadable, overridden, parse
+from emceepee_stdio.config.server import ServerConfig, label
+from emceepee_stdio.config.settings import (
+    Config,
+    FixedValues,
+    PolicyMode,
+    SettingsSection,
+    read_settings,
+)
 from emceepee_stdio.errors import ConfigInvalid
-
-__all__ = ["PATH_VARIABLE", "SECTIONS", "default_path", "load_file", "load_text"]
+from emceepee_stdio.storage.private_file import read_regular
 
 PATH_VARIABLE = "EMCEEPEE_CONFIG"
 SECTIONS = ("mcpServers", "servers", "context_servers")
@@ -133,3 +139,67 @@ def _typos(document: Mapping[str, object]) -> Iterator[str]:
             near = nearest(key, known, cutoff=_TYPO_MIN_SIMILARITY)
             if near:
                 yield f"{label(key)} is not a known key and is ignored; did you mean '{near}'?"
+
+
+# Where the configuration of a running proxy comes from: its file, and the command line.
+
+
+class Source:
+    """Reads the configuration, and tells cheaply whether the file is still the same."""
+
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        environ: Mapping[str, str],
+        extra: Sequence[ServerConfig] = (),
+        policy: PolicyMode | None = None,
+        fixed: FixedValues | None = None,
+    ) -> None:
+        self._path = path
+        self._environ = environ
+        self._extra = tuple(extra)
+        self._policy: PolicyMode | None = policy
+        self._fixed = fixed or FixedValues()
+
+    def __repr__(self) -> str:
+        return f"<Source {self._path or 'default'} and {len(self._extra)} more>"
+
+    @property
+    def named(self) -> tuple[str, ...] | None:
+        """The command line that names this file; None where it names servers of its own."""
+        if self._extra:
+            return None
+        return () if self._path is None else ("--config", str(self._path))
+
+    def gives(self, name: str) -> bool:
+        """Whether the command line gives this server, whatever the file says of the name."""
+        return any(server.name == name for server in self._extra)
+
+    def path(self) -> Path:
+        """The file, whether it is there or not."""
+        return default_path(self._environ) if self._path is None else self._path
+
+    def stamp(self) -> tuple[int, ...] | None:
+        """Changes whenever the file does; None while there is none."""
+        try:
+            found = os.stat(self.path())  # noqa: PTH116 - one call, every second
+        except (OSError, ValueError):
+            return None
+        return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode)
+
+    def read(self) -> Config:
+        """What the file says, with what the command line says in the place of it."""
+        return self.beside(load_file(self._path, environ=self._environ))
+
+    def beside(self, config: Config) -> Config:
+        given = {server.name for server in self._extra}
+        kept = tuple(server for server in config.servers if server.name not in given)
+        off = tuple(server for server in config.disabled if server.name not in given)
+        settings = msgspec.structs.replace(config.settings, fixed=self._fixed)
+        if self._policy is not None:
+            policy = msgspec.structs.replace(settings.policy, mode=self._policy)
+            settings = msgspec.structs.replace(settings, policy=policy)
+        return msgspec.structs.replace(
+            config, servers=(*kept, *self._extra), disabled=off, settings=settings
+        )

@@ -10,25 +10,12 @@ from typing import NamedTuple
 from emceepee_stdio.config import jsonc
 from emceepee_stdio.config.clients import Client, is_ours
 from emceepee_stdio.config.entries import Entries, what_runs
-from emceepee_stdio.config.expand import UnsetVariable, expand, is_template
-from emceepee_stdio.config.fields import is_list, is_object
-from emceepee_stdio.config.jsonc import Steps
-from emceepee_stdio.config.jsonc_tree import overridden
+from emceepee_stdio.config.fields import UnsetVariable, expand, fit, is_list, is_object, is_template
+from emceepee_stdio.config.jsonc import Steps, overridden
 from emceepee_stdio.config.load import SECTIONS, load_text
-from emceepee_stdio.config.server import label
-from emceepee_stdio.config.tool_rules import read_rules, rule_keys
+from emceepee_stdio.config.server import Rule, label
+from emceepee_stdio.config.tool_rules import ToolRules, check_patterns, read_rules, rule_keys
 from emceepee_stdio.errors import ConfigInvalid
-
-__all__ = [
-    "ConfigLocation",
-    "Outcome",
-    "ignored",
-    "judge",
-    "places",
-    "put_server",
-    "remove_server",
-    "take_over",
-]
 
 _KEYRING_REFERENCE = re.compile(r"\$\{keyring:[^}]*\}")
 # What only an editor can fill in.
@@ -231,3 +218,88 @@ def _texts(value: object) -> Iterator[str]:
     parts = list(value.values()) if is_object(value) else value if is_list(value) else ()
     for part in parts:
         yield from _texts(part)
+
+
+# What a server exposes, read and changed in our own file, whose form stays as it is.
+
+
+Exposed = bool | tuple[str, ...]
+
+
+def exposed_at(place: ConfigLocation) -> Exposed:
+    """What the entry says now; raises if that cannot be read."""
+    entry = place.entry if is_object(place.entry) else {}
+    path = f"{'.'.join(map(str, place.steps))}.expose"
+    said = entry.get("expose")
+    if said is None or isinstance(said, bool):
+        return bool(said)
+    patterns = fit(said, tuple[str, ...], path=path)
+    check_patterns(patterns, path=path)
+    return patterns
+
+
+def set_exposed(text: str, place: ConfigLocation, exposed: Exposed) -> str:
+    """The text with this; nothing exposed is the same as no word of it."""
+    steps = (*place.steps, "expose")
+    if not exposed:
+        return jsonc.remove(text, steps)
+    return jsonc.put(text, steps, True if exposed is True else list(exposed))
+
+
+# Rules for tools, changed in our own file, whose form stays as it is.
+#
+# The last match counts, so a rule that is set goes behind the others.
+
+
+def rules_at(place: ConfigLocation) -> dict[str, Rule]:
+    """What the entry says now; raises if that cannot be read."""
+    entry = place.entry if is_object(place.entry) else {}
+    return read_rules(entry, environ={}, path=".".join(map(str, place.steps)))
+
+
+def set_rule(text: str, name: str, pattern: str, rule: Rule) -> str:
+    """The text with this rule, behind all others of the server."""
+    text = _as_rules(text, name)
+    place = _place(text, name)
+    if rules_at(place).get(pattern) == rule and list(rules_at(place))[-1] == pattern:
+        return text
+    text = jsonc.remove(text, (*place.steps, "tools", pattern))
+    return jsonc.put(text, (*place.steps, "tools", pattern), rule)
+
+
+def remove_rule(text: str, name: str, pattern: str) -> str | None:
+    """The text without this rule; None where there is none."""
+    text = _as_rules(text, name)
+    place = _place(text, name)
+    rules = rules_at(place)
+    if pattern not in rules:
+        return None
+    steps = (*place.steps, "tools")
+    return jsonc.remove(text, steps if len(rules) == 1 else (*steps, pattern))
+
+
+def overruled(rules: dict[str, Rule], pattern: str, rule: Rule) -> dict[str, Rule]:
+    """Rules for single names that the new one, behind them, takes the effect from."""
+    covers = ToolRules({pattern: "off"})
+    return {
+        earlier: said
+        for earlier, said in rules.items()
+        if earlier != pattern and said != rule and covers.hides(earlier)
+    }
+
+
+def _place(text: str, name: str) -> ConfigLocation:
+    return next(place for place in places(text) if place.name == name)
+
+
+def _as_rules(text: str, name: str) -> str:
+    """With rules in the place of the lists of names that a client wrote."""
+    place = _place(text, name)
+    entry = place.entry if is_object(place.entry) else {}
+    keys = rule_keys(entry)
+    if not keys or is_object(entry.get("tools")):
+        return text
+    rules = rules_at(place)
+    for key in keys:
+        text = jsonc.remove(text, (*place.steps, key))
+    return jsonc.put(text, (*place.steps, "tools"), dict(rules)) if rules else text

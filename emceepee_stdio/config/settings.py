@@ -4,19 +4,373 @@ A value that does not fit costs only itself: its default is used, and a warning 
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct, field
 
-from emceepee_stdio.config.expand import expand
-from emceepee_stdio.config.fields import fit, given_fields, hints_of
-from emceepee_stdio.config.fixed import FORMER_LIMITS, FORMER_RESTART, FORMER_TIMEOUTS
-from emceepee_stdio.config.model import Limits, Settings, SettingsSection, Timeouts
-from emceepee_stdio.config.server import RestartConfig
+from emceepee_stdio.config.fields import expand, fit, given_fields, hints_of
+from emceepee_stdio.config.server import (
+    BrokenServer,
+    IdleStopMs,
+    NamedEntry,
+    RestartConfig,
+    ServerConfig,
+    ServerEntry,
+    StartMode,
+    marked_names,
+)
 from emceepee_stdio.errors import ConfigInvalid
 
-__all__ = ["read_settings"]
+# Values that nobody has to set: what the proxy does without asking, with the reason for each.
+#
+# They travel with the settings, so that a test may pass others; the configuration file cannot name
+# them. What once was a setting and is one no more is told with the value that holds now.
+
+
+class FixedValues(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Times in seconds, sizes in the unit of their name, all others are counts."""
+
+    # Calls and tasks
+    promotion_grace_s: float = 0.1  # lets calls finish that were nearly done when a question came
+    question_pending_s: float = 1.0  # a server that waits for an answer seldom answers calls before
+    heartbeat_s: float = 15.0  # clients give a silent call up after a minute or more
+    await_s: float = 30.0  # below the 45 s that an unknown client waits
+    task_ttl_max_s: float = 86_400.0  # an honest build may take a day; nobody comes back for older
+    result_retention_s: float = 300.0  # a client that lost the answer asks again soon or never
+    finished_tasks: int = 1_000  # far more than one session looks back on
+    timers: int = 100  # a model that sets more has lost count of them
+
+    # Events and what each response shows of them: a host cuts long answers
+    events: int = 1_000  # hours of a quiet session; a flood is folded or counted
+    response_events: int = 20  # the rest stays undelivered and is counted
+    response_event_bytes: int = 8 << 10  # some 2,000 tokens, beside the result itself
+    event_data_bytes: int = 1 << 10  # the whole notification is in get_notifications
+    notifications: int = 100  # for each server
+    log_lines: int = 500  # for each server; the journal has them all
+    output_lines: int = (
+        3_000  # a minute and server: a flood must not push others out of the journal
+    )
+
+    # Questions of servers: every response shows all of them
+    pending_requests: int = 100
+    server_questions: int = 20  # no server fills the 100 alone
+    question_bytes: int = 32 << 10  # a form is far smaller; what is larger is no question
+    question_chars: int = 2_000  # as much as a person reads
+    sampling_preview_chars: int = 200  # get_sampling_requests has the whole
+    automatic_answer_s: float = 0.3  # nobody reads a question and refuses it faster
+    roots_s: float = 10.0  # a client knows its directories; one that does not answer has none
+    roots_settle_s: float = 0.25  # a server asks, is told, and looks at the directories; once
+    roots_hold_s: float = 2.0  # a modern client makes its first call soon, or much later
+    rounds: int = 10  # a form in ten steps; a server that never stops is stopped
+
+    # Talking to servers
+    probe_s: float = 5.0  # a server that knows the question answers at once
+    health_interval_s: float = 120.0  # often enough to warn, rare enough to cost nothing
+    health_s: float = 60.0  # a busy server may be slow and healthy
+    health_misses: int = 3  # one lost ping is no news
+    keyring_s: float = 60.0  # a person may have to unlock it first
+    unread_bytes: int = 64 << 20  # as much as one line may have
+    client_line_bytes: int = 8 << 20  # no host shows as much, and it reads the line whole
+    pattern_chars: int = 500  # what a person writes is shorter
+    pattern_s: float = 0.1  # a sane expression needs microseconds; the loop waits meanwhile
+
+    # What is exposed
+    exposed_settle_s: float = 0.1  # servers that connect at once make one change of the lists
+    exposed_pace_s: float = 1.0  # a server that changes all the time does not flood the client
+
+    # Starting again
+    restart_factor: float = 2.0  # each delay is twice the one before
+    restart_jitter: float = 0.1  # servers that died together do not start together
+    restart_stable_s: float = 60.0  # who lives so long did not crash at its start
+    restart_http_cap_s: float = 180.0  # a URL is tried for ever: a little slower
+
+    # Ending
+    stop_term_s: float = 2.0  # on removal, from closing stdin to SIGTERM: time to save
+    stop_kill_s: float = 4.0  # on removal, from closing stdin to SIGKILL
+    eof_term_s: float = 0.5  # when the client hangs up: some clients kill us after 2 s
+    eof_kill_s: float = 1.2  # leaves time to be gone before those 2 s
+    signal_kill_s: float = 0.25  # who sends a signal waits even less
+    last_resort_s: float = 15.0  # twice what the slowest orderly end takes: then the process exits
+    exit_drain_s: float = 0.1  # reads what a server wrote just before it exited
+    stderr_tail_lines: int = 10  # the reason of a crash is in the last lines
+
+    config_poll_s: float = 1.0  # an edit counts at once for a person; a stat costs microseconds
+
+
+_FORMER_TIMEOUTS = (
+    "promotion_grace_ms",
+    "question_pending_ms",
+    "probe_ms",
+    "await_ms",
+    "task_ttl_max_ms",
+    "result_retention_ms",
+    "health_interval_ms",
+    "health_ms",
+    "stop_term_ms",
+    "stop_kill_ms",
+    "eof_term_ms",
+    "eof_kill_ms",
+    "signal_kill_ms",
+    "exit_drain_ms",
+    "config_poll_ms",
+    "pattern_ms",
+)
+_FORMER_LIMITS = (
+    "events",
+    "response_events",
+    "response_event_bytes",
+    "event_data_bytes",
+    "notifications",
+    "log_lines",
+    "finished_tasks",
+    "timers",
+    "pending_requests",
+    "question_chars",
+    "question_bytes",
+    "server_questions",
+    "sampling_preview_chars",
+    "output_lines",
+    "unread_bytes",
+    "client_line_bytes",
+    "pattern_chars",
+    "stderr_tail_lines",
+    "health_misses",
+    "rounds",
+)
+_FORMER_RESTART = ("factor", "jitter", "stable_ms", "http_cap_ms")
+
+
+def _now(field: str) -> str:
+    """What holds instead of the setting."""
+    if not field.endswith("_ms"):
+        value = getattr(FixedValues(), field)
+        return f"it is always {value if isinstance(value, int) else f'{value:g}'}"
+    seconds = getattr(FixedValues(), field.removesuffix("_ms") + "_s")
+    shown = f"{seconds * 1000:g} ms" if seconds < 1 else f"{seconds:g} s"
+    return f"it is always {shown}"
+
+
+FORMER_TIMEOUTS: Mapping[str, str] = {key: _now(key) for key in _FORMER_TIMEOUTS} | {
+    "call_max_ms": "a call may ask for 900 s at most, and timeouts.call_ms counts as it is written"
+}
+FORMER_LIMITS: Mapping[str, str] = {key: _now(key) for key in _FORMER_LIMITS}
+FORMER_RESTART: Mapping[str, str] = {key: _now(f"restart_{key}") for key in _FORMER_RESTART}
+
+
+# What the configuration says, once it has been understood: the settings, and the whole.
+#
+# Every key, default, bound and description stands here or in `server` and nowhere else; the JSON
+# Schema is generated from these structs.
+
+
+_MINUTE = 60_000
+_HOUR = 60 * _MINUTE
+_DAY = 24 * _HOUR
+_KIB = 1024
+_MIB = 1024 * _KIB
+_GIB = 1024 * _MIB
+
+_ABSOLUTE = r"(/|[A-Za-z]:[\\/]|\\\\)"
+
+
+def _within(low: float, high: float, description: str) -> Meta:
+    return Meta(ge=low, le=high, description=description)
+
+
+QuestionsMode = Literal["auto", "client", "tools"]
+PolicyMode = Literal["auto", "ask", "allow", "deny"]
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """Which servers a model may add by itself, and what to do when a server's tools change."""
+
+    mode: Annotated[
+        PolicyMode,
+        Meta(description="Whether servers that a model adds are connected, or need a person."),
+    ] = "auto"
+    pin: Annotated[
+        Literal["off", "warn", "enforce"],
+        Meta(description="What to do when the tools of a known server have changed."),
+    ] = "warn"
+
+
+class Timeouts(Struct, frozen=True, kw_only=True):
+    """How long things may take, in milliseconds."""
+
+    call_ms: Annotated[int, _within(0, _DAY, "A call, before it becomes a task.")] = 2 * _MINUTE
+    client_ceiling_ms: Annotated[
+        int, _within(1, _DAY, "The longest time that a client waits, unless more is known of it.")
+    ] = 45_000
+    connect_ms: Annotated[
+        int, _within(1, _HOUR, "Start and handshake of a server; a first start may download it.")
+    ] = 2 * _MINUTE
+    request_ms: Annotated[
+        int, _within(1, _DAY, "Any other request to a server, such as a completion.")
+    ] = _MINUTE
+    client_request_ms: Annotated[
+        int, _within(1, _DAY, "An elicitation or a sampling request, before it expires.")
+    ] = 10 * _MINUTE
+    task_ttl_ms: Annotated[int, _within(1, _DAY, "A task, before it expires.")] = 30 * _MINUTE
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """How much is kept, shown and accepted."""
+
+    memory_bytes: Annotated[
+        int, _within(_MIB, _GIB, "Bytes of events, notifications and log lines kept in all.")
+    ] = 32 * _MIB
+    tasks: Annotated[int, _within(1, 10_000, "Calls and tasks at work at the same time.")] = 100
+    server_calls: Annotated[
+        int, _within(1, 10_000, "Calls and tasks of one server at work at the same time.")
+    ] = 50
+    stored_bytes: Annotated[
+        int, _within(0, 16 * _GIB, "Bytes of results kept for one session.")
+    ] = 64 * _MIB
+    result_chars: (
+        Annotated[
+            int,
+            _within(
+                0,
+                _GIB,
+                "Bytes of text over which an answer is stored and paged; 0 never does. "
+                "By default what the client shows.",
+            ),
+        ]
+        | None
+    ) = None
+    line_bytes: Annotated[int, _within(_KIB, _GIB, "Bytes of one line from a server.")] = 64 * _MIB
+    servers: Annotated[int, _within(1, 10_000, "Servers at the same time.")] = 100
+
+
+class Logging(Struct, frozen=True, kw_only=True):
+    """What the journal keeps, and where."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Meta(description="The least important level that is written."),
+    ] = "info"
+    directory: Annotated[
+        Annotated[str, Meta(pattern=f"^{_ABSOLUTE}", description="An absolute path.")] | None,
+        Meta(description="Directory of the journal, an absolute path; null is the platform's own."),
+    ] = None
+    max_bytes: Annotated[int, _within(_KIB, _GIB, "Size at which a file is rotated, in bytes.")] = (
+        10 * _MIB
+    )
+    files: Annotated[
+        int, _within(1, 1_000, "Files kept for each process, with the one in use.")
+    ] = 5
+    max_age_days: Annotated[int, _within(1, 3_650, "Days after which a file is removed.")] = 14
+    payloads: Annotated[
+        bool,
+        Meta(
+            description="Record arguments and results of requests, too: cut, known secrets hidden."
+        ),
+    ] = False
+
+
+class SettingsSection(Struct, frozen=True, kw_only=True):
+    """The proxy's own settings."""
+
+    policy: Policy = field(default_factory=Policy)
+    limits: Limits = field(default_factory=Limits)
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    restart: RestartConfig = field(default_factory=RestartConfig)
+    logging: Logging = field(default_factory=Logging)
+    start: Annotated[
+        StartMode | None,
+        Meta(
+            description="When configured servers are started, unless their entry says; null is"
+            " eager, and auto for sessions over HTTP."
+        ),
+    ] = None
+    idle_stop_ms: IdleStopMs = 0
+    roots: Annotated[
+        tuple[
+            Annotated[
+                str,
+                Meta(
+                    pattern=f"^(file://|{_ABSOLUTE})",
+                    description="A file:// URI or an absolute path.",
+                ),
+            ],
+            ...,
+        ],
+        Meta(description="Directories that servers work in, where the client lists none."),
+    ] = ()
+    promote_on_input: Annotated[
+        bool, Meta(description="Make a call a task as soon as its server asks something.")
+    ] = True
+    questions: Annotated[
+        QuestionsMode,
+        Meta(
+            description="Who is asked what a server asks: the person where the client can ask, else"
+            " the model (auto); never the model (client); never the person through the client"
+            " (tools)."
+        ),
+    ] = "auto"
+    client_ceilings_ms: Annotated[
+        dict[str, Annotated[int, _within(1, _DAY, "The longest time that this client waits.")]],
+        Meta(description="The longest time that a client waits, by the client's name."),
+    ] = {}
+
+
+class Settings(SettingsSection, frozen=True, kw_only=True):
+    """What a person has set, and what nobody can."""
+
+    fixed: FixedValues = field(default_factory=FixedValues)
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """A configuration that was read: what to use, what not and why, and what to tell the person."""
+
+    servers: tuple[ServerConfig, ...] = ()
+    disabled: tuple[BrokenServer, ...] = ()
+    settings: Settings = field(default_factory=Settings)
+    warnings: tuple[str, ...] = ()
+    problem: str | None = None  # why the file cannot be read; what is here comes from elsewhere
+
+    @property
+    def names(self) -> set[str]:
+        """Of all servers, used or not."""
+        return {entry.name for entry in (*self.servers, *self.disabled)}
+
+    @property
+    def marked_names(self) -> dict[str, str]:
+        """All names, and how a list of names has them."""
+        return marked_names((server.name for server in self.servers), self.disabled)
+
+
+class ConfigFile(Struct, frozen=True, kw_only=True, rename={"mcp_servers": "mcpServers"}):
+    """The configuration of emceepee: servers by name, or as a list, and its own settings."""
+
+    mcp_servers: Annotated[
+        dict[str, ServerEntry], Meta(description="Servers by name, as MCP clients write them.")
+    ] = {}
+    servers: Annotated[
+        dict[str, ServerEntry] | tuple[NamedEntry, ...],
+        Meta(description="Servers as a list, each with its name, or by name."),
+    ] = ()
+    context_servers: Annotated[
+        dict[str, ServerEntry], Meta(description="Servers by name, as Zed writes them.")
+    ] = {}
+    emceepee: SettingsSection = field(default_factory=SettingsSection)
+
+
+def config_schema() -> dict[str, object]:
+    """JSON Schema of the file as a person writes it."""
+    (root,), definitions = msgspec.json.schema_components(
+        [ConfigFile], ref_template="#/$defs/{name}"
+    )
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "emceepee configuration",
+        **root,
+        "$defs": definitions,
+    }
+    # Defaults that are tuples become the arrays that JSON has.
+    return msgspec.json.decode(msgspec.json.encode(schema), type=dict[str, object])
+
 
 _FORMER: Mapping[type[Struct], Mapping[str, str]] = {
     Timeouts: FORMER_TIMEOUTS,
@@ -52,15 +406,15 @@ def _fitting(
     fitting: dict[str, object] = {}
     former = _FORMER.get(struct)
     found = given_fields(members, known=hints, former=former, path=path, warnings=warnings)
-    for field, (key, value) in found.items():
-        hint, where = hints[field], f"{path}.{key}"
+    for name, (key, value) in found.items():
+        hint, where = hints[name], f"{path}.{key}"
         try:
             if _is_section(hint):
-                fitting[field] = _fitting(
+                fitting[name] = _fitting(
                     hint, value, path=where, environ=environ, warnings=warnings
                 )
             else:
-                fitting[field] = fit(expand(value, environ=environ, path=where), hint, path=where)
+                fitting[name] = fit(expand(value, environ=environ, path=where), hint, path=where)
         except ConfigInvalid as error:
             warnings.append(_fallback(error))
     return fitting

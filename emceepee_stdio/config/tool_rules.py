@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import translate
 from typing import Final, cast
 
-from emceepee_stdio.config.expand import expand
-from emceepee_stdio.config.fields import fit, is_list
-from emceepee_stdio.config.jsonc_tree import Repeated
+from emceepee_stdio.config.fields import expand, fit, is_list
+from emceepee_stdio.config.jsonc import Repeated
 from emceepee_stdio.config.server import Rule, label
 from emceepee_stdio.errors import ConfigInvalid
 

@@ -12,8 +12,10 @@ faster than anybody reads was answered by nobody.
 import base64
 import hashlib
 import hmac
+import math
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from inspect import isawaitable
 from unicodedata import east_asian_width
 
 import anyio
@@ -21,28 +23,82 @@ import msgspec
 from anyio.abc import TaskGroup
 from msgspec import Raw
 
+from emceepee_stdio.backends.base import Cancel, OnResult, Sender
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.errors import ProxyError
+from emceepee_stdio.errors import CallFailed, ProxyError
 from emceepee_stdio.foreign_json import decode_value
 from emceepee_stdio.front.client_profile import ClientProfile
-from emceepee_stdio.front.client_requests import ClientRequests
+from emceepee_stdio.front.protocol import Protocol
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import (
     ConsentQuestion,
     Decision,
     InputRequired,
     OnLate,
+    Work,
 )
+from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.state import AutomaticAnswers
-from emceepee_stdio.wire.peer import OutgoingRequest
+from emceepee_stdio.versions import HTTP_REQUEST
+from emceepee_stdio.wire.codec import RequestId, encode_request, to_json
+from emceepee_stdio.wire.peer import Outcome, OutgoingRequest, Peer
+from emceepee_stdio.wire.timing import Ticker
 
-__all__ = [
-    "ConsentForm",
-    "ConsentRequests",
-    "ElicitedConsent",
-    "InputRequiredConsent",
-    "StateSigner",
-]
+# Requests of ours to the client: asked on the same wire, answered whenever the client does.
+
+
+class ClientRequests(Sender):
+    """Sends to the client; over HTTP with the name of the request for which it asks, of `calls`."""
+
+    def __init__(
+        self, peer: Peer, clock: Clock, calls: Mapping[RequestId, object] | None = None
+    ) -> None:
+        self._peer = peer
+        self._calls = calls
+        self._clock = clock
+        self._ticker = Ticker(clock, [peer.next_deadline], peer.expire, on_bug=_ignored)
+        self.keep_time = self._ticker.run
+        self._keeps_time = False
+
+    def keep_time_in(self, tasks: TaskGroup) -> None:
+        """End what is not answered in time, from now on."""
+        if not self._keeps_time:
+            self._keeps_time = True
+            tasks.start_soon(self.keep_time)
+
+    def send(self, request: OutgoingRequest, on_done: OnResult) -> Cancel:
+        params = to_json(self._marked(request))
+        line = encode_request(self._peer.next_id, request.method, params)
+
+        def done(outcome: Outcome) -> None:
+            if isinstance(outcome, Raw):
+                on_done(outcome)
+            else:
+                on_done(CallFailed(f"The client did not answer {request.method}."))
+
+        request_id = self._peer.expect(request, done)
+        if request_id is None:
+            return lambda: None
+        if request.deadline != math.inf:
+            self._ticker.look(request.deadline)
+        self._peer.write(line)
+        return lambda: self._peer.cancel(request_id)
+
+    def _marked(self, request: OutgoingRequest) -> Mapping[str, object]:
+        params = request.params or {}
+        for name, call in (self._calls or {}).items():
+            if call is request.call:
+                return {**params, "_meta": {**mapping(params.get("_meta")), HTTP_REQUEST: name}}
+        return params
+
+    def notify(self, method: str, params: Mapping[str, object]) -> None:
+        self._peer.notify(method, to_json(params))
+
+
+def _ignored(_error: Exception) -> None:
+    """Ending what is overdue calls nothing but the two lines above."""
+
 
 _KEY = "approval"
 _FIELD = "decision"
@@ -319,3 +375,119 @@ class InputRequiredConsent:
         on_ask()
         request = {"method": "elicitation/create", "params": self._form.elicitation(question)}
         raise InputRequired({_KEY: request}, self._seals.seal(asked))
+
+
+# The roots of the client: asked for when a server wants them, in the way of the client's era.
+#
+# A client of the handshake era is sent `roots/list`, and again when it says that they changed. A
+# modern one can be asked only by the answer to a call: that is done once, with the first call after
+# a server wanted to know, and until then the server is kept waiting only for a moment. One that
+# says that they changed, as some do in that era as well, is asked once more.
+
+
+_ROOTS_KEY = "roots"
+_METHOD = "roots/list"
+_MAX_ROOTS = 100  # a workspace has a handful of directories
+
+
+class _Listed(msgspec.Struct):
+    uri: str
+    name: str | None = None
+
+
+class _Roots(msgspec.Struct):
+    roots: list[_Listed]
+
+
+class RootsRequests:
+    """Asks one client."""
+
+    def __init__(
+        self, runtime: Runtime, protocol: Protocol, client: ClientRequests, tasks: TaskGroup
+    ) -> None:
+        self._roots = runtime.environment.roots
+        self._fixed = runtime.settings.fixed
+        self._clock = runtime.clock
+        self._protocol = protocol
+        self._client = client
+        self._tasks = tasks
+        self._seals = StateSigner(runtime.clock)
+        self._is_stale = False
+        self._is_asking = False
+        self._was_asked = False
+        self._roots.ask = self._ask
+
+    def __repr__(self) -> str:
+        return f"<RootsRequests {self._roots!r}>"
+
+    def changed(self) -> None:
+        """The client says so; nobody is asked before somebody wants to know."""
+        self._was_asked = False
+        if self._roots.wanted and self._protocol.offers_roots:
+            self._ask()
+
+    def begin(
+        self, work: Work, state: str | None, responses: Mapping[str, Raw] | None
+    ) -> Reply | Coroutine[object, object, Reply | None] | None:
+        """The work of a modern call, with the roots that it brings, or after it was asked for them.
+
+        One that brings another answer is not asked: that would be lost, and asked for again.
+        """
+        answer = (responses or {}).get(_ROOTS_KEY)
+        if answer is not None and state and self._seals.spend(state, _ROOTS_KEY) is not None:
+            self._roots.learn(_read(answer))
+            return self._after_a_moment(work)
+        if state is None and self._roots.wanted and not self._was_asked:
+            self._was_asked = True
+            raise InputRequired({_ROOTS_KEY: {"method": _METHOD}}, self._seals.seal(_ROOTS_KEY))
+        return work()
+
+    async def _after_a_moment(self, work: Work) -> Reply | None:
+        """The server that the call is for may have to take them in first."""
+        await anyio.sleep(self._fixed.roots_settle_s)
+        result = work()
+        return await result if isawaitable(result) else result
+
+    def _ask(self) -> None:
+        if self._protocol.offers_roots:
+            self._is_stale = True
+            if not self._is_asking:
+                self._is_asking = True
+                self._tasks.start_soon(self._request)
+        elif self._protocol.modern_roots:
+            self._tasks.start_soon(self._wait_for_call)
+        else:
+            self._roots.learn(None)
+
+    async def _request(self) -> None:
+        """As often as they changed meanwhile."""
+        self._client.keep_time_in(self._tasks)
+        while self._is_stale:
+            self._is_stale = False
+            within = self._fixed.roots_s
+            deadline = self._clock.now() + within
+            request = OutgoingRequest(method=_METHOD, deadline=deadline, within=within)
+            try:
+                answer = await self._client.request(request)
+            except ProxyError:
+                self._roots.learn(None)
+            else:
+                self._roots.learn(_read(answer))
+        self._is_asking = False
+
+    async def _wait_for_call(self) -> None:
+        await anyio.sleep(self._fixed.roots_hold_s)
+        self._roots.learn(None)
+
+
+def _read(answer: Raw) -> Sequence[Mapping[str, str]] | None:
+    """What can be used of an answer: directories, which are all that roots can be."""
+    try:
+        listed = msgspec.json.decode(answer, type=_Roots).roots
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    return [
+        {"uri": root.uri} | ({} if root.name is None else {"name": root.name})
+        for root in listed[:_MAX_ROOTS]
+        if root.uri.startswith("file://")
+    ]

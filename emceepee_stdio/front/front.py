@@ -12,11 +12,9 @@ from anyio.abc import TaskGroup
 from msgspec import Raw
 
 from emceepee_stdio.foreign_json import decode_object
-from emceepee_stdio.front.client_requests import ClientRequests
-from emceepee_stdio.front.forwarded_requests import ForwardedRequests
-from emceepee_stdio.front.list_changes import ListChanges
+from emceepee_stdio.front.consent import ClientRequests, RootsRequests
+from emceepee_stdio.front.native_requests import ForwardedRequests, ListChanges
 from emceepee_stdio.front.protocol import LEAVES_OPEN, LISTEN, Protocol, Refused
-from emceepee_stdio.front.roots_requests import RootsRequests
 from emceepee_stdio.front.tool_calls import ToolCalls
 from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.session.runtime import Runtime

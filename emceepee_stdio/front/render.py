@@ -9,9 +9,8 @@ import msgspec
 from msgspec import Raw
 
 from emceepee_stdio.session.client_calls import Call
-from emceepee_stdio.session.content_blocks import text_block
 from emceepee_stdio.session.large_results import fitted, stored_whole
-from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.reply import Reply, text_block
 from emceepee_stdio.session.response_context import lease_events, pending_client
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import Lease

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 import msgspec
@@ -19,11 +19,17 @@ from msgspec import UNSET, Raw, UnsetType
 
 from emceepee_stdio.errors import CallFailed, InvalidArguments, ProxyError
 from emceepee_stdio.foreign_json import envelope_decoder
-from emceepee_stdio.front.call_progress import CallProgress
-from emceepee_stdio.front.calling_client import CallingClient, CallingClients
-from emceepee_stdio.front.carried_questions import CallLine
-from emceepee_stdio.front.client_requests import ClientRequests
-from emceepee_stdio.front.consent import ConsentRequests, InputRequiredConsent, StateSigner
+from emceepee_stdio.front.client_profile import ceiling_s, profile_of
+from emceepee_stdio.front.consent import (
+    ClientRequests,
+    ConsentForm,
+    ConsentRequests,
+    ElicitedConsent,
+    InputRequiredConsent,
+    RootsRequests,
+    StateSigner,
+)
+from emceepee_stdio.front.progress import CallProgress
 from emceepee_stdio.front.protocol import (
     IDENTITY,
     Protocol,
@@ -31,20 +37,23 @@ from emceepee_stdio.front.protocol import (
     elicitation_modes,
     fills_forms,
 )
-from emceepee_stdio.front.question_dialogue import QuestionDialogue
+from emceepee_stdio.front.question_dialogue import CallLine, QuestionDialogue
 from emceepee_stdio.front.render import render
-from emceepee_stdio.front.roots_requests import RootsRequests
 from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import Call, ClientRequest, Consent, InputRequired, Work
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.tools.exposed_tools import exposed_tool
-from emceepee_stdio.tools.native_names import unknown_tool
+from emceepee_stdio.tools.execute import exposed_tool, unknown_tool
 from emceepee_stdio.tools.table import TABLE
-from emceepee_stdio.trace.open_request import Leg, OpenRequest, current_request, on_leg
+from emceepee_stdio.trace.open_request import (
+    Leg,
+    OpenRequest,
+    current_request,
+    on_leg,
+    traceparent_in,
+)
 from emceepee_stdio.trace.request_records import MAX_PAYLOAD_BYTES
-from emceepee_stdio.trace.trace_context import traceparent_in
 from emceepee_stdio.versions import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
@@ -59,7 +68,64 @@ from emceepee_stdio.wire.peer import Peer
 if TYPE_CHECKING:
     from emceepee_stdio.state import Lease
 
-__all__ = ["Meta", "ToolCalls"]
+
+# Who calls, and what follows: how long it waits, what it shows, how its person is asked.
+
+
+class CallingClient(NamedTuple):
+    """What follows from the name of a client and the version that it speaks."""
+
+    name: str
+    version: str | None
+    ceiling: float
+    budget: int
+    context_first: bool
+    modern_form: ConsentForm
+    consent: ElicitedConsent
+
+
+class CallingClients:
+    """The client by the name that it gave last; looked up again only when that changes."""
+
+    def __init__(self, runtime: Runtime, protocol: Protocol, questions: ConsentRequests) -> None:
+        self._runtime = runtime
+        self._protocol = protocol
+        self._questions = questions
+        self._client: CallingClient | None = None
+
+    def __repr__(self) -> str:
+        return f"<CallingClients {self._protocol.client_name}>"
+
+    def now(self) -> CallingClient:
+        name, version, known = self._protocol.client_name, self._protocol.version, self._client
+        if known is None or known.name != name or known.version != version:
+            known = self._client = self._meet(name, version)
+        return known
+
+    def _meet(self, name: str, version: str | None) -> CallingClient:
+        profile = profile_of(name, self._protocol.client_version)
+        settings, answers = self._runtime.settings, self._runtime.automatic_answers
+        ceiling = ceiling_s(
+            name,
+            profile,
+            default_ms=settings.timeouts.client_ceiling_ms,
+            configured_ms=settings.client_ceilings_ms,
+            environ=self._runtime.environment.environ,
+        )
+        # Over HTTP a yes counts for one call: only the owner of this machine gives a standing one.
+        keeps = BEHIND_HTTP not in self._runtime.environment.environ
+        form = ConsentForm(profile, answers, version=version, keeps=keeps)
+        configured = settings.limits.result_chars
+        return CallingClient(
+            name=name,
+            version=version,
+            ceiling=ceiling,
+            budget=profile.result_bytes if configured is None else configured,
+            context_first=profile.cuts_end,
+            modern_form=ConsentForm(profile, answers, version=None, keeps=keeps),
+            consent=ElicitedConsent(self._questions, form, within=ceiling),
+        )
+
 
 _NULL = Raw(b"null")
 _MAX_REQUESTS = 1_000  # of one client at the same time; a client that has more is broken

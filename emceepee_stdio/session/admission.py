@@ -24,18 +24,16 @@ from emceepee_stdio.journal import Journal, JournalEvent, redact_argv, redact_ur
 from emceepee_stdio.session.client_calls import WHY_NOT_ASKED, Call, ConsentQuestion, Decision
 from emceepee_stdio.session.server_registry import Admission, Environment, Origin, RegisteredServer
 from emceepee_stdio.trace.open_request import Leg, on_leg
-from emceepee_stdio.trust.addresses import AddressRule, Area, area_of, named_area, only
 from emceepee_stdio.trust.approval_request import ApprovalRequest, approval_request_for, shown
-from emceepee_stdio.trust.sealing import seal
-from emceepee_stdio.trust.store import Pending, TrustStore
-from emceepee_stdio.trust.targets import target_id
+from emceepee_stdio.trust.store import Pending, TrustStore, seal
+from emceepee_stdio.trust.targets import AddressRule, Area, area_of, named_area, only, target_id
 from emceepee_stdio.wire.environment import (
     BEHIND_HTTP,
     child_directory,
     child_environment,
     resolve_command,
 )
-from emceepee_stdio.wire.program import ProgramFile
+from emceepee_stdio.wire.process import ProgramFile
 
 __all__ = ["AdmissionControl"]
 

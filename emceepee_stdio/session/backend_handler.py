@@ -33,16 +33,18 @@ from emceepee_stdio.backends.backend_events import (
     Withdrawn,
 )
 from emceepee_stdio.journal import JournalEvent, PrivateKeyLines, redact_text
-from emceepee_stdio.session.outage import Outage
-from emceepee_stdio.session.params import fields_of, fold_of, fold_of_large
-from emceepee_stdio.session.rate_limit import RateLimits
 from emceepee_stdio.session.server_output import (
     Logged,
     Notified,
+    RateLimits,
     cut_name,
     excerpt_of,
+    fields_of,
+    fold_of,
+    fold_of_large,
     kept_params,
 )
+from emceepee_stdio.session.server_registry import Outage
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import (
     ClosedBy,

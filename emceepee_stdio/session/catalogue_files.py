@@ -13,10 +13,9 @@ import msgspec
 from msgspec import Struct
 
 from emceepee_stdio import __version__
-from emceepee_stdio.config.regular_file import read_own
 from emceepee_stdio.config.server import ServerConfig
-from emceepee_stdio.config.state_directory import state_directory
 from emceepee_stdio.foreign_json import envelope_decoder
+from emceepee_stdio.storage.private_file import read_own, state_directory
 from emceepee_stdio.trust.targets import target_id
 
 __all__ = [

@@ -14,10 +14,10 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from emceepee_stdio.config import BrokenServer, Config, ServerConfig
-from emceepee_stdio.config.source import Source
+from emceepee_stdio.config.load import Source
 from emceepee_stdio.errors import ConfigInvalid, ProxyError
 from emceepee_stdio.journal import Journal, JournalEvent
-from emceepee_stdio.session.greeting_writer import GreetingWriter
+from emceepee_stdio.session.native_surface import GreetingWriter
 from emceepee_stdio.session.server_registry import Admission, Origin, RegisteredServer, Servers
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import EventType

@@ -6,27 +6,79 @@ offers tasks of the protocol. A client refuses a whole list of which one item is
 malformed one is left out, and so is what is too large: a server costs only itself.
 """
 
+import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import translate
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from emceepee_stdio.backends.lists import KINDS, Item, Kind
+from emceepee_stdio.config import ServerConfig
+from emceepee_stdio.config.tool_rules import rules_of
 from emceepee_stdio.json_values import mapping
-from emceepee_stdio.session.exposed_names import ItemKey, exposed_names
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = [
-    "ExposedItem",
-    "ExposedLists",
-    "ExposedServer",
-    "identity_of",
-    "list_exposed",
-    "remembered_part",
-]
+# Under which names exposed tools and prompts are listed: SERVER__TOOL, as every host takes them.
+#
+# Hosts put `mcp__emceepee__` before a name and stop at 64 characters of a small alphabet. A name
+# says what it is where it can. Where two would be equal, each gets a hash of its server and its own
+# name, and so does one that had to be cut: no name depends on which of two came first. What begins
+# like the names of a server means that server, whether it is listed now or not.
+
+
+MAX_NAME_CHARS = 46  # 64 of a host, less `mcp__emceepee__` and a little for longer prefixes
+_HASH_CHARS = 8
+_CUT_CHARS = MAX_NAME_CHARS - _HASH_CHARS - 1  # what is left of a name before its hash
+_FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
+
+ItemKey = tuple[str, str]  # a server, and what an item is called there
+
+
+def claimants(name: str, servers: Iterable[str]) -> list[str]:
+    """The servers of which something may be listed under a name that begins like this one."""
+    plain = _FOREIGN.sub("_", name)
+    return [server for server in servers if plain.startswith(_beginning(server))]
+
+
+def exposed_names(items: Iterable[ItemKey], servers: Iterable[str] = ()) -> dict[ItemKey, str]:
+    """The name of each; of those that even a hash does not tell apart, the first has it alone.
+
+    `servers` are all that there may be: no plain name is one that another of them may have.
+    """
+    plain = {item: _FOREIGN.sub("_", "__".join(item)) for item in items}
+    taken = Counter(plain.values())
+    rivals = {name: _rivals(name, servers) for name in {server for server, _ in plain}}
+    names = {
+        item: name
+        if taken[name] == 1 and len(name) <= MAX_NAME_CHARS and not name.startswith(rivals[item[0]])
+        else _hashed(item, name)
+        for item, name in plain.items()
+    }
+    owners = {name: item for item, name in reversed(names.items())}
+    return {item: name for item, name in names.items() if owners[name] == item}
+
+
+def _hashed(item: ItemKey, name: str) -> str:
+    digest = hashlib.sha256("\0".join(item).encode(errors="surrogatepass")).hexdigest()
+    return f"{name[:_CUT_CHARS]}_{digest[:_HASH_CHARS]}"
+
+
+def _beginning(server: str) -> str:
+    """Of every name under which something of a server is listed."""
+    return _FOREIGN.sub("_", f"{server}__")[:_CUT_CHARS]
+
+
+def _rivals(server: str, servers: Iterable[str]) -> tuple[str, ...]:
+    """How names begin that are more likely those of another server."""
+    own = _beginning(server)
+    others = (_beginning(other) for other in servers if other != server)
+    return tuple(other for other in others if other.startswith(own))
+
 
 _MOST_ITEMS = 1_000  # of one kind of a server: no client uses more, and to list more delays calls
 _ITEM_BYTES = 64 << 10  # of one definition; schemas that a model can use are far smaller
@@ -306,3 +358,51 @@ def _page(item: Item) -> str | None:
     meta = mapping(item.get("_meta"))
     uri = mapping(meta.get("ui")).get("resourceUri") or meta.get("ui/resourceUri")
     return uri if isinstance(uri, str) and uri.startswith("ui://") else None
+
+
+# What of a server's lists its entry exposes: the tools that its patterns name, or all of it. Pure.
+#
+# A tool that a rule hides is not shown; it stays known, so that a call of it is told why.
+
+
+def exposed_server(
+    entry: ServerConfig,
+    listed: Callable[[Kind], Sequence[Item]],
+    *,
+    unseen: frozenset[str] = frozenset(),
+    unpinned: frozenset[str] = frozenset(),
+) -> ExposedServer:
+    """The part of what is `listed`.
+
+    `unseen` are tools that a person has to see first, `unpinned` those that are not what they were.
+    """
+    tools = listed(Kind.TOOLS)
+    if not isinstance(entry.expose, bool):
+        fits = re.compile("|".join(map(translate, entry.expose)) or "(?!)").match
+        tools = [tool for tool in tools if fits(str(tool.get("name")))]
+    rules = rules_of({entry.name: entry.tools})
+    names = [str(tool.get("name")) for tool in tools]
+    hidden = frozenset(name for name in names if rules is not None and rules.hides(name))
+    items: dict[Kind, Sequence[Item]] = {Kind.TOOLS: tools}
+    if entry.expose is True:
+        items |= {kind: listed(kind) for kind in Kind if kind is not Kind.TOOLS}
+    return ExposedServer(name=entry.name, items=items, hidden=hidden | unseen, unpinned=unpinned)
+
+
+def exposed_as(
+    entry: ServerConfig, tools: Sequence[Item], configured: Collection[str]
+) -> dict[str, str]:
+    """Under which names a client is listed these tools; `configured` are all servers by name."""
+    if not entry.expose:
+        return {}
+    server = exposed_server(entry, lambda kind: tools if kind is Kind.TOOLS else ())
+    names = list_exposed([server], configured).listed_names()
+    return {own: shown for (_, own), shown in names.items()}
+
+
+def idle_patterns(entry: ServerConfig, tools: Sequence[Item]) -> list[str]:
+    """Patterns that match no tool: perhaps a slip of the pen."""
+    if isinstance(entry.expose, bool):
+        return []
+    names = [str(tool.get("name")) for tool in tools]
+    return [one for one in entry.expose if not any(map(re.compile(translate(one)).match, names))]

@@ -11,9 +11,7 @@ from msgspec import Raw
 
 from emceepee_stdio.config import Settings
 from emceepee_stdio.errors import ResultTooLarge
-from emceepee_stdio.session.content_blocks import text_block
-from emceepee_stdio.session.reply import Reply
-from emceepee_stdio.session.server_text import attributed_text
+from emceepee_stdio.session.reply import Reply, attributed_text, text_block
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.wire.codec import to_json
 

@@ -19,10 +19,10 @@ from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import NeedsApproval, ToolNotFound
 from emceepee_stdio.journal import Journal, JournalEvent
 from emceepee_stdio.session.server_registry import ListedTools, Origin
-from emceepee_stdio.session.suggestions import SHOWN_NAME_CHARS
 from emceepee_stdio.trust.store import Pending, TrustStore
 from emceepee_stdio.trust.targets import target_id, target_id_of_version_1
 from emceepee_stdio.trust.tool_pins import Changes, Pins, compare_pins, pin_all, pin_key, pin_text
+from emceepee_stdio.visible_text import SHOWN_NAME_CHARS
 
 __all__ = ["PinChecks", "Veiled"]
 

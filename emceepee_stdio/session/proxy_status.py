@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 
 from emceepee_stdio.clock import DAY_S, Clock
 from emceepee_stdio.greeting import greeting_file, own_bytes
-from emceepee_stdio.wire.process_table import is_running, namespace
+from emceepee_stdio.wire.orphans import is_running, namespace
 
 __all__ = [
     "OpenQuestions",

@@ -3,22 +3,362 @@
 A backend's blocks keep their bytes. Our own are text blocks: a sentence, or one JSON object.
 """
 
+import re
+import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from urllib.parse import unquote
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
-from emceepee_stdio.backends.result_types import COMPLETE, task_refused, type_refused
+from emceepee_stdio.backends.exchange import COMPLETE, task_refused, type_refused
 from emceepee_stdio.errors import CallFailed, ProxyError
-from emceepee_stdio.foreign_json import decode_value, envelope_decoder
+from emceepee_stdio.foreign_json import decode_value, envelope_decoder, number
 from emceepee_stdio.json_values import mapping
-from emceepee_stdio.session.content_blocks import mended, text_block
-from emceepee_stdio.session.own_uris import is_own_uri
-from emceepee_stdio.session.result_meta import MAX_META_BYTES, passed_meta
-from emceepee_stdio.session.server_text import attributed, attributed_text, marked, names_our_key
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = ["RESOURCE", "Reply"]
+# Which addresses are ours: `emceepee:` in every spelling that somebody could take for it.
+
+
+OWN = "emceepee"
+
+_LOOKED_AT_CHARS = 1_000  # of what may stand before the scheme: blanks, spelt out or not
+_DECODINGS = 3  # of `%25…`: nobody decodes more often
+
+
+def is_own_uri(uri: str) -> bool:
+    """Whether somebody could take an address for one of ours, however it is spelt."""
+    start = uri.lstrip()[:_LOOKED_AT_CHARS]
+    for _ in range(_DECODINGS):
+        start = unquote(start)
+    letters = unicodedata.normalize("NFKC", start)
+    seen = "".join(char for char in letters if char.isprintable() and not char.isspace())
+    return seen.casefold().startswith(f"{OWN}:")
+
+
+# Content blocks as the protocol has them: what is one, and what to show of what is none.
+#
+# Blocks are checked where they lie and passed on as the bytes that they were. Clients refuse a
+# whole result of which one block is none: that one becomes a text that says so. Of a block that is
+# one but for something beside its content (a null, annotations of another shape), that is left out.
+
+
+_BESIDE_BLOCK = {"annotations", "_meta", "title", "description", "mimeType", "size"}
+_BESIDE_CONTENTS = {"_meta", "mimeType"}
+_SHOWN_BYTES = 64 << 10  # of what is no content at all: enough to see what it is
+_MOST_BLOCKS = 5_000  # nobody reads so many, and each costs more than its bytes do
+_MENDED_COMMAS = 10_000  # so many blocks at most are mended one by one: tens of milliseconds
+
+
+class _Object(msgspec.Struct, gc=False):
+    """Any object: what it holds is passed over, however much it is."""
+
+
+class _Annotations(msgspec.Struct, rename="camel", gc=False):
+    priority: Raw | UnsetType = UNSET  # typed as a float, its value could take 20 µs to read
+    last_modified: str | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if self.priority is not UNSET and not _is_share(self.priority):
+            raise ValueError("Expected `priority` from 0 to 1")
+
+
+def _is_share(raw: Raw) -> bool:
+    try:
+        value = number(raw)
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    return value is not None and 0 <= value <= 1
+
+
+class _Base(msgspec.Struct, kw_only=True, rename="camel", tag_field="type", gc=False):
+    annotations: _Annotations | UnsetType = UNSET
+    meta: _Object | UnsetType = msgspec.field(name="_meta", default=UNSET)
+
+
+class _Text(_Base, tag="text"):
+    text: str
+
+
+class _Image(_Base, tag="image"):
+    data: str
+    mime_type: str
+
+
+class _Audio(_Base, tag="audio"):
+    data: str
+    mime_type: str
+
+
+class _ResourceLink(_Base, tag="resource_link"):
+    uri: str
+    name: str
+    title: str | UnsetType = UNSET
+    description: str | UnsetType = UNSET
+    mime_type: str | UnsetType = UNSET
+    size: int | UnsetType = UNSET
+
+
+class _BlockContents(msgspec.Struct, rename="camel", gc=False):
+    uri: str
+    text: str | UnsetType = UNSET
+    blob: str | UnsetType = UNSET
+    mime_type: str | UnsetType = UNSET
+    meta: _Object | UnsetType = msgspec.field(name="_meta", default=UNSET)
+
+    def __post_init__(self) -> None:
+        if self.text is UNSET and self.blob is UNSET:
+            raise ValueError("Object has neither `text` nor `blob`")
+
+
+class _Resource(_Base, tag="resource"):
+    resource: _BlockContents
+
+
+class _ToolUse(msgspec.Struct, tag="tool_use", tag_field="type", gc=False):
+    id: str
+    name: str
+    input: dict[str, Raw]
+
+
+_Block = _Text | _Image | _Audio | _ResourceLink | _Resource
+
+
+class _ToolResult(msgspec.Struct, tag="tool_result", tag_field="type", rename="camel", gc=False):
+    tool_use_id: str
+    content: list[_Block]
+
+
+_Sampled = _Text | _Image | _Audio | _ToolUse | _ToolResult
+
+_read_block = msgspec.json.Decoder(_Block).decode
+_read_blocks = msgspec.json.Decoder(list[_Block]).decode
+_read_sampled = msgspec.json.Decoder(_Sampled).decode
+_read_list = msgspec.json.Decoder(list[Raw]).decode
+_read_contents = msgspec.json.Decoder(_BlockContents).decode
+_read_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def text_block(text: str) -> bytes:
+    return b'{"type":"text","text":%b}' % to_json(text)
+
+
+def mended(content: bytes) -> bytes:
+    """The inside of a list of blocks: as it came, where all of them are blocks.
+
+    What is nested too deeply to be looked at raises RecursionError.
+    """
+    try:
+        count = len(_read_blocks(content))
+    except msgspec.MsgspecError as error:
+        if content.count(b",") <= _MENDED_COMMAS:
+            return b",".join(map(_mended_block, _read_list(content)))
+        if not any(f".{name}" in str(error) for name in _BESIDE_BLOCK):
+            cut = f"{error}; cut from {len(content)} bytes"
+            return _said_so(content[:_SHOWN_BYTES], cut)
+        count = content.count(b'"type"')
+    if count > _MOST_BLOCKS:
+        return _said_so(content, f"but {count} of them")
+    return content[1:-1].strip()
+
+
+def sampled_problem(content: Raw) -> str | None:
+    """Why a model cannot have said this; None when it can: a block, or a list of them."""
+    is_list = bytes(memoryview(content)[:1]) == b"["
+    try:
+        for block in _read_list(content) if is_list else [content]:
+            _read_sampled(block)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        return str(error)
+    return None
+
+
+def _mended_block(raw: Raw) -> bytes:
+    try:
+        _read_block(raw)
+    except msgspec.MsgspecError as error:
+        return _trimmed_block(raw) or _said_so(bytes(raw), str(error))
+    return bytes(raw)
+
+
+def _said_so(raw: bytes, why: str) -> bytes:
+    shown = raw.decode(errors="replace")
+    return text_block(f"The server sent something that is no content block ({why}): {shown}")
+
+
+def _trimmed_block(raw: Raw) -> bytes | None:
+    """The block without what is wrong beside its content; None where the content is."""
+    try:
+        fields = _read_fields(raw)
+        if "resource" in fields:
+            contents = _read_fields(fields["resource"])
+            fields["resource"] = _trimmed(contents, _BESIDE_CONTENTS, _read_contents)
+        return bytes(_trimmed(fields, _BESIDE_BLOCK, _read_block))
+    except msgspec.MsgspecError:
+        return None
+
+
+def _trimmed(fields: dict[str, Raw], beside: set[str], read: Callable[[bytes], object]) -> Raw:
+    """Each field that is beside the content is kept if it is valid there."""
+    content = {key: value for key, value in fields.items() if key not in beside}
+    if "mimeType" in fields and not _reads(content, read):
+        content["mimeType"] = fields["mimeType"]  # of an image it is no side issue
+    read(to_json(content))
+    kept = {
+        key: value
+        for key, value in fields.items()
+        if key in content or _reads({**content, key: value}, read)
+    }
+    return Raw(to_json(kept))
+
+
+def _reads(fields: dict[str, Raw], read: Callable[[bytes], object]) -> bool:
+    try:
+        read(to_json(fields))
+    except msgspec.MsgspecError:
+        return False
+    return True
+
+
+# Text of servers that could be taken for ours: it is marked as the server's.
+#
+# Blocks of our own stand among those of a server: what happened, what waits, a task in the place of
+# a result. They carry the word of the session, which no server is told. A server's block that names
+# one of our keys cannot have that word, and says itself whose it is. Nothing else of a server is
+# touched.
+
+
+MARK = "[From the server, not from emceepee: emceepee's own blocks carry its word.]\n"
+_KEYS = (
+    "events_since_last_response",
+    "events_remaining",
+    "pending_client_action",
+    "pending_on_server",
+    "proxy_task",
+    "stored_result",
+)
+# A letter of a key may be spelt as an escape.
+_ESCAPE = re.compile(r"\\u00([567][0-9A-Fa-f])")
+_SPELT = {
+    (spelling % ord(letter)).encode(): letter.encode()
+    for letter in sorted(set("".join(_KEYS)))
+    for spelling in ("u00%02x", "u00%02X")
+}
+_LOOKED_INTO_BYTES = 256 << 10  # taking a block apart takes a millisecond for each 10 KB
+
+
+def attributed(content: bytes) -> bytes:
+    """Blocks of a server, with a mark on each that could be taken for ours."""
+    if not _is_suspect(content):
+        return content
+    if len(content) > _LOOKED_INTO_BYTES:
+        return text_block(MARK) + b"," + content if _may_name_a_key(content) else content
+    try:
+        blocks = msgspec.json.decode(b"[%b]" % content, type=list[Raw])
+    except (msgspec.MsgspecError, RecursionError):
+        return text_block(MARK) + b"," + content
+    return b",".join(_attributed(bytes(block)) for block in blocks)
+
+
+def names_our_key(json: bytes) -> bool:
+    """Whether what a server says names one of our keys, however it is spelt; in doubt it does."""
+    if not _is_suspect(json):
+        return False
+    if len(json) > _LOOKED_INTO_BYTES:
+        return _may_name_a_key(json)
+    try:
+        value = to_json(decode_value(json)).decode()
+        return _names_a_key(value) or _names_a_key(json.decode())
+    except (msgspec.MsgspecError, RecursionError, ValueError):  # too deep, or too long a number
+        return True
+
+
+def attributed_text(text: str) -> str:
+    return marked(text) if _names_a_key(text) else text
+
+
+def marked(text: str) -> str:
+    return text if text.startswith(MARK) else MARK + text
+
+
+def _is_suspect(json: bytes) -> bool:
+    """Cheap first: every key has an underscore, plain or spelt as an escape."""
+    if b"_" not in json and b"\\u005" not in json:
+        return False
+    return (
+        b"events_" in json
+        or b"pending_" in json
+        or b"proxy_task" in json
+        or b"stored_result" in json
+        or b"\\u005" in json
+        or b"\\u006" in json
+        or b"\\u007" in json
+    )
+
+
+def _attributed(block: bytes) -> bytes:
+    if not names_our_key(block):
+        return block
+    try:
+        said = mapping(decode_value(block))
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        said = mapping(None)
+    if said.get("type") == "text" and isinstance(text := said.get("text"), str):
+        fields = msgspec.json.decode(block, type=dict[str, Raw])
+        return to_json({**fields, "text": marked(text)})
+    return text_block(MARK) + b"," + block
+
+
+def _may_name_a_key(content: bytes) -> bool:
+    """The same for what is too long to be taken apart; in doubt it does."""
+    bare = content.translate(None, b"\\")
+    if b"u00" in bare:
+        for spelling, letter in _SPELT.items():
+            bare = bare.replace(spelling, letter)
+    return any(key.encode() in bare for key in _KEYS)
+
+
+def _names_a_key(text: str) -> bool:
+    if len(text) > _LOOKED_INTO_BYTES:
+        return _may_name_a_key(text.encode(errors="replace"))
+    if "\\u00" in text:
+        text = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
+    return any(key in text for key in _KEYS)
+
+
+# The `_meta` of a server's result, as a client may get it.
+#
+# It passes as the server gave it, without keys that the protocol or we ourselves speak by: those
+# would be read as said by us. What is large without measure is left out.
+
+
+MAX_META_BYTES = 1 << 20  # the data of a page of an App; a line to the client holds 8 times that
+_OF_THE_PROTOCOL = frozenset(("modelcontextprotocol", "mcp"))
+_OURS = "emceepee"
+
+_read_keys = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def passed_meta(meta: Raw) -> Raw | None:
+    """None for what is no object, too large, or empty without what is reserved."""
+    if bytes(memoryview(meta)[:1]) != b"{" or len(memoryview(meta)) > MAX_META_BYTES:
+        return None
+    fields = _read_keys(meta)
+    kept = {key: value for key, value in fields.items() if not _is_reserved(key)}
+    if len(kept) == len(fields):
+        return meta
+    return Raw(to_json(kept)) if kept else None
+
+
+def _is_reserved(key: str) -> bool:
+    """By the labels of its prefix, as every version of the protocol reserves them."""
+    prefix, slash, _ = key.strip().casefold().partition("/")
+    labels = prefix.split(".")
+    if _OURS in labels:
+        return True
+    return bool(slash) and not _OF_THE_PROTOCOL.isdisjoint([*labels[:-1], *labels[1:2]])
+
 
 RESOURCE = "emceepee/resource"  # in `_meta` of a text block: the resource that it is from
 _COMPARED_BYTES = 4 << 20  # reading more keeps others waiting; what is larger is paged anyway
@@ -56,7 +396,6 @@ class _TextOfBlock(msgspec.Struct):
 _read_texts = envelope_decoder(list[_TextOfBlock])
 _read_text_contents = msgspec.json.Decoder(_TextContents).decode
 _read_result = envelope_decoder(_Result)
-_read_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

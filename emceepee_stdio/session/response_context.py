@@ -12,8 +12,7 @@ from emceepee_stdio.config import Settings
 from emceepee_stdio.journal import Secrets
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import Call
-from emceepee_stdio.session.question_urls import url_warning
-from emceepee_stdio.session.questions import question_of
+from emceepee_stdio.session.questions import question_of, url_warning
 from emceepee_stdio.state import (
     Event,
     EventLog,

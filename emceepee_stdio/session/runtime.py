@@ -10,16 +10,14 @@ from anyio.abc import TaskGroup, TaskStatus
 from emceepee_stdio.backends.backend_events import BackendEvent
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Config
-from emceepee_stdio.config.source import Source
+from emceepee_stdio.config.load import Source
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal, JournalEvent
 from emceepee_stdio.session.admission import AdmissionControl
 from emceepee_stdio.session.backend_handler import BackendHandler
-from emceepee_stdio.session.catalogue import Catalogue
-from emceepee_stdio.session.catalogue_store import CatalogueStore
+from emceepee_stdio.session.catalogue import Catalogue, CatalogueStore
 from emceepee_stdio.session.configured import Configured, Stamp
-from emceepee_stdio.session.greeting_writer import GreetingWriter
-from emceepee_stdio.session.native_surface import NativeSurface
+from emceepee_stdio.session.native_surface import GreetingWriter, NativeSurface
 from emceepee_stdio.session.pin_checks import PinChecks
 from emceepee_stdio.session.server_registry import (
     Environment,
@@ -35,10 +33,10 @@ from emceepee_stdio.session.tool_permissions import ToolPermissions
 from emceepee_stdio.state import AutomaticAnswers, EventType, Phase
 from emceepee_stdio.trace.request_log import RequestLog
 from emceepee_stdio.trust.store import TrustStore
-from emceepee_stdio.wire.ancestors import proxies_above
 from emceepee_stdio.wire.environment import DEPTH
+from emceepee_stdio.wire.orphans import leftovers
+from emceepee_stdio.wire.own_process import proxies_above
 from emceepee_stdio.wire.process import StopTimes
-from emceepee_stdio.wire.stragglers import leftovers
 
 __all__ = ["Runtime"]
 

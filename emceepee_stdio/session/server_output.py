@@ -4,26 +4,140 @@ What is larger than anybody reads at once is kept cut, with its size. Nothing ke
 line that it came in.
 """
 
+import math
+import re
+from collections.abc import Hashable
 from dataclasses import dataclass
 from sys import getsizeof
 
-from msgspec import Raw
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
 
 from emceepee_stdio.backends.backend_events import LogLine
+from emceepee_stdio.clock import MINUTE_S
 from emceepee_stdio.config import Limits, Settings
-from emceepee_stdio.state import EventData, Excerpt, Rings
+from emceepee_stdio.foreign_json import decode_object
+from emceepee_stdio.state import EventData, Excerpt, Rings, fold_key
+from emceepee_stdio.state.event_types import short_key
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = [
-    "Logged",
-    "Notified",
-    "cut_name",
-    "event_bytes",
-    "excerpt_of",
-    "kept_data",
-    "kept_params",
-    "output_rings",
-]
+# How much of what a server prints goes into the journal: so many lines in a minute.
+
+
+_FORMER_SERVERS = 50  # beside those there are now: one that comes back goes on where it was
+
+
+class RateLimit:
+    """So many in a minute, and a count of those over it."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._began = -math.inf
+        self._count = 0
+        self._over = 0
+
+    def __repr__(self) -> str:
+        return f"<RateLimit {self._count}/{self._limit} over={self._over}>"
+
+    def takes(self, now: float) -> bool:
+        if now - self._began >= MINUTE_S:
+            self._began = now
+            self._count = 0
+        self._count += 1
+        if self._count > self._limit:
+            self._over += 1
+            return False
+        return True
+
+    def take_over(self) -> int:
+        """How many did not pass since this was asked last."""
+        over, self._over = self._over, 0
+        return over
+
+
+class RateLimits:
+    """The flow of each server; those that were silent for long are forgotten."""
+
+    def __init__(self, limit: int, *, servers: int) -> None:
+        self._limit = limit
+        self._most = servers + _FORMER_SERVERS
+        self._flows: dict[str, RateLimit] = {}
+
+    def __repr__(self) -> str:
+        return f"<RateLimits of {len(self._flows)} servers>"
+
+    def takes(self, server: str, now: float) -> tuple[bool, int]:
+        """Whether one more passes, and if so how many did not since the last that did."""
+        flow = self._flows.pop(server, None) or RateLimit(self._limit)
+        self._flows[server] = flow
+        if len(self._flows) > self._most:
+            del self._flows[next(iter(self._flows))]
+        return (True, flow.take_over()) if flow.takes(now) else (False, 0)
+
+
+# Params that a server sent, looked into without trusting their shape or their depth.
+
+
+_MAX_DEPTH = 64  # what is nested deeper than this could be read, but perhaps not written again
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"?+', re.DOTALL)
+_BRACKETS = re.compile(rb"[\[\]{}]")
+
+
+class _Key(msgspec.Struct):
+    """What names the subject of a notification, wherever it stands in its params."""
+
+    token: Raw | UnsetType = msgspec.field(name="progressToken", default=UNSET)
+    uri: Raw | UnsetType = UNSET
+
+
+_read_key = msgspec.json.Decoder(_Key).decode
+
+
+def fields_of(params: Raw | None) -> dict[str, object]:
+    """What params hold; nothing where they cannot be read, or are nested beyond all use."""
+    if params is None or is_too_deep(params):
+        return {}
+    try:
+        return decode_object(params)
+    except (msgspec.MsgspecError, RecursionError):
+        return {}
+
+
+def is_too_deep(params: Raw) -> bool:
+    """Whether it is nested so deeply that writing it again may fail where reading it did not."""
+    data = bytes(params)
+    if data.count(b"{") + data.count(b"[") <= _MAX_DEPTH:
+        return False
+    depth = deepest = 0
+    for bracket in _BRACKETS.findall(_STRINGS.sub(b"", data)):
+        depth += 1 if bracket in b"{[" else -1
+        deepest = max(deepest, depth)
+    return deepest > _MAX_DEPTH
+
+
+def fold_of(server: str, method: str, fields: dict[str, object]) -> Hashable:
+    """What makes two notifications say the same; what cannot be compared stands for itself."""
+    try:
+        return fold_key(server, method, fields)
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def fold_of_large(server: str, method: str, params: Raw) -> Hashable:
+    """The same for params that are too large to be looked into: by the bytes that they are."""
+    key: Raw | UnsetType = UNSET
+    try:
+        read = _read_key(params)
+    except (msgspec.MsgspecError, RecursionError):
+        read = _Key()
+    if method == "notifications/progress":
+        key = read.token
+    elif method == "notifications/resources/updated":
+        key = read.uri
+    elif method.endswith("/list_changed"):
+        return server, method
+    return server, method, short_key(bytes(params if key is UNSET else key))
+
 
 _EVENTS_DIVISOR = 4  # events are cut to what is shown of them, notifications and logs are not
 

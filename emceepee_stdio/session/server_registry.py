@@ -11,13 +11,12 @@ import anyio
 from anyio.abc import TaskGroup
 
 from emceepee_stdio.auth.bearer import BearerContext
-from emceepee_stdio.backends.backend import Backend
+from emceepee_stdio.backends.backend import Backend, BackendOptions
 from emceepee_stdio.backends.backend_events import BackendEvent, LogLine, LogSource
-from emceepee_stdio.backends.backend_options import BackendOptions
-from emceepee_stdio.backends.catalogue_record import Remembered
+from emceepee_stdio.backends.base import Hello
 from emceepee_stdio.backends.channels.stdio_channel import ChildContext, Haste
 from emceepee_stdio.backends.health import HealthPolicy
-from emceepee_stdio.backends.lists import MAX_LIST_BYTES
+from emceepee_stdio.backends.lists import MAX_LIST_BYTES, Remembered
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import BrokenServer, ServerConfig, Settings
 from emceepee_stdio.config.server import StartMode, marked_names
@@ -30,37 +29,54 @@ from emceepee_stdio.errors import (
 )
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import MOST_GIVEN, JournalEvent, Secrets, given_secrets
-from emceepee_stdio.session.channel_maker import ChannelMaker
-from emceepee_stdio.session.client_roots import ClientRoots
-from emceepee_stdio.session.exposed_names import claimants
-from emceepee_stdio.session.registered_server import (
+from emceepee_stdio.session.channel_maker import (
     Admission,
+    ChannelMaker,
     ListedTools,
     OnChange,
     OnTools,
     Origin,
     RegisteredServer,
 )
-from emceepee_stdio.session.suggestions import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
+from emceepee_stdio.session.client_roots import ClientRoots
+from emceepee_stdio.session.exposed_lists import claimants
 from emceepee_stdio.state import RestartPolicy
 from emceepee_stdio.trace.open_request import current_request
+from emceepee_stdio.visible_text import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
 from emceepee_stdio.wire.environment import BEHIND_HTTP
+from emceepee_stdio.wire.orphans import owner_mark
 from emceepee_stdio.wire.process import StopTimes
 from emceepee_stdio.wire.process_guard import ProcessGuard
-from emceepee_stdio.wire.stragglers import owner_mark
 
 if TYPE_CHECKING:
     from emceepee_stdio.session.catalogue import Catalogue
 
-__all__ = [
-    "OWN_NAME",
-    "Admission",
-    "Environment",
-    "ListedTools",
-    "Origin",
-    "RegisteredServer",
-    "Servers",
-]
+
+# What the loss of a connection cost, until there is another one.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """What the loss of a connection took with it, and what is known of its cause."""
+
+    hello: Hello | None = None
+    restarted: bool = False
+    tasks: int = 0
+    elicitations: int = 0
+    sampling_requests: int = 0
+
+    def kind(self, hello: Hello | None) -> str:
+        """A restart where that is known, or the server is not what it was."""
+        is_other = self.hello is not None and self.hello != hello
+        return "restart" if self.restarted or is_other else "network_blip"
+
+    def counts(self) -> dict[str, int]:
+        return {
+            "invalidated_tasks": self.tasks,
+            "invalidated_elicitations": self.elicitations,
+            "invalidated_sampling_requests": self.sampling_requests,
+        }
+
 
 OWN_NAME = "emceepee"
 _MOST_ADDED_NAMES = 10_000  # a model may add and remove servers without end

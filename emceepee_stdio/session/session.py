@@ -15,40 +15,266 @@ ends once, and a result that comes after its task was cancelled or has expired i
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 
 import anyio
 from msgspec import Raw
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Settings
+from emceepee_stdio.config import Limits, Settings
 from emceepee_stdio.errors import ProxyError, TaskLimit
 from emceepee_stdio.ids import Ids
-from emceepee_stdio.journal import Journal, JournalEvent, Secrets
-from emceepee_stdio.session.bounded_state import bounded_events, bounded_requests, bounded_tasks
-from emceepee_stdio.session.call_queue import CallQueue, no_place
-from emceepee_stdio.session.client_calls import Call, Calls
-from emceepee_stdio.session.promotion import progress_text, promoted, shown_arguments, why_promoted
-from emceepee_stdio.session.question_routing import QuestionRouting
-from emceepee_stdio.session.questions import Questions
+from emceepee_stdio.journal import Journal, JournalEvent, Level, Secrets
+from emceepee_stdio.json_values import mapping
+from emceepee_stdio.session.client_calls import (
+    Call,
+    Calls,
+    progress_text,
+    promoted,
+    shown_arguments,
+    why_promoted,
+)
+from emceepee_stdio.session.questions import QuestionRouting, Questions
 from emceepee_stdio.session.reply import Reply
-from emceepee_stdio.session.server_output import kept_data, output_rings
-from emceepee_stdio.session.session_journal import SessionJournal
+from emceepee_stdio.session.server_output import RateLimits, event_bytes, kept_data, output_rings
 from emceepee_stdio.state import (
+    Event,
     EventData,
+    EventLog,
     EventType,
+    Excerpt,
     PendingRequest,
+    Requests,
     Results,
     Task,
+    Tasks,
     Timers,
 )
 from emceepee_stdio.state.deadlines import Deadlines
+from emceepee_stdio.state.event_log import Added
 from emceepee_stdio.trace.open_request import Leg, on_leg
 from emceepee_stdio.trace.request_log import RequestLog
-from emceepee_stdio.wire.ticker import Ticker
-from emceepee_stdio.wire.wakeup import Wakeup
+from emceepee_stdio.wire.timing import Ticker, Wakeup
 
-__all__ = ["Session"]
+# The parts of a session's state, each within the bounds that the settings give it.
+
+
+def bounded_events(settings: Settings, ids: Ids) -> EventLog:
+    capacity, max_bytes = settings.fixed.events, event_bytes(settings.limits)
+    return EventLog(new_id=ids, capacity=capacity, max_bytes=max_bytes)
+
+
+def bounded_tasks(settings: Settings, ids: Ids, *, began: str) -> Tasks:
+    limits, fixed = settings.limits, settings.fixed
+    return Tasks(
+        new_id=ids,
+        limit=limits.tasks,
+        ttl=min(settings.timeouts.task_ttl_ms / 1000, fixed.task_ttl_max_s),
+        max_ttl=fixed.task_ttl_max_s,
+        retention=fixed.result_retention_s,
+        max_finished=fixed.finished_tasks,
+        max_bytes=limits.stored_bytes,
+        began=began,
+    )
+
+
+def bounded_requests(settings: Settings, ids: Ids) -> Requests:
+    timeout = settings.timeouts.client_request_ms / 1000
+    return Requests(new_id=ids, timeout=timeout, limit=settings.fixed.pending_requests)
+
+
+# What the journal says of calls, tasks, and the event log: one line for each beginning and end.
+
+
+# Events that no other line of the journal tells of, and what each matters.
+_TOLD_BY_NOBODY_ELSE = {
+    EventType.NOTIFICATION: Level.INFO,
+    EventType.ELICITATION_EXPIRED: Level.INFO,
+    EventType.SAMPLING_EXPIRED: Level.INFO,
+    EventType.TASK_CANCELLED: Level.INFO,
+    EventType.TASK_EXPIRED: Level.WARNING,
+    EventType.TIMER_EXPIRED: Level.INFO,
+    EventType.SERVER_HEALTH_DEGRADED: Level.WARNING,
+    EventType.SERVER_HEALTH_RESTORED: Level.INFO,
+}
+_NAMES = ("method", "uri", "tool", "task_id", "timer_id", "request_id", "reason", "missed")
+
+
+class SessionJournal:
+    """Writes them down. Whoever tells of single calls asks first whether `debugs` is on."""
+
+    def __init__(self, journal: Journal, clock: Clock, settings: Settings) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._flows = RateLimits(settings.fixed.output_lines, servers=settings.limits.servers)
+
+    def __repr__(self) -> str:
+        return f"<SessionJournal {self._journal!r}>"
+
+    def call_began(self, call: Call) -> None:
+        self._journal.debug(JournalEvent.TOOL_EXECUTION_START, server=call.server, tool=call.tool)
+
+    def call_ended(self, call: Call, outcome: str, **more: str | int) -> None:
+        self._journal.debug(
+            JournalEvent.TOOL_EXECUTION_COMPLETE,
+            server=call.server,
+            tool=call.tool,
+            outcome=outcome,
+            duration_ms=round((self._clock.now() - call.began_at) * 1000),
+            **more,
+        )
+
+    def promoted(self, task: Task, reason: str) -> None:
+        self._journal.record(
+            JournalEvent.TOOL_EXECUTION_TIMEOUT,
+            server=task.server,
+            tool=task.tool,
+            task_id=task.id,
+            reason=reason,
+        )
+
+    def completed(self, task: Task) -> None:
+        self._journal.record(
+            JournalEvent.TASK_COMPLETED, server=task.server, task_id=task.id, tool=task.tool
+        )
+
+    def failed(self, task: Task, error: str) -> None:
+        self._journal.record(
+            JournalEvent.TASK_FAILED,
+            server=task.server,
+            task_id=task.id,
+            tool=task.tool,
+            error=error,
+        )
+
+    def event_added(self, events: EventLog, added: Added) -> None:
+        """One that the client is going to be told; and that the log runs full, or events are lost.
+
+        What is folded into an event that waits is told with it, and needs no line.
+        """
+        level = _TOLD_BY_NOBODY_ELSE.get(added.event.type)
+        if level is not None and added.event.count == 1:
+            self._tell(level, added.event)
+        if added.nearly_full:
+            capacity = events.statistics().capacity
+            self._journal.record(
+                JournalEvent.EVENT_STORE_APPROACHING_LIMIT,
+                waiting=events.waiting,
+                capacity=capacity,
+                percent_full=100 * events.waiting // capacity,
+            )
+        if added.dropped:
+            self._journal.record(
+                JournalEvent.EVENT_STORE_EVICTION,
+                waiting=events.waiting,
+                evicted=added.evicted,
+                dropped=added.dropped,
+            )
+
+    def _tell(self, level: Level, event: Event) -> None:
+        """Names, and nothing of what a server or a model said; a flood is counted."""
+        passed, over = self._flows.takes(event.server or "", self._clock.now())
+        if over:
+            self._journal.record(
+                JournalEvent.SERVER_OUTPUT_DROPPED, server=event.server, count=over
+            )
+        if passed:
+            self._journal.write(
+                level,
+                JournalEvent.EVENT_ADDED,
+                server=event.server,
+                type=event.type.value,
+                **_named(event),
+            )
+
+
+def _named(event: Event) -> dict[str, str | int]:
+    if isinstance(event.data, Excerpt):
+        return {"bytes": event.data.size}
+    data = {**event.data, "uri": mapping(event.data.get("params")).get("uri")}
+    found = {name: data.get(name) for name in _NAMES}
+    return {name: value for name, value in found.items() if isinstance(value, str | int)}
+
+
+# Calls that wait for a place, in the order in which they came, each within its own time.
+#
+# A call that finds no place waits here, in the task that prepares it. Whoever gives up a place
+# calls `let_in`, which begins the next call then and there: nobody else can take the place in
+# between.
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Waiting:
+    call: Call
+    begin: Callable[[], None]
+    over: anyio.Event = field(default_factory=anyio.Event)
+
+
+class CallQueue:
+    """The calls of each server that wait for a place."""
+
+    def __init__(self) -> None:
+        self._by_server: dict[str, deque[_Waiting]] = {}
+
+    def __repr__(self) -> str:
+        return f"<CallQueue {sum(map(len, self._by_server.values()))} waiting>"
+
+    def __bool__(self) -> bool:
+        return bool(self._by_server)
+
+    def __contains__(self, server: str) -> bool:
+        return server in self._by_server
+
+    async def wait(
+        self, server: str, call: Call, begin: Callable[[], None], *, within: float
+    ) -> None:
+        """Until the call was begun or sent away, or its time is up."""
+        waiting = _Waiting(call=call, begin=begin)
+        self._by_server.setdefault(server, deque()).append(waiting)
+        try:
+            with on_leg(Leg.QUEUED), anyio.move_on_after(within):
+                await waiting.over.wait()
+        finally:
+            self._remove(server, waiting)
+
+    def let_in(self, has_room: Callable[[str], bool]) -> None:
+        """Begin whatever there is room for now."""
+        for server, queue in list(self._by_server.items()):
+            while queue and has_room(server):
+                waiting = queue.popleft()
+                if not waiting.call.answered:  # else it was cancelled, and nobody wants it begun
+                    waiting.begin()
+                waiting.over.set()
+
+    def send_away(self, server: str) -> None:
+        """Nothing will be free before the client has been answered."""
+        for waiting in self._by_server.pop(server, ()):
+            waiting.over.set()
+
+    def _remove(self, server: str, waiting: _Waiting) -> None:
+        queue = self._by_server.get(server)
+        if queue is not None:
+            if waiting in queue:
+                queue.remove(waiting)
+            if not queue:
+                del self._by_server[server]
+
+
+def no_place(server: str, at_work: int, limits: Limits, *, asks: bool) -> TaskLimit:
+    """What a call is told that waited for a place in vain."""
+    full = (
+        f"{server} has {at_work} calls and tasks at work, as many as one server may have"
+        if at_work >= limits.server_calls
+        else f"{limits.tasks} calls and tasks are at work, which is the limit"
+    )
+    return TaskLimit(
+        f"{full}, and none of them ended in time.",
+        hint="Answer its question first: its tasks may wait for that."
+        if asks
+        else "Wait for one with await_activity, or stop one with cancel_task.",
+    )
 
 
 class Session:

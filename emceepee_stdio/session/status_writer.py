@@ -18,10 +18,10 @@ import msgspec
 
 from emceepee_stdio import __version__
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config.regular_file import PRIVATE_FILE_MODE, make_private
-from emceepee_stdio.config.source import Source
+from emceepee_stdio.config.load import Source
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.journal import Journal, JournalEvent
+from emceepee_stdio.session.channel_maker import Origin, RegisteredServer
 from emceepee_stdio.session.proxy_status import (
     HALF_WRITTEN,
     MAX_CHARS,
@@ -32,15 +32,15 @@ from emceepee_stdio.session.proxy_status import (
     status_directory,
     sweep,
 )
-from emceepee_stdio.session.registered_server import Origin, RegisteredServer
 from emceepee_stdio.session.server_registry import Environment, Servers
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state import Phase
 from emceepee_stdio.state.pending_requests import Recipient
+from emceepee_stdio.storage.private_file import PRIVATE_FILE_MODE, make_private
 from emceepee_stdio.trust.store import TrustStore
 from emceepee_stdio.trust.targets import target_id
 from emceepee_stdio.wire.environment import BEHIND_HTTP
-from emceepee_stdio.wire.process_table import started
+from emceepee_stdio.wire.orphans import started
 
 __all__ = ["ClientName", "StatusWriter"]
 

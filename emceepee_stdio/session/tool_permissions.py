@@ -16,9 +16,8 @@ from typing import cast
 import anyio.to_thread
 from msgspec import Raw
 
-from emceepee_stdio.backends.backend import Backend
+from emceepee_stdio.backends.backend import Backend, name_refusal
 from emceepee_stdio.backends.lists import Kind
-from emceepee_stdio.backends.tool_refusals import name_refusal
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Config, ServerConfig
 from emceepee_stdio.config.tool_rules import rules_of
@@ -27,13 +26,12 @@ from emceepee_stdio.journal import Journal, JournalEvent
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import WHY_NOT_ASKED, Call, ConsentQuestion, Decision
 from emceepee_stdio.session.server_registry import Origin, RegisteredServer, Servers
-from emceepee_stdio.session.suggestions import close_names
 from emceepee_stdio.trace.open_request import Leg, on_leg
-from emceepee_stdio.trust.sealing import seal
-from emceepee_stdio.trust.store import ONE_CALL_LIFETIME_S, Pending, TrustStore
+from emceepee_stdio.trust.approval_request import ToolCallRequest, tool_call_request
+from emceepee_stdio.trust.store import ONE_CALL_LIFETIME_S, Pending, TrustStore, seal
 from emceepee_stdio.trust.targets import leads_to_same, target_id
-from emceepee_stdio.trust.tool_call_request import ToolCallRequest, tool_call_request
 from emceepee_stdio.trust.tool_pins import pin_all
+from emceepee_stdio.visible_text import close_names
 
 __all__ = ["ToolPermissions"]
 

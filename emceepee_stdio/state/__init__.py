@@ -4,13 +4,13 @@ Every change takes `now`; every class with deadlines has `next_deadline()` and `
 happened comes back as a value. Nothing here waits, writes or knows who is listening.
 """
 
-from emceepee_stdio.state.automatic_answers import AutomaticAnswers
 from emceepee_stdio.state.diagrams import Diagram, diagrams
 from emceepee_stdio.state.event_log import EventLog, Lease
 from emceepee_stdio.state.event_types import Event, EventData, EventType, Excerpt, fold_key
 from emceepee_stdio.state.machine import IllegalMove
 from emceepee_stdio.state.patterns import Pattern
 from emceepee_stdio.state.pending_requests import (
+    AutomaticAnswers,
     ClosedBy,
     PendingRequest,
     Recipient,
@@ -18,8 +18,7 @@ from emceepee_stdio.state.pending_requests import (
     Requests,
     RequestStatus,
 )
-from emceepee_stdio.state.phases import PHASES, Phase
-from emceepee_stdio.state.restarts import RestartPolicy, Restarts
+from emceepee_stdio.state.phases import PHASES, Phase, RestartPolicy, Restarts
 from emceepee_stdio.state.results import Results
 from emceepee_stdio.state.ring import Reading, Ring, Rings
 from emceepee_stdio.state.tasks import Slot, Task, Tasks, TaskStatus

@@ -1,10 +1,10 @@
 """The phases of a backend: one table for every kind of server."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 
 from emceepee_stdio.state.machine import Machine, Move
-
-__all__ = ["PHASES", "Phase"]
 
 
 class Phase(StrEnum):
@@ -59,3 +59,67 @@ PHASES = Machine(
         ),
     ],
 )
+
+
+# When to try again, and when to give up.
+#
+# A start that succeeds proves nothing: the budget is refilled only by staying up, so a server that
+# starts well and crashes at once is given up like one that never starts.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPolicy:
+    """How fast and how often. Without a limit there is no giving up."""
+
+    base: float = 1.0
+    factor: float = 2.0
+    cap: float = 60.0
+    jitter: float = 0.1
+    limit: int | None = 5
+    stable_after: float = 60.0
+
+
+class Restarts:
+    """The attempts of one backend. `uniform(a, b)` is the source of jitter."""
+
+    def __init__(self, policy: RestartPolicy, *, uniform: Callable[[float, float], float]) -> None:
+        self.policy = policy
+        self._uniform = uniform
+        self._attempts = 0
+        self._up_since: float | None = None
+
+    def __repr__(self) -> str:
+        limit = "∞" if self.policy.limit is None else self.policy.limit
+        return f"<Restarts {self._attempts}/{limit}>"
+
+    @property
+    def attempts(self) -> int:
+        """How many restarts were granted since the budget was last full."""
+        return self._attempts
+
+    def connected(self, *, now: float) -> None:
+        self._up_since = now
+
+    def after_loss(self, *, now: float) -> float | None:
+        """The connection or the attempt ended: seconds until the next one, or None to give up."""
+        if self._up_since is not None and now - self._up_since >= self.policy.stable_after:
+            self._attempts = 0
+        self._up_since = None
+        if self.policy.limit is not None and self._attempts >= self.policy.limit:
+            return None
+        self._attempts += 1
+        return self._delay(self._attempts)
+
+    def refill(self) -> None:
+        """Somebody asked for a new attempt: the budget is full again."""
+        self._attempts = 0
+        self._up_since = None
+
+    def _delay(self, attempt: int) -> float:
+        p = self.policy
+        delay = p.base
+        for _ in range(attempt - 1):
+            delay = min(delay * p.factor, p.cap)
+            if delay == p.cap:
+                break
+        return min(delay, p.cap) * self._uniform(1 - p.jitter, 1 + p.jitter)

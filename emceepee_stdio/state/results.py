@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from emceepee_stdio.errors import InvalidArguments, ResourceNotFound, ResultExpired, ResultTooLarge
+from emceepee_stdio.state.deadlines import Tombstones
 from emceepee_stdio.state.patterns import Pattern
-from emceepee_stdio.state.tombstones import Tombstones
 
 __all__ = ["Hit", "Hits", "Page", "Results", "Stored"]
 

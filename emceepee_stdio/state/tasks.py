@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from emceepee_stdio.errors import InvalidArguments, ResultExpired, TaskLimit, TaskNotFound
-from emceepee_stdio.state.deadlines import Deadlines
+from emceepee_stdio.state.deadlines import Deadlines, Tombstones
 from emceepee_stdio.state.machine import Machine, Move
-from emceepee_stdio.state.tombstones import Tombstones
 
 __all__ = ["TASK_STATES", "Expiry", "Slot", "Task", "TaskStatus", "Tasks"]
 

@@ -7,8 +7,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from emceepee_stdio.config import FixedValues
 from emceepee_stdio.journal import JournalEvent
-from emceepee_stdio.session.client_calls import Call
-from emceepee_stdio.session.promotion import shown_task
+from emceepee_stdio.session.client_calls import Call, shown_task
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.response_context import lease_events, pending_client
 from emceepee_stdio.session.runtime import Runtime

@@ -8,9 +8,12 @@ then sends the same request in the same way.
 
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from inspect import isawaitable
 from typing import Annotated
 
+import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import UNSET, Meta, Raw, UnsetType
 from msgspec.structs import replace
@@ -20,27 +23,209 @@ from emceepee_stdio.backends.base import NotTaken, RemoteError, with_meta
 from emceepee_stdio.backends.lists import Kind
 from emceepee_stdio.config import Timeouts
 from emceepee_stdio.errors import (
+    InvalidArguments,
+    PolicyDenied,
     ProxyError,
     ServerDisconnected,
+    ServerNotFound,
     TaskLimit,
     ToolNotFound,
 )
 from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.exposed_lists import ExposedItem
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.session.suggestions import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
+from emceepee_stdio.session.server_registry import Origin, RegisteredServer
 from emceepee_stdio.state import Phase
-from emceepee_stdio.tools.listing import QUICK_LIST_TIMEOUT_S, say_starting, shown_names
-from emceepee_stdio.tools.native_names import lead_of, own_name
-from emceepee_stdio.tools.read_only_tools import require_read_only
+from emceepee_stdio.tools.listing import (
+    QUICK_LIST_TIMEOUT_S,
+    is_remembered,
+    say_starting,
+    shown_names,
+)
 from emceepee_stdio.tools.registry import Params, Result
 from emceepee_stdio.tools.repair import depends_on_schema, is_plain, repaired
-from emceepee_stdio.tools.tool_resolution import server_of_tool
+from emceepee_stdio.visible_text import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
 from emceepee_stdio.wire.peer import OutgoingRequest
 
-__all__ = ["ExecuteReadonlyTool", "ExecuteTool", "execute_readonly_tool", "execute_tool"]
+# Which tools run by execute_readonly_tool: hosts run that one without asking anybody.
+#
+# A server says of a tool that it only reads. That counts where a person configured the server or
+# agreed to it, where no rule wants more, and where the tool is what it was when it was first
+# pinned: a server cannot make a tool a reading one later.
+
+
+READ_ONLY_ROAD = "execute_readonly_tool"
+
+
+def why_not_read_only(
+    member: RegisteredServer | None, tool: Mapping[str, object] | None
+) -> str | None:
+    """Why a tool cannot be taken for one that only reads, as it is listed now."""
+    if member is None or tool is None:
+        return "its server does not list it"
+    if mapping(tool.get("annotations")).get("readOnlyHint") is not True:
+        return "its server does not say that it only reads"
+    if member.origin is not Origin.CONFIGURATION and member.admission.approval is None:
+        return "no person has configured its server or agreed to it"
+    rules = member.backend.rules
+    if rules is not None and rules.rule(tool.get("name")) != "allow":
+        return "a rule of the configuration wants more"
+    return None
+
+
+async def require_read_only(
+    runtime: Runtime, backend: Backend, tool: str, *, within: float
+) -> None:
+    """Raise, with the name of the tool to call instead, unless this one is known to only read."""
+    tools = await backend.list_all(Kind.TOOLS, within=within)
+    await runtime.permissions.require(backend, tool, within=within)  # nothing else would run it
+    member = runtime.servers.members.get(backend.name)
+    why = why_not_read_only(member, backend.lists.tool(tool))
+    listed = runtime.servers.listed(backend.name, tools)
+    if why is None and (listed is None or not await runtime.pins.is_as_pinned(listed, tool)):
+        why = "it is not what it was when its server was first seen"
+    if why is not None:
+        raise PolicyDenied(
+            f"{tool[:SHOWN_NAME_CHARS]} of {backend.name} does not run as a tool that only reads: "
+            f"{why}.",
+            hint="Call execute_tool instead.",
+        )
+
+
+# Names as a client lists them, SERVER__TOOL, in places where they are no names of tools.
+#
+# Models mix them up with the names that tools have at their servers. Where it is clear what is
+# meant, that is taken; else the error says how to call it.
+
+
+_FIND = "Call list_tools to find the tools of servers, and execute_tool to run one."
+_SHOWN_CHARS = 200  # every name that a client is listed is shorter
+
+
+def own_name(runtime: Runtime, server: str, tool: str) -> str:
+    """What a tool is called at its server, where it was asked for as it is listed."""
+    item, member = runtime.surface.lists.tools.get(tool), runtime.servers.members.get(server)
+    if item is None or item.server != server:
+        return tool
+    is_own = member is not None and member.backend.lists.tool(tool) is not None
+    return tool if is_own else item.own
+
+
+def lead_of(runtime: Runtime, name: str) -> str | None:
+    """How to call what begins like the names of a server, whether it is exposed or not."""
+    meant = max(runtime.servers.claiming(name), key=len, default=None)
+    if meant is None or not (tool := name[len(meant) + 2 :]):
+        return None
+    shown = tool[:SHOWN_NAME_CHARS]
+    return f"Call execute_tool with server {meant!r} and tool {shown!r}."
+
+
+def unknown_tool(runtime: Runtime, name: str) -> str:
+    """What is said to a client that calls what is neither ours nor exposed."""
+    return f"Unknown tool: {name[:_SHOWN_CHARS]}. {lead_of(runtime, name) or _FIND}"
+
+
+# Which server a call means that names none: the only one that has the tool.
+#
+# It is not known to be the only one before every configured server has listed its tools; whoever is
+# asked first must not get what another was meant for. So they are waited for, a moment, and then
+# the model has to say which it means. Names that begin with `SERVER__` are those of that server,
+# whatever another one lists: so its tools are called where it is exposed.
+
+
+_LISTING_S = 1.0  # as long as a list waits for a server that is still connecting
+_SAY_WHICH = "Say which is meant with `server`."
+
+
+async def server_of_tool(
+    runtime: Runtime, tool: str, *, greeted: str | None = None, hint: str = _SAY_WHICH
+) -> Backend:
+    """The one; the error says between whom to choose, and `hint` how.
+
+    `greeted` is a server that had the tool when it was listed last, and need not be up.
+    """
+    failed = await _list_tools(runtime, tool, greeted)
+    having = _having(runtime, tool, greeted)
+    names = ", ".join(sorted(backend.name for backend in having))
+    if len(having) > 1:
+        raise InvalidArguments(
+            f"Several servers have a tool {tool[:SHOWN_NAME_CHARS]!r}: {names}.", hint=hint
+        )
+    if not having and (meant := runtime.servers.claiming(tool)):
+        raise InvalidArguments(
+            f"A name that begins with {meant[0]}__ means a tool of {meant[0]}, which does not list "
+            f"{tool[:SHOWN_NAME_CHARS]!r}.",
+            hint=f"{hint} The tool's own name goes without {meant[0]}__.",
+        )
+    missing = _unlisted(runtime) - {greeted}
+    if not having or _is_configured(runtime, having[0]):
+        missing -= failed  # a bad server costs itself, unless one of a model would stand in for it
+    if missing:
+        runtime.session.starting -= missing
+        listed = f"{names} has a tool {tool[:SHOWN_NAME_CHARS]!r}, but " if having else ""
+        have = "have not listed their" if len(missing) > 1 else "has not listed its"
+        raise InvalidArguments(f"{listed}{', '.join(sorted(missing))} {have} tools yet.", hint=hint)
+    if having:
+        return having[0]
+    known = ", ".join(runtime.servers.marked_names().values()) or "none"
+    raise ServerNotFound(
+        f"No server has a tool {tool[:SHOWN_NAME_CHARS]!r}; the servers are: {known}.",
+        hint="Call list_servers, or add_server to add the one that has it.",
+    )
+
+
+async def _list_tools(runtime: Runtime, tool: str, greeted: str | None) -> set[str]:
+    """Have the tools listed that have to be known; the servers that cannot list theirs."""
+    failed = {name for name, entry in runtime.servers.broken.items() if not entry.switched_off}
+
+    async def ask(backend: Backend) -> None:
+        try:
+            await backend.list_all("tools", within=_LISTING_S * 2)  # the wait ends before
+        except ProxyError:
+            failed.add(backend.name)
+
+    asked = [one for one in runtime.servers if not is_remembered(one, Kind.TOOLS)]
+    if _having(runtime, tool, greeted):
+        unlisted = _unlisted(runtime) - {greeted}
+        asked = [backend for backend in asked if backend.name in unlisted]
+    with anyio.move_on_after(_LISTING_S):
+        async with anyio.create_task_group() as tasks:
+            for backend in asked:
+                if backend.phase is Phase.FAILED:  # it is not started again for a list
+                    failed.add(backend.name)
+                else:
+                    tasks.start_soon(ask, backend)
+    return failed
+
+
+def _having(runtime: Runtime, tool: str, greeted: str | None) -> list[Backend]:
+    """Those that list it; one in which it is off only where no other has it."""
+    found = [
+        backend
+        for backend in runtime.servers
+        if (backend.lists.tool(tool) is not None or backend.name == greeted)
+        and not runtime.servers.claiming(tool, but=backend.name)
+    ]
+    return [one for one in found if one.rules is None or not one.rules.hides(tool)] or found[:1]
+
+
+def _unlisted(runtime: Runtime) -> set[str]:
+    """The configured servers of whose tools nothing is known."""
+    broken = {name for name, entry in runtime.servers.broken.items() if not entry.switched_off}
+    return broken | {
+        backend.name
+        for backend in runtime.servers
+        if backend.lists.tools is None and _is_configured(runtime, backend)
+    }
+
+
+def _is_configured(runtime: Runtime, backend: Backend) -> bool:
+    member = runtime.servers.members.get(backend.name)
+    return member is not None and member.origin is Origin.CONFIGURATION
+
 
 _LATE_TOOLS_S = 1.0  # as long as a list waits for a server that is still connecting
 _NO_ARGUMENTS = Raw(b"{}")
@@ -349,3 +534,60 @@ def _missing(runtime: Runtime, backend: Backend, tool: str, names: list[str]) ->
     shown = f" Close are: {', '.join(close)}." if close else f" Tools that it has: {len(names)}."
     fact = f"{backend.name} has no tool {tool[:SHOWN_NAME_CHARS]!r}.{shown}"
     return ToolNotFound(fact, hint=lead_of(runtime, tool))
+
+
+# Tools of exposed servers, called by the names under which the client is listed them.
+#
+# Such a call is one of execute_tool in every respect; only its result is the server's own. One by
+# the name that a tool has at its server is execute_tool without a server: it waits for those that
+# have not listed their tools, and goes to nobody where several have it.
+
+
+@dataclass(frozen=True, slots=True)
+class ExposedTool:
+    """Called as a tool of ours is."""
+
+    item: ExposedItem
+    by_own_name: bool
+
+    @property
+    def name(self) -> str:
+        return self.item.shown
+
+    def call(self, runtime: Runtime, arguments: Raw | None, call: Call) -> Result:
+        item = self.item
+        call.native = True
+        call.trace.server, call.trace.server_tool = item.server, item.own
+        if not runtime.surface.shows(item.server):
+            raise _gone(item)
+        if item.page is not None:  # which reads all of the result
+            call.budget = 0
+        args = UNSET if arguments is None else arguments
+        p = ExecuteTool(server=item.server, tool=item.own, args=args)
+        if self.by_own_name:
+            return _resolve(runtime, item, p, call)
+        return execute_tool(runtime, p, call)
+
+
+async def _resolve(runtime: Runtime, item: ExposedItem, p: ExecuteTool, call: Call) -> Reply | None:
+    """Run it where no other server has it."""
+    hint = f"Call it by the name under which it is listed: {item.shown}."
+    backend = await server_of_tool(runtime, item.own, greeted=item.server, hint=hint)
+    await checkpoint_if_cancelled()  # it may have been cancelled in the same moment
+    if backend.name != item.server or not runtime.surface.shows(item.server):
+        raise _gone(item)
+    result = execute_tool(runtime, p, call)
+    return await result if isawaitable(result) else result
+
+
+def _gone(item: ExposedItem) -> ProxyError:
+    return ToolNotFound(
+        f"{item.shown} is not there any more: {item.server} is not what was exposed.",
+        hint="Call list_tools to see what there is now.",
+    )
+
+
+def exposed_tool(runtime: Runtime, name: str) -> ExposedTool | None:
+    """The tool that a client means by a name that is none of ours."""
+    item = runtime.surface.tool(name)
+    return None if item is None else ExposedTool(item, by_own_name=name != item.shown)

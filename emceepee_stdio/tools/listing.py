@@ -25,8 +25,8 @@ from emceepee_stdio.errors import (
 )
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.session.suggestions import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
 from emceepee_stdio.state import Pattern, Phase
+from emceepee_stdio.visible_text import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
 from emceepee_stdio.wire.codec import to_json
 
 __all__ = [

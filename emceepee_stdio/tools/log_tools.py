@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from emceepee_stdio.backends.notifications import LOG_LEVELS, LogLevel
+from emceepee_stdio.backends.backend_events import LOG_LEVELS, LogLevel
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime

@@ -9,12 +9,9 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.errors import CallFailed, InvalidArguments, PromptNotFound, ProxyError
 from emceepee_stdio.session.client_calls import Call
-from emceepee_stdio.session.content_blocks import mended, text_block
-from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.reply import Reply, attributed, mended, text_block
 from emceepee_stdio.session.response_context import room_beside_context
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.session.server_text import attributed
-from emceepee_stdio.session.suggestions import LISTED_NAMES, SHOWN_NAME_CHARS
 from emceepee_stdio.tools.listing import (
     ALL,
     QUICK_LIST_TIMEOUT_S,
@@ -30,6 +27,7 @@ from emceepee_stdio.tools.listing import (
     say_starting,
 )
 from emceepee_stdio.tools.registry import Params
+from emceepee_stdio.visible_text import LISTED_NAMES, SHOWN_NAME_CHARS
 from emceepee_stdio.wire.codec import to_json
 
 __all__ = [

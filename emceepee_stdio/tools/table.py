@@ -9,7 +9,6 @@ from emceepee_stdio.tools import (
     resource_tools,
     server_tools,
     task_tools,
-    timer_tools,
     tool_search,
 )
 from emceepee_stdio.tools.registry import (
@@ -276,8 +275,8 @@ TOOLS = (
     ),
     Tool(
         name="set_timer",
-        params=timer_tools.SetTimer,
-        run=timer_tools.set_timer,
+        params=task_tools.SetTimer,
+        run=task_tools.set_timer,
         description=(
             "Set a timer or reminder: be told something later, once or at an interval, as a"
             " timer_expired event."
@@ -285,22 +284,22 @@ TOOLS = (
     ),
     Tool(
         name="list_timers",
-        params=timer_tools.ListTimers,
-        run=timer_tools.list_timers,
+        params=task_tools.ListTimers,
+        run=task_tools.list_timers,
         annotations=read_only,
         description="List your timers.",
     ),
     Tool(
         name="get_timer",
-        params=timer_tools.GetTimer,
-        run=timer_tools.get_timer,
+        params=task_tools.GetTimer,
+        run=task_tools.get_timer,
         annotations=read_only,
         description="Show one timer.",
     ),
     Tool(
         name="delete_timer",
-        params=timer_tools.DeleteTimer,
-        run=timer_tools.delete_timer,
+        params=task_tools.DeleteTimer,
+        run=task_tools.delete_timer,
         description="Stop a timer.",
     ),
 )

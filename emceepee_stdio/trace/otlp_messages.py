@@ -19,8 +19,8 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
-from emceepee_stdio.trace.exports import label_of
 from emceepee_stdio.trace.request_records import RequestRecord
+from emceepee_stdio.trace.trace_reader import label_of
 
 __all__ = ["metrics_request", "trace_request"]
 

@@ -4,21 +4,37 @@ Everything is encoded once, numbered, and kept up to a bound, so that each page 
 comes back is told all of it, or goes on where it was. The oldest goes first.
 """
 
+import re
 import secrets
+from base64 import b64encode
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from hashlib import sha256
+from importlib.resources import files
 from itertools import islice
 from math import inf
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import anyio
+import anyio.to_thread
 import msgspec
 
-from emceepee_stdio.journal.reader import JournalReader, Line
-from emceepee_stdio.trace.request_reader import RequestLine, RequestReader
+from emceepee_stdio import __version__
+from emceepee_stdio.journal.journal_reader import JournalReader, Line
 from emceepee_stdio.trace.request_records import DroppedRecords, RequestRecord
-from emceepee_stdio.trace.server_marks import MARKS_BEFORE_S, MAX_MARKS, Mark, mark_of
+from emceepee_stdio.trace.trace_reader import (
+    MARKS_BEFORE_S,
+    MAX_MARKS,
+    Mark,
+    RequestLine,
+    RequestReader,
+    mark_of,
+)
 
-__all__ = ["MAX_RECORDS", "FeedEntry", "PageFeed"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 
 MAX_RECORDS = 20_000  # half of what a page keeps, so that a day of following does not thin it out
 _MAX_ENTRIES = 100_000
@@ -133,3 +149,132 @@ class PageFeed:
     def _mark(self, line: Line) -> Mark | None:
         mark = mark_of(line)
         return mark if mark is not None and self._shows(mark.session) else None
+
+
+# What pages are told while they are open: all of a feed, then the rest as it comes.
+#
+# The files are read while a page is open, in a thread; each page goes on from where it is.
+
+
+_POLL_S = 0.2  # a person takes this for at once
+_KEEP_ALIVE_POLLS = 75  # 15 s
+_KEEP_ALIVE = b": \n\n"
+
+
+class PageEvents:
+    """One feed, for as many pages as read it."""
+
+    def __init__(self, feed: PageFeed) -> None:
+        self._feed = feed
+        self._looking = anyio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<PageEvents {self._feed!r}>"
+
+    async def read(
+        self, after: str, *, is_over: Callable[[], bool] = lambda: False
+    ) -> AsyncGenerator[bytes]:
+        """What a page has not been told yet, until `is_over` says so."""
+        yield _event("hello", msgspec.json.encode({"version": __version__, "feed": self._feed.id}))
+        place = self._feed.place(after)
+        await self._look()
+        caught_up, quiet_polls = False, 0
+        while not is_over():
+            batch, place = self._feed.batch(place)
+            if batch:
+                quiet_polls = 0
+                yield _event("batch", batch, f"{self._feed.id}:{place}")
+            elif not caught_up:
+                caught_up = True
+                yield _event("caught_up", b"{}")
+            else:
+                await anyio.sleep(_POLL_S)
+                await self._look()
+                quiet_polls += 1
+                if quiet_polls % _KEEP_ALIVE_POLLS == 0:
+                    yield _KEEP_ALIVE
+
+    async def _look(self) -> None:
+        async with self._looking:
+            self._feed.keep(await anyio.to_thread.run_sync(self._feed.read))
+
+
+def _event(name: str, data: bytes, place: str = "") -> bytes:
+    number = f"id: {place}\n" if place else ""
+    return f"event: {name}\n{number}data: ".encode() + data + b"\n\n"
+
+
+# The files of the page, as they are in the package, and the page as one file for an export.
+#
+# Nothing on the page runs but these files: by their address where they are served, by their hash in
+# an export. What they show is never markup, which the browser is told to enforce (Trusted Types).
+
+
+PAGE = "trace.html"
+CONTENT_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+_NEVER = "default-src 'none'; base-uri 'none'; form-action 'none'"
+_TEXT_ONLY = "require-trusted-types-for 'script'; trusted-types 'none'"
+SERVED_POLICY = (
+    f"{_NEVER}; frame-ancestors 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    f"connect-src 'self'; {_TEXT_ONLY}"
+)
+
+_NAME = re.compile(r"[a-z]+\.(html|css|js|svg)", re.ASCII)
+_STYLE = re.compile(r'<link rel="stylesheet" href="([a-z.]+)">')
+_SCRIPT = re.compile(r'<script src="([a-z.]+)"></script>')
+_ICON = re.compile(r'<link rel="icon"[^>]*>\n')
+_HEAD = '<meta charset="utf-8">\n'
+
+
+def page_file(name: str) -> bytes | None:
+    """A file of the page; None for whatever else is asked for."""
+    if not _NAME.fullmatch(name):
+        return None
+    try:
+        return (files("emceepee_stdio.trace") / "page" / name).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def exported_page(
+    records: "Sequence[RequestRecord]",
+    marks: "Sequence[Mark]",
+    *,
+    exported_at: str,
+    dropped: int = 0,
+) -> str:
+    """One file with the page and its data, which needs nothing else and reaches nothing."""
+    hashes: dict[str, list[str]] = {"style": [], "script": []}
+
+    def inlined(tag: str, name: str) -> str:
+        text = _text(name)
+        hashes[tag].append(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'")
+        return f"<{tag}>{text}</{tag}>"
+
+    page = _ICON.sub("", _text(PAGE))
+    page = _STYLE.sub(lambda found: inlined("style", found[1]), page)
+    page = _SCRIPT.sub(lambda found: inlined("script", found[1]), page)
+    policy = (
+        f"{_NEVER}; script-src {' '.join(hashes['script'])}; "
+        f"style-src {' '.join(hashes['style'])}; {_TEXT_ONLY}"
+    )
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+    lost = [{"kind": "dropped", "count": dropped}] if dropped else []
+    data = {"records": [*records, *lost], "marks": marks, "exported_at": exported_at}
+    block = f'<script type="application/json" id="exported">{_json_in_html(data)}</script>\n'
+    before, after = page.replace(_HEAD, _HEAD + meta, 1).split("<script>", 1)
+    return f"{before}{block}<script>{after}"
+
+
+def _json_in_html(data: object) -> str:
+    """JSON that ends no element and opens no comment, whatever its strings hold."""
+    return _encode(data).decode().replace("<", "\\u003c")
+
+
+def _text(name: str) -> str:
+    return (page_file(name) or b"").decode()

@@ -14,12 +14,11 @@ from contextlib import suppress
 import msgspec
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.journal.background_writer import BackgroundWriter
-from emceepee_stdio.journal.files import JournalFile
-from emceepee_stdio.trace.open_request import OpenRequest
+from emceepee_stdio.journal.journal_files import JournalFile
+from emceepee_stdio.journal.writer import BackgroundWriter
+from emceepee_stdio.trace.open_request import OpenRequest, new_traceparent
 from emceepee_stdio.trace.request_records import MAX_PAYLOAD_BYTES, RecordMaker, RequestRecord
 from emceepee_stdio.trace.telemetry import Telemetry
-from emceepee_stdio.trace.trace_context import new_traceparent
 
 __all__ = ["RequestLog"]
 

@@ -14,7 +14,7 @@ from msgspec import Meta
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.foreign_json import decode_value
 from emceepee_stdio.ids import ulid_of
-from emceepee_stdio.journal.redact import redact, redact_text
+from emceepee_stdio.redaction.redact import redact, redact_text
 from emceepee_stdio.trace.open_request import Leg, OpenRequest
 
 __all__ = ["MAX_PAYLOAD_BYTES", "DroppedRecords", "RecordMaker", "RequestRecord"]

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from emceepee_stdio import __version__
-from emceepee_stdio.journal.background_writer import BackgroundWriter
-from emceepee_stdio.trace.exports import label_of
+from emceepee_stdio.journal.writer import BackgroundWriter
+from emceepee_stdio.trace.trace_reader import label_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

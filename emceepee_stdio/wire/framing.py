@@ -4,12 +4,53 @@ A line over the bound is not kept: both ends of it come out as `Oversized` once 
 the call that it answers can be ended, and what follows is read as usual.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
+from weakref import WeakKeyDictionary
 
-from emceepee_stdio.wire.partial_messages import PartialMessages
+# Messages that have begun and not ended, of all servers together.
+#
+# One message may be as long as a line may be; this bounds what is kept of all of them at a time.
+# When it is too much, the longest gives way: it is read on to its end, and told as too large. So
+# many servers that begin a line and never end it cost themselves, and a short message always has
+# room.
 
-__all__ = ["HEAD_BYTES", "TAIL_BYTES", "Lines", "Oversized", "one_line", "turns"]
+
+class Partial(Protocol):
+    """A message of which only a part has come."""
+
+    def give_way(self) -> None:
+        """Keep no more of it than its ends."""
+        ...
+
+
+class PartialMessages:
+    """How many bytes are kept of each. Whatever is thrown away counts no more."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._sizes: WeakKeyDictionary[Partial, int] = WeakKeyDictionary()
+
+    def __repr__(self) -> str:
+        return f"<PartialMessages {len(self._sizes)}, {self._bytes}/{self._max_bytes} bytes>"
+
+    @property
+    def _bytes(self) -> int:
+        return sum(self._sizes.values())
+
+    def hold(self, partial: Partial, size: int) -> None:
+        """So much is kept of it now; nothing, when it has ended."""
+        if not size:
+            self._sizes.pop(partial, None)
+            return
+        self._sizes[partial] = size
+        while self._bytes > self._max_bytes:
+            longest = max(self._sizes, key=lambda one: self._sizes[one])
+            del self._sizes[longest]
+            longest.give_way()
+
 
 HEAD_BYTES = 65_536  # the id of a message nearly always stands here; searching more costs too much
 TAIL_BYTES = 512  # an id that comes last is well within this
@@ -106,3 +147,49 @@ class Lines:
 def one_line(message: bytes) -> bytes:
     """A message without line ends: wherever they may stand in JSON, they are white space."""
     return message.replace(b"\n", b" ").replace(b"\r", b" ")
+
+
+# How many bytes of answers wait for a side that does not read them.
+#
+# A server whose answers cannot be got rid of is not read from until they are: whoever asks and does
+# not listen waits for itself. Only answers count. Requests of ours are written whether or not the
+# server is writing to us just then; not to read from it because of them could block both for ever.
+
+
+class Backlog:
+    """Counts along with a writer: what was queued in all, and what of it has left."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._queued = 0
+        # Runs of answers with nothing between them: where each ends, and its bytes.
+        self._runs: deque[tuple[int, int]] = deque()
+        self.answers = 0
+
+    def __repr__(self) -> str:
+        return f"<Backlog {self.answers}/{self._limit}>"
+
+    @property
+    def is_over(self) -> bool:
+        return self.answers > self._limit
+
+    def request(self, size: int) -> None:
+        self._queued += size
+
+    def answer(self, size: int) -> None:
+        run = 0
+        if self._runs and self._runs[-1][0] == self._queued:
+            run = self._runs.pop()[1]
+        self._queued += size
+        self._runs.append((self._queued, run + size))
+        self.answers += size
+
+    def written(self, total: int) -> None:
+        """So many bytes have left since the beginning."""
+        while self._runs and self._runs[0][0] <= total:
+            self.answers -= self._runs.popleft()[1]
+        if self._runs:
+            end, size = self._runs[0]
+            left = min(size, end - total)
+            self._runs[0] = (end, left)
+            self.answers -= size - left

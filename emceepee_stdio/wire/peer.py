@@ -33,8 +33,7 @@ from emceepee_stdio.wire.codec import (
     encode_result,
     salvage_id,
 )
-from emceepee_stdio.wire.framing import Lines, Oversized
-from emceepee_stdio.wire.partial_messages import PartialMessages
+from emceepee_stdio.wire.framing import Lines, Oversized, PartialMessages
 
 __all__ = [
     "Closed",

@@ -16,20 +16,133 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 import anyio
 import anyio.to_thread
 
 from emceepee_stdio.errors import CannotConnect
 from emceepee_stdio.wire.framing import Lines, Oversized
-from emceepee_stdio.wire.job_object import contain
-from emceepee_stdio.wire.orphans import adopt_orphans, descendants, forget_child, note_child
+from emceepee_stdio.wire.orphans import (
+    adopt_orphans,
+    descendants,
+    forget_child,
+    kill_group,
+    kill_marked,
+    kill_same,
+    moments_of_birth,
+    note_child,
+)
 from emceepee_stdio.wire.pipes import open_reader, open_writer
-from emceepee_stdio.wire.program import ProgramFile
-from emceepee_stdio.wire.stragglers import kill_group, kill_marked, kill_same, moments_of_birth
 
-__all__ = ["Exit", "Listener", "Process", "Spawn", "StopTimes"]
+# The file that a server is started from, as a person saw it when they agreed.
+#
+# What is started is the path that was shown, because a Python of a virtual environment needs it.
+# Right before the start that path must still lead to the same file: a link may have been swapped
+# while the person was reading.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramFile:
+    """A program: its path, where its links lead, and which file that is."""
+
+    path: str
+    file: str
+    identity: tuple[int, ...]
+
+    @classmethod
+    def at(cls, path: str) -> "ProgramFile":
+        """The one that is there now; without an identity where it cannot be looked at."""
+        file = os.path.realpath(path)
+        try:
+            found = os.stat(file)  # noqa: PTH116 - as a string, like its path
+        except OSError:
+            return cls(path=path, file=file, identity=())
+        identity = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        return cls(path=path, file=file, identity=identity)
+
+    def check(self) -> None:
+        """Raise when the path leads to another file by now."""
+        if ProgramFile.at(self.path) != self:
+            raise CannotConnect(
+                f"{self.path} was not started: it is not the file any more that was looked at when "
+                "the server was added.",
+                hint="If the change is wanted, remove the server and add it again.",
+            )
+
+
+# Windows: a Job Object that takes a child and its descendants along when its handle closes.
+#
+# The counterpart of process groups and the watchdog. The handle belongs to our process, so the
+# system closes it however we end. Untested: written from the documented interface.
+
+
+class Job(Protocol):
+    """What holds a child and its descendants together."""
+
+    def kill(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def contain(pid: int) -> Job | None:
+    """A job around this child; None where process groups do that work."""
+    return _JobObject(pid) if sys.platform == "win32" else None
+
+
+if sys.platform == "win32":
+    import ctypes
+    from ctypes import wintypes
+
+    _KILL_ON_JOB_CLOSE = 0x2000
+    _EXTENDED_LIMIT_INFORMATION = 9
+    _TERMINATE_AND_SET_QUOTA = 0x0101  # what AssignProcessToJobObject needs
+
+    class _BasicLimits(ctypes.Structure):
+        _fields_ = [
+            ("PerProcessUserTimeLimit", wintypes.LARGE_INTEGER),
+            ("PerJobUserTimeLimit", wintypes.LARGE_INTEGER),
+            ("LimitFlags", wintypes.DWORD),
+            ("MinimumWorkingSetSize", ctypes.c_size_t),
+            ("MaximumWorkingSetSize", ctypes.c_size_t),
+            ("ActiveProcessLimit", wintypes.DWORD),
+            ("Affinity", ctypes.c_size_t),
+            ("PriorityClass", wintypes.DWORD),
+            ("SchedulingClass", wintypes.DWORD),
+        ]
+
+    class _ExtendedLimits(ctypes.Structure):
+        _fields_ = [
+            ("BasicLimitInformation", _BasicLimits),
+            ("IoInfo", ctypes.c_ulonglong * 6),
+            ("ProcessMemoryLimit", ctypes.c_size_t),
+            ("JobMemoryLimit", ctypes.c_size_t),
+            ("PeakProcessMemoryUsed", ctypes.c_size_t),
+            ("PeakJobMemoryUsed", ctypes.c_size_t),
+        ]
+
+    class _JobObject:
+        """One job for one child."""
+
+        def __init__(self, pid: int) -> None:
+            self._kernel = ctypes.WinDLL("kernel32", use_last_error=True)
+            self._kernel.CreateJobObjectW.restype = wintypes.HANDLE
+            self._kernel.OpenProcess.restype = wintypes.HANDLE
+            self._job = wintypes.HANDLE(self._kernel.CreateJobObjectW(None, None))
+            limits = _ExtendedLimits()
+            limits.BasicLimitInformation.LimitFlags = _KILL_ON_JOB_CLOSE
+            self._kernel.SetInformationJobObject(
+                self._job, _EXTENDED_LIMIT_INFORMATION, ctypes.byref(limits), ctypes.sizeof(limits)
+            )
+            process = wintypes.HANDLE(self._kernel.OpenProcess(_TERMINATE_AND_SET_QUOTA, 0, pid))
+            self._kernel.AssignProcessToJobObject(self._job, process)
+            self._kernel.CloseHandle(process)
+
+        def kill(self) -> None:
+            self._kernel.TerminateJobObject(self._job, 1)
+
+        def close(self) -> None:
+            self._kernel.CloseHandle(self._job)
+
 
 _KILL_WAIT_S = 2.0  # SIGKILL takes milliseconds, unless the kernel holds the process
 _MAX_STDERR_LINE_BYTES = 16_384  # longer than any log line; binary output has no line ends at all

@@ -19,9 +19,8 @@ import anyio.to_thread
 import msgspec
 from mcp_types import methods
 
-from emceepee_stdio.backends.backend import Backend
+from emceepee_stdio.backends.backend import Backend, BackendOptions
 from emceepee_stdio.backends.backend_events import Emit, Question
-from emceepee_stdio.backends.backend_options import BackendOptions
 from emceepee_stdio.backends.base import Era
 from emceepee_stdio.backends.channels.http_channel import HttpChannel, HttpOptions, HttpTimes
 from emceepee_stdio.backends.channels.stdio_channel import (
@@ -35,10 +34,10 @@ from emceepee_stdio.backends.health import HealthPolicy
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import ProxyError, ServerUnavailable
 from emceepee_stdio.ids import Ids
-from emceepee_stdio.state.restarts import RestartPolicy
+from emceepee_stdio.state.phases import RestartPolicy
+from emceepee_stdio.wire.orphans import marked
 from emceepee_stdio.wire.process import StopTimes
 from emceepee_stdio.wire.process_guard import ProcessGuard
-from emceepee_stdio.wire.stragglers import marked
 from tests import peers
 from tests.e2e import client
 from tests.e2e.harness import WAIT_S, Recorder, json_lines

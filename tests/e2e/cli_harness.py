@@ -27,7 +27,7 @@ import anyio.to_thread
 import pytest
 
 from emceepee_stdio.cli import command_line
-from emceepee_stdio.config.edit_lock import edit_lock_file
+from emceepee_stdio.config.edit import edit_lock_file
 from tests.e2e.client import Setting
 from tests.e2e.clients.raw import until
 from tests.e2e.harness import argv_of

@@ -36,11 +36,11 @@ from emceepee_stdio.backends.channels.stdio_channel import (
 from emceepee_stdio.backends.supervisor import Supervisor
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.ids import Ids
-from emceepee_stdio.state.restarts import RestartPolicy, Restarts
+from emceepee_stdio.state.phases import RestartPolicy, Restarts
+from emceepee_stdio.wire.orphans import marked
 from emceepee_stdio.wire.peer import OutgoingRequest
 from emceepee_stdio.wire.process import StopTimes
 from emceepee_stdio.wire.process_guard import ProcessGuard
-from emceepee_stdio.wire.stragglers import marked
 
 if TYPE_CHECKING:
     from emceepee_stdio.backends.base import Loss

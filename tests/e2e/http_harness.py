@@ -14,11 +14,11 @@ import anyio
 import msgspec
 
 from emceepee_stdio.backends.channels.http_channel import HttpChannel, HttpOptions, HttpTimes
-from emceepee_stdio.backends.channels.http_conversation import HttpConversation
+from emceepee_stdio.backends.channels.http_connection import HttpConversation
 from emceepee_stdio.backends.supervisor import Supervisor
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.ids import Ids
-from emceepee_stdio.state.restarts import RestartPolicy, Restarts
+from emceepee_stdio.state.phases import RestartPolicy, Restarts
 from tests.e2e.harness import WAIT_S, Recorder, outgoing
 from tests.e2e.servers.http_mcp import McpServer
 

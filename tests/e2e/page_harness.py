@@ -18,9 +18,8 @@ import anyio
 from anyio.abc import SocketAttribute
 from anyio.from_thread import start_blocking_portal
 
-from emceepee_stdio.trace.page_access import PageAccess, PageIdentity
 from emceepee_stdio.trace.page_feed import PageFeed
-from emceepee_stdio.trace.page_server import PageServer
+from emceepee_stdio.trace.page_server import PageAccess, PageIdentity, PageServer
 from tests.e2e.cli_harness import WAIT_S, Home
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from emceepee_stdio.tools.server_tools import (
     reconnect_server,
     remove_server,
 )
-from emceepee_stdio.trust.addresses import Area, only
+from emceepee_stdio.trust.targets import Area, only
 from emceepee_stdio.wire.process import StopTimes
 from tests.e2e.client import http_server
 from tests.e2e.clients.raw import until

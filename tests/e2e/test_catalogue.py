@@ -14,8 +14,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from emceepee_stdio.backends.catalogue_record import recalled
-from emceepee_stdio.session.catalogue_store import CatalogueStore
+from emceepee_stdio.backends.lists import recalled
+from emceepee_stdio.session.catalogue import CatalogueStore
 from tests.e2e.cli_harness import Home
 from tests.e2e.client import (
     WAIT_S,
@@ -474,9 +474,9 @@ WRITER = """
 import sys
 from pathlib import Path
 from emceepee_stdio.backends.base import Era, Hello
-from emceepee_stdio.backends.catalogue_record import Seen
+from emceepee_stdio.backends.lists import Seen
 from emceepee_stdio.backends.lists import Kind
-from emceepee_stdio.session.catalogue_store import CatalogueStore
+from emceepee_stdio.session.catalogue import CatalogueStore
 
 hello = Hello(era=Era.LEGACY, protocol_version="1")
 tools = [{"name": f"tool{number}", "description": "x" * 500} for number in range(200)]

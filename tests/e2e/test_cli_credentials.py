@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from emceepee_stdio.auth.stored_names import StoredNames
+from emceepee_stdio.auth.keyring_access import StoredNames
 from tests.e2e.cli_harness import Cli, Home
 from tests.e2e.keyring_harness import KeyringHome, keyring_environ
 from tests.e2e.sign_in_harness import BROWSER, protected

@@ -9,7 +9,7 @@ import pytest
 SCRIPT = """
 import itertools, signal, sys, time
 import anyio
-from emceepee_stdio.cli.interrupts import Interrupts
+from emceepee_stdio.cli.terminal import Interrupts
 from emceepee_stdio.clock import Clock
 
 step, where, work_seconds = float(sys.argv[1]), sys.argv[2], float(sys.argv[3])
@@ -89,7 +89,7 @@ def python(script: str) -> "subprocess.CompletedProcess[str]":
 
 def test_a_failure_on_the_loop_is_not_wrapped():
     script = (
-        "from emceepee_stdio.cli.interrupts import interrupts\n"
+        "from emceepee_stdio.cli.terminal import interrupts\n"
         "async def fail(): raise LookupError('as it is')\n"
         "interrupts.run(fail)\n"
     )
@@ -101,7 +101,7 @@ def test_a_failure_on_the_loop_is_not_wrapped():
 def test_a_failure_of_clearing_away_does_not_hide_that_it_was_interrupted():
     script = (
         "import signal, anyio\n"
-        "from emceepee_stdio.cli.interrupts import interrupts\n"
+        "from emceepee_stdio.cli.terminal import interrupts\n"
         "interrupts.listen()\n"
         "async def serve():\n"
         "    signal.raise_signal(signal.SIGINT)\n"
@@ -121,7 +121,7 @@ def test_a_failure_of_clearing_away_does_not_hide_that_it_was_interrupted():
 def test_after_the_loop_it_interrupts_at_once_again():
     script = (
         "import signal, anyio.lowlevel\n"
-        "from emceepee_stdio.cli.interrupts import interrupts\n"
+        "from emceepee_stdio.cli.terminal import interrupts\n"
         "interrupts.listen()\n"
         "interrupts.run(anyio.lowlevel.checkpoint)\n"
         "try:\n"
@@ -138,7 +138,7 @@ def test_a_loop_that_sleeps_through_the_signal_is_woken():
     # just before that.
     script = (
         "import os, signal, threading, time, anyio\n"
-        "from emceepee_stdio.cli.interrupts import interrupts\n"
+        "from emceepee_stdio.cli.terminal import interrupts\n"
         "interrupts.listen()\n"
         "def press():\n"
         "    time.sleep(0.5)\n"

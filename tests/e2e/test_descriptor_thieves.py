@@ -90,7 +90,7 @@ def test_with_too_few_descriptors_for_its_servers_it_ends_in_order(tmp_path: Pat
 NONE_FREE = """
 import os, resource
 from emceepee_stdio.wire.orphans import bury_orphans, descendants, expect_orphans
-from emceepee_stdio.wire.stragglers import kill_marked, leftovers, marked
+from emceepee_stdio.wire.orphans import kill_marked, leftovers, marked
 expect_orphans()
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
 print(leftovers(None), marked("x"), kill_marked("x"), bury_orphans(), descendants(os.getpid()))

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from emceepee_stdio.session.server_text import MARK
+from emceepee_stdio.session.reply import MARK
 from tests.e2e.client import P, both_eras
 from tests.e2e.test_exposed_lists import PROMPTS, listed
 from tests.e2e.test_exposed_tools import call, changes, exposing, until_listed, without_identity

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from emceepee_stdio.auth.stored_names import StoredNames
+from emceepee_stdio.auth.keyring_access import StoredNames
 from emceepee_stdio.auth.token_store import default_token_directory
 from emceepee_stdio.config import default_path
-from emceepee_stdio.config.edit_lock import edit_lock_file
-from emceepee_stdio.front.http.http_tokens import default_token_file
+from emceepee_stdio.config.edit import edit_lock_file
+from emceepee_stdio.front.http.access import default_token_file
 from emceepee_stdio.greeting import greeting_file
 from emceepee_stdio.journal import default_directory
 from emceepee_stdio.session.catalogue_files import default_catalogue_directory
 from emceepee_stdio.session.proxy_status import status_directory
-from emceepee_stdio.trace.page_access import identity_file
+from emceepee_stdio.trace.page_server import identity_file
 from emceepee_stdio.trust.store import default_trust_directory
 from tests.e2e.cli_harness import Cli
 from tests.e2e.clients.raw import entry, proxy

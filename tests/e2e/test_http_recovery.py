@@ -9,8 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from emceepee_stdio.backends.backend import Backend
-from emceepee_stdio.backends.backend_options import BackendOptions
+from emceepee_stdio.backends.backend import Backend, BackendOptions
 from emceepee_stdio.backends.channels.http_channel import HttpChannel
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, ProxyError, ServerDisconnected

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from emceepee_stdio.trust.addresses import Area, area_of
+from emceepee_stdio.trust.targets import Area, area_of
 from tests.e2e.cli_harness import Home
 from tests.e2e.servers import http_wire
 from tests.e2e.sign_in_harness import BROWSER, Place, protected

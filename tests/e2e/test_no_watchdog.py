@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from emceepee_stdio.wire import watchdog as module
-from emceepee_stdio.wire.watchdog import Watchdog
+from emceepee_stdio.wire import process_guard as module
+from emceepee_stdio.wire.process_guard import Watchdog
 from tests.e2e.clients.raw import Proxy, entry, proxy
 from tests.e2e.test_watchdog import NOBODY, left_alone, sleeper
 from tests.peers import plain
 
 WITHOUT_SHELL = (
     "import runpy\n"
-    "from emceepee_stdio.wire import watchdog\n"
-    "watchdog.SHELL = {shell!r}\n"
+    "from emceepee_stdio.wire import process_guard\n"
+    "process_guard.SHELL = {shell!r}\n"
     "runpy.run_module('emceepee_stdio', run_name='__main__', alter_sys=True)\n"
 )
 

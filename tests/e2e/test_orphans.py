@@ -99,7 +99,7 @@ from contextlib import suppress
 from pathlib import Path
 from emceepee_stdio.wire.orphans import adopt_orphans, bury_orphans, expect_orphans, note_child
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.wire.stragglers import kill_marked
+from emceepee_stdio.wire.orphans import kill_marked
 
 script, where = sys.argv[1], Path(sys.argv[2])
 told = lambda: [int(word) for word in where.read_text().split()]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from emceepee_stdio.wire.stragglers import kill_marked
+from emceepee_stdio.wire.orphans import kill_marked
 from tests.e2e.clients.raw import ROOT, WAIT_S, Message, Proxy, entry, own_first, proxy, until
 from tests.e2e.clients.raw import surroundings as proxy_environment
 from tests.peers import node_modules, plain, rude

@@ -11,7 +11,7 @@ import pytest
 
 from emceepee_stdio.backends.base import Era
 from emceepee_stdio.errors import ProxyError
-from emceepee_stdio.state.restarts import RestartPolicy
+from emceepee_stdio.state.phases import RestartPolicy
 from tests import peers
 from tests.e2e.harness import FAST, WAIT_S, Rig, backend, outgoing
 from tests.e2e.judge import judge_client

@@ -16,8 +16,7 @@ from emceepee_stdio.errors import (
     ServerFailed,
     ServerUnavailable,
 )
-from emceepee_stdio.state.phases import Phase
-from emceepee_stdio.state.restarts import RestartPolicy
+from emceepee_stdio.state.phases import Phase, RestartPolicy
 from tests.e2e.harness import FAST, WAIT_S, Rig, backend
 from tests.peers import plain, rude
 

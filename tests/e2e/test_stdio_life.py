@@ -14,8 +14,7 @@ import anyio.lowlevel
 import pytest
 
 from emceepee_stdio.errors import ServerDisconnected, ServerUnavailable
-from emceepee_stdio.state.phases import Phase
-from emceepee_stdio.state.restarts import RestartPolicy
+from emceepee_stdio.state.phases import Phase, RestartPolicy
 from emceepee_stdio.wire.process import StopTimes
 from tests.e2e.harness import FAST, QUICK_RESTARTS, WAIT_S, Rig, alive, backend
 from tests.peers import plain, rude

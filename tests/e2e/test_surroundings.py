@@ -19,7 +19,7 @@ import pytest
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal, JournalEvent
-from emceepee_stdio.wire.stragglers import leftovers, owner_mark
+from emceepee_stdio.wire.orphans import leftovers, owner_mark
 from tests.e2e.cli_harness import Home
 from tests.e2e.clients.raw import ROOT, until
 from tests.e2e.harness import alive

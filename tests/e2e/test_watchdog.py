@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from emceepee_stdio.wire.watchdog import Watchdog
+from emceepee_stdio.wire.process_guard import Watchdog
 from tests.e2e.clients.raw import Proxy, entry, proxy, until
 from tests.peers import plain
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from emceepee_stdio.trace.open_request import MAX_LEGS
-from emceepee_stdio.trace.request_reader import RequestReader
 from emceepee_stdio.trace.request_records import DroppedRecords, RequestRecord
+from emceepee_stdio.trace.trace_reader import RequestReader
 
 __all__ = ["record_faults"]
 

@@ -28,11 +28,10 @@ from emceepee_stdio.journal import (
     given_secrets,
     redact_text,
 )
-from emceepee_stdio.journal.redact import MARKER
-from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.redaction.redact import MARKER
+from emceepee_stdio.session.reply import MARK, Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Environment
-from emceepee_stdio.session.server_text import MARK
 from emceepee_stdio.visible_text import harmless_json, spelled_out
 from emceepee_stdio.wire.codec import Malformed, Notification, Request, RequestId
 from emceepee_stdio.wire.peer import Outcome, OutgoingRequest, Peer, method_not_found

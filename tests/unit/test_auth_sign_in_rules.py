@@ -3,7 +3,7 @@
 import pytest
 
 from emceepee_stdio.auth.orders import SignInOrder
-from emceepee_stdio.auth.sign_in_rules import Announcement, SignInRules
+from emceepee_stdio.auth.sign_in import Announcement, SignInRules
 from emceepee_stdio.config.server import OAuthConfig
 
 SERVER = "https://mcp.example/mcp"

@@ -12,7 +12,7 @@ import trio.testing
 from anyio.abc import TaskGroup
 from msgspec import Raw
 
-from emceepee_stdio.backends.backend import Backend
+from emceepee_stdio.backends.backend import Backend, BackendOptions
 from emceepee_stdio.backends.backend_events import (
     BackendEvent,
     Emit,
@@ -24,14 +24,12 @@ from emceepee_stdio.backends.backend_events import (
     Question,
     ServerNotification,
     Withdrawn,
+    log_line,
 )
-from emceepee_stdio.backends.backend_options import BackendOptions
 from emceepee_stdio.backends.base import Era, Hello, Loss, Params, RemoteError
-from emceepee_stdio.backends.catalogue_record import Remembered, Seen
 from emceepee_stdio.backends.connection import Connection
 from emceepee_stdio.backends.health import HealthPolicy
-from emceepee_stdio.backends.lists import Kind
-from emceepee_stdio.backends.notifications import log_line
+from emceepee_stdio.backends.lists import Kind, Remembered, Seen
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.tool_rules import ToolRules
 from emceepee_stdio.errors import (
@@ -45,8 +43,7 @@ from emceepee_stdio.errors import (
     ServerUnavailable,
     ToolNotFound,
 )
-from emceepee_stdio.state.phases import Phase
-from emceepee_stdio.state.restarts import RestartPolicy
+from emceepee_stdio.state.phases import Phase, RestartPolicy
 from emceepee_stdio.wire.codec import (
     RequestId,
     RpcError,

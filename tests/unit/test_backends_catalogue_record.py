@@ -4,14 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emceepee_stdio.backends.base import Era, Hello
-from emceepee_stdio.backends.catalogue_record import (
+from emceepee_stdio.backends.lists import (
     CatalogueRecord,
+    Kind,
     Remembered,
     Seen,
     added_to,
     recalled,
 )
-from emceepee_stdio.backends.lists import Kind
 
 HELLO = Hello(era=Era.LEGACY, protocol_version="2025-11-25", instructions="Be kind.")
 

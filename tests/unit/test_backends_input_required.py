@@ -18,7 +18,7 @@ from emceepee_stdio.backends.backend_events import (
 )
 from emceepee_stdio.backends.base import Era, Hello, Loss, RemoteError
 from emceepee_stdio.backends.connection import Connection
-from emceepee_stdio.backends.input_required import MultiRoundTrip, required_urls
+from emceepee_stdio.backends.exchange import MultiRoundTrip, required_urls
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, CallTimeout, ProxyError, ServerDisconnected
 from emceepee_stdio.wire.codec import (

@@ -1,7 +1,7 @@
 import pytest
 from msgspec import Raw
 
-from emceepee_stdio.backends.result_types import result_type, type_refused
+from emceepee_stdio.backends.exchange import result_type, type_refused
 from emceepee_stdio.errors import CallFailed, NotSupported
 
 

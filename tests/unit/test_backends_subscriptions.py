@@ -10,13 +10,11 @@ import trio.testing
 from anyio.abc import TaskGroup
 from msgspec import Raw
 
-from emceepee_stdio.backends.backend_events import BackendEvent, ServerNotification
+from emceepee_stdio.backends.backend_events import BackendEvent, ServerNotification, without_stream
 from emceepee_stdio.backends.base import Era, Hello, Loss, Params, RemoteError
 from emceepee_stdio.backends.connection import Connection
 from emceepee_stdio.backends.lists import Kind
-from emceepee_stdio.backends.notifications import without_stream
-from emceepee_stdio.backends.subscription_stream import ACKNOWLEDGED, SubscriptionStream
-from emceepee_stdio.backends.subscriptions import Subscriptions
+from emceepee_stdio.backends.subscriptions import ACKNOWLEDGED, Subscriptions, SubscriptionStream
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import (
     CallTimeout,

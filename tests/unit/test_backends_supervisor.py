@@ -28,8 +28,7 @@ from emceepee_stdio.errors import (
     ServerFailed,
     ServerUnavailable,
 )
-from emceepee_stdio.state.phases import PHASES, Phase
-from emceepee_stdio.state.restarts import RestartPolicy, Restarts
+from emceepee_stdio.state.phases import PHASES, Phase, RestartPolicy, Restarts
 from emceepee_stdio.wire.codec import RequestId, encode_notification, encode_result
 from emceepee_stdio.wire.peer import OnProgress, OutgoingRequest
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from emceepee_stdio.backends.backend import name_refusal
 from emceepee_stdio.backends.lists import Lists
-from emceepee_stdio.backends.tool_refusals import name_refusal
 from emceepee_stdio.config.tool_rules import ToolRules
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mcp.shared import inbound
 from msgspec import Raw
 
-from emceepee_stdio.backends.channels.http_headers import (
+from emceepee_stdio.backends.channels.http_carrier import (
     HeaderMaps,
     custom_headers,
     header_map,

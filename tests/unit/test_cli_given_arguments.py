@@ -3,7 +3,7 @@
 import pytest
 import typer
 
-from emceepee_stdio.cli.given_arguments import fitted, fitted_to_prompt, given_arguments
+from emceepee_stdio.cli.call import fitted, fitted_to_prompt, given_arguments
 
 NUMBER_OR_NULL = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
 

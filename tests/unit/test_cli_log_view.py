@@ -3,10 +3,9 @@ import re
 import pytest
 from rich.color import Color
 
-from emceepee_stdio.cli.log_lines import Story, plain_text, story_of
-from emceepee_stdio.cli.log_view import STYLES, _cut
-from emceepee_stdio.journal.reader import Line
-from emceepee_stdio.journal.records import Record
+from emceepee_stdio.cli.tail_logs import STYLES, Story, _cut, plain_text, story_of
+from emceepee_stdio.journal.journal_reader import Line
+from emceepee_stdio.journal.writer import Record
 
 
 def _luminance(style: str) -> float:

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from emceepee_stdio.cli.plain_secrets import plain_secrets, references, without
+from emceepee_stdio.cli.secret_values import plain_secrets, references, without
 
 ENTRY: dict[str, Any] = {"command": "x"}
 

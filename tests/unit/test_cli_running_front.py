@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from emceepee_stdio.cli.running_front import running_front
+from emceepee_stdio.cli.doctor.doctor import running_front
 
 
 def _token_for(url: str, tmp_path: Path, **environ: str) -> str | None:

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emceepee_stdio.cli.given_arguments import fitted, given_arguments
-from emceepee_stdio.cli.input_schema import parameters
+from emceepee_stdio.cli.call import fitted, given_arguments
 from emceepee_stdio.cli.signatures import (
     Signature,
     first_sentence,
+    parameters,
     prompt_signature,
     tool_signature,
 )

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emceepee_stdio.config import toml_tables
-from emceepee_stdio.config.clients import CLIENTS, Client, ClientKey, is_ours
+from emceepee_stdio.config.clients import (
+    CLIENTS,
+    Client,
+    ClientKey,
+    NameTaken,
+    is_ours,
+    leave_alone,
+    register,
+    unregister,
+)
 from emceepee_stdio.config.jsonc import CannotEdit, Unreadable
 from emceepee_stdio.config.own_file import (
     judge,
@@ -18,7 +27,6 @@ from emceepee_stdio.config.own_file import (
     remove_server,
     take_over,
 )
-from emceepee_stdio.config.registration import NameTaken, leave_alone, register, unregister
 from emceepee_stdio.errors import ConfigInvalid
 
 POSIX, WINDOWS = PurePosixPath("/home/ada"), PureWindowsPath(r"C:\Users\ada")

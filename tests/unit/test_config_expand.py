@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emceepee_stdio.config.expand import UnsetVariable, expand, fill_in
+from emceepee_stdio.config.fields import UnsetVariable, expand, fill_in
 from emceepee_stdio.errors import ConfigInvalid
 
 ENVIRON = {"HOST": "example.org", "EMPTY": "", "NESTED": "${HOST}"}

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from emceepee_stdio.config.file_lock import file_lock, is_locked
+from emceepee_stdio.storage.file_lock import file_lock, is_locked
 
 HOLDER = """
 import sys
 from pathlib import Path
-from emceepee_stdio.config.file_lock import file_lock
+from emceepee_stdio.storage.file_lock import file_lock
 with file_lock(Path(sys.argv[1]), within=5):
     print("held", flush=True)
     sys.stdin.read()

@@ -6,8 +6,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from emceepee_stdio.config.jsonc import CannotEdit, Unreadable, put, read, remove, strict_problem
-from emceepee_stdio.config.jsonc_tree import parse
+from emceepee_stdio.config.jsonc import (
+    CannotEdit,
+    Unreadable,
+    parse,
+    put,
+    read,
+    remove,
+    strict_problem,
+)
 
 ENTRY = {"command": "/x", "args": ["-m", "y"], "env": {"PATH": "/a:/b"}}
 

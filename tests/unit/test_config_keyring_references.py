@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from emceepee_stdio.config import Config, ServerConfig, load_text
-from emceepee_stdio.config.keyring_references import filled_in, needed_secrets
+from emceepee_stdio.config.fields import filled_in, needed_secrets
 from emceepee_stdio.errors import ConfigInvalid
 
 SECRETS = {"one": "s3cret-1", "two": "s3cret-2"}

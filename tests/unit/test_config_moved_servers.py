@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from emceepee_stdio.config.clients import CLIENTS
-from emceepee_stdio.config.moved_servers import moved_servers
+from emceepee_stdio.config.clients import CLIENTS, moved_servers
 
 OURS = {"command": "emceepee", "args": ["serve"]}
 BROKEN = "{"

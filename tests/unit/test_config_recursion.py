@@ -1,6 +1,6 @@
 import pytest
 
-from emceepee_stdio.config.recursion import starts_emceepee
+from emceepee_stdio.config.entries import starts_emceepee
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 
 from emceepee_stdio.config.edit import Change
 from emceepee_stdio.config.load import load_file
-from emceepee_stdio.config.regular_file import make_private, read_regular
 from emceepee_stdio.errors import ConfigInvalid
+from emceepee_stdio.storage.private_file import make_private, read_regular
 from emceepee_stdio.trust.store import TrustStore
 from emceepee_stdio.trust.tool_pins import Pins
 

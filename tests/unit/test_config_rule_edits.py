@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from emceepee_stdio.config.own_file import places
-from emceepee_stdio.config.rule_edits import overruled, remove_rule, rules_at, set_rule
+from emceepee_stdio.config.own_file import overruled, places, remove_rule, rules_at, set_rule
 
 TEXT = """{
   // mine

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from emceepee_stdio.config import config_schema, load_text
-from emceepee_stdio.config.model import ServerEntry, SettingsSection
+from emceepee_stdio.config.settings import ServerEntry, SettingsSection
 
 SCHEMA = config_schema()
 DEFINITIONS: Any = SCHEMA["$defs"]

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from emceepee_stdio.config import Config, ServerConfig, Settings, load_text
-from emceepee_stdio.config.model import RestartConfig, RestartOverrides, SettingsSection
+from emceepee_stdio.config.server import RestartOverrides
+from emceepee_stdio.config.settings import RestartConfig, SettingsSection
 
 
 def load(emceepee: object, **environ: str) -> Config:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from emceepee_stdio.config import Config, ServerConfig
-from emceepee_stdio.config.source import Source
+from emceepee_stdio.config.load import Source
 from emceepee_stdio.errors import ConfigInvalid
 
 

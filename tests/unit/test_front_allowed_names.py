@@ -3,7 +3,7 @@
 import pytest
 
 from emceepee_stdio.errors import InvalidArguments
-from emceepee_stdio.front.http.allowed_names import check_host, check_origin
+from emceepee_stdio.front.http.access import check_host, check_origin
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from msgspec import Raw
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.front.client_profile import UNKNOWN
-from emceepee_stdio.front.client_requests import ClientRequests
 from emceepee_stdio.front.consent import (
+    ClientRequests,
     ConsentForm,
     ConsentRequests,
     ElicitedConsent,

@@ -3,7 +3,7 @@
 import pytest
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.front.heartbeats import Heartbeats, Progress
+from emceepee_stdio.front.progress import Heartbeats, Progress
 from emceepee_stdio.session.client_calls import Call
 
 EVERY = 15.0

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from emceepee_stdio.errors import ConfigInvalid
-from emceepee_stdio.front.http import http_tokens
-from emceepee_stdio.front.http.http_tokens import HttpTokens
+from emceepee_stdio.front.http import access
+from emceepee_stdio.front.http.access import HttpTokens
 
 ONE, TWO = "1" * 32, "2" * 32
 
@@ -171,7 +171,7 @@ def test_what_is_written_while_the_file_is_read_counts_at_the_next_look(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(path, f"laptop {ONE}\n")
-    read = http_tokens.read_regular
+    read = access.read_regular
 
     def read_and_write(path: Path) -> bytes:
         text = read(path)
@@ -179,7 +179,7 @@ def test_what_is_written_while_the_file_is_read_counts_at_the_next_look(
         return text
 
     with monkeypatch.context() as patch:
-        patch.setattr(http_tokens, "read_regular", read_and_write)
+        patch.setattr(access, "read_regular", read_and_write)
         tokens = HttpTokens.read(path)
     assert (owner(tokens, ONE), owner(tokens, TWO)) == ("laptop", None)
     assert tokens.follow() == ["laptop"]

@@ -6,7 +6,7 @@ import pytest
 from msgspec import Raw
 
 from emceepee_stdio.backends.backend_events import Question
-from emceepee_stdio.front.question_text import native_params
+from emceepee_stdio.front.question_dialogue import native_params
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.state import PendingRequest, RequestKind, RequestStatus
 

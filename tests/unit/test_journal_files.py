@@ -10,7 +10,7 @@ import pytest
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.journal import Journal
-from emceepee_stdio.journal.files import JournalFile
+from emceepee_stdio.journal.journal_files import JournalFile
 
 NOON = 1_800_000_000.0
 DAY = 86_400

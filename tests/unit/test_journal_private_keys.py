@@ -4,7 +4,7 @@ from base64 import b64encode
 import pytest
 
 from emceepee_stdio.journal import PrivateKeyLines
-from emceepee_stdio.journal.redact import MARKER
+from emceepee_stdio.redaction.redact import MARKER
 
 
 def key(kind: str = "RSA ", size: int = 1190) -> list[str]:

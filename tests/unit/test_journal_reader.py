@@ -12,12 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.journal import merged_reader as reader_module
-from emceepee_stdio.journal import rotated_files as files_module
-from emceepee_stdio.journal.files import JournalFile
-from emceepee_stdio.journal.reader import JournalReader, Line
-from emceepee_stdio.journal.records import Record
-from emceepee_stdio.journal.rotated_files import Part
+from emceepee_stdio.journal import journal_reader as files_module
+from emceepee_stdio.journal import journal_reader as reader_module
+from emceepee_stdio.journal.journal_files import JournalFile
+from emceepee_stdio.journal.journal_reader import JournalReader, Line, Part
+from emceepee_stdio.journal.writer import Record
 
 NOON = 1_700_000_000.0
 WAIT_S = 60.0

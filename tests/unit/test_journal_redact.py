@@ -18,8 +18,8 @@ from emceepee_stdio.journal import (
     redact_text,
     redact_url,
 )
-from emceepee_stdio.journal.redact import CUT, MARKER, TOO_DEEP
-from emceepee_stdio.journal.secret_names import is_secret_name
+from emceepee_stdio.redaction.redact import CUT, MARKER, TOO_DEEP
+from emceepee_stdio.redaction.secret_patterns import is_secret_name
 
 SECRET_NAMES = [
     "authorization",

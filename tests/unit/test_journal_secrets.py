@@ -17,8 +17,8 @@ from emceepee_stdio.journal import (
     redact_env,
     redact_url,
 )
-from emceepee_stdio.journal.redact import MARKER
-from emceepee_stdio.journal.secrets import token_secrets
+from emceepee_stdio.redaction.known_secrets import token_secrets
+from emceepee_stdio.redaction.redact import MARKER
 
 
 def secrets(*values: str) -> Secrets:

@@ -10,9 +10,13 @@ import pytest
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.journal import Journal, JournalEvent, Level, default_directory, writer
-from emceepee_stdio.journal.background_writer import BackgroundWriter
-from emceepee_stdio.journal.files import JournalFile
-from emceepee_stdio.journal.records import MAX_LINE_BYTES, MAX_STDERR_CHARS, MAX_STRING_CHARS
+from emceepee_stdio.journal.journal_files import JournalFile
+from emceepee_stdio.journal.writer import (
+    MAX_LINE_BYTES,
+    MAX_STDERR_CHARS,
+    MAX_STRING_CHARS,
+    BackgroundWriter,
+)
 
 NOON = 1_800_000_000.0
 

@@ -23,7 +23,7 @@ from emceepee_stdio.backends.base import Loss, RemoteError, Sender
 from emceepee_stdio.backends.connection import Connection
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, CallTimeout, ProxyError, ServerDisconnected
-from emceepee_stdio.front.client_requests import ClientRequests
+from emceepee_stdio.front.consent import ClientRequests
 from emceepee_stdio.wire.codec import Malformed, Notification, Request, RequestId
 from emceepee_stdio.wire.peer import OutgoingRequest, Peer
 

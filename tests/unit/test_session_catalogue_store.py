@@ -7,10 +7,9 @@ import msgspec
 import pytest
 
 from emceepee_stdio.backends.base import Era, Hello
-from emceepee_stdio.backends.catalogue_record import Remembered, Seen, recalled
-from emceepee_stdio.backends.lists import Kind
+from emceepee_stdio.backends.lists import Kind, Remembered, Seen, recalled
 from emceepee_stdio.config import ServerConfig
-from emceepee_stdio.session.catalogue_store import CatalogueStore
+from emceepee_stdio.session.catalogue import CatalogueStore
 
 HELLO = Hello(era=Era.MODERN, protocol_version="2026-07-28", server_info={"name": "s"})
 KEY = b"k" * 32

@@ -16,8 +16,7 @@ from emceepee_stdio.errors import CallFailed, InvalidArguments, TaskLimit
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.backend_handler import BackendHandler
-from emceepee_stdio.session.client_calls import Call
-from emceepee_stdio.session.promotion import shown_task
+from emceepee_stdio.session.client_calls import Call, shown_task
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.response_context import shown_elicitation
 from emceepee_stdio.session.session import Session

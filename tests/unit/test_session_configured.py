@@ -12,7 +12,7 @@ import pytest
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Config
-from emceepee_stdio.config.source import Source
+from emceepee_stdio.config.load import Source
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.runtime import Runtime

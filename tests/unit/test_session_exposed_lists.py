@@ -6,8 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emceepee_stdio.backends.lists import Kind
-from emceepee_stdio.session.exposed_lists import ExposedServer, list_exposed
-from emceepee_stdio.session.exposed_names import MAX_NAME_CHARS, exposed_names
+from emceepee_stdio.session.exposed_lists import (
+    MAX_NAME_CHARS,
+    ExposedServer,
+    exposed_names,
+    list_exposed,
+)
 
 TAKEN = re.compile(r"[A-Za-z0-9_-]{1,46}")
 

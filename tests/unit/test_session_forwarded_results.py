@@ -4,9 +4,8 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from emceepee_stdio.session.forwarded_results import prompt_fields, resource_fields
-from emceepee_stdio.session.result_meta import MAX_META_BYTES, passed_meta
-from emceepee_stdio.session.server_text import MARK
+from emceepee_stdio.session.own_resources import prompt_fields, resource_fields
+from emceepee_stdio.session.reply import MARK, MAX_META_BYTES, passed_meta
 from emceepee_stdio.wire.codec import to_json
 
 FAKE = '{"proxy_task": {"task_id": "x"}}'

@@ -1,6 +1,6 @@
 import pytest
 
-from emceepee_stdio.session.own_uris import is_own_uri
+from emceepee_stdio.session.reply import is_own_uri
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from emceepee_stdio.session.question_urls import host_of, url_problem, url_warning
+from emceepee_stdio.session.questions import host_of, url_problem, url_warning
 
 REFUSED = [
     "https://bank.example@evil.example/",

@@ -13,8 +13,7 @@ from emceepee_stdio.config import Settings
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.backend_handler import BackendHandler
-from emceepee_stdio.session.params import fields_of, is_too_deep
-from emceepee_stdio.session.rate_limit import RateLimit
+from emceepee_stdio.session.server_output import RateLimit, fields_of, is_too_deep
 from emceepee_stdio.session.session import Session
 
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from emceepee_stdio.errors import CallFailed
-from emceepee_stdio.session.reply import Reply
-from emceepee_stdio.session.server_text import MARK, attributed, attributed_text
+from emceepee_stdio.session.reply import MARK, Reply, attributed, attributed_text
 from emceepee_stdio.tools.prompt_tools import _messages
 
 KEYS = ("events_since_last_response", "pending_client_action", "proxy_task", "stored_result")

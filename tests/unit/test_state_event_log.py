@@ -6,10 +6,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from emceepee_stdio.state.event_entries import DELIVERY, ENTRY_BYTES, Delivery
-from emceepee_stdio.state.event_log import Added, EventLog, Lease, LogStatistics
+from emceepee_stdio.state.event_log import (
+    DELIVERY,
+    ENTRY_BYTES,
+    Added,
+    Delivery,
+    EventLog,
+    Lease,
+    LogStatistics,
+    oldest_of_the_largest,
+)
 from emceepee_stdio.state.event_types import EventType, fold_key
-from emceepee_stdio.state.eviction import oldest_of_the_largest
 from emceepee_stdio.state.machine import IllegalMove
 
 NOTE = EventType.NOTIFICATION

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emceepee_stdio.state.restarts import RestartPolicy, Restarts
+from emceepee_stdio.state.phases import RestartPolicy, Restarts
 
 
 def middle(low: float, high: float) -> float:

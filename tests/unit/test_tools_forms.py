@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from emceepee_stdio.tools.forms import form_problems, with_defaults
+from emceepee_stdio.tools.question_tools import form_problems, with_defaults
 
 
 def problems(value: Any, **schema: Any) -> list[str]:

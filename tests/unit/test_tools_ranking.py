@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from emceepee_stdio.tools.ranking import rank, words
+from emceepee_stdio.tools.tool_search import rank, words
 from tests.e2e.servers.catalogue import servers
 from tests.e2e.tool_searches import HELD_OUT, QUERIES
 

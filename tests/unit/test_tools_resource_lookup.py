@@ -1,6 +1,6 @@
 import pytest
 
-from emceepee_stdio.tools.resource_lookup import fits_template
+from emceepee_stdio.tools.resource_tools import fits_template
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from hashlib import sha256
 from pathlib import Path
 
 import emceepee_stdio.trace
-from emceepee_stdio.journal.reader import Line
-from emceepee_stdio.trace.page_files import SERVED_POLICY, exported_page, page_file
-from emceepee_stdio.trace.server_marks import mark_of
+from emceepee_stdio.journal.journal_reader import Line
+from emceepee_stdio.trace.page_feed import SERVED_POLICY, exported_page, page_file
+from emceepee_stdio.trace.trace_reader import mark_of
 from tests.trace_records import START_MS, journal_line
 
 FILES = Path(emceepee_stdio.trace.__file__).parent / "page"

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.journal.files import JournalFile
-from emceepee_stdio.journal.reader import JournalReader
+from emceepee_stdio.journal.journal_files import JournalFile
+from emceepee_stdio.journal.journal_reader import JournalReader
 from emceepee_stdio.trace import request_log
 from emceepee_stdio.trace.open_request import Leg, OpenRequest
 from emceepee_stdio.trace.request_log import RequestLog
-from emceepee_stdio.trace.request_reader import RequestLine, RequestReader
 from emceepee_stdio.trace.request_records import DroppedRecords, RequestRecord
+from emceepee_stdio.trace.trace_reader import RequestLine, RequestReader
 
 NOON = 1_700_000_000.0
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emceepee_stdio.trust.addresses import Area, area_of, named_area, only
+from emceepee_stdio.trust.targets import Area, area_of, named_area, only
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.255.255.254", "::1", "::1%lo"])

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emceepee_stdio.trust.sealing import seal, unseal
+from emceepee_stdio.trust.store import seal, unseal
 
 KEY = bytes(range(32))
 

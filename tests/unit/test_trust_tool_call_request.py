@@ -5,7 +5,7 @@ import pytest
 from msgspec import Raw
 
 from emceepee_stdio.errors import InvalidArguments
-from emceepee_stdio.trust.tool_call_request import ToolCallRequest, tool_call_request
+from emceepee_stdio.trust.approval_request import ToolCallRequest, tool_call_request
 
 KEY = bytes(32)
 

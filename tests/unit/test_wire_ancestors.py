@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from emceepee_stdio.wire.ancestors import is_ours, proxies_above
+from emceepee_stdio.wire.own_process import is_ours, proxies_above
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_what_only_speaks_of_it_is_none(line: str):
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ancestors are not looked at")
 def test_those_above_are_counted_through_whatever_is_in_between(tmp_path: Path):
     script = tmp_path / "emceepee"
-    inner = "from emceepee_stdio.wire.ancestors import proxies_above; print(proxies_above())"
+    inner = "from emceepee_stdio.wire.own_process import proxies_above; print(proxies_above())"
     script.write_text(
         "import subprocess, sys\n"
         "depth = int(sys.argv[1])\n"

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emceepee_stdio.wire.backlog import Backlog
+from emceepee_stdio.wire.framing import Backlog
 
 
 def test_answers_count_until_they_have_left_and_requests_never_do():

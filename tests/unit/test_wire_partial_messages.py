@@ -5,9 +5,8 @@ import gc
 import pytest
 
 from emceepee_stdio.backends.channels.event_stream import EventStream, OversizedEvent, ServerEvent
-from emceepee_stdio.backends.channels.http_body import Body, TooMuch
-from emceepee_stdio.wire.framing import Lines, Oversized
-from emceepee_stdio.wire.partial_messages import PartialMessages
+from emceepee_stdio.backends.channels.http_carrier import Body, TooMuch
+from emceepee_stdio.wire.framing import Lines, Oversized, PartialMessages
 
 ROOM = 300_000
 LINE = 200_000

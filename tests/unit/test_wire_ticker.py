@@ -8,8 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.wire.ticker import Ticker
-from emceepee_stdio.wire.wakeup import Wakeup
+from emceepee_stdio.wire.timing import Ticker, Wakeup
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from emceepee_stdio.wire.framing import HEAD_BYTES, Lines, Oversized
-from emceepee_stdio.wire.partial_messages import PartialMessages
+from emceepee_stdio.wire.framing import HEAD_BYTES, Lines, Oversized, PartialMessages
 
 __all__ = ["EventStream", "OversizedEvent", "ServerEvent"]
 

@@ -18,17 +18,18 @@ from msgspec import Raw
 from emceepee_stdio.auth.bearer import Bearer
 from emceepee_stdio.backends.backend_events import Emit
 from emceepee_stdio.backends.base import Era, RemoteError
-from emceepee_stdio.backends.channels.http_carrier import Carrier, HttpTimes, sockets
-from emceepee_stdio.backends.channels.http_connection import HttpConnection
-from emceepee_stdio.backends.channels.http_conversation import HttpConversation
+from emceepee_stdio.backends.channels.http_carrier import Carrier, HeaderMaps, HttpTimes, sockets
+from emceepee_stdio.backends.channels.http_connection import (
+    HttpConnection,
+    HttpConversation,
+    SseConnection,
+)
 from emceepee_stdio.backends.channels.http_errors import (
     HttpRefused,
     NotMcp,
     Unreachable,
     Untrusted,
 )
-from emceepee_stdio.backends.channels.http_headers import HeaderMaps
-from emceepee_stdio.backends.channels.http_sse import SseConnection
 from emceepee_stdio.backends.eras import (
     initialize_params,
     offers_modern,
@@ -48,8 +49,8 @@ from emceepee_stdio.errors import (
 )
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import redact_url
-from emceepee_stdio.trust.addresses import AddressRule
-from emceepee_stdio.wire.partial_messages import PartialMessages
+from emceepee_stdio.trust.targets import AddressRule
+from emceepee_stdio.wire.framing import PartialMessages
 
 __all__ = ["HttpChannel", "HttpOptions", "HttpTimes"]
 

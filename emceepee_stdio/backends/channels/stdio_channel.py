@@ -41,14 +41,12 @@ from emceepee_stdio.errors import (
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import PrivateKeyLines, redact_argv, redact_text
 from emceepee_stdio.visible_text import harmless
-from emceepee_stdio.wire.backlog import Backlog
 from emceepee_stdio.wire.codec import RequestId
 from emceepee_stdio.wire.environment import child_directory, child_environment, resolve_command
-from emceepee_stdio.wire.partial_messages import PartialMessages
+from emceepee_stdio.wire.framing import Backlog, PartialMessages
 from emceepee_stdio.wire.peer import OutgoingRequest
-from emceepee_stdio.wire.process import Listener, Process, Spawn, StopTimes
+from emceepee_stdio.wire.process import Listener, Process, ProgramFile, Spawn, StopTimes
 from emceepee_stdio.wire.process_guard import ProcessGuard
-from emceepee_stdio.wire.program import ProgramFile
 
 __all__ = ["ChildContext", "Command", "Haste", "StdioChannel", "StdioOptions"]
 

@@ -10,11 +10,9 @@ from typing import Any
 
 from emceepee_stdio import __version__
 from emceepee_stdio.front.http.access import Access, Denied
-from emceepee_stdio.front.http.handshake_endpoint import HandshakeEndpoint
-from emceepee_stdio.front.http.held_bytes import ByteBudget, HeldBytes
-from emceepee_stdio.front.http.http_limits import HttpLimits
+from emceepee_stdio.front.http.http_endpoints import HandshakeEndpoint, ModernEndpoint
+from emceepee_stdio.front.http.http_limits import ByteBudget, HeldBytes, HttpLimits
 from emceepee_stdio.front.http.http_replies import HttpExchange, HttpReply, refusal
-from emceepee_stdio.front.http.modern_endpoint import ModernEndpoint
 from emceepee_stdio.front.http.session_table import SessionTable
 from emceepee_stdio.front.http.trace_endpoint import TRACE, TraceEndpoint
 from emceepee_stdio.versions import LEGACY_VERSIONS

@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 
-from emceepee_stdio.front.http.held_bytes import HeldBytes
+from emceepee_stdio.front.http.http_limits import HeldBytes
 from emceepee_stdio.wire.codec import INVALID_REQUEST, RequestId, RpcError, encode_error
 
 __all__ = [

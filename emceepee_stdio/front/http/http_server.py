@@ -1,26 +1,164 @@
 """uvicorn, with what it leaves out: connections that ask nothing, and heads without an end."""
 
+import asyncio
 import socket
+import ssl
 import sys
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from emceepee_stdio.clock import Clock
+from emceepee_stdio.errors import ConfigInvalid
 from emceepee_stdio.front.http.http_limits import HttpLimits
-from emceepee_stdio.front.http.tls_listener import TlsListener
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from emceepee_stdio.front.http.http_app import HttpApp
 
-__all__ = ["HttpServer", "server_config"]
+
+# The certificate and the key for https, tried before anything is served.
+#
+# uvicorn reads them when it serves already, and OpenSSL would ask the terminal for a passphrase.
+
+
+_OTHER_KEY = "KEY_VALUES_MISMATCH"
+
+
+def check_tls_files(certificate: str, key: str) -> None:
+    """Refuse files with which https would not work."""
+    for file in (certificate, key):
+        _require_readable(file)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_verify_locations(certificate)
+    except ssl.SSLError:
+        raise ConfigInvalid(
+            f"{certificate} has no certificate in PEM format.",
+            hint="Give --tls-cert the certificate, and --tls-key its private key.",
+        ) from None
+    try:
+        context.load_cert_chain(certificate, key, password=_refuse_passphrase)
+    except (ssl.SSLError, _Encrypted) as error:
+        raise _unusable(certificate, key, error) from None
+
+
+def _require_readable(file: str) -> None:
+    if not Path(file).is_file():
+        raise ConfigInvalid(f"There is no file {file}.", hint="Name the file for https.")
+    try:
+        with Path(file).open("rb"):
+            pass
+    except OSError as error:
+        raise ConfigInvalid(
+            f"{file} cannot be read: {error.strerror or error}.",
+            hint="Let the user who starts the front read it.",
+        ) from None
+
+
+class _Encrypted(Exception):
+    """The key has a passphrase."""
+
+
+def _refuse_passphrase() -> str:
+    """OpenSSL asks for one only where the key has it."""
+    raise _Encrypted
+
+
+def _unusable(certificate: str, key: str, error: Exception) -> ConfigInvalid:
+    if isinstance(error, _Encrypted):
+        return ConfigInvalid(
+            f"The key in {key} is encrypted.",
+            hint=f"Give a key without a passphrase: openssl pkey -in {key} -out NEW_FILE",
+        )
+    reason = getattr(error, "reason", None)
+    if reason == _OTHER_KEY:
+        return ConfigInvalid(
+            f"The key in {key} is not the key of the certificate in {certificate}.",
+            hint="Give two files that were made together; the server's certificate comes first.",
+        )
+    return ConfigInvalid(
+        f"{key} has no private key that fits {certificate}{f' ({reason})' if reason else ''}.",
+        hint="Give --tls-key the private key of --tls-cert, in PEM format.",
+    )
+
+
+# TLS connections until their handshake is done, in bounded number and for a bounded time.
+#
+# asyncio's own servers show a connection after its handshake, so nobody would count those that
+# never do one. Here sockets are accepted one by one, and the oldest handshake gives way to a new
+# one.
+
+
+_ACCEPT_AGAIN_S = 0.1  # after an error: a client that has gone, or no descriptor that is free
+
+
+class TlsListener:
+    """One listening socket, which is closed at the end. `protocol` makes one for a connection."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        context: ssl.SSLContext,
+        limits: HttpLimits,
+        *,
+        protocol: Callable[[], asyncio.Protocol],
+    ) -> None:
+        self._listener = listener
+        self._context = context
+        self._limits = limits
+        self._protocol = protocol
+        self._accepting = anyio.CancelScope()
+        self._handshakes: dict[anyio.CancelScope, None] = {}  # the oldest first
+
+    def __repr__(self) -> str:
+        return f"<TlsListener {len(self._handshakes)} handshakes>"
+
+    def close(self) -> None:
+        """Accept no more."""
+        self._accepting.cancel()
+
+    async def run(self) -> None:
+        """Until `close`."""
+        loop = asyncio.get_running_loop()
+        self._listener.settimeout(0)
+        with self._listener, self._accepting:
+            async with anyio.create_task_group() as tasks:
+                while True:
+                    try:
+                        connection, _ = await loop.sock_accept(self._listener)
+                    except OSError:
+                        await anyio.sleep(_ACCEPT_AGAIN_S)
+                        continue
+                    tasks.start_soon(self._handshake, connection)
+                    await anyio.lowlevel.checkpoint()  # asyncio accepts without a pause
+
+    async def _handshake(self, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with anyio.move_on_after(self._limits.handshake_s) as scope:
+            self._add(scope)
+            try:
+                await loop.connect_accepted_socket(self._protocol, connection, ssl=self._context)
+            except Exception:  # noqa: BLE001, S110 - whatever a stranger sends, others are served
+                pass
+            finally:
+                self._handshakes.pop(scope, None)
+
+    def _add(self, scope: anyio.CancelScope) -> None:
+        self._handshakes[scope] = None
+        if len(self._handshakes) > self._limits.handshakes:
+            oldest = next(iter(self._handshakes))
+            del self._handshakes[oldest]
+            oldest.cancel()
+
 
 _MAX_EXTRA_BYTES = 1 << 16  # of a request beside its body: head, trailer, sizes of chunks
 _MAX_FIELDS = 256  # of a head and a trailer; the application says more kindly what is too much

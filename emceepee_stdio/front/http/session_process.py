@@ -7,17 +7,17 @@ is stopped cannot, and is killed by the watchdog.
 import os
 import secrets
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TextIO, cast
 
 import anyio
 import msgspec
 
 from emceepee_stdio.errors import CallFailed
 from emceepee_stdio.foreign_json import decode_value
-from emceepee_stdio.front.http.lasting_stderr import lasting_stderr
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.versions import CLIENT_CAPABILITIES, MODERN_VERSION, PROTOCOL_VERSION
 from emceepee_stdio.visible_text import on_one_line
@@ -31,11 +31,28 @@ from emceepee_stdio.wire.codec import (
 )
 from emceepee_stdio.wire.environment import BEHIND_HTTP, JOURNAL_SESSION, OWNER
 from emceepee_stdio.wire.framing import Lines, Oversized
+from emceepee_stdio.wire.orphans import owner_mark
 from emceepee_stdio.wire.process import Listener, Process, Spawn, StopTimes
-from emceepee_stdio.wire.stragglers import owner_mark
-from emceepee_stdio.wire.watchdog import Watchdog
+from emceepee_stdio.wire.process_guard import Watchdog
 
-__all__ = ["SHOWN_CHARS", "SessionGuard", "SessionProcess", "SessionSpec"]
+# Stderr for a server that outlives whoever reads it: a line that nobody takes ends no session.
+
+
+@contextmanager
+def lasting_stderr() -> Generator[None]:
+    """Write to stderr in it; where that fails, all that is written later goes nowhere."""
+    if sys.stderr is None:  # it was closed before we began
+        sys.stderr = _nowhere()
+    try:
+        yield
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        sys.stderr = _nowhere()
+
+
+def _nowhere() -> TextIO:
+    return Path(os.devnull).open("w")
+
 
 SHOWN_CHARS = 8  # of a session's id, which is half of what its client proves itself by
 _STOP = StopTimes(term=10.0, kill=15.0)  # it ends its own servers first, each within its time

@@ -14,10 +14,9 @@ from anyio.abc import TaskGroup
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CannotConnect, ConfigInvalid
-from emceepee_stdio.front.http.handshake_session import HandshakeSession
+from emceepee_stdio.front.http.access import HttpTokens
 from emceepee_stdio.front.http.http_limits import HttpLimits
-from emceepee_stdio.front.http.http_tokens import HttpTokens
-from emceepee_stdio.front.http.modern_session import ModernSession
+from emceepee_stdio.front.http.http_sessions import HandshakeSession, ModernSession
 from emceepee_stdio.front.http.session_process import SessionGuard, SessionSpec
 from emceepee_stdio.front.http.stored_streams import EventStore, StoreTotal
 from emceepee_stdio.ids import Ids

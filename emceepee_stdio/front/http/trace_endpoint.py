@@ -12,17 +12,22 @@ from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import parse_qs
 
+from emceepee_stdio.front.http.access import HttpTokens
 from emceepee_stdio.front.http.http_replies import Headers, HttpExchange, HttpReply
-from emceepee_stdio.front.http.http_tokens import HttpTokens
 from emceepee_stdio.front.http.session_table import SessionTable
-from emceepee_stdio.trace.page_access import check_fetch_site
-from emceepee_stdio.trace.page_events import PageEvents
-from emceepee_stdio.trace.page_feed import PageFeed
-from emceepee_stdio.trace.page_files import CONTENT_TYPES, PAGE, SERVED_POLICY, page_file
-from emceepee_stdio.trace.page_http import (
+from emceepee_stdio.trace.page_feed import (
+    CONTENT_TYPES,
+    PAGE,
+    SERVED_POLICY,
+    PageEvents,
+    PageFeed,
+    page_file,
+)
+from emceepee_stdio.trace.page_server import (
     EVENT_STREAM,
     HTML,
     PageRefusal,
+    check_fetch_site,
     page_headers,
     refusal_page,
 )

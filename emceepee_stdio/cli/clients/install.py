@@ -1,0 +1,617 @@
+"""Which client advice is about: one that this machine has."""
+
+import importlib.metadata
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import typer
+
+from emceepee_stdio import __version__
+from emceepee_stdio.auth.keyring_access import NO_KEYRING
+from emceepee_stdio.cli.doctor.report import with_command
+from emceepee_stdio.cli.secret_values import (
+    KeyringStorage,
+    ShowSecretsOption,
+    secret_name,
+    secrets_of,
+    show_changes,
+    shown_entry,
+)
+from emceepee_stdio.cli.terminal import Terminal, interrupts
+from emceepee_stdio.config.clients import CLIENTS, HTTP_TOKEN, Client, ClientKey, is_ours, register
+from emceepee_stdio.config.edit import Change, EditRefused, guard, read_backup, read_file
+from emceepee_stdio.config.fields import is_list, is_object, keyring_reference
+from emceepee_stdio.config.jsonc import Steps, strict_problem
+from emceepee_stdio.config.load import PATH_VARIABLE, default_path
+from emceepee_stdio.config.server import name_problem
+from emceepee_stdio.errors import ConfigInvalid
+from emceepee_stdio.visible_text import on_one_line
+
+# Variables that a person gives to emceepee in a client's file, where a secret is in plain text.
+
+
+def note_given(
+    title: str, file: Path, variables: Mapping[str, str], *, undo: str, terminal: Terminal
+) -> None:
+    """Of variables that are in a client's file now; the command `undo` takes our entry out."""
+    secrets = secrets_of({title: {"env": dict(variables)}})
+    keys = [one.where.partition(".")[2] for one in secrets]
+    if not keys:
+        return
+    if KeyringStorage().is_absent():
+        way = f"{NO_KEYRING.problem}. Set {', '.join(keys)} where {title} is started instead."
+    else:
+        names = [secret_name("", key) for key in keys]
+        way = with_command(
+            "Keep secrets in the keyring instead, and refer to them in the configuration of "
+            f"emceepee as {', '.join(map(keyring_reference, names))}",
+            "\n".join(f"emceepee secrets set {name}" for name in names),
+        )
+    where = ", ".join(one.where for one in secrets)
+    out = with_command("Then take our entry out of the file, and install it without them", undo)
+    terminal.note(f"In plain text in {file}: {where}.\n{way}\n{out}")
+
+
+# The scopes in which a client keeps its servers: for the user, for one project, in its file.
+#
+# What stands in a project's file somebody else may have written: none of it is taken over before
+# the person has seen it and agreed.
+
+
+_STREAMS = (0, 2)
+_REJECTED = "disabledMcpjsonServers"  # what the person refused of a project's file, in the client
+
+
+class ClientScope(NamedTuple):
+    """Some servers of a client: where they stand, and what the person refused of them there."""
+
+    title: Literal["user", "local", "project"]
+    path: Path
+    steps: Steps
+    servers: Mapping[str, object]
+    rejected: frozenset[str] = frozenset()
+
+    @property
+    def where(self) -> str:
+        """The scope and its directory or file, for a message."""
+        return local_place(self.steps) or f"{self.title}, {self.path}"
+
+
+def local_place(section: Steps) -> str:
+    """The local scope and its directory, for a message; empty if the section is the user's."""
+    _, *inside = section
+    return f"local, {on_one_line(str(inside[0]))}" if inside else ""
+
+
+def scopes_of(
+    client: Client, path: Path, text: str, directory: Path, terminal: Terminal
+) -> list[ClientScope]:
+    """The person's own first: the closest, then the user's; a project's file comes last."""
+    with guard(path):
+        document = client.language.read(text)
+        user = ClientScope("user", path, (client.section,), client.servers(text))
+    projects = _member(document, client.projects)
+    places = [place for place in _project_names(directory) if is_object(projects.get(place))]
+    local = [
+        ClientScope(
+            "local",
+            path,
+            (client.projects, place, client.section),
+            _member(projects[place], client.section),
+        )
+        for place in places
+    ]
+    rejected = {name for place in places for name in _names(projects[place], _REJECTED)}
+    files = _project_files(client, directory, frozenset(rejected), terminal)
+    return [scope for scope in (*local, user, *files) if scope.servers or scope is user]
+
+
+def other_directories(client: Client, text: str, directory: Path) -> list[str]:
+    """Those for which the client has servers of their own, without this one."""
+    projects = _member(client.language.read(text), client.projects)
+    here = _project_names(directory)
+    return [
+        place
+        for place, found in projects.items()
+        if place not in here and _member(found, client.section)
+    ]
+
+
+def _member(value: object, key: str) -> Mapping[str, object]:
+    found = value.get(key) if is_object(value) else None
+    return found if is_object(found) else {}
+
+
+def _names(value: object, key: str) -> list[str]:
+    found = value.get(key) if is_object(value) else None
+    return [str(name) for name in found] if is_list(found) else []
+
+
+def _project_names(directory: Path) -> list[str]:
+    """What a client calls the project here: by the repository's directory, or by this one."""
+    around = (directory, *directory.parents)
+    repository = next((place for place in around if (place / ".git").exists()), directory)
+    return list(dict.fromkeys(map(str, (directory, repository))))
+
+
+def _project_files(
+    client: Client, directory: Path, rejected: frozenset[str], terminal: Terminal
+) -> Iterator[ClientScope]:
+    """The files of the projects around this directory, the nearest first."""
+    if not client.project_file:
+        return
+    for place in (directory, *directory.parents):
+        path = place / client.project_file
+        try:
+            with guard(path):
+                servers = client.servers(read_file(path) or "")
+        except EditRefused as error:
+            terminal.note(f"{error.fact} Its servers are left out.")
+            continue
+        yield ClientScope("project", path, (client.section,), servers, rejected)
+
+
+def refusal(
+    scope: ClientScope, name: str, entry: object, terminal: Terminal, *, unasked: str
+) -> str | None:
+    """Why a server of a project's file is not taken over; None where the person agrees.
+
+    With `unasked`, which says when a person is asked, nobody is.
+    """
+    if scope.title != "project":
+        return None
+    if name in scope.rejected:
+        return "you refused it in the client."
+    if unasked or not all(map(os.isatty, _STREAMS)):
+        when = unasked if all(map(os.isatty, _STREAMS)) else "at a terminal you are asked"
+        return f"it stands in {scope.path}: {when} whether to take it."
+    from emceepee_stdio.cli.prompt import ask_whether  # noqa: PLC0415 - needs an event loop
+
+    terminal.note(
+        f"{scope.path}, a file of the project, which others may have written, has {name}:"
+    )
+    terminal.note(json.dumps(shown_entry(entry, [entry]), indent=2, ensure_ascii=False))
+    question = f"Take {name} over?"
+    agrees = interrupts.run(partial(ask_whether, question, terminal, usual=False))
+    return None if agrees else "you did not agree."
+
+
+# Where a client finds emceepee later, also when it was run from a runner's cache just now.
+
+
+_NAME = "emceepee"
+_PACKAGE = "emceepee-stdio"
+# Directories of runners that clear what they made.
+_PASSING = ("archive-v0", "builds-v0", ".cache")
+_INSTALL_TIMEOUT_S = 600.0  # a slow line, and some 50 packages
+_QUERY_TIMEOUT_S = 30.0  # uv answers in milliseconds
+
+
+def lasting_program(*, dry_run: bool, terminal: Terminal) -> list[str]:
+    """How to start this very emceepee from anywhere, at any time."""
+    command = _this_program()
+    if not is_passing(command[0]):
+        return command
+    if (uv := os.environ.get("UV") or shutil.which("uv")) is None:
+        terminal.note(
+            f"{command[0]} is in a cache that may be cleared. To stay, install the package first, "
+            f"for example with: pipx install {shlex.quote(_source())}"
+        )
+        return command
+    return [str(_install_with(uv, dry_run=dry_run, terminal=terminal))]
+
+
+def is_passing(place: str) -> bool:
+    """Whether a path lies in a cache that its runner may clear."""
+    return any(part in _PASSING for part in Path(place).parts)
+
+
+def _this_program() -> list[str]:
+    script = Path(sys.argv[0]).absolute()
+    for path in (script, script.with_suffix(".exe")):
+        if path.stem == _NAME and path.is_file() and (path.suffix == ".exe" or os.name == "posix"):
+            return [str(path)]
+    return [str(Path(sys.executable).absolute()), "-m", "emceepee_stdio"]
+
+
+def _install_with(uv: str, *, dry_run: bool, terminal: Terminal) -> Path:
+    """Have uv keep what `uvx` only holds in its cache; where it then is."""
+    folder = Path(_run([uv, "tool", "dir", "--bin"], _QUERY_TIMEOUT_S).strip())
+    program = folder / (f"{_NAME}.exe" if sys.platform == "win32" else _NAME)
+    install = [uv, "tool", "install", "--quiet", _source()]
+    if dry_run:
+        terminal.note(f"Would run first, so that it stays: {shlex.join(install)}")
+        return program
+    with terminal.waiting("Installing emceepee with uv"):
+        _run(install, _INSTALL_TIMEOUT_S)
+    terminal.note(
+        f"Installed {program}, so that it stays when uv clears its cache; "
+        f"`uv tool uninstall {_PACKAGE}` removes it."
+    )
+    if shutil.which(_NAME) is None:
+        terminal.note(f"{folder} is not on your PATH; this puts it there: uv tool update-shell")
+    return program
+
+
+def _run(command: list[str], timeout: float) -> str:
+    shown = shlex.join(command)
+    try:
+        ran = subprocess.run(  # noqa: S603 - uv, which started us
+            command,
+            timeout=timeout,
+            check=True,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EditRefused(f"{shown} failed: {error}", hint="Nothing was changed.") from None
+    except subprocess.CalledProcessError as error:
+        lines = str(error.stderr).strip().splitlines() or ["it said nothing"]
+        raise EditRefused(
+            f"{shown} failed: {lines[-1]}",
+            hint="Nothing was changed; run that command yourself to see all it says.",
+        ) from None
+    return ran.stdout
+
+
+def _source() -> str:
+    """What this emceepee was installed from: a file, a repository, or a version on an index."""
+    text = importlib.metadata.distribution(_PACKAGE).read_text("direct_url.json")
+    origin: object = json.loads(text) if text else None
+    url = origin.get("url") if is_object(origin) else None
+    if not (is_object(origin) and isinstance(url, str)):
+        return f"{_PACKAGE}=={__version__}"
+    version = origin.get("vcs_info")
+    if is_object(version):
+        return f"{version.get('vcs')}+{url}@{version.get('commit_id')}"
+    if not url.startswith("file:"):
+        return url
+    path = unquote(urlsplit(url).path)
+    return path.lstrip("/") if sys.platform == "win32" else path  # there it begins with a drive
+
+
+# `emceepee install`: our entry in a client's configuration.
+
+
+_STATE_STYLES = {
+    "registered": "green",
+    "broken": "red",
+    "program gone": "red",
+    "not installed": "dim",
+}
+
+ClientArgument = Annotated[
+    ClientKey, typer.Argument(metavar="CLIENT", help=f"One of {', '.join(CLIENTS)}.")
+]
+NameOption = Annotated[
+    str, typer.Option("--name", metavar="NAME", help="What the entry is called in the client.")
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Show the change as a diff, and make none.")
+]
+
+
+def install(  # noqa: PLR0913 - one for each option
+    client: Annotated[
+        ClientKey | None,
+        typer.Argument(metavar="CLIENT", help=f"One of {', '.join(CLIENTS)}; none lists them."),
+    ] = None,
+    *,
+    name: NameOption = _NAME,
+    dry_run: DryRunOption = False,
+    show_secrets: ShowSecretsOption = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also for a client that seems not to be installed.")
+    ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="The configuration to serve from."),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", "-e", metavar="K=V", help="A variable for emceepee in this client."),
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option("--http", metavar="URL", help="Reach a running `emceepee serve --http`."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+) -> None:
+    """Register emceepee in an MCP client; without CLIENT, list the clients and their files.
+
+    Keeps everything else in the client's file, and the file as it was in a .bak beside it.
+
+    Example: emceepee install claude-desktop --dry-run
+    """
+    if client is None:
+        _list(as_json=as_json)
+        return
+    if problem := name_problem(name):
+        raise typer.BadParameter(f"{problem}.", param_hint="--name")
+    variables = _variables(env or (), http)
+    row = CLIENTS[client]
+    path = locate(row)
+    terminal = Terminal()
+    _require(row, path, force=force or dry_run, terminal=terminal)
+    entry = (
+        our_entry(row, config, dry_run=dry_run, terminal=terminal)
+        if http is None
+        else _remote_entry(row, http, config)
+    )
+    _note_missing_file(entry, terminal)
+    with guard(path):
+        text = read_file(path)
+        known = row.servers(text or "")
+        entry = _with_kept_choices(row, entry, known.get(name), variables)
+        edited = register(row, text, read_backup(path), name=name, entry=entry)
+    change = Change(path=path, before=text, after=edited.text, backs_up=edited.backs_up)
+    if dry_run:
+        entries = [*known.values(), *row.servers(edited.text or "").values()]
+        show_changes([change], entries, terminal, show_secrets=show_secrets)
+        _explain_settings(row, entry, terminal)
+        return
+    backup = change.apply()
+    if as_json:
+        terminal.document({"client": client, **change.facts(backup)})
+        _note_secrets(row, path, variables, name=name, terminal=terminal)
+        return
+    _tell(row, change, backup, entry, name=name, renewed=name in known, terminal=terminal)
+    _tell_raised(row, known.get(name), terminal)
+    if http is not None:
+        terminal.note(
+            f"{row.title} takes the token from the variable {HTTP_TOKEN}: set it where "
+            f"{row.title} is started. Then try it: emceepee doctor --http {http}"
+        )
+    _note_secrets(row, path, variables, name=name, terminal=terminal)
+    _note_others(row, path, text or "", terminal)
+
+
+def _note_secrets(
+    client: Client, path: Path, variables: dict[str, str], *, name: str, terminal: Terminal
+) -> None:
+    if variables:
+        # The patterns cost start-up, and are only for those who give variables.
+
+        undo = _undo(client, name)
+        note_given(client.title, path, variables, undo=undo, terminal=terminal)
+
+
+def _undo(client: Client, name: str) -> str:
+    named = "" if name == _NAME else f" --name {shlex.quote(name)}"
+    return f"emceepee uninstall {client.key}{named}"
+
+
+def _note_others(client: Client, path: Path, text: str, terminal: Terminal) -> None:
+    """How many servers an import would take from here."""
+    names = {
+        name
+        for scope in scopes_of(client, path, text, Path.cwd(), terminal)
+        for name, entry in scope.servers.items()
+        if name not in scope.rejected and not is_ours(entry)
+    }
+    if names:
+        others, them = ("server", "it") if len(names) == 1 else ("servers", "them")
+        terminal.note(
+            f"{client.title} has {len(names)} other {others}; to move {them} behind emceepee: "
+            f"emceepee config import {client.key} --replace"
+        )
+
+
+def _remote_entry(client: Client, url: str, config: Path | None) -> dict[str, object]:
+    """Our entry for a front that runs somewhere."""
+    if config is not None:
+        raise EditRefused(
+            "--config is for the proxy that a client starts.",
+            hint="Give it to `emceepee serve --http` instead.",
+        )
+    if not url.startswith(("http://", "https://")):
+        raise EditRefused(
+            f"{url!r} is no address of an HTTP front.",
+            hint="`emceepee serve --http` shows its address when it starts.",
+        )
+    if (entry := client.remote_entry(url)) is None:
+        raise EditRefused(
+            f"The file of {client.title} {client.no_remote}.",
+            hint=f"Nothing was changed; `emceepee install {client.key}` registers it on stdio.",
+        )
+    return entry
+
+
+def _variables(given: Sequence[str], http: str | None) -> dict[str, str]:
+    pairs = [word.partition("=") for word in given]
+    if any(not name or not sign for name, sign, _ in pairs):
+        raise typer.BadParameter("expected NAME=VALUE.", param_hint="--env")
+    if given and http is not None:
+        raise typer.BadParameter("is for a proxy that the client starts.", param_hint="--env")
+    return {name: value for name, _, value in pairs}
+
+
+def _with_kept_choices(
+    client: Client, entry: dict[str, object], present: object, variables: dict[str, str]
+) -> dict[str, object]:
+    """What somebody gave our entry stays when it is written anew: variables, settings."""
+    usual = entry.get("env")
+    if is_object(usual):
+        entry = {**entry, "env": {**usual, **variables}}
+    if not is_object(present) or not is_ours(present):
+        return entry
+    former = client.former_settings(present)
+    present = {key: value for key, value in present.items() if key not in former}
+    chosen = {key: value for key, value in present.items() if key in client.settings}
+    if ("command" in entry) != ("command" in present):  # of what is left, nothing fits
+        return {**entry, **chosen}
+    more = {key: value for key, value in present.items() if key not in entry}
+    ours, theirs = entry.get("env"), present.get("env")
+    env = {"env": {**theirs, **ours}} if is_object(ours) and is_object(theirs) else {}
+    return {**entry, **chosen, **more, **env}
+
+
+def _explain_settings(client: Client, entry: dict[str, object], terminal: Terminal) -> None:
+    """A diff shows what is written; this says why, where it is of our choice."""
+    for key, setting in client.settings.items():
+        if entry.get(key) == setting.value:
+            terminal.note(f"{key}: {client.title} {setting.why}.")
+
+
+def _tell_raised(client: Client, before: object, terminal: Terminal) -> None:
+    if is_object(before) and is_ours(before):
+        for key in client.former_settings(before):
+            terminal.note(f"{key}: {before[key]} became {client.settings[key].value}.")
+
+
+def locate(client: Client) -> Path:
+    """The client's file, or where it would be."""
+    places = client.places(sys.platform, os.environ, _home())
+    return next((place for place in places if place.parent.is_dir()), places[-1])
+
+
+def program_is_gone(entry: object) -> bool:
+    """Whether an entry of ours names a program that is not there any more."""
+    command = entry.get("command") if is_object(entry) else None
+    path = command.get("path") if is_object(command) else command
+    is_path = isinstance(path, str) and Path(path).is_absolute()
+    return is_path and not os.access(str(path), os.X_OK)
+
+
+def registered_in() -> list[str]:
+    """The clients that start emceepee, by their titles."""
+    return [client.title for client in CLIENTS.values() if _state(client)["state"] == "registered"]
+
+
+def our_entry(
+    client: Client, config: Path | None, *, dry_run: bool, terminal: Terminal
+) -> dict[str, object]:
+    """Our entry, with nothing in it that only this shell would understand."""
+    command, *args = lasting_program(dry_run=dry_run, terminal=terminal)
+    args.append("serve")
+    if config is None and os.environ.get(PATH_VARIABLE):
+        config = default_path(os.environ)
+    if config is not None:
+        args += ["--config", str(config.expanduser().absolute())]
+    return client.entry(command, args, {"PATH": _search_path()})
+
+
+def _note_missing_file(entry: dict[str, object], terminal: Terminal) -> None:
+    """Of a configuration that our entry names; an import makes it in the same moment."""
+    args = entry.get("args")
+    words = [str(arg) for arg in args] if is_list(args) else []
+    if "--config" in words and not Path(words[-1]).exists():
+        add = f"emceepee config add --config {shlex.quote(words[-1])} NAME -- COMMAND"
+        terminal.note(f"{words[-1]} does not exist yet; `{add}` makes it.")
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise ConfigInvalid(
+            "The home directory is unknown.", hint="Set HOME, and run the command again."
+        ) from None
+
+
+def _search_path() -> str:
+    """The shell's PATH, because that of a graphical client is bare; each directory once."""
+    given = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    kept = (place for place in given if Path(place).is_absolute() and not is_passing(place))
+    return os.pathsep.join(dict.fromkeys(kept))
+
+
+def is_installed(client: Client, path: Path) -> bool:
+    """Whether it has left a file or a directory, or has a command on the PATH."""
+    left = path.exists() or client.home(path, os.environ, _home()).is_dir()
+    return left or any(map(shutil.which, client.programs))
+
+
+def _require(client: Client, path: Path, *, force: bool, terminal: Terminal) -> None:
+    if is_installed(client, path):
+        return
+    sign = client.home(path, os.environ, _home())
+    commands = "".join(f", and there is no command {name}" for name in client.programs[:1])
+    fact = f"{client.title} does not seem to be installed: {sign} does not exist{commands}."
+    if not force:
+        raise EditRefused(
+            fact,
+            hint="Nothing was changed; start the client once, or add --force to make the file.",
+        )
+    terminal.note(fact)
+
+
+def _tell(
+    client: Client,
+    change: Change,
+    backup: Path | None,
+    entry: dict[str, object],
+    *,
+    name: str,
+    renewed: bool,
+    terminal: Terminal,
+) -> None:
+    if change.kind == "unchanged":
+        terminal.line(f"emceepee is registered in {client.title} already: {change.path}")
+        return
+    verb = "Renewed" if renewed else "Registered"
+    terminal.line(f"{verb} emceepee in {client.title}: {change.path}")
+    if backup is not None:
+        terminal.line(f"The file as it was: {backup}")
+    terminal.line(f"Restart {client.title} to see it; `{_undo(client, name)}` undoes it.")
+    if not renewed:
+        _explain_settings(client, entry, terminal)
+    if client.strict and (problem := strict_problem(change.after or "")):
+        terminal.note(f"{client.title} may refuse this file: it has {problem}.")
+
+
+def _list(*, as_json: bool) -> None:
+    rows = [_state(client) for client in CLIENTS.values()]
+    terminal = Terminal()
+    if as_json:
+        terminal.document({"clients": rows})
+        return
+    terminal.table(
+        ("CLIENT", "STATE", "FILE"),
+        [(str(row["client"]), str(row["state"]), str(row["path"])) for row in rows],
+        styles=_STATE_STYLES,
+    )
+
+
+def _state(client: Client) -> dict[str, object]:
+    path = locate(client)
+    names: list[str] = []
+    try:
+        with guard(path):
+            text = read_file(path)
+            ours = {n: e for n, e in client.servers(text or "").items() if is_ours(e)}
+            names = list(ours)
+        there = is_installed(client, path)
+        state = "registered" if names else "not registered" if there else "not installed"
+        if any(program_is_gone(entry) for entry in ours.values()):
+            state = "program gone"
+    except EditRefused:
+        state = "broken"
+    return {
+        "client": client.key,
+        "title": client.title,
+        "state": state,
+        "path": str(path),
+        "names": names,
+    }
+
+
+def client_here() -> Client:
+    """The first client that is installed; Claude Desktop where none is found."""
+    found = (client for client in CLIENTS.values() if is_installed(client, locate(client)))
+    usual = CLIENTS["claude-desktop"]
+    try:
+        return next(found, usual)
+    except ConfigInvalid:  # without a home directory nobody can tell
+        return usual

@@ -1,0 +1,452 @@
+"""What `emceepee doctor` looks at beside the servers: this program, its files, the clients."""
+
+import os
+import platform
+import shlex
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from emceepee_stdio import __version__
+from emceepee_stdio.cli.clients.install import client_here, locate
+from emceepee_stdio.cli.doctor.report import Check, Status, with_command
+from emceepee_stdio.cli.secret_moves import (
+    client_copies_with_secrets,
+    copies_with_secrets,
+    foreign_secrets,
+    how_to_move,
+)
+from emceepee_stdio.cli.secret_values import KeyringStorage, plain_secrets
+from emceepee_stdio.config import Config, QuestionsMode, ServerConfig
+from emceepee_stdio.config.clients import CLIENTS, Client, is_ours
+from emceepee_stdio.config.edit import EditRefused, guard, read_file
+from emceepee_stdio.config.fields import is_list, is_object
+from emceepee_stdio.config.load import PATH_VARIABLE
+from emceepee_stdio.front.client_profile import PROFILES, UNKNOWN, questions_go_to
+from emceepee_stdio.journal import default_directory
+from emceepee_stdio.redaction.redact import MARKER, redact_env
+from emceepee_stdio.wire.orphans import leftovers
+
+# The environment in which `emceepee doctor` tries servers: that of the client which starts us.
+#
+# A shell has variables and a PATH that a desktop does not give to its programs. What works in a
+# shell may fail in a client, so the client's environment is the one that counts.
+
+
+# What a program gets that a desktop starts: none of the shell's profile was read for it.
+_DESKTOP_PATHS = {
+    "darwin": "/usr/bin:/bin:/usr/sbin:/sbin",
+    "linux": "/usr/local/bin:/usr/bin:/bin",
+}
+# The only variables of a shell that Codex hands on, beside those that its entry names.
+_FEW_NAMES = frozenset(
+    {"HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
+)
+_KEYRING_NAMES = ("DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")  # where a keyring listens
+_DESKTOP_NAMES = frozenset({"HOME", "LOGNAME", "SHELL", "TMPDIR", "USER", "LANG", *_KEYRING_NAMES})
+
+_POOREST = ("desktop", "few", "shell")
+_WORDS = {
+    "desktop": "without the variables of your shell",
+    "few": "with few variables of your shell",
+    "shell": "with the variables of your shell",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedEnvironment:
+    """The variables that servers are tried with, and whose they are.
+
+    `config` is the file that the client's entry names, if it names one.
+    """
+
+    key: str
+    summary: str
+    variables: Mapping[str, str]
+    unset_remedy: str = "Set {} where emceepee is started."
+    config: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"<CheckedEnvironment {self.key} {len(self.variables)} variables>"
+
+
+def checked_environment(
+    environ: Mapping[str, str], *, desktop: bool, of_shell: bool
+) -> CheckedEnvironment:
+    """As the person chose; else that of a client that starts us."""
+    if of_shell and desktop:
+        raise typer.BadParameter("give one of --desktop-env and --shell-env.")
+    if of_shell:
+        return _of_shell(environ, "Tried with the variables of your shell.")
+    # What works with the fewest variables works with more of them.
+    registered = sorted(_registrations(), key=lambda one: _POOREST.index(one[0].inherits))
+    chosen = [one for one in registered if one[0].inherits == "desktop" or not desktop]
+    if chosen:
+        return _of_client(environ, *chosen[0])
+    if desktop:
+        summary = "Tried as a desktop starts them: without the variables of your shell."
+        return CheckedEnvironment(
+            key="desktop",
+            summary=summary,
+            variables=_desktop(environ),
+            unset_remedy=with_command(
+                "Give it to the client", "emceepee install CLIENT --env {}=VALUE"
+            ),
+        )
+    nowhere = "Tried with the variables of your shell: no client starts emceepee yet."
+    return _of_shell(environ, nowhere)
+
+
+def _of_shell(environ: Mapping[str, str], summary: str) -> CheckedEnvironment:
+    return CheckedEnvironment(key="shell", summary=summary, variables=dict(environ))
+
+
+def _of_client(
+    environ: Mapping[str, str], client: Client, entry: Mapping[str, object]
+) -> CheckedEnvironment:
+    given, named = entry.get("env"), entry.get("env_vars")
+    more = {k: v for k, v in given.items() if isinstance(v, str)} if is_object(given) else {}
+    names = frozenset(map(str, named)) if is_list(named) else frozenset[str]()
+    few = {name: value for name, value in environ.items() if name in _FEW_NAMES | names}
+    bases = {"desktop": _desktop(environ), "few": few, "shell": dict(environ)}
+    return CheckedEnvironment(
+        key=client.key,
+        summary=f"Tried as {client.title} starts them: {_WORDS[client.inherits]}.",
+        variables={**bases[client.inherits], **more},
+        unset_remedy=_remedy(client),
+        config=None if environ.get(PATH_VARIABLE) else _config_of(entry),
+    )
+
+
+def _remedy(client: Client) -> str:
+    if client.inherits == "shell":
+        return f"Set {{}} in your shell before you start {client.title}."
+    return with_command(
+        f"Give it to {client.title}, whose file then holds it in plain text",
+        f"emceepee install {client.key} --env {{}}=VALUE",
+    )
+
+
+def _config_of(entry: Mapping[str, object]) -> Path | None:
+    args = entry.get("args")
+    words = [str(arg) for arg in args] if is_list(args) else []
+    named = words[words.index("--config") + 1 :][:1] if "--config" in words else []
+    return Path(named[0]) if named else None
+
+
+def _registrations() -> Iterator[tuple[Client, Mapping[str, object]]]:
+    """Each client that starts us, with its entry; those that reach us over HTTP start nothing."""
+    for client in CLIENTS.values():
+        path = locate(client)
+        try:
+            with guard(path):
+                servers = client.servers(read_file(path) or "")
+        except EditRefused:
+            continue
+        ours = (entry for entry in servers.values() if is_ours(entry))
+        entry = next(ours, None)
+        if is_object(entry) and "command" in entry:
+            inner = entry["command"]
+            yield client, inner if is_object(inner) else entry
+
+
+def _desktop(environ: Mapping[str, str]) -> dict[str, str]:
+    if sys.platform == "win32":  # there every program is given the same
+        return dict(environ)
+    bare = {name: value for name, value in environ.items() if name in _DESKTOP_NAMES}
+    return {**bare, "PATH": _DESKTOP_PATHS.get(sys.platform, _DESKTOP_PATHS["linux"])}
+
+
+def environment_checks(config: Config) -> list[Check]:
+    running = Check(
+        id="environment.emceepee",
+        category="environment",
+        status="ok",
+        summary=f"emceepee {__version__}, Python {platform.python_version()}, {sys.platform}.",
+        details={
+            "version": __version__,
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "interpreter": sys.executable,
+        },
+    )
+    return [running, _journal_check(config), *_leftover_checks()]
+
+
+def _leftover_checks() -> list[Check]:
+    """Servers whose proxy was killed together with its watchdog; there hardly ever are any."""
+    found = leftovers(os.environ.get("HOME"))
+    if not found:
+        return []
+    names = ", ".join(f"{left.name} ({left.pid})" for left in found)
+    pids = [str(left.pid) for left in found]
+    return [
+        Check(
+            id="environment.leftovers",
+            category="environment",
+            status="warning",
+            summary=f"Servers of a proxy that was killed still run: {names}.",
+            details={"pids": [left.pid for left in found]},
+            remediation=with_command("End them", shlex.join(["kill", *pids])),
+        )
+    ]
+
+
+def _journal_check(config: Config) -> Check:
+    chosen = config.settings.logging.directory
+    directory = Path(chosen) if chosen else default_directory(os.environ)
+    existing = next(place for place in (directory, *directory.parents) if place.exists())
+    status: Status = "ok"
+    summary, remedy = f"{directory} can be written.", None
+    if not os.access(existing, os.W_OK | os.X_OK):
+        status = "warning"
+        summary = f"{directory} cannot be written: nothing will be there for tail-logs."
+        remedy = f"Give yourself write access to {existing}, or set emceepee.logging.directory."
+    return Check(
+        id="environment.journal",
+        category="environment",
+        status=status,
+        summary=summary,
+        details={"directory": str(directory)},
+        remediation=remedy,
+    )
+
+
+def config_checks(config: Config, file: Path) -> list[Check]:
+    """The file itself; what its entries are like is the matter of the servers."""
+    secrets = [*_secret_checks(file), *_shared_secret_checks(file), *_backup_checks()]
+    return [_file_check(config, file), *secrets]
+
+
+def _backup_checks() -> list[Check]:
+    """Secrets in what we kept of the files of clients."""
+    found = client_copies_with_secrets()
+    if not found:
+        return []
+    held = "; ".join(f"{copy} ({', '.join(places)})" for copy, places in found.items())
+    return [
+        Check(
+            id="config.backups",
+            category="config",
+            status="warning",
+            summary=f"Backups of clients' files hold secrets in plain text: {held}.",
+            details={str(copy): places for copy, places in found.items()},
+            remediation=with_command(
+                "`emceepee uninstall CLIENT --restore` needs them to put servers back. When all "
+                "works, remove them",
+                shlex.join(["rm", *map(str, found)]),
+            ),
+        )
+    ]
+
+
+def _shared_secret_checks(file: Path) -> list[Check]:
+    """Secrets that are named after one server and given to others: perhaps not on purpose."""
+    try:
+        found = foreign_secrets(read_file(file))
+    except (EditRefused, ValueError):
+        return []
+    if not found:
+        return []
+    given = ", ".join(f"{secret} ({', '.join(others)})" for secret, (_, others) in found.items())
+    return [
+        Check(
+            id="config.shared_secrets",
+            category="config",
+            status="warning",
+            summary=f"Servers are given secrets that are named after another one: {given}.",
+            details={secret: {"of": of, "given_to": to} for secret, (of, to) in found.items()},
+            remediation=with_command(
+                "Remove the reference, or store the secret under a name of its own",
+                "emceepee secrets set NAME",
+            ),
+        )
+    ]
+
+
+def _secret_checks(file: Path) -> list[Check]:
+    """Secrets in plain text, in the file and in what was kept of it."""
+    try:
+        found = plain_secrets(read_file(file))
+    except (EditRefused, ValueError):
+        return []
+    copies = [str(copy) for copy in copies_with_secrets(file)]
+    where = list(dict.fromkeys(one.place for one in found))
+    words = [f"Secrets stand in plain text in {file}: {', '.join(where)}."] if found else []
+    words += [f"Backups hold secrets in plain text: {', '.join(copies)}."] if copies else []
+    if not words:
+        return []
+    movable = [one for one in found if one.steps is not None]
+    remedies: list[str] = []
+    if movable:
+        has_keyring = not KeyringStorage().is_absent()
+        remedies.append(how_to_move(file, *movable, has_keyring=has_keyring))
+    if copies:
+        remedies.append(with_command("Remove the backups", shlex.join(["rm", *copies])))
+    remedies += [f"{one.place}: {one.obstacle}" for one in found if one.steps is None]
+    return [
+        Check(
+            id="config.secrets",
+            category="config",
+            status="warning",
+            summary=" ".join(words),
+            details={"plain_text": where, "backups": copies},
+            remediation="\n".join(remedies),
+        )
+    ]
+
+
+def _file_check(config: Config, file: Path) -> Check:
+    count = len(config.servers) + len(config.disabled)
+    details: dict[str, object] = {"path": str(file), "exists": file.exists()}
+    if not file.exists():
+        fact = f"{count} servers, none of them from {file}."
+        return _config("ok", fact if count else f"{file} does not exist yet: no servers.", details)
+    if unsafe := _unsafe(file):
+        return _config("warning", unsafe[0], details, unsafe[1])
+    if config.warnings:
+        details["warnings"] = list(config.warnings)
+        return _config(
+            "warning",
+            f"{file}: {config.warnings[0]}",
+            details,
+            with_command("See all of it", "emceepee config check"),
+        )
+    if _shows_secrets(config, file):
+        return _config(
+            "warning",
+            f"{file} holds secrets, and other users can read it.",
+            details,
+            with_command("Close it to them", shlex.join(["chmod", "600", str(file)])),
+        )
+    return _config("ok", f"{file}: {count} server{'' if count == 1 else 's'}.", details)
+
+
+def _config(
+    status: Status, summary: str, details: dict[str, object], remedy: str | None = None
+) -> Check:
+    return Check(
+        id="config.file",
+        category="config",
+        status=status,
+        summary=summary,
+        details=details,
+        remediation=remedy,
+    )
+
+
+def _unsafe(file: Path) -> tuple[str, str] | None:
+    """That others can change what is started here, and what to do."""
+    if os.name != "posix":
+        return None
+    for path in (file, file.parent):
+        found = path.stat()
+        if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+            fact = f"Every user of this machine can write {path}, and so run programs as you."
+            return fact, with_command("Close it", shlex.join(["chmod", "o-w", str(path)]))
+        if found.st_uid not in (0, os.getuid()):
+            fact = f"{path} belongs to another user, who can run programs as you by changing it."
+            return fact, with_command("Make it yours", f"sudo chown $USER {shlex.quote(str(path))}")
+    return None
+
+
+def _shows_secrets(config: Config, file: Path) -> bool:
+    if os.name != "posix" or not file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        return False
+    return any(map(_holds_secrets, config.servers))
+
+
+def _holds_secrets(server: ServerConfig) -> bool:
+    """Whether the file may; what is in the keyring is not in the file."""
+    env = {key: text for key, text in server.env.items() if ("env", key) not in server.templates}
+    headers = [key for key in server.headers if ("headers", key) not in server.templates]
+    return bool(headers) or MARKER in redact_env(env).values()
+
+
+def registration_checks(config: Config) -> list[Check]:
+    """Where emceepee is registered; a word when that is nowhere."""
+    mode = config.settings.questions
+    found = [check for client in CLIENTS.values() if (check := _registration(client, mode))]
+    if any("names" in check.details for check in found):
+        return found
+    client = client_here()
+    return [
+        *found,
+        Check(
+            id="registration.none",
+            category="registration",
+            status="warning",
+            summary="emceepee is registered in no client that is known here.",
+            remediation=with_command(
+                f"Register it, for example in {client.title}; `emceepee install` lists all clients",
+                f"emceepee install {client.key}",
+            ),
+        ),
+    ]
+
+
+def _registration(client: Client, mode: QuestionsMode) -> Check | None:
+    path = locate(client)
+    try:
+        with guard(path):
+            servers = client.servers(read_file(path) or "")
+    except EditRefused as error:
+        return _registered(client, "warning", error.fact, {}, "Fix that file by hand.")
+    ours = {name: entry for name, entry in servers.items() if is_ours(entry)}
+    if not ours:
+        return None
+    others = len(servers) - len(ours)
+    details: dict[str, object] = {"path": str(path), "names": list(ours), "other_servers": others}
+    for name, entry in ours.items():
+        command = _command(entry)
+        details["command"] = command
+        if Path(command).is_absolute() and not os.access(command, os.X_OK):
+            return _registered(
+                client,
+                "failed",
+                f"Its entry {name} starts {command}, which is not there.",
+                details,
+                with_command("Write it again", f"emceepee install {client.key}"),
+            )
+        if is_object(entry) and (former := client.former_settings(entry)):
+            key = former[0]
+            now = client.settings[key]
+            return _registered(
+                client,
+                "warning",
+                f"Its entry {name} has the {key} of an earlier version, {entry[key]}: {now.short}.",
+                details,
+                with_command(f"Raise it to {now.value}", f"emceepee install {client.key}"),
+            )
+    note = f", beside {others} other server{'' if others == 1 else 's'}" if others else ""
+    profile = next((row for row in PROFILES if row.key == client.key), UNKNOWN)
+    asked = details["questions_go_to"] = questions_go_to(profile, mode)
+    summary = f"Registered in {client.title}{note}. Questions of servers go to {asked}."
+    return _registered(client, "ok", summary, details)
+
+
+def _registered(
+    client: Client,
+    status: Status,
+    summary: str,
+    details: dict[str, object],
+    remedy: str | None = None,
+) -> Check:
+    return Check(
+        id=f"registration.{client.key}",
+        category="registration",
+        status=status,
+        summary=summary,
+        details=details,
+        remediation=remedy,
+    )
+
+
+def _command(entry: object) -> str:
+    line = entry.get("command") if is_object(entry) else None
+    command = line.get("path") if is_object(line) else line
+    return str(command)

@@ -1,0 +1,1 @@
+"""Files of ours on disk: private ones, and locks between processes."""

@@ -1,0 +1,71 @@
+"""Locks between processes: one on a file that is never removed, freed by the system with its owner.
+
+The file stays: whoever unlinks a locked file lets two in. A holder that was stopped is waited for,
+never robbed. The lock is polled, because only so a wait can end, and the same way everywhere.
+"""
+
+import errno
+import os
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from emceepee_stdio.storage.private_file import PRIVATE_FILE_MODE
+
+_POLL_S = 0.05  # whoever waits for it does so for milliseconds or for a person
+_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+@contextmanager
+def file_lock(path: Path, *, within: float) -> Generator[None]:
+    """Hold the lock. OSError (ETIMEDOUT) when somebody else holds it for so many seconds."""
+    descriptor = os.open(path, _FLAGS, PRIVATE_FILE_MODE)
+    try:
+        for _ in range(max(round(within / _POLL_S), 1)):
+            if _take(descriptor):
+                break
+            threading.Event().wait(_POLL_S)
+        else:
+            raise OSError(errno.ETIMEDOUT, "another process holds its lock")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether somebody holds it now."""
+    try:
+        descriptor = os.open(path, _FLAGS, PRIVATE_FILE_MODE)
+    except OSError:
+        return False
+    try:
+        return not _take(descriptor, shared=True)
+    finally:
+        os.close(descriptor)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _take(descriptor: int, *, shared: bool = False) -> bool:
+        del shared  # there is only one kind
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # LK_LOCK would give up after 10 s
+        except OSError:
+            return False
+        return True
+
+else:
+    import fcntl
+
+    def _take(descriptor: int, *, shared: bool = False) -> bool:
+        """`shared`: two who only look do not see each other."""
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        try:
+            # Not lockf: that lock is freed by any close of the file in this process.
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

@@ -1,0 +1,81 @@
+"""Waking everybody who waits; each looks again in a loop, so that no wake-up is lost."""
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+
+import anyio
+
+from emceepee_stdio.clock import Clock
+
+# One loop that keeps the deadlines of its sources.
+
+
+_FAILURE_PAUSE_S = 1.0  # a source whose deadline stays due would make the loop spin
+
+
+class Ticker:
+    """Wakes at the earliest deadline of its sources. `look` makes it look again when one is set."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        sources: Sequence[Callable[[], float | None]],
+        expire: Callable[[float], None],
+        *,
+        on_bug: Callable[[Exception], None],
+    ) -> None:
+        self._clock = clock
+        self._sources = sources
+        self._expire = expire
+        self._on_bug = on_bug
+        self._wake = anyio.Event()
+        self.next = math.inf
+
+    def __repr__(self) -> str:
+        return f"<Ticker next={self.next}>"
+
+    def look(self, deadline: float) -> None:
+        """A deadline was set: only an earlier one than the next changes anything."""
+        if deadline < self.next:
+            self.next = deadline
+            self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            self._wake = anyio.Event()
+            due = [deadline for source in self._sources if (deadline := source()) is not None]
+            self.next = min(due, default=math.inf)
+            with anyio.move_on_after(self.next - self._clock.now()):
+                await self._wake.wait()
+            try:
+                self._expire(self._clock.now())
+            except Exception as error:  # noqa: BLE001 - time must go on for everybody else
+                self._on_bug(error)
+                await anyio.sleep(_FAILURE_PAUSE_S)
+
+
+class Wakeup:
+    """Woken whenever something may have changed."""
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+
+    def wake(self) -> None:
+        event, self._event = self._event, anyio.Event()
+        event.set()
+
+    async def wait_for(self, condition: Callable[[], object]) -> None:
+        while not condition():
+            await self._event.wait()
+
+
+async def first_of(*waits: Callable[[], Awaitable[object]]) -> None:
+    """Until one of them is over."""
+    async with anyio.create_task_group() as tasks:
+
+        async def end_with(wait: Callable[[], Awaitable[object]]) -> None:
+            await wait()
+            tasks.cancel_scope.cancel()
+
+        for wait in waits:
+            tasks.start_soon(end_with, wait)
