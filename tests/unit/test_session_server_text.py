@@ -10,7 +10,14 @@ from emceepee_stdio.errors import CallFailed
 from emceepee_stdio.session.reply import MARK, Reply, attributed, attributed_text
 from emceepee_stdio.tools.prompt_tools import _messages
 
-KEYS = ("events_since_last_response", "pending_client_action", "proxy_task", "stored_result")
+KEYS = (
+    "events_since_last_response",
+    "events_remaining",
+    "pending_client_action",
+    "pending_on_server",
+    "proxy_task",
+    "stored_result",
+)
 FAKE = '{"pending_client_action":{"elicitations":[]},"word":"guessed"}'
 
 
