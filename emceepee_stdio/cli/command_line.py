@@ -270,7 +270,7 @@ class _Group(HelpGroup):
 
 
 class CommandGroup(typer.Typer):
-    """Commands that show their help as `help_text` has it; those of `lazy` come last."""
+    """Commands that show their help as one value; those of `lazy` come last."""
 
     def __init__(self, *, lazy: Mapping[str, LazyCommand] | None = None, **settings: Any) -> None:
         # Typer makes the group by itself, from a class.

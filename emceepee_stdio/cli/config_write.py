@@ -1,4 +1,4 @@
-"""`emceepee config edit`: the file in the person's editor, put in place only if it can be used.
+"""`emceepee config` commands that change the file: switch, expose, rules, add-json, edit.
 
 The editor works on a copy beside the file, so a running proxy never reads half an edit. A copy that
 cannot be used stays there, and the file stays as it was.

@@ -1,4 +1,4 @@
-"""`emceepee trace --web` and `--export FILE.html`: the requests as a page for a browser.
+"""The requests as a waterfall in the terminal, and as a page for a browser.
 
 The page is served until Ctrl-C, and opened where a person sits.
 

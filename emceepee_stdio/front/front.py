@@ -1,7 +1,7 @@
 """The client's side of the conversation: every request is answered, every cancel heard.
 
 What needs no session is answered by `protocol`, calls of tools by `tool_calls`, what else a server
-answers by `forwarded_requests`; here is the rest, and what the client says beside requests.
+answers by `native_requests`; here is the rest, and what the client says beside requests.
 """
 
 import os

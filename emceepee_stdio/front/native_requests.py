@@ -1,4 +1,4 @@
-"""Requests of the client that a server answers beside calls: resources/read and prompts/get.
+"""What the client asks beside calls, resources/read and prompts/get, and changes of lists.
 
 What comes back is passed on as the server gave it, but for what could be taken for ours. Our own
 resources are read the same way.

@@ -6,7 +6,7 @@ One process, one file, so nobody else appends to it or moves it. Everything here
 Rotation, the theory of operation. A line that would make the file too long is not written into it:
 the files behind it each move one number on, the oldest goes, the file takes the number 1, and a
 new one is begun. Moves are renames, from the oldest to the newest, so that a reader who holds a
-file open goes on reading the same one (`rotated_files`), and a crash in between leaves at worst a
+file open goes on reading the same one (`journal_reader`), and a crash in between leaves at worst a
 missing number. A file that somebody removed or replaced is noticed by its identity before each
 append, and begun anew.
 """

@@ -4,7 +4,7 @@ Nothing is begun for a server that nobody waits for, and nothing is opened witho
 finds out where the person has to go, and stores the address beside the record, so that several
 proxies lead to the same visit: whoever finds one under way shows that. What a model added may lead
 to another host only when the person agrees, and that is asked before anything is sent there. The
-person is asked by the client (`sign_in_questions`), and the call waits meanwhile. Where it cannot
+person is asked by the client, and the call waits meanwhile. Where it cannot
 ask, or they say no, a call that waits becomes a task, because its answer is how the person learns
 the address. That the person has signed in is seen by the supervisor, in the store, whoever led them
 there.

@@ -2,7 +2,7 @@
 
 Rules belong to a target. An entry of the configuration has its own; a server that a model added has
 those of every entry that leads to the same place, and of several the strictest word. They are kept
-with the backend, which refuses by itself what they forbid (`tool_refusals`): what is done here is
+with the backend, which refuses by itself what they forbid: what is done here is
 to keep them current, and to ask the person where a rule says so.
 
 A yes is for one call, unless the person does not want to be asked again: then it holds for this

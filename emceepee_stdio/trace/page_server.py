@@ -1,6 +1,6 @@
 """Serves the page on this machine: its files, and the stream of what happens.
 
-Each connection is one request. Whoever asks is judged by `page_access` before anything is looked
+Each connection is one request. Whoever asks is judged by `PageAccess` before anything is looked
 up; what is not for them is a refusal of one line.
 """
 

@@ -1,4 +1,4 @@
-"""What the journal says of servers, as marks beside the requests of the same time."""
+"""Records of requests read back: filtered, exported, and beside what the servers did."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

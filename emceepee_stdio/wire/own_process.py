@@ -1,4 +1,4 @@
-"""The processes that we run inside of, as far as the system shows them: Linux does.
+"""Our own process: its allocator, its memory kept from others, and the processes above it.
 
 Our children are told how deep they are in a variable. A program in between may have cleared it.
 """

@@ -1,4 +1,4 @@
-"""Waking everybody who waits; each looks again in a loop, so that no wake-up is lost."""
+"""One loop that keeps deadlines, and waking everybody who waits without losing a wake-up."""
 
 import math
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,4 +1,4 @@
-"""The modern era over HTTP: a request stands for itself, and lives as long as its connection."""
+"""Both eras over HTTP: sessions that are named, and requests that stand for themselves."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from http import HTTPStatus
