@@ -84,6 +84,7 @@ class ForkServer:
             "cwd": os.fsdecode(cwd or Path.cwd()),
             "new_session": new_session,
             "own_terminal": preexec is not None,
+            "umask": _umask(),
         }
         descriptors = [pipes[0], pipes[3], pipes[5]]
         given = [own if fd == -1 else fd for own, fd in enumerate(descriptors)]
@@ -101,9 +102,11 @@ class ForkServer:
         libc.prctl(_SET_SUBREAPER, 1, 0, 0, 0)
         try:
             socket.send_fds(self._socket, [json.dumps(request).encode()], descriptors)
-            return int(self._socket.recv(64))
+            pid = int(self._socket.recv(64))
         finally:
             libc.prctl(_SET_SUBREAPER, before.value, 0, 0, 0)
+        assert pid, f"it could not be forked: {request['argv']}"
+        return pid
 
     def _launch(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -121,6 +124,11 @@ class ForkServer:
 
         atexit.register(end)
         return ours
+
+
+def _umask() -> int:
+    fields = Path("/proc/self/status").read_text().split()
+    return int(fields[fields.index("Umask:") + 1], 8)
 
 
 def _is_program(args: Sequence[Any], env: Mapping[str, Any]) -> bool:
@@ -157,18 +165,21 @@ def _serve(control: socket.socket) -> Request:
         between = os.fork()
         if between == 0:
             between = os.getpid()
-            if pid := os.fork():
-                os.write(tell, str(pid).encode())
+            if os.fork():
                 os._exit(0)
             while os.getppid() == between:  # until it is the child of whoever asked for it
                 time.sleep(0.0005)
+            request = json.loads(data)
             for target, fd in enumerate(descriptors):
                 os.dup2(fd, target)
+            _become(request)
+            os.write(tell, str(os.getpid()).encode())  # as after the exec of a program
             os.closerange(3, 256)
-            return _with_forks(json.loads(data))
+            return _with_forks(request)
+        os.close(tell)
         os.waitpid(between, 0)
-        control.send(os.read(told, 64))
-        for fd in (told, tell, *descriptors):
+        control.send(os.read(told, 64) or b"0")
+        for fd in (told, *descriptors):
             os.close(fd)
 
 
@@ -182,6 +193,7 @@ def _with_forks(request: Request) -> Request:
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in range(3):
             os.dup2(nothing, number)
+        _show(["fork server"], [])
         return _serve(theirs)
     theirs.close()
     ForkServer(ours).install()
@@ -193,6 +205,7 @@ def _become(request: Request) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     _show(request["argv"], [f"{name}={value}" for name, value in request["env"].items()])
+    os.umask(request["umask"])
     os.chdir(request["cwd"])
     if request["new_session"]:
         os.setsid()
@@ -202,7 +215,7 @@ def _become(request: Request) -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         number = ("stdin", "stdout", "stderr").index(name)
         stream = io.TextIOWrapper(
-            os.fdopen(number, mode + "b"),
+            open(number, mode + "b", closefd=False),  # noqa: SIM115 - as the interpreter does
             encoding="utf-8",
             errors="backslashreplace" if name == "stderr" else "surrogateescape",
             line_buffering=name == "stderr" or os.isatty(number),
@@ -216,7 +229,8 @@ def _show(*lists: Sequence[str]) -> None:
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     starts, ends = map(int, fields[45:49:2]), map(int, fields[46:49:2])
     for words, start, end in zip(lists, starts, ends, strict=True):
-        data = os.fsencode("".join(f"{word}\0" for word in words))[: end - start]
+        data = os.fsencode("".join(f"{word}\0" for word in words))
+        assert len(data) <= end - start, "more than there is room for: see _ROOM"
         ctypes.memmove(start, data.ljust(end - start, b"\0"), end - start)
 
 
@@ -251,7 +265,6 @@ if __name__ == "__main__":
     gc.collect()
     gc.freeze()
     _request = _serve(socket.socket(fileno=int(sys.argv[1])))
-    _become(_request)
     try:
         _run(_request["argv"])
     except SystemExit as _end:

@@ -45,6 +45,7 @@ if str(SERVERS) not in sys.path:
     sys.path.append(str(SERVERS))  # fixture servers import each other by their bare names
 
 rpc: Any = importlib.import_module("rpc")
+VirtualTimeLoop.changed = rpc.CHANGED
 
 _PIDS = itertools.count(10_000_000)  # above what a kernel gives
 _KILLED, _TERMINATED = -9, -15
@@ -97,7 +98,7 @@ class MemoryHost(rpc.Host):
             return is_so() or self._ended.is_set()
 
         if isinstance(self._process.loop, VirtualTimeLoop):
-            self._process.loop.rest(is_over, seconds, rpc.CHANGED)
+            self._process.loop.rest(is_over, seconds)
         else:
             with rpc.CHANGED:
                 rpc.CHANGED.wait_for(is_over, seconds)
@@ -266,12 +267,27 @@ _RUDE_PROCESSES = {"stubborn", "grandchild-holds-stdout", "never-reads", "endles
 class MemoryGuard(ProcessGuard):
     """Starts fixture servers in this process, and everything else as a process."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._started: list[MemoryProcess] = []
+
     async def start(self, spawn: Spawn, listener: Listener, *, drain: float) -> Process:
         main = _main_of(spawn.argv)
         if main is None:
+            loop = asyncio.get_running_loop()
+            assert not isinstance(loop, VirtualTimeLoop), "a real process: remove virtual_time"
             return await super().start(spawn, listener, drain=drain)
         made: Any = MemoryProcess(spawn, listener, main, list(spawn.argv[2:]))
+        self._started.append(made)
         return made
+
+    async def close(self) -> None:
+        """What a real one would kill has to be over already."""
+        await super().close()
+        left = [one for one in self._started if one.exit is None]
+        for one in left:
+            one.kill()
+        assert not left, f"the proxy left these running: {left}"
 
     def release(self, process: Process) -> None:
         if isinstance(process, Process):

@@ -38,6 +38,9 @@ class _Selector(selectors.DefaultSelector):
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """Counts who works, and passes the time while nobody does."""
 
+    # Whatever threads wait for changes under this.
+    changed = threading.Condition()
+
     def __init__(self) -> None:
         self._now = time.monotonic()
         self._working: set[object] = set()
@@ -54,7 +57,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def is_quiet(self) -> bool:
         """Whether every thread waits for something that is not so yet."""
-        return not any(self._resting.get(one, _always)() for one in self._working.copy())
+        with self.changed:  # or one might be woken by another that is looked at after it
+            return not any(self._resting.get(one, _always)() for one in self._working.copy())
 
     def counted(self, function: Callable[[], object]) -> Callable[[], None]:
         """The same, for a thread that is about to be started."""
@@ -70,25 +74,23 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
         return run
 
-    def rest(
-        self, is_so: Callable[[], bool], seconds: float | None, changed: threading.Condition
-    ) -> None:
+    def rest(self, is_so: Callable[[], bool], seconds: float | None) -> None:
         """Have a counted thread wait until it is so, or that much later."""
         over: list[None] = []
 
         def end() -> None:
-            with changed:
+            with self.changed:
                 over.append(None)
-                changed.notify_all()
+                self.changed.notify_all()
 
         def is_over() -> bool:
             return bool(over) or is_so()
 
-        with changed:
+        with self.changed:
             if seconds is not None:
                 self.call_soon_threadsafe(self.call_later, seconds, end)
             self._resting[_self.one] = is_over
-            changed.wait_for(is_over)
+            self.changed.wait_for(is_over)
             del self._resting[_self.one]
 
 

@@ -171,7 +171,7 @@ class Client:
         self.events: list[Message] = []
         self.told_twice_is_fine = False
         self.exposes = False  # whether tools of servers are called by themselves
-        self.stderr = b""
+        self.stderr = bytearray()
         self._official = Judge()
         self._pending: dict[int | str, Pending] = {}
         self._judged: set[tuple[str, str, str]] = set()
@@ -569,6 +569,7 @@ async def _in_process(
         stderr=said.extend,
     ) as process:
         client = Client(process, setting.home, modern=modern)
+        client.stderr = said
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(client.listen)
             try:
@@ -583,8 +584,8 @@ async def _in_process(
             await process.stdin.aclose()
             with anyio.fail_after(WAIT_S):
                 await process.wait()
-    client.stderr = bytes(said)
     client.check()
+    await until(lambda: not any(signs_in(pid) for pid in setting.left_over()))
     assert setting.left_over() == []
 
 
