@@ -11,7 +11,8 @@ WORKERS ?= 3
 MINUTES ?= 30
 # What `make test` runs in its own process or in forks, once more with fresh processes.
 REAL_SAMPLE := $(addprefix tests/e2e/test_,front_cancel.py front_questions.py front_results.py \
-	front_losses.py tools_input.py backend_life.py shutdown.py cli_call.py front_http.py)
+	front_losses.py tools_input.py backend_life.py shutdown.py cli_call.py front_http.py keyring.py \
+	config_watch.py front_partings.py)
 SEED ?= 1
 
 .DEFAULT_GOAL := help
@@ -46,7 +47,7 @@ check-slow: peers peers-slow ## What takes longer: the official conformance suit
 	$(BIN)/pytest -n $(WORKERS) -m slow
 	EMCEEPEE_TEST_REAL=1 $(BIN)/pytest -n $(WORKERS) $(REAL_SAMPLE)
 
-fmt: $(STAMP) ## Format the code and mend what can be mended.
+fmt: $(STAMP) ## Format the code and fix what can be fixed.
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 

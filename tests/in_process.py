@@ -37,7 +37,7 @@ from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.wire.process import Exit, Listener, Process, Spawn, StopTimes
 from emceepee_stdio.wire.process_guard import ProcessGuard
 from tests.peers import SERVERS
-from tests.virtual_time import VirtualTimeLoop
+from tests.virtual_time import VirtualTimeLoop, refuse_virtual_time
 
 __all__ = ["MemoryGuard", "MemoryProxy", "kill", "memory_proxy"]
 
@@ -274,8 +274,7 @@ class MemoryGuard(ProcessGuard):
     async def start(self, spawn: Spawn, listener: Listener, *, drain: float) -> Process:
         main = _main_of(spawn.argv)
         if main is None:
-            loop = asyncio.get_running_loop()
-            assert not isinstance(loop, VirtualTimeLoop), "a real process: remove virtual_time"
+            refuse_virtual_time()
             return await super().start(spawn, listener, drain=drain)
         made: Any = MemoryProcess(spawn, listener, main, list(spawn.argv[2:]))
         self._started.append(made)
@@ -369,6 +368,8 @@ async def memory_proxy(
 ) -> AsyncIterator[MemoryProxy]:
     """Serve in this process until the client hangs up; nothing of it is left afterwards."""
     options = ServeParser(OPTIONS).parse_args(list(arguments))
+    assert not options.config, "the configuration of a conversation is its Setting's"
+    assert not options.server, "servers of the command line: mark it as real"
     source = Source(
         config,
         environ=environ,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-__all__ = ["VirtualTimeLoop", "holding_up_time"]
+__all__ = ["VirtualTimeLoop", "holding_up_time", "refuse_virtual_time"]
 
 _LOOK_S = 0.001  # again at threads that work
 
@@ -33,6 +33,12 @@ class _Selector(selectors.DefaultSelector):
             if is_quiet:
                 self.loop.pass_time(timeout)
                 return found
+
+
+def refuse_virtual_time() -> None:
+    """Where a real process begins: nobody knows what it waits for."""
+    loop = asyncio.get_running_loop()
+    assert not isinstance(loop, VirtualTimeLoop), "a real process: remove the mark virtual_time"
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):

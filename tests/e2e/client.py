@@ -1,8 +1,8 @@
-"""A raw client for a test: the real process, every message that it sends judged by the SDK's types.
+"""A raw client for a test: every message that the proxy sends is judged by the SDK's types.
 
 What must hold in every test is checked here: each request is answered once and never after it was
 cancelled, each event is told once, progress comes under a token that somebody waits with, the
-process ends well and leaves nothing behind.
+proxy ends well and leaves nothing behind.
 """
 
 import json
@@ -27,6 +27,7 @@ from tests.e2e.official_schema import Judge
 from tests.in_process import memory_proxy
 from tests.peers import SERVERS, plain
 from tests.proxy_entry import proxy_command
+from tests.virtual_time import refuse_virtual_time
 
 # Whether a conversation has a process of its own: see the mark `real`.
 is_real = bool(os.environ.get("EMCEEPEE_TEST_REAL"))
@@ -615,6 +616,7 @@ async def until(condition: Callable[[], object]) -> None:
 @asynccontextmanager
 async def http_server(*options: str, log: Path | None = None) -> AsyncIterator[str]:
     """The well-behaved server behind a URL."""
+    refuse_virtual_time()
     env = dict(os.environ) | ({} if log is None else {"FIXTURE_LOG": str(log)})
     process = await anyio.open_process(
         [sys.executable, SERVERS / "plain_http.py", *options],

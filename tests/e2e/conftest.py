@@ -25,7 +25,7 @@ def pytest_configure() -> None:
 @pytest.fixture(autouse=True)
 def in_a_process_or_in_this_one(request: pytest.FixtureRequest) -> Iterator[None]:
     """A conversation runs in this process, unless the test is about a real one."""
-    is_real = request.node.get_closest_marker("real") is not None
+    is_real = any(request.node.get_closest_marker(mark) for mark in ("real", "fresh"))
     before, client.is_real = client.is_real, client.is_real or is_real
     yield
     client.is_real = before

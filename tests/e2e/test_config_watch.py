@@ -399,6 +399,7 @@ async def test_what_a_person_wrote_into_the_file_counts_as_agreed_to_as_long_as_
         assert "[needs_approval]" in answer.text
 
 
+@pytest.mark.real
 async def test_an_edit_while_the_proxy_ends_starts_nothing(tmp_path: Path):
     made = setting(tmp_path, stubborn=command(rude("stubborn")), turns=server())
     made.fixed |= {"eof_term_s": 0.1, "eof_kill_s": 5}

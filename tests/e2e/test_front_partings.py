@@ -67,6 +67,7 @@ async def test_a_reconnect_refuses_the_open_questions_first(tmp_path: Path, chan
         await until(lambda: refusals(tmp_path))
 
 
+@pytest.mark.real
 @both_channels
 async def test_the_end_of_the_proxy_refuses_the_open_questions(
     tmp_path: Path, channel: str

@@ -1,4 +1,4 @@
-"""Secrets that the configuration refers to in the keyring, through a real proxy and real servers.
+"""Secrets that the configuration refers to in the keyring, through a whole proxy.
 
 The package keyring is real; its backend is one of `servers/keyring_backends.py`.
 """

@@ -7,6 +7,7 @@ from tests.faults.run import run
 from tests.faults.steps import KINDS, REST, Step, steps
 
 
+@pytest.mark.fresh
 @pytest.mark.parametrize("seed", [1, 2])
 def test_whatever_goes_wrong_no_rule_is_broken(seed: int) -> None:
     outcome = run(seed, steps=95)

@@ -18,6 +18,9 @@ from tests.fuzz.episodes import (
 )
 from tests.fuzz.mutate import CORPUS
 
+# Their memory is judged, and a fork shares some.
+pytestmark = pytest.mark.fresh
+
 REGRESSIONS = sorted((CORPUS / "regressions").glob("*.lines"))
 FLOOD = 20_000
 
