@@ -10,8 +10,6 @@ from bench.figures import Check, Figures, Section, Table, at_most, percentiles
 from bench.processes import cpu_seconds, resident_mb
 from bench.ways import BACKEND, OURS, Way, ready
 
-__all__ = ["burst"]
-
 NOTIFICATIONS = 10_000
 _DRAIN = call("list_timers")
 

@@ -12,8 +12,6 @@ from bench.figures import Check, Figures, Section, Table, at_most, medians, perc
 from bench.processes import cpu_seconds, tree_mb
 from bench.ways import BACKEND, OURS, Proxy, Way, ready
 
-__all__ = ["calls", "large", "load"]
-
 LOADS = (1, 2, 4, 8, 16, 32, 64)
 LARGE = {"1 MB": 1_000_000, "8 MB": 8_000_000}  # of what one line to a client may hold
 

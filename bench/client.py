@@ -13,8 +13,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-__all__ = ["Call", "Client", "Failed", "call"]
-
 WAIT_S = 120.0
 _CHUNK = 1 << 16
 _SMALL = 1 << 16

@@ -9,8 +9,6 @@ from typing import Any
 
 from bench.figures import shown
 
-__all__ = ["Comparison", "against_fastest"]
-
 _STARTS_OURS = "5 backends"
 
 

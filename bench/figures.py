@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Check", "Section", "Table", "at_most", "flat", "medians", "percentiles", "shown"]
-
 # What a noisy machine adds to a figure that does not grow.
 _FLAT = 1.25
 

@@ -10,8 +10,6 @@ from bench.client import Call
 from bench.figures import Check, Section, Table, at_most, percentiles
 from bench.ways import BACKEND, HERE, OURS, Way, ready
 
-__all__ = ["floods"]
-
 MESSAGE_BYTES = 4 << 20
 LARGER_BYTES = 32 << 20  # over what the target is about: it costs others one pass over its bytes
 _QUIET_CALLS = 300

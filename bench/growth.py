@@ -12,8 +12,6 @@ from bench.figures import Check, Figures, Section, Table, flat, medians, percent
 from bench.processes import at_rest, cpu_seconds
 from bench.ways import BACKEND, OURS, Way, raw_servers, ready
 
-__all__ = ["growth"]
-
 _IN_AN_ANSWER = 20
 
 

@@ -15,8 +15,6 @@ from bench.peers import http_peer
 from bench.processes import cpu_seconds, descendants, resident_mb
 from bench.ways import OURS, Proxy, Way
 
-__all__ = ["http_calls"]
-
 LOADS = (1, 16)
 _TARGET_PER_S = 3_000
 _SESSION_MB = 40

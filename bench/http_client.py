@@ -14,8 +14,6 @@ from urllib.parse import urlsplit
 
 from bench.client import WAIT_S, Call, Failed
 
-__all__ = ["HttpClient"]
-
 _CHUNK = 1 << 16
 _LAST_CHUNK = b"0\r\n\r\n"
 _END_OF_HEAD = b"\r\n\r\n"

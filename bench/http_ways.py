@@ -18,8 +18,6 @@ from typing import IO, Protocol
 from bench.client import WAIT_S, Call, Failed
 from bench.ways import BACKEND, OURS, Direct, Proxy, environ
 
-__all__ = ["DirectHttp", "HttpWay", "OurFront", "PeerFront", "Served"]
-
 _TOKEN_FILE = "state/http-tokens"
 _ADDRESS = re.compile(r"http://\S+")
 

@@ -13,8 +13,6 @@ from bench.processes import at_rest, descendants, resident_mb
 from bench.ways import Way, environ
 from tests.e2e.servers.catalogue import servers as catalogue
 
-__all__ = ["idle"]
-
 _MANY = Path(__file__).resolve().parent.parent / "tests" / "e2e" / "servers" / "many.py"
 _SESSIONS = 10
 _SERVERS = 8

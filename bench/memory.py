@@ -7,8 +7,6 @@ from bench.figures import Check, Section, Table, at_most
 from bench.processes import resident_mb
 from bench.ways import BACKEND, OURS, Way, raw_servers, ready
 
-__all__ = ["memory"]
-
 _STEPS = 10
 # Of memory that does not grow, what the allocator may still move.
 _FLAT_MB = 1.0

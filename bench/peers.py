@@ -10,8 +10,6 @@ from pathlib import Path
 from bench.ways import PROFILES, Proxy
 from scripts import peers
 
-__all__ = ["http_peer", "installed_peers"]
-
 _FASTMCP = ("-m", "fastmcp.cli", "run", "{config}", "--no-banner", "--transport", "http")
 
 

@@ -4,8 +4,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["at_rest", "cpu_seconds", "descendants", "resident_mb", "tree_mb"]
-
 _PROC = Path("/proc")
 _AT_REST = 0.0003
 

@@ -14,8 +14,6 @@ from emceepee_stdio.journal.journal_files import JournalFile
 from emceepee_stdio.trace.open_request import Leg, OpenRequest, current_request
 from emceepee_stdio.trace.request_log import RequestLog
 
-__all__ = ["recording"]
-
 _BATCH = 1_000  # requests that are written together, as in a busy moment; the fastest batch counts
 _SERVER = Leg.SERVER
 _TRACE = [sys.executable, "-m", "emceepee_stdio", "trace", "--no-follow", "--log-dir"]

@@ -13,8 +13,6 @@ from bench.client import Client, Failed
 from bench.figures import Section, Table, at_most
 from bench.ways import BACKEND, OURS, Direct, Proxy, Way, raw_servers
 
-__all__ = ["startup"]
-
 _SLOW = [*BACKEND, "--delay", "600"]
 _EXPOSING = OURS.with_fields(expose=True)
 _GREETED_SERVERS = raw_servers(30, "--tools", "7")  # ten tools each, with the three that run

@@ -10,8 +10,6 @@ from bench.figures import Section, Table, at_most, percentiles
 from bench.ways import OURS, Way
 from tests.e2e.servers.catalogue import servers as catalogue
 
-__all__ = ["surface"]
-
 _MANY = Path(__file__).resolve().parent.parent / "tests" / "e2e" / "servers" / "many.py"
 
 

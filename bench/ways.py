@@ -20,19 +20,6 @@ from typing import Any, Protocol, cast
 
 from bench.client import Call, Client, Failed
 
-__all__ = [
-    "BACKEND",
-    "OURS",
-    "Direct",
-    "Proxy",
-    "Relay",
-    "Way",
-    "environ",
-    "filled",
-    "raw_servers",
-    "ready",
-]
-
 HERE = Path(__file__).resolve().parent
 BACKEND = [sys.executable, str(HERE / "raw_backend.py")]
 PROFILES = HERE / "profiles"

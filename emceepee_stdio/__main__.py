@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from emceepee_stdio.config import FixedValues
 
-__all__ = ["main"]
 
 _COMPLETION = "_EMCEEPEE_COMPLETE"  # set by a shell that completes a line, without a terminal
 

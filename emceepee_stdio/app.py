@@ -41,8 +41,6 @@ from emceepee_stdio.wire.orphans import expect_orphans
 from emceepee_stdio.wire.own_process import give_back_large_blocks, protect_memory
 from emceepee_stdio.wire.process_guard import ProcessGuard
 
-__all__ = ["composed", "environment_of", "run"]
-
 
 def run(
     handover: Handover,

@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-__all__ = ["DAY_S", "HOUR_S", "MINUTE_S", "Clock"]
-
 MINUTE_S = 60
 HOUR_S = 60 * MINUTE_S
 DAY_S = 24 * HOUR_S

@@ -6,38 +6,6 @@ Everything below the front raises these; the front catches them once and renders
 from collections.abc import Callable, Iterator
 from typing import ClassVar, Self
 
-__all__ = [
-    "MAX_ERROR_CHARS",
-    "CallFailed",
-    "CallTimeout",
-    "CannotConnect",
-    "ConfigInvalid",
-    "InvalidArguments",
-    "InvalidPattern",
-    "NeedsApproval",
-    "NeedsSignIn",
-    "NotSupported",
-    "PolicyDenied",
-    "PromptNotFound",
-    "ProxyError",
-    "RequestNotFound",
-    "ResourceNotFound",
-    "ResultExpired",
-    "ResultTooLarge",
-    "ServerDisconnected",
-    "ServerExists",
-    "ServerFailed",
-    "ServerNotFound",
-    "ServerUnavailable",
-    "TaskLimit",
-    "TaskNotFound",
-    "TimerLimit",
-    "TimerNotFound",
-    "ToolNotFound",
-    "WrongCredentials",
-    "error_types",
-]
-
 MAX_ERROR_CHARS = 8_000  # a page of text: enough to act on, cheap in a model's context
 _CUT = " … (cut)"
 

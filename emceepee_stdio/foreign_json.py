@@ -15,8 +15,6 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-__all__ = ["decode_object", "decode_value", "decoder", "envelope_decoder", "number"]
-
 T = TypeVar("T")
 
 _MAX_DIGITS = 100  # a 300-bit integer; every real id, count and timestamp is far shorter

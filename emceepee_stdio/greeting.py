@@ -21,18 +21,6 @@ from typing import NamedTuple, cast
 from emceepee_stdio import __version__
 from emceepee_stdio.json_values import mapping
 
-__all__ = [
-    "LISTS",
-    "Greeted",
-    "Greeting",
-    "Stamp",
-    "config_file",
-    "greeting_file",
-    "own_bytes",
-    "read_greeting",
-    "written_greeting",
-]
-
 MAX_BYTES = 1 << 20  # thousands of servers; nothing larger is ours
 LISTS = ("tools", "prompts", "resources", "resourceTemplates")  # what a client lists
 _HEAD_BYTES = 200  # of the first line, beside what is counted: sizes and a sum

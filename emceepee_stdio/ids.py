@@ -12,8 +12,6 @@ from ulid import ULID
 
 from emceepee_stdio.clock import Clock
 
-__all__ = ["Ids", "ulid_of"]
-
 _RANDOM_BITS = 80  # the random part of a ULID
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import cast
 
-__all__ = ["elements", "mapping"]
-
 
 def mapping(value: object) -> Mapping[str, object]:
     """The object, or an empty one where it is something else."""

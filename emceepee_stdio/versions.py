@@ -3,22 +3,6 @@
 Only constants: this is loaded before anything else.
 """
 
-__all__ = [
-    "CLIENT_CAPABILITIES",
-    "CLIENT_INFO",
-    "HEADER_MISMATCH",
-    "HTTP_REQUEST",
-    "LEGACY_VERSIONS",
-    "LOG_LEVEL",
-    "MISSING_CAPABILITY",
-    "MODERN_VERSION",
-    "PREFIX",
-    "PROTOCOL_VERSION",
-    "SERVER_INFO",
-    "SUBSCRIPTION_ID",
-    "UNSUPPORTED_VERSION",
-]
-
 LEGACY_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 MODERN_VERSION = "2026-07-28"
 HEADER_MISMATCH = -32020

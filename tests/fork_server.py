@@ -27,8 +27,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-__all__ = ["ForkServer", "own_the_terminal"]
-
 _ROOT = Path(__file__).resolve().parents[1]
 _ENTRIES = {str(_ROOT / "tests" / name) for name in ("front_entry.py", "proxy_entry.py")}
 _SET_SUBREAPER, _GET_SUBREAPER = 36, 37  # from linux/prctl.h

@@ -9,8 +9,6 @@ import sys
 from emceepee_stdio.cli.serve_http import serve_http
 from emceepee_stdio.front.http.http_limits import HttpLimits
 
-__all__ = ["front_command"]
-
 
 def front_command(**limits: float) -> list[str]:
     return [sys.executable, __file__, json.dumps(limits)]

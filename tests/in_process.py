@@ -39,8 +39,6 @@ from emceepee_stdio.wire.process_guard import ProcessGuard
 from tests.peers import SERVERS
 from tests.virtual_time import VirtualTimeLoop, refuse_virtual_time
 
-__all__ = ["MemoryGuard", "MemoryProxy", "kill", "memory_proxy"]
-
 if str(SERVERS) not in sys.path:
     sys.path.append(str(SERVERS))  # fixture servers import each other by their bare names
 

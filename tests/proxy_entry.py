@@ -12,8 +12,6 @@ import msgspec
 from emceepee_stdio.__main__ import main
 from emceepee_stdio.config import FixedValues
 
-__all__ = ["proxy_command"]
-
 
 def proxy_command(fixed: Mapping[str, float] | None = None) -> list[str]:
     """The beginning of a proxy's command line; without other values that of the product."""

@@ -12,8 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SESSION", "journal_lines", "request", "requests", "write_journal", "write_requests"]
-
 Json = dict[str, Any]
 
 SESSION = "01KTRACE00SESS10N0000000AA"

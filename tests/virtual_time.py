@@ -12,8 +12,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-__all__ = ["VirtualTimeLoop", "holding_up_time", "refuse_virtual_time"]
-
 _LOOK_S = 0.001  # again at threads that work
 
 

@@ -30,8 +30,6 @@ from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.server import ServerConfig
 from emceepee_stdio.errors import ServerUnavailable
 
-__all__ = ["Bearer", "BearerContext", "login_command", "signs_in", "store_of"]
-
 _UNAUTHORIZED = 401
 _LOOK_EVERY_S = 1.0  # what other processes did is seen so soon
 _RETRY_S = 5.0  # after a refresh that failed for a passing reason

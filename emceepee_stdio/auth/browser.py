@@ -14,8 +14,6 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
-__all__ = ["finds_browser", "open_browser"]
-
 _OURS = ("EMCEEPEE_OWNER", "EMCEEPEE_DEPTH")
 _PR_SET_CHILD_SUBREAPER = 36  # from linux/prctl.h
 

@@ -13,8 +13,6 @@ from urllib.parse import parse_qsl, urlsplit
 import anyio
 from anyio.abc import Listener, SocketAttribute, SocketStream
 
-__all__ = ["CALLBACK_PATH", "Callback", "bound_listener", "callback_listener", "parameters"]
-
 CALLBACK_PATH = "/callback"
 _LOOPBACK = "127.0.0.1"
 _MAX_HEAD_BYTES = 1 << 16  # codes and states are long, but not so long

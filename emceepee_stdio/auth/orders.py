@@ -15,20 +15,6 @@ from msgspec import Struct
 from emceepee_stdio.config.server import OAuthConfig
 from emceepee_stdio.errors import NeedsSignIn
 
-__all__ = [
-    "STEP_UP_STATUS",
-    "ClientRefused",
-    "ConsentNeeded",
-    "HelperExit",
-    "NewerRecord",
-    "RefreshOrder",
-    "SignInFailed",
-    "SignInNeeded",
-    "SignInOrder",
-    "challenge_fields",
-    "challenged_scope",
-]
-
 _LOOK_EVERY_S = 1.0  # somebody who has signed in is noticed so soon
 _CHALLENGE_CHARS = 4_000  # of a header that may come from anywhere
 _SCOPE_TOKEN = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}")  # RFC 6749, 3.3

@@ -27,18 +27,6 @@ from emceepee_stdio.storage.private_file import make_private, read_regular, stat
 from emceepee_stdio.trust.targets import canonical_url
 from emceepee_stdio.visible_text import spelled_out
 
-__all__ = [
-    "OAuthClient",
-    "Stamp",
-    "TokenRecord",
-    "TokenStore",
-    "Visit",
-    "default_token_directory",
-    "lifetime",
-    "same_issuer",
-    "sendable",
-]
-
 _VERSION = 1
 _KEY_CHARS = 32  # 128 bits of a hash: no two servers share a file
 _MAX_RECORD_BYTES = 1 << 20  # a token is a few kilobytes at most

@@ -19,23 +19,6 @@ from emceepee_stdio.state.phases import Phase
 from emceepee_stdio.wire.codec import RpcError
 from emceepee_stdio.wire.peer import OutgoingRequest
 
-__all__ = [
-    "EXCERPT_BYTES",
-    "Cancel",
-    "CarriesMeta",
-    "Era",
-    "Hello",
-    "Loss",
-    "NotTaken",
-    "OnResult",
-    "Params",
-    "RemoteError",
-    "Sender",
-    "SessionIds",
-    "Snapshot",
-    "with_meta",
-]
-
 EXCERPT_BYTES = 200  # shows what came instead of an object, in one line of an error
 
 Params = Mapping[str, object]

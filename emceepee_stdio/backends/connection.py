@@ -69,7 +69,6 @@ from emceepee_stdio.wire.timing import Ticker, Wakeup
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-__all__ = ["Channel", "Connection"]
 
 _QUESTIONS = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 _OWN_REQUESTS = frozenset({"ping", "server/discover", "subscriptions/listen"})

@@ -29,16 +29,6 @@ from emceepee_stdio.versions import (
 )
 from emceepee_stdio.wire.codec import METHOD_NOT_FOUND, RequestId, RpcError, to_json
 
-__all__ = [
-    "initialize_params",
-    "offers_modern",
-    "read_discovery",
-    "read_handshake",
-    "refuses_as_modern",
-    "refuses_handshake",
-    "stamp",
-]
-
 _US = {"name": "emceepee", "version": __version__}
 _CAPABILITIES: dict[str, object] = {
     "elicitation": {"form": {}, "url": {}},

@@ -26,8 +26,6 @@ from emceepee_stdio.trust.store import (
     unseal,
 )
 
-__all__ = ["approve"]
-
 
 def approve(
     wanted: Annotated[

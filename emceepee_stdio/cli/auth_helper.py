@@ -26,8 +26,6 @@ from emceepee_stdio.auth.token_store import TokenStore, Visit
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.wire.own_process import protect_memory
 
-__all__ = ["main"]
-
 _LOCK_S = 1.0  # another one that signs in is not waited for: it leads the person already
 
 

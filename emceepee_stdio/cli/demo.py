@@ -21,8 +21,6 @@ from emceepee_stdio.cli.clients.install import client_here, registered_in
 from emceepee_stdio.cli.terminal import FAILED, Terminal
 from emceepee_stdio.clock import Clock
 
-__all__ = ["demo"]
-
 _CONTEXT = ('{"events_since_last_response"', '{"pending_client_action"')
 _COLUMNS = 80  # of a text in a pipe; a wide terminal has no wider one, which is hard to read
 _EXIT_TIMEOUT_S = 30.0  # far longer than the proxy takes to stop its servers

@@ -38,8 +38,6 @@ from emceepee_stdio.errors import CannotConnect
 from emceepee_stdio.visible_text import spelled_out
 from emceepee_stdio.wire.own_process import protect_memory
 
-__all__ = ["InteractiveSignIn", "sign_out"]
-
 _UNAUTHORIZED = 401
 _LOCK_S = 1.0  # somebody who holds it longer leads a person already
 _MAX_HOSTS = 3  # other than the server's that a person is asked about for one sign-in

@@ -13,8 +13,6 @@ import msgspec
 from emceepee_stdio.auth.keyring_access import KeyringOrder, carry_out
 from emceepee_stdio.wire.own_process import protect_memory
 
-__all__ = ["main"]
-
 
 def main() -> None:
     protect_memory()

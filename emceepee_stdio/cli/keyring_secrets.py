@@ -27,8 +27,6 @@ from emceepee_stdio.config.edit import guard, read_file
 from emceepee_stdio.config.fields import KEYRING_NAME, keyring_reference
 from emceepee_stdio.errors import SecretUnavailable
 
-__all__ = ["app"]
-
 app = CommandGroup(
     no_args_is_help=True, help="Keep secrets in the keyring, and refer to them as ${keyring:NAME}."
 )

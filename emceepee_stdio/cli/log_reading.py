@@ -23,17 +23,6 @@ from emceepee_stdio.journal import default_directory
 from emceepee_stdio.state.patterns import Pattern
 from emceepee_stdio.visible_text import on_one_line
 
-__all__ = [
-    "POLL_S",
-    "abandon_stdout",
-    "instant_of",
-    "log_directory",
-    "not_on_record",
-    "pattern_of",
-    "reader_leaves_within",
-    "write_line",
-]
-
 POLL_S = 0.1  # a person takes this for at once
 _STDOUT_FD = 1
 # The person waits for their own pattern, so it may take a while; it must not hang.

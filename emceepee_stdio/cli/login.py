@@ -14,8 +14,6 @@ from emceepee_stdio.config import ServerConfig, load_file
 from emceepee_stdio.config.fields import filled_in, needed_secrets
 from emceepee_stdio.errors import ConfigInvalid
 
-__all__ = ["login", "logout"]
-
 NameArgument = Annotated[
     str,
     typer.Argument(

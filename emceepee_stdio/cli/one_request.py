@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from emceepee_stdio.cli.one_shot import OneShotSession
     from emceepee_stdio.errors import ProxyError
 
-__all__ = ["REQUEST_TIMEOUT_S", "TimeoutOption", "ask_server", "block_text", "not_listed", "remedy"]
 
 REQUEST_TIMEOUT_S = 120.0  # a first start may download the server, and then the request takes time
 _LISTED_NAMES = 20  # in a sentence on what there is

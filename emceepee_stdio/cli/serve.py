@@ -15,16 +15,6 @@ from emceepee_stdio.config import FixedValues, PolicyMode, ServerConfig
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.front.hello import Handover
 
-__all__ = [
-    "HTTP_OPTIONS",
-    "OPTIONS",
-    "Option",
-    "ServeParser",
-    "check_servers",
-    "missing_http",
-    "serve_greeted",
-]
-
 _USAGE_EXIT_CODE = 2  # what argparse ends with, too
 
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from emceepee_stdio.front.http.access import Access
     from emceepee_stdio.front.http.http_limits import HttpLimits
 
-__all__ = ["is_loopback", "serve_http"]
 
 _DEFAULT_HOST, _DEFAULT_PORT = "127.0.0.1", 8080
 _MAX_PORT = 65_535

@@ -43,8 +43,6 @@ from emceepee_stdio.trace.trace_reader import (
 )
 from emceepee_stdio.visible_text import harmless_json
 
-__all__ = ["trace"]
-
 _DEFAULT_REQUESTS = 30  # with headings these fit on a screen
 _MAX_REQUESTS = 100_000  # in memory at once; what is older is left out, and that is said
 _HEADINGS = ("STARTED", "TOOK", "OUTCOME", "SERVER", "WHAT", "LEGS")

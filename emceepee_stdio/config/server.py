@@ -14,23 +14,6 @@ from msgspec import Meta, Struct, field
 
 from emceepee_stdio.errors import ConfigInvalid
 
-__all__ = [
-    "BrokenServer",
-    "IdleStopMs",
-    "NamedEntry",
-    "OAuthConfig",
-    "RestartConfig",
-    "RestartOverrides",
-    "Rule",
-    "ServerConfig",
-    "ServerEntry",
-    "StartMode",
-    "TemplatePlace",
-    "label",
-    "marked_names",
-    "name_problem",
-]
-
 _MINUTE = 60_000
 _HOUR = 60 * _MINUTE
 _DAY = 24 * _HOUR

@@ -14,8 +14,6 @@ from functools import reduce
 from emceepee_stdio.config.fields import is_object
 from emceepee_stdio.config.jsonc import CannotEdit, Steps, Unreadable
 
-__all__ = ["put", "read", "remove"]
-
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 # A header, or a list inside a list of several lines, or text inside a string.
 _BEFORE_BRACKET = re.compile(r"(?:^|(?<=\A\ufeff))(?=[ \t]*\[)", re.MULTILINE)

@@ -14,17 +14,6 @@ from emceepee_stdio.config.jsonc import Repeated
 from emceepee_stdio.config.server import Rule, label
 from emceepee_stdio.errors import ConfigInvalid
 
-__all__ = [
-    "NOTHING_RUNS",
-    "ToolRules",
-    "check_patterns",
-    "escaped",
-    "pattern_problem",
-    "read_rules",
-    "rule_keys",
-    "rules_of",
-]
-
 NOTHING_RUNS: Final[Mapping[str, Rule]] = {"*": "off"}  # for rules that cannot be read
 
 # Names of tools as clients list them in an entry: only these, and never these.

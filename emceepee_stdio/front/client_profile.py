@@ -17,15 +17,6 @@ if TYPE_CHECKING:
     from emceepee_stdio.config import QuestionsMode
     from emceepee_stdio.config.clients import ClientKey
 
-__all__ = [
-    "PROFILES",
-    "UNKNOWN",
-    "ClientProfile",
-    "ceiling_s",
-    "is_plain_form",
-    "profile_of",
-    "questions_go_to",
-]
 
 _TIMEOUT_RESERVE_S = 5.0  # an answer has to be made, written and read within it
 _LEAST_CEILING_S = 1.0  # with less, hardly any call would be more than a task

@@ -34,8 +34,6 @@ from emceepee_stdio.wire.codec import (
 )
 from emceepee_stdio.wire.peer import Peer
 
-__all__ = ["Front"]
-
 _CLIENT_CHARS = 200  # of what a client calls itself
 
 

@@ -14,8 +14,6 @@ from emceepee_stdio.front.protocol import ACKNOWLEDGED, LEAVES_OPEN, LISTEN, Pro
 from emceepee_stdio.greeting import Greeting
 from emceepee_stdio.json_values import mapping
 
-__all__ = ["Handover", "hello", "take_over"]
-
 _CHUNK_BYTES = 65_536  # what a pipe holds
 _MAX_GREETING_BYTES = 1 << 20  # no greeting is as long; the full reader takes over
 _MORE_WAIT_S = 0.02  # clients send their next request within a few milliseconds

@@ -27,18 +27,6 @@ from emceepee_stdio.versions import (
     UNSUPPORTED_VERSION,
 )
 
-__all__ = [
-    "ACKNOWLEDGED",
-    "IDENTITY",
-    "INSTRUCTIONS",
-    "LEAVES_OPEN",
-    "LISTEN",
-    "Protocol",
-    "Refused",
-    "elicitation_modes",
-    "fills_forms",
-]
-
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 

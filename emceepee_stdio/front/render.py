@@ -17,8 +17,6 @@ from emceepee_stdio.state import Lease
 from emceepee_stdio.versions import SERVER_INFO
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = ["render"]
-
 
 def render(
     session: Session, reply: Reply, call: Call, *, identity: bytes | None

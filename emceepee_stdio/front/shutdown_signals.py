@@ -11,8 +11,6 @@ from types import FrameType
 import anyio
 from anyio.abc import TaskStatus
 
-__all__ = ["heed_signals"]
-
 _SIGNAL_EXIT_BASE = 128  # how shells report an end by a signal
 
 

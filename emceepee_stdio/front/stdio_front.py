@@ -19,8 +19,6 @@ from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.wire.pipes import PipeReader, PipeWriter, open_reader, open_writer
 from emceepee_stdio.wire.process import StopTimes
 
-__all__ = ["serve"]
-
 _STDERR_FD = 2  # also where Python found no stderr: something stands in its place
 _MAX_UNREAD_BYTES = 16 << 20  # two of the longest lines: a client that leaves more does not read
 

@@ -3,8 +3,6 @@
 from enum import StrEnum
 from typing import Self
 
-__all__ = ["JournalEvent", "Level"]
-
 
 class Level(StrEnum):
     """How much a line matters, from least to most."""

@@ -35,8 +35,6 @@ from emceepee_stdio.wire.environment import (
 )
 from emceepee_stdio.wire.process import ProgramFile
 
-__all__ = ["AdmissionControl"]
-
 _REFUSED = "Do not propose the same again; ask the person what they want instead."
 _OVER_HTTP = "whoever is at the other end of HTTP does not decide what this machine runs or reaches"
 _TITLE = "May the model add this server?"

@@ -61,7 +61,6 @@ from emceepee_stdio.wire.codec import to_json
 if TYPE_CHECKING:
     from emceepee_stdio.backends.base import Hello
 
-__all__ = ["BackendHandler"]
 
 _LOG_LINE_CHARS = 16_384  # of one log message, as of a line on stderr; masking it stays short
 _VISITED = "notifications/elicitation/complete"

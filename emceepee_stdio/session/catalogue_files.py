@@ -18,14 +18,6 @@ from emceepee_stdio.foreign_json import envelope_decoder
 from emceepee_stdio.storage.private_file import read_own, state_directory
 from emceepee_stdio.trust.targets import target_id
 
-__all__ = [
-    "MAX_SERVER_BYTES",
-    "catalogue_identity",
-    "catalogue_path",
-    "default_catalogue_directory",
-    "listed_names",
-]
-
 MAX_SERVER_BYTES = 4 << 20  # thousands of tools; a server with more is started to be known
 _NAME_CHARS = 32  # of a digest: no two servers are alike in as many
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from emceepee_stdio.wire.environment import is_system_directory
 
-__all__ = ["ClientRoots", "Root", "TellRoots", "own_roots"]
-
 Root = Mapping[str, str]
 TellRoots = Callable[[Sequence[Root]], None]
 

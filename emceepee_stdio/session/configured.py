@@ -25,7 +25,6 @@ from emceepee_stdio.state import EventType
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Configured", "Stamp"]
 
 Stamp = tuple[int, ...] | None
 

@@ -15,17 +15,6 @@ from emceepee_stdio.session.reply import Reply, attributed_text, text_block
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = [
-    "CLUSTER_CHARS",
-    "RESULTS",
-    "fitted",
-    "head_within",
-    "kept_whole",
-    "page_chars",
-    "stored_whole",
-    "whole_characters",
-]
-
 RESULTS = "emceepee://results/"
 CLUSTER_CHARS = 64  # the longest emoji or accented character has some ten code points
 _TAIL_BYTES = 4_000  # shows how it ends; the rest of the room is for its beginning

@@ -24,8 +24,6 @@ from emceepee_stdio.trust.targets import target_id, target_id_of_version_1
 from emceepee_stdio.trust.tool_pins import Changes, Pins, compare_pins, pin_all, pin_key, pin_text
 from emceepee_stdio.visible_text import SHOWN_NAME_CHARS
 
-__all__ = ["PinChecks", "Veiled"]
-
 _MOST_SERVERS = 1_000
 _UNNOTED = "Ask a person to see to the directory in which emceepee keeps what they agree to."
 _UNSEEN = "Not shown: a person has to see it first."

@@ -20,16 +20,6 @@ from emceepee_stdio.clock import DAY_S, Clock
 from emceepee_stdio.greeting import greeting_file, own_bytes
 from emceepee_stdio.wire.orphans import is_running, namespace
 
-__all__ = [
-    "OpenQuestions",
-    "ProxyStatus",
-    "ServerStatus",
-    "here",
-    "read_running",
-    "status_directory",
-    "sweep",
-]
-
 SCHEMA_VERSION = 1
 MAX_CHARS = 200  # of what a client says of itself
 _MAX_BYTES = 1 << 20  # thousands of servers; nothing larger is ours

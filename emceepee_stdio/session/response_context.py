@@ -25,18 +25,6 @@ from emceepee_stdio.state import (
 )
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = [
-    "lease_events",
-    "pending_client",
-    "room_beside_context",
-    "shown_elicitation",
-    "shown_elicitations",
-    "shown_event",
-    "shown_sampling",
-    "task_of",
-]
-
-
 _QUESTIONS_BYTES = 8 << 10  # in every answer, as much as events take
 _FACTS_BYTES = 500  # what a tool says about its page, and the frame of the blocks
 _LINE_CHARS = 80  # enough to recognise a question by

@@ -38,8 +38,6 @@ from emceepee_stdio.wire.orphans import leftovers
 from emceepee_stdio.wire.own_process import proxies_above
 from emceepee_stdio.wire.process import StopTimes
 
-__all__ = ["Runtime"]
-
 _DEPTH_DIGITS = 9  # no real depth is longer; converting endless digits is slow
 _DEFAULT_STOP = StopTimes(term=0.0, kill=0.25)  # where nobody said how to stop: at once
 _GREETING_S = 0.25  # a small file on a disk that works; whoever ends us waits for our servers

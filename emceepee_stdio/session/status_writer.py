@@ -42,8 +42,6 @@ from emceepee_stdio.trust.targets import target_id
 from emceepee_stdio.wire.environment import BEHIND_HTTP
 from emceepee_stdio.wire.orphans import started
 
-__all__ = ["ClientName", "StatusWriter"]
-
 _EVERY_S = 1.0  # a person takes this for now
 _END_WAIT_S = 0.5  # for a write that is under way when the proxy ends
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)

@@ -33,8 +33,6 @@ from emceepee_stdio.trust.targets import leads_to_same, target_id
 from emceepee_stdio.trust.tool_pins import pin_all
 from emceepee_stdio.visible_text import close_names
 
-__all__ = ["ToolPermissions"]
-
 _TITLE = "May this tool run?"
 _MAX_REQUEST_CHARS = 20_000  # a person has to read it; nobody reads more than this
 _MAX_UNANSWERED = 50  # questions without a yes: after so many the model will not get one

@@ -11,8 +11,6 @@ from emceepee_stdio.state.phases import PHASES
 from emceepee_stdio.state.tasks import TASK_STATES
 from emceepee_stdio.state.timers import TIMER_STATES
 
-__all__ = ["Diagram", "diagrams", "further_diagrams", "state_diagram"]
-
 S = TypeVar("S", bound=StrEnum)
 
 _LIFECYCLE = """\

@@ -8,16 +8,6 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-__all__ = [
-    "Event",
-    "EventData",
-    "EventField",
-    "EventType",
-    "Excerpt",
-    "fold_key",
-    "short_key",
-]
-
 _LONGEST_KEY_BYTES = 64  # a longer one is remembered by its digest
 
 

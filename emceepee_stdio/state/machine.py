@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-__all__ = ["IllegalMove", "Machine", "Move"]
-
 S = TypeVar("S", bound=StrEnum)
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     import regex
 
-__all__ = ["Pattern"]
 
 _MAX_WEIGHT_STEPS = 200_000  # compiles in 0.1 s; more would hold the loop for longer
 # A count on a single character, and one on a group. Spaces and comments may stand in either.

@@ -13,8 +13,6 @@ from emceepee_stdio.errors import InvalidArguments, ResourceNotFound, ResultExpi
 from emceepee_stdio.state.deadlines import Tombstones
 from emceepee_stdio.state.patterns import Pattern
 
-__all__ = ["Hit", "Hits", "Page", "Results", "Stored"]
-
 _CONTEXT_CHARS = 120  # a line or two on either side of a hit
 _WINDOW_CHARS = 1 << 18  # bounds how long one search holds the loop
 _LOOK_AHEAD_CHARS = 8_192  # a match that starts in the window may end this far behind it

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-__all__ = ["Reading", "Ring", "Rings"]
-
 T = TypeVar("T")
 
 _SHARE_DIVISOR = 4  # of the bytes for one server: three that flood leave room for the others

@@ -14,8 +14,6 @@ from emceepee_stdio.errors import InvalidArguments, ResultExpired, TaskLimit, Ta
 from emceepee_stdio.state.deadlines import Deadlines, Tombstones
 from emceepee_stdio.state.machine import Machine, Move
 
-__all__ = ["TASK_STATES", "Expiry", "Slot", "Task", "TaskStatus", "Tasks"]
-
 
 class TaskStatus(StrEnum):
     """Where a task stands."""

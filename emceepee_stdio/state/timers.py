@@ -12,8 +12,6 @@ from emceepee_stdio.errors import InvalidArguments, TimerLimit, TimerNotFound
 from emceepee_stdio.state.deadlines import Deadlines
 from emceepee_stdio.state.machine import Machine, Move
 
-__all__ = ["TIMER_STATES", "Fired", "Timer", "TimerStatus", "Timers"]
-
 _MIN_DURATION_S = 0.001  # duration_ms is a whole number, and 0 would be due at once
 _MIN_PAUSE_S = 0.1  # of a repeating timer: a client that reads its events is slower than that
 _MAX_DURATION_S = DAY_S  # a session rarely lives longer than a day

@@ -14,8 +14,6 @@ from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.state import Event, EventType, Lease
 from emceepee_stdio.tools.registry import Params
 
-__all__ = ["AwaitActivity", "await_activity"]
-
 _SHOWN_ID_CHARS = 100  # an id of ours has 26; what else a client sends is shown in part
 
 

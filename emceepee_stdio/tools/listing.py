@@ -29,25 +29,6 @@ from emceepee_stdio.state import Pattern, Phase
 from emceepee_stdio.visible_text import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = [
-    "ALL",
-    "QUICK_LIST_TIMEOUT_S",
-    "Cursor",
-    "Found",
-    "Item",
-    "Limit",
-    "ServerPattern",
-    "gather",
-    "having",
-    "is_remembered",
-    "matching",
-    "of_server",
-    "page",
-    "pattern",
-    "say_starting",
-    "shown_names",
-]
-
 ALL = ".*"
 QUICK_LIST_TIMEOUT_S = 5.0  # for a list that only makes an answer better, while a caller waits
 

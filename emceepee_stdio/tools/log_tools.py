@@ -16,15 +16,6 @@ from emceepee_stdio.state import Excerpt, Pattern, Ring
 from emceepee_stdio.tools.listing import matching, pattern
 from emceepee_stdio.tools.registry import Params
 
-__all__ = [
-    "GetLogs",
-    "GetNotifications",
-    "SetLogLevel",
-    "get_logs",
-    "get_notifications",
-    "set_log_level",
-]
-
 Source = Literal["protocol", "stderr", "stdout"]
 T = TypeVar("T")
 

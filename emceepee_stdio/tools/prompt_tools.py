@@ -30,15 +30,6 @@ from emceepee_stdio.tools.registry import Params
 from emceepee_stdio.visible_text import LISTED_NAMES, SHOWN_NAME_CHARS
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = [
-    "CompleteArgument",
-    "GetPrompt",
-    "ListPrompts",
-    "complete_argument",
-    "get_prompt",
-    "list_prompts",
-]
-
 Server = Annotated[str, Meta(description="The server.")]
 
 

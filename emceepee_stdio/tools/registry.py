@@ -19,18 +19,6 @@ from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = [
-    "Params",
-    "Result",
-    "Tool",
-    "always_loaded",
-    "asks_the_user",
-    "destructive",
-    "open_world",
-    "pages",
-    "read_only",
-]
-
 _WHERE = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]*)`")
 _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")

@@ -14,8 +14,6 @@ from emceepee_stdio.foreign_json import decode_value
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.wire.codec import to_json
 
-__all__ = ["depends_on_schema", "is_plain", "repaired"]
-
 Schema = Mapping[str, object]
 
 _BRACE = ord("{")

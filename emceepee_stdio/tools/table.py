@@ -21,8 +21,6 @@ from emceepee_stdio.tools.registry import (
     read_only,
 )
 
-__all__ = ["TABLE", "TOOLS"]
-
 TOOLS = (
     Tool(
         name="add_server",

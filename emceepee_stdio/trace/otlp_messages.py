@@ -22,8 +22,6 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Sp
 from emceepee_stdio.trace.request_records import RequestRecord
 from emceepee_stdio.trace.trace_reader import label_of
 
-__all__ = ["metrics_request", "trace_request"]
-
 _NS_PER_MS = 1_000_000
 _SCOPE = InstrumentationScope(name="emceepee")
 

@@ -20,8 +20,6 @@ from emceepee_stdio.trace.open_request import OpenRequest, new_traceparent
 from emceepee_stdio.trace.request_records import MAX_PAYLOAD_BYTES, RecordMaker, RequestRecord
 from emceepee_stdio.trace.telemetry import Telemetry
 
-__all__ = ["RequestLog"]
-
 _RECENT = 50  # requests that a model is shown of its own work
 _MAX_QUEUED = 20_000  # two seconds of the fastest client; more waits only for a stuck disk
 _MAX_QUEUED_BYTES = 16 << 20  # of payloads, where they are recorded

@@ -17,8 +17,6 @@ from emceepee_stdio.ids import ulid_of
 from emceepee_stdio.redaction.redact import redact, redact_text
 from emceepee_stdio.trace.open_request import Leg, OpenRequest
 
-__all__ = ["MAX_PAYLOAD_BYTES", "DroppedRecords", "RecordMaker", "RequestRecord"]
-
 _MAX_NAME_CHARS = 200  # as in the journal: more than this is no name
 _MARGIN_CHARS = 1_000  # searched for secrets beyond the cut: half a secret is not recognised
 _MAX_ID_BITS = 63  # of a number; JSON of other languages reads no more

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from emceepee_stdio.trace.request_records import RequestRecord
 
-__all__ = ["Telemetry"]
 
 _ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"

@@ -13,18 +13,6 @@ from msgspec import Struct, field, structs
 
 from emceepee_stdio.trust.approval_request import shown
 
-__all__ = [
-    "Changes",
-    "Pinned",
-    "Pins",
-    "compare",
-    "compare_pins",
-    "pin",
-    "pin_all",
-    "pin_key",
-    "pin_text",
-]
-
 # What a person reads first; whatever else a server says of a tool comes after it.
 _FIRST = ("title", "description", "inputSchema", "outputSchema", "annotations")
 _MAX_TEXT_CHARS = 8_000  # of a larger tool only the hash is kept: a change is told, not shown

@@ -16,30 +16,6 @@ from msgspec import UNSET, Raw, UnsetType
 from emceepee_stdio.foreign_json import envelope_decoder
 from emceepee_stdio.wire.framing import HEAD_BYTES, TAIL_BYTES
 
-__all__ = [
-    "INTERNAL_ERROR",
-    "INVALID_PARAMS",
-    "INVALID_REQUEST",
-    "METHOD_NOT_FOUND",
-    "PARSE_ERROR",
-    "RESOURCE_NOT_FOUND",
-    "Malformed",
-    "Message",
-    "Noise",
-    "Notification",
-    "Request",
-    "RequestId",
-    "Response",
-    "RpcError",
-    "decode",
-    "encode_error",
-    "encode_notification",
-    "encode_request",
-    "encode_result",
-    "salvage_id",
-    "to_json",
-]
-
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601

@@ -12,20 +12,6 @@ from pathlib import Path
 
 from emceepee_stdio.errors import CannotConnect
 
-__all__ = [
-    "ARGS_APART",
-    "BEHIND_HTTP",
-    "DEPTH",
-    "JOURNAL_SESSION",
-    "OWNER",
-    "child_directory",
-    "child_environment",
-    "first_word",
-    "is_system_directory",
-    "journal_session",
-    "resolve_command",
-]
-
 # Advice on a command line that was written as one command.
 ARGS_APART = "The words after {} belong in `args`, not in quotes together with it"
 DEPTH = "EMCEEPEE_DEPTH"

@@ -35,20 +35,6 @@ from emceepee_stdio.wire.codec import (
 )
 from emceepee_stdio.wire.framing import Lines, Oversized, PartialMessages
 
-__all__ = [
-    "Closed",
-    "Handler",
-    "OnDone",
-    "OnProgress",
-    "Outcome",
-    "OutgoingRequest",
-    "Overdue",
-    "Peer",
-    "PeerStatistics",
-    "TooLarge",
-    "method_not_found",
-]
-
 _REMEMBERED_IDS = 1_000  # answers to what was given up may come late; older ones are told as stray
 # The only request of ours that the other side may end by name; elsewhere the id would be its own.
 _STREAM = "subscriptions/listen"

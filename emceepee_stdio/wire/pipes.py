@@ -19,8 +19,6 @@ import anyio
 
 from emceepee_stdio.wire.framing import turns
 
-__all__ = ["PipeReader", "PipeWriter", "open_reader", "open_writer"]
-
 # What a pipe holds; a larger buffer is only more to clear away.
 _CHUNK_BYTES = 1 << 16
 _JOIN_BELOW_BYTES = 1 << 16  # copying less than a pipe holds is cheaper than one more write

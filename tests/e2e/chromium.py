@@ -22,8 +22,6 @@ from typing import Any
 
 from tests.peers import PeerMissingError
 
-__all__ = ["Chromium", "chromium"]
-
 WAIT_S = 60.0
 LOOK_S = 40.0  # in the page, so that it is the page that says what was waited for
 _FIRST_FREE_FD = 10  # 3 and 4 are what the browser reads and writes

@@ -33,8 +33,6 @@ from tests.e2e.clients.raw import until
 from tests.e2e.harness import argv_of
 from tests.fork_server import own_the_terminal
 
-__all__ = ["ESCAPES", "WAIT_S", "Cli", "Home", "Ran", "Screen"]
-
 WAIT_S = 60.0
 EMCEEPEE = (sys.executable, "-m", "emceepee_stdio")
 # What a terminal obeys: colours, movements, titles.

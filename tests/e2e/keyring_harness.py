@@ -8,8 +8,6 @@ from tests.e2e.cli_harness import Home
 from tests.e2e.client import Setting
 from tests.peers import SERVERS
 
-__all__ = ["KeyringHome", "keyring_environ"]
-
 
 def keyring_environ(home: Path, backend: str = "FileKeyring") -> dict[str, str]:
     """What makes the package keyring use that backend; one with a dot is not ours."""

@@ -25,8 +25,6 @@ from tests.e2e.cli_harness import WAIT_S, Home
 if TYPE_CHECKING:
     import subprocess
 
-__all__ = ["Events", "Got", "Page", "Running", "page", "served"]
-
 
 class Got(NamedTuple):
     """A response, with all of its body."""

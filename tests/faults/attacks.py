@@ -8,8 +8,6 @@ from tests.faults import processes
 from tests.faults.caller import Caller, word
 from tests.faults.steps import COMMANDS, Step
 
-__all__ = ["EVERY_WAY", "Attacks"]
-
 # How many, and of how many bytes each.
 _SIZES = ((200, 20_000), (60, 200_000), (20, 2 << 20))
 _LARGE: tuple[tuple[str, dict[str, Any]], ...] = (

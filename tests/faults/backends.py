@@ -15,8 +15,6 @@ from tests.e2e.client import Setting, command, server
 from tests.faults.steps import LOUD
 from tests.peers import SERVERS, rude
 
-__all__ = ["BAD", "GOOD", "ConfigFile", "UrlServer", "closed_port", "setting"]
-
 Entry = dict[str, Any]
 
 # Ways of the loud server. It comes well through an echo in all of them.

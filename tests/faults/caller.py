@@ -10,8 +10,6 @@ from tests.faults import processes, promises
 from tests.faults.proxy import WAIT_S, HangError, Pending, Proxy
 from tests.faults.steps import Step
 
-__all__ = ["Caller", "word"]
-
 
 class Caller:
     """Calls on one proxy. `spawned_on` are the servers that have started processes of their own."""

@@ -13,8 +13,6 @@ from tests.faults.caller import word
 from tests.faults.proxy import WAIT_S, HangError, Pending, Proxy
 from tests.faults.steps import LOUD, Step
 
-__all__ = ["Deeds"]
-
 _ADDED = ("added-1", "added-2", "added-3")
 _GARBAGE = (
     b"\xff\xfe\x00\x01\n",

@@ -5,8 +5,6 @@ from typing import Any, cast
 from tests.faults.run import Outcome
 from tests.faults.steps import FAULTS
 
-__all__ = ["figures", "table"]
-
 
 def figures(outcome: Outcome) -> dict[str, Any]:
     model = outcome.model

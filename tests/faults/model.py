@@ -15,8 +15,6 @@ from tests.e2e.client import Answer
 from tests.faults import promises
 from tests.faults.steps import COMMANDS, LOUD, URLS
 
-__all__ = ["Entry", "Model", "Violation"]
-
 Message = dict[str, Any]
 Entry = tuple[int, str, Any]
 

@@ -20,7 +20,6 @@ from tests.faults.proxy import HangError, Pending, Proxy
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-__all__ = ["PersonModel", "PersonProxy"]
 
 _ELICITATION = {"elicitation": {"form": {}, "url": {}}}
 _CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"

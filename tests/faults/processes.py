@@ -8,17 +8,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = [
-    "HIDDEN",
-    "at_home",
-    "children",
-    "descriptors",
-    "group_of",
-    "hidden",
-    "resident_kb",
-    "send_signal",
-]
-
 HIDDEN = "hidden-"  # begins the name of the file that a descendant writes, whatever else it clears
 
 _PROC = Path("/proc")

@@ -11,17 +11,6 @@ from typing import Any
 
 from tests.e2e.client import Answer
 
-__all__ = [
-    "MEMORY_KB",
-    "Notes",
-    "broken",
-    "code_of",
-    "is_bug",
-    "more_descriptors",
-    "no_result_yet",
-    "promoted",
-]
-
 Arguments = Mapping[str, Any]
 
 # What a run of any length may hold beyond what it held when it was warm.

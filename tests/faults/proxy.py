@@ -18,8 +18,6 @@ from tests.faults import processes
 from tests.faults.model import Entry, Message, Model
 from tests.proxy_entry import proxy_command
 
-__all__ = ["WAIT_S", "HangError", "Pending", "Proxy"]
-
 _CHUNK = 1 << 20
 # A hang guard: every answer comes within the client's ceiling, which is far below this.
 WAIT_S = 60.0

@@ -10,8 +10,6 @@ from emceepee_stdio.trace.open_request import MAX_LEGS
 from emceepee_stdio.trace.request_records import DroppedRecords, RequestRecord
 from emceepee_stdio.trace.trace_reader import RequestReader
 
-__all__ = ["record_faults"]
-
 _EXACT_MS = 1.0  # by which the legs may miss the time that they are the parts of
 
 

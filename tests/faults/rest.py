@@ -12,8 +12,6 @@ from tests.faults.promises import more_descriptors
 from tests.faults.proxy import WAIT_S, HangError, Proxy
 from tests.faults.steps import COMMANDS, LOUD, URLS
 
-__all__ = ["Rest"]
-
 _CORE = {*COMMANDS, *URLS, LOUD}
 
 

@@ -24,8 +24,6 @@ from tests.faults.rest import Rest
 from tests.faults.steps import REST, Step
 from tests.faults.steps import steps as made
 
-__all__ = ["Outcome", "run"]
-
 _AT_ONCE = 12
 
 

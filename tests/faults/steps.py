@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from itertools import count
 from random import Random
 
-__all__ = ["COMMANDS", "FAULTS", "KINDS", "LOUD", "REST", "URLS", "Step", "steps"]
-
 COMMANDS = ("calm", "keen")
 URLS = ("web", "net")
 LOUD = "loud"

@@ -19,19 +19,6 @@ from tests.e2e.servers.http_wire import Exchange
 from tests.fuzz.mutate import Mutator, load, names_a_number_between
 from tests.fuzz.rig import MEGABYTE, ROOT, Wild, memory, peak_memory, running
 
-__all__ = [
-    "CALM",
-    "FLOODS",
-    "KINDS",
-    "Flood",
-    "Seen",
-    "endless_line",
-    "misreport_episode",
-    "replay_child",
-    "replay_front",
-    "run_episode",
-]
-
 CALM = "calm"
 BABBLER = "babbler"
 GROWTH = 128 * MEGABYTE

@@ -9,8 +9,6 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-__all__ = ["CORPUS", "Mutator", "load", "names_a_number_between"]
-
 CORPUS = Path(__file__).with_name("corpus")
 
 HUGE = (

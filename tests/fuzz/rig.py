@@ -22,8 +22,6 @@ from mcp_types import jsonrpc_message_adapter
 from tests.e2e.client import WAIT_S, Answer, Client, Message, Pending, Setting
 from tests.proxy_entry import proxy_command
 
-__all__ = ["MEGABYTE", "Wild", "memory", "peak_memory", "running"]
-
 MEGABYTE = 1 << 20
 ROOT = Path(__file__).resolve().parents[2]
 REMEMBERED = 200

@@ -40,10 +40,6 @@ def test_the_codes_are_stable():
     assert [kind.code for kind in TYPES] == CODES
 
 
-def test_every_kind_of_error_can_be_imported_by_its_name():
-    assert {kind.__name__ for kind in TYPES} <= set(errors.__all__)
-
-
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.code)
 def test_an_error_says_the_fact_the_code_and_the_next_step(kind: type[ProxyError]):
     error = kind("It is so.")

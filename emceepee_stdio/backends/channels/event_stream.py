@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 from emceepee_stdio.wire.framing import HEAD_BYTES, Lines, Oversized, PartialMessages
 
-__all__ = ["EventStream", "OversizedEvent", "ServerEvent"]
-
 _BOM = b"\xef\xbb\xbf"
 _DATA = b"data:"
 _MAX_EVENT_ID_BYTES = 4_096  # it goes back in a header, and servers limit those to 8 KiB or so

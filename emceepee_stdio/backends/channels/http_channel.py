@@ -52,8 +52,6 @@ from emceepee_stdio.journal import redact_url
 from emceepee_stdio.trust.targets import AddressRule
 from emceepee_stdio.wire.framing import PartialMessages
 
-__all__ = ["HttpChannel", "HttpOptions", "HttpTimes"]
-
 C = TypeVar("C", bound=HttpConversation)
 
 _CLOSE_TIMEOUT_S = 2.0  # the DELETE that ends a session is a courtesy; nobody waits long for it

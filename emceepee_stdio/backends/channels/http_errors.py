@@ -17,21 +17,6 @@ from emceepee_stdio.errors import CallFailed, ServerUnavailable
 from emceepee_stdio.foreign_json import envelope_decoder
 from emceepee_stdio.wire.codec import RpcError
 
-__all__ = [
-    "BrokenOff",
-    "HttpRefused",
-    "NotMcp",
-    "Unreachable",
-    "Untrusted",
-    "challenge",
-    "excerpt",
-    "is_same_origin",
-    "nameless_error",
-    "retry_after",
-    "said",
-    "unreachable",
-]
-
 _PORTS = {"http": 80, "https": 443}
 _SHOWN_CHARS = 200  # one line of an error message
 _BYTES_PER_CHAR = 4  # the most that UTF-8 takes

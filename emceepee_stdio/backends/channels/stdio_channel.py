@@ -48,8 +48,6 @@ from emceepee_stdio.wire.peer import OutgoingRequest
 from emceepee_stdio.wire.process import Listener, Process, ProgramFile, Spawn, StopTimes
 from emceepee_stdio.wire.process_guard import ProcessGuard
 
-__all__ = ["ChildContext", "Command", "Haste", "StdioChannel", "StdioOptions"]
-
 _ENDLESS_LINE_FACTOR = 4  # times the bound: a server that writes on after that will not stop
 _UNREAD_ANSWER_BYTES = 1 << 20  # thousands of pings: a server that reads leaves far less
 _LOOK_EVERY_S = 0.1  # whether a server has read what was sent: a look costs microseconds

@@ -18,8 +18,6 @@ from emceepee_stdio.front.http.trace_endpoint import TRACE, TraceEndpoint
 from emceepee_stdio.versions import LEGACY_VERSIONS
 from emceepee_stdio.wire.framing import one_line
 
-__all__ = ["HttpApp"]
-
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]

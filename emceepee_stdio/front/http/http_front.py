@@ -19,8 +19,6 @@ from emceepee_stdio.front.http.session_table import SessionTable
 from emceepee_stdio.front.http.trace_endpoint import TraceEndpoint
 from emceepee_stdio.front.shutdown_signals import heed_signals
 
-__all__ = ["FrontOptions", "run_front"]
-
 _BACKLOG = 2048  # as uvicorn has it: a crowd is accepted and sent away, and delays nobody
 
 

@@ -10,17 +10,6 @@ import anyio
 from emceepee_stdio.front.http.http_limits import HeldBytes
 from emceepee_stdio.wire.codec import INVALID_REQUEST, RequestId, RpcError, encode_error
 
-__all__ = [
-    "EVENTS",
-    "RETRY",
-    "Headers",
-    "HttpExchange",
-    "HttpReply",
-    "ReadBody",
-    "error_reply",
-    "refusal",
-]
-
 Headers = Sequence[tuple[str, str]]
 ReadBody = Callable[[], Awaitable[bytes | None]]  # None: the client was told why it is not taken
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -21,8 +21,6 @@ from emceepee_stdio.front.http.session_process import SessionGuard, SessionSpec
 from emceepee_stdio.front.http.stored_streams import EventStore, StoreTotal
 from emceepee_stdio.ids import Ids
 
-__all__ = ["NoRoom", "SessionTable"]
-
 _NAME_BYTES = 16  # nobody guesses it
 _MAX_JOURNALS = 10_000  # of one token: sessions whose requests it can see
 _LOOK_AGAIN_S = 0.02  # nobody waits for this but the end

@@ -15,8 +15,6 @@ import anyio
 from emceepee_stdio.wire.codec import RequestId, RpcError, encode_error
 from emceepee_stdio.wire.framing import one_line
 
-__all__ = ["REQUEST_LOST", "EventStore", "StoreTotal", "StoredStream"]
-
 REQUEST_LOST = -32000  # of JSON-RPC, for what a server defines itself
 _KEEP_ALIVE_S = 15.0  # proxies in between close what is silent for a minute
 _COMMENT = b": still here\n\n"

@@ -32,8 +32,6 @@ from emceepee_stdio.trace.page_server import (
     refusal_page,
 )
 
-__all__ = ["TRACE", "TraceEndpoint"]
-
 TRACE = "/trace"
 _EVENTS = "events"
 _MAX_STREAMS = 8  # of one token: a person has a few tabs
