@@ -135,6 +135,8 @@ def _is_program(args: Sequence[Any], env: Mapping[str, Any]) -> bool:
     if any(name.startswith(_EARLY) for name in env.keys() - _LATE):
         return False
     words = [str(word) for word in args[1:] if word != "-P"]
+    if sum(len(os.fsencode(word)) + 1 for word in args) > _ROOM:
+        return False
     is_module = words[0] == "-m" and words[1].partition(".")[0] == "emceepee_stdio"
     return is_module or words[0] in _ENTRIES
 

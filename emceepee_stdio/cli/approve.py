@@ -41,11 +41,12 @@ def approve(
     show_secrets: ShowSecretsOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """See what servers, changed tools and calls wait for you, and answer.
+    """Allow or refuse what waits for you.
 
-    A server that you allow may be added by a model, in this and later sessions, with exactly this
-    command line, directory and environment. Changed tools that you allow become the ones to compare
-    with. A call that you allow may be made once, within an hour, with exactly these arguments.
+    Servers, changed tools and calls may wait. A server that you allow may be added by a model, in
+    this and later sessions, with exactly this command line, directory and environment. Changed
+    tools that you allow become the ones to compare with. A call that you allow may be made once,
+    within an hour, with exactly these arguments.
 
     Example: emceepee approve 3f9c21aa
     """

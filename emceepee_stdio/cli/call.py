@@ -170,13 +170,13 @@ def call(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Call one tool of a server, and print its answer.
+    """Call a tool of a server.
 
     A name that is given several times is a list. Arguments that are missing, unknown or of another
     type are named before the call.
 
-    Exit code 1: the tool says that it failed, does not answer in time, or a rule stops the call;
-    2: there is no such server or tool, or the arguments do not fit, and nothing was called; 3: the
+    Exit code 1: the tool says that it failed, does not answer in time, or a rule stops the call; 2:
+    there is no such server or tool, or the arguments do not fit, and nothing was called; 3: the
     server wants other credentials; 4: the server failed.
 
     Example: emceepee call time get_current_time timezone=Europe/Berlin
@@ -276,10 +276,11 @@ def read_resource(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read one resource of a server, and print it; a binary one only into a pipe or a file.
+    """Read a resource of a server.
 
-    Exit code 1: the server refuses, or does not answer in time; 2: there is no such server, or it
-    says that it has no such resource; 3: the server refuses the credentials; 4: the server failed.
+    A binary resource is only written into a pipe or a file. Exit code 1: the server refuses, or
+    does not answer in time; 2: there is no such server, or it says that it has no such resource; 3:
+    the server refuses the credentials; 4: the server failed.
 
     Example: emceepee read docs file:///notes.txt
     Example: emceepee read pictures picture://logo > logo.png
@@ -334,7 +335,7 @@ def get_prompt(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Get one prompt of a server, and print its messages.
+    """Get a prompt of a server.
 
     Exit code 1: the server refuses, or does not answer in time; 2: there is no such server or
     prompt, or the arguments do not fit; 3: the server refuses the credentials; 4: the server

@@ -83,7 +83,7 @@ def command_help(command: Any, path: str) -> CommandHelp:
     examples = [line for line in about.splitlines() if line.startswith(_EXAMPLE)]
     arguments = [one for one in command.params if one.param_type_name == "argument"]
     options = [one for one in command.params if one.param_type_name == "option"]
-    inner: dict[str, Any] = getattr(command, "commands", {})
+    lazy: Mapping[str, LazyCommand] = getattr(command, "lazy", {})
     return CommandHelp(
         usage=" ".join([path, *_usage(command)]),
         paragraphs=tuple(part for part in parts if part and not part.startswith(_EXAMPLE)),
@@ -92,7 +92,7 @@ def command_help(command: Any, path: str) -> CommandHelp:
             *(HelpRow(_option(one), _about(one)) for one in options if not one.hidden),
             HelpRow("-h, --help", "Show this help and exit."),
         ),
-        commands=tuple(HelpRow(name, _first_sentence(one)) for name, one in inner.items()),
+        commands=tuple(HelpRow(name, one.summary) for name, one in lazy.items()),
         examples=tuple(line.removeprefix(_EXAMPLE) for line in examples),
     )
 
@@ -135,11 +135,6 @@ def _about(parameter: Any) -> str:
     else:
         shown = default if isinstance(default, str) else ""
     return f"{text} Default: {shown}." if shown else text
-
-
-def _first_sentence(command: Any) -> str:
-    paragraph = inspect.cleandoc(command.help or "").split("\n\n")[0]
-    return " ".join(paragraph.split()).partition(". ")[0].removesuffix(".") + "."
 
 
 def _table(rows: Sequence[HelpRow], width: int) -> Iterator[str]:
@@ -204,17 +199,18 @@ def _as_typed(ctx: "Context", value: object) -> object:
 # A group of commands, each loaded when it is wanted.
 #
 # A shell that completes a line, or a person who runs a command, waits for that command alone; the
-# help of the group loads them all.
+# help of the group needs the summaries alone.
 
 
 _PACKAGE = "emceepee_stdio.cli"
 
 
 class LazyCommand(NamedTuple):
-    """Where a command is, `module:function` or `module:group`, and its class, if not the usual."""
+    """A command that is imported when it is run."""
 
-    where: str
-    cls: str | None = None
+    where: str  # `module:function` or `module:group`
+    summary: str  # the first sentence of its help
+    cls: str | None = None  # if not the usual one
 
     def load(self, name: str) -> Any:
         found = _named(self.where)
@@ -270,18 +266,12 @@ class _Group(HelpGroup):
 
 
 class CommandGroup(typer.Typer):
-    """Commands that show their help as one value; those of `lazy` come last."""
+    """Commands that show their help as one value."""
 
-    def __init__(self, *, lazy: Mapping[str, LazyCommand] | None = None, **settings: Any) -> None:
+    def __init__(self, *, lazy: Mapping[str, LazyCommand], **settings: Any) -> None:
         # Typer makes the group by itself, from a class.
-        cls = type("LazyGroup", (_Group,), {"lazy": lazy or {}})
+        cls = type("LazyGroup", (_Group,), {"lazy": lazy})
         super().__init__(cls=cls, rich_markup_mode=None, **settings)
-
-    def command(
-        self, name: str | None = None, *, cls: type[TyperCommand] | None = None, **settings: Any
-    ) -> Any:
-        """Make a function a command."""
-        return super().command(name, cls=cls or HelpCommand, **settings)
 
 
 _STDOUT_FD = 1
@@ -297,23 +287,29 @@ app = CommandGroup(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     lazy={
-        "install": LazyCommand("clients.install:install"),
-        "uninstall": LazyCommand("clients.uninstall:uninstall"),
-        "doctor": LazyCommand("doctor.doctor:doctor"),
-        "status": LazyCommand("status:status"),
-        "tail-logs": LazyCommand("tail_logs:tail_logs"),
-        "trace": LazyCommand("trace:trace"),
-        "ls": LazyCommand("ls:ls", cls=_FOR_ANY_SERVER),
-        "call": LazyCommand("call:call", cls=_FOR_ANY_SERVER),
-        "read": LazyCommand("call:read_resource", cls=_FOR_ANY_SERVER),
-        "prompt": LazyCommand("call:get_prompt", cls=_FOR_ANY_SERVER),
-        "login": LazyCommand("login:login"),
-        "logout": LazyCommand("login:logout"),
-        "approve": LazyCommand("approve:approve"),
-        "demo": LazyCommand("demo:demo"),
-        "serve": LazyCommand("serve_help:serve"),
-        "config": LazyCommand("config:app"),
-        "secrets": LazyCommand("keyring_secrets:app"),
+        "install": LazyCommand("clients.install:install", "Register emceepee in an MCP client."),
+        "uninstall": LazyCommand(
+            "clients.uninstall:uninstall", "Remove emceepee from an MCP client."
+        ),
+        "doctor": LazyCommand("doctor.doctor:doctor", "Check the setup and try every server."),
+        "status": LazyCommand("status:status", "Show the running proxies."),
+        "tail-logs": LazyCommand("tail_logs:tail_logs", "Follow the logs of all running proxies."),
+        "trace": LazyCommand("trace:trace", "Show requests: how long each took and how it ended."),
+        "ls": LazyCommand(
+            "ls:ls", "List tools, prompts and resources of the servers.", cls=_FOR_ANY_SERVER
+        ),
+        "call": LazyCommand("call:call", "Call a tool of a server.", cls=_FOR_ANY_SERVER),
+        "read": LazyCommand(
+            "call:read_resource", "Read a resource of a server.", cls=_FOR_ANY_SERVER
+        ),
+        "prompt": LazyCommand("call:get_prompt", "Get a prompt of a server.", cls=_FOR_ANY_SERVER),
+        "login": LazyCommand("login:login", "Sign in to a server with OAuth."),
+        "logout": LazyCommand("login:logout", "Delete the tokens of a server."),
+        "approve": LazyCommand("approve:approve", "Allow or refuse what waits for you."),
+        "demo": LazyCommand("demo:demo", "See it at work: the real proxy and a small server."),
+        "serve": LazyCommand("serve_help:serve", "Serve MCP on stdin and stdout, or over HTTP."),
+        "config": LazyCommand("config:app", "Look at the configuration, and change it."),
+        "secrets": LazyCommand("keyring_secrets:app", "Keep secrets in the keyring."),
     },
 )
 

@@ -248,7 +248,7 @@ class StartChoice(StrEnum):
 
 
 def path() -> None:
-    """Show where the configuration file is looked for.
+    """Show where the configuration file is.
 
     Example: emceepee config path
     """
@@ -256,7 +256,7 @@ def path() -> None:
 
 
 def show(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show the configuration: its servers, what they expose, and its settings; secrets hidden.
+    """Show the configuration, with secrets hidden.
 
     Example: emceepee config show --json
     """
@@ -342,10 +342,11 @@ def add(  # noqa: PLR0913 - one for each option
     show_secrets: ShowSecretsOption = False,
     config: ConfigOption = None,
 ) -> None:
-    """Add a server: a command to start, after two dashes, or a URL to call.
+    """Add a server.
 
-    A secret does not belong on the command line, where others see it: --secret-env asks for it, or
-    reads it from stdin, and keeps it in the keyring.
+    Give a command to start, after two dashes, or a URL to call. A secret does not belong on the
+    command line, where others see it: --secret-env asks for it, or reads it from stdin, and keeps
+    it in the keyring.
 
     Example: emceepee config add github --secret-env GITHUB_TOKEN -- ./github-server
     """
@@ -445,7 +446,9 @@ def remove(
 
 
 def check(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Read the configuration and name every problem in it; exit 1 when there is one.
+    """Name every problem of the configuration.
+
+    The exit code is 1 if there is one.
 
     Example: emceepee config check --config ./config.json
     """
@@ -471,7 +474,7 @@ def check(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 
 def schema() -> None:
-    """Print the JSON Schema of the configuration file.
+    """Print the JSON Schema of the configuration.
 
     Example: emceepee config schema
     """
@@ -562,9 +565,10 @@ def _exposed(entry: ServerConfig, known: KnownExposure | None) -> str:
 
 
 def list_configured(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """List the servers of the configuration: name, state, and command or URL without secrets.
+    """List the servers of the configuration.
 
-    The state is what the file says. `emceepee doctor` tries the servers.
+    Shows name, state, and command or URL without secrets. The state is what the file says.
+    `emceepee doctor` tries the servers.
 
     Example: emceepee config list
     """
@@ -590,7 +594,7 @@ def list_configured(*, config: ConfigOption = None, as_json: JsonOption = False)
 
 
 def get(name: ServerArgument, *, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show one server as it stands in the configuration, with secrets hidden.
+    """Show one server, with secrets hidden.
 
     Example: emceepee config get github
     """
@@ -619,20 +623,22 @@ app = CommandGroup(
     no_args_is_help=True,
     help="Look at the configuration, and change it.",
     lazy={
-        "list": LazyCommand("config:list_configured"),
-        "show": LazyCommand("config:show"),
-        "get": LazyCommand("config:get"),
-        "add": LazyCommand("config:add", cls="server_choice:DashedCommand"),
-        "add-json": LazyCommand("config_write:add_json"),
-        "remove": LazyCommand("config:remove"),
-        "enable": LazyCommand("config_write:enable"),
-        "disable": LazyCommand("config_write:disable"),
-        "edit": LazyCommand("config_write:edit"),
-        "import": LazyCommand("clients.import_servers:import_servers"),
-        "expose": LazyCommand("config_write:expose"),
-        "rules": LazyCommand("config_write:rules"),
-        "check": LazyCommand("config:check"),
-        "path": LazyCommand("config:path"),
-        "schema": LazyCommand("config:schema"),
+        "list": LazyCommand("config:list_configured", "List the servers of the configuration."),
+        "show": LazyCommand("config:show", "Show the configuration, with secrets hidden."),
+        "get": LazyCommand("config:get", "Show one server, with secrets hidden."),
+        "add": LazyCommand("config:add", "Add a server.", cls="server_choice:DashedCommand"),
+        "add-json": LazyCommand("config_write:add_json", "Add a server from JSON."),
+        "remove": LazyCommand("config:remove", "Remove a server."),
+        "enable": LazyCommand("config_write:enable", "Enable a server."),
+        "disable": LazyCommand("config_write:disable", "Disable a server, and keep its entry."),
+        "edit": LazyCommand("config_write:edit", "Edit the configuration in your editor."),
+        "import": LazyCommand(
+            "clients.import_servers:import_servers", "Import the servers of an MCP client."
+        ),
+        "expose": LazyCommand("config_write:expose", "Choose tools that the client sees natively."),
+        "rules": LazyCommand("config_write:rules", "Show or change the rules for tools."),
+        "check": LazyCommand("config:check", "Name every problem of the configuration."),
+        "path": LazyCommand("config:path", "Show where the configuration file is."),
+        "schema": LazyCommand("config:schema", "Print the JSON Schema of the configuration."),
     },
 )

@@ -76,7 +76,7 @@ def enable(
     show_secrets: ShowSecretsOption = False,
     config: ConfigOption = None,
 ) -> None:
-    """Use a server again that was disabled.
+    """Enable a server.
 
     Running proxies connect to it within a second or two.
 
@@ -97,7 +97,7 @@ def disable(
     show_secrets: ShowSecretsOption = False,
     config: ConfigOption = None,
 ) -> None:
-    """Stop using a server, and keep its entry.
+    """Disable a server, and keep its entry.
 
     Running proxies stop it within a second or two.
 
@@ -168,7 +168,7 @@ def expose(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show or change which tools of a server the client sees as tools of their own.
+    """Choose tools that the client sees natively.
 
     A tool is listed as SERVER__TOOL, beside emceepee's own. Patterns are added to those that are
     there.
@@ -296,7 +296,7 @@ def rules(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the rules for the tools of a server, or change one.
+    """Show or change the rules for tools.
 
     allow: they run. ask: you are asked before each call. off: they are hidden and refused. If
     several rules match, the last one counts; a new rule becomes the last. A tool without a rule is
@@ -387,7 +387,7 @@ def add_json(
     show_secrets: ShowSecretsOption = False,
     config: ConfigOption = None,
 ) -> None:
-    """Add a server from JSON, as its documentation shows it for other clients.
+    """Add a server from JSON.
 
     JSON is one entry, or the entry inside of "mcpServers" or "servers". Use - and stdin where it
     holds a secret: others see the command line.
@@ -519,11 +519,11 @@ def edit(
     ] = False,
     config: ConfigOption = None,
 ) -> None:
-    """Edit the configuration in your editor: $VISUAL, else $EDITOR.
+    """Edit the configuration in your editor.
 
-    You edit a copy. When the editor ends, the copy is checked. It takes the place of the file
-    unless it cannot be read or a changed entry cannot be used; then it is kept, and --resume opens
-    it again.
+    The editor is $VISUAL, else $EDITOR. You edit a copy. When the editor ends, the copy is checked.
+    It takes the place of the file unless it cannot be read or a changed entry cannot be used; then
+    it is kept, and --resume opens it again.
 
     Example: emceepee config edit
     """

@@ -122,7 +122,7 @@ def demo(
         bool, typer.Option("--verbose", "-v", help="Show every call and its answer, too.")
     ] = False,
 ) -> None:
-    """See the product at work: the real proxy, a small server behind it, and one client.
+    """See it at work: the real proxy and a small server.
 
     Takes a few seconds, and leaves nothing behind.
 

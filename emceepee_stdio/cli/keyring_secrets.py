@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from emceepee_stdio.auth.keyring_access import LIST_BACKENDS, NO_KEYRING
-from emceepee_stdio.cli.command_line import CommandGroup
+from emceepee_stdio.cli.command_line import CommandGroup, LazyCommand
 from emceepee_stdio.cli.config import config_file, place_of
 from emceepee_stdio.cli.prompt import read_secrets
 from emceepee_stdio.cli.secret_moves import (
@@ -28,18 +28,25 @@ from emceepee_stdio.config.fields import KEYRING_NAME, keyring_reference
 from emceepee_stdio.errors import SecretUnavailable
 
 app = CommandGroup(
-    no_args_is_help=True, help="Keep secrets in the keyring, and refer to them as ${keyring:NAME}."
+    no_args_is_help=True,
+    help="Keep secrets in the keyring.\n\nThe configuration refers to them as ${keyring:NAME}.",
+    lazy={
+        "set": LazyCommand("keyring_secrets:set_secret", "Store a secret."),
+        "list": LazyCommand("keyring_secrets:list_secrets", "List the names of secrets."),
+        "remove": LazyCommand("keyring_secrets:remove", "Remove a secret from the keyring."),
+        "move": LazyCommand("keyring_secrets:move", "Move secrets from the file into the keyring."),
+    },
 )
 
 _STYLES = {"stored": "green", "missing": "red", "unknown": "yellow"}
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="What the secret is called.")]
 
 
-@app.command("set")
 def set_secret(name: NameArgument) -> None:
-    """Store a secret: typed twice at a hidden prompt, or read from stdin.
+    """Store a secret.
 
-    It is read back by another process: a keyring that forgets or cuts it is noticed.
+    It is typed twice at a hidden prompt, or read from stdin. It is read back by another process: a
+    keyring that forgets or cuts it is noticed.
 
     Example: emceepee secrets set github.TOKEN
     """
@@ -53,11 +60,11 @@ def set_secret(name: NameArgument) -> None:
         terminal.note(f"Refer to it in the configuration as {keyring_reference(name)}.")
 
 
-@app.command("list")
 def list_secrets(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """List the names of secrets, whether the keyring has them, and which servers use them.
+    """List the names of secrets.
 
-    Those that are referred to, and those that were stored with `emceepee secrets set`.
+    Shows whether the keyring has them, and which servers use them. Those that are referred to, and
+    those that were stored with `emceepee secrets set`.
 
     Example: emceepee secrets list
     """
@@ -86,7 +93,6 @@ def list_secrets(*, config: ConfigOption = None, as_json: JsonOption = False) ->
         terminal.note(f"{name} is missing: emceepee secrets set {name}")
 
 
-@app.command()
 def remove(name: NameArgument, *, config: ConfigOption = None) -> None:
     """Remove a secret from the keyring.
 
@@ -110,7 +116,6 @@ def remove(name: NameArgument, *, config: ConfigOption = None) -> None:
         terminal.note(f"Still referred to by {', '.join(used)}, which cannot be started without.")
 
 
-@app.command()
 def move(
     servers: Annotated[
         list[str] | None,
@@ -125,7 +130,7 @@ def move(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Move secrets from plain text in the configuration into the keyring.
+    """Move secrets from the file into the keyring.
 
     References take their place: both happens, or neither. No backup of the file is made, because it
     would hold the secrets; older ones that do are named.

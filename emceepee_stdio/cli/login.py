@@ -43,9 +43,10 @@ def login(
     ] = None,
     config: ConfigOption = None,
 ) -> None:
-    """Sign in to a server by OAuth, in the browser. Every proxy that waits for it goes on.
+    """Sign in to a server with OAuth.
 
-    Exit code 1: what answers there is no MCP server; 3: nobody signed in, or the server refused it.
+    Opens the browser. Every proxy that waits for the sign-in goes on. Exit code 1: what answers
+    there is no MCP server; 3: nobody signed in, or the server refused it.
 
     Example: emceepee login github
     """
@@ -73,9 +74,10 @@ def logout(
     ] = False,
     config: ConfigOption = None,
 ) -> None:
-    """Delete the tokens of a server, and our registration there.
+    """Delete the tokens of a server.
 
-    Exit code 1: the server did not take the revocation; the tokens are forgotten all the same.
+    Deletes our registration there, too. Exit code 1: the server did not take the revocation; the
+    tokens are forgotten all the same.
 
     Example: emceepee logout github --revoke
     """

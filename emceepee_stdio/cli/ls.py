@@ -178,7 +178,7 @@ def ls(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the tools, prompts and resources of the configured servers, or of one server.
+    """List tools, prompts and resources of the servers.
 
     The tools of one server are shown as functions: what they take, of which type, `= default` or
     `?` where it may be left out. Servers that start on first use are not started where it is known

@@ -39,7 +39,9 @@ def welcome() -> None:
 
 
 def serve(**options: object) -> None:
-    """Serve MCP on stdin and stdout to the client that starts this, or over HTTP with --http.
+    """Serve MCP on stdin and stdout, or over HTTP.
+
+    A client starts this; for HTTP use --http.
 
     Example: emceepee serve --server time='uvx mcp-server-time'
 

@@ -133,7 +133,9 @@ def status(
     servers: Annotated[bool, typer.Option("--servers", help="A line for each server.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the proxies that run now: their clients, servers, calls, tasks, questions and memory.
+    """Show the running proxies.
+
+    Shows their clients, servers, calls, tasks, questions and memory.
 
     Example: emceepee status --servers
     """

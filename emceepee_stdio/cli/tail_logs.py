@@ -422,7 +422,7 @@ def tail_logs(  # noqa: PLR0913 - one for each option
     ] = False,
     log_dir: LogDirectoryOption = None,
 ) -> None:
-    """Follow what the running proxies write down: the journals of all of them, as one.
+    """Follow the logs of all running proxies.
 
     Example: emceepee tail-logs --server git --level warning --since 10m
 

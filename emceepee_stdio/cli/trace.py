@@ -140,7 +140,9 @@ def trace(  # noqa: PLR0913 - one for each option
     ] = None,
     log_dir: LogDirectoryOption = None,
 ) -> None:
-    """Show every request: how long it took, what it waited for, and how it ended.
+    """Show requests: how long each took and how it ended.
+
+    Shows also what it waited for.
 
     Example: emceepee trace --since 8h --slow 1s
 

@@ -67,7 +67,7 @@ def import_servers(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take the servers of an MCP client over into the configuration, with their env and args.
+    """Import the servers of an MCP client.
 
     With --replace the client keeps only emceepee, and those servers that could not be taken over.
     Secrets that came in plain text can be moved into the keyring: at a terminal you are asked.

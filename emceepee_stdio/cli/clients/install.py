@@ -328,9 +328,10 @@ def install(  # noqa: PLR0913 - one for each option
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
 ) -> None:
-    """Register emceepee in an MCP client; without CLIENT, list the clients and their files.
+    """Register emceepee in an MCP client.
 
-    Keeps everything else in the client's file, and the file as it was in a .bak beside it.
+    Without CLIENT, lists the clients and their files. Keeps everything else in the client's file,
+    and the file as it was in a .bak beside it.
 
     Example: emceepee install claude-desktop --dry-run
     """

@@ -66,12 +66,12 @@ def uninstall(
     dry_run: DryRunOption = False,
     show_secrets: ShowSecretsOption = False,
 ) -> None:
-    """Take emceepee out of an MCP client again; everything else in its file stays.
+    """Remove emceepee from an MCP client.
 
-    With --restore the servers come back that `config import --replace` took out: each as the
-    client's file had it then, if emceepee's configuration still has a server of its name. One that
-    you have switched off in emceepee stays off. If the client's file cannot say so, it is not put
-    back.
+    Everything else in its file stays. With --restore the servers come back that `config import
+    --replace` took out: each as the client's file had it then, if emceepee's configuration still
+    has a server of its name. One that you have switched off in emceepee stays off. If the client's
+    file cannot say so, it is not put back.
 
     Example: emceepee uninstall claude-desktop --restore
     """

@@ -146,11 +146,11 @@ def doctor(  # noqa: PLR0913 - one for each option
         bool, typer.Option("--schema", help="Print the JSON Schema of --json, and do nothing else.")
     ] = False,
 ) -> None:
-    """Look at everything, try every server, and say what to do about what is wrong.
+    """Check the setup and try every server.
 
-    Servers are tried with the environment of the client in which emceepee is registered: a desktop
-    application does not have the variables of your shell. Results are shown as they come; Ctrl-C
-    ends it and shows what is known.
+    Says what to do about what is wrong. Servers are tried with the environment of the client in
+    which emceepee is registered: a desktop application does not have the variables of your shell.
+    Results are shown as they come; Ctrl-C ends it and shows what is known.
 
     Exit code 0: all is well; 1: the configuration cannot be read, or a client would start a program
     that is gone; 3: a server refuses the credentials; 4: a server failed; 130: stopped by Ctrl-C.
