@@ -10,6 +10,7 @@ A field that is typed as `float` does not go through this: type it as `Raw` and 
 import math
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import TypeVar
 
 import msgspec
@@ -39,6 +40,19 @@ def decoder(kind: type[T]) -> Callable[[bytes | str | Raw], T]:
 def envelope_decoder(kind: type[T]) -> Callable[[bytes | str | Raw], T]:
     """As `decoder`, where the bulk stays `Raw`: long integers in it are passed on as they are."""
     return msgspec.json.Decoder(kind, float_hook=_finite).decode
+
+
+def decoded(data: bytes | str | Raw, kind: type[T]) -> T | None:
+    """The JSON as this type, or None if it cannot be read as such."""
+    try:
+        return _decoder_of(kind)(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+@cache
+def _decoder_of(kind: type[T]) -> Callable[[bytes | str | Raw], T]:
+    return decoder(kind)
 
 
 def _finite(text: str) -> float:

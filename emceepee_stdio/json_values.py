@@ -1,4 +1,7 @@
-"""Looking into JSON that somebody else wrote, without trusting its shape."""
+"""Looking into JSON that somebody else wrote, without trusting its shape.
+
+Apart from `foreign_json`, because the first answer is sent before msgspec is loaded.
+"""
 
 from collections.abc import Mapping
 from typing import cast

@@ -17,6 +17,11 @@ _FAR = re.compile(" {20,}")  # a table of somebody else has fewer
 _SURROGATES_FROM = 0x10000
 
 
+def cut(text: str, chars: int) -> str:
+    """At most this many characters, the last one an ellipsis where some are left out."""
+    return text if len(text) <= chars else f"{text[: chars - 1]}…"
+
+
 def spelled_out(text: str) -> str:
     """On one line, with all that cannot be seen as escapes, and many spaces as their number."""
     return _SPACES.sub(_count, _seen(text))

@@ -12,7 +12,7 @@ import pytest
 from msgspec import UNSET, Raw
 
 import emceepee_stdio
-from emceepee_stdio.foreign_json import decode_object, decode_value, decoder, number
+from emceepee_stdio.foreign_json import decode_object, decode_value, decoded, decoder, number
 
 LONG = b"9" * 101
 # These read what we wrote ourselves, or what the person at this terminal typed.
@@ -187,3 +187,14 @@ def test_no_call_of_decode_reads_foreign_json_in_the_slow_way() -> None:
                     slow[f"{module}:{call.lineno}"] = found
     assert count > 10, "calls are found where they are"
     assert slow == {}
+
+
+@pytest.mark.parametrize(
+    "data", ["", "[", '{"a": 1e999}', "[" * 100_000, '["x"]', b'{"\xff": 1}', "1" * 101]
+)
+def test_what_cannot_be_read_as_the_type_is_none(data: str | bytes) -> None:
+    assert decoded(data, dict[str, int]) is None
+
+
+def test_what_can_be_read_is_its_value() -> None:
+    assert decoded('{"a": 1}', dict[str, int]) == {"a": 1}
