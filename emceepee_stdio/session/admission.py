@@ -82,9 +82,6 @@ class AdmissionControl:
         self._refused: set[str] = set()
         self._unanswered = 0
 
-    def __repr__(self) -> str:
-        return f"<AdmissionControl {self._mode()}>"
-
     def _mode(self) -> str:
         return self._config().settings.policy.mode
 

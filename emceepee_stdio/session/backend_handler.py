@@ -92,9 +92,6 @@ class BackendHandler:
         self._keys: dict[tuple[str, LogSource], PrivateKeyLines] = {}
         self._flows = RateLimits(settings.fixed.output_lines, servers=settings.limits.servers)
 
-    def __repr__(self) -> str:
-        return f"<BackendHandler {self._session!r}>"
-
     def take(self, server: str, event: BackendEvent) -> None:
         if isinstance(event, LogLine):  # never a reason to wake anybody
             self._log(server, event)

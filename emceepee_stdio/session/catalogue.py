@@ -65,9 +65,6 @@ class CatalogueStore:
         self._max_bytes = max_bytes
         self._version = version
 
-    def __repr__(self) -> str:
-        return f"<CatalogueStore {self.directory}>"
-
     def identity(self, config: ServerConfig, key: bytes) -> str:
         """The same for the same server started in the same way; tells nothing of its secrets."""
         return catalogue_identity(config, key, self._version)
@@ -159,9 +156,6 @@ class Catalogue:
         self._problem: str | None = None
         self._too_large: dict[str, set[str]] = {}  # the lists that did not fit, by server
         self._written: dict[tuple[str, str], Seen] = {}
-
-    def __repr__(self) -> str:
-        return f"<Catalogue {self._store!r} {len(self._unwritten)} unwritten>"
 
     async def recall(self, config: ServerConfig) -> Remembered | None:
         """All that can be said of a server without starting it; None where it has to be started."""

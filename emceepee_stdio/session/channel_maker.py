@@ -286,9 +286,6 @@ class ChannelMaker:
         self._keyring = KeyringClient(around.environ, within=settings.fixed.keyring_s)
         self._partial = PartialMessages(_WHOLE_LINES * settings.limits.line_bytes)
 
-    def __repr__(self) -> str:
-        return f"<ChannelMaker {self._partial!r}>"
-
     async def maker(self, admission: Admission) -> Callable[[Emit], Channel]:
         """Loads what the channel of this server needs; the rest is done without waiting."""
         config = admission.config

@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from emceepee_stdio.backends.base import Cancel
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.foreign_json import decode_value, envelope_decoder, number
+from emceepee_stdio.foreign_json import decoded, envelope_decoder, number
 from emceepee_stdio.journal import redact
 from emceepee_stdio.session.questions import question_of
 from emceepee_stdio.session.reply import Reply
@@ -192,9 +192,6 @@ class Calls:
         self._by_server: dict[str, dict[Call, None]] = {}
         self._asking: dict[str, list[OpenRequest]] = {}  # who waits for the answer, by question
 
-    def __repr__(self) -> str:
-        return f"<Calls {sum(map(len, self._by_server.values()))} in flight>"
-
     def add(self, server: str, call: Call) -> None:
         self._by_server.setdefault(server, {})[call] = None
 
@@ -271,10 +268,8 @@ def shown_arguments(args: Raw | None, *, mask: Callable[[str], str]) -> object:
     text = mask(to_json(redact(fields)).decode())
     if len(text) > _SHOWN_BYTES:
         return f"{text[:_SHOWN_BYTES]} … (cut from {len(text)} characters)"
-    try:
-        return decode_value(text)
-    except msgspec.MsgspecError:
-        return text
+    value = decoded(text, object)
+    return text if value is None else value
 
 
 def progress_text(params: Raw) -> str | None:

@@ -25,9 +25,6 @@ class ClientRoots:
         self.ask: Callable[[], None] = lambda: self.learn(None)
         self.on_change: Callable[[], None] = lambda: None
 
-    def __repr__(self) -> str:
-        return f"<ClientRoots {len(self.current)}{'' if self._is_known else ', not asked yet'}>"
-
     @property
     def current(self) -> tuple[Root, ...]:
         return self._clients or self._otherwise

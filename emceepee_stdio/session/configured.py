@@ -57,9 +57,6 @@ class Configured:
         servers.broken = {broken.name: broken for broken in config.disabled}
         servers.configured_names |= config.names
 
-    def __repr__(self) -> str:
-        return f"<Configured {len(self.config.servers)} servers>"
-
     async def start(self, tasks: TaskGroup) -> None:
         """Start every server in the background; one that hangs delays nobody."""
         try:

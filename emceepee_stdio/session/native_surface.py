@@ -81,9 +81,6 @@ class GreetingWriter:
         self._kept: tuple[Stamp, tuple[Greeted, ...], ExposedLists] | None = None
         self.exposed: Callable[[], ExposedLists] = ExposedLists
 
-    def __repr__(self) -> str:
-        return f"<GreetingWriter {self._source!r}>"
-
     async def keep(self, config: Config, stamp: Stamp) -> None:
         """Write the file where it would say something else. `stamp` is of the file read last."""
         greeted = tuple(map(self._greeted, config.servers))
@@ -169,9 +166,6 @@ class NativeSurface:
         self._enter(config)
         self.lists = ExposedLists()
         self.remembered = ExposedLists()  # what the next run begins with
-
-    def __repr__(self) -> str:
-        return f"<NativeSurface {len(self.lists.tools)} tools of {len(self._entries)} servers>"
 
     # What is asked of it
 

@@ -75,9 +75,6 @@ class PinChecks:
         self._looks: dict[str, _Look] = {}
         self._unkept: dict[str, Pins] = {}  # first looks for which the store has no room
 
-    def __repr__(self) -> str:
-        return f"<PinChecks {self._mode()} {len(self._looks)} servers>"
-
     @property
     def enforced(self) -> bool:
         return self._mode() == "enforce"

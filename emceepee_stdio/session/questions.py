@@ -154,9 +154,6 @@ class Questions:
         self._fixed = fixed
         self._memory_bytes = memory_bytes
 
-    def __repr__(self) -> str:
-        return f"<Questions of {self._requests!r}>"
-
     def admit(self, server: str, question: Question, *, now: float) -> PendingRequest | None:
         """The question as the client sees it; None when the server was told no."""
         kind = _KINDS[question.method]
@@ -294,9 +291,6 @@ class QuestionRouting:
         self._tell = tell
         self._make_way = make_way
         self.dialogue: Dialogue | None = None
-
-    def __repr__(self) -> str:
-        return f"<QuestionRouting {self.dialogue!r}>"
 
     def put(self, asked: PendingRequest) -> None:
         """A new question, to whoever is to answer it."""

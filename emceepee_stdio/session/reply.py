@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from emceepee_stdio.backends.exchange import COMPLETE, task_refused, type_refused
 from emceepee_stdio.errors import CallFailed, ProxyError
-from emceepee_stdio.foreign_json import decode_value, envelope_decoder, number
+from emceepee_stdio.foreign_json import decode_value, decoded, envelope_decoder, number
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.wire.codec import to_json
 
@@ -255,7 +255,7 @@ def attributed(content: bytes) -> bytes:
     if len(content) > _LOOKED_INTO_BYTES:
         return text_block(MARK) + b"," + content if _may_name_a_key(content) else content
     try:
-        blocks = msgspec.json.decode(b"[%b]" % content, type=list[Raw])
+        blocks = _read_list(b"[%b]" % content)
     except (msgspec.MsgspecError, RecursionError):
         return text_block(MARK) + b"," + content
     return b",".join(_attributed(bytes(block)) for block in blocks)
@@ -300,10 +300,7 @@ def _is_suspect(json: bytes) -> bool:
 def _attributed(block: bytes) -> bytes:
     if not names_our_key(block):
         return block
-    try:
-        said = mapping(decode_value(block))
-    except (msgspec.MsgspecError, RecursionError, ValueError):
-        said = mapping(None)
+    said = mapping(decoded(block, object))
     if said.get("type") == "text" and isinstance(text := said.get("text"), str):
         fields = msgspec.json.decode(block, type=dict[str, Raw])
         return to_json({**fields, "text": marked(text)})
@@ -579,11 +576,8 @@ def _is_text_of(text: object, value: object, wrapped: object) -> bool:
         return True
     if _is_much(text.encode(errors="replace")):
         return False
-    try:
-        said = decode_value(text)
-    except (msgspec.MsgspecError, RecursionError):
-        return False
-    return said == value or (wrapped is not None and said == wrapped)
+    said = decoded(text, object)
+    return said is not None and said in (value, wrapped)
 
 
 def _is_much(text: bytes) -> bool:

@@ -142,9 +142,6 @@ class Runtime:
         self._times = _DEFAULT_STOP
         self._reason = ""
 
-    def __repr__(self) -> str:
-        return f"<Runtime {self.session!r} {self.servers!r}>"
-
     def _greeting(self, source: Source) -> GreetingWriter:
         environ, mask = self.environment.environ, self.session.secrets.mask
         return GreetingWriter(source, self.servers, environ=environ, mask=mask)

@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, UnsetType
 from emceepee_stdio.backends.backend_events import LogLine
 from emceepee_stdio.clock import MINUTE_S
 from emceepee_stdio.config import Limits, Settings
-from emceepee_stdio.foreign_json import decode_object
+from emceepee_stdio.foreign_json import decoded
 from emceepee_stdio.state import EventData, Excerpt, Rings, fold_key
 from emceepee_stdio.state.event_types import short_key
 from emceepee_stdio.wire.codec import to_json
@@ -63,9 +63,6 @@ class RateLimits:
         self._most = servers + _FORMER_SERVERS
         self._flows: dict[str, RateLimit] = {}
 
-    def __repr__(self) -> str:
-        return f"<RateLimits of {len(self._flows)} servers>"
-
     def takes(self, server: str, now: float) -> tuple[bool, int]:
         """Whether one more passes, and if so how many did not since the last that did."""
         flow = self._flows.pop(server, None) or RateLimit(self._limit)
@@ -90,17 +87,11 @@ class _Key(msgspec.Struct):
     uri: Raw | UnsetType = UNSET
 
 
-_read_key = msgspec.json.Decoder(_Key).decode
-
-
 def fields_of(params: Raw | None) -> dict[str, object]:
     """What params hold; nothing where they cannot be read, or are nested beyond all use."""
     if params is None or is_too_deep(params):
         return {}
-    try:
-        return decode_object(params)
-    except (msgspec.MsgspecError, RecursionError):
-        return {}
+    return decoded(params, dict[str, object]) or {}
 
 
 def is_too_deep(params: Raw) -> bool:
@@ -126,10 +117,7 @@ def fold_of(server: str, method: str, fields: dict[str, object]) -> Hashable:
 def fold_of_large(server: str, method: str, params: Raw) -> Hashable:
     """The same for params that are too large to be looked into: by the bytes that they are."""
     key: Raw | UnsetType = UNSET
-    try:
-        read = _read_key(params)
-    except (msgspec.MsgspecError, RecursionError):
-        read = _Key()
+    read = decoded(params, _Key) or _Key()
     if method == "notifications/progress":
         key = read.token
     elif method == "notifications/resources/updated":

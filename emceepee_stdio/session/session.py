@@ -110,9 +110,6 @@ class SessionJournal:
         self._clock = clock
         self._flows = RateLimits(settings.fixed.output_lines, servers=settings.limits.servers)
 
-    def __repr__(self) -> str:
-        return f"<SessionJournal {self._journal!r}>"
-
     def call_began(self, call: Call) -> None:
         self._journal.debug(JournalEvent.TOOL_EXECUTION_START, server=call.server, tool=call.tool)
 
@@ -217,9 +214,6 @@ class CallQueue:
 
     def __init__(self) -> None:
         self._by_server: dict[str, deque[_Waiting]] = {}
-
-    def __repr__(self) -> str:
-        return f"<CallQueue {sum(map(len, self._by_server.values()))} waiting>"
 
     def __bool__(self) -> bool:
         return bool(self._by_server)

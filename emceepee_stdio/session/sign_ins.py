@@ -80,9 +80,6 @@ class SignInQuestions:
         self._answers = answers
         self._pages: dict[str, str] = {}  # that the client sent its person to, by server
 
-    def __repr__(self) -> str:
-        return f"<SignInQuestions {len(self._pages)} pages>"
-
     async def show_page(self, order: SignInOrder, url: str, call: Call | None) -> SignInAnswer:
         """Have the client send the person there."""
         if url_problem(order.server):

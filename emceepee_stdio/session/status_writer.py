@@ -90,9 +90,6 @@ class StatusWriter:
             config=_path_of(source),
         )
 
-    def __repr__(self) -> str:
-        return f"<StatusWriter {self._proxy.file_name} in {self._directory}>"
-
     async def run(self) -> None:
         """Write what has changed, until cancelled."""
         try:

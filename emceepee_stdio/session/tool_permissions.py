@@ -53,9 +53,6 @@ class ToolPermissions:
         self._late: dict[str, float] = {}  # calls that a person agreed to after they had ended
         self._unanswered = 0
 
-    def __repr__(self) -> str:
-        return f"<ToolPermissions {len(self._entries)} entries>"
-
     # The rules
 
     def apply(self, config: Config) -> None:
