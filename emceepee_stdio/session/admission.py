@@ -19,13 +19,13 @@ import anyio.to_thread
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Config, ServerConfig
-from emceepee_stdio.errors import InvalidArguments, NeedsApproval, PolicyDenied
+from emceepee_stdio.errors import InvalidArguments, PolicyDenied
 from emceepee_stdio.journal import Journal, JournalEvent, redact_argv, redact_url
-from emceepee_stdio.session.client_calls import WHY_NOT_ASKED, Call, ConsentQuestion, Decision
+from emceepee_stdio.session.approvals import ApprovalFlow, ApprovalSubject
+from emceepee_stdio.session.client_calls import Call, Decision
 from emceepee_stdio.session.server_registry import Admission, Environment, Origin, RegisteredServer
-from emceepee_stdio.trace.open_request import Leg, on_leg
 from emceepee_stdio.trust.approval_request import ApprovalRequest, approval_request_for, shown
-from emceepee_stdio.trust.store import Pending, TrustStore, seal
+from emceepee_stdio.trust.store import TrustStore
 from emceepee_stdio.trust.targets import AddressRule, Area, area_of, named_area, only, target_id
 from emceepee_stdio.wire.environment import (
     BEHIND_HTTP,
@@ -38,10 +38,7 @@ from emceepee_stdio.wire.process import ProgramFile
 _REFUSED = "Do not propose the same again; ask the person what they want instead."
 _OVER_HTTP = "whoever is at the other end of HTTP does not decide what this machine runs or reaches"
 _TITLE = "May the model add this server?"
-# A person has to read it; nobody reads more than this.
-_MAX_REQUEST_CHARS = 20_000
 _MAX_REFUSALS = 10_000  # each is one question that a person answered; bounds the memory
-_MAX_UNANSWERED = 50  # questions without consent: after so many the model will not get it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +70,13 @@ class AdmissionControl:
         self._store = store
         self._config = config
         self._environment = environment
-        self._clock = clock
+        self._flow = ApprovalFlow(store, clock=clock, journal=journal)
         self._journal = journal
         self._agreed: set[str] = set()  # for this session; what is remembered is in the store
         self._under_way = 0
         # Since a call that is under way was judged: what was agreed to, and whether for good.
         self._just_agreed: dict[str, str | None] = {}
         self._refused: set[str] = set()
-        self._unanswered = 0
 
     def _mode(self) -> str:
         return self._config().settings.policy.mode
@@ -109,7 +105,12 @@ class AdmissionControl:
         if mode == "allow":
             return _admitted(config, "policy allow")
         if mode == "deny":
-            self._record(JournalEvent.APPROVAL_DENIED, config, reason="policy deny")
+            self._journal.record(
+                JournalEvent.APPROVAL_DENIED,
+                server=config.name,
+                reason="policy deny",
+                target=_in_short(config),
+            )
             raise PolicyDenied(f"{config.name} was not added: by policy no model adds servers.")
         program = await anyio.to_thread.run_sync(self._program, config)
         approval = self._approval_request(config, program)
@@ -128,89 +129,30 @@ class AdmissionControl:
             )
         if obstacle is not None:
             approval = _with_remark(approval, obstacle)
+        subject = _subject(config, approval, standing.digest)
         if is_over_http:
-            raise await self._put_aside(config, approval, standing.digest, _OVER_HTTP)
-        granted = await self._ask(config, approval, standing.digest, call)
+            raise await self._flow.put_aside(subject, _OVER_HTTP)
+        granted = await self._ask(subject, call)
         return _admitted(config, "a person agreed", rule, program=program, approval=granted)
 
-    async def _ask(
-        self,
-        config: ServerConfig,
-        approval: ApprovalRequest,
-        digest: str,
-        call: Call,
-    ) -> str | None:
+    async def _ask(self, subject: ApprovalSubject, call: Call) -> str | None:
         """The agreement, if it is remembered, when the person agrees; raise otherwise."""
-        if digest in self._refused:
+        if subject.digest in self._refused:
             raise PolicyDenied(
-                f"{config.name} was not added: the same was refused before in this session.",
+                f"{subject.what} was not added: the same was refused before in this session.",
                 hint=_REFUSED,
             )
-        if len(approval.text()) > _MAX_REQUEST_CHARS:
-            raise PolicyDenied(
-                f"{config.name} was not added: its command line is longer than a person reads.",
-                hint="Put what it needs into a file, and name that.",
-            )
-        decision = Decision.CANNOT_ASK
-        if call.consent is not None:
-            with on_leg(Leg.PERSON):
-                decision = await call.consent.confirm(
-                    ConsentQuestion(title=_TITLE, lines=approval.lines(), digest=digest, call=call),
-                    on_ask=lambda: self._before_asking(config, call),
-                    on_late=lambda kept: self._remember_late(config, digest, kept=kept),
-                )
-        match decision:
-            case Decision.AGREED | Decision.AGREED_ONCE:
-                kept = await self._remember(config, digest, kept=decision is Decision.AGREED)
-                return digest if kept else None
-            case Decision.REFUSED:
-                self._record(JournalEvent.APPROVAL_DENIED, config, reason="the person refused")
-                if len(self._refused) < _MAX_REFUSALS:
-                    self._refused.add(digest)
-                raise PolicyDenied(
-                    f"{config.name} was not added: the person refused.",
-                    hint=_REFUSED,
-                )
-            case Decision.OPEN:
-                raise NeedsApproval(
-                    f"The person has not said yet whether {config.name} may be added.",
-                    hint="Call add_server again with the same arguments to wait for the answer.",
-                )
-            case Decision.CANNOT_ASK | Decision.TOO_LONG | Decision.AUTOMATIC:
-                raise await self._put_aside(config, approval, digest, WHY_NOT_ASKED[decision])
+        self._flow.refuse_long(subject)
 
-    def _before_asking(self, config: ServerConfig, call: Call) -> None:
-        """Count that a person is about to be asked; raise when they were asked too often."""
-        if self._unanswered >= _MAX_UNANSWERED:
-            raise PolicyDenied(
-                f"{config.name} was not added: the person was asked {_MAX_UNANSWERED} times "
-                "without agreeing, and is left in peace.",
-                hint=_REFUSED,
-            )
-        self._unanswered += 1
-        call.trace.questions += 1
-        self._record(JournalEvent.APPROVAL_REQUESTED, config)
+        async def agreed_late(kept: bool) -> None:  # noqa: FBT001 - as `OnLate` has it
+            await self._remember(subject, kept=kept)
 
-    async def _put_aside(
-        self, config: ServerConfig, approval: ApprovalRequest, digest: str, why: str
-    ) -> NeedsApproval:
-        """Leave it for `emceepee approve`, with what is secret in it sealed."""
-        text, whole = approval.text(hides=True), approval.text()
-        sealed = None if text == whole else seal(self._store.key(), whole)
-        pending = Pending(digest=digest, name=config.name, text=text, at=self._now(), sealed=sealed)
-        self._record(JournalEvent.APPROVAL_REQUESTED, config, id=pending.id)
-        try:
-            await anyio.to_thread.run_sync(self._store.wait_for, pending)
-        except OSError as error:
-            return NeedsApproval(
-                f"A person has to allow {config.name}, but that cannot be noted: {error.strerror}.",
-                hint="A person can add it with `emceepee config add`.",
-            )
-        return NeedsApproval(
-            f"A person has to allow {config.name} first, and nobody was asked: {why}.",
-            hint=f"Ask them to run `emceepee approve {pending.id}` in a terminal; then call "
-            "add_server again with the same arguments.",
-        )
+        decision = await self._flow.decision(subject, call, on_late=agreed_late)
+        if decision is Decision.REFUSED and len(self._refused) < _MAX_REFUSALS:
+            self._refused.add(subject.digest)
+        await self._flow.require(decision, subject)
+        kept = await self._remember(subject, kept=decision is Decision.AGREED)
+        return subject.digest if kept else None
 
     def _program(self, config: ServerConfig) -> ProgramFile | None:
         """The file that a command comes to on this machine; raises where it comes to nothing."""
@@ -277,35 +219,36 @@ class AdmissionControl:
         except Exception:  # noqa: BLE001 - one that cannot be resolved is not this one
             return False
 
-    async def _remember_late(self, config: ServerConfig, digest: str, *, kept: bool) -> None:
-        await self._remember(config, digest, kept=kept)
-
-    async def _remember(self, config: ServerConfig, digest: str, *, kept: bool) -> bool:
+    async def _remember(self, subject: ApprovalSubject, *, kept: bool) -> bool:
         """For good where that is wanted and can be, else for this session; whether for good."""
-        self._unanswered = 0
-        self._record(JournalEvent.APPROVAL_GRANTED, config, remembered=kept)
-        if kept:
-            try:
-                await anyio.to_thread.run_sync(
-                    lambda: self._store.approve(
-                        digest, name=config.name, at=self._now(), what=_in_short(config)
-                    )
-                )
-            except OSError as error:
-                self._record(JournalEvent.APPROVAL_UNWRITABLE, config, error=str(error.strerror))
-                kept = False
+        digest = subject.digest
+        kept = await self._flow.agreed(subject, kept=kept, what=subject.target or "")
         if not kept:
             self._agreed.add(digest)
         if self._under_way:
             self._just_agreed[digest] = digest if kept else None
         return kept
 
-    def _record(self, event: JournalEvent, config: ServerConfig, **data: object) -> None:
-        data["target"] = _in_short(config)
-        self._journal.write(event.level, event, server=config.name, request_id=None, **data)
 
-    def _now(self) -> str:
-        return self._clock.iso(self._clock.now())
+def _subject(config: ServerConfig, approval: ApprovalRequest, digest: str) -> ApprovalSubject:
+    return ApprovalSubject(
+        title=_TITLE,
+        lines=approval.lines(),
+        text=approval.text(),
+        redacted=approval.text(hides=True),
+        digest=digest,
+        server=config.name,
+        target=_in_short(config),
+        what=config.name,
+        first=config.name,
+        undone="was not added",
+        may="may be added",
+        refused="it",
+        again="call add_server again with the same arguments",
+        instead=_REFUSED,
+        shorter="Put what it needs into a file, and name that.",
+        unnoted="A person can add it with `emceepee config add`.",
+    )
 
 
 def _admitted(

@@ -18,6 +18,7 @@ import anyio.to_thread
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import NeedsApproval, ToolNotFound
 from emceepee_stdio.journal import Journal, JournalEvent
+from emceepee_stdio.session.approvals import UNNOTED
 from emceepee_stdio.session.server_registry import ListedTools, Origin
 from emceepee_stdio.trust.store import Pending, TrustStore
 from emceepee_stdio.trust.targets import target_id, target_id_of_version_1
@@ -25,7 +26,6 @@ from emceepee_stdio.trust.tool_pins import Changes, Pins, compare_pins, pin_all,
 from emceepee_stdio.visible_text import SHOWN_NAME_CHARS
 
 _MOST_SERVERS = 1_000
-_UNNOTED = "Ask a person to see to the directory in which emceepee keeps what they agree to."
 _UNSEEN = "Not shown: a person has to see it first."
 _ANY = {"type": "object"}
 
@@ -134,7 +134,7 @@ class PinChecks:
                 "person."
             )
             if problem := await anyio.to_thread.run_sync(self._put_aside, look):
-                raise NeedsApproval(f"{fact} That cannot be noted: {problem}.", hint=_UNNOTED)
+                raise NeedsApproval(f"{fact} That cannot be noted: {problem}.", hint=UNNOTED)
             command = f"emceepee approve {look.pending}"
             raise NeedsApproval(
                 fact,

@@ -21,21 +21,19 @@ from emceepee_stdio.backends.lists import Kind
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Config, ServerConfig
 from emceepee_stdio.config.tool_rules import rules_of
-from emceepee_stdio.errors import NeedsApproval, PolicyDenied, ServerUnavailable, ToolNotFound
-from emceepee_stdio.journal import Journal, JournalEvent
+from emceepee_stdio.errors import ServerUnavailable, ToolNotFound
+from emceepee_stdio.journal import Journal
 from emceepee_stdio.json_values import mapping
-from emceepee_stdio.session.client_calls import WHY_NOT_ASKED, Call, ConsentQuestion, Decision
+from emceepee_stdio.session.approvals import ApprovalFlow, ApprovalSubject
+from emceepee_stdio.session.client_calls import Call, Decision
 from emceepee_stdio.session.server_registry import Origin, RegisteredServer, Servers
-from emceepee_stdio.trace.open_request import Leg, on_leg
 from emceepee_stdio.trust.approval_request import ToolCallRequest, tool_call_request
-from emceepee_stdio.trust.store import ONE_CALL_LIFETIME_S, Pending, TrustStore, seal
+from emceepee_stdio.trust.store import ONE_CALL_LIFETIME_S, TrustStore
 from emceepee_stdio.trust.targets import leads_to_same, target_id
 from emceepee_stdio.trust.tool_pins import pin_all
 from emceepee_stdio.visible_text import close_names
 
 _TITLE = "May this tool run?"
-_MAX_REQUEST_CHARS = 20_000  # a person has to read it; nobody reads more than this
-_MAX_UNANSWERED = 50  # questions without a yes: after so many the model will not get one
 
 
 class ToolPermissions:
@@ -47,11 +45,10 @@ class ToolPermissions:
         self._store = store
         self._servers = servers
         self._clock = clock
-        self._journal = journal
+        self._flow = ApprovalFlow(store, clock=clock, journal=journal)
         self._entries: dict[str, ServerConfig] = {}
         self._asking: set[str] = set()
         self._late: dict[str, float] = {}  # calls that a person agreed to after they had ended
-        self._unanswered = 0
 
     # The rules
 
@@ -143,127 +140,61 @@ class ToolPermissions:
         if self._store.is_approved(request.standing_digest(key)):
             return True
         try:
-            return self._store.redeem(request.digest(key), now=self._now())
+            return self._store.redeem(request.digest(key), now=self._flow.now())
         except OSError:  # what cannot be used up would be good for ever
             return False
 
     async def _ask(self, request: ToolCallRequest, call: Call) -> None:
         """Return when the person agrees to this call; raise otherwise."""
-        what = f"{request.tool} of {request.server}"
-        decision = await self._decision(request, call)
-        match decision:
-            case Decision.AGREED | Decision.AGREED_ONCE:
-                await self._agreed(request, kept=decision is Decision.AGREED)
-            case Decision.REFUSED:
-                self._record(JournalEvent.APPROVAL_DENIED, request, reason="the person refused")
-                raise PolicyDenied(
-                    f"{what} did not run: the person refused this call.",
-                    hint="Do not call it again with the same arguments; ask them what they want.",
-                )
-            case Decision.OPEN:
-                raise NeedsApproval(
-                    f"The person has not said yet whether {what} may run with these arguments.",
-                    hint="Call it again with the same arguments to wait for the answer.",
-                )
-            case _:
-                raise await self._put_aside(request, WHY_NOT_ASKED[decision])
+        subject = _subject(request, self._store.key())
+        decision = Decision.AGREED_ONCE
+        if call.consent is None or self._late.pop(subject.digest, 0.0) <= self._clock.now():
+            decision = await self._decision(request, subject, call)
+        await self._flow.require(decision, subject)
+        await self._agreed(request, subject, kept=decision is Decision.AGREED)
 
-    async def _decision(self, request: ToolCallRequest, call: Call) -> Decision:
-        if call.consent is None:
-            return Decision.CANNOT_ASK
-        digest = request.digest(self._store.key())
-        if self._late.pop(digest, 0.0) > self._clock.now():
-            return Decision.AGREED_ONCE
+    async def _decision(
+        self, request: ToolCallRequest, subject: ApprovalSubject, call: Call
+    ) -> Decision:
+        async def agreed_late(kept: bool) -> None:  # noqa: FBT001 - as `OnLate` has it
+            """The call has ended: the yes is for the next one that is the same."""
+            if not kept:
+                self._late[subject.digest] = self._clock.now() + ONE_CALL_LIFETIME_S
+            await self._agreed(request, subject, kept=kept)
+
         # A yes is for one call: who wants the same at the same time asks another question.
-        numbered = (f"{digest}:{number}" if number else digest for number in count())
-        question = ConsentQuestion(
-            title=_TITLE,
-            lines=request.lines(),
-            digest=next(one for one in numbered if one not in self._asking),
-            call=call,
-        )
-        self._asking.add(question.digest)
+        numbered = (f"{subject.digest}:{n}" if n else subject.digest for n in count())
+        digest = next(one for one in numbered if one not in self._asking)
+        self._asking.add(digest)
         try:
-            with on_leg(Leg.PERSON):
-                return await call.consent.confirm(
-                    question,
-                    on_ask=lambda: self._before_asking(request, call),
-                    on_late=lambda kept: self._agreed_late(request, kept=kept),
-                )
+            return await self._flow.decision(subject, call, on_late=agreed_late, digest=digest)
         finally:
-            self._asking.discard(question.digest)
+            self._asking.discard(digest)
 
-    def _before_asking(self, request: ToolCallRequest, call: Call) -> None:
-        """Count that a person is about to be asked; raise when they were asked too often."""
-        if self._unanswered >= _MAX_UNANSWERED:
-            raise PolicyDenied(
-                f"{request.tool} of {request.server} did not run: the person was asked "
-                f"{_MAX_UNANSWERED} times without agreeing, and is left in peace.",
-                hint="Do without it.",
-            )
-        self._unanswered += 1
-        call.trace.questions += 1
-        self._record(JournalEvent.APPROVAL_REQUESTED, request)
+    async def _agreed(
+        self, request: ToolCallRequest, subject: ApprovalSubject, *, kept: bool
+    ) -> None:
+        digest = request.standing_digest(self._store.key())
+        what = f"every call of {request.tool}"
+        await self._flow.agreed(subject, kept=kept, digest=digest, what=what)
 
-    async def _agreed(self, request: ToolCallRequest, *, kept: bool) -> None:
-        self._unanswered = 0
-        self._record(JournalEvent.APPROVAL_GRANTED, request, remembered=kept)
-        if not kept:
-            return
-        digest, what = request.standing_digest(self._store.key()), f"every call of {request.tool}"
-        try:
-            await anyio.to_thread.run_sync(
-                lambda: self._store.approve(digest, name=request.server, at=self._now(), what=what)
-            )
-        except OSError as error:
-            self._record(JournalEvent.APPROVAL_UNWRITABLE, request, error=str(error.strerror))
 
-    async def _agreed_late(self, request: ToolCallRequest, *, kept: bool) -> None:
-        """The call has ended: the yes is for the next one that is the same."""
-        if not kept:
-            until = self._clock.now() + ONE_CALL_LIFETIME_S
-            self._late[request.digest(self._store.key())] = until
-        await self._agreed(request, kept=kept)
-
-    async def _put_aside(self, request: ToolCallRequest, why: str) -> NeedsApproval | PolicyDenied:
-        """Leave it for `emceepee approve`, with what is secret in it sealed."""
-        what = f"{request.tool} of {request.server}"
-        text, whole = request.text(hides=True), request.text()
-        if len(whole) > _MAX_REQUEST_CHARS:
-            return PolicyDenied(
-                f"{what} did not run: a person has to agree to its arguments, and these are longer "
-                "than a person reads.",
-                hint="Pass less, for example the name of a file.",
-            )
-        key = self._store.key()
-        pending = Pending(
-            digest=request.digest(key),
-            name=request.server,
-            text=text,
-            at=self._now(),
-            sealed=None if text == whole else seal(key, whole),
-            tool=request.tool,
-        )
-        self._record(JournalEvent.APPROVAL_REQUESTED, request, id=pending.id)
-        fact = f"A person has to allow this call of {what} first, and nobody was asked: {why}."
-        try:
-            await anyio.to_thread.run_sync(self._store.wait_for, pending)
-        except OSError as error:
-            return NeedsApproval(
-                f"{fact} That cannot be noted: {error.strerror}.",
-                hint="Ask them to see to the directory in which emceepee keeps what they agree to.",
-            )
-        command = f"emceepee approve {pending.id}"
-        return NeedsApproval(
-            fact,
-            hint=f"Ask them to run `{command}` in a terminal; then call it again with the same "
-            "arguments, which runs it once.",
-            command=command,
-        )
-
-    def _record(self, event: JournalEvent, request: ToolCallRequest, **data: object) -> None:
-        data["tool"] = request.tool
-        self._journal.write(event.level, event, server=request.server, request_id=None, **data)
-
-    def _now(self) -> str:
-        return self._clock.iso(self._clock.now())
+def _subject(request: ToolCallRequest, key: bytes) -> ApprovalSubject:
+    what = f"{request.tool} of {request.server}"
+    return ApprovalSubject(
+        title=_TITLE,
+        lines=request.lines(),
+        text=request.text(),
+        redacted=request.text(hides=True),
+        digest=request.digest(key),
+        server=request.server,
+        tool=request.tool,
+        what=what,
+        first=f"this call of {what}",
+        undone="did not run",
+        may="may run with these arguments",
+        refused="this call",
+        again="call it again with the same arguments, which runs it once",
+        instead="Do not call it again with the same arguments; ask them what they want.",
+        shorter="Pass less, for example the name of a file.",
+    )
