@@ -16,7 +16,7 @@ REAL_SAMPLE := $(addprefix tests/e2e/test_,front_cancel.py front_questions.py fr
 SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo peers peers-slow test check check-slow fmt lint types imports deps docs docs-check soak bench bundle clean
+.PHONY: help demo peers peers-slow test check check-slow fmt lint types imports size deps docs docs-check soak bench bundle clean
 
 help: ## Show this list.
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,7 +41,7 @@ test: peers ## Run every test that is not slow.
 	$(BIN)/pytest -n $(WORKERS) --cov=emceepee_stdio/state --cov-report=
 	$(BIN)/coverage report --fail-under=95
 
-check: lint types imports deps docs-check test ## Everything that must hold before a change lands.
+check: lint types imports size deps docs-check test ## Everything that must hold before a change lands.
 
 check-slow: peers peers-slow ## What takes longer: the official conformance suite, real hosts.
 	$(BIN)/pytest -n $(WORKERS) -m slow
@@ -66,6 +66,9 @@ types: $(STAMP)
 imports: $(STAMP)
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/check_names.py
+
+size: $(STAMP)
+	$(BIN)/python scripts/check_size.py
 
 deps: $(STAMP)
 	$(BIN)/deptry emceepee_stdio
