@@ -1,4 +1,4 @@
-"""emceepee: a stdio MCP proxy. This module owns the version and nothing else."""
+"""The version of emceepee, and nothing else."""
 
 __all__ = ["__version__"]
 

@@ -1,4 +1,4 @@
-"""Where the command `emceepee` and `python -m emceepee_stdio` begin.
+"""The entry point of the command `emceepee`: greets the client before it loads anything else.
 
 To serve is the common case, and the client is waiting: it is greeted before anything else is
 loaded, and the command line is read right after.

@@ -1,4 +1,4 @@
-"""The composition root: configuration, journal, session and front, put together and run."""
+"""The composition root: makes configuration, journal, session and front, and runs them."""
 
 import gc
 import os

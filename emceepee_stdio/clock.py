@@ -1,4 +1,4 @@
-"""The only reader of time.
+"""The clock: the only reader of time.
 
 Inside the proxy an instant is a `float` of monotonic seconds. It is turned into wall time once,
 where somebody outside is to read it. A clock that was set, or a machine that slept, moves the wall

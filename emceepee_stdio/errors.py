@@ -1,4 +1,4 @@
-"""What can go wrong, for a model to read: a stable code, the fact, the next step.
+"""Errors for a model to read: a stable code, the fact, the next step.
 
 Everything below the front raises these; the front catches them once and renders `str(error)`.
 """

@@ -1,4 +1,4 @@
-"""What the last run knew of the configured servers: one small file, read before all else is loaded.
+"""The greeting file: what the last run knew of the servers, read before anything else is loaded.
 
 It lets the greeting name the servers before the configuration is read, and list what of them is
 exposed. The first line says which run it is from, and names the servers; what follows are the

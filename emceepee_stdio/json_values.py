@@ -1,4 +1,4 @@
-"""Looking into JSON that somebody else wrote, without trusting its shape.
+"""Typed access to decoded JSON from outside, without trusting its shape.
 
 Apart from `foreign_json`, because the first answer is sent before msgspec is loaded.
 """

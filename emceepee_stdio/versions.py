@@ -1,4 +1,4 @@
-"""The versions of MCP that are spoken, and the names that the modern one uses in `_meta`.
+"""The supported versions of MCP, and the `_meta` keys of the modern one.
 
 Only constants: this is loaded before anything else.
 """

@@ -1,4 +1,4 @@
-"""Text of somebody else, shown so that a person sees all of it and a terminal obeys none of it."""
+"""Text from outside, made safe to show: control characters made visible, long text cut."""
 
 import difflib
 import re

@@ -1,8 +1,10 @@
 """Write the pages that are made from the code, or with `--check` say which of them are stale."""
 
 import argparse
+import ast
 import json
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +22,7 @@ from emceepee_stdio.tools.registry import Tool
 from emceepee_stdio.tools.table import TOOLS
 
 ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "emceepee_stdio"
 _BOUNDS = {
     "minimum": "at least",
     "maximum": "at most",
@@ -215,12 +218,17 @@ def _client_row(row: ClientProfile) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def clients_page() -> str:
-    """The page as it is, with the table of what hosts do as the code has it."""
-    page = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
-    head, begin, rest = page.partition("<!-- Begin: ")
+def _filled(page: str, made: str) -> str:
+    """A page of docs/ as it is, with what is made from the code between its two marks."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    head, begin, rest = text.partition("<!-- Begin: ")
     notice, _, rest = rest.partition("-->\n")
     tail = rest.partition("<!-- End. -->")[2]
+    return f"{head}{begin}{notice}-->\n\n{made}\n\n<!-- End. -->{tail}"
+
+
+def clients_page() -> str:
+    """The page as it is, with the table of what hosts do as the code has it."""
     titles = (
         "| client | its name contains | answered within | shown of a question |"
         " shown of an answer | tools are shown | declares | field types missing in its forms |"
@@ -236,8 +244,46 @@ def clients_page() -> str:
         for row in PROFILES
         if row.notes
     ]
-    made = "\n".join([*table, "", *notes])
-    return f"{head}{begin}{notice}-->\n\n{made}\n\n<!-- End. -->{tail}"
+    return _filled("clients.md", "\n".join([*table, "", *notes]))
+
+
+def _about(path: Path) -> str:
+    """The first line of a module's docstring."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    if not text:
+        raise SystemExit(f"{path.relative_to(ROOT)} has no docstring")
+    return text.splitlines()[0]
+
+
+def _layers() -> list[str]:
+    """The top-level names of the package in the order of the import contract, highest first."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = project["tool"]["importlinter"]["contracts"]
+    rows: list[str] = next(row["layers"] for row in contracts if row["type"] == "layers")
+    return [name.strip(" ()") for row in rows for name in row.split("|")]
+
+
+def architecture_page() -> str:
+    """The page as it is, with the layers and what each module is about."""
+    layers: list[str] = []
+    folders: list[str] = []
+    for name in _layers():
+        folder = PACKAGE / name
+        if not folder.is_dir():
+            layers.append(f"| `{name}` | {_cell(_about(PACKAGE / f'{name}.py'))} |")
+            continue
+        layers.append(f"| [`{name}/`](#{name}) | {_cell(_about(folder / '__init__.py'))} |")
+        for init in sorted(folder.rglob("__init__.py")):
+            inner = init.parent.relative_to(PACKAGE).as_posix()
+            rows = [
+                f"| `{path.stem}` | {_cell(_about(path))} |"
+                for path in sorted(init.parent.glob("*.py"))
+                if path != init
+            ]
+            title = f"### {inner}/\n\n{_about(init)}\n"
+            folders += [title, "| module | about |", "|---|---|", *rows, ""]
+    head = ["| layer | about |", "|---|---|"]
+    return _filled("architecture.md", "\n".join([*head, *layers, "", *folders]).rstrip())
 
 
 def tools_list() -> str:
@@ -254,6 +300,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "tools.md": tools_page,
     ROOT / "docs" / "cli.md": cli_page,
     ROOT / "docs" / "clients.md": clients_page,
+    ROOT / "docs" / "architecture.md": architecture_page,
     ROOT / "emceepee_stdio" / "front" / "tools.json": tools_list,
 }
 

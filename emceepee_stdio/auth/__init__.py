@@ -1,1 +1,1 @@
-"""Signing in to servers behind a URL: tokens, where they are kept, and how they are got."""
+"""Signing in to servers behind a URL: tokens, their store, and the requests that get them."""

@@ -1,4 +1,4 @@
-"""The token of one server, as the serving process uses it: attached, refreshed, never shown.
+"""The access token of one server in the serving process: attached, refreshed, never shown.
 
 The record in the store is the truth, and other processes change it: it is looked at once a second,
 and again before anything is decided. A token that is due is refreshed before it is sent, one that

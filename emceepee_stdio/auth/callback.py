@@ -1,4 +1,4 @@
-"""Where the browser comes back to: one address on this machine, for one answer.
+"""The OAuth redirect address on this machine, where the browser brings the one answer.
 
 Only a request for our path with our state is the answer; whatever else comes, a favicon or a page
 that guesses, is not found. The browser is answered last, when it is known what came of it, with a

@@ -1,4 +1,4 @@
-"""The keyring of the person, by the package of that name: for a helper process alone.
+"""The operating system's keyring, through the package `keyring`; only a helper process loads it.
 
 A keyring may be locked, ask the person, or hang; whoever waits for it must be able to end it. What
 a backend says in its errors is not repeated, because it may quote a secret.

@@ -1,4 +1,4 @@
-"""What helpers are asked to do and how they end: the words between the processes.
+"""Messages between the proxy and its sign-in helpers: orders, exit codes, failures.
 
 Without the SDK and the HTTP client, so that the serving process can give the orders.
 """

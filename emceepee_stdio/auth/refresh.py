@@ -1,4 +1,4 @@
-"""A new token for one that is refused or due: a single request, without a person.
+"""Token refresh: one request for a new access token, without a person.
 
 Only the token endpoint itself ends a sign-in, by refusing the refresh token or the client. Whatever
 else goes wrong passes, and the record stays as it is.

@@ -1,4 +1,4 @@
-"""Signing in with a person: discovery, registration, the visit in the browser, the tokens.
+"""OAuth sign-in with a person: discovery, registration, the browser, the tokens.
 
 Built on the provider of the mcp SDK, which is a generator of requests. We drive it by hand: its
 first request is never sent, because its answer, the challenge, is known; all others go through

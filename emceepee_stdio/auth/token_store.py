@@ -1,4 +1,4 @@
-"""Where tokens are kept: one private file for each server and client, shared by all processes.
+"""The token store: one private file for each server and client, shared by all processes.
 
 A record belongs to the URL that a person or model gave, never to what a server calls itself. It is
 written whole or not at all. Two locks guard it: `person` is held for as long as somebody signs in,

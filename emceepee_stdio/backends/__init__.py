@@ -1,1 +1,1 @@
-"""Backends: one MCP server each, supervised, whatever the channel and the protocol era."""
+"""Backends: one supervised MCP server each, over any channel and in either protocol era."""

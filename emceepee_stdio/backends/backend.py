@@ -1,4 +1,4 @@
-"""A backend as the session sees it: what every server can do, whatever the channel and the era.
+"""A backend as the session uses it: requests, lists, subscriptions and roots of one server.
 
 A backend stands between the supervisor, whose connections it uses, and the session, which hears of
 both eras in the same words. Whatever the server tells comes through `_take`: what concerns the

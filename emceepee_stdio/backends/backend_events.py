@@ -1,4 +1,4 @@
-"""What a backend tells: one kind of value for each thing, all taken by one `emit`.
+"""Backend events: the values that a backend reports to the session through one `emit`.
 
 Values only. A channel and its supervisor emit them in the order of things; the backend looks at
 what concerns it, and the session takes the rest.

@@ -1,4 +1,4 @@
-"""What the layers around backends promise each other.
+"""Shared interfaces of backends: `Sender`, eras, hello, loss and the errors of a server.
 
 Whoever can be sent a request is a `Sender`: a connection, the supervisor that makes one first, and
 the backend that sees a request through to its result.

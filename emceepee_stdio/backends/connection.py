@@ -1,4 +1,4 @@
-"""One connection of one server, whatever carries its bytes, from its opening to its loss.
+"""One connection to a server over any channel: requests, answers, questions, until its loss.
 
 What is sent goes out by `_transmit`, which each channel has in its own way; what comes back is
 matched by the peer. Nothing that belongs to a connection outlives it.

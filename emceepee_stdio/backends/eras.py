@@ -1,4 +1,4 @@
-"""How the two eras of MCP open a connection and stamp a request.
+"""The two eras of MCP: how each opens a connection and stamps a request.
 
 Pure: what to send, and what an answer means. The handshake comes first, because some servers die
 on, or never answer, a method that they do not know.

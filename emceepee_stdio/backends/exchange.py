@@ -1,4 +1,4 @@
-"""One request of the session on its way: sent, answered, and where need be sent again.
+"""One request of the session until its result is complete: retries, and questions inside results.
 
 Most results are complete when they come, and then nothing here waits. A server that needs an answer
 of the client first says so in its result (modern era) or in an error that names URLs (2025-11-25):

@@ -1,4 +1,4 @@
-"""A light look at a connected server, now and then.
+"""Health checks: a ping to a connected server from time to time.
 
 Missing it a few times is worth a warning, never a reconnect: a server that is busy is not dead, and
 one that is dead is noticed by its channel.

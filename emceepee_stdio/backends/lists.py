@@ -1,4 +1,4 @@
-"""The lists of one server: fetched to the last page, kept until the server says otherwise.
+"""The lists of one server (tools, resources, prompts): fetched to the last page and cached.
 
 What was known last can always be looked at without asking; it may be old, and says so by being
 called `known`. What is known from before the server was started is `remembered`, until it is listed

@@ -1,4 +1,4 @@
-"""Being told of changes, in both eras.
+"""Subscriptions to changes of resources and lists, in both eras.
 
 A handshake server pushes list changes unasked and takes one subscription per resource. A modern one
 tells nothing outside the stream that `listening` keeps. What was wanted once is wanted on every

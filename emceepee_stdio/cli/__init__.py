@@ -1,1 +1,1 @@
-"""The command line: one file per command, one terminal that does all output."""
+"""The command line: a module for each command or family, and one terminal for all output."""

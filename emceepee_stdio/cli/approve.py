@@ -1,4 +1,4 @@
-"""`emceepee approve`: what waits for a person, and their answer to it.
+"""`emceepee approve`: shows what waits for a person's approval, and takes the answer.
 
 Only a person at a terminal can answer: there is no option that says yes.
 """

@@ -1,4 +1,4 @@
-"""The helpers that the serving process starts: `python -m emceepee_stdio.cli.auth_helper WHAT`.
+"""The helper process for sign-in and token refresh: `python -m emceepee_stdio.cli.auth_helper`.
 
 `refresh` needs no person and no SDK; `sign-in` waits for a person, and for as long as the process
 that started it is there. The order is one line of JSON on stdin. The answer is the exit code: 0 a

@@ -1,4 +1,4 @@
-"""`emceepee call`: one tool of one server, from the shell.
+"""`emceepee call`: runs one tool of one server from the shell.
 
 Arguments that do not fit the tool's schema are named before anything is called. The person at the
 terminal is asked first, where a rule for the tool says so.

@@ -1,4 +1,4 @@
-"""The command `emceepee`: its commands, and what every failure looks like.
+"""The command `emceepee`: the table of commands, their help, and how a failure is shown.
 
 A failure is one sentence with the next step on stderr and a non-zero exit code; a traceback is
 only for those who ask for it with `--debug`.

@@ -1,4 +1,4 @@
-"""Signing in and out at a terminal: the same flow as in a helper, with the person at hand.
+"""Signing in and out at a terminal, for `login`, `logout` and other commands.
 
 Where a helper of a proxy leads the person already, its visit is joined instead of made anew.
 """

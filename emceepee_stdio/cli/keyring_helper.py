@@ -1,4 +1,4 @@
-"""The helper that talks to the keyring: `python -m emceepee_stdio.cli.keyring_helper`.
+"""The helper process for the keyring: `python -m emceepee_stdio.cli.keyring_helper`.
 
 The order is one line of JSON on stdin, the answer one line on stdout. It ends when whoever started
 it is gone. Programs that a keyring starts inherit neither pipe.

@@ -1,4 +1,4 @@
-"""`emceepee secrets`: what the configuration refers to in the keyring, stored and taken away.
+"""`emceepee secrets`: stores, lists and removes the keyring secrets of the configuration.
 
 A value comes from a hidden prompt or from stdin, never from the command line, and is never shown.
 """

@@ -1,4 +1,4 @@
-"""What commands share that read what proxies have written: where it is, since when, how it goes on.
+"""Shared by `trace` and `tail-logs`: the log directory, `--since`, patterns, following a file.
 
 Whoever ends such a command, by Ctrl-C or by closing the pipe, ends it quietly and well.
 """

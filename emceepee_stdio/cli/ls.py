@@ -1,4 +1,4 @@
-"""`emceepee ls`: what servers offer."""
+"""`emceepee ls`: lists the tools, resources and prompts of servers."""
 
 import os
 import shlex

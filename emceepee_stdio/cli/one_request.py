@@ -1,4 +1,4 @@
-"""One request to one server, from the shell: its answer, or why there is none and what to do.
+"""One request to one server from the shell: its answer, or the failure with its remedy.
 
 What the server asks meanwhile is put to the person at the terminal, and declined where there is
 none.

@@ -1,4 +1,4 @@
-"""Questions to the person at the terminal.
+"""Questions to the person at the terminal: yes or no, a line, a secret.
 
 A line is read through the event loop, which a Ctrl-C always wakes: `input` misses one that comes
 after its last look at the signals and before it begins to read.

@@ -1,4 +1,4 @@
-"""Secrets in plain text, moved from our configuration into the keyring: both, or neither.
+"""Plain-text secrets moved into the keyring, all or none, and advice about those that stay.
 
 No backup of the file is made, because it would hold the secrets; older ones that do are named.
 Where there is no keyring, nothing proposes one: an environment variable takes its place.

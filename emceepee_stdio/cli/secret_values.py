@@ -1,4 +1,4 @@
-"""Secrets in what a command shows: hidden, unless the person asks for them at a terminal."""
+"""Secrets in what a command shows: found, hidden, and shown only at a terminal."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`emceepee serve` as a person meets it at a terminal: its help, its completion, and a welcome.
+"""`emceepee serve` for people: its help, its completion, and a welcome at a terminal.
 
 Its parameters are made from the options that `serve` declares.
 """

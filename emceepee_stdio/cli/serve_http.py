@@ -1,4 +1,4 @@
-"""`emceepee serve --http`: the command line of the HTTP front, and what it says when it starts."""
+"""`emceepee serve --http`: the options of the HTTP front, and what it prints at the start."""
 
 import argparse
 import ipaddress

@@ -1,4 +1,4 @@
-"""Which server a command is about: a configured one, a URL, or a command after two dashes.
+"""Which server a command is about: a configured one, a URL, or a command after `--`.
 
 The last two need not be configured. They are started as a configured one would be: with the same
 few variables of this shell, and nothing of them is kept.

@@ -1,4 +1,4 @@
-"""Options that several commands have, each written once."""
+"""Options that several commands have, each defined once, and their completion."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""A tool or a prompt as a function: its name, what it takes, of which types, and its defaults.
+"""A tool or a prompt shown as a function: name, parameters, types and defaults.
 
 Everything in it was worded by a server: it is bounded, on one line, and harmless at a terminal.
 """

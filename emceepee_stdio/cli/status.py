@@ -1,4 +1,4 @@
-"""`emceepee status`: the proxies that run now, at a glance.
+"""`emceepee status`: the proxies that run now.
 
 Each of them keeps a small file; memory is what the system says at this moment.
 """

@@ -1,4 +1,4 @@
-"""`emceepee tail-logs`: what the running proxies do, line by line.
+"""`emceepee tail-logs`: follows the journals of the running proxies.
 
 Whoever ends it, by Ctrl-C or by closing the pipe, ends it quietly and well.
 """

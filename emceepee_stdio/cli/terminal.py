@@ -1,4 +1,4 @@
-"""All that people read: results on stdout, everything else on stderr.
+"""The terminal: all output for people; results on stdout, everything else on stderr.
 
 Nothing else in the package writes to either while a command runs. Colour, boxes and spinners are
 for a terminal only; what goes into a pipe is plain, and looks the same tomorrow.

@@ -1,4 +1,4 @@
-"""`emceepee trace`: every request of a session, how long it took, where, and how it ended."""
+"""`emceepee trace`: the recorded requests, with durations, legs and outcomes."""
 
 import os
 import re

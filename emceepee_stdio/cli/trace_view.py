@@ -1,4 +1,4 @@
-"""The requests as a waterfall in the terminal, and as a page for a browser.
+"""Requests as a waterfall in the terminal, and the page of `emceepee trace --web`.
 
 The page is served until Ctrl-C, and opened where a person sits.
 

@@ -1,4 +1,4 @@
-"""The MCP clients that people have: where each keeps its servers, and in what shape.
+"""The table of MCP clients: where each keeps its servers, and in which format.
 
 One row for each client. The places are a pure function of the platform, the environment and the
 home directory; nothing here touches a file.

@@ -1,4 +1,4 @@
-"""Changes to files that belong to people: seen before, written whole, never without a way back.
+"""Edits of files that belong to people: shown before, written atomically, with a backup.
 
 A file is either as it was or as it was meant to be, whatever happens in between; what it was is
 kept beside it, and what it was before that a few times more. A file that cannot be understood is

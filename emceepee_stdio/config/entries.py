@@ -1,4 +1,4 @@
-"""The server entries of a file: each is usable, disabled, broken with its reason, or skipped.
+"""The server entries of the file: each is usable, disabled, broken with a reason, or skipped.
 
 Understands how the clients that people already have spell things. One entry never costs another:
 whatever is wrong with it becomes a `BrokenServer`.

@@ -1,4 +1,4 @@
-"""One object of the file against the fields of a struct: which key means which, and does it fit.
+"""Fields of an object of the file: known keys, spellings, types, variables, keyring references.
 
 The only place that meets the validator's complaints; they come out as our own sentences, which name
 the key, what was given and what is expected, and never quote a string.

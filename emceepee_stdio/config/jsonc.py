@@ -1,4 +1,4 @@
-"""JSON as people write it: read with comments, trailing commas and a BOM, and edited in place.
+"""JSON with comments, trailing commas and a BOM: read, and edited in place.
 
 An edit changes one member of one object and leaves every other byte of the text as it was; it is
 checked by reading the result, and a result that does not say what was meant is never returned.

@@ -1,4 +1,4 @@
-"""Reads the configuration: from text, or from the file that the person or the platform names.
+"""Loads the configuration: finds the file, reads it, and makes its servers and settings.
 
 A document that cannot be read as a whole raises `ConfigInvalid`; everything smaller becomes a
 warning or a broken server.

@@ -1,4 +1,4 @@
-"""Our own file as something to edit: which servers stand where in it, and whether one will do.
+"""Our own configuration file as text to edit: adds, removes and changes servers, rules, exposure.
 
 Works on texts that the loader accepts; what the loader does not, is refused as it says it.
 """

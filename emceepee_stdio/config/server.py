@@ -1,4 +1,4 @@
-"""One server as the configuration describes it, and how it is started again.
+"""The settings of one server (`ServerConfig`), and how it is restarted.
 
 A `ServerConfig` that exists is usable: making a wrong one raises, and says why without showing a
 value, because any of them may hold a secret.

@@ -1,4 +1,4 @@
-"""The proxy's own settings, as the `emceepee` object of the file gives them.
+"""The settings of the proxy (the `emceepee` object), their defaults, limits and fixed values.
 
 A value that does not fit costs only itself: its default is used, and a warning says so.
 """

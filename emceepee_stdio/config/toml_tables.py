@@ -1,4 +1,4 @@
-"""TOML edited by whole tables, with every other byte of the file left as it was.
+"""TOML edited by whole tables; every other byte of the file stays.
 
 The standard library reads, because it names the exact place of a mistake, and tomlkit writes our
 table. The text itself is cut before each header, because tomlkit cannot edit a file of other people

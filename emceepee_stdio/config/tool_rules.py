@@ -1,4 +1,4 @@
-"""Rules for the tools of a server: which may run, which are asked for, which are off.
+"""Rules for the tools of a server by pattern: allow, ask or off.
 
 A rule is a pattern and what holds for the tools whose name it matches; the last match counts, and
 what nothing matches is allowed. Clients write the same as lists of names, which are understood.

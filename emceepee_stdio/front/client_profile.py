@@ -1,4 +1,4 @@
-"""What each host does with what we send: the one table of it, by the name and version it gives.
+"""The table of client profiles: what each client shows, supports and allows, by its name.
 
 Hosts tell their name and nothing of their limits. Every fact that the code acts on stands here and
 nowhere else; a fact was watched in the version that is named, or read in documentation, source or

@@ -1,4 +1,4 @@
-"""The person behind the client, asked in the way of the client's era.
+"""Consent: asks the person through the client, in the way of the client's era.
 
 A client of the handshake era is sent a request; it may be answered long after the call that raised
 it. A modern client is answered with the question and makes its call again: what it then brings back

@@ -1,4 +1,4 @@
-"""The client's side of the conversation: every request is answered, every cancel heard.
+"""The front: dispatches the client's requests, notifications and cancellations.
 
 What needs no session is answered by `protocol`, calls of tools by `tool_calls`, what else a server
 answers by `native_requests`; here is the rest, and what the client says beside requests.

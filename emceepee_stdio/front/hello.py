@@ -1,4 +1,4 @@
-"""The first words, before the rest of the proxy is loaded.
+"""The first answers to a client (`initialize`, lists), before the rest is loaded.
 
 Reads stdin as it is, blocking, and answers what needs no session. It hands over as soon as the
 client has shown that it stays and has nothing more to ask right now, or asks for more than this.

@@ -1,4 +1,4 @@
-"""What the client asks beside calls, resources/read and prompts/get, and changes of lists.
+"""`resources/read`, `prompts/get` and other requests beside calls, and `list_changed`.
 
 What comes back is passed on as the server gave it, but for what could be taken for ours. Our own
 resources are read the same way.

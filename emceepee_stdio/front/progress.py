@@ -1,4 +1,4 @@
-"""Progress of calls, told to the client under its own token: the server's, and signs of life.
+"""Progress notifications to the client: those of the server, and heartbeats.
 
 What a server tells after its call became a task is noted with the task.
 """

@@ -1,4 +1,4 @@
-"""The server side of MCP for what needs no session: a message in, an answer out. Pure.
+"""The protocol of the front that needs no session: versions, `initialize`, lists, errors. Pure.
 
 Both eras are served at once, message by message: `initialize` opens the handshake era, a request
 that carries its protocol version in `_meta` is modern and stands for itself: even `initialize`,

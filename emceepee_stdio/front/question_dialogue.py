@@ -1,4 +1,4 @@
-"""Questions of servers, put to the person through the client's own elicitation.
+"""Questions of servers, put to the person through the client's elicitation.
 
 A client of the handshake era is sent a request for each; calls of a modern one carry them
 (`carried_questions`). The question waits in the session all the

@@ -1,4 +1,4 @@
-"""A reply and its context, as the bytes of a tool result.
+"""Renders a reply with its context as the bytes of a tool result, within the client's limit.
 
 Context comes after the tool's own blocks, or before them for a client that cuts the end: events
 that were not told yet, and questions that wait. The events are leased: told for good only once the

@@ -1,4 +1,4 @@
-"""Signals that tell us to end: the first one ends in order, the same once more ends at once."""
+"""Shutdown signals: the first one ends in order, a second one at once."""
 
 import asyncio
 import os

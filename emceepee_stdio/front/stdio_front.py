@@ -1,4 +1,4 @@
-"""The client's end of the wire: stdin, stdout and signals, until one of them says that it is over.
+"""The front on stdio: reads stdin and writes stdout until the client leaves or a signal comes.
 
 End of input, a closed stdout and a first signal all lead to the same orderly end; the same signal
 once more ends at once.

@@ -1,4 +1,4 @@
-"""Calls of tools, from the client's request to its answer, each answered once.
+"""Tool calls of the client, from request to answer: each is answered once, or cancelled.
 
 A call is answered by `_proceed`: with what its tool gives at once, or with what a task waits for.
 Whatever goes wrong in one is its answer, never the end of the connection.

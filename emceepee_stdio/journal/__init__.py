@@ -1,4 +1,4 @@
-"""The journal: what the proxy did, as JSON lines that hold no secrets.
+"""The journal: JSON lines of what the proxy did, without secrets.
 
 Owns the files and their rotation, the redaction of everything that is shown anywhere, and the
 table of known events. It never blocks and never fails its caller. Reading is `journal.reader`,

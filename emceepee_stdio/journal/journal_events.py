@@ -1,4 +1,4 @@
-"""The events that the journal knows: one table of name, usual level and meaning."""
+"""The table of journal events: name, usual level and meaning."""
 
 from enum import StrEnum
 from typing import Self

@@ -1,4 +1,4 @@
-"""The journal's files: their names, who may read them, rotation, and how long they stay.
+"""The files of the journal: names, permissions, rotation, retention.
 
 The records of requests are kept in files of the same making beside them: `kind` begins the name.
 One process, one file, so nobody else appends to it or moves it. Everything here may raise OSError.

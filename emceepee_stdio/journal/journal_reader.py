@@ -1,4 +1,4 @@
-"""The journals of all processes in one directory, read as one."""
+"""Reads the journals of all processes in one directory as one."""
 
 import os
 import re

@@ -1,1 +1,1 @@
-"""Secrets in text and data: what they look like, and how they are hidden."""
+"""Redaction: what secrets look like, and hiding them in text and data."""

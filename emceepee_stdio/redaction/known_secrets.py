@@ -1,4 +1,4 @@
-"""Secrets that are known to the letter: what servers are given, wherever they may repeat it.
+"""Masking of known values: the secrets that servers were started with.
 
 `redact` finds secrets by their names and shapes; a server that prints the token it was started with
 shows neither. What was handed to a server is therefore remembered, and hidden in all that it says

@@ -1,4 +1,4 @@
-"""Hides secrets in whatever is about to be shown: data, text, addresses, arguments, environment.
+"""Redacts data, text, URLs, arguments and environments before they are shown.
 
 Pure, and total: any value comes out as plain JSON data that can be encoded, in bounded time, with
 nothing of an unknown object but the name of its type.

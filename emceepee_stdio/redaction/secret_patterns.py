@@ -1,4 +1,4 @@
-"""What a secret looks like: its name, its form inside text, a private key line by line.
+"""Patterns of secrets: names of keys, forms inside text, private keys line by line.
 
 Such a key is known by its first line only. So each source of lines has a `PrivateKeyLines`, which
 remembers that a key has begun. It forgets that after the last line of the

@@ -1,1 +1,1 @@
-"""The one session of this process: its state, its backends, and what connects the two."""
+"""The one session of this process: its state, its servers, and what connects them."""

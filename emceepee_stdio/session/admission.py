@@ -1,4 +1,4 @@
-"""The gate through which every server has to come that a model adds.
+"""Admission: the checks that a server must pass which a model adds.
 
 By the policy it is let in, turned away, or put to a person: through the client where that can ask,
 else by `emceepee approve`. What the model says never counts as consent.

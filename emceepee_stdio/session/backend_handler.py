@@ -1,4 +1,4 @@
-"""What backends tell, as state and events of the session.
+"""Turns backend events into session state and events for the client.
 
 One method takes everything, in the order of things, and never waits: `take`. The state is changed
 first, and whoever waits is woken when it is.

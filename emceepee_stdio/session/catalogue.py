@@ -1,4 +1,4 @@
-"""What is known of servers that do not run: looked up before one is added, kept when one lists.
+"""The catalogue: what servers listed when they ran, known before they run again.
 
 Looking up and writing happen in threads. What cannot be read is not known, and what cannot be
 written is known for this session only: neither is worse than starting the server.

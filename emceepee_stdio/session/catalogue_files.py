@@ -1,4 +1,4 @@
-"""Where the catalogue keeps each server, and the names in its file.
+"""Paths and names in the files of the catalogue; light, for shell completion.
 
 Loads nothing of the session: a shell that completes a name waits for it.
 """

@@ -1,4 +1,4 @@
-"""Makes the channel of a server from its configuration: a command to start, or a URL to call."""
+"""Makes the channel of a server from its configuration: a command, or a URL."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager

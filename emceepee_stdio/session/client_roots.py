@@ -1,4 +1,4 @@
-"""The directories that servers are told to work in: the client's, else configured ones, else ours.
+"""Roots for servers: the client's directories, else configured ones, else our own.
 
 The client is asked when the first server wants to know, and again when it says that they changed.
 Who asks meanwhile waits for its answer.

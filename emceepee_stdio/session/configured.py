@@ -1,4 +1,4 @@
-"""The servers of the configuration: started when the client stays, and kept as the file says.
+"""The servers of the configuration file: started, and kept in step with edits of the file.
 
 The file is looked at again and again. A change is applied as its difference: what was not touched
 goes on undisturbed. An edit that cannot be read changes nothing, and is told.

@@ -1,4 +1,4 @@
-"""What a client is listed of exposed servers, as the bytes of its lists. Pure.
+"""Lists of exposed servers as bytes, beside our own tools. Pure.
 
 A definition is as its server gave it but for its name, and for what a call through us cannot keep:
 `outputSchema`, because a task in the place of a result would not satisfy it, and `execution`, which

@@ -1,4 +1,4 @@
-"""Results too large for what a client shows: kept whole, answered with both ends of them.
+"""Results larger than a client shows: stored whole, answered with their beginning and end.
 
 Only text is measured, in bytes, and stored; images and other blocks stay in their order. What would
 not even fit into one line to the client is always stored.

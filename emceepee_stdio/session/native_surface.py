@@ -1,4 +1,4 @@
-"""What chosen servers show of themselves beside our tools, kept as their lists are.
+"""The native surface: what exposed servers list in the client, kept up to date.
 
 Only servers of the configuration, only what their entry exposes, without the tools that a rule
 hides or that a person has to see first. What a server lists is known from itself, from the

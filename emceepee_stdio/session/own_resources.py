@@ -1,4 +1,4 @@
-"""The proxy's own resources: its diagrams, how it is doing, and the last requests."""
+"""The proxy's own resources (`emceepee://…`): diagrams, status, last requests."""
 
 import json
 from collections.abc import Callable, Iterator

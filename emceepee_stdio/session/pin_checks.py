@@ -1,4 +1,4 @@
-"""The tools of each server against what they were: changes are told, and by policy held up.
+"""Compares the tools of servers with their pins: reports changes, and by policy blocks them.
 
 A list of tools is compared whenever it was read anew, and with it what the server says of itself in
 its instructions. What is seen for the first time is taken as it is; from then on only a person

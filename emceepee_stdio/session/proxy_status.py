@@ -1,4 +1,4 @@
-"""What a running proxy says of itself to `emceepee status`: one small file for each.
+"""The status file of each running proxy, read by `emceepee status`.
 
 The files are in the state directory, for their owner alone. A proxy that was killed leaves its own
 behind: it counts only while its process is there, and whoever finds it afterwards removes it. So it

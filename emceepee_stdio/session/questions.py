@@ -1,4 +1,4 @@
-"""What servers ask the client: let in within bounds, and answered once.
+"""Questions of servers: admitted within bounds, routed to the person or tools, answered once.
 
 A pending question lives in `state/pending_requests`, and nowhere else; kept with it is the question
 of the backend, through which the answer goes back.

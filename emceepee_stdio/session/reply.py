@@ -1,4 +1,4 @@
-"""What a tool answers: content blocks as JSON, ready for the wire, and what belongs with them.
+"""The reply of a tool: content blocks as JSON, structured content, and metadata.
 
 A backend's blocks keep their bytes. Our own are text blocks: a sentence, or one JSON object.
 """

@@ -1,4 +1,4 @@
-"""What every answer may carry beside its own: events to be told, and questions that wait.
+"""The context of every answer: events since the last one, and open questions.
 
 Events are cut to fit; questions are never left out, because a server is blocked on each of them.
 """

@@ -1,4 +1,4 @@
-"""The session at work: its state, its servers, and the tasks in which they run."""
+"""The session at work: builds its parts, and runs their async tasks."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack

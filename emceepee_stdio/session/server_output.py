@@ -1,4 +1,4 @@
-"""What servers said without being asked, as it is kept until somebody reads it.
+"""Notifications and log lines of servers, kept in rings and rate-limited.
 
 What is larger than anybody reads at once is kept cut, with its size. Nothing kept holds on to the
 line that it came in.

@@ -1,4 +1,4 @@
-"""The servers of the session by name: added, looked up, removed, all stopped at the end."""
+"""The servers of the session by name: added, looked up, removed, stopped."""
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The one session: all state, and what joins the client's calls, the servers and the events.
+"""The session: begins, finishes, promotes and cancels calls; owns all state.
 
 What the client does comes in through the tools, what happens to a server through
 `backend_handler`. Everything here is synchronous but waiting.

@@ -1,4 +1,4 @@
-"""Leads a person to sign in to a server, when somebody waits for it, and lets tokens be refreshed.
+"""Sign-ins during a session: leads the person to sign in, and refreshes tokens.
 
 Nothing is begun for a server that nobody waits for, and nothing is opened without a yes. A helper
 finds out where the person has to go, and stores the address beside the record, so that several

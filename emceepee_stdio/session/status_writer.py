@@ -1,4 +1,4 @@
-"""Keeps the file true from which `emceepee status` tells of this proxy.
+"""Writes the status file of this proxy, once a second if it changed.
 
 It is looked at once a second what there is to tell, and only what differs is written, in a thread:
 no call waits for it, however many there are. A file that somebody else removed or wrote over is

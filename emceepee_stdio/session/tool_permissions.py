@@ -1,4 +1,4 @@
-"""Which tools of which server may run: the rules of the configuration, and the person they name.
+"""Whether a tool may run: the configured rules, and the person if they say so.
 
 Rules belong to a target. An entry of the configuration has its own; a server that a model added has
 those of every entry that leads to the same place, and of several the strictest word. They are kept

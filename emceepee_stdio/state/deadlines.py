@@ -1,4 +1,4 @@
-"""When something is due, by key: the one way in which state keeps deadlines.
+"""Deadlines by key: the one way in which state keeps them.
 
 Setting, clearing and asking are cheap whatever the number of keys: a heap, whose stale entries are
 dropped when they surface.

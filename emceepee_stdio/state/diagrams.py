@@ -1,4 +1,4 @@
-"""The state machines as pictures: drawn from the tables, so that they cannot disagree with them."""
+"""Diagrams of the state machines, drawn from their tables."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""The event log: everything that happened, told exactly once, in order, within bounds.
+"""The event log: every event, delivered exactly once, in order, within bounds.
 
 Delivery has two phases. A response *takes* events under a lease; the lease is *committed* once the
 response has been written, or *released* when it never was, and then its events wait again. What

@@ -1,4 +1,4 @@
-"""What an event is: something that happened and is told to the client exactly once."""
+"""The table of event types: meaning and data of each, and the event itself."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass

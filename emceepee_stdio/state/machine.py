@@ -1,4 +1,4 @@
-"""Transition tables: what may follow what, and why.
+"""State machines as transition tables: allowed moves, and why.
 
 A table is the single source of its state machine: the code asks it before every change, and the
 diagrams are drawn from it. A move that is not in the table raises and changes nothing.

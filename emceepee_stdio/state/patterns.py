@@ -1,4 +1,4 @@
-"""Regular expressions that come from outside: bounded in length, in size and in time.
+"""Regular expressions from outside: bounded in length, size and time.
 
 The standard `re` has no time limit and freezes every thread on a catastrophic pattern; `regex` has
 one. That limit does not cover compiling, which unrolls every `{n}`: a few nested ones would take

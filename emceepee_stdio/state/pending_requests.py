@@ -1,4 +1,4 @@
-"""Questions of servers that wait for the client: elicitations and sampling requests.
+"""Open questions of servers: elicitations and sampling requests that wait for an answer.
 
 Each is answered once: by the client, by its timeout, or because nobody is left to hear the answer.
 At every moment it is with one recipient: the person, whom the client asks by its own dialogue, or

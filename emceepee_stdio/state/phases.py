@@ -1,4 +1,4 @@
-"""The phases of a backend: one table for every kind of server."""
+"""The phases of a backend, and when it is restarted or given up."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Results too large for one answer: kept whole, read by pages, searched in place.
+"""Stored large results: read by pages, searched in place.
 
 Positions count characters, so a page never splits one. The oldest results go when the store is
 full, and a result that went is remembered as gone.

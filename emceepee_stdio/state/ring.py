@@ -1,4 +1,4 @@
-"""Bounded buffers that count what they overwrote, and say so when they are read.
+"""Ring buffers that count what they overwrote.
 
 `Rings` are those of all servers: bounded in items by server, and in bytes by server and in sum.
 """

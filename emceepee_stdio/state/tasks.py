@@ -1,4 +1,4 @@
-"""Tasks: calls that outlived their answer, from promotion to the day their result goes.
+"""Tasks: calls that were answered before their result, from promotion to expiry.
 
 One limit counts the calls in flight and the working tasks together, so that a promotion can never
 be refused. A finished task keeps its outcome for the session until it was fetched once, and a while

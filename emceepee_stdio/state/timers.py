@@ -1,4 +1,4 @@
-"""Timers of the client: once or again and again, without drift, at most one firing per tick.
+"""Timers of the client: once or repeated, without drift.
 
 A repeating timer fires at most ten times a second; the rounds in between are counted as missed.
 """

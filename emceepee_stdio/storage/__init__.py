@@ -1,1 +1,1 @@
-"""Files of ours on disk: private ones, and locks between processes."""
+"""Files of ours on disk: private files, and locks between processes."""

@@ -1,4 +1,4 @@
-"""Locks between processes: one on a file that is never removed, freed by the system with its owner.
+"""Locks between processes, on a file that is never removed.
 
 The file stays: whoever unlinks a locked file lets two in. A holder that was stopped is waited for,
 never robbed. The lock is polled, because only so a wait can end, and the same way everywhere.

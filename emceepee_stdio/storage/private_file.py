@@ -1,4 +1,4 @@
-"""Files that are read without waiting for anybody, and directories for their owner alone.
+"""Private files and directories: written atomically for their owner, read without blocking.
 
 A pipe in the place of a file would hold up whoever opens it, for ever: only regular files are read.
 What is our own word may be read only from a file that nobody else could have written.

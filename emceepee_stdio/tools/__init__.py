@@ -1,1 +1,1 @@
-"""The tools: one family a module, one row each in `table`."""
+"""The tools of emceepee, a module for each family."""

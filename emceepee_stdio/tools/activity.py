@@ -1,4 +1,4 @@
-"""await_activity: wait until something happens."""
+"""await_activity: waits until something happens."""
 
 from collections.abc import Mapping
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""execute_tool: run a tool of a server, forgiving what models get wrong and nothing else.
+"""execute_tool: runs a tool of a server, and forgives common mistakes of models.
 
 One road for every call: it is prepared, sent, and answered when its outcome is there. Most need no
 task to wait in: with a named server and plain arguments the request is sent at once, and the

@@ -1,4 +1,4 @@
-"""Lists over many servers: asked at the same time, filtered, and shown page by page.
+"""Lists over many servers: asked at the same time, filtered, shown by pages.
 
 A server that does not answer is named with the reason, never left out in silence. Neither a slow
 pattern nor a long list makes other calls wait, and no page is too long to be read.

@@ -1,4 +1,4 @@
-"""Tools for what servers say without being asked: notifications, logs, and how much of them."""
+"""Tools for notifications and logs of servers, and their log level."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Tools for prompts and for completing their arguments."""
+"""Tools for prompts, and for completing their arguments."""
 
 import math
 from typing import Annotated

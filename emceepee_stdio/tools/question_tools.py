@@ -1,4 +1,4 @@
-"""Tools to see and answer what servers ask: of the user, and of the model."""
+"""Tools to see and answer elicitations and sampling requests of servers."""
 
 import re
 from collections.abc import Iterator, Mapping

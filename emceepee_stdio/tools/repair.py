@@ -1,4 +1,4 @@
-"""Arguments as models send them: objects in strings, fields in the wrong place, quoted numbers.
+"""Repairs arguments of models: objects in strings, misplaced fields, quoted numbers.
 
 Only what cannot be meant otherwise is put right, and what was is told.
 """

@@ -1,4 +1,4 @@
-"""Tools for resources: find, read, and be told when they change."""
+"""Tools for resources: list, read, subscribe."""
 
 import math
 import re

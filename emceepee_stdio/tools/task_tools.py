@@ -1,4 +1,4 @@
-"""Tools for calls that became tasks: look, fetch, stop."""
+"""Tools for tasks (list, look, fetch the result, cancel) and for timers."""
 
 from dataclasses import replace
 from typing import Annotated, Literal

@@ -1,4 +1,4 @@
-"""list_tools: find the tool that fits, among however many there are."""
+"""list_tools: searches and ranks the tools of all servers."""
 
 import math
 import re

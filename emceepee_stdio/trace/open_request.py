@@ -1,4 +1,4 @@
-"""A request under way, and the legs on which its time was spent.
+"""A request under way, and the legs of its time.
 
 A request is on one leg at any time, so the legs add up to its wall time whatever happens. Several
 things may be waited for at once (four servers list their tools) and one inside another (a request

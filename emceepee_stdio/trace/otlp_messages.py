@@ -1,4 +1,4 @@
-"""Records as messages of OTLP. Only `telemetry` loads this, because it loads protobuf."""
+"""Records as OTLP messages; only `telemetry` loads this, because it loads protobuf."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence

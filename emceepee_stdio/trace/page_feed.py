@@ -1,4 +1,4 @@
-"""What the page is told: the last records and marks, and those that come.
+"""The data of the page of requests: the last records and marks, and new ones as a stream.
 
 Everything is encoded once, numbered, and kept up to a bound, so that each page that is opened or
 comes back is told all of it, or goes on where it was. The oldest goes first.

@@ -1,4 +1,4 @@
-"""Serves the page on this machine: its files, and the stream of what happens.
+"""Serves the page of requests on this machine: files, event stream, access checks.
 
 Each connection is one request. Whoever asks is judged by `PageAccess` before anything is looked
 up; what is not for them is a refusal of one line.

@@ -1,4 +1,4 @@
-"""The requests of one session: those that are open, those that ended last, and the file of all.
+"""The requests of one session: open ones, the last ones, and the trace file.
 
 Each request that begins here ends here once, at the latest when the session does. What has ended is
 handed to a thread, which makes the records and writes them some at a time: whoever ends a request

@@ -1,4 +1,4 @@
-"""The record of a request as it stands in its file: one JSON object a line; see docs/tracing.md.
+"""The record of a request as a JSON line of the trace file; see docs/tracing.md.
 
 A record is made of what `open_request` gathered, off the loop where the lines are written. What a
 client or a server said is bounded in it, and searched for secrets.

@@ -1,4 +1,4 @@
-"""Requests as OpenTelemetry sees them: spans and a histogram, sent by OTLP over HTTP.
+"""OpenTelemetry: sends spans and a histogram by OTLP over HTTP.
 
 Theory of operation. The thread that writes the records hands them on; another thread makes spans of
 them by the semantic conventions for MCP and posts those, some at a time. No call ever waits for it:

@@ -1,4 +1,4 @@
-"""Records of requests read back: filtered, exported, and beside what the servers did."""
+"""Reads trace files back: filters, exports, and the marks of what servers did."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Who is let in: what a model may start or call by itself, and what a person has agreed to.
+"""Trust: what a model may start or call, and what a person has approved.
 
 Owns the rules, the files in which agreements are remembered, and the words in which a person is
 asked. Nothing here starts, connects or asks; the session does, by these rules.

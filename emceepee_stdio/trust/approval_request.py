@@ -1,4 +1,4 @@
-"""What a model asks to have started or called, as a person is to see it and as it is remembered.
+"""The approval request: a server or a call, as a person sees it and as it is stored.
 
 A person sees all of it: the program that will really run, every argument, the directory, the names
 of the variables. Nothing in it can break out of its line. What is remembered is a keyed hash over

@@ -1,4 +1,4 @@
-"""What people have agreed to, and what waits for them: small files for their owner alone.
+"""The store of approvals and of requests that wait: private files.
 
 Several proxies and the command line share them: each change reads, alters and writes the file under
 a lock, whole or not at all. A file that cannot be read counts as empty; one that cannot be written

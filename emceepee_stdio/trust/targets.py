@@ -1,4 +1,4 @@
-"""What a server is, whatever it is called: its command line, or its address in one spelling.
+"""The target of a server: its command line or URL in one spelling, and private addresses.
 
 What a person decided holds for the target. Another name, or another spelling of the same address,
 is the same target.

@@ -1,4 +1,4 @@
-"""Tools and instructions as they were when first seen, and how they differ from that now.
+"""Pins: tools and instructions as first seen, and how they differ now.
 
 A server that was trusted for what it said may say something else later. All that it says of each
 tool is compared; what a person has not seen is not what they agreed to.

@@ -1,4 +1,4 @@
-"""JSON-RPC messages: a line in, a message out, and back.
+"""The codec of JSON-RPC messages: a line in, messages or noise out, and back.
 
 Results and params stay the bytes that they were until somebody needs to look. Nothing here raises
 on what arrives: a line becomes messages, or `Noise`. What is slightly off is repaired (invalid

@@ -1,4 +1,4 @@
-"""What a child gets to see: an allow-listed environment, a sane directory, and a mark of its owner.
+"""The environment and directory of a child: allow-listed variables, program lookup, owner mark.
 
 Nothing else of ours reaches a child: a token in our own environment is not a token for everybody.
 """

@@ -1,4 +1,4 @@
-"""Framing: bytes in, whole lines out. Linear in what arrives, and bounded.
+"""Framing: bytes in, whole lines out; linear and bounded.
 
 A line over the bound is not kept: both ends of it come out as `Oversized` once it is over, so that
 the call that it answers can be ended, and what follows is read as usual.

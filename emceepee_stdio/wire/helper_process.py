@@ -1,4 +1,4 @@
-"""Helpers of our own in processes of their own: what they have begun they end, whatever we do.
+"""Helper processes of our own, for sign-in and the keyring: they finish whatever happens to us.
 
 A helper leads a session of its own, so that a host that kills our group does not kill a request to
 a token endpoint half-way. It carries no mark of ours and is no server: nobody clears it away. What

@@ -1,4 +1,4 @@
-"""Orphans of our servers: on Linux we are made their reaper, so that each becomes a child of ours.
+"""Orphans: descendants of servers that lost their parent; found by mark or as our children.
 
 A descendant that left its group and cleared its mark is known by nothing else. What comes to us has
 to be buried, and must not be taken for a child that we started: whoever started that one waits for

@@ -1,4 +1,4 @@
-"""Our own process: its allocator, its memory kept from others, and the processes above it.
+"""Our own process: its allocator, protection of its memory, and proxies above it.
 
 Our children are told how deep they are in a variable. A program in between may have cleared it.
 """

@@ -1,4 +1,4 @@
-"""Bytes on file descriptors: pushed in as they come, written out once per turn.
+"""Pipes: bytes read and written on file descriptors by the event loop or a thread.
 
 Pipes, sockets and terminals are watched by the event loop, without a thread. What it cannot watch
 (files, /dev/null, anything on Windows) gets a thread behind the same interface.

@@ -1,4 +1,4 @@
-"""One child process: started in a group of its own, watched, and stopped with all it started.
+"""One child process: started in its own group, watched, stopped with all that it started.
 
 Its exit is noticed by itself, not by the end of its output: a grandchild may hold that open.
 Whatever happens, `ended` is set once, and nothing is pushed after it.

@@ -1,4 +1,4 @@
-"""Starts the children of this process, and leaves none of them behind, however it ends.
+"""Starts child processes, and the watchdog that kills what is left when we are gone.
 
 Every child is made known to the watchdog before anything can go wrong. What children leave behind
 comes to us on Linux: it is reaped, and guarded like the children themselves.

@@ -1,4 +1,4 @@
-"""One loop that keeps deadlines, and waking everybody who waits without losing a wake-up."""
+"""Timing: one loop for deadlines, and wake-ups that are not lost."""
 
 import math
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,1 +1,1 @@
-"""How a backend is reached: a child process on our own wire, or HTTP."""
+"""Channels: how a server is reached, as a child process or over HTTP."""

@@ -1,4 +1,4 @@
-"""What carries the messages of one connection over HTTP: requests out, answers in.
+"""HTTP requests of one connection: the client (httpx2), headers, bearer token, redirects, errors.
 
 The only module that knows the HTTP client. Whatever goes wrong on the way leaves it as
 `Unreachable`, when nothing was delivered, or as `BrokenOff`, when something may have been. A POST

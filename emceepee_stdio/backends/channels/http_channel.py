@@ -1,4 +1,4 @@
-"""A backend behind a URL: Streamable HTTP in both eras, and the older SSE transport.
+"""The HTTP channel: a server behind a URL, by Streamable HTTP or the older SSE transport.
 
 Opened the modern way first, then with the handshake, then as SSE, unless the settings say which.
 What worked is remembered for the next connection. Whoever imports this module pays for the HTTP

@@ -1,4 +1,4 @@
-"""What an HTTP answer that is no answer means, in our own words: the fact and the next step."""
+"""HTTP failures as our errors: what a status or a broken answer means, and the next step."""
 
 import re
 import socket

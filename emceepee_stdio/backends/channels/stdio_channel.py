@@ -1,4 +1,4 @@
-"""A backend as a child process, spoken to on our own wire.
+"""The stdio channel: a server as a child process, and how its exit becomes a loss.
 
 Each connection is one process: opened with the handshake, or the modern way when the server refuses
 that, and gone with all that it started when the connection is left.

@@ -1,1 +1,1 @@
-"""The clients of this machine: emceepee put in, taken out, and their servers taken over."""
+"""Clients on this machine: `install`, `uninstall`, and taking over their servers."""

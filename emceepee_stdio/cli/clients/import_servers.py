@@ -1,4 +1,4 @@
-"""`emceepee config import`: the servers of a client, taken over into our configuration."""
+"""`emceepee config import`: copies or moves the servers of a client into our configuration."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Which client advice is about: one that this machine has."""
+"""`emceepee install`: puts emceepee into the configuration of a client."""
 
 import importlib.metadata
 import json

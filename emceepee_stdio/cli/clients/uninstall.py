@@ -1,4 +1,4 @@
-"""`emceepee uninstall`: our entry taken out of a client, and servers that were moved put back.
+"""`emceepee uninstall`: removes our entry from a client, and puts moved servers back.
 
 `config.moved_servers` tells from the backups which those are. A restore keeps the file as it left
 it as one more backup: so a server that the person removes afterwards is not put back again.

@@ -1,1 +1,1 @@
-"""`emceepee doctor`: what is checked, what is found, and the report on it."""
+"""`emceepee doctor`: its checks, its findings, and the report."""

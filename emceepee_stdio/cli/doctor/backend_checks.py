@@ -1,4 +1,4 @@
-"""Each configured server tried for real, all at once: what it is, how fast, or why not.
+"""Doctor's check of each server: starts it, measures it, or says why it does not work.
 
 A failure comes with the last lines of the server's stderr and with what to do, as shell commands.
 """

@@ -1,4 +1,4 @@
-"""`emceepee doctor --report`: what somebody needs to find a bug, in one file, without secrets.
+"""`emceepee doctor --report`: one file for a bug report, without secrets.
 
 Nothing is sent. Everything in the file passes the same three filters, whatever it came from: values
 that the configuration holds as secrets, patterns and names of secrets, the home directory.

@@ -1,4 +1,4 @@
-"""What `emceepee doctor` looks at beside the servers: this program, its files, the clients."""
+"""Doctor's checks beside the servers: this program, its files, the clients."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""`emceepee doctor`: why does it not work, and what to do about it."""
+"""`emceepee doctor`: runs all checks, and says what to do about each finding."""
 
 import os
 import shlex

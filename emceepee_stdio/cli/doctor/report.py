@@ -1,4 +1,4 @@
-"""What `emceepee doctor` found: its checks, and the report that programs read."""
+"""The findings of doctor: checks with their results, for people and as JSON."""
 
 from typing import Annotated, Any, Literal
 

@@ -1,1 +1,1 @@
-"""Many clients over HTTP, each with a process of its own behind it; the stdio proxy loads none."""
+"""The HTTP front: many clients over HTTP, each with a proxy process of its own."""

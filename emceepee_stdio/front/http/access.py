@@ -1,4 +1,4 @@
-"""Whether a request may be served at all: where it says it goes, where it comes from, and whose.
+"""Access checks of an HTTP request: `Host`, `Origin` and bearer tokens.
 
 A page in a browser can make requests to this machine, under a name of its own that leads here. So
 `Host` has to be a name of ours, and `Origin`, where a browser sent it, one that was named.

@@ -1,4 +1,4 @@
-"""The ASGI application of the HTTP front: who comes, to which address, with what."""
+"""The ASGI application of the HTTP front: checks access, and routes by path."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Both eras over HTTP: sessions that are named, and requests that stand for themselves."""
+"""The MCP endpoint over HTTP: sessions of the legacy era, self-contained requests of the modern."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from http import HTTPStatus

@@ -1,4 +1,4 @@
-"""The HTTP front as a process: its socket, its signals, and an end that leaves nothing behind."""
+"""The HTTP front as a process: its socket, its signals, its shutdown."""
 
 import socket
 import sys

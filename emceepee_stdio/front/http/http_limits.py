@@ -1,4 +1,4 @@
-"""What a client over HTTP may cost, in numbers."""
+"""Limits of the HTTP front: sessions, streams, connections, bytes, times."""
 
 from collections import Counter
 from dataclasses import dataclass

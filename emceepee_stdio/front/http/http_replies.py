@@ -1,4 +1,4 @@
-"""Bodies in and answers out, for an ASGI application: whole ones, and streams of events."""
+"""HTTP bodies in and replies out for ASGI: whole ones, and event streams."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass

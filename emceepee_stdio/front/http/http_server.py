@@ -1,4 +1,4 @@
-"""uvicorn, with what it leaves out: connections that ask nothing, and heads without an end."""
+"""uvicorn, with limits that it lacks: idle connections, endless headers, TLS handshakes."""
 
 import asyncio
 import socket

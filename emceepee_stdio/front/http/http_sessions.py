@@ -1,4 +1,4 @@
-"""Sessions over HTTP, one process each: named by a header, or one for each token and path.
+"""HTTP sessions, one process each: by session header, or one per token and path.
 
 Several clients may share it, so ids, progress tokens and the ids of subscriptions are ours on its
 wire, and the client's own again in what is said to it. A request lives as long as its connection.

@@ -1,4 +1,4 @@
-"""The process behind an HTTP session: an `emceepee serve` of its own, spoken to in lines.
+"""The process behind an HTTP session: its own `emceepee serve`, with JSON-RPC lines.
 
 It ends by the end of its input, and so do its servers, however this process ends. One that hangs or
 is stopped cannot, and is killed by the watchdog.

@@ -1,4 +1,4 @@
-"""The sessions that there are: begun within the limits, ended when nobody needs them.
+"""The table of HTTP sessions: started within the limits, ended when unused.
 
 No session reaches into another: each has a process of its own. What they share is the
 configuration file, which all of them follow.

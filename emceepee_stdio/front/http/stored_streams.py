@@ -1,4 +1,4 @@
-"""What was said to a client over HTTP, kept until it is likely to have it.
+"""Stored event streams, from which a client that lost its connection resumes.
 
 A message is stored in its stream before anybody writes it. Every connection (the answer to a POST,
 a GET, a resumed one) reads a stored stream from some place on: replay and live are one loop, so

@@ -1,4 +1,4 @@
-"""The page of requests at `/trace/`, as `emceepee trace --web` shows it.
+"""The page of requests at `/trace/` in the HTTP front.
 
 A browser sends no bearer token that a person has, so the token is taken as a password, too: here
 and nowhere else, because a browser sends a password along whichever page made it ask. Whoever holds
