@@ -14,9 +14,19 @@ REAL_SAMPLE := $(addprefix tests/e2e/test_,front_cancel.py front_questions.py fr
 	front_losses.py tools_input.py backend_life.py shutdown.py cli_call.py front_http.py keyring.py \
 	config_watch.py front_partings.py)
 SEED ?= 1
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+# ASYNC124: a tool is async by contract, also where it has nothing to wait for. It reads each file
+# on its own and takes long for each, so the files are split over all cores.
+FLAKE8_ASYNC := xargs -r -n 20 -P $(CORES) $(BIN)/flake8-async --anyio --enable ASYNC \
+	--disable ASYNC9,ASYNC124 --startable-in-context-manager run,heed_signals
+
+# Modules that differ from the branch that a change starts from, or are new; all that exist.
+BASE = $(shell git merge-base HEAD origin/main 2>/dev/null || echo HEAD)
+CHANGED = { git diff --name-only --diff-filter=d $(BASE); git ls-files --others --exclude-standard; } \
+	| { grep '^emceepee_stdio/.*\.py$$' || true; } | sort -u
 
 .DEFAULT_GOAL := help
-.PHONY: help demo peers peers-slow test check check-slow fmt lint types imports size deps docs docs-check soak bench bundle clean
+.PHONY: help venv demo peers peers-slow test quick check check-slow fmt lint types imports size deps docs docs-check soak bench bundle clean
 
 help: ## Show this list.
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +37,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
+
+venv: $(STAMP) ## Create and fill .venv, and nothing else.
 
 demo: $(STAMP) ## See the product at work.
 	$(BIN)/emceepee demo
@@ -41,6 +53,14 @@ test: peers ## Run every test that is not slow.
 	$(BIN)/pytest -n $(WORKERS) --cov=emceepee_stdio/state --cov-report=
 	$(BIN)/coverage report --fail-under=95
 
+quick: $(STAMP) ## The checks of a minute or two: changed files, types for Linux, unit tests.
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(CHANGED) | $(FLAKE8_ASYNC)
+	$(BIN)/basedpyright --pythonplatform Linux
+	$(MAKE) --no-print-directory imports size docs-check
+	$(BIN)/pytest -q -n $(WORKERS) tests/unit
+
 check: lint types imports size deps docs-check test ## Everything that must hold before a change lands.
 
 check-slow: peers peers-slow ## What takes longer: the official conformance suite, real hosts.
@@ -54,9 +74,7 @@ fmt: $(STAMP) ## Format the code and fix what can be fixed.
 lint: $(STAMP)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
-	@# ASYNC124: a tool is async by contract, also where it has nothing to wait for.
-	find emceepee_stdio -name '*.py' -exec $(BIN)/flake8-async --anyio --enable ASYNC \
-		--disable ASYNC9,ASYNC124 --startable-in-context-manager run,heed_signals {} +
+	find emceepee_stdio -name '*.py' | $(FLAKE8_ASYNC)
 
 types: $(STAMP)
 	$(BIN)/basedpyright --pythonplatform Linux
