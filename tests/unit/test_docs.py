@@ -1,14 +1,24 @@
-"""What the pages point to is there: tests that they name, files and headings that they link to."""
+"""What the pages say is so: what they point to is there, what they count and list is complete."""
 
 import ast
+import json
 import re
+import tomllib
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
+from emceepee_stdio.config.clients import CLIENTS
+from emceepee_stdio.config.server import NamedEntry, OAuthConfig, RestartOverrides
+from emceepee_stdio.front.client_profile import PROFILES
 from emceepee_stdio.state import EventType
 
 ROOT = Path(__file__).resolve().parents[2]
+# As a client is listed them; `make docs-check` holds the file to the code.
+TOOLS: list[Any] = json.loads((ROOT / "emceepee_stdio/front/tools.json").read_bytes())
+NUMBERS = {word: n for n, word in enumerate(("five", "six", "seven", "eight", "nine"), start=5)}
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 
 _TEST = re.compile(r"`(test_[a-z0-9_]+)(?:\[[^\]]*\])?`")
@@ -16,6 +26,30 @@ _FUNCTION = re.compile(r"`([a-z_/]+):([A-Za-z_.]+)`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def page_text(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def found(page: str, pattern: str) -> str:
+    """What the one place of a page says that reads like this, whatever its line breaks."""
+    (place,) = re.findall(pattern, " ".join(page_text(page).split()))
+    return place
+
+
+def rows_of(page: str, head: str) -> list[list[str]]:
+    """The cells of the table that begins with these."""
+    table = page_text(page).split(f"| {head} |")[1].split("\n\n")[0]
+    return [
+        [cell.strip() for cell in line.strip("|").split(" |")]
+        for line in table.splitlines()[2:]
+        if line.startswith("|")
+    ]
+
+
+def spoken(names: list[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def anchors(page: Path) -> set[str]:
@@ -89,3 +123,103 @@ def test_every_place_where_we_differ_from_the_seeds_has_its_reason() -> None:
     rows = [line.strip("|").split(" | ") for line in page.splitlines() if line.startswith("| ")]
     assert len(rows) == 1 + 35
     assert all(len(row) == 4 and all(cell.strip() for cell in row) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("page", "pattern"),
+    [
+        ("README.md", r"through (\d+) tools that never change"),
+        ("docs/clients.md", r"There are always (\d+) tools"),
+        ("docs/clients.md", r"emceepee uses (\d+) of these"),
+        ("docs/clients.md", r"all (\d+) tools and the instructions"),
+    ],
+)
+def test_the_number_of_tools_is_right(page: str, pattern: str) -> None:
+    assert int(found(page, pattern)) == len(TOOLS)
+
+
+def test_the_number_of_core_tools_and_the_longest_name_are_right() -> None:
+    core = [tool for tool in TOOLS if tool.get("_meta", {}).get("anthropic/alwaysLoad")]
+    assert NUMBERS[found("docs/clients.md", r"the (\w+) core tools")] == len(core)
+    longest = max(len(tool["name"]) for tool in TOOLS)
+    said = found("docs/clients.md", r"the longest has (\d+ characters, \d+) with `emceepee`")
+    assert said == f"{longest} characters, {longest + len('emceepee')}"
+
+
+def test_the_readme_has_every_tool_once() -> None:
+    named = [name for _, names in rows_of("README.md", "for | tools") for name in names.split()]
+    assert sorted(named) == sorted(f"`{tool['name']}`" for tool in TOOLS)
+
+
+def test_lists_of_clients_are_complete() -> None:
+    keys, quoted = list(CLIENTS), [f"`{key}`" for key in CLIENTS]
+    assert found("README.md", r"install claude-desktop # or (.+?) emceepee") == ", ".join(keys[1:])
+    assert found("docs/configuration.md", r"The clients are (.+?)\. ") == spoken(quoted)
+
+
+def test_the_page_of_clients_has_the_files_and_limits_of_each() -> None:
+    files = rows_of(
+        "docs/clients.md", "client | `install` | file on Linux | section | other keys of the entry"
+    )
+    for row, client in zip(files, CLIENTS.values(), strict=True):
+        beside = [*(f'"{key}": "{value}"' for key, value in client.marks.items()), *client.settings]
+        file = str(client.places("linux", {}, Path("~"))[-1])
+        keys = ", ".join(f"`{key}`" for key in beside)
+        assert row == [client.title, *(f"`{x}`" for x in (client.key, file, client.section)), keys]
+    limits = rows_of(
+        "docs/clients.md",
+        "client | waits for a call | size of a result | tools and their names | other",
+    )
+    assert [row[0] for row in limits] == [client.title for client in CLIENTS.values()]
+
+
+def test_the_page_of_http_names_the_clients_that_it_is_for() -> None:
+    titles = [client.title for client in CLIENTS.values() if client.remote]
+    assert found("docs/http.md", r"`install` supports (.+?)\. ") == spoken(titles)
+    for client in CLIENTS.values():
+        assert client.remote or found("docs/http.md", rf"{client.title}'s file (cannot|has no) ")
+
+
+def test_the_readme_names_the_clients_that_cannot_ask() -> None:
+    silent = {row.key for row in PROFILES if row.key and "form" not in row.declares}
+    titles = sorted(CLIENTS[key].title for key in silent)
+    assert found("README.md", r"clients that cannot ask \((.+?)\)") == ", ".join(titles)
+
+
+def shown_default(field: msgspec.structs.FieldInfo) -> str:
+    if field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT:
+        return ""
+    value = field.default
+    if value is msgspec.NODEFAULT:
+        value = msgspec.to_builtins(field.default_factory())
+        value = {} if field.name in {"oauth", "restart"} else value
+    return f"`{value}`" if isinstance(value, str) and value else f"`{json.dumps(value)}`"
+
+
+def test_the_page_of_the_configuration_has_every_key_of_a_server_with_its_default() -> None:
+    rows = rows_of("docs/configuration.md", "key | default | meaning")
+    shown = {row[0]: row[1] for row in rows}
+    fields = {f"`{field.encode_name}`": field for field in msgspec.structs.fields(NamedEntry)}
+    assert shown.keys() == fields.keys()
+    for key, default in shown.items():
+        # A key that is not given is shown as an empty cell or as null.
+        assert default in {shown_default(fields[key]), ""}, key
+        assert default or shown_default(fields[key]) in {"", "`null`"}, key
+
+
+@pytest.mark.parametrize(("key", "kind"), [("oauth", OAuthConfig), ("restart", RestartOverrides)])
+def test_the_row_of_a_key_with_keys_has_all_of_them(key: str, kind: type[msgspec.Struct]) -> None:
+    meaning = {
+        row[0]: row[2] for row in rows_of("docs/configuration.md", "key | default | meaning")
+    }
+    listed = re.findall(r"`(\w+)`", meaning[f"`{key}`"])
+    assert listed == [field.encode_name for field in msgspec.structs.fields(kind)]
+
+
+def test_the_number_of_import_contracts_is_right() -> None:
+    contracts = tomllib.loads(page_text("pyproject.toml"))["tool"]["importlinter"]["contracts"]
+    assert NUMBERS[found("CONTRIBUTING.md", r"(\w+) contracts, see below")] == len(contracts)
+    listed = page_text("CONTRIBUTING.md").split("The contracts of import-linter")[1]
+    assert len(re.findall(r"^\d\. \*\*", listed.split("`make fmt`")[0], re.MULTILINE)) == len(
+        contracts
+    )
