@@ -141,7 +141,8 @@ def tools_page() -> str:
     examples = {example["tool"]: example for example in recorded}
     missing = [tool.name for tool in TOOLS if tool.name not in examples]
     if missing:
-        raise SystemExit(f"no example of {', '.join(missing)}: python -m scripts.record_examples")
+        names = " ".join(missing)
+        raise SystemExit(f"no example of {names}: python -m scripts.record_examples {names}")
     sections = [_tool_section(tool, examples[tool.name]) for tool in TOOLS]
     return "\n".join(["# Tools\n", NOTICE, intro, *sections])
 

@@ -1,12 +1,16 @@
 """Make one real call of every tool, and write down what was answered, for the page of tools.
 
-Run it as `python -m scripts.record_examples` after an answer has changed its shape.
+Run it as `python -m scripts.record_examples TOOL …` after the answer of a tool has changed its
+shape, or for a new tool: only the examples of these tools change. Without a name all of them do,
+because every run has other ids and times.
 """
 
+import argparse
 import json
 import os
 import sys
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -126,10 +130,34 @@ async def record() -> list[dict[str, Any]]:
             return recorder.kept
 
 
+def merged(
+    recorded: list[dict[str, Any]], before: list[dict[str, Any]], wanted: Collection[str]
+) -> list[dict[str, Any]]:
+    """The new examples of the wanted tools among the former ones of the others, in one order."""
+    unknown = sorted(set(wanted) - {example["tool"] for example in recorded})
+    if unknown:
+        raise SystemExit(
+            f"no call of {', '.join(unknown)} is recorded here: add one to this script"
+        )
+    former = {example["tool"]: example for example in before}
+    return [
+        example if example["tool"] in wanted else former[example["tool"]]
+        for example in recorded
+        if example["tool"] in wanted or example["tool"] in former
+    ]
+
+
 def main() -> None:
-    kept = anyio.run(record)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tools", nargs="*", metavar="TOOL", help="only these; without one, all")
+    wanted: list[str] = parser.parse_args().tools
+    recorded = anyio.run(record)
+    kept = recorded
+    if wanted:
+        kept = merged(recorded, json.loads(EXAMPLES.read_text(encoding="utf-8")), wanted)
     EXAMPLES.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"{len(kept)} examples written to {EXAMPLES.name}; now run `make docs`")
+    count = len(set(wanted)) or len(kept)
+    print(f"{count} of {len(kept)} examples written to {EXAMPLES.name}; now run `make docs`")
 
 
 if __name__ == "__main__":
