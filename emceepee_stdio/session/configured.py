@@ -90,7 +90,6 @@ class Configured:
         await self.keep_greeting()
         while self._source is not None:
             await anyio.sleep(every)
-            self._servers.mind_processes()
             try:
                 await self._look(self._source, tasks)
                 await self.keep_greeting()

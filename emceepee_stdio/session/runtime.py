@@ -255,6 +255,7 @@ class Runtime:
         async with anyio.create_task_group() as tasks:
             self.tasks = tasks
             tasks.start_soon(self.session.ticker.run)
+            tasks.start_soon(self.servers.guard.run)
             if self.status is not None:
                 tasks.start_soon(self.status.run)
             tasks.start_soon(self.surface.run)

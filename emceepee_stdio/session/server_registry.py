@@ -119,14 +119,14 @@ class Servers:
         self._environment = environment
         self._secrets = secrets
         self._haste = Haste()
-        self._guard = environment.guard(owner_mark(ids()), warn=on_unguarded)
+        self.guard = environment.guard(owner_mark(ids()), warn=on_unguarded)
         around = ChildContext(
             clock=clock,
             ids=ids,
             environ=environment.environ,
             cwd=environment.cwd,
             home=environment.home,
-            guard=self._guard,
+            guard=self.guard,
             haste=self._haste,
         )
         self._channels = ChannelMaker(settings, around, bearers, on_secrets=self._learn_secrets)
@@ -317,10 +317,6 @@ class Servers:
             self._secrets.retire(name)
         return member
 
-    def mind_processes(self) -> None:
-        """Bury what died, and let no descendant be without a guard."""
-        self._guard.look_after()
-
     async def stop_all(self, times: StopTimes) -> None:
         """Every backend at once, in bounded time; nothing of them is left."""
         self._haste.times = times
@@ -328,7 +324,7 @@ class Servers:
             for backend in self:
                 tasks.start_soon(backend.stop, "was stopped: the proxy is ending")
         self.members.clear()
-        await self._guard.close()
+        await self.guard.close()
 
     def _list_room(self, name: str) -> int:
         """Bytes for the lists of one server: its share at least, and what the others leave."""

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
+import anyio
 import anyio.to_thread
 
 from emceepee_stdio.wire.environment import OWNER
@@ -167,12 +168,16 @@ class Watchdog:
                 os.write(self._process.stdin.fileno(), line.encode())
 
 
+_LOOK_EVERY_S = 1.0  # dead orphans cost a pid each, and a look costs microseconds
+
+
 class ProcessGuard:
-    """The children that carry the mark of one `owner`. `warn` is told why they have no watchdog."""
+    """The children that carry the mark of one `owner`. `warn` hears why they have no watchdog."""
 
     def __init__(self, owner: str, *, warn: Callable[[str], None]) -> None:
         self.owner = owner
         self._watchdog = Watchdog(owner, warn=warn)
+        self._is_closed = False
 
     def __repr__(self) -> str:
         return f"<ProcessGuard {self._watchdog!r}>"
@@ -187,12 +192,18 @@ class ProcessGuard:
         """It has been stopped, with all that it started."""
         self._watchdog.remove(process.pid)
 
-    def look_after(self) -> None:
-        """Reap dead orphans, and start the watchdog again if it died."""
-        self._watchdog.guard_orphans(bury_orphans())
-        self._watchdog.renew()
+    async def run(self) -> None:
+        """Reap dead orphans, and start the watchdog again if it died, until the guard is closed.
+
+        A loop of its own, in the main thread: it waits for no disk and depends on no configuration.
+        """
+        while not self._is_closed:
+            self._watchdog.guard_orphans(bury_orphans())
+            self._watchdog.renew()
+            await anyio.sleep(_LOOK_EVERY_S)
 
     async def close(self) -> None:
         """All children have been released."""
+        self._is_closed = True
         await end_orphans()
         await anyio.to_thread.run_sync(self._watchdog.close)

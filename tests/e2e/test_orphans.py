@@ -1,6 +1,5 @@
 """Descendants that hide: on Linux they come to the proxy, and end with it."""
 
-import json
 import os
 import signal
 import subprocess
@@ -52,13 +51,24 @@ def hide(client: Proxy, server: str, where: Path, how: Sequence[str]) -> Hidden:
     return Hidden(where)
 
 
+def orphans_of(client: Proxy, group: int) -> list[int]:
+    """The proxy's own children that are in this group, also the dead ones."""
+    found: list[int] = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            _, parent, its_group = path.read_text().rpartition(")")[2].split()[:3]
+            if (int(parent), int(its_group)) == (client.process.pid, group):
+                found.append(int(path.parent.name))
+    return found
+
+
 def wait_for_the_guard(client: Proxy) -> None:
-    """The proxy looks at its orphans before it looks at its file: once this is known, it did."""
-    path = client.tmp_path / "config.json"
-    config = json.loads(path.read_text())
-    config["mcpServers"]["news"] = {"command": "news", "lazy": True}
-    path.write_text(json.dumps(config))
-    until(lambda: "news" in client.phases(), "the new configuration")
+    """The proxy looks at all its orphans at once: when it buries this one, it knows the others."""
+    other = hide(client, "bad", client.tmp_path / "other", ("left",))
+    assert orphans_of(client, other.group)
+    other.kill()
+    until(lambda: not orphans_of(client, other.group), "the guard's look at the orphans")
+    client.phases()  # answered after that look
 
 
 HIDING = {
@@ -90,6 +100,18 @@ def test_no_way_to_hide_survives_the_end_of_the_proxy(tmp_path: Path, way: str, 
         finally:
             hidden.kill()
         assert "Traceback" not in client.errors()
+
+
+@pytest.mark.parametrize("depth", ["0", "1", "2", "3"])
+def test_dead_descendants_are_buried_at_every_depth(tmp_path: Path, depth: str) -> None:
+    with proxy(tmp_path, env={"EMCEEPEE_DEPTH": depth}) as client:
+        client.greet()
+        client.call("add_server", name="bad", **BAD)
+        hidden = hide(client, "bad", tmp_path / "descendant", ("left", "forks"))
+        until(lambda: hidden.lives() > 20, "some forks")
+        assert orphans_of(client, hidden.group)
+        hidden.kill()
+        until(lambda: not orphans_of(client, hidden.group), "the burial of all of them")
 
 
 # A process that adopts one that forks every millisecond, in a group of its own.

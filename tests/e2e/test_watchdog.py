@@ -3,12 +3,15 @@
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from emceepee_stdio.wire.process_guard import Watchdog
-from tests.e2e.clients.raw import Proxy, entry, proxy, until
+from tests.e2e.clients.raw import Proxy, proxy, until
 from tests.peers import plain
 
 NOBODY = "01NOBODYCARRIESTHISMARK00"
@@ -75,20 +78,57 @@ def _pid(watchdog: Watchdog) -> int:
     return int(repr(watchdog).removeprefix("<Watchdog pid=").removesuffix(">"))
 
 
+@pytest.mark.parametrize("depth", ["0", "2"])
 def test_the_proxy_starts_another_one_and_its_servers_still_do_not_survive_it(
+    tmp_path: Path, depth: str
+) -> None:
+    with proxy(tmp_path, env={"EMCEEPEE_DEPTH": depth}) as client:
+        client.greet()
+        check_renewal(client)
+
+
+# Once there is a file of this name, nothing is heard of the configuration's disk any more.
+HANGING_DISK = """
+import pathlib, runpy, threading
+from emceepee_stdio.config.load import Source
+
+stamp, hangs = Source.stamp, pathlib.Path({hangs!r})
+
+def hang(source):
+    if hangs.exists():
+        hangs.with_suffix(".seen").touch()
+        threading.Event().wait()
+    return stamp(source)
+
+Source.stamp = hang
+runpy.run_module("emceepee_stdio", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_the_proxy_starts_another_one_while_the_disk_of_its_configuration_hangs(
     tmp_path: Path,
 ) -> None:
-    servers = {"server": entry(plain(), tmp_path, "server")}
-    with proxy(tmp_path, servers=servers, fixed={"config_poll_s": 0.05}) as client:
+    hangs = tmp_path / "hangs"
+    python = [sys.executable, "-c", HANGING_DISK.format(hangs=str(hangs))]
+    with proxy(tmp_path, python=python) as client:
         client.greet()
-        client.run("server", "echo", message="x")
-        client.meet_family()
-        killed = client.watchdog()
-        os.kill(killed, signal.SIGKILL)
-        until(lambda: _renewed(client, killed), "another watchdog")
-        client.process.kill()
-        client.wait()
-        until(lambda: not client.left_over(), f"the end of {client.left_over()}")
+        assert client.phases() == {}  # it has read its configuration
+        hangs.touch()
+        until(hangs.with_suffix(".seen").exists, "a look at the disk")
+        check_renewal(client)
+
+
+def check_renewal(client: Proxy) -> None:
+    argv = plain()
+    client.call("add_server", name="server", command=argv[0], args=argv[1:])
+    client.run("server", "echo", message="x")
+    client.meet_family()
+    killed = client.watchdog()
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: _renewed(client, killed), "another watchdog")
+    client.process.kill()
+    client.wait()
+    until(lambda: not client.left_over(), f"the end of {client.left_over()}")
 
 
 def _renewed(client: Proxy, killed: int) -> bool:
