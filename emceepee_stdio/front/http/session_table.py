@@ -216,22 +216,24 @@ class SessionTable:
             del self._moderns[key]
 
     async def sweep(self) -> None:
-        """End what nobody has used for long, and let no process be without a guard."""
+        """End sessions that have been idle for long, and renew the watchdog if it died."""
         while True:
             await anyio.sleep(self._limits.sweep_s)
             self._guard.watchdog.renew()
-            for session in self:
-                if await self._is_idle(session):
-                    self.end(session)
+            # At the same time: each process that hangs would delay all the others.
+            async with anyio.create_task_group() as looks:
+                for session in self:
+                    looks.start_soon(self._end_if_idle, session)
 
-    async def _is_idle(self, session: Session) -> bool:
+    async def _end_if_idle(self, session: Session) -> None:
         limits = self._limits
         before = self._clock.now() - (limits.idle_s if session.is_used else limits.unused_s)
         if session.readers or session.calls or session.used_at > before:
-            return False
+            return
         if await session.process.is_busy():
             session.used_at = self._clock.now()
-        return session.used_at <= before
+        if session.used_at <= before:
+            self.end(session)
 
     async def close(self) -> None:
         """No new ones; what is under way may finish for a while, then all end."""
