@@ -110,9 +110,6 @@ class HttpExchange:
             pass
         on_gone()
 
-    def with_headers(self, headers: Headers) -> "HttpExchange":
-        return HttpExchange(self._receive, self._send, extra=[*self._extra, *headers])
-
     async def _write(self, data: bytes, *, more: bool) -> None:
         """The server waits before each piece until the client has taken those before it."""
         for start in range(0, max(len(data), 1), _PIECE_BYTES):

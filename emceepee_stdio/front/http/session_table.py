@@ -89,7 +89,7 @@ class SessionTable:
         return found
 
     async def begin(self, *, owner: str, path: str) -> HandshakeSession:
-        """A session of the handshake era, not listed before `admit`."""
+        """A new session of the handshake era, found by its id from now on."""
         store = EventStore(
             self.total,
             max_events=self._limits.session_events,
