@@ -29,7 +29,7 @@ from emceepee_stdio.errors import CannotConnect, ConfigInvalid, SecretUnavailabl
 from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.trust.targets import AddressRule
 from emceepee_stdio.wire.framing import PartialMessages
-from emceepee_stdio.wire.helper_process import HelperProcess
+from emceepee_stdio.wire.helper_process import HELPER_MAIN, HelperProcess
 from emceepee_stdio.wire.process import ProgramFile, StopTimes
 
 # Asks the keyring through a helper process, in bounded time: it may be locked, or hang.
@@ -38,7 +38,6 @@ from emceepee_stdio.wire.process import ProgramFile, StopTimes
 # work is served by the next, together with all others that wait by then.
 
 
-_HELPER = "emceepee_stdio.cli.keyring_helper"
 _KILL_S = 10.0  # a killed process ends in milliseconds, unless the kernel holds it
 _MAX_ANSWER_BYTES = 4 << 20  # no keyring holds as much for us
 
@@ -88,7 +87,11 @@ class KeyringClient:
 
     async def _ask(self, order: KeyringOrder) -> KeyringAnswer:
         helper = HelperProcess.start(
-            _HELPER, order=msgspec.json.encode(order), environ=self._environ, answers=True
+            HELPER_MAIN,
+            "keyring",
+            order=msgspec.json.encode(order),
+            environ=self._environ,
+            answers=True,
         )
         line = b""
         try:

@@ -38,7 +38,7 @@ from emceepee_stdio.state import AutomaticAnswers, EventType, PendingRequest
 from emceepee_stdio.visible_text import readable
 from emceepee_stdio.wire.codec import RpcError, to_json
 from emceepee_stdio.wire.environment import BEHIND_HTTP
-from emceepee_stdio.wire.helper_process import HelperProcess
+from emceepee_stdio.wire.helper_process import HELPER_MAIN, HelperProcess
 
 # What a person is asked before they are led to a sign-in: in our own words, and of them alone.
 #
@@ -184,8 +184,8 @@ def _lines(order: SignInOrder, url: str) -> list[str]:
     ]
 
 
-_HELPER = "emceepee_stdio.cli.auth_helper"
 _BROWSER = "emceepee_stdio.auth.browser"
+_VISIT = "sign-in of "  # begins the id of a question to the person
 _LOOK_S = 0.1  # a helper takes a second or two to find the address
 _LOOK_AT_BROWSER_S = 1.0  # only to bury the helper that opened it
 _ADDRESS_TIMEOUT_S = 60.0  # discovery and registration, with servers that are slow
@@ -307,14 +307,14 @@ class SignIns:
             self._visits[server] = led.visit
             self._tell(server, needed, led.visit)
             if led.visit.url is not None:
-                self._session.asked(_HELPER + server, server, None)
+                self._session.asked(_VISIT + server, server, None)
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._send_person, needed, led, store, call)
                     await self._until_over(store, led.helper)
                     tasks.cancel_scope.cancel()
                 await self._note_end(server, store)
         finally:
-            self._session.answered(_HELPER + server)
+            self._session.answered(_VISIT + server)
             del self._leading[server]
             self._with_person.discard(server)
             self._questions.end(server)
@@ -442,7 +442,7 @@ class SignIns:
         return await self._start("refresh", order).wait()
 
     def _start(self, what: str, order: bytes) -> HelperProcess:
-        helper = HelperProcess.start(_HELPER, what, order=order, environ=self._environ)
+        helper = HelperProcess.start(HELPER_MAIN, what, order=order, environ=self._environ)
         if what == "sign-in":
             self._helpers.add(helper)
         return helper

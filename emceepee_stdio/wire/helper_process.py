@@ -20,6 +20,7 @@ import anyio.to_thread
 from emceepee_stdio.wire.environment import DEPTH, OWNER
 from emceepee_stdio.wire.orphans import forget_child, note_child
 
+HELPER_MAIN = "emceepee_stdio.helper_main"  # the module that most helpers run
 _LOOK_S = 0.02  # it takes a fifth of a second or more
 _END_S = 2.0  # for one that was killed: only the kernel is waited for
 

@@ -266,4 +266,5 @@ def argv_of(pid: int) -> bytes:
 
 def signs_in(pid: int) -> bool:
     """Whether it helps with a sign-in: such a one ends by itself, a moment after its proxy."""
-    return b"\0emceepee_stdio.cli.auth_helper\0" in argv_of(pid)
+    words = argv_of(pid).split(b"\0")
+    return b"emceepee_stdio.helper_main" in words and bool({b"refresh", b"sign-in"} & {*words})

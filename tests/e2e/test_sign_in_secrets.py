@@ -74,5 +74,5 @@ async def test_no_secret_of_a_sign_in_stands_where_somebody_else_may_read_it(
         texts.extend(path.read_text() for path in written)
         for secret in (SECRET, *issuer.secrets):
             assert not any(secret in text for text in texts), secret
-        assert any("auth_helper\0refresh" in text for text in texts)
-        assert any("auth_helper\0sign-in" in text for text in texts)
+        assert any("helper_main\0refresh" in text for text in texts)
+        assert any("helper_main\0sign-in" in text for text in texts)

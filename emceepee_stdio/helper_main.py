@@ -1,19 +1,23 @@
-"""The helper process for sign-in and token refresh: `python -m emceepee_stdio.cli.auth_helper`.
+"""Where helper processes begin: `python -m emceepee_stdio.helper_main WHAT`.
 
-`refresh` needs no person and no SDK; `sign-in` waits for a person, and for as long as the process
-that started it is there. The order is one line of JSON on stdin. The answer is the exit code: 0 a
-token is stored, 3 a person is needed, anything else: try again.
+`refresh` gets a token without a person, and without the SDK. `sign-in` gets one with a person, and
+ends with the process that started it. Both answer by the exit code: 0 a token is stored, 3 a person
+is needed, anything else: try again. `keyring` reads and changes the keyring, and answers in one
+line on stdout. The order is one line of JSON on stdin.
 """
 
 import os
 import sys
+import threading
 from contextlib import suppress
+from io import BufferedReader, BufferedWriter, FileIO
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import msgspec
 
+from emceepee_stdio.auth.keyring_access import KeyringOrder, carry_out
 from emceepee_stdio.auth.orders import (
     ConsentNeeded,
     HelperExit,
@@ -21,7 +25,6 @@ from emceepee_stdio.auth.orders import (
     SignInFailed,
     SignInOrder,
 )
-from emceepee_stdio.auth.refresh import refresh
 from emceepee_stdio.auth.token_store import TokenStore, Visit
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.wire.own_process import protect_memory
@@ -31,6 +34,8 @@ _LOCK_S = 1.0  # another one that signs in is not waited for: it leads the perso
 
 def main(what: str) -> int:
     protect_memory()
+    if what == "keyring":
+        return _ask_keyring()
     line = sys.stdin.buffer.readline()
     try:
         if what == "refresh":
@@ -41,16 +46,17 @@ def main(what: str) -> int:
 
 
 async def _refresh(order: RefreshOrder) -> HelperExit:
-    store = TokenStore(Path(order.directory), order.server, client_id=order.oauth.client_id)
-    return await refresh(order, store, Clock())
+    from emceepee_stdio.auth.refresh import refresh  # noqa: PLC0415 - the HTTP client takes 0.1 s
+
+    return await refresh(order, _store(order), Clock())
 
 
 def _sign_in(order: SignInOrder) -> int:
-    store = TokenStore(Path(order.directory), order.server, client_id=order.oauth.client_id)
+    store = _store(order)
     with store.person(within=_LOCK_S):
         store.end_visit()
         try:
-            anyio.run(_led, order, store)
+            anyio.run(_lead, order, store)
         except SignInFailed as error:
             host = error.host if isinstance(error, ConsentNeeded) else None
             store.tell(Visit(failed=str(error), other_host=host))
@@ -59,7 +65,11 @@ def _sign_in(order: SignInOrder) -> int:
     return HelperExit.STORED
 
 
-async def _led(order: SignInOrder, store: TokenStore) -> None:
+def _store(order: RefreshOrder | SignInOrder) -> TokenStore:
+    return TokenStore(Path(order.directory), order.server, client_id=order.oauth.client_id)
+
+
+async def _lead(order: SignInOrder, store: TokenStore) -> None:
     from emceepee_stdio.auth.sign_in import sign_in  # noqa: PLC0415 - takes a second
 
     async def show(visit: str) -> None:
@@ -79,13 +89,38 @@ async def _led(order: SignInOrder, store: TokenStore) -> None:
 
 
 async def _end_with_owner(store: TokenStore, back: anyio.Event) -> None:
-    """Whoever started us is gone; what the person has brought is still exchanged."""
+    """The process that started this one is gone; what the person brought is still exchanged."""
     await anyio.to_thread.run_sync(sys.stdin.buffer.read, abandon_on_cancel=True)
     if back.is_set():
         return
     with suppress(OSError):
         store.end_visit()
     os._exit(HelperExit.TRY_AGAIN)
+
+
+def _ask_keyring() -> int:
+    """Programs that a keyring starts inherit neither pipe."""
+    orders, answers = BufferedReader(_taken(0)), _taken(1)
+    order = msgspec.json.decode(orders.readline(), type=KeyringOrder)
+    threading.Thread(target=_end_at_eof, args=(orders,), daemon=True).start()
+    with BufferedWriter(answers) as out:
+        out.write(msgspec.json.encode(carry_out(order)) + b"\n")
+    return 0
+
+
+def _taken(descriptor: int) -> FileIO:
+    """The pipe under another number, which no child inherits; nothing is left in its place."""
+    taken = FileIO(os.dup(descriptor), "wb" if descriptor else "rb")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+    return taken
+
+
+def _end_at_eof(orders: BufferedReader) -> None:
+    """A thread, not the event loop: the keyring package blocks."""
+    orders.read()
+    os._exit(1)
 
 
 if __name__ == "__main__":
