@@ -4,11 +4,14 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property, partial, wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -46,6 +49,8 @@ from emceepee_stdio.redaction.redact import MARKER, redact
 from emceepee_stdio.wire.environment import ARGS_APART, first_word
 
 # A change of our own configuration file by a command: shown as a diff, or made and told.
+#
+# A command decides what becomes of the text; all else is done here, once for all of them.
 
 
 def config_file(config: Path | None) -> Path:
@@ -61,25 +66,93 @@ def place_of(text: str | None, name: str) -> ConfigLocation:
     return found[name]
 
 
-def carry_out(
-    change: Change, what: str, *, dry_run: bool, show_secrets: bool, as_json: bool = False
-) -> None:
-    """Make the change and say so, or show it as a diff; `what` is the deed in a few words."""
+@dataclass(frozen=True, kw_only=True)
+class EditedFile:
+    """The file that a command changes, and the options that all such commands have."""
+
+    path: Path
+    dry_run: bool = False
+    show_secrets: bool = False
+    as_json: bool = False
+
+    @cached_property
+    def text(self) -> str | None:
+        """Read when it is first needed: a person may be typing for a while before that."""
+        return read_file(self.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """What a command makes of the file: the deed in a few words, and the new text.
+
+    It is written inside of `writing`. `then` says what else there is to say, also after a dry run.
+    """
+
+    what: str
+    after: str | None
+    writing: Callable[[], AbstractContextManager[object]] = nullcontext
+    then: Callable[[Terminal], None] | None = None
+
+
+_COMMON_OPTIONS = {
+    "dry_run": (DryRunOption, False),
+    "show_secrets": (ShowSecretsOption, False),
+    "config": (ConfigOption, None),
+    "as_json": (JsonOption, False),
+}
+PREVIEWED = ("dry_run", "show_secrets", "config")
+
+
+def changes_config(
+    *options: str,
+) -> Callable[[Callable[..., Edit | None]], Callable[..., None]]:
+    """Make a command of a function that says what becomes of the file; None if it only showed it.
+
+    The command has these common options behind those of the function.
+    """
+
+    def decorate(decide: Callable[..., Edit | None]) -> Callable[..., None]:
+        @wraps(decide)
+        def command(**given: Any) -> None:
+            common = {name: given.pop(name) for name in options}
+            file = EditedFile(path=config_file(common.pop("config")), **common)
+            with guard(file.path):
+                edit = decide(file, **given)
+            if edit is not None:
+                _carry_out(file, edit)
+
+        # Typer reads the parameters of a command from its signature.
+        parameters = list(signature(decide).parameters.values())[1:]
+        for name in options:
+            annotation, default = _COMMON_OPTIONS[name]
+            kind = Parameter.KEYWORD_ONLY
+            parameters.append(Parameter(name, kind, default=default, annotation=annotation))
+        command.__signature__ = Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
+        return command
+
+    return decorate
+
+
+def _carry_out(file: EditedFile, edit: Edit) -> None:
+    """Make the change and say so, or show it as a diff."""
     terminal = Terminal()
-    if dry_run:
-        entries = [place.entry for text in (change.before, change.after) for place in places(text)]
-        show_changes([change], entries, terminal, show_secrets=show_secrets)
-        return
-    backup = change.apply()
-    if as_json:
-        terminal.document(change.facts(backup))
-        return
-    if change.kind == "unchanged":
-        terminal.line(f"Nothing to do: {change.path} is like this already.")
-        return
-    terminal.line(f"{what}: {change.path}")
-    if backup is not None:
-        terminal.line(f"The file as it was: {backup}")
+    change = Change(path=file.path, before=file.text, after=edit.after)
+    if file.dry_run:
+        entries = [place.entry for text in (file.text, edit.after) for place in places(text)]
+        show_changes([change], entries, terminal, show_secrets=file.show_secrets)
+    else:
+        with edit.writing():
+            backup = change.apply()
+        if file.as_json:
+            terminal.document(change.facts(backup))
+        elif change.kind == "unchanged":
+            terminal.line(f"Nothing to do: {file.path} is like this already.")
+        else:
+            terminal.line(f"{edit.what}: {file.path}")
+        if backup is not None and not file.as_json:
+            terminal.line(f"The file as it was: {backup}")
+    if edit.then is not None:
+        edit.then(terminal)
 
 
 # The servers of the configuration, a row for each: name, state, and what it starts or calls.
@@ -295,7 +368,9 @@ def show(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
         terminal.data(redact(settings))
 
 
+@changes_config(*PREVIEWED)
 def add(  # noqa: PLR0913 - one for each option
+    file: EditedFile,
     name: Annotated[str, typer.Argument(metavar="NAME", help="What the server is to be called.")],
     command: Annotated[
         list[str] | None,
@@ -338,10 +413,7 @@ def add(  # noqa: PLR0913 - one for each option
         bool,
         typer.Option("--replace", help="Take the place of a server of this name; its rules stay."),
     ] = False,
-    dry_run: DryRunOption = False,
-    show_secrets: ShowSecretsOption = False,
-    config: ConfigOption = None,
-) -> None:
+) -> Edit:
     """Add a server.
 
     Give a command to start, after two dashes, or a URL to call. A secret does not belong on the
@@ -361,35 +433,37 @@ def add(  # noqa: PLR0913 - one for each option
         entry["lazy"] = True
     elif start is not None:
         entry["start"] = start.value
-    file = config_file(config)
-    text = read_file(file)
-    with guard(file):
-        former = next((place.entry for place in places(text) if place.name == name), None)
-        kept = _kept(former, entry) if replace else {}
-        entry |= kept
-        word = _judged(name, entry)
-        after = put_server(text, name, entry, source=str(file))
-    if former is not None and not replace and after != text:
+    former = next((place.entry for place in places(file.text) if place.name == name), None)
+    kept = _kept(former, entry) if replace else {}
+    entry |= kept
+    word = _judged(name, entry)
+    after = put_server(file.text, name, entry, source=str(file.path))
+    if former is not None and not replace and after != file.text:
         raise EditRefused(
-            f"{file} has a server named {label(name)} already.",
+            f"{file.path} has a server named {label(name)} already.",
             hint="Nothing was changed; choose another name, or add --replace.",
         )
-    change = Change(path=file, before=text, after=after)
-    what = f"Added {label(name)}"
-    if secrets and not dry_run:
-        storage = KeyringStorage()
-        storage.require_for_server()  # before anybody types a secret
-        values = dict(zip(secrets.values(), read_secrets(list(secrets)), strict=True))
-        with storage.storing(values):
-            carry_out(change, what, dry_run=False, show_secrets=False)
-    else:
-        carry_out(change, what, dry_run=dry_run, show_secrets=show_secrets)
-    if kept:
-        Terminal().note(f"Kept from the entry before: {', '.join(kept)}.")
-    if word := word or _missing_command(name, entry):
-        Terminal().note(word)
-    if not dry_run:
-        note_added(file, after, name, Terminal())
+
+    def tell(terminal: Terminal) -> None:
+        if kept:
+            terminal.note(f"Kept from the entry before: {', '.join(kept)}.")
+        if said := word or _missing_command(name, entry):
+            terminal.note(said)
+        if not file.dry_run:
+            note_added(file.path, after, name, terminal)
+
+    writing = partial(_storing, secrets) if secrets else nullcontext
+    return Edit(what=f"Added {label(name)}", after=after, writing=writing, then=tell)
+
+
+@contextmanager
+def _storing(secrets: Mapping[str, str]) -> Generator[None]:
+    """With what the person types for these variables in the keyring, under these names."""
+    storage = KeyringStorage()
+    storage.require_for_server()  # before anybody types a secret
+    values = dict(zip(secrets.values(), read_secrets(list(secrets)), strict=True))
+    with storage.storing(values):
+        yield
 
 
 def _kept(former: object, entry: Mapping[str, object]) -> dict[str, object]:
@@ -423,26 +497,16 @@ def _missing_command(name: str, entry: Mapping[str, object]) -> str | None:
     )
 
 
-def remove(
-    name: ServerArgument,
-    *,
-    dry_run: DryRunOption = False,
-    show_secrets: ShowSecretsOption = False,
-    config: ConfigOption = None,
-) -> None:
+@changes_config(*PREVIEWED)
+def remove(file: EditedFile, name: ServerArgument) -> Edit:
     """Remove a server.
 
     Example: emceepee config remove github
     """
-    file = config_file(config)
-    text = read_file(file)
-    with guard(file):
-        after = remove_server(text, name, source=str(file))
-        place_of(text, name)
-    change = Change(path=file, before=text, after=after)
-    carry_out(change, f"Removed {label(name)}", dry_run=dry_run, show_secrets=show_secrets)
-    if not dry_run:
-        note_removed(text, after, name, Terminal())
+    after = remove_server(file.text, name, source=str(file.path))
+    place_of(file.text, name)
+    then = None if file.dry_run else partial(note_removed, file.text, after, name)
+    return Edit(what=f"Removed {label(name)}", after=after, then=then)
 
 
 def check(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:

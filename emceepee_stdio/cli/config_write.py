@@ -11,7 +11,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -19,33 +20,30 @@ from typing import Annotated, get_args
 
 import typer
 
-from emceepee_stdio.cli.clients.install import DryRunOption
 from emceepee_stdio.cli.config import (
+    PREVIEWED,
+    Edit,
+    EditedFile,
     KnownExposure,
-    carry_out,
-    config_file,
+    changes_config,
     known_exposure,
+    note_warnings,
     place_of,
     say_listed,
     state_of,
 )
 from emceepee_stdio.cli.doctor.report import with_command
 from emceepee_stdio.cli.secret_moves import note_copies, offer_to_move
-from emceepee_stdio.cli.secret_values import ShowSecretsOption, references
-from emceepee_stdio.cli.shared_options import (
-    ConfigOption,
-    JsonOption,
-    ServerArgument,
-    complete_patterns,
-)
+from emceepee_stdio.cli.secret_values import references
+from emceepee_stdio.cli.shared_options import ServerArgument, complete_patterns
 from emceepee_stdio.cli.terminal import FAILED, Terminal, interrupts
 from emceepee_stdio.config import jsonc
 from emceepee_stdio.config.clients import CLIENTS
-from emceepee_stdio.config.edit import Change, EditRefused, guard, read_file, write_whole
+from emceepee_stdio.config.edit import EditRefused, read_file, write_whole
 from emceepee_stdio.config.entries import KNOWN_KEYS, OFF_KEYS, is_off
 from emceepee_stdio.config.fields import is_object, keyring_names, keyring_reference
 from emceepee_stdio.config.jsonc import Unreadable
-from emceepee_stdio.config.load import SECTIONS, load_file, load_text
+from emceepee_stdio.config.load import SECTIONS, load_text
 from emceepee_stdio.config.own_file import (
     ConfigLocation,
     Exposed,
@@ -69,55 +67,36 @@ from emceepee_stdio.storage.private_file import make_private
 # `emceepee config enable` and `disable`: keep an entry, and say whether it is used.
 
 
-def enable(
-    name: ServerArgument,
-    *,
-    dry_run: DryRunOption = False,
-    show_secrets: ShowSecretsOption = False,
-    config: ConfigOption = None,
-) -> None:
+@changes_config(*PREVIEWED)
+def enable(file: EditedFile, name: ServerArgument) -> Edit:
     """Enable a server.
 
     Running proxies connect to it within a second or two.
 
     Example: emceepee config enable github
     """
-    change = _change(name, config, off=False)
-    if change.kind == "unchanged" and _is_broken(name, config):
-        raise EditRefused(
-            f"{label(name)} is not disabled, but broken.", hint="See why: emceepee config check"
-        )
-    carry_out(change, f"Enabled {label(name)}", dry_run=dry_run, show_secrets=show_secrets)
+    text = file.text or ""
+    after = _switched(text, place_of(text, name), off=False)
+    if after == text:
+        loaded = load_text(text, environ=os.environ, source=str(file.path))
+        if state_of(name, loaded)[0] == "broken":
+            raise EditRefused(
+                f"{label(name)} is not disabled, but broken.", hint="See why: emceepee config check"
+            )
+    return Edit(what=f"Enabled {label(name)}", after=after)
 
 
-def disable(
-    name: ServerArgument,
-    *,
-    dry_run: DryRunOption = False,
-    show_secrets: ShowSecretsOption = False,
-    config: ConfigOption = None,
-) -> None:
+@changes_config(*PREVIEWED)
+def disable(file: EditedFile, name: ServerArgument) -> Edit:
     """Disable a server, and keep its entry.
 
     Running proxies stop it within a second or two.
 
     Example: emceepee config disable github
     """
-    change = _change(name, config, off=True)
-    carry_out(change, f"Disabled {label(name)}", dry_run=dry_run, show_secrets=show_secrets)
-
-
-def _is_broken(name: str, config: Path | None) -> bool:
-    return state_of(name, load_file(config, environ=os.environ))[0] == "broken"
-
-
-def _change(name: str, config: Path | None, *, off: bool) -> Change:
-    file = config_file(config)
-    text = read_file(file) or ""
-    with guard(file):
-        place = place_of(text, name)
-        after = _switched(text, place, off=off)
-    return Change(path=file, before=text, after=after)
+    text = file.text or ""
+    after = _switched(text, place_of(text, name), off=True)
+    return Edit(what=f"Disabled {label(name)}", after=after)
 
 
 def _switched(text: str, place: ConfigLocation, *, off: bool) -> str:
@@ -146,7 +125,9 @@ _WHEN = (
 )
 
 
+@changes_config(*PREVIEWED, "as_json")
 def expose(
+    file: EditedFile,
     name: ServerArgument,
     patterns: Annotated[
         list[str] | None,
@@ -163,11 +144,7 @@ def expose(
     remove: Annotated[
         bool, typer.Option("--remove", help="Take these patterns out; without any, all of it.")
     ] = False,
-    dry_run: DryRunOption = False,
-    show_secrets: ShowSecretsOption = False,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> Edit | None:
     """Choose tools that the client sees natively.
 
     A tool is listed as SERVER__TOOL, beside emceepee's own. Patterns are added to those that are
@@ -175,27 +152,30 @@ def expose(
 
     Example: emceepee config expose github 'search_*'
     """
-    file = config_file(config)
-    text = read_file(file) or ""
-    with guard(file):
-        place = place_of(text, name)
+    text = file.text or ""
+    place = place_of(text, name)
     given = tuple(patterns or ())
     changes = bool(given or everything or remove)
     before = _before(place, changes=changes)
     if not changes:
-        known = known_exposure(load_file(file, environ=os.environ), os.environ).get(name)
-        _show_exposed(name, before, known, as_json=as_json)
-        return
+        known = _known_exposure(file, text, name)
+        _show_exposed(name, before, known, as_json=file.as_json)
+        return None
     wanted = _wanted(name, before, given, everything=everything, remove=remove)
-    with guard(file):
-        change = Change(path=file, before=text, after=set_exposed(text, place, wanted))
-    what = f"Changed what {label(name)} exposes"
-    carry_out(change, what, dry_run=dry_run, show_secrets=show_secrets, as_json=as_json)
-    if wanted and not as_json:
-        after = load_text(change.after or "", environ=os.environ, source=str(file))
-        say_listed(name, known_exposure(after, os.environ).get(name))
-        if not dry_run:
-            Terminal().line(_WHEN)
+    after = set_exposed(text, place, wanted)
+
+    def tell(terminal: Terminal) -> None:
+        if wanted and not file.as_json:
+            say_listed(name, _known_exposure(file, after, name))
+            if not file.dry_run:
+                terminal.line(_WHEN)
+
+    return Edit(what=f"Changed what {label(name)} exposes", after=after, then=tell)
+
+
+def _known_exposure(file: EditedFile, text: str, name: str) -> KnownExposure | None:
+    loaded = load_text(text, environ=os.environ, source=str(file.path))
+    return known_exposure(loaded, os.environ).get(name)
 
 
 def _before(place: ConfigLocation, *, changes: bool) -> Exposed:
@@ -269,7 +249,9 @@ def _show_exposed(
 _STYLES = {"allow": "green", "ask": "yellow", "off": "red"}
 
 
+@changes_config(*PREVIEWED, "as_json")
 def rules(
+    file: EditedFile,
     name: ServerArgument,
     pattern: Annotated[
         str | None,
@@ -291,11 +273,7 @@ def rules(
     remove: Annotated[
         bool, typer.Option("--remove", help="Take the rule for this pattern out.")
     ] = False,
-    dry_run: DryRunOption = False,
-    show_secrets: ShowSecretsOption = False,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> Edit | None:
     """Show or change the rules for tools.
 
     allow: they run. ask: you are asked before each call. off: they are hidden and refused. If
@@ -304,32 +282,25 @@ def rules(
 
     Example: emceepee config rules github 'delete_*' off
     """
-    file = config_file(config)
-    text = read_file(file) or ""
-    with guard(file):
-        place = place_of(text, name)
+    text = file.text or ""
+    place = place_of(text, name)
     if pattern is None:
-        _show_rules(place, Terminal(), as_json=as_json)
-        return
+        _show_rules(place, Terminal(), as_json=file.as_json)
+        return None
     chosen = _chosen(rule, remove=remove)
     if problem := pattern_problem(pattern):
         raise typer.BadParameter(f"{problem}.", param_hint="PATTERN")
-    with guard(file):
-        after = (
-            remove_rule(text, name, pattern)
-            if chosen is None
-            else set_rule(text, name, pattern, chosen)
-        )
+    what = f"Changed the rules of {label(name)}"
+    if chosen is not None:
+        after = set_rule(text, name, pattern, chosen)
+        return Edit(what=what, after=after, then=partial(_warn, place, pattern, chosen))
+    after = remove_rule(text, name, pattern)
     if after is None:
         raise EditRefused(
             f"{label(name)} has no rule for {label(pattern)}.",
             hint=f"See `emceepee config rules {shlex.quote(name)}` for those that it has.",
         )
-    change = Change(path=file, before=text, after=after)
-    what = f"Changed the rules of {label(name)}"
-    carry_out(change, what, dry_run=dry_run, show_secrets=show_secrets, as_json=as_json)
-    if chosen is not None:
-        _warn(place, pattern, chosen)
+    return Edit(what=what, after=after)
 
 
 def _chosen(rule: str | None, *, remove: bool) -> Rule | None:
@@ -356,11 +327,11 @@ def _show_rules(place: ConfigLocation, terminal: Terminal, *, as_json: bool) -> 
         terminal.line(f"No rules: every tool runs. Set one: emceepee config rules {name} '*' ask")
 
 
-def _warn(place: ConfigLocation, pattern: str, rule: Rule) -> None:
+def _warn(place: ConfigLocation, pattern: str, rule: Rule, terminal: Terminal) -> None:
     """What the new rule, as the last one, takes the effect from."""
     for earlier, said in overruled(rules_at(place), pattern, rule).items():
         again = f"emceepee config rules {shlex.quote(place.name)} {shlex.quote(earlier)} {said}"
-        Terminal().note(
+        terminal.note(
             f"It stands last, so it counts for {label(earlier)} as well, which was {said}. "
             f"To put that behind it: {again}"
         )
@@ -374,7 +345,9 @@ _MAX_JSON_CHARS = 1_000_000  # no entry is longer; a wrong file on stdin may be
 _SECTIONS = frozenset(("mcp", *(client.section for client in CLIENTS.values())))
 
 
+@changes_config(*PREVIEWED)
 def add_json(
+    file: EditedFile,
     name: Annotated[str, typer.Argument(metavar="NAME", help="What the server is to be called.")],
     document: Annotated[
         str, typer.Argument(metavar="JSON", help="Its entry, in single quotes; - reads stdin.")
@@ -383,10 +356,7 @@ def add_json(
     replace: Annotated[
         bool, typer.Option("--replace", help="Take the place of a server of this name.")
     ] = False,
-    dry_run: DryRunOption = False,
-    show_secrets: ShowSecretsOption = False,
-    config: ConfigOption = None,
-) -> None:
+) -> Edit:
     """Add a server from JSON.
 
     JSON is one entry, or the entry inside of "mcpServers" or "servers". Use - and stdin where it
@@ -397,27 +367,26 @@ def add_json(
     if problem := name_problem(name):
         raise typer.BadParameter(f"{problem}.", param_hint="NAME")
     entry = _entry(name, _read(document))
-    file = config_file(config)
-    text = read_file(file)
-    with guard(file):
-        _refuse_references(name, entry, is_known=_has(text, name))
-        base = (remove_server(text, name, source=str(file)) if replace else None) or text
-        after, [outcome] = take_over(
-            CLIENTS["claude-desktop"], {name: entry}, base, environ=os.environ, source=str(file)
-        )
+    source = str(file.path)
+    _refuse_references(name, entry, is_known=_has(file.text, name))
+    base = (remove_server(file.text, name, source=source) if replace else None) or file.text
+    after, [outcome] = take_over(
+        CLIENTS["claude-desktop"], {name: entry}, base, environ=os.environ, source=source
+    )
     if outcome.result in {"skipped", "itself"}:
         raise EditRefused(
             f"{label(name)} was not added: {outcome.reason}",
             hint=f"Nothing was changed; {_next_step(outcome, is_known=_has(base, name))}",
         )
-    change = Change(path=file, before=text, after=after)
-    carry_out(change, f"Added {label(name)}", dry_run=dry_run, show_secrets=show_secrets)
-    terminal = Terminal()
-    if outcome.reason and outcome.result == "taken":
-        terminal.note(outcome.reason)
-    if not dry_run:
-        offer_to_move(file, [name], terminal, asks=True, moves=False)
-        note_copies(file, after, name, terminal)
+
+    def tell(terminal: Terminal) -> None:
+        if outcome.reason and outcome.result == "taken":
+            terminal.note(outcome.reason)
+        if not file.dry_run:
+            offer_to_move(file.path, [name], terminal, asks=True, moves=False)
+            note_copies(file.path, after, name, terminal)
+
+    return Edit(what=f"Added {label(name)}", after=after, then=tell)
 
 
 def _has(text: str | None, name: str) -> bool:
@@ -512,13 +481,14 @@ _STREAMS = (0, 2)  # a person answers on the one what is asked on the other
 _NEW_FILE = '{\n  "mcpServers": {\n  }\n}\n'
 
 
+@changes_config("config")
 def edit(
+    file: EditedFile,
     *,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an edit that was not taken.")
     ] = False,
-    config: ConfigOption = None,
-) -> None:
+) -> Edit | None:
     """Edit the configuration in your editor.
 
     The editor is $VISUAL, else $EDITOR. You edit a copy. When the editor ends, the copy is checked.
@@ -527,9 +497,9 @@ def edit(
 
     Example: emceepee config edit
     """
-    file, terminal = config_file(config), Terminal()
-    copy = file.with_name(f"{file.stem}.edit{file.suffix}")
-    text = read_file(file)
+    terminal = Terminal()
+    copy = file.path.with_name(f"{file.path.stem}.edit{file.path.suffix}")
+    text = file.text
     command = _editor()
     _prepare(copy, text, resume=resume)
     while True:
@@ -537,8 +507,8 @@ def edit(
         edited = read_file(copy)
         if edited is None or edited == (text or _NEW_FILE):
             copy.unlink(missing_ok=True)
-            terminal.line(f"Nothing was changed: {file}")
-            return
+            terminal.line(f"Nothing was changed: {file.path}")
+            return None
         problems = list(_problems(edited, text, str(copy)))
         if not problems:
             break
@@ -547,7 +517,12 @@ def edit(
         if not _again(terminal):
             terminal.note(_kept(copy))
             raise typer.Exit(FAILED)
-    _put_in_place(Change(path=file, before=text, after=edited), copy, terminal)
+    return Edit(
+        what="Changed the configuration",
+        after=edited,
+        writing=partial(_putting_in_place, copy, terminal),
+        then=partial(_note_warnings_of, edited),
+    )
 
 
 def _prepare(copy: Path, text: str | None, *, resume: bool) -> None:
@@ -646,15 +621,18 @@ def _again(terminal: Terminal) -> bool:
     return bool(interrupts.run(partial(ask_whether, "Edit it again?", terminal, usual=True)))
 
 
-def _put_in_place(change: Change, copy: Path, terminal: Terminal) -> None:
+@contextmanager
+def _putting_in_place(copy: Path, terminal: Terminal) -> Generator[None]:
     try:
-        carry_out(change, "Changed the configuration", dry_run=False, show_secrets=False)
+        yield
     except EditRefused:
         terminal.note(_kept(copy))
         raise
     copy.unlink()
-    for warning in load_text(change.after or "", environ=os.environ, source="it").warnings:
-        terminal.note(f"warning: {warning}")
+
+
+def _note_warnings_of(edited: str, terminal: Terminal) -> None:
+    note_warnings(load_text(edited, environ=os.environ, source="it"), terminal)
 
 
 def _kept(copy: Path) -> str:
