@@ -5,14 +5,13 @@ Only a person at a terminal can answer: there is no option that says yes.
 
 import os
 import sys
-from functools import partial
 from typing import Annotated
 
 import typer
 
 from emceepee_stdio.cli.secret_values import HIDDEN, ShowSecretsOption, require_terminal
 from emceepee_stdio.cli.shared_options import JsonOption
-from emceepee_stdio.cli.terminal import FAILED, Terminal, interrupts
+from emceepee_stdio.cli.terminal import FAILED, Terminal, confirm
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.edit import EditRefused
 from emceepee_stdio.journal import redact_text
@@ -152,7 +151,7 @@ def _answer(store: TrustStore, wanted: str, terminal: Terminal, *, show_secrets:
         raise EditRefused(
             "This is for a person to answer.", hint="Run the command yourself, at a terminal."
         )
-    allowed = _is_allowed(terminal)
+    allowed = confirm("\nDo you allow this?", terminal, usual=False)
     if allowed is None:
         terminal.note("Not answered: it goes on waiting.")
         raise typer.Exit(FAILED)
@@ -175,10 +174,3 @@ def _answer(store: TrustStore, wanted: str, terminal: Terminal, *, show_secrets:
         what = _line(text, "Command") or _line(text, "Address")
         store.approve(found.digest, name=found.name, at=clock.iso(now), what=what)
     terminal.line("Allowed. The model can try again now.")
-
-
-def _is_allowed(terminal: Terminal) -> bool | None:
-    # The event loop: not for those who only list.
-    from emceepee_stdio.cli.prompt import ask_whether  # noqa: PLC0415 - see above
-
-    return interrupts.run(partial(ask_whether, "\nDo you allow this?", terminal, usual=False))

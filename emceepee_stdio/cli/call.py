@@ -20,10 +20,11 @@ from emceepee_stdio.cli.one_request import (
     block_text,
     not_listed,
 )
-from emceepee_stdio.cli.server_choice import AnyServerArgument, choose
 from emceepee_stdio.cli.shared_options import (
+    AnyServerArgument,
     ConfigOption,
     JsonOption,
+    choose,
     complete_prompts,
     complete_tools,
 )

@@ -278,7 +278,7 @@ _STDOUT_FD = 1
 
 _FROM_A_CHOICE = "Value error, "  # with which Typer begins what a choice says
 _ENDS_IN_COMMAND = re.compile(r": emceepee [^\n]+\Z")  # to be copied, so without a full stop
-_FOR_ANY_SERVER = "server_choice:ServerCommand"
+_FOR_ANY_SERVER = "shared_options:ServerCommand"
 
 app = CommandGroup(
     name="emceepee",

@@ -18,8 +18,7 @@ import typer
 from emceepee_stdio.cli.clients.install import DryRunOption
 from emceepee_stdio.cli.command_line import CommandGroup, LazyCommand
 from emceepee_stdio.cli.doctor.report import with_command
-from emceepee_stdio.cli.prompt import read_secrets
-from emceepee_stdio.cli.secret_moves import note_added, note_removed
+from emceepee_stdio.cli.keyring_secrets import note_added, note_removed
 from emceepee_stdio.cli.secret_values import (
     KeyringStorage,
     ShowSecretsOption,
@@ -27,9 +26,14 @@ from emceepee_stdio.cli.secret_values import (
     show_changes,
     shown_entry,
 )
-from emceepee_stdio.cli.server_choice import unknown_server
-from emceepee_stdio.cli.shared_options import ConfigOption, JsonOption, ServerArgument
-from emceepee_stdio.cli.terminal import FAILED, Terminal
+from emceepee_stdio.cli.shared_options import (
+    ConfigOption,
+    JsonOption,
+    ServerArgument,
+    config_file,
+    place_of,
+)
+from emceepee_stdio.cli.terminal import FAILED, Terminal, read_secrets
 from emceepee_stdio.config import Config, config_schema, default_path, jsonc, load_file
 from emceepee_stdio.config.edit import Change, EditRefused, guard, read_file
 from emceepee_stdio.config.entries import how_treated
@@ -51,19 +55,6 @@ from emceepee_stdio.wire.environment import ARGS_APART, first_word
 # A change of our own configuration file by a command: shown as a diff, or made and told.
 #
 # A command decides what becomes of the text; all else is done here, once for all of them.
-
-
-def config_file(config: Path | None) -> Path:
-    """The file that the option names, or the default one."""
-    return default_path(os.environ) if config is None else config.expanduser()
-
-
-def place_of(text: str | None, name: str) -> ConfigLocation:
-    """Where an entry stands; the error names the one that may be meant."""
-    found = {place.name: place for place in places(text)}
-    if name not in found:
-        raise unknown_server(name, {one: label(one) for one in found}, argument="NAME")
-    return found[name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -690,7 +681,7 @@ app = CommandGroup(
         "list": LazyCommand("config:list_configured", "List the servers of the configuration."),
         "show": LazyCommand("config:show", "Show the configuration, with secrets hidden."),
         "get": LazyCommand("config:get", "Show one server, with secrets hidden."),
-        "add": LazyCommand("config:add", "Add a server.", cls="server_choice:DashedCommand"),
+        "add": LazyCommand("config:add", "Add a server.", cls="shared_options:DashedCommand"),
         "add-json": LazyCommand("config_write:add_json", "Add a server from JSON."),
         "remove": LazyCommand("config:remove", "Remove a server."),
         "enable": LazyCommand("config_write:enable", "Enable a server."),

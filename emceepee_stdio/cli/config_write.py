@@ -28,15 +28,14 @@ from emceepee_stdio.cli.config import (
     changes_config,
     known_exposure,
     note_warnings,
-    place_of,
     say_listed,
     state_of,
 )
 from emceepee_stdio.cli.doctor.report import with_command
-from emceepee_stdio.cli.secret_moves import note_copies, offer_to_move
+from emceepee_stdio.cli.keyring_secrets import note_copies, offer_to_move
 from emceepee_stdio.cli.secret_values import references
-from emceepee_stdio.cli.shared_options import ServerArgument, complete_patterns
-from emceepee_stdio.cli.terminal import FAILED, Terminal, interrupts
+from emceepee_stdio.cli.shared_options import ServerArgument, complete_patterns, place_of
+from emceepee_stdio.cli.terminal import FAILED, Terminal, confirm
 from emceepee_stdio.config import jsonc
 from emceepee_stdio.config.clients import CLIENTS
 from emceepee_stdio.config.edit import EditRefused, read_file, write_whole
@@ -616,9 +615,7 @@ def _entries(text: str | None) -> list[tuple[str, object]]:
 def _again(terminal: Terminal) -> bool:
     if not all(map(os.isatty, _STREAMS)):
         return False
-    from emceepee_stdio.cli.prompt import ask_whether  # noqa: PLC0415 - needs an event loop
-
-    return bool(interrupts.run(partial(ask_whether, "Edit it again?", terminal, usual=True)))
+    return bool(confirm("Edit it again?", terminal, usual=True))
 
 
 @contextmanager

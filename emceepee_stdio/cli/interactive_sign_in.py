@@ -29,8 +29,7 @@ from emceepee_stdio.auth.token_store import (
     Visit,
     default_token_directory,
 )
-from emceepee_stdio.cli.prompt import ask_whether
-from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.cli.terminal import Terminal, ask_whether
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import ServerConfig
 from emceepee_stdio.config.server import OAuthConfig

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from emceepee_stdio.cli.server_choice import chosen, is_url
-from emceepee_stdio.cli.shared_options import ConfigOption, complete_servers
+from emceepee_stdio.cli.shared_options import ConfigOption, chosen, complete_servers, is_url
 from emceepee_stdio.cli.terminal import CREDENTIALS_REFUSED, FAILED, Terminal, interrupts
 from emceepee_stdio.config import ServerConfig, load_file
 from emceepee_stdio.config.fields import filled_in, needed_secrets

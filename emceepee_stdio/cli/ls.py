@@ -11,8 +11,13 @@ import typer
 
 from emceepee_stdio.cli.config import note_warnings
 from emceepee_stdio.cli.one_request import TimeoutOption, remedy
-from emceepee_stdio.cli.server_choice import ServerChoice, choose
-from emceepee_stdio.cli.shared_options import ConfigOption, JsonOption, complete_servers
+from emceepee_stdio.cli.shared_options import (
+    ConfigOption,
+    JsonOption,
+    ServerChoice,
+    choose,
+    complete_servers,
+)
 from emceepee_stdio.cli.signatures import (
     Parameter,
     Signature,

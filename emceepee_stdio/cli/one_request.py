@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from emceepee_stdio.cli.doctor.report import with_command
-from emceepee_stdio.cli.server_choice import ServerChoice
+from emceepee_stdio.cli.shared_options import ServerChoice
 from emceepee_stdio.cli.terminal import (
     CREDENTIALS_REFUSED,
     FAILED,

@@ -29,15 +29,17 @@ from emceepee_stdio.config.own_file import ConfigLocation, places
 from emceepee_stdio.config.server import label
 from emceepee_stdio.config.settings import FixedValues
 from emceepee_stdio.errors import SecretUnavailable
+from emceepee_stdio.redaction.known_secrets import Secrets, given_secrets
 from emceepee_stdio.redaction.redact import (
     MARKER,
+    redact,
     redact_argv,
     redact_env,
     redact_text,
     redact_url,
     secret_segments,
 )
-from emceepee_stdio.redaction.secret_patterns import is_secret_name
+from emceepee_stdio.redaction.secret_patterns import is_secret_name, is_setting_name
 
 ShowSecretsOption = Annotated[
     bool, typer.Option("--show-secrets", help="Show secrets as well; at a terminal only.")
@@ -86,9 +88,6 @@ def shown_entry(entry: object, entries: Iterable[object]) -> object:
 
     A reference is none. Of headers, only the names and the references are shown.
     """
-    from emceepee_stdio.journal import Secrets, redact  # noqa: PLC0415 - see below
-    from emceepee_stdio.redaction.redact import MARKER  # noqa: PLC0415 - see below
-
     known = Secrets()
     known.add(one for each in entries for one in entry_secrets(each) if "${" not in one)
     shown = redact(entry)
@@ -110,8 +109,6 @@ def _is_reference(value: object) -> bool:
 
 def _is_harmless(name: str, value: str) -> bool:
     """`REGION=eu-central-1`: both its name and its form say that it is no secret."""
-    from emceepee_stdio.redaction.secret_patterns import is_setting_name  # noqa: PLC0415 - see below
-
     return is_setting_name(name) and bool(_HARMLESS_FORM.fullmatch(value))
 
 
@@ -124,9 +121,6 @@ def _masked(shown: object, mask: Callable[[str], str]) -> object:
 
 
 def _without_secrets(diffs: Sequence[str], entries: Iterable[object]) -> list[str]:
-    # The patterns cost start-up, and are only for a dry run.
-    from emceepee_stdio.journal import Secrets, redact_text  # noqa: PLC0415 - see above
-
     known = Secrets()
     known.add(secret for entry in entries for secret in entry_secrets(entry))
 
@@ -140,8 +134,6 @@ def _without_secrets(diffs: Sequence[str], entries: Iterable[object]) -> list[st
 
 def entry_secrets(value: object) -> Iterator[str]:
     """In an entry of any client: variables, headers, addresses and arguments, at any depth."""
-    from emceepee_stdio.journal import given_secrets  # noqa: PLC0415 - see the caller
-
     if is_list(value):
         yield from given_secrets(argv=[item for item in value if isinstance(item, str)])
     items = value.items() if is_object(value) else enumerate(value) if is_list(value) else ()

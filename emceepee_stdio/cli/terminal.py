@@ -12,11 +12,14 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from getpass import getpass
 from itertools import takewhile
 from types import FrameType
 from typing import TYPE_CHECKING, ClassVar, TextIO, TypeVar, cast
 
 from emceepee_stdio.clock import Clock
+from emceepee_stdio.errors import SecretUnavailable
 from emceepee_stdio.visible_text import harmless, harmless_json
 
 if TYPE_CHECKING:
@@ -475,3 +478,76 @@ def _console(stream: TextIO) -> "Console":
     from rich.console import Console  # noqa: PLC0415 - costs start-up, only for a terminal
 
     return Console(file=stream, highlight=False, markup=False, emoji=False)
+
+
+# Questions to the person at the terminal.
+#
+# A line is read through the event loop, which a Ctrl-C always wakes: `input` misses one that comes
+# after its last look at the signals and before it begins to read.
+
+
+def confirm(question: str, terminal: Terminal, *, usual: bool) -> bool | None:
+    """The same as `ask_whether`, for a command that has no event loop."""
+    return interrupts.run(partial(ask_whether, question, terminal, usual=usual))
+
+
+async def ask_whether(question: str, terminal: Terminal, *, usual: bool) -> bool | None:
+    """Yes or no; `usual` for an empty line, None when the person closes the input."""
+    while True:
+        text = await ask(f"{question} [{'Y/n' if usual else 'y/N'}]:", terminal)
+        if text is None:
+            return None
+        if not text:
+            return usual
+        if text.lower() in {"y", "yes", "n", "no"}:
+            return text.lower().startswith("y")
+
+
+async def ask(question: str, terminal: Terminal) -> str | None:
+    """What the person types; None when they close the input."""
+    import anyio  # noqa: PLC0415 - most commands that load this ask nothing
+    import anyio.to_thread  # noqa: PLC0415
+
+    terminal.ask(question)
+    if sys.platform == "win32":
+        line = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
+    else:
+        # A terminal has a whole line or none: no thread is left waiting when the command is ended.
+        await anyio.wait_readable(sys.stdin)
+        line = sys.stdin.readline()
+    if not line:
+        terminal.note("")  # ends the line of the question, as an answer would have
+        return None
+    return line.strip()
+
+
+# Secrets from the person: at a hidden prompt, or on stdin; never from the command line.
+
+
+def read_secrets(names: Sequence[str]) -> list[str]:
+    """One for each name: typed twice, or on stdin, where several stand one on each line."""
+    if sys.stdin.isatty():
+        values = [_typed_secret(name) for name in names]
+    elif len(names) == 1:
+        values = [sys.stdin.read().removesuffix("\n").removesuffix("\r")]
+    else:
+        values = sys.stdin.read().splitlines()
+    if len(values) != len(names):
+        raise SecretUnavailable(
+            f"{len(values)} values came for {', '.join(names)}.",
+            hint="Send them on stdin, one on each line and nothing else.",
+        )
+    for name, value in zip(names, values, strict=True):
+        if not value or "\0" in value:
+            raise SecretUnavailable(
+                f"There is no value for {name}.", hint="Type it at the prompt, or send it on stdin."
+            )
+    return values
+
+
+def _typed_secret(name: str) -> str:
+    while True:
+        value = getpass(f"{name}: ")
+        if not value or value == getpass("The same again: "):
+            return value
+        Terminal().note("These are not the same; once more.")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from emceepee_stdio.auth.orders import SignInNeeded, SignInOrder
 from emceepee_stdio.cli.one_request import remedy
-from emceepee_stdio.cli.server_choice import ServerChoice
+from emceepee_stdio.cli.shared_options import ServerChoice
 from emceepee_stdio.config.server import ServerConfig
 from emceepee_stdio.config.settings import Settings
 

@@ -20,7 +20,7 @@ from emceepee_stdio.cli.clients.install import (
     scopes_of,
 )
 from emceepee_stdio.cli.doctor.report import with_command
-from emceepee_stdio.cli.secret_moves import copies_of_moved, offer_to_move
+from emceepee_stdio.cli.keyring_secrets import copies_of_moved, offer_to_move
 from emceepee_stdio.cli.secret_values import (
     KeyringStorage,
     PlainSecret,

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -26,7 +25,7 @@ from emceepee_stdio.cli.secret_values import (
     show_changes,
     shown_entry,
 )
-from emceepee_stdio.cli.terminal import Terminal, interrupts
+from emceepee_stdio.cli.terminal import Terminal, confirm
 from emceepee_stdio.config.clients import CLIENTS, HTTP_TOKEN, Client, ClientKey, is_ours, register
 from emceepee_stdio.config.edit import Change, EditRefused, guard, read_backup, read_file
 from emceepee_stdio.config.fields import is_list, is_object, keyring_reference
@@ -174,14 +173,12 @@ def refusal(
     if unasked or not all(map(os.isatty, _STREAMS)):
         when = unasked if all(map(os.isatty, _STREAMS)) else "at a terminal you are asked"
         return f"it stands in {scope.path}: {when} whether to take it."
-    from emceepee_stdio.cli.prompt import ask_whether  # noqa: PLC0415 - needs an event loop
-
     terminal.note(
         f"{scope.path}, a file of the project, which others may have written, has {name}:"
     )
     terminal.note(json.dumps(shown_entry(entry, [entry]), indent=2, ensure_ascii=False))
     question = f"Take {name} over?"
-    agrees = interrupts.run(partial(ask_whether, question, terminal, usual=False))
+    agrees = confirm(question, terminal, usual=False)
     return None if agrees else "you did not agree."
 
 

@@ -22,7 +22,7 @@ from emceepee_stdio.cli.clients.install import (
     locate,
 )
 from emceepee_stdio.cli.doctor.report import with_command
-from emceepee_stdio.cli.secret_moves import secrets_of
+from emceepee_stdio.cli.keyring_secrets import secrets_of
 from emceepee_stdio.cli.secret_values import ShowSecretsOption, show_changes
 from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.config.clients import (

@@ -14,7 +14,7 @@ import typer
 from emceepee_stdio import __version__
 from emceepee_stdio.cli.clients.install import client_here, locate
 from emceepee_stdio.cli.doctor.report import Check, Status, with_command
-from emceepee_stdio.cli.secret_moves import (
+from emceepee_stdio.cli.keyring_secrets import (
     client_copies_with_secrets,
     copies_with_secrets,
     foreign_secrets,

@@ -22,8 +22,12 @@ from emceepee_stdio.cli.doctor.checks import (
 from emceepee_stdio.cli.doctor.report import COMMAND_INDENT, Check, Report, report_schema
 from emceepee_stdio.cli.secret_values import KeyringStorage
 from emceepee_stdio.cli.serve_http import is_loopback
-from emceepee_stdio.cli.server_choice import unknown_server
-from emceepee_stdio.cli.shared_options import ConfigOption, JsonOption, complete_servers
+from emceepee_stdio.cli.shared_options import (
+    ConfigOption,
+    JsonOption,
+    complete_servers,
+    unknown_server,
+)
 from emceepee_stdio.cli.status import shared_server_checks
 from emceepee_stdio.cli.terminal import (
     CREDENTIALS_REFUSED,
