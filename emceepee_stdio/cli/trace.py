@@ -4,9 +4,11 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
 
@@ -172,18 +174,20 @@ def trace(  # noqa: PLR0913 - one for each option
     takes_all = since is not None or as_json or export is not None
     count = _MAX_REQUESTS if lines is None and takes_all else lines or _DEFAULT_REQUESTS
     try:
-        reader = _rewound(directory, view, count, since=since)
-        view.read(reader)
-        if not (view.records or follow):
-            _check_names(directory, servers=server or (), session="" if is_all else session or "")
-        if export is not None:
-            _write_file(export, view, export_format, directory)
-        elif as_json or export_format is not ExportFormat.JSON:
-            _show_json(reader, view, export_format, follow=follow)
-        elif Terminal().columns is None:
-            _show_plain(reader, view, follow=follow)
-        else:
-            _show_waterfall(reader, view, count, follow=follow)
+        with closing(_rewound(directory, view, count, since=since)) as reader:
+            view.records = _by_beginning(view.new(reader))
+            if not (view.records or follow):
+                _check_names(
+                    directory, servers=server or (), session="" if is_all else session or ""
+                )
+            if export is not None:
+                _write_file(export, view, export_format, directory)
+            elif as_json or export_format is not ExportFormat.JSON:
+                _show_json(reader, view, export_format, follow=follow)
+            elif Terminal().columns is None:
+                _show_plain(reader, view, follow=follow)
+            else:
+                _show_waterfall(reader, view, count, follow=follow)
     except (KeyboardInterrupt, BrokenPipeError):
         abandon_stdout()
     except OSError as error:
@@ -196,7 +200,7 @@ def trace(  # noqa: PLR0913 - one for each option
 
 @dataclass(slots=True, kw_only=True)
 class _View:
-    """The records that are wanted, by their beginning, and how many are missing among them."""
+    """The records to show, by their beginning, and how many are missing among them."""
 
     wanted: RequestFilter
     payloads: bool
@@ -206,8 +210,8 @@ class _View:
     def takes(self, line: RequestLine) -> bool:
         return isinstance(line.record, RequestRecord) and self.wanted(line.record)
 
-    def read(self, reader: RequestReader) -> list[RequestRecord]:
-        """What has come since, in the order of ends; all of it is kept, in that of beginnings."""
+    def new(self, reader: RequestReader) -> list[RequestRecord]:
+        """What has come since the last call, in the order of ends; none of it is kept here."""
         new: list[RequestRecord] = []
         for line in reader.read():
             if isinstance(line.record, DroppedRecords):
@@ -215,8 +219,6 @@ class _View:
                     self.dropped += line.record.count
             elif line.record is not None and self.wanted(line.record):
                 new.append(line.record if self.payloads else without_payloads(line.record))
-        if new:
-            self.records = sorted([*self.records, *new], key=lambda record: record.id)
         return new
 
     def summary(self) -> str:
@@ -230,6 +232,10 @@ class _View:
             words.append(f"{cancelled} cancelled")
         words += [f"{self.dropped} not recorded"] if self.dropped else []
         return ", ".join(words) + "."
+
+
+def _by_beginning(records: Iterable[RequestRecord]) -> list[RequestRecord]:
+    return sorted(records, key=attrgetter("id"))
 
 
 def _last_session(directory: Path) -> str:
@@ -306,14 +312,15 @@ def _show_waterfall(reader: RequestReader, view: _View, count: int, *, follow: b
             terminal.spans(line)
         return
     with terminal.live() as draw:
-        changed = True
         while True:
-            if changed:
-                rows = max(shutil.get_terminal_size().lines - _BESIDE_ROWS, 1)
-                view.records = view.records[-max(count, rows) :]
-                draw(_last_lines(view, rows))
-            reader_leaves_within(POLL_S)
-            changed = bool(view.read(reader))
+            rows = max(shutil.get_terminal_size().lines - _BESIDE_ROWS, 1)
+            view.records = view.records[-max(count, rows) :]
+            draw(_last_lines(view, rows))
+            new: list[RequestRecord] = []
+            while not new:
+                reader_leaves_within(POLL_S)
+                new = view.new(reader)
+            view.records = _by_beginning([*view.records, *new])
 
 
 def _last_lines(view: _View, rows: int) -> Sequence[Sequence[tuple[str, str]]]:
@@ -339,24 +346,25 @@ def _show_plain(reader: RequestReader, view: _View, *, follow: bool) -> None:
 
     terminal = Terminal()
     terminal.table(_HEADINGS, [plain_row(record) for record in view.records])
-    while follow and not reader_leaves_within(POLL_S):
-        for record in view.read(reader):
-            write_line("\t".join(plain_row(record)))
     if not follow:
         terminal.note(view.summary())
+        return
+    view.records.clear()
+    while not reader_leaves_within(POLL_S):
+        for record in view.new(reader):
+            write_line("\t".join(plain_row(record)))
 
 
 def _show_json(reader: RequestReader, view: _View, wanted: ExportFormat, *, follow: bool) -> None:
     if not follow:
         Terminal().verbatim(harmless_json(_encoded(view, wanted).decode()))
         return
-    new = view.records
     while True:
-        for record in new:
+        for record in view.records:
             write_line(versioned(harmless_json(msgspec.json.encode(record).decode())))
         if reader_leaves_within(POLL_S):
             return
-        new = view.read(reader)
+        view.records = view.new(reader)
 
 
 def _encoded(view: _View, wanted: ExportFormat) -> bytes:
