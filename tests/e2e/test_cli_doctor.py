@@ -413,6 +413,36 @@ async def test_a_package_that_does_not_fit_is_well_with_one_that_does(home: Home
     assert well["details"]["counts"]["tools"] == 1
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import mcp.types; mcp.types.NotThere",
+        "from mcp import NotThere",
+        "from mcp.server.lowlevel import Server; Server('it').list_tools()",
+    ],
+)
+async def test_an_older_mcp_is_advised_where_something_of_mcp_is_missing(home: Home, line: str):
+    ill = await one(home, command([sys.executable, "-c", line]), code=4)
+    assert commands(ill)[0] == "pip install 'mcp<2'"
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ("import os; os.environ.get('NOT_SET').strip()", "Run it by hand to see why:"),
+        ("import os; os.not_there", "Run it by hand to see why:"),
+        ("import not_there", "Its Python packages are incomplete"),
+        ("from json import not_there", "Its Python packages are incomplete"),
+    ],
+)
+async def test_no_older_mcp_is_advised_where_mcp_is_not_the_cause(
+    home: Home, line: str, advice: str
+):
+    ill = await one(home, command([sys.executable, "-c", line]), code=4)
+    assert ill["remediation"].startswith(advice)
+    assert "mcp<2" not in ill["remediation"]
+
+
 async def test_a_desktop_finds_neither_the_path_nor_the_variables_of_a_shell(home: Home):
     made = script(home.path / "shell bin" / "only-in-a-shell", f"exec {shlex.join(plain())}")
     mine = {"PATH": f"{made.parent}:{home.environ()['PATH']}", "ONLY_IN_A_SHELL": "x"}

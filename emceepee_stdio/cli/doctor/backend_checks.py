@@ -219,8 +219,13 @@ def _check(here: OneShotSession, server: Mapping[str, object], within: float) ->
 _KINDS = ("tools", "resources", "resource_templates", "prompts")
 _SHOWN_LINES = 5  # of stderr: a program mostly ends with its error
 _SHOWN_LINE_CHARS = 300  # a few lines of a terminal
+# A server that was written for mcp 1 misses something in mcp 2; `Server` is a class of both.
+_WRONG_MCP = re.compile(
+    r"No module named 'mcp[.']|cannot import name .* from 'mcp[.']"
+    r"|(?:module 'mcp(?:\.[\w.]+)?'|'Server' object) has no attribute"
+)
 # What a failed import, and a package that is not there, look like on stderr.
-_BROKEN_IMPORT = re.compile(r"(?:ModuleNotFound|Import|Attribute)Error\b.*|Cannot find module.*")
+_BROKEN_IMPORT = re.compile(r"(?:ModuleNotFound|Import)Error\b|Cannot find module")
 # A script that is not there, as Node.js and Python say it.
 _NO_SCRIPT = re.compile(r"(?:Cannot find module|can't open file) '([^'\n]+)'")
 _NO_PACKAGE = re.compile(
@@ -483,8 +488,9 @@ class _Patient:
                 f"There is no file {script}: correct it in `args` of {server.name}",
                 "emceepee config edit",
             )
-        if _BROKEN_IMPORT.search(words):
-            return self._packages(command)
+        is_mcp = _WRONG_MCP.search(words) is not None
+        if is_mcp or _BROKEN_IMPORT.search(words):
+            return self._packages(command, is_mcp=is_mcp)
         if _NO_PACKAGE.search(words):
             return "Check the name and the version of the package in its arguments."
         if "did not answer" in error.fact:
@@ -545,20 +551,26 @@ class _Patient:
             "emceepee config edit",
         )
 
-    def _packages(self, command: str) -> str:
+    def _packages(self, command: str, *, is_mcp: bool) -> str:
         runner = Path(command).stem
-        if runner in {"uvx", "uv"}:
-            return (
-                "Its Python packages do not fit together: pin one that does, for example with the "
-                "arguments --with 'mcp<2' before the package, or pin an other version of it."
-            )
         if runner in {"npx", "node", "bunx"}:
             return "Its modules are incomplete: install the package again, or pin its version."
-        fitting = with_command(
-            "Its Python packages do not fit together: in its environment, install the missing "
-            "module or an older `mcp`",
-            "pip install 'mcp<2'",
-        )
+        if runner in {"uvx", "uv"}:
+            wanted = (
+                "do not fit together: pin one that does, for example with the arguments "
+                "--with 'mcp<2' before the package"
+                if is_mcp
+                else "are incomplete: add the missing one with the arguments --with NAME before "
+                "the package"
+            )
+            return f"Its Python packages {wanted}, or pin an other version of it."
+        fitting = "Its Python packages are incomplete: install the missing one in its environment."
+        if is_mcp:
+            fitting = with_command(
+                "Its Python packages do not fit together: in its environment, install the missing "
+                "module or an older `mcp`",
+                "pip install 'mcp<2'",
+            )
         return f"{fitting}\n{self._by_hand('By hand')}"
 
     def _by_hand(self, why: str) -> str:
