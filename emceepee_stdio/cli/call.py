@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
 import typer
+from msgspec import Raw
 
 from emceepee_stdio.cli.one_request import (
     REQUEST_TIMEOUT_S,
@@ -34,16 +35,18 @@ from emceepee_stdio.cli.signatures import (
     alternatives,
     fits,
     parameters,
+    prompt_signature,
     refuses_others,
+    tool_signature,
     type_text,
 )
 from emceepee_stdio.cli.terminal import FAILED, SERVER_FAILED, Terminal
 from emceepee_stdio.config.fields import nearest
+from emceepee_stdio.errors import InvalidArguments, PromptNotFound, ToolNotFound
 from emceepee_stdio.json_values import elements, mapping
+from emceepee_stdio.visible_text import cut
 
 if TYPE_CHECKING:
-    from msgspec import Raw
-
     from emceepee_stdio.backends.backend import Backend
     from emceepee_stdio.cli.one_shot import OneShotSession
 
@@ -110,7 +113,8 @@ def _problems(
         if name in known:
             if not fits(value, known[name].schema, root):
                 wanted = type_text(known[name].schema, root)
-                problems.append(f"{name} must be {wanted}, not {_shown(value)}")
+                shown = cut(json.dumps(value, ensure_ascii=False), _MAX_VALUE_CHARS)
+                problems.append(f"{name} must be {wanted}, not {shown}")
         elif refuses_others(root):
             near = nearest(name, list(known))
             problems.append(f"{name} is unknown{f' (did you mean {near}?)' if near else ''}")
@@ -139,11 +143,6 @@ def _value(text: str, schema: Schema, root: Schema) -> object:
     except (msgspec.MsgspecError, RecursionError):
         return text
     return value if fits(value, schema, root) else text
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[: _MAX_VALUE_CHARS - 1]}…"
 
 
 def call(
@@ -187,8 +186,21 @@ def call(
     given = given_arguments([sys.stdin.read()] if words == ["-"] else words)
     choice = choose(context, server, config)
     terminal = Terminal()
-    send = _ToolCall(tool, given, within=timeout, terminal=terminal, is_checked=not unchecked)
-    result = ask_server(choice, send.send, within=timeout, terminal=terminal)
+
+    async def send(here: "OneShotSession", backend: "Backend") -> Raw:
+        from emceepee_stdio.cli.one_shot import call_at_terminal  # noqa: PLC0415 - not for the help
+
+        permissions = here.runtime.permissions
+        with terminal.waiting(f"Asking for the tools of {backend.name} …"):
+            listed = await backend.list_all("tools", within=timeout)
+            await permissions.require(backend, tool, within=timeout)
+        args = _tool_arguments(tool, given, listed, backend, is_checked=not unchecked)
+        asking = call_at_terminal(terminal, timeout)
+        args = await permissions.admit(backend, tool, args, asking)
+        with terminal.waiting(f"Calling {tool} …"):
+            return await backend.call_tool(tool, args, within=timeout, call=asking)
+
+    result = ask_server(choice, send, within=timeout, terminal=terminal)
     if not isinstance(result.get("content", []), list):
         fact = f"{choice.server.name} gave a result without a list of content."
         step = "Report it to whoever makes that server."
@@ -199,57 +211,28 @@ def call(
         raise typer.Exit(FAILED)
 
 
-class _ToolCall:
-    """The call, from the words of the person to what is sent."""
+def _tool_arguments(
+    tool: str,
+    given: Mapping[str, object],
+    listed: Sequence[Mapping[str, Any]],
+    backend: "Backend",
+    *,
+    is_checked: bool,
+) -> Raw:
+    from emceepee_stdio.tools.listing import shown_names  # noqa: PLC0415 - not for the help
 
-    def __init__(
-        self,
-        tool: str,
-        given: Mapping[str, object],
-        *,
-        within: float,
-        terminal: Terminal,
-        is_checked: bool,
-    ) -> None:
-        self._tool = tool
-        self._given = given
-        self._within = within
-        self._terminal = terminal
-        self._is_checked = is_checked
-
-    async def send(self, here: "OneShotSession", backend: "Backend") -> "Raw":
-        from emceepee_stdio.cli.one_shot import terminal_consent  # noqa: PLC0415 - not for the help
-        from emceepee_stdio.session.client_calls import Call  # noqa: PLC0415 - as above
-
-        permissions, within = here.runtime.permissions, self._within
-        with self._terminal.waiting(f"Asking for the tools of {backend.name} …"):
-            listed = await backend.list_all("tools", within=within)
-            await permissions.require(backend, self._tool, within=within)
-        tools = {str(one.get("name")): one for one in listed}
-        args = self._fitting(tools, backend)
-        asking = Call(ceiling=within, consent=terminal_consent(self._terminal))
-        args = await permissions.admit(backend, self._tool, args, asking)
-        with self._terminal.waiting(f"Calling {self._tool} …"):
-            return await backend.call_tool(self._tool, args, within=within, call=asking)
-
-    def _fitting(self, tools: Mapping[str, Mapping[str, Any]], backend: "Backend") -> "Raw":
-        from msgspec import Raw  # noqa: PLC0415 - not for the help
-
-        from emceepee_stdio.cli.signatures import tool_signature  # noqa: PLC0415 - as above
-        from emceepee_stdio.errors import InvalidArguments, ToolNotFound  # noqa: PLC0415 - as above
-        from emceepee_stdio.tools.listing import shown_names  # noqa: PLC0415 - as above
-
-        found = tools.get(self._tool)
-        if found is None:
-            shown = shown_names(backend, tools)
-            raise ToolNotFound(not_listed(backend.name, "tool", self._tool, shown))
-        values, problems = fitted(self._given, mapping(found.get("inputSchema")))
-        if problems and self._is_checked:
-            raise InvalidArguments(
-                f"{self._tool} was not called: {'; '.join(problems)}.",
-                hint=f"It takes: {tool_signature(found)}",
-            )
-        return Raw(json.dumps(values).encode())
+    tools = {str(one.get("name")): one for one in listed}
+    found = tools.get(tool)
+    if found is None:
+        shown = shown_names(backend, tools)
+        raise ToolNotFound(not_listed(backend.name, "tool", tool, shown))
+    values, problems = fitted(given, mapping(found.get("inputSchema")))
+    if problems and is_checked:
+        raise InvalidArguments(
+            f"{tool} was not called: {'; '.join(problems)}.",
+            hint=f"It takes: {tool_signature(found)}",
+        )
+    return Raw(json.dumps(values).encode())
 
 
 def _show(result: Mapping[str, Any], terminal: Terminal, *, as_json: bool) -> None:
@@ -289,7 +272,7 @@ def read_resource(
     choice = choose(context, server, config)
     terminal = Terminal()
 
-    async def send(_here: "OneShotSession", backend: "Backend") -> "Raw":
+    async def send(_here: "OneShotSession", backend: "Backend") -> Raw:
         with terminal.waiting(f"Reading {uri} …"):
             return await backend.read_resource(uri, within=timeout)
 
@@ -348,10 +331,10 @@ def get_prompt(
     choice = choose(context, server, config)
     terminal = Terminal()
 
-    async def send(_here: "OneShotSession", backend: "Backend") -> "Raw":
+    async def send(_here: "OneShotSession", backend: "Backend") -> Raw:
         with terminal.waiting(f"Asking for {name} …"):
             listed = await backend.list_all("prompts", within=timeout)
-            values = _fitting(name, given, listed, backend.name)
+            values = _prompt_arguments(name, given, listed, backend.name)
             return await backend.get_prompt(name, values, within=timeout)
 
     result = ask_server(choice, send, within=timeout, terminal=terminal)
@@ -362,12 +345,9 @@ def get_prompt(
         _show_prompt(mapping(one), terminal)
 
 
-def _fitting(
+def _prompt_arguments(
     name: str, given: Mapping[str, object], listed: Sequence[Mapping[str, Any]], server: str
 ) -> dict[str, str]:
-    from emceepee_stdio.cli.signatures import prompt_signature  # noqa: PLC0415 - not for the help
-    from emceepee_stdio.errors import InvalidArguments, PromptNotFound  # noqa: PLC0415 - as above
-
     prompts = {str(one.get("name")): one for one in listed}
     if name not in prompts:
         raise PromptNotFound(not_listed(server, "prompt", name, list(prompts)))

@@ -31,11 +31,15 @@ from emceepee_stdio.auth.token_store import (
     Visit,
     default_token_directory,
 )
-from emceepee_stdio.cli.prompt import ask_whether
 from emceepee_stdio.cli.secret_values import KeyringStorage
-from emceepee_stdio.cli.server_choice import chosen, is_url
-from emceepee_stdio.cli.shared_options import ConfigOption, complete_servers
-from emceepee_stdio.cli.terminal import CREDENTIALS_REFUSED, FAILED, Terminal, interrupts
+from emceepee_stdio.cli.shared_options import ConfigOption, chosen, complete_servers, is_url
+from emceepee_stdio.cli.terminal import (
+    CREDENTIALS_REFUSED,
+    FAILED,
+    Terminal,
+    ask_whether,
+    interrupts,
+)
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import ServerConfig, load_file
 from emceepee_stdio.config.fields import filled_in, needed_secrets

@@ -1,13 +1,15 @@
 """A session for one command: the servers as the proxy would have them, without a client.
 
 Each server is tried once, in the time that the command has. Nothing of it is left afterwards.
+This loads the whole proxy, so it is a module of its own: commands import it when they run.
 """
 
+import os
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from math import inf
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import anyio
 import msgspec
@@ -15,14 +17,18 @@ import msgspec
 from emceepee_stdio.app import environment_of
 from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.backends.lists import Remembered
-from emceepee_stdio.cli.terminal import Terminal, ask, ask_whether
+from emceepee_stdio.cli.prompt import ask, ask_whether
+from emceepee_stdio.cli.server_choice import ServerChoice
+from emceepee_stdio.cli.terminal import Terminal
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Config, RestartOverrides, ServerConfig, Settings
+from emceepee_stdio.errors import CallFailed, ProxyError
+from emceepee_stdio.foreign_json import envelope_decoder
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal, redact_text
-from emceepee_stdio.json_values import mapping
+from emceepee_stdio.json_values import elements, mapping
 from emceepee_stdio.session.catalogue import TOO_LARGE
-from emceepee_stdio.session.client_calls import Consent, ConsentQuestion, Decision, OnLate
+from emceepee_stdio.session.client_calls import Call, ConsentQuestion, Decision, OnLate
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Admission
 from emceepee_stdio.state import PendingRequest, RequestKind, RequestStatus
@@ -118,7 +124,53 @@ async def one_shot_session(
         tasks.cancel_scope.cancel()
 
 
+class OneAnswer(NamedTuple):
+    """What the server answered, or why it did not; `reached` if the server itself was there."""
+
+    result: dict[str, Any] | ProxyError
+    reached: bool
+
+
+Send = Callable[[OneShotSession, Backend], Awaitable[msgspec.Raw]]
+
+
+async def request(choice: ServerChoice, send: Send, within: float, terminal: Terminal) -> OneAnswer:
+    """Connect to the server, and send it one request."""
+    answer = OneAnswer(CallFailed("There was no answer."), reached=False)
+    async with (
+        one_shot_session(choice.settings, environ=os.environ, within=within) as here,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(_answer_questions, here, terminal)
+        answer = await _answer(here, choice, send, within=within, terminal=terminal)
+        tasks.cancel_scope.cancel()
+    return answer
+
+
+async def _answer(
+    here: OneShotSession, choice: ServerChoice, send: Send, *, within: float, terminal: Terminal
+) -> OneAnswer:
+    backend = await here.open(choice.server)
+    reached = False
+    try:
+        with terminal.waiting(f"Connecting to {choice.server.name} …"):
+            # A little longer than the attempt itself, which can say more about why it failed.
+            await backend.connect(within=within + 1.0)
+        reached = True
+        return OneAnswer(envelope_decoder(dict[str, Any])(await send(here, backend)), reached)
+    except (msgspec.MsgspecError, RecursionError):
+        failure = CallFailed(f"{choice.server.name} gave an answer that cannot be read.")
+        return OneAnswer(failure, reached)
+    except ProxyError as error:
+        failure = error if reached else backend.snapshot().error or error
+        return OneAnswer(failure.masked(here.shown), reached)
+
+
 # The person at the terminal, asked whether a call may be made.
+
+
+def _is_person_there() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 class _TerminalConsent:
@@ -141,11 +193,10 @@ class _TerminalConsent:
         return Decision.AGREED_ONCE if agrees else Decision.REFUSED
 
 
-def terminal_consent(terminal: Terminal) -> Consent | None:
-    """Whom to ask, if anybody is there."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return None
-    return _TerminalConsent(terminal)
+def call_at_terminal(terminal: Terminal, within: float) -> Call:
+    """A call for which the person is asked, if one is there."""
+    consent = _TerminalConsent(terminal) if _is_person_there() else None
+    return Call(ceiling=within, consent=consent)
 
 
 # The person at the terminal answers what a server asks while a command runs.
@@ -154,8 +205,7 @@ def terminal_consent(terminal: Terminal) -> Consent | None:
 _BOOLEANS = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
 
 
-async def answer_questions(here: OneShotSession, terminal: Terminal) -> None:
-    """For as long as it runs: one question after the other."""
+async def _answer_questions(here: OneShotSession, terminal: Terminal) -> None:
     session = here.runtime.session
     while True:
         await session.until(lambda: bool(session.requests.pending()), within=inf)
@@ -164,16 +214,12 @@ async def answer_questions(here: OneShotSession, terminal: Terminal) -> None:
             if asked.id not in [one.id for one in session.requests.pending()]:
                 terminal.note(f"{asked.server} no longer wants to know.")
                 continue
-            status = RequestStatus.ACCEPTED
-            if asked.kind is RequestKind.SAMPLING or answer is None:
-                status = RequestStatus.DECLINED
+            status = RequestStatus.DECLINED if answer is None else RequestStatus.ACCEPTED
             session.requests.respond(asked.id, status, kind=asked.kind, now=session.clock.now())
             if asked.kind is RequestKind.SAMPLING:
                 session.questions.refuse(asked, "There is no model here: a person calls this tool.")
-            elif answer is None:
-                session.questions.answer(asked, to_json({"action": "decline"}))
             else:
-                session.questions.answer(asked, to_json(answer))
+                session.questions.answer(asked, to_json(answer or {"action": "decline"}))
 
 
 async def _answer_question(
@@ -186,7 +232,7 @@ async def _answer_question(
             f"{asked.server} asks for a text of a model, which a shell has not: declined."
         )
         return None
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not _is_person_there():
         terminal.note(f"{asked.server} asks: {message} (declined: nobody is at a terminal)")
         return None
     terminal.note(f"{asked.server} asks: {message}")
@@ -200,8 +246,7 @@ async def _answer_question(
 async def _fill_in(params: Mapping[str, object], terminal: Terminal) -> dict[str, Any] | None:
     """Ask for each field; an empty answer leaves an optional one out."""
     schema = mapping(params.get("requestedSchema"))
-    required = schema.get("required")
-    wanted = cast("list[object]", required) if isinstance(required, list) else []
+    wanted = elements(schema.get("required"))
     if not await ask_whether("Answer it?", terminal, usual=True):
         return None
     content: dict[str, Any] = {}

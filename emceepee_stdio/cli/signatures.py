@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from emceepee_stdio.json_values import elements, mapping
-from emceepee_stdio.visible_text import on_one_line
+from emceepee_stdio.visible_text import cut, on_one_line
 
 # What a tool or a prompt takes: its parameters by name, read from what its server listed.
 #
@@ -136,15 +136,12 @@ class Signature:
     """The name and the parameters, laid out for the place that there is."""
 
     def __init__(self, name: str, takes: Sequence[str]) -> None:
-        self.name = _cut(on_one_line(name), _MAX_NAME_CHARS)
+        self.name = cut(on_one_line(name), _MAX_NAME_CHARS)
         left = len(takes) - _MAX_PARAMETERS
         self.takes = [*takes[:_MAX_PARAMETERS], *([f"… {left} more"] if left > 0 else [])]
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(self.takes)})"
-
-    def __repr__(self) -> str:
-        return f"<Signature {self}>"
 
     def lines(self, width: int | None) -> list[str]:
         """On one line where it fits, else a line for each parameter."""
@@ -179,7 +176,7 @@ def type_text(schema: Schema, root: Schema, depth: int = 0) -> str:
     kinds = dict.fromkeys(_one_type(option, root, depth) for option in options[: _MAX_CHOICES + 1])
     shown = list(kinds)[:_MAX_CHOICES]
     more = [] if len(kinds) <= _MAX_CHOICES else ["…"]
-    return _cut(" | ".join([*shown, *more]), _MAX_TYPE_CHARS)
+    return cut(" | ".join([*shown, *more]), _MAX_TYPE_CHARS)
 
 
 def first_sentence(text: str, width: int | None) -> str:
@@ -234,7 +231,7 @@ def _object(schema: Schema, depth: int) -> str:
 
 
 def _name(name: object) -> str:
-    return _cut(on_one_line(str(name)), _MAX_NAME_CHARS)
+    return cut(on_one_line(str(name)), _MAX_NAME_CHARS)
 
 
 def _value(value: object) -> str:
@@ -244,8 +241,4 @@ def _value(value: object) -> str:
         return "…"
     shown = on_one_line(text)
     end = '"' if isinstance(value, str) and len(shown) > _MAX_VALUE_CHARS else ""
-    return _cut(shown, _MAX_VALUE_CHARS - len(end)) + end
-
-
-def _cut(text: str, room: int) -> str:
-    return text if len(text) <= room else f"{text[: room - 1]}…"
+    return cut(shown, _MAX_VALUE_CHARS - len(end)) + end
