@@ -18,8 +18,8 @@ from emceepee_stdio.front.client_profile import PROFILES, UNKNOWN, ClientProfile
 from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.state import EventType
 from emceepee_stdio.state.diagrams import Diagram, diagrams, further_diagrams
+from emceepee_stdio.tools import TABLE
 from emceepee_stdio.tools.registry import Tool
-from emceepee_stdio.tools.table import TOOLS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "emceepee_stdio"
@@ -139,11 +139,10 @@ def tools_page() -> str:
     )
     recorded = json.loads((ROOT / "docs" / "examples.json").read_text(encoding="utf-8"))
     examples = {example["tool"]: example for example in recorded}
-    missing = [tool.name for tool in TOOLS if tool.name not in examples]
+    missing = [name for name in TABLE if name not in examples]
     if missing:
-        names = " ".join(missing)
-        raise SystemExit(f"no example of {names}: python -m scripts.record_examples {names}")
-    sections = [_tool_section(tool, examples[tool.name]) for tool in TOOLS]
+        raise SystemExit(f"no example of {', '.join(missing)}: python -m scripts.record_examples")
+    sections = [_tool_section(tool, examples[name]) for name, tool in TABLE.items()]
     return "\n".join(["# Tools\n", NOTICE, intro, *sections])
 
 
@@ -289,7 +288,7 @@ def architecture_page() -> str:
 
 def tools_list() -> str:
     """Not a page: the answer to tools/list, prebuilt so that greeting a client costs nothing."""
-    listed = [tool.listed() for tool in TOOLS]
+    listed = [tool.listed() for tool in TABLE.values()]
     return json.dumps(listed, separators=(",", ":"), ensure_ascii=False) + "\n"
 
 

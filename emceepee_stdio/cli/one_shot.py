@@ -17,9 +17,8 @@ import msgspec
 from emceepee_stdio.app import environment_of
 from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.backends.lists import Remembered
-from emceepee_stdio.cli.prompt import ask, ask_whether
-from emceepee_stdio.cli.server_choice import ServerChoice
-from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.cli.shared_options import ServerChoice
+from emceepee_stdio.cli.terminal import Terminal, ask, ask_whether
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Config, RestartOverrides, ServerConfig, Settings
 from emceepee_stdio.errors import CallFailed, ProxyError

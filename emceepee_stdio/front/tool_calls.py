@@ -44,8 +44,8 @@ from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import Call, ClientRequest, Consent, InputRequired, Work
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.tools import TABLE
 from emceepee_stdio.tools.execute import exposed_tool, unknown_tool
-from emceepee_stdio.tools.table import TABLE
 from emceepee_stdio.trace.open_request import (
     Leg,
     OpenRequest,

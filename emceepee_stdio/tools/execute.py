@@ -45,7 +45,7 @@ from emceepee_stdio.tools.listing import (
     say_starting,
     shown_names,
 )
-from emceepee_stdio.tools.registry import Params, Result
+from emceepee_stdio.tools.registry import Params, Result, always_loaded, open_world, pages, tool
 from emceepee_stdio.tools.repair import depends_on_schema, is_plain, repaired
 from emceepee_stdio.visible_text import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
 from emceepee_stdio.wire.peer import OutgoingRequest
@@ -232,8 +232,6 @@ _NO_ARGUMENTS = Raw(b"{}")
 
 
 class ExecuteTool(Params):
-    """Which tool, with what."""
-
     tool: Annotated[str, Meta(description="The tool's name on that server.")]
     server: (
         Annotated[
@@ -277,16 +275,15 @@ class ExecuteReadonlyTool(ExecuteTool):
     """Which tool that only reads, with what."""
 
 
-def execute_readonly_tool(
-    runtime: Runtime, p: ExecuteReadonlyTool, call: Call
-) -> Coroutine[object, object, None]:
-    """As execute_tool, for what is known to only read."""
-    return _prepare(runtime, p, call)
-
-
+@tool(open_world, meta=always_loaded | pages, forgiving=True)
 def execute_tool(
     runtime: Runtime, p: ExecuteTool, call: Call
 ) -> Coroutine[object, object, None] | None:
+    """Run a tool of a server: call any MCP tool with its arguments.
+
+    Answers with its result; with a task_id when it takes long or its server asks a question:
+    answer the question, then get_task_result.
+    """
     member = None if p.server is UNSET else runtime.servers.members.get(p.server)
     enforced = runtime.configured.config.settings.policy.pin == "enforce"
     args = None if p.args is UNSET else p.args
@@ -305,6 +302,17 @@ def execute_tool(
     except TaskLimit:  # it has to wait for a place
         return _prepare(runtime, p, call)
     return None
+
+
+@tool({"readOnlyHint": True, "openWorldHint": True}, meta=always_loaded | pages)
+def execute_readonly_tool(
+    runtime: Runtime, p: ExecuteReadonlyTool, call: Call
+) -> Coroutine[object, object, None]:
+    """Run a tool of a server that only reads; list_tools marks it with run_with.
+
+    Else as execute_tool.
+    """
+    return _prepare(runtime, p, call)
 
 
 async def _prepare(runtime: Runtime, p: ExecuteTool, call: Call) -> None:

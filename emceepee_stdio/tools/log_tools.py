@@ -14,22 +14,18 @@ from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_output import Logged, Notified
 from emceepee_stdio.state import Excerpt, Pattern, Ring
 from emceepee_stdio.tools.listing import matching, pattern
-from emceepee_stdio.tools.registry import Params
+from emceepee_stdio.tools.registry import Params, pages, tool
 
 Source = Literal["protocol", "stderr", "stdout"]
 T = TypeVar("T")
 
 
 class GetNotifications(Params):
-    """Whose, and how many."""
-
     server: Annotated[str, Meta(description="Only of this server.")] | UnsetType = UNSET
     limit: Annotated[int, Meta(ge=1, le=1000, description="How many at once.")] = 100
 
 
 class GetLogs(Params):
-    """Whose, and which."""
-
     server: Annotated[str, Meta(description="Only of this server.")] | UnsetType = UNSET
     level: (
         Annotated[LogLevel, Meta(description="This level or above; output has no level.")]
@@ -48,13 +44,13 @@ class GetLogs(Params):
 
 
 class SetLogLevel(Params):
-    """Whose, and how much."""
-
     server: Annotated[str, Meta(description="The server.")]
     level: Annotated[LogLevel, Meta(description="This level and above will be sent.")]
 
 
-async def get_notifications(runtime: Runtime, p: GetNotifications, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
+@tool(meta=pages)
+async def get_notifications(runtime: Runtime, p: GetNotifications, _call: Call) -> Reply:
+    """Read notifications of servers in full; each is given once."""
     shown: list[dict[str, object]] = []
     overwritten = remaining = 0
     for ring in _of(runtime, runtime.session.notifications, p.server).values():
@@ -65,7 +61,11 @@ async def get_notifications(runtime: Runtime, p: GetNotifications, call: Call) -
     return Reply.json({"notifications": shown, "overwritten": overwritten, "remaining": remaining})
 
 
-async def get_logs(runtime: Runtime, p: GetLogs, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
+@tool(meta=pages)
+async def get_logs(runtime: Runtime, p: GetLogs, _call: Call) -> Reply:
+    """Log output of servers: what they logged or printed (stderr), newest last; each line is
+    given once. Says why a server fails.
+    """
     rings = _of(runtime, runtime.session.logs, p.server)
     keep = _filter(p)
     if p.pattern is not UNSET:
@@ -88,7 +88,9 @@ async def get_logs(runtime: Runtime, p: GetLogs, call: Call) -> Reply:  # noqa: 
     )
 
 
+@tool()
 async def set_log_level(runtime: Runtime, p: SetLogLevel, call: Call) -> Reply:
+    """Set how much a server is to log."""
     backend = runtime.servers.get(p.server)
     within = min(call.ceiling, runtime.settings.timeouts.request_ms / 1000)
     await backend.set_log_level(p.level, within=within)

@@ -26,7 +26,7 @@ from emceepee_stdio.tools.listing import (
     pattern,
     say_starting,
 )
-from emceepee_stdio.tools.registry import Params
+from emceepee_stdio.tools.registry import Params, pages, read_only, tool
 from emceepee_stdio.visible_text import LISTED_NAMES, SHOWN_NAME_CHARS
 from emceepee_stdio.wire.codec import to_json
 
@@ -34,8 +34,6 @@ Server = Annotated[str, Meta(description="The server.")]
 
 
 class ListPrompts(Params):
-    """Which to show."""
-
     server: ServerPattern = ALL
     pattern: Annotated[str, Meta(description="Regex of names and descriptions.")] = ALL
     limit: Limit = 50
@@ -43,8 +41,6 @@ class ListPrompts(Params):
 
 
 class GetPrompt(Params):
-    """Which, with what."""
-
     server: Server
     name: Annotated[str, Meta(description="The prompt's name.")]
     arguments: Annotated[dict[str, str], Meta(description="Its arguments, all strings.")] = (
@@ -53,8 +49,6 @@ class GetPrompt(Params):
 
 
 class CompleteArgument(Params):
-    """Of what, and how far it is typed."""
-
     server: Server
     argument: Annotated[str, Meta(description="The argument's name.")]
     value: Annotated[str, Meta(description="What is typed so far.")] = ""
@@ -79,7 +73,9 @@ class _Prompt(msgspec.Struct):
     description: str | None = None
 
 
+@tool(read_only, meta=pages)
 async def list_prompts(runtime: Runtime, p: ListPrompts, call: Call) -> Reply:
+    """List prompts of all servers, with their arguments."""
     found = await gather(runtime, "prompts", p.server, call)
     texts = having("name", "title", "description")
     items = await matching(runtime, found.items, pattern(runtime, p.pattern), texts)
@@ -93,7 +89,9 @@ async def list_prompts(runtime: Runtime, p: ListPrompts, call: Call) -> Reply:
     return Reply.json({"prompts": entries, **rest, **found.failures()})
 
 
+@tool(read_only, meta=pages)
 async def get_prompt(runtime: Runtime, p: GetPrompt, call: Call) -> Reply:
+    """Use a prompt of a server, filled in: who says what, then the messages, for you to go by."""
     backend = runtime.servers.get(p.server)
     times = runtime.settings.timeouts
     await runtime.session.begin_in_turn(
@@ -113,7 +111,9 @@ async def get_prompt(runtime: Runtime, p: GetPrompt, call: Call) -> Reply:
     raise refused
 
 
+@tool(read_only)
 async def complete_argument(runtime: Runtime, p: CompleteArgument, call: Call) -> Reply:
+    """Suggest values for an argument of a prompt or of a URI template."""
     backend = runtime.servers.get(p.server)
     if (p.prompt is UNSET) == (p.template is UNSET):
         raise InvalidArguments("Give either prompt or template: what the argument belongs to.")

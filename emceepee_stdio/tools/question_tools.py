@@ -21,7 +21,15 @@ from emceepee_stdio.session.response_context import (
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.state import PendingRequest, Recipient, RequestKind, RequestStatus
 from emceepee_stdio.tools.listing import Cursor, Limit, page
-from emceepee_stdio.tools.registry import Params
+from emceepee_stdio.tools.registry import (
+    Params,
+    always_loaded,
+    asks_the_user,
+    destructive,
+    pages,
+    read_only,
+    tool,
+)
 from emceepee_stdio.wire.codec import to_json
 
 # The flat schemas of elicitation: whether an answer answers the question.
@@ -142,16 +150,12 @@ RequestId = Annotated[str, Meta(description="The question's request_id.")]
 
 
 class GetElicitations(Params):
-    """Which to show."""
-
     server: Annotated[str, Meta(description="Only of this server.")] | UnsetType = UNSET
     limit: Limit = 50
     cursor: Cursor | UnsetType = UNSET
 
 
 class RespondToElicitation(Params):
-    """The user's answer."""
-
     request_id: RequestId
     action: Annotated[
         Literal["accept", "decline", "cancel"],
@@ -167,14 +171,10 @@ class RespondToElicitation(Params):
 
 
 class GetSamplingRequests(Params):
-    """Which to show."""
-
     server: Annotated[str, Meta(description="Only of this server.")] | UnsetType = UNSET
 
 
 class RespondToSampling(Params):
-    """The model's answer."""
-
     request_id: RequestId
     content: (
         Annotated[
@@ -194,7 +194,9 @@ class RespondToSampling(Params):
     )
 
 
+@tool(read_only, meta=pages)
 async def get_elicitations(runtime: Runtime, p: GetElicitations, call: Call) -> Reply:
+    """List the questions of servers that wait for an answer of the user."""
     server = None if p.server is UNSET else p.server
     pending = runtime.session.requests.pending(kind=RequestKind.ELICITATION, server=server)
     show = partial(shown_elicitation, runtime.session)
@@ -208,8 +210,30 @@ async def get_elicitations(runtime: Runtime, p: GetElicitations, call: Call) -> 
     return Reply.json({"elicitations": entries, **rest})
 
 
+@tool(destructive, meta=always_loaded | asks_the_user)
+async def respond_to_elicitation(runtime: Runtime, p: RespondToElicitation, _call: Call) -> Reply:
+    """Answer a question or form of a server with what the user said.
+
+    Ask the user; never invent it.
+    """
+    session, now = runtime.session, runtime.clock.now()
+    asked = session.requests.get(p.request_id, kind=RequestKind.ELICITATION, now=now)
+    if asked.recipient is Recipient.PERSON:
+        raise PolicyDenied(
+            f"The user is being asked this question of {asked.server}, and answers it themselves.",
+            hint="Wait with await_activity or get_task_result, or do something else meanwhile.",
+        )
+    is_form = p.action == "accept" and asked.params.get("mode", "form") == "form"
+    content = _checked_form(asked, p) if is_form else None
+    if not session.routing.answer(asked, p.action, content):
+        raise _gone(asked)
+    return Reply.json({"answered": asked.id, "server": asked.server, "action": p.action})
+
+
+@tool(read_only, meta=pages)
 async def get_sampling_requests(runtime: Runtime, p: GetSamplingRequests, call: Call) -> Reply:
-    """Whole, as many as one answer holds; of the others a preview, and where the whole is."""
+    """List sampling requests: servers that ask for a text from you, the model; whole."""
+    # Whole, as many as one answer holds; of the others a preview, and where the whole is.
     session = runtime.session
     server = None if p.server is UNSET else p.server
     room = call.budget or page_chars(runtime.settings)
@@ -227,22 +251,11 @@ async def get_sampling_requests(runtime: Runtime, p: GetSamplingRequests, call: 
     return Reply.json({"sampling_requests": shown})
 
 
-async def respond_to_elicitation(runtime: Runtime, p: RespondToElicitation, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
-    session, now = runtime.session, runtime.clock.now()
-    asked = session.requests.get(p.request_id, kind=RequestKind.ELICITATION, now=now)
-    if asked.recipient is Recipient.PERSON:
-        raise PolicyDenied(
-            f"The user is being asked this question of {asked.server}, and answers it themselves.",
-            hint="Wait with await_activity or get_task_result, or do something else meanwhile.",
-        )
-    is_form = p.action == "accept" and asked.params.get("mode", "form") == "form"
-    content = _checked_form(asked, p) if is_form else None
-    if not session.routing.answer(asked, p.action, content):
-        raise _gone(asked)
-    return Reply.json({"answered": asked.id, "server": asked.server, "action": p.action})
-
-
-async def respond_to_sampling(runtime: Runtime, p: RespondToSampling, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
+@tool()
+async def respond_to_sampling(runtime: Runtime, p: RespondToSampling, _call: Call) -> Reply:
+    """Answer a sampling request: give a server the text that it asks you, the model, for; or
+    decline.
+    """
     session, now = runtime.session, runtime.clock.now()
     asked = session.requests.get(p.request_id, kind=RequestKind.SAMPLING, now=now)
     if p.action == "decline":

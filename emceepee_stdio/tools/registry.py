@@ -1,13 +1,16 @@
-"""What a tool is: one params struct, one async function, one row. Its schema comes from the struct.
+"""What a tool is: a function with `@tool`.
 
-A mistake in the arguments is told by field, what was given and what is expected.
+Its name is the function's, its description the docstring, and its schema comes from the struct that
+the function takes as `p`. A mistake in the arguments is named by field, what was given and what is
+expected.
 """
 
 import re
-from collections.abc import Callable, Coroutine, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, cast
+from typing import Any, TypeVar, cast, get_type_hints
 
 import msgspec
 from msgspec import Raw
@@ -23,6 +26,7 @@ _WHERE = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]*)`")
 _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 
+additive: Mapping[str, bool] = {"destructiveHint": False, "openWorldHint": False}
 read_only: Mapping[str, bool] = {"readOnlyHint": True, "openWorldHint": False}
 destructive: Mapping[str, bool] = {"destructiveHint": True, "openWorldHint": False}
 open_world: Mapping[str, bool] = {"destructiveHint": True, "openWorldHint": True}
@@ -40,6 +44,7 @@ class Params(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 Result = Reply | Coroutine[object, object, Reply | None] | None
 Run = Callable[[Runtime, Any, Call], Result]
+F = TypeVar("F", bound=Run)
 
 
 @cache
@@ -49,7 +54,7 @@ def _decoder(params: type[Params]) -> Callable[[bytes | Raw], Params]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """One row of the table. A `forgiving` tool is also given arguments that it does not know."""
+    """A `forgiving` one is also given arguments that it does not know."""
 
     name: str
     params: type[Params]
@@ -57,9 +62,7 @@ class Tool:
     description: str
     forgiving: bool = False
     meta: Mapping[str, bool | int] = field(default_factory=dict[str, bool | int])
-    annotations: Mapping[str, bool] = field(
-        default_factory=lambda: {"destructiveHint": False, "openWorldHint": False}
-    )
+    annotations: Mapping[str, bool] = field(default_factory=lambda: additive)
 
     def __repr__(self) -> str:
         return f"<Tool {self.name}>"
@@ -135,6 +138,37 @@ class Tool:
         if not isinstance(choices, list):
             return ""
         return f"; expected is one of {', '.join(map(str, cast('list[object]', choices)))}"
+
+
+_tools: defaultdict[str, list[Tool]] = defaultdict(list)  # by the module that defines them
+
+
+def tool(
+    annotations: Mapping[str, bool] = additive,
+    *,
+    meta: Mapping[str, bool | int] | None = None,
+    forgiving: bool = False,
+) -> Callable[[F], F]:
+    """Make a function a tool."""
+
+    def add(run: F) -> F:
+        made = Tool(
+            name=run.__name__,
+            params=get_type_hints(run)["p"],
+            run=run,
+            description=" ".join((run.__doc__ or "").split()),
+            forgiving=forgiving,
+            meta=meta or {},
+            annotations=annotations,
+        )
+        _tools[run.__module__].append(made)
+        return run
+
+    return add
+
+
+def tools_of(module: str) -> Sequence[Tool]:
+    return _tools[module]
 
 
 class _NamesServer(msgspec.Struct):

@@ -42,7 +42,7 @@ from emceepee_stdio.tools.listing import (
     pattern,
     say_starting,
 )
-from emceepee_stdio.tools.registry import Params
+from emceepee_stdio.tools.registry import Params, pages, read_only, tool
 
 # Which server has a resource that is asked for by its URI alone.
 #
@@ -180,8 +180,6 @@ Filter = Annotated[str, Meta(description="Regex of URIs, names and descriptions.
 
 
 class ListResources(Params):
-    """Which to show."""
-
     server: ServerPattern = ALL
     pattern: Filter = ALL
     limit: Limit = 50
@@ -189,8 +187,6 @@ class ListResources(Params):
 
 
 class ListResourceTemplates(Params):
-    """Which to show."""
-
     server: ServerPattern = ALL
     pattern: Filter = ALL
     limit: Limit = 50
@@ -198,8 +194,6 @@ class ListResourceTemplates(Params):
 
 
 class ReadResource(Params):
-    """Which resource of whom, and which part of a stored result."""
-
     server: Annotated[str, Meta(description=f"The server; {OWN} for the proxy's own.")]
     uri: Uri
     offset: Annotated[int, Meta(ge=0, description="Stored results: first character.")] = 0
@@ -213,20 +207,18 @@ class ReadResource(Params):
 
 
 class SubscribeResource(Params):
-    """Which resource of whom."""
-
     server: Server
     uri: Uri
 
 
 class UnsubscribeResource(Params):
-    """Which resource of whom."""
-
     server: Server
     uri: Uri
 
 
+@tool(read_only, meta=pages)
 async def list_resources(runtime: Runtime, p: ListResources, call: Call) -> Reply:
+    """List resources of all servers: files, records and other data that can be read."""
     found = await gather(runtime, "resources", p.server, call)
     texts = having("uri", "name", "title", "description")
     items = await matching(runtime, found.items, pattern(runtime, p.pattern), texts)
@@ -240,7 +232,9 @@ async def list_resources(runtime: Runtime, p: ListResources, call: Call) -> Repl
     return Reply.json({"resources": entries, **rest, **found.failures()})
 
 
+@tool(read_only, meta=pages)
 async def list_resource_templates(runtime: Runtime, p: ListResourceTemplates, call: Call) -> Reply:
+    """List URI templates of resources; fill one in and read it."""
     found = await gather(runtime, "resource_templates", p.server, call)
     texts = having("uriTemplate", "name", "title", "description")
     items = await matching(runtime, found.items, pattern(runtime, p.pattern), texts)
@@ -254,7 +248,13 @@ async def list_resource_templates(runtime: Runtime, p: ListResourceTemplates, ca
     return Reply.json({"resource_templates": entries, **rest, **found.failures()})
 
 
+@tool(read_only, meta=pages)
 async def read_resource(runtime: Runtime, p: ReadResource, call: Call) -> Reply:
+    """Read a resource of a server by its uri: a file or record.
+
+    With server emceepee: the next page of a long result that was stored, or a search in it;
+    emceepee://status, trace (the last requests) or diagrams.
+    """
     if p.server == OWN:
         if p.uri.startswith(RESULTS):
             return await _read_stored(runtime, p, call)
@@ -275,14 +275,20 @@ async def read_resource(runtime: Runtime, p: ReadResource, call: Call) -> Reply:
     return Reply.contents(result, server=backend.name)
 
 
+@tool()
 async def subscribe_resource(runtime: Runtime, p: SubscribeResource, call: Call) -> Reply:
+    """Be notified when a resource changes: by a notification event, in any answer or from
+    await_activity.
+    """
     backend = runtime.servers.get(p.server)
     within = min(call.ceiling, runtime.settings.timeouts.request_ms / 1000)
     await backend.subscribe(p.uri, within=within)
     return Reply.json({"subscribed": p.uri, "server": backend.name})
 
 
+@tool()
 async def unsubscribe_resource(runtime: Runtime, p: UnsubscribeResource, call: Call) -> Reply:
+    """Stop being notified of a resource's changes."""
     backend = runtime.servers.get(p.server)
     within = min(call.ceiling, runtime.settings.timeouts.request_ms / 1000)
     await backend.unsubscribe(p.uri, within=within)

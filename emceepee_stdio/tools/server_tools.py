@@ -31,7 +31,14 @@ from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import OWN_NAME, Origin
 from emceepee_stdio.state import EventType, Phase
 from emceepee_stdio.tools.listing import QUICK_LIST_TIMEOUT_S, shown_names
-from emceepee_stdio.tools.registry import Params
+from emceepee_stdio.tools.registry import (
+    Params,
+    always_loaded,
+    destructive,
+    open_world,
+    read_only,
+    tool,
+)
 from emceepee_stdio.trace.open_request import Leg, on_leg
 from emceepee_stdio.wire.codec import to_json
 from emceepee_stdio.wire.environment import BEHIND_HTTP
@@ -212,16 +219,12 @@ EraChoice = Annotated[
 
 
 class Restart(Params):
-    """How a process that ended is started again."""
-
     attempts: Annotated[int, Meta(ge=0, le=1000, description="Restarts before giving up.")] = 5
     base_ms: Annotated[int, Meta(ge=1, description="First delay.")] = 1000
     cap_ms: Annotated[int, Meta(ge=1, description="Longest delay.")] = 60000
 
 
 class AddServer(Params):
-    """A command to start, or a URL."""
-
     name: Annotated[str, Meta(description="A short name of your choice.")]
     command: Annotated[str | UnsetType, Meta(description="Program that speaks MCP on stdio.")] = (
         UNSET
@@ -244,14 +247,10 @@ class AddServer(Params):
 
 
 class RemoveServer(Params):
-    """Which."""
-
     name: Name
 
 
 class ReconnectServer(Params):
-    """Which, and perhaps how."""
-
     name: Name
     era: (
         Annotated[
@@ -263,12 +262,16 @@ class ReconnectServer(Params):
 
 
 class ListServers(Params):
-    """All in short, or one with all that is known of it."""
-
     name: Annotated[str, Meta(description="One server: everything about it.")] | UnsetType = UNSET
 
 
+@tool(open_world)
 async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
+    """Connect to an MCP server now: start a command, or connect by url.
+
+    Answers with what it offers. It stays for this session; `keep_with` is the command line that
+    keeps it.
+    """
     config = _config(p)
     session = runtime.session
     before = session.events.latest
@@ -321,7 +324,9 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
     return Reply.json({**facts, "counts": counts})
 
 
+@tool(destructive)
 async def remove_server(runtime: Runtime, p: RemoveServer, call: Call) -> Reply:
+    """Disconnect a server and forget it. Its running tasks fail."""
     session = runtime.session
     before = session.events.latest
     tasks = [task.id for task in session.tasks.working(server=p.name)]
@@ -333,7 +338,9 @@ async def remove_server(runtime: Runtime, p: RemoveServer, call: Call) -> Reply:
     return Reply.json({"removed": p.name, "failed_tasks": tasks, "rejected_requests": questions})
 
 
+@tool()
 async def reconnect_server(runtime: Runtime, p: ReconnectServer, call: Call) -> Reply:
+    """Restart a server that failed or hangs, or connect to it anew, whatever its state."""
     backend = runtime.servers.get(p.name)
     before = runtime.session.events.latest
     member = runtime.servers.members.get(p.name)
@@ -351,7 +358,12 @@ async def reconnect_server(runtime: Runtime, p: ReconnectServer, call: Call) -> 
     return Reply.json(await described(runtime, backend))
 
 
-async def list_servers(runtime: Runtime, p: ListServers, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
+@tool(read_only, meta=always_loaded)
+async def list_servers(runtime: Runtime, p: ListServers, _call: Call) -> Reply:
+    """Show the servers that are connected: status, how much each offers, last_error.
+
+    All of one with name.
+    """
     starting = runtime.session.starting
     starting -= {backend.name for backend in runtime.servers if backend.phase is Phase.CONNECTING}
     is_broken = p.name in runtime.servers.broken and p.name not in runtime.servers.names()

@@ -1,25 +1,146 @@
-"""Tools for tasks (list, look, fetch the result, cancel) and for timers."""
+"""Tools for calls that became tasks, and for waiting until something happens."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
+from emceepee_stdio.config import FixedValues
 from emceepee_stdio.errors import CallFailed
+from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.session.client_calls import Call, shown_task
 from emceepee_stdio.session.reply import Reply
-from emceepee_stdio.session.response_context import room_beside_context, shown_elicitations, task_of
+from emceepee_stdio.session.response_context import (
+    lease_events,
+    pending_client,
+    room_beside_context,
+    shown_elicitations,
+    task_of,
+)
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.state import IllegalMove, TaskStatus, Timer, TimerStatus
+from emceepee_stdio.state import Event, EventType, IllegalMove, Lease, TaskStatus
 from emceepee_stdio.tools.listing import Cursor, Limit, page
-from emceepee_stdio.tools.registry import Params
+from emceepee_stdio.tools.registry import Params, always_loaded, destructive, pages, read_only, tool
+
+_SHOWN_ID_CHARS = 100  # an id of ours has 26; what else a client sends is shown in part
+
+
+class AwaitActivity(Params):
+    timeout_ms: (
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                le=900_000,
+                description="Wait at most this long.",
+                extra_json_schema={"default": round(FixedValues().await_s * 1000)},
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    last_event_id: (
+        Annotated[str, Meta(description="Get everything after this event, even if told before.")]
+        | UnsetType
+    ) = UNSET
+
+
+@tool(read_only, meta=always_loaded)
+async def await_activity(runtime: Runtime, p: AwaitActivity, call: Call) -> Reply:
+    """Wait for something to happen: a slow call or task ends, a question comes, a notification,
+    a timer. Answers at once when something is new already.
+    """
+    session = runtime.session
+    wanted = runtime.settings.fixed.await_s if p.timeout_ms is UNSET else p.timeout_ms / 1000
+    triggers: list[Mapping[str, object]] = [{"type": "immediate"}]
+    woken_by: list[Event] = []
+    is_lost = _is_lost(runtime, p)
+    lease = _take(runtime, p)
+    if not lease.events:
+        session.events.release(lease)
+        before = session.events.latest
+        await session.until(
+            lambda: session.events.latest > before, within=min(wanted, call.ceiling)
+        )
+        woken_by = session.events.since(before)
+        triggers = _triggers(woken_by)
+        lease = _take(runtime, p)
+    told_elsewhere = _told_elsewhere(runtime, woken_by, lease)
+    lease, events = lease_events(session, lease, call.budget)
+    call.lease = lease
+    body: dict[str, object] = {
+        "triggers": triggers,
+        "events": _by_server(events),
+        "pending_server": _working(runtime),
+        "pending_client": pending_client(session, call.budget),
+    }
+    if lease.remaining:
+        body["events_remaining"] = lease.remaining
+    if told_elsewhere:
+        body["told_elsewhere"] = told_elsewhere
+    if is_lost:
+        body["cursor_not_found"] = True
+    if events:
+        body["last_event_id"] = events[-1]["id"]
+    return Reply.json(body, whole=True)
+
+
+def _is_lost(runtime: Runtime, p: AwaitActivity) -> bool:
+    """Whether the client goes on from an event that is not kept; then it gets all that are."""
+    if p.last_event_id is UNSET or runtime.session.events.keeps(p.last_event_id):
+        return False
+    runtime.journal.record(
+        JournalEvent.EVENT_CURSOR_NOT_FOUND, last_event_id=p.last_event_id[:_SHOWN_ID_CHARS]
+    )
+    return True
+
+
+def _told_elsewhere(runtime: Runtime, woken_by: list[Event], lease: Lease) -> int:
+    """How many of the events that ended the wait are in another answer."""
+    here = {event.seq for event in lease.events} | runtime.session.events.undelivered.keys()
+    return sum(event.seq not in here for event in woken_by)
+
+
+def _take(runtime: Runtime, p: AwaitActivity) -> Lease:
+    limit = runtime.settings.fixed.response_events
+    if p.last_event_id is UNSET:
+        return runtime.session.events.take(limit=limit)
+    return runtime.session.events.take_after(p.last_event_id, limit=limit)
+
+
+def _triggers(events: list[Event]) -> list[Mapping[str, object]]:
+    """Why the wait ended, one for each kind and server, whoever got the events themselves."""
+    triggers: dict[tuple[EventType, str | None], dict[str, object]] = {}
+    for event in events:
+        lost = event.type is EventType.SERVER_DISCONNECTED
+        trigger: dict[str, object] = {"type": "server_disconnected" if lost else "event"}
+        if event.server is not None:
+            trigger["server"] = event.server
+        if not lost:
+            trigger["event_type"] = event.type.value
+        triggers[event.type, event.server] = trigger
+    return list(triggers.values()) or [{"type": "timeout"}]
+
+
+def _by_server(events: list[dict[str, object]]) -> list[dict[str, object]]:
+    """In the order of events, one group for each server."""
+    groups: dict[object, list[dict[str, object]]] = {}
+    for event in events:
+        groups.setdefault(event["server"], []).append(event)
+    return [{"server": server, "events": group} for server, group in groups.items()]
+
+
+def _working(runtime: Runtime) -> list[dict[str, object]]:
+    groups: dict[str, list[dict[str, object]]] = {}
+    for task in runtime.session.tasks.working():
+        groups.setdefault(task.server, []).append(shown_task(task, runtime.clock))
+    return [{"server": server, "working_tasks": tasks} for server, tasks in groups.items()]
+
 
 TaskId = Annotated[str, Meta(description="As the call or list_tasks gave it.")]
 
 
 class ListTasks(Params):
-    """Which to show."""
-
     server: Annotated[str, Meta(description="Only of this server.")] | UnsetType = UNSET
     status: (
         Annotated[
@@ -34,14 +155,10 @@ class ListTasks(Params):
 
 
 class GetTask(Params):
-    """Which."""
-
     task_id: TaskId
 
 
 class GetTaskResult(Params):
-    """Which, and how long to wait for it."""
-
     task_id: TaskId
     timeout_ms: (
         Annotated[
@@ -57,12 +174,12 @@ class GetTaskResult(Params):
 
 
 class CancelTask(Params):
-    """Which."""
-
     task_id: TaskId
 
 
+@tool(read_only, meta=pages)
 async def list_tasks(runtime: Runtime, p: ListTasks, call: Call) -> Reply:
+    """List background tasks: slow calls that are still running, or have ended."""
     session = runtime.session
     with_ended = p.include_completed or p.status not in (UNSET, TaskStatus.WORKING)
     tasks = [
@@ -82,7 +199,9 @@ async def list_tasks(runtime: Runtime, p: ListTasks, call: Call) -> Reply:
     return Reply.json({"tasks": entries, **rest})
 
 
-async def get_task(runtime: Runtime, p: GetTask, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
+@tool(read_only)
+async def get_task(runtime: Runtime, p: GetTask, _call: Call) -> Reply:
+    """Status of a background task, and the questions that its server has open."""
     session = runtime.session
     task = session.tasks.get(p.task_id, now=runtime.clock.now())
     return Reply.json(
@@ -93,8 +212,13 @@ async def get_task(runtime: Runtime, p: GetTask, call: Call) -> Reply:  # noqa: 
     )
 
 
+@tool(read_only, meta=always_loaded | pages)
 async def get_task_result(runtime: Runtime, p: GetTaskResult, call: Call) -> Reply:
-    """Wait for the end; a question or sign-in that the client was not told of ends the wait."""
+    """Get the result of a background task; waits for it.
+
+    Returns early when its server asks a question.
+    """
+    # A question or sign-in that the client has not seen ends the wait, too.
     session, now = runtime.session, runtime.clock.now
     task, sign_in = session.tasks.get(p.task_id, now=now()), runtime.sign_ins.pending
     told = (None, sign_in(task.server))
@@ -137,7 +261,9 @@ async def get_task_result(runtime: Runtime, p: GetTaskResult, call: Call) -> Rep
     )
 
 
+@tool(destructive)
 async def cancel_task(runtime: Runtime, p: CancelTask, call: Call) -> Reply:
+    """Stop a background task that is still running: cancel a slow call. Its server is told."""
     try:
         task = runtime.session.cancel_task(p.task_id, by=call)
     except IllegalMove as refused:
@@ -146,82 +272,3 @@ async def cancel_task(runtime: Runtime, p: CancelTask, call: Call) -> Reply:
     return Reply.json(
         {"success": True, "message": f"{task.tool} on {task.server} was told to stop."}
     )
-
-
-# Timers of the client.
-
-
-TimerId = Annotated[str, Meta(description="As set_timer gave it.")]
-
-
-class SetTimer(Params):
-    """When, and what to be told."""
-
-    duration_ms: Annotated[int, Meta(ge=1, le=86_400_000, description="From now on.")]
-    message: Annotated[
-        str, Meta(min_length=1, max_length=500, description="What the event will say.")
-    ]
-    interval: Annotated[bool, Meta(description="Again and again until deleted.")] = False
-
-
-class ListTimers(Params):
-    """Which to show."""
-
-    include_inactive: Annotated[bool, Meta(description="Also those that have ended.")] = False
-
-
-class GetTimer(Params):
-    """Which."""
-
-    timer_id: TimerId
-
-
-class DeleteTimer(Params):
-    """Which."""
-
-    timer_id: TimerId
-
-
-async def set_timer(runtime: Runtime, p: SetTimer, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
-    timer = runtime.session.timers.set(
-        duration=p.duration_ms / 1000,
-        message=p.message,
-        repeats=p.interval,
-        now=runtime.clock.now(),
-    )
-    runtime.session.ticker.look(timer.due_at)
-    return Reply.json({"timer": _shown(runtime, timer)})
-
-
-async def list_timers(runtime: Runtime, p: ListTimers, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
-    timers = runtime.session.timers.all(include_inactive=p.include_inactive)
-    return Reply.json({"timers": [_shown(runtime, timer) for timer in timers]})
-
-
-async def get_timer(runtime: Runtime, p: GetTimer, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
-    return Reply.json({"timer": _shown(runtime, runtime.session.timers.get(p.timer_id))})
-
-
-async def delete_timer(runtime: Runtime, p: DeleteTimer, call: Call) -> Reply:  # noqa: ARG001 - the way of a tool
-    try:
-        timer = runtime.session.timers.delete(p.timer_id)
-    except IllegalMove as refused:
-        message = f"It had already ended: {refused.source.value}."
-        return Reply.json({"success": False, "message": message})
-    return Reply.json({"success": True, "timer": _shown(runtime, timer)})
-
-
-def _shown(runtime: Runtime, timer: Timer) -> dict[str, object]:
-    shown: dict[str, object] = {
-        "timer_id": timer.id,
-        "status": timer.status.value,
-        "message": timer.message,
-        "duration_ms": round(timer.duration * 1000),
-        "interval": timer.repeats,
-        "created_at": runtime.clock.iso(timer.created_at),
-        "fired": timer.fired,
-    }
-    if timer.status is TimerStatus.ACTIVE:
-        left = max(timer.due_at - runtime.clock.now(), 0.0)
-        shown |= {"due_at": runtime.clock.iso(timer.due_at), "due_in_ms": round(left * 1000)}
-    return shown

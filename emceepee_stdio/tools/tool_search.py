@@ -30,7 +30,7 @@ from emceepee_stdio.tools.listing import (
     page,
     pattern,
 )
-from emceepee_stdio.tools.registry import Params
+from emceepee_stdio.tools.registry import Params, always_loaded, pages, read_only, tool
 
 # Finding one tool among a thousand by plain words.
 #
@@ -233,8 +233,6 @@ _RUN_WITH = {"run_with": "execute_tool, unless the tool says otherwise"}
 
 
 class ListTools(Params):
-    """Which tools of which servers, and how much of each."""
-
     query: Annotated[str, Meta(description="Plain words; best match first.")] | UnsetType = UNSET
     server: ServerPattern = ALL
     tool: Annotated[str, Meta(description="Regex of tool names.")] = ALL
@@ -249,7 +247,13 @@ class ListTools(Params):
     cursor: Cursor | UnsetType = UNSET
 
 
+@tool(read_only, meta=always_loaded | pages)
 async def list_tools(runtime: Runtime, p: ListTools, call: Call) -> Reply:
+    """Find a tool for a job: what the servers can do for you.
+
+    By plain words, by regex, or all. Up to 5 come with their schemas, so set limit, or detail
+    full, before a call.
+    """
     found = await gather(runtime, "tools", p.server, call)
     tools = await matching(runtime, found.items, pattern(runtime, p.tool), having("name"))
     if p.query is not UNSET:

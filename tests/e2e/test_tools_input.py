@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from emceepee_stdio.errors import error_types
-from emceepee_stdio.tools.table import TABLE, TOOLS
+from emceepee_stdio.tools import TABLE
 from tests.e2e.client import Answer, Client, Setting, proxy, server
 
 CODES = tuple(f"[{kind.code}]" for kind in error_types())
@@ -89,7 +89,7 @@ def variants(name: str) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("tool", [tool.name for tool in TOOLS])
+@pytest.mark.parametrize("tool", list(TABLE))
 async def test_nothing_that_is_sent_ends_or_stalls_anything(tmp_path: Path, tool: str) -> None:
     async with proxy(setting(tmp_path)) as client:
         await client.connected()
@@ -128,7 +128,7 @@ async def test_an_unknown_server_is_told_and_who_there_is(tmp_path: Path, tool: 
 
 async def test_what_is_missing_is_named(tmp_path: Path) -> None:
     async with proxy(setting(tmp_path)) as client:
-        for tool in TOOLS:
+        for tool in TABLE.values():
             schema: dict[str, Any] = tool.listed()["inputSchema"]  # type: ignore[assignment]
             for field in schema.get("required", ()):
                 least = {key: value for key, value in LEAST[tool.name].items() if key != field}

@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema
 
-from emceepee_stdio.tools.table import TOOLS
+from emceepee_stdio.tools import TABLE
 from tests.e2e.client import Setting, both_eras, proxy
 
 NAME = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")
@@ -56,7 +56,7 @@ async def test_the_whole_surface_is_small_and_strict(tmp_path: Path, *, modern: 
         result = await client.request("tools/list")
         tools = result["tools"]
         assert len(json.dumps(result, separators=(",", ":")).encode()) < 20_000
-        assert [tool["name"] for tool in tools] == [tool.name for tool in TOOLS]
+        assert [tool["name"] for tool in tools] == list(TABLE)
         assert len(tools) == 31
         for tool in tools:
             assert NAME.match(tool["name"])
@@ -83,7 +83,7 @@ async def test_the_instructions_teach_what_people_want_most(tmp_path: Path) -> N
         assert len(text.encode()) < 2_000
         assert [word for word in TAUGHT if word not in text] == []
         named = set(re.findall(r"[a-z]+_[a-z_]+", text))
-        tools = {tool.name for tool in TOOLS}
+        tools = set(TABLE)
         assert named - tools == {
             "task_id",
             "pending_client_action",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from emceepee_stdio.tools.table import TABLE
+from emceepee_stdio.tools import TABLE
 from tests.e2e.servers.novel import japanese
 from tests.real_hosts.dialects import Call, Script, Search
 from tests.real_hosts.headless import ClaudeCode, Codex, Headless

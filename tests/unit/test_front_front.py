@@ -22,8 +22,8 @@ from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Environment
 from emceepee_stdio.state import EventType
+from emceepee_stdio.tools import TABLE
 from emceepee_stdio.tools.registry import Params, Tool
-from emceepee_stdio.tools.table import TABLE
 from emceepee_stdio.versions import CLIENT_CAPABILITIES, MODERN_VERSION, PROTOCOL_VERSION
 from emceepee_stdio.wire.codec import INTERNAL_ERROR, INVALID_REQUEST, RequestId
 from emceepee_stdio.wire.peer import OutgoingRequest

@@ -6,7 +6,7 @@ from mcp_types import methods
 
 from emceepee_stdio.front.protocol import Protocol, Refused, fills_forms
 from emceepee_stdio.greeting import Greeting
-from emceepee_stdio.tools.table import TOOLS
+from emceepee_stdio.tools import TABLE
 from emceepee_stdio.versions import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
@@ -84,7 +84,7 @@ def test_the_instructions_and_the_tools_stay_small() -> None:
 
 def test_the_prebuilt_tools_are_those_of_the_table_and_every_schema_is_closed() -> None:
     listed = asked("tools/list")["tools"]
-    assert listed == json.loads(json.dumps([tool.listed() for tool in TOOLS]))
+    assert listed == json.loads(json.dumps([tool.listed() for tool in TABLE.values()]))
     for tool in listed:
         assert tool["inputSchema"]["type"] == "object"
         closed = tool["inputSchema"].get("additionalProperties") is False

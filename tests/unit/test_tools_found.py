@@ -12,7 +12,7 @@ from collections import Counter
 
 import pytest
 
-from emceepee_stdio.tools.table import TABLE, TOOLS
+from emceepee_stdio.tools import TABLE
 from tests.unit.own_tool_queries import HELD_OUT, QUERIES
 
 K1, B = 1.2, 0.75  # the usual values of BM25
@@ -32,7 +32,7 @@ def words(text: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", text.lower())
 
 
-DOCUMENTS = {tool.name: words(f"{tool.name} {tool.description}") for tool in TOOLS}
+DOCUMENTS = {tool.name: words(f"{tool.name} {tool.description}") for tool in TABLE.values()}
 
 
 def found(query: str) -> list[str]:
@@ -64,7 +64,9 @@ def test_most_searches_that_nothing_was_tuned_on_show_it_too() -> None:
 
 def test_the_core_is_loaded_from_the_first_turn_and_small() -> None:
     loaded = {
-        tool.name: tool.listed() for tool in TOOLS if tool.meta.get("anthropic/alwaysLoad") is True
+        tool.name: tool.listed()
+        for tool in TABLE.values()
+        if tool.meta.get("anthropic/alwaysLoad") is True
     }
     assert all("_meta" in tool for tool in loaded.values())
     assert set(loaded) == CORE
@@ -72,7 +74,9 @@ def test_the_core_is_loaded_from_the_first_turn_and_small() -> None:
 
 
 def test_only_the_answer_to_a_question_needs_the_person() -> None:
-    asking = [tool.name for tool in TOOLS if "anthropic/requiresUserInteraction" in tool.meta]
+    asking = [
+        tool.name for tool in TABLE.values() if "anthropic/requiresUserInteraction" in tool.meta
+    ]
     assert asking == ["respond_to_elicitation"]
     assert TABLE["respond_to_elicitation"].meta["anthropic/requiresUserInteraction"] is True
 

@@ -1,15 +1,18 @@
 import json
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 import pytest
 from msgspec import Raw
 
+from emceepee_stdio import tools
 from emceepee_stdio.config import FixedValues, Timeouts
 from emceepee_stdio.errors import InvalidArguments
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply
-from emceepee_stdio.tools.registry import Params, Tool
-from emceepee_stdio.tools.table import TABLE, TOOLS
+from emceepee_stdio.tools import TABLE
+from emceepee_stdio.tools.registry import Params, Tool, tools_of
 
 
 def mistake(tool: str, arguments: object) -> str:
@@ -54,7 +57,7 @@ def test_what_is_no_json_at_all_is_no_bug(raw: bytes) -> None:
         TABLE["get_task"].decode(Raw(raw))
 
 
-@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
+@pytest.mark.parametrize("tool", TABLE.values(), ids=lambda tool: tool.name)
 def test_a_row_is_complete_and_its_schema_plain(tool: Tool) -> None:
     listed = tool.listed()
     text = json.dumps(listed)
@@ -67,10 +70,16 @@ def test_a_row_is_complete_and_its_schema_plain(tool: Tool) -> None:
     assert tool.name in repr(tool)
 
 
-def test_names_are_used_once() -> None:
-    assert len(TABLE) == len(TOOLS)
+def test_every_tool_of_the_package_is_in_the_table_under_a_name_of_its_own() -> None:
+    modules = [f"{tools.__name__}.{module.name}" for module in iter_modules(tools.__path__)]
+    for module in modules:
+        import_module(module)
+    assert len(TABLE) == sum(len(tools_of(module)) for module in modules)
+
+
+def test_tools_that_reach_other_servers_say_so() -> None:
     assert {"add_server", "execute_tool"} <= {
-        tool.name for tool in TOOLS if tool.annotations.get("openWorldHint")
+        tool.name for tool in TABLE.values() if tool.annotations.get("openWorldHint")
     }
 
 
