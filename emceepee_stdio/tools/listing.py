@@ -7,7 +7,7 @@ pattern nor a long list makes other calls wait, and no page is too long to be re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Annotated, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -24,6 +24,8 @@ from emceepee_stdio.errors import (
     ServerUnavailable,
 )
 from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.response_context import room_beside_context
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.state import Pattern, Phase
 from emceepee_stdio.visible_text import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
@@ -48,6 +50,16 @@ Cursor = Annotated[str, Meta(description="next_cursor of the answer before.")]
 
 T = TypeVar("T")
 Item = tuple[str, Mapping[str, object]]
+
+
+class _Paged(Protocol):
+    limit: int
+    cursor: str | UnsetType
+
+
+class _Listing(_Paged, Protocol):
+    server: str
+    pattern: str
 
 
 @dataclass(slots=True)
@@ -168,6 +180,16 @@ async def gather(runtime: Runtime, kind: str, servers: str, call: Call) -> Found
     return found
 
 
+async def list_items(
+    runtime: Runtime, p: _Listing, call: Call, kind: Kind, texts: Sequence[str]
+) -> Reply:
+    """What servers have of one kind, where one of these texts of an item matches."""
+    found = await gather(runtime, kind, p.server, call)
+    items = await matching(runtime, found.items, pattern(runtime, p.pattern), having(*texts))
+    entries, rest = page_for(runtime, p, call, items, lambda item: of_server(*item))
+    return Reply.json({kind.value: entries, **rest, **found.failures()})
+
+
 def _is_hidden(backend: Backend, tool: Mapping[str, object]) -> bool:
     return backend.rules is not None and backend.rules.hides(tool.get("name"))
 
@@ -248,6 +270,18 @@ async def _list(backend: Backend, kind: str, within: float) -> Sequence[Mapping[
     with anyio.move_on_after(within):
         return await backend.list_all(kind, within=within)
     raise ServerUnavailable(f"{backend.name} did not answer within {round(within, 2):g} s.")
+
+
+def page_for(
+    runtime: Runtime,
+    p: _Paged,
+    call: Call,
+    items: Sequence[T],
+    show: Callable[[T], dict[str, object]],
+) -> tuple[list[dict[str, object]], dict[str, object]]:
+    """The page that is asked for, as long as it may be beside the context of this answer."""
+    room = room_beside_context(runtime.session, call.budget)
+    return page(items, show, limit=p.limit, cursor=p.cursor, room=room)
 
 
 def page(

@@ -7,10 +7,11 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from emceepee_stdio.backends.backend import Backend
+from emceepee_stdio.backends.lists import Kind
 from emceepee_stdio.errors import CallFailed, InvalidArguments, PromptNotFound, ProxyError
+from emceepee_stdio.foreign_json import decoded
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply, attributed, mended, text_block
-from emceepee_stdio.session.response_context import room_beside_context
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.tools.listing import (
     ALL,
@@ -18,12 +19,7 @@ from emceepee_stdio.tools.listing import (
     Cursor,
     Limit,
     ServerPattern,
-    gather,
-    having,
-    matching,
-    of_server,
-    page,
-    pattern,
+    list_items,
     say_starting,
 )
 from emceepee_stdio.tools.registry import Params, pages, read_only, tool
@@ -76,39 +72,26 @@ class _Prompt(msgspec.Struct):
 @tool(read_only, meta=pages)
 async def list_prompts(runtime: Runtime, p: ListPrompts, call: Call) -> Reply:
     """List prompts of all servers, with their arguments."""
-    found = await gather(runtime, "prompts", p.server, call)
-    texts = having("name", "title", "description")
-    items = await matching(runtime, found.items, pattern(runtime, p.pattern), texts)
-    entries, rest = page(
-        items,
-        lambda item: of_server(*item),
-        limit=p.limit,
-        cursor=p.cursor,
-        room=room_beside_context(runtime.session, call.budget),
-    )
-    return Reply.json({"prompts": entries, **rest, **found.failures()})
+    return await list_items(runtime, p, call, Kind.PROMPTS, ("name", "title", "description"))
 
 
 @tool(read_only, meta=pages)
 async def get_prompt(runtime: Runtime, p: GetPrompt, call: Call) -> Reply:
     """Use a prompt of a server, filled in: who says what, then the messages, for you to go by."""
     backend = runtime.servers.get(p.server)
-    times = runtime.settings.timeouts
     await runtime.session.begin_in_turn(
         call,
         server=backend.name,
         tool=f"get_prompt {p.name}"[:SHOWN_NAME_CHARS],
-        within=min(times.call_ms / 1000, call.ceiling),
+        within=min(runtime.settings.timeouts.call_ms / 1000, call.ceiling),
     )
     say_starting(backend, call)
     try:
         result = await backend.get_prompt(p.name, p.arguments, within=math.inf, call=call)
-    except CallFailed as error:
-        refused = error
-    else:
-        return _messages(result, server=backend.name)
-    await _check_prompt_exists(backend, p.name, refused)
-    raise refused
+    except CallFailed as refused:
+        await _check_prompt_exists(backend, p.name, refused)
+        raise
+    return _messages(result, server=backend.name)
 
 
 @tool(read_only)
@@ -129,11 +112,10 @@ async def complete_argument(runtime: Runtime, p: CompleteArgument, call: Call) -
         call=call,
         within=min(call.ceiling, runtime.settings.timeouts.request_ms / 1000),
     )
-    try:
-        completion = msgspec.json.decode(result, type=_Completed).completion
-    except (msgspec.MsgspecError, RecursionError):
-        raise CallFailed(f"{backend.name} gave a completion that cannot be read.") from None
-    return Reply.json({"completion": completion})
+    completed = decoded(result, _Completed)
+    if completed is None:
+        raise CallFailed(f"{backend.name} gave a completion that cannot be read.")
+    return Reply.json({"completion": completed.completion})
 
 
 def _messages(result: Raw, *, server: str) -> Reply:

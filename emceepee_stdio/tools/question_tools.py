@@ -9,18 +9,14 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from emceepee_stdio.errors import InvalidArguments, PolicyDenied, ProxyError, RequestNotFound
-from emceepee_stdio.json_values import mapping
+from emceepee_stdio.json_values import elements, mapping
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.large_results import kept_whole, page_chars
 from emceepee_stdio.session.reply import Reply, sampled_problem
-from emceepee_stdio.session.response_context import (
-    room_beside_context,
-    shown_elicitation,
-    shown_sampling,
-)
+from emceepee_stdio.session.response_context import shown_elicitation, shown_sampling
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.state import PendingRequest, Recipient, RequestKind, RequestStatus
-from emceepee_stdio.tools.listing import Cursor, Limit, page
+from emceepee_stdio.tools.listing import Cursor, Limit, page_for
 from emceepee_stdio.tools.registry import (
     Params,
     always_loaded,
@@ -53,7 +49,7 @@ _FORMATS = {
 def form_problems(content: Mapping[str, object], schema: Schema) -> list[str]:
     """What is wrong with an answer, one sentence each; nothing when it fits."""
     properties = mapping(schema.get("properties"))
-    required = _list(schema.get("required"))
+    required = elements(schema.get("required"))
     problems = [f"{name} is missing" for name in required if name not in content]
     for name, value in content.items():
         if name in properties:
@@ -138,12 +134,8 @@ def _array(value: object, schema: Schema) -> Iterator[str]:
 
 
 def choices_of(schema: Schema) -> list[object]:
-    titled = _list(schema.get("oneOf")) or _list(schema.get("anyOf"))
-    return _list(schema.get("enum")) or [mapping(choice).get("const") for choice in titled]
-
-
-def _list(value: object) -> list[object]:
-    return cast("list[object]", value) if isinstance(value, list) else []
+    titled = elements(schema.get("oneOf")) or elements(schema.get("anyOf"))
+    return elements(schema.get("enum")) or [mapping(choice).get("const") for choice in titled]
 
 
 RequestId = Annotated[str, Meta(description="The question's request_id.")]
@@ -200,13 +192,7 @@ async def get_elicitations(runtime: Runtime, p: GetElicitations, call: Call) -> 
     server = None if p.server is UNSET else p.server
     pending = runtime.session.requests.pending(kind=RequestKind.ELICITATION, server=server)
     show = partial(shown_elicitation, runtime.session)
-    entries, rest = page(
-        pending,
-        show,
-        limit=p.limit,
-        cursor=p.cursor,
-        room=room_beside_context(runtime.session, call.budget),
-    )
+    entries, rest = page_for(runtime, p, call, pending, show)
     return Reply.json({"elicitations": entries, **rest})
 
 

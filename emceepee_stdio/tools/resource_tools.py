@@ -33,12 +33,8 @@ from emceepee_stdio.tools.listing import (
     Cursor,
     Limit,
     ServerPattern,
-    gather,
-    having,
     is_remembered,
-    matching,
-    of_server,
-    page,
+    list_items,
     pattern,
     say_starting,
 )
@@ -186,13 +182,6 @@ class ListResources(Params):
     cursor: Cursor | UnsetType = UNSET
 
 
-class ListResourceTemplates(Params):
-    server: ServerPattern = ALL
-    pattern: Filter = ALL
-    limit: Limit = 50
-    cursor: Cursor | UnsetType = UNSET
-
-
 class ReadResource(Params):
     server: Annotated[str, Meta(description=f"The server; {OWN} for the proxy's own.")]
     uri: Uri
@@ -206,12 +195,7 @@ class ReadResource(Params):
     ) = UNSET
 
 
-class SubscribeResource(Params):
-    server: Server
-    uri: Uri
-
-
-class UnsubscribeResource(Params):
+class Subscription(Params):
     server: Server
     uri: Uri
 
@@ -219,33 +203,15 @@ class UnsubscribeResource(Params):
 @tool(read_only, meta=pages)
 async def list_resources(runtime: Runtime, p: ListResources, call: Call) -> Reply:
     """List resources of all servers: files, records and other data that can be read."""
-    found = await gather(runtime, "resources", p.server, call)
-    texts = having("uri", "name", "title", "description")
-    items = await matching(runtime, found.items, pattern(runtime, p.pattern), texts)
-    entries, rest = page(
-        items,
-        lambda item: of_server(*item),
-        limit=p.limit,
-        cursor=p.cursor,
-        room=room_beside_context(runtime.session, call.budget),
-    )
-    return Reply.json({"resources": entries, **rest, **found.failures()})
+    texts = ("uri", "name", "title", "description")
+    return await list_items(runtime, p, call, Kind.RESOURCES, texts)
 
 
 @tool(read_only, meta=pages)
-async def list_resource_templates(runtime: Runtime, p: ListResourceTemplates, call: Call) -> Reply:
+async def list_resource_templates(runtime: Runtime, p: ListResources, call: Call) -> Reply:
     """List URI templates of resources; fill one in and read it."""
-    found = await gather(runtime, "resource_templates", p.server, call)
-    texts = having("uriTemplate", "name", "title", "description")
-    items = await matching(runtime, found.items, pattern(runtime, p.pattern), texts)
-    entries, rest = page(
-        items,
-        lambda item: of_server(*item),
-        limit=p.limit,
-        cursor=p.cursor,
-        room=room_beside_context(runtime.session, call.budget),
-    )
-    return Reply.json({"resource_templates": entries, **rest, **found.failures()})
+    texts = ("uriTemplate", "name", "title", "description")
+    return await list_items(runtime, p, call, Kind.TEMPLATES, texts)
 
 
 @tool(read_only, meta=pages)
@@ -265,8 +231,7 @@ async def read_resource(runtime: Runtime, p: ReadResource, call: Call) -> Reply:
             hint="Read the resource without them; what is too large is stored and can be paged.",
         )
     backend = runtime.servers.get(p.server)
-    times = runtime.settings.timeouts
-    within = min(times.call_ms / 1000, call.ceiling)
+    within = min(runtime.settings.timeouts.call_ms / 1000, call.ceiling)
     await runtime.session.begin_in_turn(
         call, server=backend.name, tool="read_resource", within=within
     )
@@ -276,7 +241,7 @@ async def read_resource(runtime: Runtime, p: ReadResource, call: Call) -> Reply:
 
 
 @tool()
-async def subscribe_resource(runtime: Runtime, p: SubscribeResource, call: Call) -> Reply:
+async def subscribe_resource(runtime: Runtime, p: Subscription, call: Call) -> Reply:
     """Be notified when a resource changes: by a notification event, in any answer or from
     await_activity.
     """
@@ -287,7 +252,7 @@ async def subscribe_resource(runtime: Runtime, p: SubscribeResource, call: Call)
 
 
 @tool()
-async def unsubscribe_resource(runtime: Runtime, p: UnsubscribeResource, call: Call) -> Reply:
+async def unsubscribe_resource(runtime: Runtime, p: Subscription, call: Call) -> Reply:
     """Stop being notified of a resource's changes."""
     backend = runtime.servers.get(p.server)
     within = min(call.ceiling, runtime.settings.timeouts.request_ms / 1000)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
@@ -14,13 +15,12 @@ from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.response_context import (
     lease_events,
     pending_client,
-    room_beside_context,
     shown_elicitations,
     task_of,
 )
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.state import Event, EventType, IllegalMove, Lease, TaskStatus
-from emceepee_stdio.tools.listing import Cursor, Limit, page
+from emceepee_stdio.tools.listing import Cursor, Limit, page_for
 from emceepee_stdio.tools.registry import Params, always_loaded, destructive, pages, read_only, tool
 
 _SHOWN_ID_CHARS = 100  # an id of ours has 26; what else a client sends is shown in part
@@ -154,7 +154,7 @@ class ListTasks(Params):
     cursor: Cursor | UnsetType = UNSET
 
 
-class GetTask(Params):
+class OneTask(Params):
     task_id: TaskId
 
 
@@ -173,10 +173,6 @@ class GetTaskResult(Params):
     ) = UNSET
 
 
-class CancelTask(Params):
-    task_id: TaskId
-
-
 @tool(read_only, meta=pages)
 async def list_tasks(runtime: Runtime, p: ListTasks, call: Call) -> Reply:
     """List background tasks: slow calls that are still running, or have ended."""
@@ -189,18 +185,13 @@ async def list_tasks(runtime: Runtime, p: ListTasks, call: Call) -> Reply:
         and p.server in (UNSET, task.server)
         and p.status in (UNSET, task.status.value)
     ]
-    entries, rest = page(
-        tasks,
-        lambda task: shown_task(task, runtime.clock),
-        limit=p.limit,
-        cursor=p.cursor,
-        room=room_beside_context(runtime.session, call.budget),
-    )
+    show = partial(shown_task, clock=runtime.clock)
+    entries, rest = page_for(runtime, p, call, tasks, show)
     return Reply.json({"tasks": entries, **rest})
 
 
 @tool(read_only)
-async def get_task(runtime: Runtime, p: GetTask, _call: Call) -> Reply:
+async def get_task(runtime: Runtime, p: OneTask, _call: Call) -> Reply:
     """Status of a background task, and the questions that its server has open."""
     session = runtime.session
     task = session.tasks.get(p.task_id, now=runtime.clock.now())
@@ -262,7 +253,7 @@ async def get_task_result(runtime: Runtime, p: GetTaskResult, call: Call) -> Rep
 
 
 @tool(destructive)
-async def cancel_task(runtime: Runtime, p: CancelTask, call: Call) -> Reply:
+async def cancel_task(runtime: Runtime, p: OneTask, call: Call) -> Reply:
     """Stop a background task that is still running: cancel a slow call. Its server is told."""
     try:
         task = runtime.session.cancel_task(p.task_id, by=call)

@@ -25,11 +25,7 @@ class ListTimers(Params):
     include_inactive: Annotated[bool, Meta(description="Also those that have ended.")] = False
 
 
-class GetTimer(Params):
-    timer_id: TimerId
-
-
-class DeleteTimer(Params):
+class OneTimer(Params):
     timer_id: TimerId
 
 
@@ -56,13 +52,13 @@ async def list_timers(runtime: Runtime, p: ListTimers, _call: Call) -> Reply:
 
 
 @tool(read_only)
-async def get_timer(runtime: Runtime, p: GetTimer, _call: Call) -> Reply:
+async def get_timer(runtime: Runtime, p: OneTimer, _call: Call) -> Reply:
     """Show one timer."""
     return Reply.json({"timer": _shown(runtime, runtime.session.timers.get(p.timer_id))})
 
 
 @tool()
-async def delete_timer(runtime: Runtime, p: DeleteTimer, _call: Call) -> Reply:
+async def delete_timer(runtime: Runtime, p: OneTimer, _call: Call) -> Reply:
     """Stop a timer."""
     try:
         timer = runtime.session.timers.delete(p.timer_id)

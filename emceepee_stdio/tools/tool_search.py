@@ -7,14 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from emceepee_stdio.json_values import mapping
+from emceepee_stdio.json_values import elements, mapping
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply
-from emceepee_stdio.session.response_context import room_beside_context
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.tools.execute import READ_ONLY_ROAD, why_not_read_only
 from emceepee_stdio.tools.listing import (
@@ -27,10 +26,11 @@ from emceepee_stdio.tools.listing import (
     having,
     matching,
     of_server,
-    page,
+    page_for,
     pattern,
 )
 from emceepee_stdio.tools.registry import Params, always_loaded, pages, read_only, tool
+from emceepee_stdio.visible_text import cut
 
 # Finding one tool among a thousand by plain words.
 #
@@ -268,13 +268,7 @@ async def list_tools(runtime: Runtime, p: ListTools, call: Call) -> Reply:
         native = {} if name is None else {"exposed_as": name}
         return _shown(*item, detail) | native | _rule(runtime, *item)
 
-    entries, rest = page(
-        tools,
-        shown,
-        limit=p.limit,
-        cursor=p.cursor,
-        room=room_beside_context(runtime.session, call.budget),
-    )
+    entries, rest = page_for(runtime, p, call, tools, shown)
     head = _RUN_WITH if entries else {}
     return Reply.json({**head, "tools": entries, **rest, **found.failures()})
 
@@ -315,18 +309,12 @@ def _first_sentence(text: str) -> str:
     line = " ".join(text.split())
     sentence, dot, _ = line.partition(". ")
     short = sentence + ("." if dot else "")
-    return _cut(short, _SENTENCE_CHARS)
-
-
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - 2] + " …"
+    return cut(short, _SENTENCE_CHARS)
 
 
 def _arguments(schema: object) -> str:
     """The names of the arguments, the optional ones with a question mark."""
-    fields = cast("dict[str, object]", schema) if isinstance(schema, dict) else {}
-    properties, required = fields.get("properties"), fields.get("required")
-    names = cast("dict[str, object]", properties) if isinstance(properties, dict) else {}
-    needed = cast("list[object]", required) if isinstance(required, list) else []
+    names = mapping(mapping(schema).get("properties"))
+    needed = elements(mapping(schema).get("required"))
     shown = ", ".join(name if name in needed else f"{name}?" for name in names)
-    return _cut(shown, _ARGUMENTS_CHARS)
+    return cut(shown, _ARGUMENTS_CHARS)
