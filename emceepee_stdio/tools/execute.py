@@ -6,6 +6,7 @@ outcome comes back by itself. Whatever has to be seen to before that is seen to 
 then sends the same request in the same way.
 """
 
+import re
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from inspect import isawaitable
 from typing import Annotated
 
 import anyio
+import msgspec
 from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import UNSET, Meta, Raw, UnsetType
 from msgspec.structs import replace
@@ -31,6 +33,7 @@ from emceepee_stdio.errors import (
     TaskLimit,
     ToolNotFound,
 )
+from emceepee_stdio.foreign_json import decoded
 from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import Call
@@ -46,8 +49,8 @@ from emceepee_stdio.tools.listing import (
     shown_names,
 )
 from emceepee_stdio.tools.registry import Params, Result, always_loaded, open_world, pages, tool
-from emceepee_stdio.tools.repair import depends_on_schema, is_plain, repaired
 from emceepee_stdio.visible_text import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
+from emceepee_stdio.wire.codec import to_json
 from emceepee_stdio.wire.peer import OutgoingRequest
 
 # Which tools run by execute_readonly_tool: hosts run that one without asking anybody.
@@ -227,6 +230,116 @@ def _is_configured(runtime: Runtime, backend: Backend) -> bool:
     return member is not None and member.origin is Origin.CONFIGURATION
 
 
+# Arguments as models send them: objects in strings, fields in the wrong place, quoted numbers.
+#
+# Only what cannot be meant otherwise is corrected, and the journal names every correction.
+
+
+Schema = Mapping[str, object]
+
+_BRACE = ord("{")
+
+_HOLDS_A_STRING = re.compile(rb':\s*+"|^"')
+# A string that may stand for a number or a boolean; an escape may hide one.
+_CONVERTIBLE = re.compile(rb':\s*+"\s*+(?:[-\d\\\x80-\xff]|true|false)')
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+}
+
+
+def repaired(
+    args: Raw | None, extra: Mapping[str, Raw], schema: Schema, *, tool: str
+) -> tuple[Raw, list[str]]:
+    """The arguments to send, and what was put right to get them."""
+    repairs: list[str] = []
+    properties = mapping(schema.get("properties"))
+    if args is None and extra:
+        _refuse_strangers(extra, properties, tool)
+        args = Raw(to_json(dict(extra)))
+        repairs.append("arguments beside `tool` were taken as args")
+    elif extra:
+        names = ", ".join(sorted(extra))
+        raise InvalidArguments(
+            f"execute_tool has no argument {names}.", hint="Put the tool's own arguments in args."
+        )
+    if args is None or bytes(args) == b"null":
+        return Raw(b"{}"), repairs
+    if bytes(memoryview(args)[:1]) == b'"':
+        args = _opened(args, tool)
+        repairs.append("args was a string that holds an object")
+    if bytes(memoryview(args)[:1]) != b"{":
+        raise InvalidArguments(f"The args of {tool} must be an object.")
+    return _converted(args, properties, repairs), repairs
+
+
+def is_plain(args: Raw | None, extra: Mapping[str, Raw]) -> bool:
+    """Whether nothing about these arguments could be put right, whatever the schema."""
+    if extra or args is None:
+        return not extra
+    return memoryview(args)[0] == _BRACE and not _CONVERTIBLE.search(args)
+
+
+def depends_on_schema(args: Raw | None, extra: Mapping[str, Raw]) -> bool:
+    """Whether the tool's schema may change how these arguments are read."""
+    if extra:
+        return True
+    if args is None or not _HOLDS_A_STRING.search(args):
+        return False
+    try:
+        if bytes(memoryview(args)[:1]) == b'"':
+            args = Raw(msgspec.json.decode(args, type=str).encode())
+        fields = msgspec.json.decode(args, type=dict[str, Raw])
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    return any(_unquoted(value, kind) for value in fields.values() for kind in _KINDS)
+
+
+def _opened(args: Raw, tool: str) -> Raw:
+    text = msgspec.json.decode(args, type=str)
+    try:
+        opened = msgspec.json.decode(text, type=dict[str, Raw])
+    except (msgspec.MsgspecError, RecursionError):
+        raise InvalidArguments(f"The args of {tool} are a string that is no JSON object.") from None
+    return Raw(to_json(opened))
+
+
+def _refuse_strangers(extra: Mapping[str, Raw], properties: Schema, tool: str) -> None:
+    strangers = sorted(set(extra) - set(properties))
+    if strangers:
+        raise InvalidArguments(
+            f"execute_tool has no argument {', '.join(strangers)}, and neither has {tool}.",
+            hint="Put the tool's own arguments in args.",
+        )
+
+
+def _converted(args: Raw, properties: Schema, repairs: list[str]) -> Raw:
+    """Numbers and booleans that came as strings, where the tool's schema wants the real thing."""
+    wanting = {
+        name: kind
+        for name, schema in properties.items()
+        if (kind := mapping(schema).get("type")) in list(_KINDS)
+    }
+    if not wanting or b'"' not in bytes(args):
+        return args
+    fields = msgspec.json.decode(args, type=dict[str, Raw])
+    better = {
+        name: value
+        for name, kind in wanting.items()
+        if name in fields and (value := _unquoted(fields[name], str(kind))) is not None
+    }
+    repairs += [f"{name} was a string and is a {wanting[name]}" for name in better]
+    return Raw(to_json(fields | better)) if better else args
+
+
+def _unquoted(value: Raw, kind: str) -> Raw | None:
+    if bytes(memoryview(value)[:1]) != b'"':
+        return None
+    text = msgspec.json.decode(value, type=str).strip()
+    return Raw(text.encode()) if type(decoded(text, object)) in _KINDS[kind] else None
+
+
 _LATE_TOOLS_S = 1.0  # as long as a list waits for a server that is still connecting
 _NO_ARGUMENTS = Raw(b"{}")
 
@@ -270,9 +383,17 @@ class ExecuteTool(Params):
         | UnsetType
     ) = UNSET
 
+    @property
+    def given(self) -> Raw | None:
+        return None if self.args is UNSET else self.args
+
+    @property
+    def ttl_s(self) -> float | None:
+        return None if self.task_ttl_ms is UNSET else self.task_ttl_ms / 1000
+
 
 class ExecuteReadonlyTool(ExecuteTool):
-    """Which tool that only reads, with what."""
+    """The same arguments, for a tool that only reads."""
 
 
 @tool(open_world, meta=always_loaded | pages, forgiving=True)
@@ -285,12 +406,10 @@ def execute_tool(
     answer the question, then get_task_result.
     """
     member = None if p.server is UNSET else runtime.servers.members.get(p.server)
-    enforced = runtime.configured.config.settings.policy.pin == "enforce"
-    args = None if p.args is UNSET else p.args
     if (
         member is None
-        or enforced
-        or not is_plain(args, call.extra)
+        or runtime.configured.config.settings.policy.pin == "enforce"
+        or not is_plain(p.given, call.extra)
         or member.backend.channel.needs_tools
         or member.backend.rules is not None
         or member.backend.lists.remembered
@@ -298,7 +417,7 @@ def execute_tool(
     ):
         return _prepare(runtime, p, call)
     try:
-        _send(runtime, member.backend, p, call, args or _NO_ARGUMENTS)
+        _Execution(runtime, member.backend, p, call).send(p.given or _NO_ARGUMENTS)
     except TaskLimit:  # it has to wait for a place
         return _prepare(runtime, p, call)
     return None
@@ -316,7 +435,7 @@ def execute_readonly_tool(
 
 
 async def _prepare(runtime: Runtime, p: ExecuteTool, call: Call) -> None:
-    """Find the server, learn its tools, see that they may run and a person has seen them; send."""
+    """Find the server, then do what the call has to wait for before it is sent."""
     if p.server is not UNSET:
         p = replace(p, tool=own_name(runtime, p.server, p.tool))
     try:
@@ -326,222 +445,215 @@ async def _prepare(runtime: Runtime, p: ExecuteTool, call: Call) -> None:
             else runtime.servers.get(p.server)
         )
     finally:
-        call.trace.server_tool = p.tool  # also where nobody has it
-    call.trace.server = backend.name  # also where it is refused before it is sent
+        call.trace.server_tool = p.tool  # also if no server has it
+    call.trace.server = backend.name  # also if it is refused before it is sent
     await checkpoint_if_cancelled()  # it may have been cancelled in the same moment
-    arrived = runtime.clock.now()
-    if isinstance(p, ExecuteReadonlyTool):
-        within = min(_request_s(runtime), call.ceiling)
-        await require_read_only(runtime, backend, p.tool, within=within)
-    if backend.rules is not None and backend.rules.rule(p.tool) != "allow":
-        args = await _permitted(runtime, backend, p, call)
-    else:
-        args = None if _needs_schema(backend, p, call) else _repaired(runtime, backend, p, call)
-    left = max(call.ceiling - (runtime.clock.now() - arrived), 0.0)
-    within = min(_within(runtime, p, call), left)
-    await runtime.session.begin_in_turn(
-        call, server=backend.name, tool=p.tool, within=within, ttl=_ttl(p)
-    )
-    if Kind.TOOLS in backend.lists.remembered:
-        await _confirm(runtime, backend, p.tool, call)
-    await _check_pins(runtime, backend, p)
-    if args is None:
-        await _learn(backend, runtime)
-        args = _repaired(runtime, backend, p, call)
-    if backend.rules is not None:
-        await runtime.permissions.require(backend, p.tool, within=_request_s(runtime))
-    await checkpoint_if_cancelled()
-    _send(runtime, backend, p, call, args)
+    await _Execution(runtime, backend, p, call).prepare_and_send()
 
 
-async def _confirm(runtime: Runtime, backend: Backend, tool: str, call: Call) -> None:
-    """Start the server, and see that it still has the tool that it is remembered to have."""
-    say_starting(backend, call)
-    try:
-        await backend.list_all(Kind.TOOLS, within=_request_s(runtime))
-    except ProxyError:
-        if backend.phase in (Phase.FAILED, Phase.RECONNECTING):
-            raise
-        return  # the call itself waits longer, and finds out
-    if await _is_gone(runtime, backend, tool):
-        # Names that nobody has seen are not told where that is the policy.
-        shown = () if runtime.pins.enforced else backend.lists.tools or ()
-        raise _missing(runtime, backend, tool, shown_names(backend, shown))
+@dataclass(frozen=True, slots=True)
+class _Execution:
+    """One run of a tool."""
 
+    runtime: Runtime
+    backend: Backend
+    p: ExecuteTool
+    call: Call
 
-async def _is_gone(runtime: Runtime, backend: Backend, tool: str) -> bool:
-    """Whether it is not listed any more; some servers add tools a moment after they started."""
-    lists, until = backend.lists, runtime.clock.now() + _LATE_TOOLS_S
-    while lists.had_until(tool) is not None:
-        seen, left = lists.changes(Kind.TOOLS), until - runtime.clock.now()
-        if not await runtime.session.until(
-            lambda seen=seen: lists.changes(Kind.TOOLS) != seen, within=left
-        ):
-            return True
-        await _learn(backend, runtime)
-    return False
-
-
-async def _permitted(runtime: Runtime, backend: Backend, p: ExecuteTool, call: Call) -> Raw:
-    """The arguments that a person agrees to.
-
-    Before the call begins: once it is a task, it can no longer be answered with a question.
-    """
-    within = min(_request_s(runtime), call.ceiling)
-    await runtime.permissions.require(backend, p.tool, within=within)
-    args = _repaired(runtime, backend, p, call)
-    return await runtime.permissions.admit(backend, p.tool, args, call)
-
-
-def _send(
-    runtime: Runtime,
-    backend: Backend,
-    p: ExecuteTool,
-    call: Call,
-    args: Raw,
-    *,
-    again: bool = False,
-) -> None:
-    if call.slot is None:
-        within = _within(runtime, p, call)
-        runtime.session.begin(call, server=backend.name, tool=p.tool, within=within, ttl=_ttl(p))
-    if call.on_status is not None:
-        say_starting(backend, call)
-    call.args = args
-    params = {"name": p.tool, "arguments": args}
-    request = OutgoingRequest(
-        method="tools/call",
-        params=with_meta(params, call) if call.meta else params,
-        call=call,
-        on_progress=call.on_progress,
-    )
-
-    def on_done(outcome: Raw | ProxyError) -> None:
-        if isinstance(outcome, NotTaken) and not again:
-            call.proceed(partial(_send_again, runtime, backend, p, call, args))
+    async def prepare_and_send(self) -> None:
+        """Learn the tools of the server, check that this one may run as a person saw it; send."""
+        runtime, backend, p, call = self.runtime, self.backend, self.p, self.call
+        arrived = runtime.clock.now()
+        if isinstance(p, ExecuteReadonlyTool):
+            within = min(self._request_s, call.ceiling)
+            await require_read_only(runtime, backend, p.tool, within=within)
+        if backend.rules is not None and backend.rules.rule(p.tool) != "allow":
+            args = await self._permitted()
         else:
-            call.proceed(partial(_answered, runtime, backend, call, outcome))
-
-    call.cancel_request = backend.send(request, on_done)
-
-
-async def _send_again(
-    runtime: Runtime, backend: Backend, p: ExecuteTool, call: Call, args: Raw
-) -> None:
-    """The server has not seen the call; the one that it meets now may be another one."""
-    await _check_pins(runtime, backend, p)
-    if isinstance(p, ExecuteReadonlyTool):
-        await require_read_only(runtime, backend, p.tool, within=_request_s(runtime))
-    if backend.rules is not None:
-        await runtime.permissions.require(backend, p.tool, within=_request_s(runtime))
-    await checkpoint_if_cancelled()
-    _send(runtime, backend, p, call, args, again=True)
-
-
-async def _check_pins(runtime: Runtime, backend: Backend, p: ExecuteTool) -> None:
-    """Whether a person has seen this tool as it is, where that is asked for."""
-    if runtime.pins.enforced:
-        await _learn(backend, runtime)
-        tools = backend.lists.known(Kind.TOOLS)
-        listed = None if tools is None else runtime.servers.listed(backend.name, tools)
-        await runtime.pins.check(backend.name, listed, p.tool)
-
-
-def _answered(runtime: Runtime, backend: Backend, call: Call, outcome: Raw | ProxyError) -> Result:
-    if isinstance(outcome, Raw):
-        native = call.native and call.task is None
-        return Reply.result(outcome, server=backend.name, native=native)
-    tool = call.tool
-    if isinstance(outcome, RemoteError):
-        if runtime.pins.enforced:  # the names of its other tools may be what nobody has seen
-            raise outcome
-        return _refused(runtime, backend, tool, outcome)
-    if isinstance(outcome, ServerDisconnected) and not isinstance(outcome, NotTaken):
-        fact = f"{outcome.fact}\n{_repeatable(backend, tool)}"
-        raise ServerDisconnected(fact, hint=outcome.next_step)
-    raise outcome
-
-
-def _needs_schema(backend: Backend, p: ExecuteTool, call: Call) -> bool:
-    """Whether the arguments cannot be read, or sent, before the server has listed its tools."""
-    unlisted = backend.lists.tools is None or Kind.TOOLS in backend.lists.remembered
-    return backend.channel.needs_tools or (unlisted and depends_on_schema(_given(p), call.extra))
-
-
-def _within(runtime: Runtime, p: ExecuteTool, call: Call) -> float:
-    """How long this client may be kept waiting; a word is noted when it asked for more."""
-    call.args = _given(p)  # it may become a task at once
-    times = runtime.settings.timeouts
-    wanted = (times.call_ms if p.timeout_ms is UNSET else p.timeout_ms) / 1000
-    if p.timeout_ms is not UNSET and wanted > call.ceiling:
-        lowered = round(call.ceiling * 1000)
-        call.note = f"timeout_ms was lowered to {lowered}, because this client waits no longer."
-    return min(wanted, call.ceiling)
-
-
-def _ttl(p: ExecuteTool) -> float | None:
-    return None if p.task_ttl_ms is UNSET else p.task_ttl_ms / 1000
-
-
-def _given(p: ExecuteTool) -> Raw | None:
-    return None if p.args is UNSET else p.args
-
-
-def _repaired(runtime: Runtime, backend: Backend, p: ExecuteTool, call: Call) -> Raw:
-    args, repairs = repaired(_given(p), call.extra, _schema(backend, p.tool), tool=p.tool)
-    if repairs:
-        runtime.journal.record(
-            JournalEvent.TOOL_ARGUMENTS_REPAIRED, server=backend.name, tool=p.tool, repairs=repairs
+            args = None if self._needs_schema() else self._repaired()
+        left = max(call.ceiling - (runtime.clock.now() - arrived), 0.0)
+        within = min(self._within(), left)
+        await runtime.session.begin_in_turn(
+            call, server=backend.name, tool=p.tool, within=within, ttl=p.ttl_s
         )
-    return args
+        if Kind.TOOLS in backend.lists.remembered:
+            await self._confirm()
+        await self._check_pins()
+        if args is None:
+            await self._learn()
+            args = self._repaired()
+        if backend.rules is not None:
+            await runtime.permissions.require(backend, p.tool, within=self._request_s)
+        await checkpoint_if_cancelled()
+        self.send(args)
 
-
-async def _learn(backend: Backend, runtime: Runtime) -> None:
-    """The tools of a server that nobody has listed yet."""
-    with suppress(ProxyError):
-        await backend.list_all("tools", within=_request_s(runtime))
-
-
-def _request_s(runtime: Runtime) -> float:
-    return runtime.settings.timeouts.request_ms / 1000
-
-
-def _schema(backend: Backend, tool: str) -> Mapping[str, object]:
-    return mapping((backend.lists.tool(tool) or {}).get("inputSchema"))
-
-
-def _repeatable(backend: Backend, tool: str) -> str:
-    """Whether the call may be made again without doing something twice."""
-    hints = mapping((backend.lists.tool(tool) or {}).get("annotations"))
-    if hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True:
-        return "The call may be repeated safely: the tool says so."
-    return "The call may or may not have been carried out: check before repeating it."
-
-
-async def _refused(runtime: Runtime, backend: Backend, tool: str, error: RemoteError) -> Reply:
-    """A failed call of a tool that the server does not list is better told as that."""
-    try:
-        tools = await backend.list_all("tools", within=QUICK_LIST_TIMEOUT_S)
-    except ProxyError:
-        raise error from None
-    names = [str(item.get("name")) for item in tools]
-    if tool in names:
-        raise error
-    raise _missing(runtime, backend, tool, shown_names(backend, names))
-
-
-def _missing(runtime: Runtime, backend: Backend, tool: str, names: list[str]) -> ToolNotFound:
-    if (until := backend.lists.had_until(tool)) is not None:
-        now = ", ".join(names[:LISTED_NAMES]) or "nothing that is shown here"
-        more = f" and {len(names) - LISTED_NAMES} more" if len(names) > LISTED_NAMES else ""
-        return ToolNotFound(
-            f"{backend.name} no longer has {tool[:SHOWN_NAME_CHARS]!r}: it had this tool until "
-            f"{until}; its list now: {now}{more}."
+    def send(self, args: Raw, *, again: bool = False) -> None:
+        backend, p, call = self.backend, self.p, self.call
+        if call.slot is None:
+            within = self._within()
+            self.runtime.session.begin(
+                call, server=backend.name, tool=p.tool, within=within, ttl=p.ttl_s
+            )
+        if call.on_status is not None:
+            say_starting(backend, call)
+        call.args = args
+        params = {"name": p.tool, "arguments": args}
+        request = OutgoingRequest(
+            method="tools/call",
+            params=with_meta(params, call) if call.meta else params,
+            call=call,
+            on_progress=call.on_progress,
         )
-    close = close_names(tool, names)
-    shown = f" Close are: {', '.join(close)}." if close else f" Tools that it has: {len(names)}."
-    fact = f"{backend.name} has no tool {tool[:SHOWN_NAME_CHARS]!r}.{shown}"
-    return ToolNotFound(fact, hint=lead_of(runtime, tool))
+
+        def on_done(outcome: Raw | ProxyError) -> None:
+            if isinstance(outcome, NotTaken) and not again:
+                call.proceed(partial(self._send_again, args))
+            else:
+                call.proceed(partial(self._answered, outcome))
+
+        call.cancel_request = backend.send(request, on_done)
+
+    async def _send_again(self, args: Raw) -> None:
+        """The server has not seen the call; the one that it meets now may be another one."""
+        runtime, backend, tool = self.runtime, self.backend, self.p.tool
+        await self._check_pins()
+        if isinstance(self.p, ExecuteReadonlyTool):
+            await require_read_only(runtime, backend, tool, within=self._request_s)
+        if backend.rules is not None:
+            await runtime.permissions.require(backend, tool, within=self._request_s)
+        await checkpoint_if_cancelled()
+        self.send(args, again=True)
+
+    async def _confirm(self) -> None:
+        """Start the server, and see that it still has the tool that it is remembered to have."""
+        backend = self.backend
+        say_starting(backend, self.call)
+        try:
+            await backend.list_all(Kind.TOOLS, within=self._request_s)
+        except ProxyError:
+            if backend.phase in (Phase.FAILED, Phase.RECONNECTING):
+                raise
+            return  # the call itself waits longer, and finds out
+        if await self._is_gone():
+            # The policy may hide the names of tools that no person has seen.
+            shown = () if self.runtime.pins.enforced else backend.lists.tools or ()
+            raise self._missing(shown_names(backend, shown))
+
+    async def _is_gone(self) -> bool:
+        """Whether it is not listed any more; some servers add tools a moment after they started."""
+        lists, now = self.backend.lists, self.runtime.clock.now
+        until = now() + _LATE_TOOLS_S
+        while lists.had_until(self.p.tool) is not None:
+            seen = lists.changes(Kind.TOOLS)
+            if not await self.runtime.session.until(
+                lambda seen=seen: lists.changes(Kind.TOOLS) != seen, within=until - now()
+            ):
+                return True
+            await self._learn()
+        return False
+
+    async def _permitted(self) -> Raw:
+        """The arguments that a person agrees to.
+
+        Before the call begins: once it is a task, it can no longer be answered with a question.
+        """
+        permissions, tool = self.runtime.permissions, self.p.tool
+        within = min(self._request_s, self.call.ceiling)
+        await permissions.require(self.backend, tool, within=within)
+        return await permissions.admit(self.backend, tool, self._repaired(), self.call)
+
+    async def _check_pins(self) -> None:
+        """Whether a person has seen this tool as it is, if that is required."""
+        runtime, backend = self.runtime, self.backend
+        if runtime.pins.enforced:
+            await self._learn()
+            tools = backend.lists.known(Kind.TOOLS)
+            listed = None if tools is None else runtime.servers.listed(backend.name, tools)
+            await runtime.pins.check(backend.name, listed, self.p.tool)
+
+    async def _learn(self) -> None:
+        """The tools of a server that has not listed them yet."""
+        with suppress(ProxyError):
+            await self.backend.list_all("tools", within=self._request_s)
+
+    def _needs_schema(self) -> bool:
+        """Whether the arguments cannot be read, or sent, before the server has listed its tools."""
+        lists = self.backend.lists
+        unlisted = lists.tools is None or Kind.TOOLS in lists.remembered
+        return self.backend.channel.needs_tools or (
+            unlisted and depends_on_schema(self.p.given, self.call.extra)
+        )
+
+    def _within(self) -> float:
+        """How long this client may be kept waiting, with a note if it asked for more."""
+        p, call = self.p, self.call
+        call.args = p.given  # it may become a task at once
+        times = self.runtime.settings.timeouts
+        wanted = (times.call_ms if p.timeout_ms is UNSET else p.timeout_ms) / 1000
+        if p.timeout_ms is not UNSET and wanted > call.ceiling:
+            lowered = round(call.ceiling * 1000)
+            call.note = f"timeout_ms was lowered to {lowered}, because this client waits no longer."
+        return min(wanted, call.ceiling)
+
+    @property
+    def _request_s(self) -> float:
+        return self.runtime.settings.timeouts.request_ms / 1000
+
+    def _repaired(self) -> Raw:
+        tool, server = self.p.tool, self.backend.name
+        schema = mapping((self.backend.lists.tool(tool) or {}).get("inputSchema"))
+        args, repairs = repaired(self.p.given, self.call.extra, schema, tool=tool)
+        if repairs:
+            self.runtime.journal.record(
+                JournalEvent.TOOL_ARGUMENTS_REPAIRED, server=server, tool=tool, repairs=repairs
+            )
+        return args
+
+    def _answered(self, outcome: Raw | ProxyError) -> Result:
+        call = self.call
+        if isinstance(outcome, Raw):
+            native = call.native and call.task is None
+            return Reply.result(outcome, server=self.backend.name, native=native)
+        # With pins enforced, no person may have seen the names of its other tools.
+        if isinstance(outcome, RemoteError) and not self.runtime.pins.enforced:
+            return self._refused(outcome)
+        if isinstance(outcome, ServerDisconnected) and not isinstance(outcome, NotTaken):
+            fact = f"{outcome.fact}\n{self._repeatable()}"
+            raise ServerDisconnected(fact, hint=outcome.next_step)
+        raise outcome
+
+    def _repeatable(self) -> str:
+        """Whether the call may be made again without doing something twice."""
+        hints = mapping((self.backend.lists.tool(self.p.tool) or {}).get("annotations"))
+        if hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True:
+            return "The call may be repeated safely: the tool says so."
+        return "The call may or may not have been carried out: check before repeating it."
+
+    async def _refused(self, error: RemoteError) -> Reply:
+        """A failed call of a tool that the server does not list is reported as that."""
+        try:
+            tools = await self.backend.list_all("tools", within=QUICK_LIST_TIMEOUT_S)
+        except ProxyError:
+            raise error from None
+        names = [str(item.get("name")) for item in tools]
+        if self.p.tool in names:
+            raise error
+        raise self._missing(shown_names(self.backend, names))
+
+    def _missing(self, names: list[str]) -> ToolNotFound:
+        server, tool = self.backend.name, self.p.tool
+        shown = repr(tool[:SHOWN_NAME_CHARS])
+        if (until := self.backend.lists.had_until(tool)) is not None:
+            now = ", ".join(names[:LISTED_NAMES]) or "nothing that is shown here"
+            more = f" and {len(names) - LISTED_NAMES} more" if len(names) > LISTED_NAMES else ""
+            return ToolNotFound(
+                f"{server} no longer has {shown}: it had this tool until {until}; "
+                f"its list now: {now}{more}."
+            )
+        close = close_names(tool, names)
+        others = f"Close are: {', '.join(close)}." if close else f"Tools that it has: {len(names)}."
+        hint = lead_of(self.runtime, tool)
+        return ToolNotFound(f"{server} has no tool {shown}. {others}", hint=hint)
 
 
 # Tools of exposed servers, called by the names under which the client is listed them.

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from emceepee_stdio.errors import InvalidArguments
-from emceepee_stdio.tools.repair import depends_on_schema, is_plain, repaired
+from emceepee_stdio.tools.execute import depends_on_schema, is_plain, repaired
 
 SCHEMA = {
     "properties": {
