@@ -4,7 +4,9 @@ What comes back is passed on as the server gave it, but for what could be taken 
 resources are read the same way.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 from anyio.abc import TaskGroup
@@ -49,9 +51,6 @@ class ListChanges:
     def __init__(self, protocol: Protocol, peer: Peer) -> None:
         self._protocol = protocol
         self._peer = peer
-
-    def __repr__(self) -> str:
-        return f"<ListChanges {len(self._protocol.streams)} streams>"
 
     def listen(self, request: Request, params: Mapping[str, object]) -> None:
         """Acknowledge a stream, which stays open till the client takes it back."""
@@ -99,6 +98,17 @@ _decode_read = envelope_decoder(_Read)
 _decode_get_prompt = envelope_decoder(_GetPrompt)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Forwarded:
+    """A request that waits for a server, and what its answer says beside the result."""
+
+    trace: OpenRequest
+    modern: bool
+    error_code: int = INVALID_PARAMS
+    error_data: dict[str, object] | None = None
+    cache: Fields = field(default_factory=dict[str, object])
+
+
 class ForwardedRequests:
     """Those of one client. `answer` and `refuse` end a request."""
 
@@ -117,19 +127,26 @@ class ForwardedRequests:
         self._refuse = refuse
         self._tasks = tasks
 
-    def __repr__(self) -> str:
-        return f"<ForwardedRequests of {self._calls!r}>"
-
     def read(self, request: Request, trace: OpenRequest) -> None:
         """One of our own resources, or one of a configured server."""
         asked = _decode_read(request.params or b"{}")
         modern, refused = self._check(asked.meta, trace)
+        forwarded = _Forwarded(
+            trace=trace,
+            modern=modern,
+            error_code=INVALID_PARAMS if modern else RESOURCE_NOT_FOUND,
+            error_data={"uri": asked.uri},
+            cache={"ttlMs": 0, "cacheScope": "private"},
+        )
         if refused:
             self._refuse(trace, refused)
         elif self._runtime.configured.is_known and is_own_uri(asked.uri):
-            self._answer_read(trace, asked.uri, self._own(asked.uri), modern=modern)
+            try:
+                self._end(forwarded, self._own(asked.uri))
+            except ProxyError as error:
+                self._end(forwarded, error)
         else:
-            self._tasks.start_soon(self._read, trace, asked.uri, modern)
+            self._tasks.start_soon(self._wait, forwarded, partial(self._resource, asked.uri))
 
     def get_prompt(self, request: Request, trace: OpenRequest) -> None:
         """A prompt of an exposed server, by the name under which it is listed."""
@@ -138,64 +155,55 @@ class ForwardedRequests:
         if refused:
             self._refuse(trace, refused)
         else:
-            self._tasks.start_soon(self._get_prompt, trace, asked, modern)
+            forwarded = _Forwarded(trace=trace, modern=modern)
+            self._tasks.start_soon(self._wait, forwarded, partial(self._prompt, asked))
 
     def _check(self, meta: Meta | None, trace: OpenRequest) -> tuple[bool, Refused | None]:
         if meta is not None:
             trace.traceparent = traceparent_in(meta.traceparent)
         return self._calls.check(meta)
 
-    # Waiting for what a server says, unless the client takes the request back meanwhile
-
-    async def _read(self, trace: OpenRequest, uri: str, modern: bool) -> None:  # noqa: FBT001 - given by position
-        await self._known(trace)
-        found = self._own(uri) if is_own_uri(uri) else await self._foreign(uri, trace)
-        if trace.outcome is None:
-            self._answer_read(trace, uri, found, modern=modern)
-
-    async def _get_prompt(self, trace: OpenRequest, asked: _GetPrompt, modern: bool) -> None:  # noqa: FBT001 - given by position
-        await self._known(trace)
+    async def _wait(
+        self, asked: _Forwarded, get: Callable[[OpenRequest], Awaitable[Fields]]
+    ) -> None:
+        """Answer with what a server says, unless the client takes the request back meanwhile."""
+        current_request.set(asked.trace)
+        with on_leg(Leg.QUEUED):
+            await self._runtime.configured.known()
         try:
-            found = await self._messages(asked, trace)
+            found = await get(asked.trace)
         except ProxyError as error:
             found = error.masked(self._runtime.session.secrets.mask)
         except Exception as error:  # noqa: BLE001 - a bug in one request must not end the others
             found = self._calls.unexpected(error)
-        if trace.outcome is not None:
-            return
+        if asked.trace.outcome is None:
+            self._end(asked, found)
+
+    def _end(self, asked: _Forwarded, found: Fields | ProxyError) -> None:
         if isinstance(found, ProxyError):
-            trace.error_code = found.code
-            self._refuse(trace, Refused(INVALID_PARAMS, _said(found)))
+            asked.trace.error_code = found.code
+            refused = Refused(asked.error_code, _said(found), asked.error_data)
+            self._refuse(asked.trace, refused)
         else:
-            self._answer(trace, _body(found, {}, modern=modern))
+            self._answer(asked.trace, _body(found, asked.cache, modern=asked.modern))
 
-    async def _known(self, trace: OpenRequest) -> None:
-        current_request.set(trace)
-        with on_leg(Leg.QUEUED):
-            await self._runtime.configured.known()
-
-    def _own(self, uri: str) -> Fields | ProxyError:
-        try:
-            text = read_own(self._runtime, uri)
-        except ProxyError as error:
-            return error
+    def _own(self, uri: str) -> Fields:
+        text = read_own(self._runtime, uri)
         kind = "text/plain" if uri.startswith(RESULTS) else "application/json"
         return {"contents": [{"uri": uri, "mimeType": kind, "text": text}]}
 
-    async def _foreign(self, uri: str, trace: OpenRequest) -> Fields | ProxyError:
-        """As their server gave them; what fits into no line is not sent."""
+    async def _resource(self, uri: str, trace: OpenRequest) -> Fields:
+        """As its server gave it; what fits into no line is not sent."""
+        if is_own_uri(uri):
+            return self._own(uri)
+        result = await read_by_uri(self._runtime, uri, within=self._within(), call=trace)
+        hint = "Call read_resource with its server: what is too large is stored and paged."
         try:
-            result = await read_by_uri(self._runtime, uri, within=self._within(), call=trace)
-            hint = "Call read_resource with its server: what is too large is stored and paged."
             return self._bounded("resource", result, resource_fields, hint)
-        except ProxyError as error:
-            return error.masked(self._runtime.session.secrets.mask)
         except (msgspec.MsgspecError, RecursionError):
-            return CallFailed("Its server gave a resource without readable contents.")
-        except Exception as error:  # noqa: BLE001 - a bug in one request must not end the others
-            return self._calls.unexpected(error)
+            raise CallFailed("Its server gave a resource without readable contents.") from None
 
-    async def _messages(self, asked: _GetPrompt, trace: OpenRequest) -> Fields:
+    async def _prompt(self, asked: _GetPrompt, trace: OpenRequest) -> Fields:
         item = self._runtime.surface.lists.prompts.get(asked.name)
         if item is None or not self._runtime.surface.shows(item.server):
             raise PromptNotFound(f"There is no prompt {asked.name[:_SHOWN_NAME_CHARS]!r}.")
@@ -222,17 +230,6 @@ class ForwardedRequests:
             fact = f"The {what} has {size} bytes; a client is sent at most {limit} at a time."
             raise ResultTooLarge(fact, hint=hint)
         return fields
-
-    def _answer_read(
-        self, trace: OpenRequest, uri: str, found: Fields | ProxyError, *, modern: bool
-    ) -> None:
-        if isinstance(found, ProxyError):
-            code = INVALID_PARAMS if modern else RESOURCE_NOT_FOUND
-            trace.error_code = found.code
-            self._refuse(trace, Refused(code, _said(found), {"uri": uri}))
-            return
-        kept: Fields = {"ttlMs": 0, "cacheScope": "private"} if modern else {}
-        self._answer(trace, _body(found, kept, modern=modern))
 
 
 def _said(error: ProxyError) -> str:

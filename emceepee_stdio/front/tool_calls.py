@@ -2,6 +2,11 @@
 
 A call is answered by `_proceed`: with what its tool gives at once, or with what a task waits for.
 Whatever goes wrong in one is its answer, never the end of the connection.
+
+`render` makes the bytes of an answer: the reply, and its context after the tool's own blocks, or
+before them for a client that cuts the end. The context is events that the client has not seen, and
+questions that wait. The events are leased: delivered only once the answer has been written. Both
+together stay within what the client shows.
 """
 
 from collections import deque
@@ -9,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import anyio
 import msgspec
@@ -35,17 +40,20 @@ from emceepee_stdio.front.protocol import (
     Protocol,
     Refused,
     elicitation_modes,
-    fills_forms,
 )
 from emceepee_stdio.front.question_dialogue import CallLine, QuestionDialogue
-from emceepee_stdio.front.render import render
 from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import Call, ClientRequest, Consent, InputRequired, Work
-from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.large_results import fitted, stored_whole
+from emceepee_stdio.session.reply import Reply, text_block
+from emceepee_stdio.session.response_context import lease_events, pending_client
 from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.session.session import Session
+from emceepee_stdio.state import Lease
 from emceepee_stdio.tools import TABLE
-from emceepee_stdio.tools.execute import exposed_tool, unknown_tool
+from emceepee_stdio.tools.execute import ExposedTool, exposed_tool, unknown_tool
+from emceepee_stdio.tools.registry import Result, Tool
 from emceepee_stdio.trace.open_request import (
     Leg,
     OpenRequest,
@@ -65,15 +73,12 @@ from emceepee_stdio.wire.codec import INVALID_PARAMS, Request, RequestId, to_jso
 from emceepee_stdio.wire.environment import BEHIND_HTTP
 from emceepee_stdio.wire.peer import Peer
 
-if TYPE_CHECKING:
-    from emceepee_stdio.state import Lease
-
-
-# Who calls, and what follows: how long it waits, what it shows, how its person is asked.
-
 
 class CallingClient(NamedTuple):
-    """What follows from the name of a client and the version that it speaks."""
+    """What follows from the name of a client and the version that it speaks.
+
+    How long it waits, what it shows, and how its person is asked.
+    """
 
     name: str
     version: str | None
@@ -82,49 +87,6 @@ class CallingClient(NamedTuple):
     context_first: bool
     modern_form: ConsentForm
     consent: ElicitedConsent
-
-
-class CallingClients:
-    """The client by the name that it gave last; looked up again only when that changes."""
-
-    def __init__(self, runtime: Runtime, protocol: Protocol, questions: ConsentRequests) -> None:
-        self._runtime = runtime
-        self._protocol = protocol
-        self._questions = questions
-        self._client: CallingClient | None = None
-
-    def __repr__(self) -> str:
-        return f"<CallingClients {self._protocol.client_name}>"
-
-    def now(self) -> CallingClient:
-        name, version, known = self._protocol.client_name, self._protocol.version, self._client
-        if known is None or known.name != name or known.version != version:
-            known = self._client = self._meet(name, version)
-        return known
-
-    def _meet(self, name: str, version: str | None) -> CallingClient:
-        profile = profile_of(name, self._protocol.client_version)
-        settings, answers = self._runtime.settings, self._runtime.automatic_answers
-        ceiling = ceiling_s(
-            name,
-            profile,
-            default_ms=settings.timeouts.client_ceiling_ms,
-            configured_ms=settings.client_ceilings_ms,
-            environ=self._runtime.environment.environ,
-        )
-        # Over HTTP a yes counts for one call: only the owner of this machine gives a standing one.
-        keeps = BEHIND_HTTP not in self._runtime.environment.environ
-        form = ConsentForm(profile, answers, version=version, keeps=keeps)
-        configured = settings.limits.result_chars
-        return CallingClient(
-            name=name,
-            version=version,
-            ceiling=ceiling,
-            budget=profile.result_bytes if configured is None else configured,
-            context_first=profile.cuts_end,
-            modern_form=ConsentForm(profile, answers, version=None, keeps=keeps),
-            consent=ElicitedConsent(self._questions, form, within=ceiling),
-        )
 
 
 _NULL = Raw(b"null")
@@ -152,14 +114,6 @@ class _Call(msgspec.Struct):
 _read_call = msgspec.json.Decoder(_Call).decode
 _read_meta = envelope_decoder(Meta)
 _read_keys = msgspec.json.Decoder(dict[str, Raw]).decode
-
-
-def _refuse_the_word() -> Reply:
-    """Whoever tells it to a server cannot know our blocks by it any more."""
-    raise InvalidArguments(
-        "The arguments hold the word by which you know emceepee's own blocks.",
-        hint="Leave it out: it is for nobody but you.",
-    )
 
 
 class ToolCalls:
@@ -204,13 +158,9 @@ class ToolCalls:
         dialogue = QuestionDialogue(runtime, protocol, client, line, tasks=tasks)
         runtime.session.routing.dialogue = dialogue
         self._around = dialogue.carried.around
-        questions = ConsentRequests(
-            client,
-            runtime.clock,
-            tasks,
-            within=runtime.settings.timeouts.client_request_ms / 1000,
-        )
-        self._clients = CallingClients(runtime, protocol, questions)
+        within = runtime.settings.timeouts.client_request_ms / 1000
+        self._questions = ConsentRequests(client, runtime.clock, tasks, within=within)
+        self._client: CallingClient | None = None
 
     def __repr__(self) -> str:
         return f"<ToolCalls {len(self._calls)} open>"
@@ -249,26 +199,24 @@ class ToolCalls:
         """Run the tool that is asked for; or why it cannot be."""
         asked = _read_call(request.params or b"{}")
         meta = None if asked.meta in (UNSET, _NULL) else _read_meta(asked.meta)
-        modern, refused = (False, None) if meta is None else self.check(meta)
-        tool = TABLE.get(asked.name) or exposed_tool(self._runtime, asked.name)
-        if refused is None and tool is None:
-            refused = Refused(INVALID_PARAMS, unknown_tool(self._runtime, asked.name))
-        if refused is not None or tool is None:
+        modern, refused = self.check(meta)
+        if refused is not None:
             return refused
+        tool = TABLE.get(asked.name) or exposed_tool(self._runtime, asked.name)
+        if tool is None:
+            return Refused(INVALID_PARAMS, unknown_tool(self._runtime, asked.name))
         trace = self._session.trace.begin(
             "tools/call", request.id, tool=tool.name, bytes_in=len(request.params or b"")
         )
-        client = self._clients.now()
-        consent = self._consent(client, asked, meta, modern=modern)
+        client = self._calling_client()
         call = Call(
             tool=tool.name,
             ceiling=client.ceiling,
             budget=client.budget,
             context_first=client.context_first,
-            consent=consent,
             trace=trace,
         )
-        call.answer = partial(self._answer, request.id, call, modern)
+        call.answer = partial(self._answer, request.id, call, self._identity if modern else None)
         call.proceed = partial(self._proceed, call)
         if asked.meta is not UNSET and meta is not None:
             call.meta = _passed_on(asked.meta)
@@ -280,9 +228,6 @@ class ToolCalls:
         arguments = None if asked.arguments in (UNSET, _NULL) else asked.arguments
         if self._session.trace.keeps_payloads and arguments is not None:
             trace.arguments = bytes(memoryview(arguments)[:MAX_PAYLOAD_BYTES])
-        work: Work = partial(tool.call, self._runtime, arguments, call)
-        if modern and self._protocol.modern_roots:
-            work = partial(self._roots.begin, work, asked.state, asked.responses)
         if modern and meta is not None:
             call.request = ClientRequest(
                 id=request.id,
@@ -291,13 +236,63 @@ class ToolCalls:
                 modes=elicitation_modes(mapping(meta.capabilities)),
                 token=call.token,
             )
-            work = self._around(work, call.request, asked.state, asked.responses)
-        if self._protocol.word.encode() in bytes(request.params or b""):
-            work = _refuse_the_word
-        if not self._runtime.configured.is_known:
-            work = partial(self._once_known, work)
-        self._proceed(call, work)
+        call.consent = self._consent(client, asked, call.request)
+        work = partial(self._run, tool, arguments, call, request, asked)
+        is_known = self._runtime.configured.is_known
+        self._proceed(call, work if is_known else partial(self._once_known, work))
         return None
+
+    def _run(
+        self,
+        tool: Tool | ExposedTool,
+        arguments: Raw | None,
+        call: Call,
+        request: Request,
+        asked: _Call,
+    ) -> Result:
+        """What the tool gives, after what a modern call carries: roots, or answers to questions."""
+        if self._protocol.word.encode() in bytes(request.params or b""):
+            # A server that knows the word could forge our blocks.
+            raise InvalidArguments(
+                "The arguments hold the word by which you know emceepee's own blocks.",
+                hint="Leave it out: it is for nobody but you.",
+            )
+        if call.request is None:
+            return tool.call(self._runtime, arguments, call)
+        work: Work = partial(tool.call, self._runtime, arguments, call)
+        if self._protocol.modern_roots:
+            work = partial(self._roots.begin, work, asked.state, asked.responses)
+        return self._around(work, call.request, asked.state, asked.responses)()
+
+    def _calling_client(self) -> CallingClient:
+        """The client by the name that it gave last; looked up again only when that changes."""
+        name, version, known = self._protocol.client_name, self._protocol.version, self._client
+        if known is not None and known.name == name and known.version == version:
+            return known
+        profile = profile_of(name, self._protocol.client_version)
+        settings, answers = self._runtime.settings, self._runtime.automatic_answers
+        environ = self._runtime.environment.environ
+        ceiling = ceiling_s(
+            name,
+            profile,
+            default_ms=settings.timeouts.client_ceiling_ms,
+            configured_ms=settings.client_ceilings_ms,
+            environ=environ,
+        )
+        # Over HTTP a yes counts for one call: only the owner of this machine gives a standing one.
+        keeps = BEHIND_HTTP not in environ
+        form = ConsentForm(profile, answers, version=version, keeps=keeps)
+        configured = settings.limits.result_chars
+        self._client = CallingClient(
+            name=name,
+            version=version,
+            ceiling=ceiling,
+            budget=profile.result_bytes if configured is None else configured,
+            context_first=profile.cuts_end,
+            modern_form=ConsentForm(profile, answers, version=None, keeps=keeps),
+            consent=ElicitedConsent(self._questions, form, within=ceiling),
+        )
+        return self._client
 
     def begin_refused(self, request: Request) -> OpenRequest:
         """The record of a call that is not run; one by the name SERVER__TOOL names its server."""
@@ -314,7 +309,7 @@ class ToolCalls:
         self._calls[request.id] = call
         if request.token is not None:
             self._progress.begin(call, request.token)
-        call.answer = partial(self._answer, request.id, call, True)  # noqa: FBT003 - see _answer
+        call.answer = partial(self._answer, request.id, call, self._identity)
 
     def check(self, meta: Meta | None) -> tuple[bool, Refused | None]:
         """Whether a request is of the modern era, and if so whether it may be served."""
@@ -377,24 +372,24 @@ class ToolCalls:
             self._session.fail(call, self.unexpected(error, call.tool))
 
     def _consent(
-        self, client: CallingClient, asked: _Call, meta: Meta | None, *, modern: bool
+        self, client: CallingClient, asked: _Call, modern: ClientRequest | None
     ) -> Consent | None:
         """Whom the client can ask for us, if anybody."""
-        if modern:
-            declared = None if meta is None else meta.capabilities
-            if not fills_forms(mapping(declared)):
-                return None
-            return InputRequiredConsent(
-                self._seals, client.modern_form, state=asked.state, responses=asked.responses
-            )
-        return client.consent if self._protocol.fills_forms else None
+        if modern is None:
+            return client.consent if self._protocol.fills_forms else None
+        if "form" not in modern.modes:
+            return None
+        return InputRequiredConsent(
+            self._seals, client.modern_form, state=asked.state, responses=asked.responses
+        )
 
-    def _answer(self, request_id: RequestId, call: Call, modern: bool, reply: Reply) -> None:  # noqa: FBT001 - given by position
+    def _answer(
+        self, request_id: RequestId, call: Call, identity: bytes | None, reply: Reply
+    ) -> None:
         self._calls.pop(request_id, None)
         if call.token is not None:
             self._progress.end(call)
         self._answered.set()
-        identity = self._identity if modern else None
         try:
             body, leases = render(self._session, reply, call, identity=identity)
         except Exception as error:  # noqa: BLE001 - whatever is in it, the client gets an answer
@@ -441,3 +436,80 @@ def _passed_on(meta: Raw) -> dict[str, Raw]:
         for key, value in _read_keys(meta).items()
         if key != "progressToken" and not key.startswith(PREFIX)
     }
+
+
+def render(
+    session: Session, reply: Reply, call: Call, *, identity: bytes | None
+) -> tuple[bytes, list[Lease]]:
+    """The result, and the leases that it fulfils. `identity` stamps an answer of the modern era."""
+    leases: list[Lease] = []
+    context: list[bytes] = []
+    try:
+        if call.own_events:
+            leases.append(session.events.take_these(call.own_events))
+        has_news = session.events.undelivered or session.requests.open
+        if has_news and not (reply.whole or reply.native):
+            leases.append(session.events.take(limit=session.settings.fixed.response_events))
+            leases[-1], events = lease_events(session, leases[-1], call.budget)
+            context = _blocks(session, leases[-1], events, call.budget)
+    except BaseException:
+        for taken in leases:
+            session.events.release(taken)
+        raise
+    if call.lease is not None:
+        leases.append(call.lease)
+    first = call.context_first
+    assemble = partial(_assemble, context=context, identity=identity, context_first=first)
+    body = assemble(reply)
+    limit = session.settings.fixed.client_line_bytes
+    if reply.structured is not None and len(body) > (call.budget or limit):
+        reply = reply.as_text()
+        body = assemble(reply)
+    if len(body) > call.budget > 0 and not (reply.whole or reply.paged):
+        room = max(call.budget - sum(map(len, context)), call.budget // 4)
+        reply = fitted(session, reply, room, pointer_first=first)
+        body = assemble(reply)
+    if len(body) > limit and reply.content:
+        body = assemble(stored_whole(session, reply, limit))
+    return body, leases
+
+
+def _blocks(
+    session: Session, lease: Lease, events: list[dict[str, object]], budget: int
+) -> list[bytes]:
+    blocks: list[bytes] = []
+    if events:
+        told: dict[str, object] = {"events_since_last_response": events}
+        if lease.remaining:
+            told["events_remaining"] = lease.remaining
+        told["word"] = session.word
+        blocks.append(text_block(to_json(told).decode()))
+    if session.requests.open:
+        pending = {"pending_client_action": pending_client(session, budget), "word": session.word}
+        blocks.append(text_block(to_json(pending).decode()))
+    return blocks
+
+
+def _assemble(
+    reply: Reply, context: list[bytes], identity: bytes | None, *, context_first: bool
+) -> bytes:
+    blocks = [reply.content] if reply.content else []
+    blocks = [*context, *blocks] if context_first else [*blocks, *context]
+    parts = [b'"content":[%b]' % b",".join(blocks)]
+    if reply.structured is not None:
+        parts.append(b'"structuredContent":%b' % bytes(reply.structured))
+    if reply.is_error:
+        parts.append(b'"isError":true')
+    meta = reply.meta
+    if identity is not None:
+        parts.insert(0, b'"resultType":"complete"')
+        meta = _stamped(meta, identity)
+    if meta is not None:
+        parts.append(b'"_meta":%b' % bytes(meta))
+    return b"{%b}" % b",".join(parts)
+
+
+def _stamped(meta: Raw | None, identity: bytes) -> Raw:
+    """Who answers is we, whatever the backend said of itself."""
+    fields = {} if meta is None else msgspec.json.decode(meta, type=dict[str, Raw])
+    return Raw(to_json({**fields, SERVER_INFO: Raw(identity)}))

@@ -9,7 +9,7 @@ from msgspec import Raw
 from emceepee_stdio.backends.backend_events import Question
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Settings
-from emceepee_stdio.front.render import render
+from emceepee_stdio.front.tool_calls import render
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.client_calls import Call
