@@ -20,7 +20,7 @@ from emceepee_stdio.clock import Clock
 from emceepee_stdio.journal.journal_events import JournalEvent, Level
 from emceepee_stdio.journal.journal_files import JournalFile
 from emceepee_stdio.redaction.redact import CUT, redact, redact_text
-from emceepee_stdio.visible_text import on_one_line
+from emceepee_stdio.visible_text import cut, on_one_line
 
 # One line of the journal: as JSON for the file, as a sentence for stderr.
 #
@@ -91,9 +91,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         words = [f"emceepee: {self.level}: {self.event}"]
         words += [f"{name}={_word(value)}" for name, value in fields.items() if value is not None]
         text = on_one_line(" ".join(words)[: MAX_STDERR_CHARS + 1])
-        if len(text) > MAX_STDERR_CHARS:
-            text = text[: MAX_STDERR_CHARS - 1] + "…"
-        return text.encode() + b"\n"
+        return cut(text, MAX_STDERR_CHARS).encode() + b"\n"
 
 
 def _name(text: str) -> str:
@@ -253,7 +251,6 @@ class BackgroundWriter(Generic[T]):
 
 
 _RANKS = {level: rank for rank, level in enumerate(Level)}
-_DEBUG, _INFO, _WARNING, _ERROR = _RANKS.values()
 
 # What may wait while the disk, or whoever reads stderr, is slow. More is dropped and counted.
 _MAX_QUEUED_LINES = 10_000
@@ -357,54 +354,6 @@ class Journal:
         state = "failing" if self._failing else "well"
         return f"<Journal {self._file.path.name} {state} {self._file.lines} lines>"
 
-    def debug(
-        self,
-        event: str,
-        /,
-        *,
-        server: str | None = None,
-        request_id: str | int | None = None,
-        **data: object,
-    ) -> None:
-        if self._threshold <= _DEBUG:
-            self._take(Level.DEBUG, event, server, request_id, data)
-
-    def info(
-        self,
-        event: str,
-        /,
-        *,
-        server: str | None = None,
-        request_id: str | int | None = None,
-        **data: object,
-    ) -> None:
-        if self._threshold <= _INFO:
-            self._take(Level.INFO, event, server, request_id, data)
-
-    def warning(
-        self,
-        event: str,
-        /,
-        *,
-        server: str | None = None,
-        request_id: str | int | None = None,
-        **data: object,
-    ) -> None:
-        if self._threshold <= _WARNING:
-            self._take(Level.WARNING, event, server, request_id, data)
-
-    def error(
-        self,
-        event: str,
-        /,
-        *,
-        server: str | None = None,
-        request_id: str | int | None = None,
-        **data: object,
-    ) -> None:
-        if self._threshold <= _ERROR:
-            self._take(Level.ERROR, event, server, request_id, data)
-
     def record(
         self,
         event: JournalEvent,
@@ -428,8 +377,23 @@ class Journal:
         **data: object,
     ) -> None:
         known = Level(level) if level in _RANKS else Level.ERROR
-        if self._threshold <= _RANKS[known]:
-            self._take(known, event, server, request_id, data)
+        rank = _RANKS[known]
+        if rank < self._threshold:
+            return
+        shown = self._stderr is not None and rank >= _RANKS[Level.WARNING]
+        if self._to_file.full and not shown:
+            self._to_file.refuse()
+            return
+        try:
+            record = self._record(known, event, data, server=server, request_id=request_id)
+            line = record.as_json()
+            text = record.as_text() if shown else b""
+        except Exception:  # noqa: BLE001 - the caller never hears of a line that cannot be made
+            self._to_file.refuse()
+            return
+        self._to_file.offer(line, len(line))
+        if shown:
+            self._to_stderr.offer(text, len(text))
 
     def flush(self, timeout: float = _FILE_DRAIN_S + _STDERR_DRAIN_S) -> bool:
         """Wait until the lines so far are out; False when the time was up."""
@@ -447,29 +411,6 @@ class Journal:
             lines_dropped=self._to_file.dropped + self._lost,
             failing=self._failing,
         )
-
-    def _take(
-        self,
-        level: Level,
-        event: str,
-        server: str | None,
-        request_id: str | int | None,
-        data: dict[str, object],
-    ) -> None:
-        shown = self._stderr is not None and _RANKS[level] >= _WARNING
-        if self._to_file.full and not shown:
-            self._to_file.refuse()
-            return
-        try:
-            record = self._record(level, event, data, server=server, request_id=request_id)
-            line = record.as_json()
-            text = record.as_text() if shown else b""
-        except Exception:  # noqa: BLE001 - the caller never hears of a line that cannot be made
-            self._to_file.refuse()
-            return
-        self._to_file.offer(line, len(line))
-        if shown:
-            self._to_stderr.offer(text, len(text))
 
     def _record(
         self,

@@ -32,7 +32,7 @@ from emceepee_stdio.backends.backend_events import (
     StateEvent,
     Withdrawn,
 )
-from emceepee_stdio.journal import JournalEvent, PrivateKeyLines, redact_text
+from emceepee_stdio.journal import JournalEvent, Level, PrivateKeyLines, redact_text
 from emceepee_stdio.session.server_output import (
     Logged,
     Notified,
@@ -204,10 +204,16 @@ class BackendHandler:
             self._journal.record(event, server=server, reason=fact)
             return
         if loss.exit_code is None and not loss.tail:  # there is no process
-            self._journal.warning(event, server=server, reason=fact)
+            self._journal.write(Level.WARNING, event, server=server, reason=fact)
             return
-        self._journal.warning(
-            event, server=server, reason=fact, exit_code=loss.exit_code, stderr=list(loss.tail)
+        stderr = list(loss.tail)
+        self._journal.write(
+            Level.WARNING,
+            event,
+            server=server,
+            reason=fact,
+            exit_code=loss.exit_code,
+            stderr=stderr,
         )
 
     def _reject(self, server: str, change: PhaseChange) -> list[PendingRequest]:
@@ -242,8 +248,9 @@ class BackendHandler:
             record(JournalEvent.SERVER_CONNECTED, server=server, **data)
         elif change.phase is Phase.RECONNECTING:
             was_told = change.previous is Phase.CONNECTED  # with its cause, as a loss
-            write = self._journal.info if was_told else self._journal.warning
-            write(
+            level = Level.INFO if was_told else Level.WARNING
+            self._journal.write(
+                level,
                 JournalEvent.SERVER_RECONNECTING,
                 server=server,
                 attempt=change.attempt,
@@ -326,8 +333,14 @@ class BackendHandler:
             return
         if over:
             self._journal.record(JournalEvent.SERVER_OUTPUT_DROPPED, server=server, count=over)
-        write = self._journal.debug if line.source is LogSource.PROTOCOL else self._journal.info
-        write(JournalEvent.SERVER_OUTPUT, server=server, source=line.source.value, text=line.text)
+        level = Level.DEBUG if line.source is LogSource.PROTOCOL else Level.INFO
+        self._journal.write(
+            level,
+            JournalEvent.SERVER_OUTPUT,
+            server=server,
+            source=line.source.value,
+            text=line.text,
+        )
 
     def _without_keys(self, server: str, line: LogLine) -> str:
         """A private key may come line by line; what has begun is remembered for each source."""

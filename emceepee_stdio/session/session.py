@@ -111,10 +111,10 @@ class SessionJournal:
         self._flows = RateLimits(settings.fixed.output_lines, servers=settings.limits.servers)
 
     def call_began(self, call: Call) -> None:
-        self._journal.debug(JournalEvent.TOOL_EXECUTION_START, server=call.server, tool=call.tool)
+        self._journal.record(JournalEvent.TOOL_EXECUTION_START, server=call.server, tool=call.tool)
 
     def call_ended(self, call: Call, outcome: str, **more: str | int) -> None:
-        self._journal.debug(
+        self._journal.record(
             JournalEvent.TOOL_EXECUTION_COMPLETE,
             server=call.server,
             tool=call.tool,

@@ -116,7 +116,7 @@ def test_a_journal_rotates_at_its_size_and_loses_no_line(directory: Path, stderr
         stderr=stderr,
     )
     for n in range(200):
-        journal.info("x", n=n)
+        journal.write("info", "x", n=n)
     journal.close()
     paths = list(directory.iterdir())
     assert len(paths) > 5
@@ -146,7 +146,7 @@ def test_journals_of_any_process_go_when_they_are_too_old_and_nothing_else_does(
     folder.mkdir()
     os.utime(folder, (0, 0))
     journal = Journal.open(directory=directory, session="s", clock=fixed_clock())
-    journal.info("x")
+    journal.write("info", "x")
     journal.close()
     left = {path.name for path in directory.iterdir()}
     assert left == {*kept, folder.name, journal.statistics().path.name}
@@ -176,7 +176,7 @@ def test_a_wider_directory_is_left_alone_and_its_files_are_still_private(
     path.touch()
     os.utime(path, (NOON, NOON))
     path.chmod(0o644)
-    journal.info("x")
+    journal.write("info", "x")
     assert journal.flush()
     assert stat.S_IMODE(directory.stat().st_mode) == 0o755
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -190,7 +190,7 @@ def test_a_link_in_the_place_of_the_file_is_not_followed(
     victim.write_text("mine")
     directory.mkdir()
     journal.statistics().path.symlink_to(victim)
-    journal.info("x")
+    journal.write("info", "x")
     assert journal.flush()
     assert victim.read_text() == "mine"
     assert stderr.events() == ["journal_unwritable"]
@@ -205,7 +205,7 @@ def test_a_pipe_in_the_place_of_the_file_is_neither_waited_for_nor_written(
     path = journal.statistics().path
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK) if with_reader else None
-    journal.info("x")
+    journal.write("info", "x")
     assert journal.flush()
     assert stderr.events() == ["journal_unwritable"]
     if reader is not None:
@@ -218,7 +218,7 @@ def test_a_directory_that_cannot_be_is_said_once_and_so_is_the_recovery(
 ):
     directory.write_text("a file where the directory should be")
     for _ in range(3):
-        journal.info("lost")
+        journal.write("info", "lost")
         assert journal.flush()
     assert journal.statistics().failing
     assert journal.statistics().lines_dropped == 3
@@ -228,14 +228,14 @@ def test_a_directory_that_cannot_be_is_said_once_and_so_is_the_recovery(
         f'emceepee: error: journal_unwritable path={path} error="File exists"\n'
     )
     directory.unlink()
-    journal.info("kept")
+    journal.write("info", "kept")
     assert journal.flush()
     assert events_in(path) == ["journal_dropped", "kept"]
     assert json.loads(path.read_bytes().splitlines()[0])["data"] == {"count": 3}
     assert stderr[1:] == [
         f"emceepee: warning: journal_recovered path={path} lines_lost=3\n".encode()
     ]
-    journal.info("kept too")
+    journal.write("info", "kept too")
     assert journal.flush()
     assert events_in(path)[-1] == "kept too"
     assert not journal.statistics().failing
@@ -245,7 +245,7 @@ def test_a_directory_that_cannot_be_is_said_once_and_so_is_the_recovery(
 def test_without_stderr_a_failing_file_is_told_by_the_statistics_only(directory: Path):
     directory.touch()
     journal = Journal.open(directory=directory, session="s", clock=fixed_clock(), stderr=None)
-    journal.error("lost")
+    journal.write("error", "lost")
     journal.close()
     assert journal.statistics().failing
     assert journal.statistics().lines_dropped == 1
@@ -254,11 +254,11 @@ def test_without_stderr_a_failing_file_is_told_by_the_statistics_only(directory:
 def test_a_removed_directory_is_made_again_and_said_once(
     directory: Path, journal: Journal, stderr: Stderr
 ):
-    journal.info("gone")
+    journal.write("info", "gone")
     assert journal.flush()
     shutil.rmtree(directory)
     for _ in range(2):
-        journal.info("kept")
+        journal.write("info", "kept")
         assert journal.flush()
     assert events_in(journal.statistics().path) == ["kept", "kept"]
     assert stderr.events() == ["journal_renewed"]
@@ -266,12 +266,12 @@ def test_a_removed_directory_is_made_again_and_said_once(
 
 
 def test_a_file_that_was_replaced_is_noticed(directory: Path, journal: Journal, stderr: Stderr):
-    journal.info("moved")
+    journal.write("info", "moved")
     assert journal.flush()
     path = journal.statistics().path
     path.rename(directory / "elsewhere")
     path.touch()
-    journal.info("kept")
+    journal.write("info", "kept")
     assert journal.flush()
     assert events_in(path) == ["kept"]
     assert stderr.events() == ["journal_renewed"]
@@ -287,14 +287,14 @@ def test_a_rotation_that_fails_is_reported_and_tried_again(
     def refuse(_: Path, __: Path) -> None:
         raise PermissionError(13, "Permission denied")
 
-    journal.info("x")
+    journal.write("info", "x")
     assert journal.flush()
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", refuse)
-        journal.info("lost")
+        journal.write("info", "lost")
         assert journal.flush()
     assert journal.statistics().failing
-    journal.info("y")
+    journal.write("info", "y")
     journal.close()
     assert stderr.events() == ["journal_unwritable", "journal_recovered"]
     found = sorted(event for path in directory.iterdir() for event in events_in(path))
@@ -314,14 +314,14 @@ journal = Journal.open(
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
 for n in range(30):
-    journal.info("x", n=n)
+    journal.write("info", "x", n=n)
     assert journal.flush()
 kept = journal.statistics().lines_written
 assert journal.statistics().failing
 assert 0 < kept < 30 and journal.statistics().lines_dropped == 30 - kept
 assert len(said) == 1 and b"journal_unwritable" in said[0], said
 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-journal.info("well")
+journal.write("info", "well")
 journal.close()
 assert len(said) == 2 and b"journal_recovered" in said[1], said
 print(kept)
@@ -353,7 +353,7 @@ journal = Journal.open(
     clock=Clock(),
     stderr=lambda line: threading.Event().wait(),
 )
-journal.error("x")
+journal.write("error", "x")
 journal.close()
 """
 
@@ -378,7 +378,7 @@ from emceepee_stdio.journal import Journal
 
 journal = Journal.open(directory=Path(sys.argv[1]), session="same", clock=Clock(), max_bytes=20_000)
 for n in range(500):
-    journal.info("x", n=n)
+    journal.write("info", "x", n=n)
 journal.close()
 """
 
@@ -400,7 +400,7 @@ def test_two_processes_in_one_directory_never_share_a_file(directory: Path):
 def test_two_journals_of_one_process_have_a_file_each(directory: Path):
     journals = [Journal.open(directory=directory, session=name, clock=Clock()) for name in "ab"]
     for journal in journals:
-        journal.info(journal.statistics().path.stem[-1])
+        journal.write("info", journal.statistics().path.stem[-1])
         journal.close()
     assert sorted(events_in(path)[0] for path in directory.iterdir()) == ["a", "b"]
 
@@ -417,7 +417,7 @@ def journals(directory: Path, count: int, size: int) -> list[str]:
 def begun(directory: Path, **bounds: int) -> set[str]:
     """The journals that are left when one more process has begun its own."""
     journal = Journal.open(directory=directory, session="s", clock=fixed_clock(), **bounds)
-    journal.info("x")
+    journal.write("info", "x")
     journal.close()
     return {path.name for path in directory.iterdir()} - {journal.statistics().path.name}
 

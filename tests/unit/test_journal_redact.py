@@ -501,8 +501,8 @@ def test_no_planted_secret_reaches_the_file_or_stderr(
     directory: Path = tmp_path_factory.mktemp("journal")
     journal = Journal.open(directory=directory, session="s", clock=Clock(), stderr=said.append)
     secret = next(iter(planted), "none")
-    journal.error("x", server=f"token={secret}", request_id=f"token={secret}", data=data)
-    journal.warning(f"Bearer {secret}", **{f"k{n}": data for n in range(3)})
+    journal.write("error", "x", server=f"token={secret}", request_id=f"token={secret}", data=data)
+    journal.write("warning", f"Bearer {secret}", **{f"k{n}": data for n in range(3)})
     journal.close()
     written = journal.statistics().path.read_text()
     assert journal.statistics().lines_written == 2

@@ -53,8 +53,8 @@ def lines_of(journal: Journal) -> list[dict[str, object]]:
 
 
 def test_a_line_has_its_fields_in_order_and_omits_what_is_unknown(journal: Journal):
-    journal.info("server_connected", server="git", request_id=7, tools=3)
-    journal.info("registry_shutdown_start")
+    journal.write("info", "server_connected", server="git", request_id=7, tools=3)
+    journal.write("info", "registry_shutdown_start")
     journal.flush()
     assert journal.statistics().path.read_text() == (
         '{"timestamp":"2027-01-15T08:00:00.000Z","level":"info","event":"server_connected",'
@@ -69,8 +69,8 @@ def test_levels_below_the_set_one_are_not_written(tmp_path: Path, stderr: Stderr
         journal = Journal.open(
             directory=tmp_path / level, session="s", clock=Clock(), level=level, stderr=stderr
         )
-        for write in (journal.debug, journal.info, journal.warning, journal.error):
-            write("x")
+        for written in ("debug", "info", "warning", "error"):
+            journal.write(written, "x")
         assert len(lines_of(journal)) == count
         journal.close()
 
@@ -89,7 +89,7 @@ def test_a_level_nobody_knows_counts_as_an_error(journal: Journal):
 
 
 def test_data_may_use_any_name(journal: Journal):
-    journal.info("x", event="e", level="l", self="s", timestamp="t", session="other")
+    journal.write("info", "x", event="e", level="l", self="s", timestamp="t", session="other")
     (line,) = lines_of(journal)
     assert line["event"] == "x"
     assert line["data"] == {
@@ -104,9 +104,11 @@ def test_data_may_use_any_name(journal: Journal):
 def test_warnings_and_errors_are_said_on_stderr_in_one_readable_line(
     journal: Journal, stderr: Stderr
 ):
-    journal.info("server_connected", server="git")
-    journal.warning("server_reconnecting", server="git", attempt=2, why="exit code 1", token="abc")
-    journal.error("task_failed", request_id="r1", data={"a": [1]}, none=None)
+    journal.write("info", "server_connected", server="git")
+    journal.write(
+        "warning", "server_reconnecting", server="git", attempt=2, why="exit code 1", token="abc"
+    )
+    journal.write("error", "task_failed", request_id="r1", data={"a": [1]}, none=None)
     journal.flush()
     assert stderr.text() == (
         "emceepee: warning: server_reconnecting server=git attempt=2"
@@ -116,7 +118,9 @@ def test_warnings_and_errors_are_said_on_stderr_in_one_readable_line(
 
 
 def test_a_stderr_line_is_short_and_cannot_move_the_cursor(journal: Journal, stderr: Stderr):
-    journal.error("x\x1b[2J\n", server="a\r\u202e", text="\x9b\u2028" + "é" * 1000, more="m")
+    journal.write(
+        "error", "x\x1b[2J\n", server="a\r\u202e", text="\x9b\u2028" + "é" * 1000, more="m"
+    )
     journal.flush()
     (line,) = stderr.text().splitlines()
     assert line.isprintable()
@@ -132,8 +136,10 @@ class Opaque:
 
 
 def test_data_of_any_kind_makes_a_valid_line(journal: Journal):
-    journal.info("x", thing=Opaque(), nan=math.nan, text="\ud800", number=1 << 9000, raw=b"\xff")
-    journal.info("\udfff", server="\ud800")
+    journal.write(
+        "info", "x", thing=Opaque(), nan=math.nan, text="\ud800", number=1 << 9000, raw=b"\xff"
+    )
+    journal.write("info", "\udfff", server="\ud800")
     first, second = lines_of(journal)
     assert first["data"] == {
         "thing": "[Opaque]",
@@ -153,15 +159,15 @@ def test_a_line_that_cannot_be_made_is_counted_and_nobody_hears_of_it(
 
     journal = Journal.open(directory=tmp_path, session="s", clock=fixed_clock(), stderr=stderr)
     journal._clock.now = broken
-    journal.error("x")
+    journal.write("error", "x")
     journal.close()
     assert journal.statistics().lines_dropped == 1
 
 
 def test_long_strings_and_long_lines_are_cut_and_say_so(journal: Journal):
-    journal.info("x", text="a" * 100_000)
-    journal.info("y", items=['"' * 15_000] * 4, name="n" * 10)
-    journal.info("z" * 1000)
+    journal.write("info", "x", text="a" * 100_000)
+    journal.write("info", "y", items=['"' * 15_000] * 4, name="n" * 10)
+    journal.write("info", "z" * 1000)
     first, second, third = lines_of(journal)
     assert str(first["data"]["text"]).startswith("a" * MAX_STRING_CHARS + "… [cut] 100000")
     assert second["data"]["bytes"] > MAX_LINE_BYTES
@@ -174,18 +180,18 @@ def test_long_strings_and_long_lines_are_cut_and_say_so(journal: Journal):
 def test_nothing_is_touched_before_the_first_line(tmp_path: Path):
     before = threading.active_count()
     journal = Journal.open(directory=tmp_path / "log", session="s", clock=Clock())
-    journal.debug("below the level")
+    journal.write("debug", "below the level")
     assert threading.active_count() == before
     journal.close()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_closing_twice_is_the_same_as_closing_once_and_later_lines_are_counted(journal: Journal):
-    journal.info("x")
+    journal.write("info", "x")
     journal.close()
     journal.close()
-    journal.info("y")
-    journal.error("z")
+    journal.write("info", "y")
+    journal.write("error", "z")
     assert journal.flush()
     assert [line["event"] for line in lines_of(journal)] == ["x"]
     assert journal.statistics().lines_dropped == 2
@@ -194,7 +200,7 @@ def test_closing_twice_is_the_same_as_closing_once_and_later_lines_are_counted(j
 def test_lines_from_many_threads_are_whole_and_all_there(journal: Journal):
     def work(n: int) -> None:
         for i in range(200):
-            journal.info("x", thread=n, i=i)
+            journal.write("info", "x", thread=n, i=i)
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
     for thread in threads:
@@ -235,18 +241,18 @@ def test_a_flood_is_dropped_beyond_the_bound_and_the_count_is_written(
 ):
     gate = AdmissionControl(monkeypatch)
     journal = small_journal(tmp_path, stderr)
-    journal.info("first")
+    journal.write("info", "first")
     assert gate.reached.wait(60)
     for n in range(100):
-        journal.info("flood", n=n)
-    journal.error("loud")
+        journal.write("info", "flood", n=n)
+    journal.write("error", "loud")
     assert journal.statistics().lines_dropped == 91
     gate.opened.set()
     lines = lines_of(journal)
     assert [line["event"] for line in lines] == ["first", *["flood"] * 10, "journal_dropped"]
     assert lines[-1]["data"] == {"count": 91}
     assert stderr.text() == ("emceepee: error: loud\nemceepee: warning: journal_dropped count=91\n")
-    journal.info("after")
+    journal.write("info", "after")
     assert lines_of(journal)[-1]["event"] == "after"
     assert journal.statistics().lines_written == 13
     journal.close()
@@ -259,15 +265,15 @@ def test_what_queue_and_file_lost_together_is_counted_once_the_file_is_well(
     directory = tmp_path / "log"
     directory.touch()
     journal = small_journal(directory, stderr)
-    journal.info("first")
+    journal.write("info", "first")
     assert gate.reached.wait(60)
     for _ in range(15):
-        journal.info("flood")
+        journal.write("info", "flood")
     gate.opened.set()
     assert journal.flush()
     assert journal.statistics().lines_dropped == 16
     directory.unlink()
-    journal.info("kept")
+    journal.write("info", "kept")
     lines = lines_of(journal)
     assert [line["event"] for line in lines] == ["journal_dropped", "kept"]
     assert lines[0]["data"] == {"count": 16}
@@ -279,7 +285,7 @@ def test_a_stuck_reader_of_stderr_holds_up_neither_the_file_nor_the_end(tmp_path
     stuck = threading.Event()
     journal = small_journal(tmp_path, lambda _: stuck.wait(60))
     for n in range(1100):
-        journal.error("x", n=n)
+        journal.write("error", "x", n=n)
         assert journal._to_file.flush(60)
     assert len(journal.statistics().path.read_bytes().splitlines()) == 1100
     assert not journal.flush(0.01)
@@ -296,10 +302,10 @@ def test_lines_that_stderr_had_no_room_for_are_counted_on_it(tmp_path: Path):
         said(line)
 
     journal = Journal.open(directory=tmp_path, session="s", clock=Clock(), stderr=slow)
-    journal.error("x")
+    journal.write("error", "x")
     assert reached.wait(60)
     for _ in range(1005):
-        journal.error("x")
+        journal.write("error", "x")
     opened.set()
     assert journal.flush(60)
     assert said[-1] == b"emceepee: warning: journal_dropped of=stderr count=5\n"
@@ -315,8 +321,8 @@ def test_a_stderr_that_fails_costs_nothing_but_its_own_lines(
         raise error
 
     journal = small_journal(tmp_path, fail)
-    journal.error("x")
-    journal.error("y")
+    journal.write("error", "x")
+    journal.write("error", "y")
     assert len(lines_of(journal)) == 2
     journal.close()
 
@@ -336,7 +342,7 @@ def test_one_line_that_stderr_refuses_does_not_take_the_next_with_it(tmp_path: P
 
 def test_without_stderr_everything_is_in_the_file_only(tmp_path: Path):
     journal = small_journal(tmp_path, None)
-    journal.error("x")
+    journal.write("error", "x")
     assert [line["event"] for line in lines_of(journal)] == ["x"]
     journal.close()
 
@@ -419,7 +425,7 @@ def test_every_event_has_a_level_and_a_sentence():
 
 
 def test_a_journal_prints_what_it_is_and_how_it_is(journal: Journal):
-    journal.info("x")
+    journal.write("info", "x")
     journal.flush()
     path = journal.statistics().path
     assert repr(journal) == f"<Journal {path.name} well 1 lines>"
