@@ -39,9 +39,6 @@ class Callback:
         self._drained = anyio.Event()
         self._page = _page("Not signed in", "The sign-in was given up. You can close this tab.")
 
-    def __repr__(self) -> str:
-        return f"<Callback port={self.port} {'came' if self._came.is_set() else 'waits'}>"
-
     @property
     def url(self) -> str:
         return f"http://{_LOOPBACK}:{self.port}{CALLBACK_PATH}"

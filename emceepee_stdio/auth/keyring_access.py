@@ -141,9 +141,6 @@ class StoredNames:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._directory = default_token_directory(environ).parent / "secrets"
 
-    def __repr__(self) -> str:
-        return f"<StoredNames {len(self.all())}>"
-
     def all(self) -> list[str]:
         try:
             found = [path.name for path in self._directory.iterdir()]

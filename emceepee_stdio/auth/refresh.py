@@ -20,7 +20,7 @@ from emceepee_stdio.auth.orders import HelperExit, RefreshOrder
 from emceepee_stdio.auth.token_store import OAuthClient, TokenRecord, TokenStore, sendable
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.server import OAuthConfig, ServerConfig
-from emceepee_stdio.foreign_json import decode_object, decode_value
+from emceepee_stdio.foreign_json import decoded
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.trust.targets import Area, area_of, named_area
 from emceepee_stdio.versions import LEGACY_VERSIONS
@@ -81,9 +81,6 @@ class EndpointClient:
         self._direct = direct  # for this machine, which no proxy of the environment reaches
         self._server = urlsplit(server)
         self._allowed: frozenset[Area] | None = None
-
-    def __repr__(self) -> str:
-        return f"<EndpointClient for {self._server.hostname}>"
 
     async def check(self, url: str) -> None:
         """Whether a person may be sent there, too."""
@@ -256,10 +253,7 @@ def _authorized(
 
 def read_answer(said: httpx2.Response) -> dict[str, object]:
     """The object in a body; empty where it holds none."""
-    try:
-        return dict(mapping(decode_value(said.content)))
-    except (msgspec.MsgspecError, RecursionError, UnicodeError):
-        return {}
+    return dict(mapping(decoded(said.content, object)))
 
 
 def error_code(answer: dict[str, object]) -> str | None:
@@ -325,12 +319,5 @@ async def challenge_of(server: ServerConfig, client: EndpointClient) -> Challeng
         status=answer.status_code,
         authenticate=answer.headers.get("www-authenticate", ""),
         media_type=answer.headers.get("content-type", "").partition(";")[0].strip().lower(),
-        is_json_rpc=_is_json_rpc(answer.content),
+        is_json_rpc=read_answer(answer).get("jsonrpc") == "2.0",
     )
-
-
-def _is_json_rpc(body: bytes) -> bool:
-    try:
-        return decode_object(body).get("jsonrpc") == "2.0"
-    except (msgspec.MsgspecError, RecursionError):
-        return False

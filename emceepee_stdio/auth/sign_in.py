@@ -51,7 +51,7 @@ from emceepee_stdio.auth.token_store import (
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.foreign_json import decode_value
 from emceepee_stdio.json_values import mapping
-from emceepee_stdio.visible_text import spelled_out
+from emceepee_stdio.visible_text import cut, spelled_out
 
 # What the SDK does not see to when somebody signs in: who may be asked, shown and believed.
 #
@@ -84,9 +84,6 @@ class SignInRules:
     def __init__(self, order: SignInOrder) -> None:
         self._order = order
         self._oauth = order.oauth
-
-    def __repr__(self) -> str:
-        return f"<SignInRules {self._order.name}>"
 
     def check_host(self, url: str) -> None:
         """What a model added may not lead a person to another host unasked."""
@@ -234,8 +231,7 @@ def origin_of(url: str) -> str:
 
 
 def _shown(said: str) -> str:
-    shown = spelled_out(said)
-    return shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}…"
+    return cut(spelled_out(said), _SHOWN_CHARS)
 
 
 _VISIT_TIMEOUT_S = 300.0  # for the person in the browser

@@ -22,10 +22,11 @@ import msgspec
 from msgspec import Struct
 
 from emceepee_stdio.config.edit import write_whole
+from emceepee_stdio.foreign_json import decoded
 from emceepee_stdio.storage.file_lock import file_lock, is_locked
 from emceepee_stdio.storage.private_file import make_private, read_regular, state_directory
 from emceepee_stdio.trust.targets import canonical_url
-from emceepee_stdio.visible_text import spelled_out
+from emceepee_stdio.visible_text import cut, spelled_out
 
 _VERSION = 1
 _KEY_CHARS = 32  # 128 bits of a hash: no two servers share a file
@@ -111,9 +112,7 @@ class TokenRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
         if end is not None and is_end and self.refresh_token is None:
             moment = datetime.fromtimestamp(end, tz=UTC)
             until = f"until {moment.isoformat(timespec='minutes')}"
-        scope = spelled_out(self.scope or "")
-        if len(scope) > _SHOWN_SCOPE_CHARS:
-            scope = f"{scope[:_SHOWN_SCOPE_CHARS]}…"
+        scope = cut(spelled_out(self.scope or ""), _SHOWN_SCOPE_CHARS)
         return f"{until}, with the scopes {scope}" if scope else until
 
     def is_of(self, issuer: str | None) -> bool:
@@ -268,6 +267,6 @@ class TokenStore:
         """What cannot be read counts as not there."""
         try:
             data = read_regular(self._path(suffix))
-            return msgspec.json.decode(data, type=kind) if len(data) < _MAX_RECORD_BYTES else None
-        except (OSError, msgspec.MsgspecError, RecursionError):
+        except OSError:
             return None
+        return decoded(data, kind) if len(data) < _MAX_RECORD_BYTES else None

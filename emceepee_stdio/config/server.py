@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from emceepee_stdio.errors import ConfigInvalid
+from emceepee_stdio.visible_text import cut
 
 _MINUTE = 60_000
 _HOUR = 60 * _MINUTE
@@ -28,9 +29,7 @@ _LINE_BREAK = re.compile(r"[\r\n]")
 def label(name: str) -> str:
     """A name as a message may show it: printable, on one line, not endless."""
     shown = name if name.isprintable() else ascii(name)[1:-1]
-    if not shown:
-        return "(no name)"
-    return shown if len(shown) <= _NAME_CHARS else shown[: _NAME_CHARS - 1] + "…"
+    return cut(shown, _NAME_CHARS) or "(no name)"
 
 
 def name_problem(name: str) -> str | None:

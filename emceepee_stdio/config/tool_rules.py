@@ -36,9 +36,6 @@ class ToolRules:
         self._entries = entries
         self._sets = [[_compiled(*one) for one in reversed([*rules.items()])] for rules in sets]
 
-    def __repr__(self) -> str:
-        return f"<ToolRules {sum(map(len, self._sets))}>"
-
     def rule(self, tool: object) -> Rule:
         """What holds for the tool of exactly this name."""
         name = str(tool)

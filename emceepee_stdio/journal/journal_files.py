@@ -22,24 +22,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from emceepee_stdio.clock import DAY_S, Clock
-from emceepee_stdio.storage.private_file import make_private
+from emceepee_stdio.storage.private_file import OPEN_IN_PLACE, PRIVATE_FILE_MODE, make_private
 
 _OURS = re.compile(r"(?:emceepee|requests)-\d{8}T\d{6}Z-\d+-[\w-]*\.jsonl(?:\.\d+)?", re.ASCII)
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_SESSION_CHARS = 64  # part of a file name, and many file systems end those at 255 bytes
 
 # Append only what is a plain file of ours: no link is followed, and no pipe is waited for.
-_FLAGS = (
-    os.O_WRONLY
-    | os.O_CREAT
-    | os.O_APPEND
-    | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_NONBLOCK", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_BINARY", 0)
-)
 # A journal may hold secrets that were not recognised: it is for its owner alone.
-_FILE_MODE = stat.S_IRUSR | stat.S_IWUSR
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | OPEN_IN_PLACE
 _MAX_FILES = 1_000  # of all processes; short sessions leave small files, but one each
 _MAX_SHARES = 4  # all files together hold what so many processes may write
 
@@ -153,7 +144,7 @@ class JournalFile:
         if not self._swept:
             self._swept = True
             self._sweep()
-        fd = os.open(self.path, _FLAGS, _FILE_MODE)
+        fd = os.open(self.path, _FLAGS, PRIVATE_FILE_MODE)
         try:
             found = _claim(fd)
         except OSError:
@@ -201,8 +192,8 @@ def _claim(fd: int) -> os.stat_result:
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
-    if sys.platform != "win32" and stat.S_IMODE(found.st_mode) != _FILE_MODE:
-        os.fchmod(fd, _FILE_MODE)
+    if sys.platform != "win32" and stat.S_IMODE(found.st_mode) != PRIVATE_FILE_MODE:
+        os.fchmod(fd, PRIVATE_FILE_MODE)
     return found
 
 

@@ -18,6 +18,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from emceepee_stdio.journal.writer import Record
+from emceepee_stdio.storage.private_file import OPEN_IN_PLACE
 
 # The files of one process, read as one stream: the one in use, and the rotated ones behind it.
 #
@@ -36,14 +37,6 @@ _OPEN_ATTEMPTS = 3  # a file may be renamed just as it is opened
 # Elsewhere an open file cannot be renamed, and the writer must be able to.
 _HOLDS_FILES = os.name == "posix"
 
-_FLAGS = (
-    os.O_RDONLY
-    | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_NONBLOCK", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_BINARY", 0)
-)
-
 Identity = tuple[int, int]
 
 
@@ -59,7 +52,7 @@ class Part:
     """One open file of a process."""
 
     def __init__(self, path: Path) -> None:
-        self._file = FileIO(os.open(path, _FLAGS), closefd=True)
+        self._file = FileIO(os.open(path, os.O_RDONLY | OPEN_IN_PLACE), closefd=True)
         self.identity = _identity(self._stat())
 
     def __repr__(self) -> str:

@@ -23,7 +23,7 @@ from emceepee_stdio.redaction.redact import (
     redact_url,
     secret_segments,
 )
-from emceepee_stdio.redaction.secret_patterns import MARKER, hide_private_keys
+from emceepee_stdio.redaction.secret_patterns import MARKER, hide_private_keys, hide_spans
 
 _MIN_SECRET_CHARS = 6  # shorter values also occur inside ordinary words
 MOST_GIVEN = 500  # values of one server, in all their forms: who needs more hides something
@@ -79,8 +79,7 @@ class Secrets:
     def mask(self, text: str) -> str:
         """The text without those values, and without private keys."""
         text = hide_private_keys(text)
-        spans = self._spans(text)
-        return _hidden(text, spans) if spans else text
+        return hide_spans(text, self._spans(text))
 
     def mask_head(self, text: str, max_chars: int) -> str:
         """The beginning of the text, with its size where it is cut; the rest is not looked at."""
@@ -90,7 +89,7 @@ class Secrets:
         spans = self._spans(text[: max_chars + self._longest])
         shown = [(start, end) for start, end in spans if start < max_chars]
         end = max(max_chars, shown[-1][1] if shown else 0)
-        return f"{_hidden(text[:end], shown)}… {CUT} {len(text)} characters"
+        return f"{hide_spans(text[:end], shown)}… {CUT} {len(text)} characters"
 
     def _spans(self, text: str) -> list[tuple[int, int]]:
         """Where secrets stand, from left to right; those that overlap are one.
@@ -118,15 +117,6 @@ class Secrets:
             self._former[value] = None
         while len(self._former) > _MAX_FORMER:
             del self._former[next(iter(self._former))]
-
-
-def _hidden(text: str, spans: Sequence[tuple[int, int]]) -> str:
-    pieces: list[str] = []
-    done = 0
-    for start, end in spans:
-        pieces += (text[done:start], MARKER)
-        done = end
-    return "".join([*pieces, text[done:]])
 
 
 def given_secrets(

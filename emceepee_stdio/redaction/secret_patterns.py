@@ -9,7 +9,7 @@ words "-----BEGIN PRIVATE KEY-----" in a message must not hide the log that foll
 import base64
 import binascii
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import pairwise
 from urllib.parse import unquote
@@ -274,9 +274,9 @@ def is_plain_value(name: str, value: str) -> bool:
 
 def _hide_named(text: str, lower: str) -> str:
     if ":" in text or "=" in text:
-        text = _hide_spans(text, _spans(text, _ASSIGNMENT, _assigned_span))
+        text = hide_spans(text, _spans(text, _ASSIGNMENT, _assigned_span))
     if "-" in text:
-        text = _hide_spans(text, _spans(text, _FLAG, _flag_span))
+        text = hide_spans(text, _spans(text, _FLAG, _flag_span))
     return _BEARER.sub(rf"\1{MARKER}", text) if "bearer" in lower else text
 
 
@@ -289,7 +289,7 @@ def _hide_tokens(text: str) -> str:
     return text
 
 
-def _hide_spans(text: str, spans: Iterator[tuple[int, int]]) -> str:
+def hide_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
     pieces: list[str] = []
     done = 0
     for start, end in spans:
@@ -383,9 +383,6 @@ class PrivateKeyLines:
     def __init__(self) -> None:
         self._lines_left = 0
         self._foreign_left = 0
-
-    def __repr__(self) -> str:
-        return f"<PrivateKeyLines {'inside a key' if self.is_inside else 'outside'}>"
 
     @property
     def is_inside(self) -> bool:

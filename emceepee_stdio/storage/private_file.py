@@ -25,19 +25,16 @@ def state_directory(environ: Mapping[str, str]) -> Path:
 
 # Entries hold tokens, so what we make is for its owner alone.
 PRIVATE_FILE_MODE = stat.S_IRUSR | stat.S_IWUSR
-_FLAGS = (
-    os.O_RDONLY
-    | getattr(os, "O_NONBLOCK", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_BINARY", 0)
-)
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+# No pipe is waited for, and no child inherits it.
+_PRUDENT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+# And no link is followed: what is opened so stands at the very place that was named.
+OPEN_IN_PLACE = _PRUDENT | getattr(os, "O_NOFOLLOW", 0)
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def read_regular(path: Path) -> bytes:
     """All of a regular file; OSError where it is none."""
-    descriptor = os.open(path, _FLAGS)
+    descriptor = os.open(path, os.O_RDONLY | _PRUDENT)
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):
@@ -52,7 +49,7 @@ def read_regular(path: Path) -> bytes:
 
 def read_own(path: Path, *, most: int) -> bytes:
     """All of a regular file of `most` bytes that only we can have written; OSError otherwise."""
-    descriptor = os.open(path, _FLAGS | _NO_LINK)
+    descriptor = os.open(path, os.O_RDONLY | OPEN_IN_PLACE)
     try:
         found = os.fstat(descriptor)
         ours = sys.platform == "win32" or found.st_uid == os.geteuid()

@@ -73,9 +73,6 @@ class PageFeed:
         self._began = False
         self._oldest_s = inf  # when the first request that is known began
 
-    def __repr__(self) -> str:
-        return f"<PageFeed {self._first} to {self.end}, {self._bytes} bytes>"
-
     @property
     def end(self) -> int:
         return self._first + len(self._entries)
@@ -167,9 +164,6 @@ class PageEvents:
     def __init__(self, feed: PageFeed) -> None:
         self._feed = feed
         self._looking = anyio.Lock()
-
-    def __repr__(self) -> str:
-        return f"<PageEvents {self._feed!r}>"
 
     async def read(
         self, after: str, *, is_over: Callable[[], bool] = lambda: False

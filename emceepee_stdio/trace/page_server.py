@@ -6,7 +6,6 @@ up; what is not for them is a refusal of one line.
 
 import hmac
 import html
-import os
 import secrets
 from collections.abc import Mapping
 from contextlib import aclosing, suppress
@@ -20,7 +19,9 @@ import msgspec
 from anyio.abc import Listener, SocketStream
 
 from emceepee_stdio.clock import HOUR_S
-from emceepee_stdio.storage.private_file import state_directory
+from emceepee_stdio.config.edit import write_whole
+from emceepee_stdio.foreign_json import decoded
+from emceepee_stdio.storage.private_file import make_private, read_regular, state_directory
 from emceepee_stdio.trace.page_feed import (
     CONTENT_TYPES,
     PAGE,
@@ -146,7 +147,6 @@ LOOPBACK = "127.0.0.1"
 OPEN_PATH = "/open"
 _COOKIE = "emceepee_trace"
 _MAX_AGE_S = 12 * HOUR_S  # a working day; a page that is older is opened anew
-_MAX_FILE_BYTES = 1_000
 _FILE_NAME = "trace-page.json"
 
 
@@ -167,23 +167,16 @@ class PageIdentity(msgspec.Struct, frozen=True, kw_only=True):
     def saved(cls, file: Path, *, now: float) -> "PageIdentity | None":
         """That of the last page; None where it is too old or cannot be read."""
         try:
-            with file.open("rb") as opened:
-                found = msgspec.json.decode(opened.read(_MAX_FILE_BYTES), type=cls)
-        except (OSError, ValueError):
+            found = decoded(read_regular(file), cls)
+        except OSError:
             return None
-        return found if 0 <= now - found.made_at < _MAX_AGE_S else None
+        return found if found is not None and 0 <= now - found.made_at < _MAX_AGE_S else None
 
     def save(self, file: Path) -> None:
         """For its owner alone; a page that cannot be remembered is opened anew."""
-        made = file.with_name(f"{file.name}.{os.getpid()}")
-        try:
-            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as opened:
-                opened.write(msgspec.json.encode(self))
-            made.replace(file)
-        except OSError:
-            made.unlink(missing_ok=True)
+        with suppress(OSError):
+            make_private(file.parent)
+            write_whole(file, msgspec.json.encode(self).decode())
 
 
 def identity_file(environ: Mapping[str, str]) -> Path:
@@ -198,10 +191,6 @@ class PageAccess:
         self.identity = identity
         self._authority = f"{LOOPBACK}:{identity.port}"
         self._token: str | None = secrets.token_urlsafe(24)
-
-    def __repr__(self) -> str:
-        state = "used" if self._token is None else "unused"
-        return f"<PageAccess {self._authority} token {state}>"
 
     @property
     def address(self) -> str:
@@ -276,10 +265,6 @@ class PageServer:
         self._access = access
         self._events = PageEvents(feed)
         self._connections = 0
-        self._streams = 0
-
-    def __repr__(self) -> str:
-        return f"<PageServer {self._connections} connections, {self._streams} streams>"
 
     async def run(self, listener: Listener[SocketStream]) -> None:
         """Until it is cancelled."""
@@ -291,9 +276,12 @@ class PageServer:
         try:
             async with stream:
                 await self._answer(stream)
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream):
-            return
-        except TimeoutError:
+        except (
+            anyio.BrokenResourceError,
+            anyio.ClosedResourceError,
+            anyio.EndOfStream,
+            TimeoutError,
+        ):
             return
         finally:
             self._connections -= 1
@@ -336,15 +324,11 @@ class PageServer:
         return response(200, page, CONTENT_TYPES["html"], more=(cookie,))
 
     async def _stream(self, stream: SocketStream, after: str) -> None:
-        self._streams += 1
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_until_closed, stream, tasks.cancel_scope)
-                with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, TimeoutError):
-                    await self._tell_all(stream, after)
-                tasks.cancel_scope.cancel()
-        finally:
-            self._streams -= 1
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_until_closed, stream, tasks.cancel_scope)
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, TimeoutError):
+                await self._tell_all(stream, after)
+            tasks.cancel_scope.cancel()
 
     async def _tell_all(self, stream: SocketStream, after: str) -> None:
         await _send(stream, event_stream_head())

@@ -16,6 +16,7 @@ from emceepee_stdio.foreign_json import decode_value
 from emceepee_stdio.ids import ulid_of
 from emceepee_stdio.redaction.redact import redact, redact_text
 from emceepee_stdio.trace.open_request import Leg, OpenRequest
+from emceepee_stdio.visible_text import cut
 
 _MAX_NAME_CHARS = 200  # as in the journal: more than this is no name
 _MARGIN_CHARS = 1_000  # searched for secrets beyond the cut: half a secret is not recognised
@@ -75,6 +76,10 @@ class DroppedRecords(msgspec.Struct, frozen=True, kw_only=True):
     count: Annotated[int, Meta(gt=0)]
     start_ms: _Milliseconds
 
+    @property
+    def end_ms(self) -> float:
+        return self.start_ms
+
 
 class RecordMaker:
     """Makes the records of one session. `mask` hides what is known to be a secret."""
@@ -87,9 +92,6 @@ class RecordMaker:
         self._clock = clock
         self._salt = salt
         self._names = _Names(self._shown)
-
-    def __repr__(self) -> str:
-        return f"<RecordMaker {self._session}>"
 
     def records(self, requests: Iterable[OpenRequest]) -> list[RequestRecord]:
         """Names come again and again: each is looked at once, not to miss new secrets."""
@@ -146,8 +148,7 @@ class RecordMaker:
 
     def _shown(self, text: str, max_chars: int = _MAX_NAME_CHARS) -> str:
         head = text[: max_chars + _MARGIN_CHARS]
-        shown = redact_text(self.mask(head))
-        return shown if len(shown) <= max_chars else shown[: max_chars - 1] + "…"
+        return cut(redact_text(self.mask(head)), max_chars)
 
     def _payload(self, payload: bytes) -> str:
         """Secrets have names in JSON; what was cut, and is none any more, is searched as text."""

@@ -79,9 +79,6 @@ class Telemetry:
         service = environ.get(_SERVICE) or "emceepee"
         return cls(endpoint, _pairs(environ.get(_HEADERS, "")), service=service)
 
-    def __repr__(self) -> str:
-        return f"<Telemetry {self._endpoint.hostname} {self.dropped} dropped>"
-
     @property
     def dropped(self) -> int:
         return self._writer.dropped + self._refused

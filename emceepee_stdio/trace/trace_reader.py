@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -32,19 +33,11 @@ class RequestLine:
 
     @classmethod
     def of(cls, raw: bytes, otherwise: float) -> "RequestLine":
-        try:
-            record = _decode_record(raw)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            return cls._of_dropped(raw, otherwise)
-        return cls(raw, record.end_ms / 1000, record)
-
-    @classmethod
-    def _of_dropped(cls, raw: bytes, otherwise: float) -> "RequestLine":
-        try:
-            dropped = _decode_dropped(raw)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
-            return cls(raw, otherwise, None)
-        return cls(raw, dropped.start_ms / 1000, dropped)
+        for decode in (_decode_record, _decode_dropped):
+            with suppress(msgspec.MsgspecError, ValueError, RecursionError):
+                record = decode(raw)
+                return cls(raw, record.end_ms / 1000, record)
+        return cls(raw, otherwise, None)
 
 
 class RequestReader(MergedReader[RequestLine]):

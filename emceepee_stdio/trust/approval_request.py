@@ -22,7 +22,7 @@ from emceepee_stdio.config.server import ServerConfig
 from emceepee_stdio.errors import InvalidArguments
 from emceepee_stdio.foreign_json import decode_value
 from emceepee_stdio.redaction.redact import redact_argv, redact_text, redact_url
-from emceepee_stdio.visible_text import spelled_out
+from emceepee_stdio.visible_text import cut, spelled_out
 
 _SHELLS = frozenset(
     {"sh", "bash", "dash", "zsh", "fish", "ksh", "csh", "tcsh", "busybox"}
@@ -253,8 +253,7 @@ def _warnings(argv: Sequence[str], *programs: str | None) -> Iterator[str]:
 
 def _in_short(text: str) -> str:
     """In a warning, which has to stay short; the whole stands below it."""
-    text = redact_text(text)
-    return shown(text if len(text) <= _WARNED_CHARS else f"{text[:_WARNED_CHARS]}…")
+    return shown(cut(redact_text(text), _WARNED_CHARS))
 
 
 def _is_option(word: str) -> bool:

@@ -21,8 +21,14 @@ from msgspec import Struct, field
 
 from emceepee_stdio.clock import HOUR_S
 from emceepee_stdio.config.edit import write_whole
+from emceepee_stdio.foreign_json import decoded
 from emceepee_stdio.storage.file_lock import file_lock
-from emceepee_stdio.storage.private_file import PRIVATE_FILE_MODE, make_private, read_regular
+from emceepee_stdio.storage.private_file import (
+    PRIVATE_FILE_MODE,
+    make_private,
+    read_regular,
+    state_directory,
+)
 from emceepee_stdio.trust.tool_pins import Pinned, Pins
 
 # Text that lies in a file and is to be read only with our key: sealed, and opened again.
@@ -141,11 +147,8 @@ class _Pins(Struct, kw_only=True):
 
 def default_trust_directory(environ: Mapping[str, str]) -> Path:
     """EMCEEPEE_STATE_DIR, or the platform's own place for what a program remembers."""
-    if chosen := environ.get("EMCEEPEE_STATE_DIR"):
-        return Path(chosen).expanduser()
-    from platformdirs import user_state_path  # noqa: PLC0415 - often not needed
-
-    return user_state_path("emceepee", appauthor=False) / "trust"
+    directory = state_directory(environ)
+    return directory if environ.get("EMCEEPEE_STATE_DIR") else directory / "trust"
 
 
 class TrustStore:
@@ -154,9 +157,6 @@ class TrustStore:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._key: bytes | None = None
-
-    def __repr__(self) -> str:
-        return f"<TrustStore {self.directory}>"
 
     def key(self) -> bytes:
         """What makes the hashes ours; where it cannot be kept, it lasts as long as we do."""
@@ -278,7 +278,7 @@ class TrustStore:
             return key
         made = secrets.token_bytes(_KEY_BYTES)
         with suppress(OSError):
-            self._make_directory()
+            make_private(self.directory)
             with self._locked():
                 if key := _private_key(path):  # another one was faster
                     return key
@@ -290,21 +290,18 @@ class TrustStore:
 
     def _read(self, name: str, kind: type[T]) -> T:
         try:
-            return msgspec.json.decode(read_regular(self.directory / f"{name}.json"), type=kind)
-        except (OSError, msgspec.MsgspecError, RecursionError):
+            return decoded(read_regular(self.directory / f"{name}.json"), kind) or kind()
+        except OSError:
             return kind()
 
     @contextmanager
     def _changing(self, name: str, kind: type[T]) -> Generator[T]:
-        self._make_directory()
+        make_private(self.directory)
         with self._locked():
             file = self._read(name, kind)
             yield file
             text = msgspec.json.encode(file).decode()
             write_whole(self.directory / f"{name}.json", text)
-
-    def _make_directory(self) -> None:
-        make_private(self.directory)
 
     def _locked(self) -> AbstractContextManager[None]:
         return file_lock(self.directory / "lock", within=_LOCK_TIMEOUT_S)
