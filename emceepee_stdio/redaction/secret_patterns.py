@@ -332,10 +332,8 @@ def _assigned_span(match: re.Match[str]) -> tuple[int, int] | None:
 
 def _flag_span(match: re.Match[str]) -> tuple[int, int] | None:
     text, start = match.string, match.end()
-    if span := _delimited_span(text, start):
-        return span
     value = _BARE.match(text, start)
-    return value.span() if value else None
+    return _delimited_span(text, start) or (value.span() if value else None)
 
 
 def _delimited_span(text: str, start: int) -> tuple[int, int] | None:

@@ -108,24 +108,29 @@ def _digest(record_id: str) -> bytes:
     return hashlib.sha256(record_id.encode()).digest()
 
 
+def metric_attributes(record: RequestRecord) -> tuple[tuple[str, str], ...]:
+    """What tells series apart: few values each."""
+    found = [("mcp.method.name", record.method), ("network.transport", "pipe")]
+    if record.method == "tools/call":
+        found += [("gen_ai.operation.name", "execute_tool"), ("gen_ai.tool.name", label_of(record))]
+    if record.server is not None:
+        found.append(("emceepee.server.name", record.server))
+    if record.failed:
+        found.append(("error.type", record.error_code or record.outcome))
+    return tuple(found)
+
+
 def _facts(record: RequestRecord) -> dict[str, str]:
     facts = {
-        "mcp.method.name": record.method,
+        **dict(metric_attributes(record)),
         "mcp.session.id": record.session,
-        "network.transport": "pipe",
         "emceepee.outcome": record.outcome,
         "emceepee.record.id": record.id,
     }
-    if record.method == "tools/call":
-        facts |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": label_of(record)}
     if record.request_id is not None:
         facts["jsonrpc.request.id"] = str(record.request_id)
-    if record.server is not None:
-        facts["emceepee.server.name"] = record.server
     if record.task_id is not None:
         facts["emceepee.task.id"] = record.task_id
-    if record.failed:
-        facts["error.type"] = record.error_code or record.outcome
     return facts
 
 

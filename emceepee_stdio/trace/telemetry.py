@@ -17,7 +17,6 @@ from urllib.parse import unquote, urlsplit
 
 from emceepee_stdio import __version__
 from emceepee_stdio.journal.writer import BackgroundWriter
-from emceepee_stdio.trace.trace_reader import label_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -93,10 +92,14 @@ class Telemetry:
     # In the thread
 
     def _carry(self, records: list[RequestRecord], _dropped: int) -> None:
-        from emceepee_stdio.trace.otlp_messages import metrics_request, trace_request  # noqa: PLC0415 - loads protobuf
+        from emceepee_stdio.trace.otlp_messages import (  # noqa: PLC0415 - loads protobuf
+            metric_attributes,
+            metrics_request,
+            trace_request,
+        )
 
         for record in records:
-            self._count(record)
+            self._count(record, metric_attributes(record))
         spans = trace_request(records, service=self._service, version=__version__)
         if not self._post("/v1/traces", spans):
             self._refused += len(records)
@@ -106,9 +109,8 @@ class Telemetry:
         )
         self._post("/v1/metrics", metrics)
 
-    def _count(self, record: RequestRecord) -> None:
+    def _count(self, record: RequestRecord, key: _Attributes) -> None:
         """Buckets, then the sum; cumulative, so that a lost batch loses no count."""
-        key = metric_attributes(record)
         if key not in self._histogram and len(self._histogram) >= _MAX_SERIES:
             key = (("mcp.method.name", record.method),)
         series = self._histogram.setdefault(key, [0.0] * (len(_BOUNDS) + 2))
@@ -132,18 +134,6 @@ class Telemetry:
         finally:
             with suppress(OSError):
                 connection.close()
-
-
-def metric_attributes(record: RequestRecord) -> _Attributes:
-    """What tells series apart: few values each."""
-    found = [("mcp.method.name", record.method), ("network.transport", "pipe")]
-    if record.method == "tools/call":
-        found += [("gen_ai.operation.name", "execute_tool"), ("gen_ai.tool.name", label_of(record))]
-    if record.server is not None:
-        found.append(("emceepee.server.name", record.server))
-    if record.failed:
-        found.append(("error.type", record.error_code or record.outcome))
-    return tuple(found)
 
 
 def _is_installed() -> bool:

@@ -83,19 +83,20 @@ def pin_key(tool: Mapping[str, object]) -> str:
 
 def pin_text(text: str) -> Pinned:
     """What a server says of itself."""
-    readable = _readable({"instructions": text})
-    return Pinned(digest=_hash(text), text=readable if len(readable) <= _MAX_TEXT_CHARS else "")
+    return _pinned(text, {"instructions": text})
 
 
 def pin(tool: Mapping[str, object]) -> Pinned:
     others = sorted(key for key in tool if key not in {"name", *_FIRST})
     parts = {part: tool[part] for part in (*_FIRST, *others) if tool.get(part) is not None}
     exact = json.dumps([tool.get("name"), parts], sort_keys=True, separators=(",", ":"))
+    return _pinned(exact, parts)
+
+
+def _pinned(exact: str, parts: Mapping[str, object]) -> Pinned:
+    """The hash of what was said, and the text unless it is too long to be kept."""
     text = _readable(parts)
-    return Pinned(
-        digest=_hash(exact),
-        text=text if len(text) <= _MAX_TEXT_CHARS else "",
-    )
+    return Pinned(digest=_hash(exact), text=text if len(text) <= _MAX_TEXT_CHARS else "")
 
 
 def pin_all(tools: Iterable[Mapping[str, object]]) -> dict[str, Pinned]:
@@ -171,9 +172,8 @@ def _readable(parts: Mapping[str, object]) -> str:
     """One line for each thing that a person would notice."""
     lines: list[str] = []
     for part, value in parts.items():
-        if isinstance(value, str):
-            lines += [f"{part}: {line}" for line in value.split("\n")]
-        else:
-            dumped = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)
-            lines += [f"{part}: {line}" for line in dumped.split("\n")]
+        text = value
+        if not isinstance(text, str):
+            text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)
+        lines += [f"{part}: {line}" for line in text.split("\n")]
     return "\n".join(line if line.isprintable() else ascii(line)[1:-1] for line in lines)
