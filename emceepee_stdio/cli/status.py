@@ -6,7 +6,7 @@ Each of them keeps a small file; memory is what the system says at this moment.
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +27,7 @@ from emceepee_stdio.session.proxy_status import (
     status_directory,
     sweep,
 )
-from emceepee_stdio.visible_text import on_one_line
+from emceepee_stdio.visible_text import cut, on_one_line
 from emceepee_stdio.wire.orphans import ProcessFacts, memory_of_trees, process_table
 
 # Servers that several proxies run at the same time, each for itself: what that costs.
@@ -80,25 +80,13 @@ def shared_servers(
     )
 
 
-def shared_server_checks() -> list[Check]:
+def shared_server_checks() -> Iterator[Check]:
     """For `doctor`: nothing is wrong with it, but it can be had for less."""
     found = shared_servers(read_running(status_directory(os.environ)), process_table())
-    if found is None:
-        return []
-    return [
-        Check(
-            id="environment.shared_servers",
-            category="environment",
-            status="ok",
-            summary=found.proposal(),
-            details={
-                "proxies": found.proxies,
-                "servers": found.servers,
-                "running": found.running,
-                "memory_bytes": found.memory,
-            },
-        )
-    ]
+    if found is not None:
+        facts = msgspec.to_builtins(found)
+        facts["memory_bytes"] = facts.pop("memory")
+        yield Check.of("environment.shared_servers", "ok", found.proposal(), details=facts)
 
 
 _WIDE_COLUMNS = 110  # from here on there is room for the directory
@@ -146,7 +134,9 @@ def status(
     memory = _Memory(process_table())
     now = clock.epoch(clock.now())
     if as_json:
-        terminal.document(_report(proxies, memory, now))
+        shared = msgspec.to_builtins(shared_servers(proxies, memory.table))
+        reported = [_reported(proxy, memory, now) for proxy in proxies]
+        terminal.document({"proxies": reported, "shared_servers": shared})
     elif not proxies:
         terminal.line("No proxy is running: a client that has emceepee registered starts one.")
         terminal.line(
@@ -207,7 +197,7 @@ def _plain(phase: str) -> str:
 def _client(proxy: ProxyStatus) -> str:
     """What a client calls itself is its own text."""
     text = on_one_line(f"{proxy.client_name} {proxy.client_version}".strip())
-    text = text if len(text) <= _CLIENT_CHARS else text[: _CLIENT_CHARS - 1] + "…"
+    text = cut(text, _CLIENT_CHARS)
     return f"{text} (http {on_one_line(proxy.http_session)})" if proxy.http_session else text
 
 
@@ -254,13 +244,6 @@ def _unwell(proxies: Sequence[ProxyStatus]) -> list[str]:
         what = on_one_line(f"{name}: {_plain(phase)}")
         lines.append(f"{what} (pid {', '.join(pids)}). See: {on_one_line(step)}")
     return lines
-
-
-def _report(proxies: Sequence[ProxyStatus], memory: _Memory, now: float) -> dict[str, object]:
-    return {
-        "proxies": [_reported(proxy, memory, now) for proxy in proxies],
-        "shared_servers": msgspec.to_builtins(shared_servers(proxies, memory.table)),
-    }
 
 
 def _reported(proxy: ProxyStatus, memory: _Memory, now: float) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""`emceepee install`: puts emceepee into the configuration of a client."""
+"""`emceepee install`: our entry in the file of a client, and what else stands in that file."""
 
 import importlib.metadata
 import json
@@ -17,6 +17,7 @@ import typer
 from emceepee_stdio import __version__
 from emceepee_stdio.auth.keyring_access import NO_KEYRING
 from emceepee_stdio.cli.doctor.report import with_command
+from emceepee_stdio.cli.prompt import ask_whether
 from emceepee_stdio.cli.secret_values import (
     KeyringStorage,
     ShowSecretsOption,
@@ -38,16 +39,18 @@ from emceepee_stdio.visible_text import on_one_line
 # Variables that a person gives to emceepee in a client's file, where a secret is in plain text.
 
 
-def note_given(
-    title: str, file: Path, variables: Mapping[str, str], *, undo: str, terminal: Terminal
+def _note_secrets(
+    client: Client, file: Path, variables: Mapping[str, str], *, name: str, terminal: Terminal
 ) -> None:
-    """Of variables that are in a client's file now; the command `undo` takes our entry out."""
-    secrets = secrets_of({title: {"env": dict(variables)}})
+    """Of variables that are in a client's file now."""
+    secrets = secrets_of({client.title: {"env": dict(variables)}})
     keys = [one.where.partition(".")[2] for one in secrets]
     if not keys:
         return
     if KeyringStorage().is_absent():
-        way = f"{NO_KEYRING.problem}. Set {', '.join(keys)} where {title} is started instead."
+        way = (
+            f"{NO_KEYRING.problem}. Set {', '.join(keys)} where {client.title} is started instead."
+        )
     else:
         names = [secret_name("", key) for key in keys]
         way = with_command(
@@ -56,7 +59,9 @@ def note_given(
             "\n".join(f"emceepee secrets set {name}" for name in names),
         )
     where = ", ".join(one.where for one in secrets)
-    out = with_command("Then take our entry out of the file, and install it without them", undo)
+    out = with_command(
+        "Then take our entry out of the file, and install it without them", _undo(client, name)
+    )
     terminal.note(f"In plain text in {file}: {where}.\n{way}\n{out}")
 
 
@@ -109,7 +114,7 @@ def scopes_of(
         )
         for place in places
     ]
-    rejected = {name for place in places for name in _names(projects[place], _REJECTED)}
+    rejected = {name for place in places for name in _words(projects[place], _REJECTED)}
     files = _project_files(client, directory, frozenset(rejected), terminal)
     return [scope for scope in (*local, user, *files) if scope.servers or scope is user]
 
@@ -130,9 +135,10 @@ def _member(value: object, key: str) -> Mapping[str, object]:
     return found if is_object(found) else {}
 
 
-def _names(value: object, key: str) -> list[str]:
+def _words(value: object, key: str) -> list[str]:
+    """The list of texts that stands under this key; empty if there is none."""
     found = value.get(key) if is_object(value) else None
-    return [str(name) for name in found] if is_list(found) else []
+    return [str(word) for word in found] if is_list(found) else []
 
 
 def _project_names(directory: Path) -> list[str]:
@@ -170,8 +176,8 @@ def refusal(
         return None
     if name in scope.rejected:
         return "you refused it in the client."
-    if unasked or not all(map(os.isatty, _STREAMS)):
-        when = unasked if all(map(os.isatty, _STREAMS)) else "at a terminal you are asked"
+    when = unasked if all(map(os.isatty, _STREAMS)) else "at a terminal you are asked"
+    if when:
         return f"it stands in {scope.path}: {when} whether to take it."
     terminal.note(
         f"{scope.path}, a file of the project, which others may have written, has {name}:"
@@ -375,16 +381,6 @@ def install(  # noqa: PLR0913 - one for each option
     _note_others(row, path, text or "", terminal)
 
 
-def _note_secrets(
-    client: Client, path: Path, variables: dict[str, str], *, name: str, terminal: Terminal
-) -> None:
-    if variables:
-        # The patterns cost start-up, and are only for those who give variables.
-
-        undo = _undo(client, name)
-        note_given(client.title, path, variables, undo=undo, terminal=terminal)
-
-
 def _undo(client: Client, name: str) -> str:
     named = "" if name == _NAME else f" --name {shlex.quote(name)}"
     return f"emceepee uninstall {client.key}{named}"
@@ -474,12 +470,30 @@ def locate(client: Client) -> Path:
     return next((place for place in places if place.parent.is_dir()), places[-1])
 
 
+def client_servers(client: Client) -> tuple[Path, Mapping[str, object]]:
+    """The client's file, and the servers in it."""
+    path = locate(client)
+    with guard(path):
+        return path, client.servers(read_file(path) or "")
+
+
+def program_of(entry: object) -> str:
+    """What a client starts by this entry."""
+    command = entry.get("command") if is_object(entry) else None
+    return str(command.get("path") if is_object(command) else command)
+
+
 def program_is_gone(entry: object) -> bool:
     """Whether an entry of ours names a program that is not there any more."""
-    command = entry.get("command") if is_object(entry) else None
-    path = command.get("path") if is_object(command) else command
-    is_path = isinstance(path, str) and Path(path).is_absolute()
-    return is_path and not os.access(str(path), os.X_OK)
+    program = program_of(entry)
+    return Path(program).is_absolute() and not os.access(program, os.X_OK)
+
+
+def named_config(entry: object) -> Path | None:
+    """The configuration that an entry of ours names; None if it serves from the usual one."""
+    words = _words(entry, "args")
+    named = words[words.index("--config") + 1 :][:1] if "--config" in words else []
+    return Path(named[0]) if named else None
 
 
 def registered_in() -> list[str]:
@@ -502,11 +516,10 @@ def our_entry(
 
 def _note_missing_file(entry: dict[str, object], terminal: Terminal) -> None:
     """Of a configuration that our entry names; an import makes it in the same moment."""
-    args = entry.get("args")
-    words = [str(arg) for arg in args] if is_list(args) else []
-    if "--config" in words and not Path(words[-1]).exists():
-        add = f"emceepee config add --config {shlex.quote(words[-1])} NAME -- COMMAND"
-        terminal.note(f"{words[-1]} does not exist yet; `{add}` makes it.")
+    named = named_config(entry)
+    if named is not None and not named.exists():
+        add = f"emceepee config add --config {shlex.quote(str(named))} NAME -- COMMAND"
+        terminal.note(f"{named} does not exist yet; `{add}` makes it.")
 
 
 def _home() -> Path:
@@ -575,24 +588,19 @@ def _list(*, as_json: bool) -> None:
     if as_json:
         terminal.document({"clients": rows})
         return
-    terminal.table(
-        ("CLIENT", "STATE", "FILE"),
-        [(str(row["client"]), str(row["state"]), str(row["path"])) for row in rows],
-        styles=_STATE_STYLES,
-    )
+    cells = [(str(row["client"]), str(row["state"]), str(row["path"])) for row in rows]
+    terminal.table(("CLIENT", "STATE", "FILE"), cells, styles=_STATE_STYLES)
 
 
 def _state(client: Client) -> dict[str, object]:
-    path = locate(client)
     names: list[str] = []
     try:
-        with guard(path):
-            text = read_file(path)
-            ours = {n: e for n, e in client.servers(text or "").items() if is_ours(e)}
-            names = list(ours)
+        path, servers = client_servers(client)
+        ours = {name: entry for name, entry in servers.items() if is_ours(entry)}
+        names = list(ours)
         there = is_installed(client, path)
         state = "registered" if names else "not registered" if there else "not installed"
-        if any(program_is_gone(entry) for entry in ours.values()):
+        if any(map(program_is_gone, ours.values())):
             state = "program gone"
     except EditRefused:
         state = "broken"
@@ -600,7 +608,7 @@ def _state(client: Client) -> dict[str, object]:
         "client": client.key,
         "title": client.title,
         "state": state,
-        "path": str(path),
+        "path": str(locate(client)),
         "names": names,
     }
 

@@ -20,6 +20,7 @@ from emceepee_stdio.cli.clients.install import (
     NameOption,
     local_place,
     locate,
+    named_config,
 )
 from emceepee_stdio.cli.doctor.report import with_command
 from emceepee_stdio.cli.keyring_secrets import secrets_of
@@ -47,7 +48,6 @@ from emceepee_stdio.config.edit import (
     read_file,
 )
 from emceepee_stdio.config.entries import RESERVED_NAME, is_off
-from emceepee_stdio.config.fields import is_list, is_object
 from emceepee_stdio.config.jsonc import Steps
 from emceepee_stdio.config.load import default_path
 from emceepee_stdio.config.own_file import places
@@ -136,7 +136,7 @@ class _MovedServers:
 
 
 def _moved(client: Client, path: Path, text: str, ours: object) -> _MovedServers:
-    config = _config_of(ours)
+    config = named_config(ours) or default_path(os.environ)
     behind = _behind(config)
     servers = moved_servers(client, text, backups(path), behind)
     off = kept_off(client, servers, {name for name, is_on in behind.items() if not is_on})
@@ -232,14 +232,6 @@ def _commands_to_put_back(moved: _MovedServers, servers: Iterable[Steps]) -> str
         lines.append(["emceepee", "install", moved.client.key, *own])
     lines.append(["emceepee", "uninstall", moved.client.key, "--restore"])
     return "\n".join(map(shlex.join, lines))
-
-
-def _config_of(entry: object) -> Path:
-    """The configuration that this entry of ours serves from."""
-    args = entry.get("args") if is_object(entry) else None
-    words = [str(arg) for arg in args] if is_list(args) else []
-    named = words[words.index("--config") + 1 :][:1] if "--config" in words else []
-    return Path(named[0]) if named else default_path(os.environ)
 
 
 def _behind(file: Path) -> dict[str | int, bool]:

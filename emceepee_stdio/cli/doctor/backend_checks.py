@@ -128,15 +128,9 @@ async def check_front_servers(here: OneShotSession, front: Backend, within: floa
         unwell = [one for one in servers if one.get("phase") not in _WELL and not _is_off(one)]
         return [_check(here, await _whole(front, one, within), within) for one in unwell]
     except ProxyError as error:
-        return [
-            Check(
-                id=f"backend.{front.name}/servers",
-                category="backend",
-                status="warning",
-                summary=f"Its servers are not known: {here.shown(error.fact)}",
-                remediation="Check that the address is that of `emceepee serve --http`.",
-            )
-        ]
+        fact = f"Its servers are not known: {here.shown(error.fact)}"
+        remedy = "Check that the address is that of `emceepee serve --http`."
+        return [Check.of(f"backend.{front.name}/servers", "warning", fact, remedy)]
 
 
 async def _settled(
@@ -206,14 +200,8 @@ def _check(here: OneShotSession, server: Mapping[str, object], within: float) ->
             fact = fact or f"It has not connected within {within:g} s."
         case _:
             fact = fact or f"It is {phase}."
-    return Check(
-        id=f"backend.front/{name}",
-        category="backend",
-        status=status,
-        summary=here.shown(fact),
-        details={"phase": phase, **state, **({"stderr": lines} if lines else {})},
-        remediation=remedy,
-    )
+    details = {"phase": phase, **state, **({"stderr": lines} if lines else {})}
+    return Check.of(f"backend.front/{name}", status, here.shown(fact), remedy, details=details)
 
 
 _KINDS = ("tools", "resources", "resource_templates", "prompts")
@@ -284,14 +272,9 @@ def broken_check(
     broken: BrokenServer, unset_remedy: str, *, has_keyring: Callable[[], bool]
 ) -> Check:
     """An entry that is not even tried; `unset_remedy` says where to set a variable."""
+    check_id, details = f"backend.{broken.name}", {"state": broken.state}
     if broken.switched_off:
-        return Check(
-            id=f"backend.{broken.name}",
-            category="backend",
-            status="off",
-            summary="Disabled in the configuration.",
-            details={"state": broken.state},
-        )
+        return Check.of(check_id, "off", "Disabled in the configuration.", details=details)
     reason = broken.why
     remedy = with_command("Fix its entry; this tells when it is right", "emceepee config check")
     if unset := _UNSET.fullmatch(reason.rstrip(".")):
@@ -302,14 +285,7 @@ def broken_check(
             in_place = f"A secret can be in the keyring: write ${{keyring:{variable}}}"
             store = with_command(f"{in_place}, and store it", f"emceepee secrets set {variable}")
             remedy += f"\n{store}"
-    return Check(
-        id=f"backend.{broken.name}",
-        category="backend",
-        status="failed",
-        summary=f"Its entry is broken: {reason}",
-        details={"state": broken.state},
-        remediation=remedy,
-    )
+    return Check.of(check_id, "failed", f"Its entry is broken: {reason}", remedy, details=details)
 
 
 class _Patient:

@@ -5,25 +5,31 @@ import platform
 import shlex
 import stat
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
 
 from emceepee_stdio import __version__
-from emceepee_stdio.cli.clients.install import client_here, locate
-from emceepee_stdio.cli.doctor.report import Check, Status, with_command
-from emceepee_stdio.cli.keyring_secrets import (
+from emceepee_stdio.cli.clients.install import (
+    client_here,
+    client_servers,
+    named_config,
+    program_is_gone,
+    program_of,
+)
+from emceepee_stdio.cli.doctor.report import Check, with_command
+from emceepee_stdio.cli.secret_moves import (
     client_copies_with_secrets,
     copies_with_secrets,
     foreign_secrets,
     how_to_move,
 )
-from emceepee_stdio.cli.secret_values import KeyringStorage, plain_secrets
+from emceepee_stdio.cli.secret_values import KeyringStorage, PlainSecret, plain_secrets
 from emceepee_stdio.config import Config, QuestionsMode, ServerConfig
 from emceepee_stdio.config.clients import CLIENTS, Client, is_ours
-from emceepee_stdio.config.edit import EditRefused, guard, read_file
+from emceepee_stdio.config.edit import EditRefused, read_file
 from emceepee_stdio.config.fields import is_list, is_object
 from emceepee_stdio.config.load import PATH_VARIABLE
 from emceepee_stdio.front.client_profile import PROFILES, UNKNOWN, questions_go_to
@@ -80,29 +86,27 @@ def checked_environment(
     """As the person chose; else that of a client that starts us."""
     if of_shell and desktop:
         raise typer.BadParameter("give one of --desktop-env and --shell-env.")
+    shell = CheckedEnvironment(
+        key="shell", summary="Tried with the variables of your shell.", variables=dict(environ)
+    )
     if of_shell:
-        return _of_shell(environ, "Tried with the variables of your shell.")
+        return shell
     # What works with the fewest variables works with more of them.
     registered = sorted(_registrations(), key=lambda one: _POOREST.index(one[0].inherits))
     chosen = [one for one in registered if one[0].inherits == "desktop" or not desktop]
     if chosen:
         return _of_client(environ, *chosen[0])
     if desktop:
-        summary = "Tried as a desktop starts them: without the variables of your shell."
         return CheckedEnvironment(
             key="desktop",
-            summary=summary,
+            summary=f"Tried as a desktop starts them: {_WORDS['desktop']}.",
             variables=_desktop(environ),
             unset_remedy=with_command(
                 "Give it to the client", "emceepee install CLIENT --env {}=VALUE"
             ),
         )
     nowhere = "Tried with the variables of your shell: no client starts emceepee yet."
-    return _of_shell(environ, nowhere)
-
-
-def _of_shell(environ: Mapping[str, str], summary: str) -> CheckedEnvironment:
-    return CheckedEnvironment(key="shell", summary=summary, variables=dict(environ))
+    return replace(shell, summary=nowhere)
 
 
 def _of_client(
@@ -118,7 +122,7 @@ def _of_client(
         summary=f"Tried as {client.title} starts them: {_WORDS[client.inherits]}.",
         variables={**bases[client.inherits], **more},
         unset_remedy=_remedy(client),
-        config=None if environ.get(PATH_VARIABLE) else _config_of(entry),
+        config=None if environ.get(PATH_VARIABLE) else named_config(entry),
     )
 
 
@@ -131,24 +135,14 @@ def _remedy(client: Client) -> str:
     )
 
 
-def _config_of(entry: Mapping[str, object]) -> Path | None:
-    args = entry.get("args")
-    words = [str(arg) for arg in args] if is_list(args) else []
-    named = words[words.index("--config") + 1 :][:1] if "--config" in words else []
-    return Path(named[0]) if named else None
-
-
 def _registrations() -> Iterator[tuple[Client, Mapping[str, object]]]:
     """Each client that starts us, with its entry; those that reach us over HTTP start nothing."""
     for client in CLIENTS.values():
-        path = locate(client)
         try:
-            with guard(path):
-                servers = client.servers(read_file(path) or "")
+            _, servers = client_servers(client)
         except EditRefused:
             continue
-        ours = (entry for entry in servers.values() if is_ours(entry))
-        entry = next(ours, None)
+        entry = next(filter(is_ours, servers.values()), None)
         if is_object(entry) and "command" in entry:
             inner = entry["command"]
             yield client, inner if is_object(inner) else entry
@@ -161,125 +155,93 @@ def _desktop(environ: Mapping[str, str]) -> dict[str, str]:
     return {**bare, "PATH": _DESKTOP_PATHS.get(sys.platform, _DESKTOP_PATHS["linux"])}
 
 
-def environment_checks(config: Config) -> list[Check]:
-    running = Check(
-        id="environment.emceepee",
-        category="environment",
-        status="ok",
-        summary=f"emceepee {__version__}, Python {platform.python_version()}, {sys.platform}.",
+def environment_checks(config: Config) -> Iterator[Check]:
+    version = platform.python_version()
+    yield Check.of(
+        "environment.emceepee",
+        "ok",
+        f"emceepee {__version__}, Python {version}, {sys.platform}.",
         details={
             "version": __version__,
-            "python": platform.python_version(),
+            "python": version,
             "platform": platform.platform(),
             "interpreter": sys.executable,
         },
     )
-    return [running, _journal_check(config), *_leftover_checks()]
-
-
-def _leftover_checks() -> list[Check]:
-    """Servers whose proxy was killed together with its watchdog; there hardly ever are any."""
-    found = leftovers(os.environ.get("HOME"))
-    if not found:
-        return []
-    names = ", ".join(f"{left.name} ({left.pid})" for left in found)
-    pids = [str(left.pid) for left in found]
-    return [
-        Check(
-            id="environment.leftovers",
-            category="environment",
-            status="warning",
-            summary=f"Servers of a proxy that was killed still run: {names}.",
-            details={"pids": [left.pid for left in found]},
-            remediation=with_command("End them", shlex.join(["kill", *pids])),
+    yield _journal_check(config)
+    # Servers whose proxy was killed together with its watchdog; there hardly ever are any.
+    if found := leftovers(os.environ.get("HOME")):
+        names = ", ".join(f"{left.name} ({left.pid})" for left in found)
+        pids = [left.pid for left in found]
+        yield Check.of(
+            "environment.leftovers",
+            "warning",
+            f"Servers of a proxy that was killed still run: {names}.",
+            with_command("End them", shlex.join(["kill", *map(str, pids)])),
+            details={"pids": pids},
         )
-    ]
 
 
 def _journal_check(config: Config) -> Check:
     chosen = config.settings.logging.directory
     directory = Path(chosen) if chosen else default_directory(os.environ)
     existing = next(place for place in (directory, *directory.parents) if place.exists())
-    status: Status = "ok"
-    summary, remedy = f"{directory} can be written.", None
-    if not os.access(existing, os.W_OK | os.X_OK):
-        status = "warning"
-        summary = f"{directory} cannot be written: nothing will be there for tail-logs."
-        remedy = f"Give yourself write access to {existing}, or set emceepee.logging.directory."
-    return Check(
-        id="environment.journal",
-        category="environment",
-        status=status,
-        summary=summary,
-        details={"directory": str(directory)},
-        remediation=remedy,
+    details = {"directory": str(directory)}
+    if os.access(existing, os.W_OK | os.X_OK):
+        fact = f"{directory} can be written."
+        return Check.of("environment.journal", "ok", fact, details=details)
+    return Check.of(
+        "environment.journal",
+        "warning",
+        f"{directory} cannot be written: nothing will be there for tail-logs.",
+        f"Give yourself write access to {existing}, or set emceepee.logging.directory.",
+        details=details,
     )
 
 
-def config_checks(config: Config, file: Path) -> list[Check]:
+def config_checks(config: Config, file: Path) -> Iterator[Check]:
     """The file itself; what its entries are like is the matter of the servers."""
-    secrets = [*_secret_checks(file), *_shared_secret_checks(file), *_backup_checks()]
-    return [_file_check(config, file), *secrets]
-
-
-def _backup_checks() -> list[Check]:
-    """Secrets in what we kept of the files of clients."""
-    found = client_copies_with_secrets()
-    if not found:
-        return []
-    held = "; ".join(f"{copy} ({', '.join(places)})" for copy, places in found.items())
-    return [
-        Check(
-            id="config.backups",
-            category="config",
-            status="warning",
-            summary=f"Backups of clients' files hold secrets in plain text: {held}.",
-            details={str(copy): places for copy, places in found.items()},
-            remediation=with_command(
+    yield _file_check(config, file)
+    try:
+        text = read_file(file)
+        plain, foreign = plain_secrets(text), foreign_secrets(text)
+    except (EditRefused, ValueError):
+        plain, foreign = None, {}
+    if plain is not None:
+        yield from _secret_checks(file, plain)
+    if foreign:  # perhaps not on purpose
+        given = ", ".join(f"{one} ({', '.join(others)})" for one, (_, others) in foreign.items())
+        yield Check.of(
+            "config.shared_secrets",
+            "warning",
+            f"Servers are given secrets that are named after another one: {given}.",
+            with_command(
+                "Remove the reference, or store the secret under a name of its own",
+                "emceepee secrets set NAME",
+            ),
+            details={secret: {"of": of, "given_to": to} for secret, (of, to) in foreign.items()},
+        )
+    if found := client_copies_with_secrets():
+        held = "; ".join(f"{copy} ({', '.join(places)})" for copy, places in found.items())
+        yield Check.of(
+            "config.backups",
+            "warning",
+            f"Backups of clients' files hold secrets in plain text: {held}.",
+            with_command(
                 "`emceepee uninstall CLIENT --restore` needs them to put servers back. When all "
                 "works, remove them",
                 shlex.join(["rm", *map(str, found)]),
             ),
+            details={str(copy): places for copy, places in found.items()},
         )
-    ]
 
 
-def _shared_secret_checks(file: Path) -> list[Check]:
-    """Secrets that are named after one server and given to others: perhaps not on purpose."""
-    try:
-        found = foreign_secrets(read_file(file))
-    except (EditRefused, ValueError):
-        return []
-    if not found:
-        return []
-    given = ", ".join(f"{secret} ({', '.join(others)})" for secret, (_, others) in found.items())
-    return [
-        Check(
-            id="config.shared_secrets",
-            category="config",
-            status="warning",
-            summary=f"Servers are given secrets that are named after another one: {given}.",
-            details={secret: {"of": of, "given_to": to} for secret, (of, to) in found.items()},
-            remediation=with_command(
-                "Remove the reference, or store the secret under a name of its own",
-                "emceepee secrets set NAME",
-            ),
-        )
-    ]
-
-
-def _secret_checks(file: Path) -> list[Check]:
+def _secret_checks(file: Path, found: Sequence[PlainSecret]) -> Iterator[Check]:
     """Secrets in plain text, in the file and in what was kept of it."""
-    try:
-        found = plain_secrets(read_file(file))
-    except (EditRefused, ValueError):
-        return []
     copies = [str(copy) for copy in copies_with_secrets(file)]
     where = list(dict.fromkeys(one.place for one in found))
     words = [f"Secrets stand in plain text in {file}: {', '.join(where)}."] if found else []
     words += [f"Backups hold secrets in plain text: {', '.join(copies)}."] if copies else []
-    if not words:
-        return []
     movable = [one for one in found if one.steps is not None]
     remedies: list[str] = []
     if movable:
@@ -288,55 +250,36 @@ def _secret_checks(file: Path) -> list[Check]:
     if copies:
         remedies.append(with_command("Remove the backups", shlex.join(["rm", *copies])))
     remedies += [f"{one.place}: {one.obstacle}" for one in found if one.steps is None]
-    return [
-        Check(
-            id="config.secrets",
-            category="config",
-            status="warning",
-            summary=" ".join(words),
+    if words:
+        yield Check.of(
+            "config.secrets",
+            "warning",
+            " ".join(words),
+            "\n".join(remedies),
             details={"plain_text": where, "backups": copies},
-            remediation="\n".join(remedies),
         )
-    ]
 
 
 def _file_check(config: Config, file: Path) -> Check:
     count = len(config.servers) + len(config.disabled)
     details: dict[str, object] = {"path": str(file), "exists": file.exists()}
+    remedy = None
     if not file.exists():
-        fact = f"{count} servers, none of them from {file}."
-        return _config("ok", fact if count else f"{file} does not exist yet: no servers.", details)
-    if unsafe := _unsafe(file):
-        return _config("warning", unsafe[0], details, unsafe[1])
-    if config.warnings:
+        fact = f"{file} does not exist yet: no servers."
+        if count:
+            fact = f"{count} servers, none of them from {file}."
+    elif unsafe := _unsafe(file):
+        fact, remedy = unsafe
+    elif config.warnings:
         details["warnings"] = list(config.warnings)
-        return _config(
-            "warning",
-            f"{file}: {config.warnings[0]}",
-            details,
-            with_command("See all of it", "emceepee config check"),
-        )
-    if _shows_secrets(config, file):
-        return _config(
-            "warning",
-            f"{file} holds secrets, and other users can read it.",
-            details,
-            with_command("Close it to them", shlex.join(["chmod", "600", str(file)])),
-        )
-    return _config("ok", f"{file}: {count} server{'' if count == 1 else 's'}.", details)
-
-
-def _config(
-    status: Status, summary: str, details: dict[str, object], remedy: str | None = None
-) -> Check:
-    return Check(
-        id="config.file",
-        category="config",
-        status=status,
-        summary=summary,
-        details=details,
-        remediation=remedy,
-    )
+        fact = f"{file}: {config.warnings[0]}"
+        remedy = with_command("See all of it", "emceepee config check")
+    elif _shows_secrets(config, file):
+        fact = f"{file} holds secrets, and other users can read it."
+        remedy = with_command("Close it to them", shlex.join(["chmod", "600", str(file)]))
+    else:
+        fact = f"{file}: {count} server{'' if count == 1 else 's'}."
+    return Check.of("config.file", "warning" if remedy else "ok", fact, remedy, details=details)
 
 
 def _unsafe(file: Path) -> tuple[str, str] | None:
@@ -367,86 +310,51 @@ def _holds_secrets(server: ServerConfig) -> bool:
     return bool(headers) or MARKER in redact_env(env).values()
 
 
-def registration_checks(config: Config) -> list[Check]:
+def registration_checks(config: Config) -> Iterator[Check]:
     """Where emceepee is registered; a word when that is nowhere."""
     mode = config.settings.questions
     found = [check for client in CLIENTS.values() if (check := _registration(client, mode))]
-    if any("names" in check.details for check in found):
-        return found
-    client = client_here()
-    return [
-        *found,
-        Check(
-            id="registration.none",
-            category="registration",
-            status="warning",
-            summary="emceepee is registered in no client that is known here.",
-            remediation=with_command(
+    yield from found
+    if not any("names" in check.details for check in found):
+        client = client_here()
+        yield Check.of(
+            "registration.none",
+            "warning",
+            "emceepee is registered in no client that is known here.",
+            with_command(
                 f"Register it, for example in {client.title}; `emceepee install` lists all clients",
                 f"emceepee install {client.key}",
             ),
-        ),
-    ]
+        )
 
 
 def _registration(client: Client, mode: QuestionsMode) -> Check | None:
-    path = locate(client)
+    check_id, install = f"registration.{client.key}", f"emceepee install {client.key}"
     try:
-        with guard(path):
-            servers = client.servers(read_file(path) or "")
+        path, servers = client_servers(client)
     except EditRefused as error:
-        return _registered(client, "warning", error.fact, {}, "Fix that file by hand.")
+        return Check.of(check_id, "warning", error.fact, "Fix that file by hand.")
     ours = {name: entry for name, entry in servers.items() if is_ours(entry)}
     if not ours:
         return None
     others = len(servers) - len(ours)
     details: dict[str, object] = {"path": str(path), "names": list(ours), "other_servers": others}
     for name, entry in ours.items():
-        command = _command(entry)
-        details["command"] = command
-        if Path(command).is_absolute() and not os.access(command, os.X_OK):
-            return _registered(
-                client,
-                "failed",
-                f"Its entry {name} starts {command}, which is not there.",
-                details,
-                with_command("Write it again", f"emceepee install {client.key}"),
-            )
+        details["command"] = command = program_of(entry)
+        if program_is_gone(entry):
+            fact = f"Its entry {name} starts {command}, which is not there."
+            remedy = with_command("Write it again", install)
+            return Check.of(check_id, "failed", fact, remedy, details=details)
         if is_object(entry) and (former := client.former_settings(entry)):
             key = former[0]
             now = client.settings[key]
-            return _registered(
-                client,
-                "warning",
-                f"Its entry {name} has the {key} of an earlier version, {entry[key]}: {now.short}.",
-                details,
-                with_command(f"Raise it to {now.value}", f"emceepee install {client.key}"),
+            fact = f"has the {key} of an earlier version, {entry[key]}: {now.short}."
+            remedy = with_command(f"Raise it to {now.value}", install)
+            return Check.of(
+                check_id, "warning", f"Its entry {name} {fact}", remedy, details=details
             )
     note = f", beside {others} other server{'' if others == 1 else 's'}" if others else ""
     profile = next((row for row in PROFILES if row.key == client.key), UNKNOWN)
     asked = details["questions_go_to"] = questions_go_to(profile, mode)
     summary = f"Registered in {client.title}{note}. Questions of servers go to {asked}."
-    return _registered(client, "ok", summary, details)
-
-
-def _registered(
-    client: Client,
-    status: Status,
-    summary: str,
-    details: dict[str, object],
-    remedy: str | None = None,
-) -> Check:
-    return Check(
-        id=f"registration.{client.key}",
-        category="registration",
-        status=status,
-        summary=summary,
-        details=details,
-        remediation=remedy,
-    )
-
-
-def _command(entry: object) -> str:
-    line = entry.get("command") if is_object(entry) else None
-    command = line.get("path") if is_object(line) else line
-    return str(command)
+    return Check.of(check_id, "ok", summary, details=details)

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated
@@ -191,7 +191,7 @@ def doctor(  # noqa: PLR0913 - one for each option
     examination = _Examination(loaded, checked, terminal, as_json=as_json)
     if unread is None:
         examination.require(names or [])
-    for check in _surroundings(loaded, file, unread) if not names or unread else []:
+    for check in _surroundings(loaded, file, unread) if not names or unread else ():
         examination.add(check)
     if unread is None:
         examination.try_servers(names or [], timeout=timeout)
@@ -313,22 +313,15 @@ def _has_keyring() -> bool:
     return not KeyringStorage().is_absent()
 
 
-def _surroundings(config: Config, file: Path, unread: ConfigInvalid | None) -> list[Check]:
-    checks = environment_checks(config) + shared_server_checks()
+def _surroundings(config: Config, file: Path, unread: ConfigInvalid | None) -> Iterator[Check]:
+    yield from environment_checks(config)
+    yield from shared_server_checks()
     if unread is None:
-        checks += config_checks(config, file)
+        yield from config_checks(config, file)
     else:
-        checks.append(
-            Check(
-                id="config.file",
-                category="config",
-                status="failed",
-                summary=unread.fact,
-                details={"path": str(file)},
-                remediation=unread.next_step,
-            )
-        )
-    return checks + registration_checks(config)
+        details = {"path": str(file)}
+        yield Check.of("config.file", "failed", unread.fact, unread.next_step, details=details)
+    yield from registration_checks(config)
 
 
 def _not_in_file(name: str) -> typer.BadParameter | None:

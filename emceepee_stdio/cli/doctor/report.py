@@ -1,6 +1,7 @@
 """The findings of doctor: checks with their results, for people and as JSON."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -36,6 +37,27 @@ class Check(Struct, frozen=True, kw_only=True):
     duration_ms: Annotated[
         int | None, Meta(description="How long the check took, where that says something.")
     ] = None
+
+    @classmethod
+    def of(
+        cls,
+        check_id: str,
+        status: Status,
+        summary: str,
+        remedy: str | None = None,
+        *,
+        details: Mapping[str, object] | None = None,
+        duration_ms: int | None = None,
+    ) -> "Check":
+        return cls(
+            id=check_id,
+            category=cast("Category", check_id.partition(".")[0]),
+            status=status,
+            summary=summary,
+            details=dict(details or {}),
+            remediation=remedy,
+            duration_ms=duration_ms,
+        )
 
     @property
     def state(self) -> str:
