@@ -10,7 +10,8 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections import UserDict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import takewhile
@@ -180,10 +181,6 @@ class HelpCommand(_OwnHelp, TyperCommand):
     """One command."""
 
 
-class HelpGroup(_OwnHelp, TyperGroup):
-    """Several commands."""
-
-
 def _convert_nothing_to_complete(command: Any, ctx: "Context") -> None:
     """The words before the one that a shell completes stay as they are: to check them is slow."""
     if ctx.resilient_parsing:
@@ -228,32 +225,17 @@ def _named(where: str) -> Any:
     return getattr(import_module(f"{_PACKAGE}.{module}"), name)
 
 
-class _Commands(MutableMapping[str, Any]):
-    """By name, in their order; whoever only wants to know the names loads nothing."""
-
-    def __init__(self, commands: Mapping[str, Any]) -> None:
-        self._commands = dict(commands)
+class _Commands(UserDict[str, Any]):
+    """By name, in their order; the names alone load nothing."""
 
     def __getitem__(self, name: str) -> Any:
-        found = self._commands[name]
+        found = self.data[name]
         if isinstance(found, LazyCommand):
-            found = self._commands[name] = found.load(name)
+            found = self.data[name] = found.load(name)
         return found
 
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._commands[name] = command
 
-    def __delitem__(self, name: str) -> None:
-        del self._commands[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(list(self._commands))
-
-    def __len__(self) -> int:
-        return len(self._commands)
-
-
-class _Group(HelpGroup):
+class _Group(_OwnHelp, TyperGroup):
     lazy: ClassVar[Mapping[str, LazyCommand]] = {}
 
     def __init__(self, *, commands: Mapping[str, Any], **settings: Any) -> None:
@@ -307,7 +289,7 @@ app = CommandGroup(
         "logout": LazyCommand("login:logout", "Delete the tokens of a server."),
         "approve": LazyCommand("approve:approve", "Allow or refuse what waits for you."),
         "demo": LazyCommand("demo:demo", "See it at work: the real proxy and a small server."),
-        "serve": LazyCommand("serve_help:serve", "Serve MCP on stdin and stdout, or over HTTP."),
+        "serve": LazyCommand("serve_http:serve", "Serve MCP on stdin and stdout, or over HTTP."),
         "config": LazyCommand("config:app", "Look at the configuration, and change it."),
         "secrets": LazyCommand("keyring_secrets:app", "Keep secrets in the keyring."),
     },
@@ -337,7 +319,7 @@ def emceepee(
     """One MCP server for your client, with all your other servers behind it."""
     del version, debug  # both are seen to before this
     if context.invoked_subcommand is None:
-        from emceepee_stdio.cli.serve_help import welcome  # noqa: PLC0415 - only for this
+        from emceepee_stdio.cli.serve_http import welcome  # noqa: PLC0415 - only for this
 
         welcome()
 
@@ -353,31 +335,32 @@ def run() -> int:
     except TyperException as error:
         _tell_mistake(error)
         return error.exit_code
-    except ProxyError as error:
-        if _debugging():
-            raise
-        Terminal().failure(error.fact, error.next_step, code=error.code)
-        return FAILED
     except BrokenPipeError:
         _abandon_stdout()
         return 0
-    except OSError as error:
-        if _debugging():
-            raise
-        where = f" ({error.filename})" if isinstance(error.filename, str) else ""
-        fact = f"The system refused something: {error.strerror or type(error).__name__}{where}."
-        step = "Check the permissions there, and run the command again."
-        Terminal().failure(fact, step, code="system", text=f"emceepee: {fact} {step}")
-        return FAILED
     except Exception as error:
         if _debugging():
             raise
+        _tell_failure(error)
+        return FAILED
+    return code if isinstance(code, int) else 0
+
+
+def _tell_failure(error: Exception) -> None:
+    if isinstance(error, ProxyError):
+        Terminal().failure(error.fact, error.next_step, code=error.code)
+        return
+    if isinstance(error, OSError):
+        code = "system"
+        where = f" ({error.filename})" if isinstance(error.filename, str) else ""
+        fact = f"The system refused something: {error.strerror or type(error).__name__}{where}."
+        step = "Check the permissions there, and run the command again."
+    else:
+        code = "unexpected"
         # Its text may hold anything, so only its kind is shown.
         fact = f"an unexpected {type(error).__name__} stopped this command."
         step = "Run it as `emceepee --debug …` to see where, and report that."
-        Terminal().failure(fact, step, code="unexpected", text=f"emceepee: {fact} {step}")
-        return FAILED
-    return code if isinstance(code, int) else 0
+    Terminal().failure(fact, step, code=code, text=f"emceepee: {fact} {step}")
 
 
 def _tell_mistake(error: TyperException) -> None:

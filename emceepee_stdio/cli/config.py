@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property, partial, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -20,6 +19,7 @@ from emceepee_stdio.cli.command_line import CommandGroup, LazyCommand
 from emceepee_stdio.cli.doctor.report import with_command
 from emceepee_stdio.cli.keyring_secrets import note_added, note_removed
 from emceepee_stdio.cli.secret_values import (
+    VARIABLE_INSTEAD,
     KeyringStorage,
     ShowSecretsOption,
     secret_name,
@@ -34,6 +34,7 @@ from emceepee_stdio.cli.shared_options import (
     place_of,
 )
 from emceepee_stdio.cli.terminal import FAILED, Terminal, read_secrets
+from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import Config, config_schema, default_path, jsonc, load_file
 from emceepee_stdio.config.edit import Change, EditRefused, guard, read_file
 from emceepee_stdio.config.entries import how_treated
@@ -47,9 +48,12 @@ from emceepee_stdio.config.own_file import (
     put_server,
     remove_server,
 )
-from emceepee_stdio.config.server import ServerConfig, label, name_problem
+from emceepee_stdio.config.server import ServerConfig, StartMode, label, name_problem
 from emceepee_stdio.errors import ConfigInvalid
+from emceepee_stdio.journal import Journal
 from emceepee_stdio.redaction.redact import MARKER, redact
+from emceepee_stdio.session.catalogue_files import default_catalogue_directory
+from emceepee_stdio.trust.store import TrustStore, default_trust_directory
 from emceepee_stdio.wire.environment import ARGS_APART, first_word
 
 # A change of our own configuration file by a command: shown as a diff, or made and told.
@@ -250,15 +254,9 @@ def known_exposure(config: Config, environ: Mapping[str, str]) -> dict[str, Know
     exposing = [entry for entry in config.servers if entry.expose]
     if not exposing:
         return {}
-    from emceepee_stdio.clock import Clock  # noqa: PLC0415 - all of it is often not needed
-    from emceepee_stdio.journal import Journal  # noqa: PLC0415
-    from emceepee_stdio.session.catalogue import (  # noqa: PLC0415
-        Catalogue,
-        CatalogueStore,
-    )
-    from emceepee_stdio.session.catalogue_files import default_catalogue_directory  # noqa: PLC0415
+    # These load anyio.
+    from emceepee_stdio.session.catalogue import Catalogue, CatalogueStore  # noqa: PLC0415
     from emceepee_stdio.session.exposed_lists import exposed_as, idle_patterns  # noqa: PLC0415
-    from emceepee_stdio.trust.store import TrustStore, default_trust_directory  # noqa: PLC0415
 
     store = CatalogueStore(default_catalogue_directory(environ))
     if not store.directory.is_dir():
@@ -301,14 +299,6 @@ def say_listed(name: str, known: KnownExposure | None) -> None:
 # What a command line that we print has in place of a value that we do not show.
 _TO_FILL_IN = "…"
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-class StartChoice(StrEnum):
-    """When a server is started."""
-
-    EAGER = "eager"
-    AUTO = "auto"
-    LAZY = "lazy"
 
 
 def path() -> None:
@@ -392,7 +382,7 @@ def add(  # noqa: PLR0913 - one for each option
         Path | None, typer.Option(metavar="DIR", help="Directory to start the command in.")
     ] = None,
     start: Annotated[
-        StartChoice | None,
+        StartMode | None,
         typer.Option(
             metavar="WHEN",
             help="eager: with each session; lazy: on first use; auto: lazy once it is known.",
@@ -423,7 +413,7 @@ def add(  # noqa: PLR0913 - one for each option
     if lazy:
         entry["lazy"] = True
     elif start is not None:
-        entry["start"] = start.value
+        entry["start"] = start
     former = next((place.entry for place in places(file.text) if place.name == name), None)
     kept = _kept(former, entry) if replace else {}
     entry |= kept
@@ -451,7 +441,7 @@ def add(  # noqa: PLR0913 - one for each option
 def _storing(secrets: Mapping[str, str]) -> Generator[None]:
     """With what the person types for these variables in the keyring, under these names."""
     storage = KeyringStorage()
-    storage.require_for_server()  # before anybody types a secret
+    storage.require(hint=VARIABLE_INSTEAD)  # before anybody types a secret
     values = dict(zip(secrets.values(), read_secrets(list(secrets)), strict=True))
     with storage.storing(values):
         yield

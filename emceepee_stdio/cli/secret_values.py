@@ -374,7 +374,8 @@ _PLAIN_FILE = (
     "This keyring is a file without encryption (PlaintextKeyring of the package keyrings.alt): the "
     "secret is in plain text there. Install a keyring that encrypts, and store the secret again."
 )
-_VARIABLE_INSTEAD = (
+# For a server that is to refer to the keyring, and may refer to variables instead.
+VARIABLE_INSTEAD = (
     "Refer to an environment variable instead: `emceepee config add NAME -e K -- COMMAND` writes "
     f"${{K}}; set K where the client is started. Or install a keyring: {KEYRINGS_PAGE} lists them."
 )
@@ -390,22 +391,14 @@ class KeyringStorage:
         self._client = partial(KeyringClient, os.environ, within=FixedValues().keyring_s)
         self.names = StoredNames(os.environ)
 
-    def __repr__(self) -> str:
-        return f"<KeyringStorage {self.names!r}>"
-
     def is_absent(self) -> bool:
         """Whether this machine has no keyring that can be used. Nobody is asked to unlock one."""
         return interrupts.run(lambda: self._client().is_absent())
 
-    def require(self) -> None:
+    def require(self, hint: str = NO_KEYRING.hint) -> None:
         """Raises where there is no keyring."""
         if self.is_absent():
-            raise SecretUnavailable(f"{NO_KEYRING.problem}.", hint=NO_KEYRING.hint)
-
-    def require_for_server(self) -> None:
-        """The same for a server that is to refer to it, and may refer to variables instead."""
-        if self.is_absent():
-            raise SecretUnavailable(f"{NO_KEYRING.problem}.", hint=_VARIABLE_INSTEAD)
+            raise SecretUnavailable(f"{NO_KEYRING.problem}.", hint=hint)
 
     def look_up(self, names: Sequence[str]) -> dict[str, str]:
         """Those that the keyring has."""

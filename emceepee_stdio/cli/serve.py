@@ -1,6 +1,6 @@
 """`emceepee serve` as a client starts it: its options, and the proxy on stdio, without Typer.
 
-The options are declared here, once; `serve_help` shows the same ones to people. The client is
+The options are declared here, once; `serve_http` shows the same ones to people. The client is
 waiting, so nothing here may load Typer.
 """
 

@@ -1,26 +1,104 @@
-"""`emceepee serve --http`: the options of the HTTP front, and what it prints at the start."""
+"""`emceepee serve` for people: its help and completion, a welcome, and the HTTP front.
+
+The parameters of the help are made from the options that `serve` declares.
+"""
 
 import argparse
 import ipaddress
 import os
 from collections.abc import Sequence
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import Annotated, Any, Literal, cast
 
-from emceepee_stdio.cli.serve import HTTP_OPTIONS, OPTIONS, ServeParser, check_servers
+import typer
+
+from emceepee_stdio.cli.clients.install import client_here, registered_in
+from emceepee_stdio.cli.serve import (
+    HTTP_OPTIONS,
+    OPTIONS,
+    Option,
+    ServeParser,
+    check_servers,
+    missing_http,
+)
 from emceepee_stdio.cli.terminal import FAILED, USAGE, Terminal
+from emceepee_stdio.config.clients import CLIENTS
 from emceepee_stdio.errors import InvalidArguments, ProxyError
+from emceepee_stdio.front.http.access import (
+    Access,
+    HttpTokens,
+    check_host,
+    check_origin,
+    default_token_file,
+)
+from emceepee_stdio.front.http.http_limits import HttpLimits
 
-if TYPE_CHECKING:
-    from emceepee_stdio.front.http.access import Access
-    from emceepee_stdio.front.http.http_limits import HttpLimits
+# What a person sees who starts the proxy at a terminal, where there is no client to serve.
+
+
+def welcome() -> None:
+    """Say what this is, and the way to a client that uses it."""
+    terminal = Terminal()
+    client = client_here().key
+    others = ", ".join(key for key in CLIENTS if key != client)
+    terminal.line("emceepee is an MCP proxy: one server for your client, any number behind it.")
+    terminal.line("Your client starts it by itself; at a terminal there is nothing to serve.")
+    terminal.line()
+    terminal.line(f"  {f'emceepee install {client}':<37} register it in your client")
+    terminal.line(
+        f"  {f'emceepee config import {client}':<37} take over the servers you have there"
+    )
+    terminal.line("  emceepee config add NAME -- COMMAND   add another server")
+    terminal.line("  emceepee doctor                       see whether all of it works")
+    terminal.line("  emceepee demo                         watch it at work, in seconds")
+    terminal.line()
+    terminal.line(f"Other clients: {others}.")
+    titles = registered_in()
+    terminal.line(f"Registered in: {', '.join(titles) or 'none yet'}.")
+    terminal.line("All commands: emceepee --help")
+
+
+def serve(**options: object) -> None:
+    """Serve MCP on stdin and stdout, or over HTTP.
+
+    A client starts this; for HTTP use --http.
+
+    Example: emceepee serve --server time='uvx mcp-server-time'
+
+    Example: emceepee serve --http 127.0.0.1:8080
+    """
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
+    if problem := missing_http(given):
+        raise typer.BadParameter(problem)
+    welcome()  # only a person comes here: clients are served before this is loaded
+
+
+def _parameter(option: Option) -> Parameter:
+    kind: Any = Literal[option.choices] if option.choices else str
+    kind = list[kind] if option.repeatable else kind
+    kind = kind | None if option.metavar else bool
+    about = typer.Option(option.flag, metavar=option.metavar, help=option.help)
+    return Parameter(
+        option.name.replace("-", "_"),
+        Parameter.KEYWORD_ONLY,
+        default=None if option.metavar else False,
+        annotation=Annotated[kind, about],
+    )
+
+
+# Typer reads the parameters of a command from its signature.
+serve.__signature__ = Signature([_parameter(option) for option in (*OPTIONS, *HTTP_OPTIONS)])
+
+
+# `emceepee serve --http`: the command line of the HTTP front, and what it says when it starts.
 
 
 _DEFAULT_HOST, _DEFAULT_PORT = "127.0.0.1", 8080
 _MAX_PORT = 65_535
 
 
-def serve_http(arguments: Sequence[str], *, limits: "HttpLimits | None" = None) -> int:
+def serve_http(arguments: Sequence[str], *, limits: HttpLimits | None = None) -> int:
     """Serve until a signal comes; the exit code. Tests pass limits of their own."""
     terminal = Terminal()
     try:
@@ -39,21 +117,26 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _serve(options: argparse.Namespace, terminal: Terminal, limits: "HttpLimits | None") -> int:
+def _serve(options: argparse.Namespace, terminal: Terminal, limits: HttpLimits | None) -> int:
     host, port = _address(options.http)
     _check_safety(options, host)
-    _check_names(options)
+    for name in options.allow_host:
+        check_host(name)
+    for origin in options.allow_origin:
+        check_origin(origin)
     check_servers(options.server)
     # Not before the command line is known to be right: this takes a second.
     from emceepee_stdio.cli.log_reading import log_directory  # noqa: PLC0415
     from emceepee_stdio.front.http.http_front import FrontOptions, run_front  # noqa: PLC0415
-    from emceepee_stdio.front.http.http_limits import HttpLimits  # noqa: PLC0415
     from emceepee_stdio.front.http.http_server import check_tls_files  # noqa: PLC0415
     from emceepee_stdio.front.http.session_process import lasting_stderr  # noqa: PLC0415
 
     if options.tls_cert:
         check_tls_files(options.tls_cert, options.tls_key)
-    token_file = None if options.no_token else _token_file(options)
+    token_file = None
+    if not options.no_token:
+        given = options.token_file
+        token_file = Path(given).expanduser() if given else default_token_file(os.environ)
     front = FrontOptions(
         host=host,
         port=port,
@@ -117,15 +200,6 @@ def _check_safety(options: argparse.Namespace, host: str) -> None:
         )
 
 
-def _check_names(options: argparse.Namespace) -> None:
-    from emceepee_stdio.front.http.access import check_host, check_origin  # noqa: PLC0415
-
-    for host in options.allow_host:
-        check_host(host)
-    for origin in options.allow_origin:
-        check_origin(origin)
-
-
 def is_loopback(host: str) -> bool:
     """Whether this name or address is of this machine alone."""
     if host == "localhost":
@@ -136,20 +210,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _token_file(options: argparse.Namespace) -> Path:
-    from emceepee_stdio.front.http.access import default_token_file  # noqa: PLC0415
-
-    if options.token_file:
-        return Path(options.token_file).expanduser()
-    return default_token_file(os.environ)
-
-
-def _access(options: argparse.Namespace, host: str, token_file: Path | None) -> "Access":
-    from emceepee_stdio.front.http.access import (  # noqa: PLC0415 - as above
-        Access,
-        HttpTokens,
-    )
-
+def _access(options: argparse.Namespace, host: str, token_file: Path | None) -> Access:
     tokens = HttpTokens(None) if token_file is None else HttpTokens.read(token_file)
     own = [f"[{host}]" if ":" in host else host]
     return Access.allowing(tokens, hosts=[*own, *options.allow_host], origins=options.allow_origin)
