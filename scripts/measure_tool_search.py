@@ -32,7 +32,7 @@ class Score(NamedTuple):
 def in_catalogue(table: Table) -> Score:
     tools = [(server, tool) for server, listed in servers().items() for tool in listed]
     found = {
-        query: [(entry.server, str(entry.tool["name"])) for entry in rank(query, tools)[:3]]
+        query: [(server, str(tool["name"])) for server, tool in rank(query, tools)[:3]]
         for query in table
     }
     return _score(table, found)

@@ -26,7 +26,7 @@ from msgspec import Raw
 from emceepee_stdio.backends.base import Cancel, OnResult, Sender
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, ProxyError
-from emceepee_stdio.foreign_json import decode_value
+from emceepee_stdio.foreign_json import decoded
 from emceepee_stdio.front.client_profile import ClientProfile
 from emceepee_stdio.front.protocol import Protocol
 from emceepee_stdio.json_values import mapping
@@ -137,9 +137,6 @@ class ConsentForm:
         self._titled = version is None or version >= _TITLED_SINCE
         self._keeps = keeps
 
-    def __repr__(self) -> str:
-        return f"<ConsentForm {self._profile.title}>"
-
     def obstacle(self, question: ConsentQuestion) -> Decision | None:
         """Why nobody can be asked this."""
         if self._answers.expected:
@@ -168,7 +165,7 @@ class ConsentForm:
 
     def decision(self, answer: Raw | None, *, took: float) -> Decision:
         """What an answer says that took so long; None for an error."""
-        fields = _fields(answer)
+        fields = mapping(None if answer is None else decoded(answer, object))
         action = fields.get("action")
         told = None if answer is None else action if isinstance(action, str) else ""
         if self._answers.is_automatic(told, took=took, server=None, plain=True):
@@ -183,13 +180,6 @@ class ConsentForm:
         decision = _YES.get(chosen, Decision.REFUSED)
         is_standing = decision is Decision.AGREED
         return Decision.AGREED_ONCE if is_standing and not self._keeps else decision
-
-
-def _fields(answer: Raw | None) -> Mapping[str, object]:
-    try:
-        return {} if answer is None else mapping(decode_value(answer))
-    except (msgspec.MsgspecError, RecursionError):
-        return {}
 
 
 def _width(line: str) -> int:
@@ -417,9 +407,6 @@ class RootsRequests:
         self._was_asked = False
         self._roots.ask = self._ask
 
-    def __repr__(self) -> str:
-        return f"<RootsRequests {self._roots!r}>"
-
     def changed(self) -> None:
         """The client says so; nobody is asked before somebody wants to know."""
         self._was_asked = False
@@ -482,12 +469,11 @@ class RootsRequests:
 
 def _read(answer: Raw) -> Sequence[Mapping[str, str]] | None:
     """What can be used of an answer: directories, which are all that roots can be."""
-    try:
-        listed = msgspec.json.decode(answer, type=_Roots).roots
-    except (msgspec.MsgspecError, RecursionError):
+    listed = decoded(answer, _Roots)
+    if listed is None:
         return None
     return [
         {"uri": root.uri} | ({} if root.name is None else {"name": root.name})
-        for root in listed[:_MAX_ROOTS]
+        for root in listed.roots[:_MAX_ROOTS]
         if root.uri.startswith("file://")
     ]

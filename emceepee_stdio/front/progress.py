@@ -155,9 +155,6 @@ class CallProgress:
         self._heartbeats = Heartbeats(clock, every=every, beat=self._beat)
         self._is_running = False
 
-    def __repr__(self) -> str:
-        return f"<CallProgress {self._heartbeats!r}>"
-
     def begin(self, call: Call, token: int | str) -> None:
         """The client waits for this call and wants to hear of it."""
         call.token = token
@@ -186,13 +183,7 @@ class CallProgress:
         message = received.message
         if message is not None and len(message) > _MESSAGE_CHARS:
             message = f"{message[:_MESSAGE_CHARS]} … (cut from {len(message)} characters)"
-        told = _Told(
-            token=call.token,
-            progress=self._heartbeats.told(call, Progress(progress, total)).value,
-            total=total,
-            message=message,
-        )
-        self._peer.notify("notifications/progress", to_json(told))
+        self._beat(call, self._heartbeats.told(call, Progress(progress, total)), message)
 
     def _tell(self, call: Call, message: str) -> None:
         """What we do for the call before its server can tell anything."""

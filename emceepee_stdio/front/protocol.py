@@ -154,7 +154,7 @@ class Protocol:
             return None if wanted else Refused(INVALID_PARAMS, "notifications must be an object")
         if method.endswith("/list") and params.get("cursor"):
             return Refused(INVALID_PARAMS, "Unknown cursor: every list has one page")
-        return self._modern(method) if modern else self._legacy(method)
+        return self._serve(method, modern=modern)
 
     def check(self, meta: Mapping[str, object]) -> Refused | None:
         """Whether a modern request may be served at all."""
@@ -211,30 +211,23 @@ class Protocol:
         parts = [part for part in (_own_items(name), self.exposed.get(name)) if part]
         return b'{"%b":[%b]}' % (name.encode(), b",".join(parts))
 
-    def _legacy(self, method: str) -> bytes | Refused:
-        match method:
-            case "ping":
-                return b"{}"
-            case method if method in _LIST_OF:
-                return self._list(_LIST_OF[method])
-            case "server/discover":
-                return Refused(INVALID_PARAMS, f"_meta lacks {PROTOCOL_VERSION}")
-            case _:
-                return Refused(METHOD_NOT_FOUND, f"Method not found: {_shown(method)}")
-
-    def _modern(self, method: str) -> bytes | Refused:
-        match method:
-            case "server/discover":
-                body: dict[str, object] = {
-                    "supportedVersions": [MODERN_VERSION],
-                    "capabilities": _CAPABILITIES,
-                    "instructions": self.instructions(),
-                }
-                return _cacheable(_json(body))
-            case method if method in _LIST_OF:
-                return _cacheable(self._list(_LIST_OF[method]))
-            case _:
-                return Refused(METHOD_NOT_FOUND, f"Method not found: {_shown(method)}")
+    def _serve(self, method: str, *, modern: bool) -> bytes | Refused:
+        if method in _LIST_OF:
+            body = self._list(_LIST_OF[method])
+        elif method == "server/discover" and modern:
+            discovered: dict[str, object] = {
+                "supportedVersions": [MODERN_VERSION],
+                "capabilities": _CAPABILITIES,
+                "instructions": self.instructions(),
+            }
+            body = _json(discovered)
+        elif method == "server/discover":
+            return Refused(INVALID_PARAMS, f"_meta lacks {PROTOCOL_VERSION}")
+        elif method == "ping" and not modern:
+            body = b"{}"
+        else:
+            return Refused(METHOD_NOT_FOUND, f"Method not found: {_shown(method)}")
+        return _cacheable(body) if modern else body
 
 
 def elicitation_modes(capabilities: Mapping[str, object]) -> frozenset[str]:
@@ -267,11 +260,6 @@ def _named(servers: Sequence[Greeted], room: int) -> str:
     lines = "".join(f"{line}\n" for line in names[:fitting])
     more = _MORE_SERVERS % (len(servers) - fitting) if fitting < len(servers) else ""
     return _SERVERS_HERE + lines + more if fitting else ""
-
-
-def fills_forms(capabilities: Mapping[str, object]) -> bool:
-    """Whether a client lets its person fill in forms; one that names only URLs does not."""
-    return "form" in elicitation_modes(capabilities)
 
 
 def _shown(value: object) -> str:

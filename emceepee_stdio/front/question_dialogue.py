@@ -22,7 +22,7 @@ from anyio.abc import TaskGroup
 from msgspec import Raw
 
 from emceepee_stdio.errors import InvalidArguments, ProxyError, RequestNotFound
-from emceepee_stdio.foreign_json import decoder
+from emceepee_stdio.foreign_json import decoded
 from emceepee_stdio.front.client_profile import is_plain_form, profile_of
 from emceepee_stdio.front.consent import ClientRequests
 from emceepee_stdio.front.protocol import Protocol
@@ -444,9 +444,6 @@ class _Answer(msgspec.Struct):
     content: dict[str, object] | None = None
 
 
-_read_answer = decoder(_Answer)
-
-
 class QuestionDialogue:
     """The questions that are with the person; `carried` has those that calls bring there."""
 
@@ -550,21 +547,18 @@ class QuestionDialogue:
         """The answer with the defaults of the form; None where it is none that fits."""
         if said is None:
             return None
-        try:
-            answer = _read_answer(said)
-        except (msgspec.MsgspecError, RecursionError):
+        answer = decoded(said, _Answer)
+        if answer is None:
             return self._unfit(asked)
         if answer.action != "accept" or mode_of(asked) == "url":
             return _Answer(answer.action)
         schema = mapping(asked.params.get("requestedSchema"))
         content = with_defaults(answer.content or {}, schema)
-        return self._unfit(asked) if form_problems(content, schema) else _with(content)
+        if form_problems(content, schema):
+            return self._unfit(asked)
+        return _Answer("accept", content)
 
     def _unfit(self, asked: PendingRequest) -> None:
         """Noted without a word of the answer."""
         text = f"an answer that does not fit the question {asked.id} of {asked.server}"
         self._runtime.journal.record(JournalEvent.CLIENT_NOISE, text=text)
-
-
-def _with(content: Mapping[str, object]) -> _Answer:
-    return _Answer("accept", dict(content))

@@ -48,7 +48,15 @@ from emceepee_stdio.tools.listing import (
     say_starting,
     shown_names,
 )
-from emceepee_stdio.tools.registry import Params, Result, always_loaded, open_world, pages, tool
+from emceepee_stdio.tools.registry import (
+    Params,
+    Result,
+    WaitMs,
+    always_loaded,
+    open_world,
+    pages,
+    tool,
+)
 from emceepee_stdio.visible_text import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
 from emceepee_stdio.wire.codec import to_json
 from emceepee_stdio.wire.peer import OutgoingRequest
@@ -344,44 +352,29 @@ _LATE_TOOLS_S = 1.0  # as long as a list waits for a server that is still connec
 _NO_ARGUMENTS = Raw(b"{}")
 
 
+TaskTtl = Annotated[int, Meta(ge=1, le=86_400_000, description="How long a task may run.")]
+
+
 class ExecuteTool(Params):
     tool: Annotated[str, Meta(description="The tool's name on that server.")]
-    server: (
-        Annotated[
-            str,
-            Meta(description="The server; not needed where only one has the tool."),
-        ]
-        | UnsetType
-    ) = UNSET
-    args: (
-        Annotated[
-            Raw,
-            Meta(
-                description="The tool's own arguments, as an object.",
-                extra_json_schema={"type": "object"},
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
-    timeout_ms: (
-        Annotated[
-            int,
-            Meta(
-                ge=0,
-                le=900_000,
-                description="Longest wait, then a task; 0: a task at once.",
-                extra_json_schema={"default": Timeouts().call_ms},
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
-    task_ttl_ms: (
-        Annotated[
-            int,
-            Meta(ge=1, le=86_400_000, description="How long a task may run."),
-        ]
-        | UnsetType
-    ) = UNSET
+    server: Annotated[
+        str | UnsetType, Meta(description="The server; not needed where only one has the tool.")
+    ] = UNSET
+    args: Annotated[
+        Raw | UnsetType,
+        Meta(
+            description="The tool's own arguments, as an object.",
+            extra_json_schema={"type": "object"},
+        ),
+    ] = UNSET
+    timeout_ms: Annotated[
+        WaitMs | UnsetType,
+        Meta(
+            description="Longest wait, then a task; 0: a task at once.",
+            extra_json_schema={"default": Timeouts().call_ms},
+        ),
+    ] = UNSET
+    task_ttl_ms: TaskTtl | UnsetType = UNSET
 
     @property
     def given(self) -> Raw | None:

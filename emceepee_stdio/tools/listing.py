@@ -28,7 +28,7 @@ from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.response_context import room_beside_context
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.state import Pattern, Phase
-from emceepee_stdio.visible_text import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
+from emceepee_stdio.visible_text import LISTED_NAMES, SHOWN_NAME_CHARS, close_names, cut
 from emceepee_stdio.wire.codec import to_json
 
 ALL = ".*"
@@ -84,8 +84,7 @@ class Found:
         return {what: servers for what, servers in told.items() if servers}
 
     def fail(self, server: str, reason: str) -> None:
-        cut = reason[: _REASON_CHARS - 2] + " …"
-        self.failed[server] = reason if len(reason) <= _REASON_CHARS else cut
+        self.failed[server] = cut(reason, _REASON_CHARS)
 
 
 def pattern(runtime: Runtime, text: str) -> Pattern:

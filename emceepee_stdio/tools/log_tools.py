@@ -21,24 +21,22 @@ T = TypeVar("T")
 
 
 class GetNotifications(Params):
-    server: Annotated[str, Meta(description="Only of this server.")] | UnsetType = UNSET
+    server: Annotated[str | UnsetType, Meta(description="Only of this server.")] = UNSET
     limit: Annotated[int, Meta(ge=1, le=1000, description="How many at once.")] = 100
 
 
 class GetLogs(Params):
-    server: Annotated[str, Meta(description="Only of this server.")] | UnsetType = UNSET
-    level: (
-        Annotated[LogLevel, Meta(description="This level or above; output has no level.")]
-        | UnsetType
-    ) = UNSET
-    sources: (
-        Annotated[list[Source], Meta(description="Only these: protocol, stderr, stdout.")]
-        | UnsetType
-    ) = UNSET
+    server: Annotated[str | UnsetType, Meta(description="Only of this server.")] = UNSET
+    level: Annotated[
+        LogLevel | UnsetType, Meta(description="This level or above; output has no level.")
+    ] = UNSET
+    sources: Annotated[
+        list[Source] | UnsetType, Meta(description="Only these: protocol, stderr, stdout.")
+    ] = UNSET
     exclude_sources: Annotated[list[Source], Meta(description="Not these.")] = msgspec.field(
         default_factory=list
     )
-    pattern: Annotated[str, Meta(description="Regex of the text.")] | UnsetType = UNSET
+    pattern: Annotated[str | UnsetType, Meta(description="Regex of the text.")] = UNSET
     limit: Annotated[int, Meta(ge=1, le=1000, description="The newest so many.")] = 100
     peek: Annotated[bool, Meta(description="Leave them to be read again.")] = False
 

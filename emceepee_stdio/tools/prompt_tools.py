@@ -48,8 +48,8 @@ class CompleteArgument(Params):
     server: Server
     argument: Annotated[str, Meta(description="The argument's name.")]
     value: Annotated[str, Meta(description="What is typed so far.")] = ""
-    prompt: Annotated[str, Meta(description="The prompt's name.")] | UnsetType = UNSET
-    template: Annotated[str, Meta(description="Or: the URI template.")] | UnsetType = UNSET
+    prompt: Annotated[str | UnsetType, Meta(description="The prompt's name.")] = UNSET
+    template: Annotated[str | UnsetType, Meta(description="Or: the URI template.")] = UNSET
     context: Annotated[dict[str, str], Meta(description="Arguments already chosen.")] = (
         msgspec.field(default_factory=dict)
     )

@@ -142,7 +142,7 @@ RequestId = Annotated[str, Meta(description="The question's request_id.")]
 
 
 class GetElicitations(Params):
-    server: Annotated[str, Meta(description="Only of this server.")] | UnsetType = UNSET
+    server: Annotated[str | UnsetType, Meta(description="Only of this server.")] = UNSET
     limit: Limit = 50
     cursor: Cursor | UnsetType = UNSET
 
@@ -153,31 +153,25 @@ class RespondToElicitation(Params):
         Literal["accept", "decline", "cancel"],
         Meta(description="What the user decided."),
     ]
-    content: (
-        Annotated[
-            dict[str, Any],
-            Meta(description="With accept in form mode: the fields of the schema."),
-        ]
-        | UnsetType
-    ) = UNSET
+    content: Annotated[
+        dict[str, Any] | UnsetType,
+        Meta(description="With accept in form mode: the fields of the schema."),
+    ] = UNSET
 
 
 class GetSamplingRequests(Params):
-    server: Annotated[str, Meta(description="Only of this server.")] | UnsetType = UNSET
+    server: Annotated[str | UnsetType, Meta(description="Only of this server.")] = UNSET
 
 
 class RespondToSampling(Params):
     request_id: RequestId
-    content: (
-        Annotated[
-            Raw,
-            Meta(
-                description="What you say: a string, a content block, or a list of blocks.",
-                extra_json_schema={"type": ["string", "object", "array"]},
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
+    content: Annotated[
+        Raw | UnsetType,
+        Meta(
+            description="What you say: a string, a content block, or a list of blocks.",
+            extra_json_schema={"type": ["string", "object", "array"]},
+        ),
+    ] = UNSET
     model: Annotated[str, Meta(description="Who says it.")] = "unknown"
     role: Annotated[Literal["assistant", "user"], Meta(description="As whom.")] = "assistant"
     stop_reason: Annotated[str, Meta(description="Why it ends.")] = "endTurn"

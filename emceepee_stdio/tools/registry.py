@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, TypeVar, cast, get_type_hints
+from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
 import msgspec
 from msgspec import Raw
 
 from emceepee_stdio.errors import InvalidArguments
-from emceepee_stdio.foreign_json import envelope_decoder
+from emceepee_stdio.foreign_json import decoded, envelope_decoder
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
@@ -36,6 +36,9 @@ open_world: Mapping[str, bool] = {"destructiveHint": True, "openWorldHint": True
 always_loaded: dict[str, bool | int] = {"anthropic/alwaysLoad": True}
 asks_the_user: dict[str, bool | int] = {"anthropic/requiresUserInteraction": True}
 pages: dict[str, bool | int] = {"anthropic/maxResultSizeChars": 500_000}  # the most it may be
+
+
+WaitMs = Annotated[int, msgspec.Meta(ge=0, le=900_000)]  # longer than any client waits
 
 
 class Params(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -177,10 +180,8 @@ class _NamesServer(msgspec.Struct):
 
 def _server_in(arguments: Raw | None) -> str | None:
     """The server that arguments name which are otherwise wrong."""
-    try:
-        return msgspec.json.decode(arguments or b"{}", type=_NamesServer).server
-    except (msgspec.MsgspecError, RecursionError):
-        return None
+    named = decoded(arguments or b"{}", _NamesServer)
+    return None if named is None else named.server
 
 
 def _flattened(schema: object, definitions: Mapping[str, object]) -> object:

@@ -172,6 +172,9 @@ _MAX_HITS = 200  # with their excerpts about 50,000 characters, which some clien
 
 Uri = Annotated[str, Meta(description="The resource's URI.")]
 Server = Annotated[str, Meta(description="The server.")]
+PageSize = Annotated[
+    int, Meta(ge=1, le=1_000_000, description="Stored results: characters or hits.")
+]
 Filter = Annotated[str, Meta(description="Regex of URIs, names and descriptions.")]
 
 
@@ -186,13 +189,10 @@ class ReadResource(Params):
     server: Annotated[str, Meta(description=f"The server; {OWN} for the proxy's own.")]
     uri: Uri
     offset: Annotated[int, Meta(ge=0, description="Stored results: first character.")] = 0
-    limit: (
-        Annotated[int, Meta(ge=1, le=1_000_000, description="Stored results: characters or hits.")]
-        | UnsetType
-    ) = UNSET
-    pattern: (
-        Annotated[str, Meta(description="Stored results: regex to search for.")] | UnsetType
-    ) = UNSET
+    limit: PageSize | UnsetType = UNSET
+    pattern: Annotated[
+        str | UnsetType, Meta(description="Stored results: regex to search for.")
+    ] = UNSET
 
 
 class Subscription(Params):

@@ -233,8 +233,8 @@ class AddServer(Params):
     env: Annotated[dict[str, str], Meta(description="Environment variables for it.")] = field(
         default_factory=dict
     )
-    cwd: Annotated[str, Meta(description="Directory to start it in.")] | UnsetType = UNSET
-    url: Annotated[str, Meta(description="Or: http(s) address of a server.")] | UnsetType = UNSET
+    cwd: Annotated[str | UnsetType, Meta(description="Directory to start it in.")] = UNSET
+    url: Annotated[str | UnsetType, Meta(description="Or: http(s) address of a server.")] = UNSET
     headers: Annotated[dict[str, str], Meta(description="HTTP headers for the url.")] = field(
         default_factory=dict
     )
@@ -242,7 +242,7 @@ class AddServer(Params):
         Literal["auto", "http", "sse", "stdio"], Meta(description="auto finds out.")
     ] = "auto"
     era: EraChoice = "auto"
-    restart: Annotated[Restart, Meta(description="Restart policy.")] | UnsetType = UNSET
+    restart: Annotated[Restart | UnsetType, Meta(description="Restart policy.")] = UNSET
     replace: Annotated[bool, Meta(description="Take the place of a server of that name.")] = False
 
 
@@ -252,17 +252,14 @@ class RemoveServer(Params):
 
 class ReconnectServer(Params):
     name: Name
-    era: (
-        Annotated[
-            Literal["auto", "legacy", "modern"],
-            Meta(description="Change the protocol era."),
-        ]
-        | UnsetType
-    ) = UNSET
+    era: Annotated[
+        Literal["auto", "legacy", "modern"] | UnsetType,
+        Meta(description="Change the protocol era."),
+    ] = UNSET
 
 
 class ListServers(Params):
-    name: Annotated[str, Meta(description="One server: everything about it.")] | UnsetType = UNSET
+    name: Annotated[str | UnsetType, Meta(description="One server: everything about it.")] = UNSET
 
 
 @tool(open_world)
@@ -454,9 +451,7 @@ def _config(p: AddServer) -> ServerConfig:
         )
     restart = RestartOverrides()
     if p.restart is not UNSET:
-        restart = RestartOverrides(
-            attempts=p.restart.attempts, base_ms=p.restart.base_ms, cap_ms=p.restart.cap_ms
-        )
+        restart = RestartOverrides(**msgspec.structs.asdict(p.restart))
     try:
         return ServerConfig(
             name=p.name,

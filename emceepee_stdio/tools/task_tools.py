@@ -21,28 +21,30 @@ from emceepee_stdio.session.response_context import (
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.state import Event, EventType, IllegalMove, Lease, TaskStatus
 from emceepee_stdio.tools.listing import Cursor, Limit, page_for
-from emceepee_stdio.tools.registry import Params, always_loaded, destructive, pages, read_only, tool
+from emceepee_stdio.tools.registry import (
+    Params,
+    WaitMs,
+    always_loaded,
+    destructive,
+    pages,
+    read_only,
+    tool,
+)
 
 _SHOWN_ID_CHARS = 100  # an id of ours has 26; what else a client sends is shown in part
 
 
 class AwaitActivity(Params):
-    timeout_ms: (
-        Annotated[
-            int,
-            Meta(
-                ge=0,
-                le=900_000,
-                description="Wait at most this long.",
-                extra_json_schema={"default": round(FixedValues().await_s * 1000)},
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
-    last_event_id: (
-        Annotated[str, Meta(description="Get everything after this event, even if told before.")]
-        | UnsetType
-    ) = UNSET
+    timeout_ms: Annotated[
+        WaitMs | UnsetType,
+        Meta(
+            description="Wait at most this long.",
+            extra_json_schema={"default": round(FixedValues().await_s * 1000)},
+        ),
+    ] = UNSET
+    last_event_id: Annotated[
+        str | UnsetType, Meta(description="Get everything after this event, even if told before.")
+    ] = UNSET
 
 
 @tool(read_only, meta=always_loaded)
@@ -141,14 +143,11 @@ TaskId = Annotated[str, Meta(description="As the call or list_tasks gave it.")]
 
 
 class ListTasks(Params):
-    server: Annotated[str, Meta(description="Only of this server.")] | UnsetType = UNSET
-    status: (
-        Annotated[
-            Literal["working", "completed", "failed", "cancelled", "expired"],
-            Meta(description="Only these."),
-        ]
-        | UnsetType
-    ) = UNSET
+    server: Annotated[str | UnsetType, Meta(description="Only of this server.")] = UNSET
+    status: Annotated[
+        Literal["working", "completed", "failed", "cancelled", "expired"] | UnsetType,
+        Meta(description="Only these."),
+    ] = UNSET
     include_completed: Annotated[bool, Meta(description="Also those that have ended.")] = False
     limit: Limit = 50
     cursor: Cursor | UnsetType = UNSET
@@ -160,17 +159,10 @@ class OneTask(Params):
 
 class GetTaskResult(Params):
     task_id: TaskId
-    timeout_ms: (
-        Annotated[
-            int,
-            Meta(
-                ge=0,
-                le=900_000,
-                description="Longest wait for its end; else as long as this client waits.",
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
+    timeout_ms: Annotated[
+        WaitMs | UnsetType,
+        Meta(description="Longest wait for its end; else as long as this client waits."),
+    ] = UNSET
 
 
 @tool(read_only, meta=pages)

@@ -5,7 +5,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Literal
 
@@ -90,29 +89,20 @@ _MAX_TEXT_CHARS = 4_000  # of a description; bounds the work for a hostile serve
 _MAX_QUERY_WORDS = 40  # a query is a sentence; bounds the work
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranked:
-    """A tool of a server, and how well it fits."""
-
-    server: str
-    tool: Mapping[str, object]
-    score: float
-
-
-def rank(query: str, tools: Sequence[tuple[str, Mapping[str, object]]]) -> list[Ranked]:
+def rank(query: str, tools: Sequence[Item]) -> list[Item]:
     """The tools that have anything to do with the query, best first."""
     wanted = list(dict.fromkeys(words(query)))[:_MAX_QUERY_WORDS]
     if not wanted:
-        return [Ranked(server=server, tool=tool, score=0.0) for server, tool in tools]
+        return list(tools)
     weights = [_weights(server, tool) for server, tool in tools]
     rarity = _rarity(weights)
     meanings = [_meanings(word, rarity) for word in _joined(wanted)]
-    ranked = [
-        Ranked(server=server, tool=tool, score=_score(meanings, having) * _brevity(tool))
-        for (server, tool), having in zip(tools, weights, strict=True)
+    scores = [
+        _score(meanings, having) * _brevity(tool)
+        for (_, tool), having in zip(tools, weights, strict=True)
     ]
-    found = [entry for entry in ranked if entry.score > 0]
-    return sorted(found, key=lambda entry: -entry.score)
+    best_first = sorted(range(len(tools)), key=lambda index: -scores[index])
+    return [tools[index] for index in best_first if scores[index] > 0]
 
 
 def words(text: str) -> list[str]:
@@ -233,16 +223,13 @@ _RUN_WITH = {"run_with": "execute_tool, unless the tool says otherwise"}
 
 
 class ListTools(Params):
-    query: Annotated[str, Meta(description="Plain words; best match first.")] | UnsetType = UNSET
+    query: Annotated[str | UnsetType, Meta(description="Plain words; best match first.")] = UNSET
     server: ServerPattern = ALL
     tool: Annotated[str, Meta(description="Regex of tool names.")] = ALL
-    detail: (
-        Annotated[
-            Literal["names", "summary", "full"],
-            Meta(description="full has the schemas; the default for up to 5."),
-        ]
-        | UnsetType
-    ) = UNSET
+    detail: Annotated[
+        Literal["names", "summary", "full"] | UnsetType,
+        Meta(description="full has the schemas; the default for up to 5."),
+    ] = UNSET
     limit: Limit = 50
     cursor: Cursor | UnsetType = UNSET
 
@@ -257,7 +244,7 @@ async def list_tools(runtime: Runtime, p: ListTools, call: Call) -> Reply:
     found = await gather(runtime, "tools", p.server, call)
     tools = await matching(runtime, found.items, pattern(runtime, p.tool), having("name"))
     if p.query is not UNSET:
-        tools = [(entry.server, entry.tool) for entry in rank(p.query, tools)]
+        tools = rank(p.query, tools)
     few = min(len(tools), p.limit) <= _FULL_DETAIL_TOOLS
     detail = p.detail if p.detail is not UNSET else "full" if few else "summary"
 

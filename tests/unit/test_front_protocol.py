@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from mcp_types import methods
 
-from emceepee_stdio.front.protocol import Protocol, Refused, fills_forms
+from emceepee_stdio.front.protocol import Protocol, Refused, elicitation_modes
 from emceepee_stdio.greeting import Greeting
 from emceepee_stdio.tools import TABLE
 from emceepee_stdio.versions import (
@@ -210,7 +210,7 @@ def test_whoever_speaks_is_known_by_name() -> None:
     ids=str,
 )
 def test_a_client_fills_in_forms_where_it_says_so(declared: dict[str, Any], *, fills: bool) -> None:
-    assert fills_forms(declared) is fills
+    assert ("form" in elicitation_modes(declared)) is fills
     protocol = Protocol()
     assert protocol.fills_forms is False
     protocol.answer("initialize", {"capabilities": declared})
