@@ -17,7 +17,6 @@ import typer
 from emceepee_stdio import __version__
 from emceepee_stdio.auth.keyring_access import NO_KEYRING
 from emceepee_stdio.cli.doctor.report import with_command
-from emceepee_stdio.cli.prompt import ask_whether
 from emceepee_stdio.cli.secret_values import (
     KeyringStorage,
     ShowSecretsOption,

@@ -20,7 +20,7 @@ from emceepee_stdio.cli.clients.install import (
     program_of,
 )
 from emceepee_stdio.cli.doctor.report import Check, with_command
-from emceepee_stdio.cli.secret_moves import (
+from emceepee_stdio.cli.keyring_secrets import (
     client_copies_with_secrets,
     copies_with_secrets,
     foreign_secrets,
