@@ -207,14 +207,16 @@ _BOOLEANS = {"y": True, "yes": True, "true": True, "n": False, "no": False, "fal
 async def _answer_questions(here: OneShotSession, terminal: Terminal) -> None:
     session = here.runtime.session
     while True:
-        await session.until(lambda: bool(session.requests.pending()), within=inf)
-        for asked in session.requests.pending():
+        await session.until(lambda: bool(session.state.requests.pending()), within=inf)
+        for asked in session.state.requests.pending():
             answer = await _answer_question(here, asked, terminal)
-            if asked.id not in [one.id for one in session.requests.pending()]:
+            if asked.id not in [one.id for one in session.state.requests.pending()]:
                 terminal.note(f"{asked.server} no longer wants to know.")
                 continue
             status = RequestStatus.DECLINED if answer is None else RequestStatus.ACCEPTED
-            session.requests.respond(asked.id, status, kind=asked.kind, now=session.clock.now())
+            session.state.requests.respond(
+                asked.id, status, kind=asked.kind, now=session.clock.now()
+            )
             if asked.kind is RequestKind.SAMPLING:
                 session.questions.refuse(asked, "There is no model here: a person calls this tool.")
             else:

@@ -252,7 +252,7 @@ class CarriedQuestions:
         call = self._carrier(asked)
         if call is None and mode_of(asked) not in self._modes:
             return False
-        self._session.requests.hand_to(asked.id, Recipient.PERSON)
+        self._session.state.requests.hand_to(asked.id, Recipient.PERSON)
         if call is None:
             self._held[asked.id] = None
         else:
@@ -302,7 +302,7 @@ class CarriedQuestions:
             self._park(call, call.request, questions)
 
     def _still_open(self, questions: Sequence[str]) -> list[PendingRequest]:
-        found = self._session.requests.open
+        found = self._session.state.requests.open
         return [
             found[name]
             for name in questions
@@ -503,7 +503,7 @@ class QuestionDialogue:
 
     def _send(self, asked: PendingRequest) -> None:
         session = self._session
-        session.requests.hand_to(asked.id, Recipient.PERSON)
+        session.state.requests.hand_to(asked.id, Recipient.PERSON)
         params = self.params(asked, self._protocol.version)
         if "url" in params:
             self._pages[asked.server, asked.params.get("elicitationId")] = asked.id

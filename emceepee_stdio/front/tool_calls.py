@@ -176,7 +176,7 @@ class ToolCalls:
         self._written = total
         while self._unwritten and self._unwritten[0][0] <= total:
             for lease in self._unwritten.popleft()[1]:
-                self._session.events.commit(lease)
+                self._session.state.events.commit(lease)
 
     def problem_with(self, request_id: RequestId) -> str | None:
         """Why a request of that id cannot be taken now."""
@@ -358,7 +358,7 @@ class ToolCalls:
         if call.scope.cancelled_caught:
             self._session.abandon(call)
         if call.lease is not None:
-            self._session.events.release(call.lease)
+            self._session.state.events.release(call.lease)
             self._session.wake()
 
     def _fail(self, call: Call, error: Exception) -> None:
@@ -401,7 +401,7 @@ class ToolCalls:
                 self._unwritten.append((self._queued(), leases))
         else:
             for lease in leases:
-                self._session.events.release(lease)
+                self._session.state.events.release(lease)
         self._session.trace.answered(call.trace, body, is_error=reply.is_error, task_id=call.task)
 
     def _ask_back(self, request_id: RequestId, question: InputRequired) -> None:
@@ -446,15 +446,15 @@ def render(
     context: list[bytes] = []
     try:
         if call.own_events:
-            leases.append(session.events.take_these(call.own_events))
-        has_news = session.events.undelivered or session.requests.open
+            leases.append(session.state.events.take_these(call.own_events))
+        has_news = session.state.events.undelivered or session.state.requests.open
         if has_news and not (reply.whole or reply.native):
-            leases.append(session.events.take(limit=session.settings.fixed.response_events))
+            leases.append(session.state.events.take(limit=session.settings.fixed.response_events))
             leases[-1], events = lease_events(session, leases[-1], call.budget)
             context = _blocks(session, leases[-1], events, call.budget)
     except BaseException:
         for taken in leases:
-            session.events.release(taken)
+            session.state.events.release(taken)
         raise
     if call.lease is not None:
         leases.append(call.lease)
@@ -484,7 +484,7 @@ def _blocks(
             told["events_remaining"] = lease.remaining
         told["word"] = session.word
         blocks.append(text_block(to_json(told).decode()))
-    if session.requests.open:
+    if session.state.requests.open:
         pending = {"pending_client_action": pending_client(session, budget), "word": session.word}
         blocks.append(text_block(to_json(pending).decode()))
     return blocks

@@ -132,12 +132,12 @@ class BackendHandler:
         self._idle.discard(server)
         if change.previous is Phase.CONNECTED:
             self._lost(server, change)
-        is_start = server in self._session.starting
-        self._session.starting.discard(server)
+        is_start = server in self._session.state.starting
+        self._session.state.starting.discard(server)
         if change.phase is Phase.CONNECTED:
             self._connected(server, change, tell=not is_start)
         elif change.phase is Phase.CONNECTING and (is_start or change.previous is Phase.IDLE):
-            self._session.starting.add(server)
+            self._session.state.starting.add(server)
         elif change.phase is Phase.RECONNECTING:
             self._session.add(EventType.SERVER_RECONNECTING, server=server, data=_prospects(change))
         elif change.phase is Phase.FAILED:
@@ -156,7 +156,7 @@ class BackendHandler:
 
     def _became_idle(self, server: str, change: PhaseChange) -> None:
         """No loss: nothing was open, and whoever needs it next starts it."""
-        self._session.starting.discard(server)
+        self._session.state.starting.discard(server)
         self._hellos.pop(server, None)
         if change.previous is Phase.CONNECTED:
             self._idle.add(server)
@@ -221,7 +221,7 @@ class BackendHandler:
         removed = change.phase is Phase.DISCONNECTED
         reason = ClosedBy.REMOVED if removed else ClosedBy.DISCONNECTED
         session = self._session
-        rejected = session.requests.reject_server(server, reason, now=session.clock.now())
+        rejected = session.state.requests.reject_server(server, reason, now=session.clock.now())
         for asked in rejected:
             if removed or change.phase is Phase.CONNECTING:
                 session.questions.refuse(asked, _LEAVING)
@@ -261,7 +261,7 @@ class BackendHandler:
             record(JournalEvent.SERVER_FAILED, server=server, error=error)
 
     def _process_started(self, server: str, pid: int) -> None:
-        if server not in self._session.starting:
+        if server not in self._session.state.starting:
             self._session.add(EventType.PROCESS_STARTED, server=server, data={"pid": pid})
         command = self._target_of(server)
         self._journal.record(JournalEvent.SERVER_SPAWNED, server=server, pid=pid, command=command)
@@ -292,7 +292,7 @@ class BackendHandler:
             params=kept_params(params),
             created_at=session.clock.now(),
         )
-        session.notifications.append(server, kept, kept.size)
+        session.state.notifications.append(server, kept, kept.size)
         data, fold = self._told(server, method, params)
         session.add(EventType.NOTIFICATION, server=server, data=data, fold=fold)
 
@@ -327,7 +327,7 @@ class BackendHandler:
         )
         now = self._session.clock.now()
         kept = Logged(server=server, line=line, created_at=now)
-        self._session.logs.append(server, kept, kept.size)
+        self._session.state.logs.append(server, kept, kept.size)
         passed, over = self._flows.takes(server, now)
         if not passed:
             return

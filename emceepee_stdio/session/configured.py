@@ -65,7 +65,7 @@ class Configured:
                 self._reject(self.config.problem, kept="No server of the configuration runs.")
             # Those with a URL last: the first of them waits until the HTTP client is loaded.
             for server in sorted(self.config.servers, key=lambda server: server.url is not None):
-                self._session.starting.add(server.name)
+                self._session.state.starting.add(server.name)
                 await self._add(server, tasks)
             await checkpoint()  # each has begun to connect
         finally:
@@ -153,7 +153,7 @@ class Configured:
                 Admission.configured(server), tasks, replacing=self._ours(server.name)
             )
         except ProxyError as error:
-            self._session.starting.discard(server.name)
+            self._session.state.starting.discard(server.name)
             self._servers.broken[server.name] = BrokenServer(
                 name=server.name, reason=error.fact.rstrip(".")
             )

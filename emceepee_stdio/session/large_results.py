@@ -53,7 +53,7 @@ def fitted(session: Session, reply: Reply, room: int, *, pointer_first: bool = F
 def stored_whole(session: Session, reply: Reply, limit: int) -> Reply:
     """A reply that does not fit into one line: everything that it says, as stored text."""
     try:
-        stored = session.results.put(f"[{reply.content.decode()}]", now=session.clock.now())
+        stored = session.state.results.put(f"[{reply.content.decode()}]", now=session.clock.now())
     except ResultTooLarge as error:
         return Reply.error(error)
     told = Reply.sentence(
@@ -68,7 +68,7 @@ def stored_whole(session: Session, reply: Reply, limit: int) -> Reply:
 def kept_whole(session: Session, text: str, *, under: str) -> dict[str, object]:
     """Where a text can be read that is too large for an answer; or why it cannot be."""
     try:
-        stored = session.results.put(text, now=session.clock.now(), under=under)
+        stored = session.state.results.put(text, now=session.clock.now(), under=under)
     except ResultTooLarge as error:
         return {"not_stored": str(error)}
     return _where(session, stored.id, stored.chars)
@@ -120,7 +120,7 @@ def _ends(
     head = head_within(whole, room - at_end)
     tail = _tail_within(whole[len(head) :], at_end)
     try:
-        stored = session.results.put(whole, now=session.clock.now(), under=key)
+        stored = session.state.results.put(whole, now=session.clock.now(), under=key)
     except ResultTooLarge as error:
         note = f"Only both ends are left of {len(whole)} characters: {error}"
         facts: dict[str, object] = {"chars": len(whole)}

@@ -143,7 +143,7 @@ def read_own(runtime: Runtime, uri: str) -> str:
 def _stored(runtime: Runtime, uri: str) -> str:
     """A stored result, as much of it as one line holds; what is left out is said."""
     limit = page_chars(runtime.settings)
-    page = runtime.session.results.page(
+    page = runtime.session.state.results.page(
         uri.removeprefix(RESULTS), offset=0, limit=limit, now=runtime.clock.now()
     )
     if page.next_offset is None:
@@ -178,8 +178,8 @@ def _trace(runtime: Runtime) -> object:
 
 def _status(runtime: Runtime) -> dict[str, object]:
     session, clock = runtime.session, runtime.clock
-    session.starting.clear()  # their phases are told here
-    events = session.events.statistics()
+    session.state.starting.clear()  # their phases are told here
+    events = session.state.events.statistics()
     journal = runtime.journal.statistics()
     return {
         "version": __version__,
@@ -187,11 +187,11 @@ def _status(runtime: Runtime) -> dict[str, object]:
         "uptime_ms": round((clock.now() - runtime.started_at) * 1000),
         "servers": [_server(backend.snapshot()) for backend in runtime.servers],
         "events": {"kept": events.kept, "waiting": events.waiting, "capacity": events.capacity},
-        "calls_in_flight": session.tasks.in_flight,
-        "working_tasks": len(session.tasks.working()),
-        "tasks": {status.value: count for status, count in session.tasks.totals().items()},
-        "pending_requests": len(session.requests),
-        "active_timers": len(session.timers.all()),
-        "stored_result_bytes": session.results.size,
+        "calls_in_flight": session.state.tasks.in_flight,
+        "working_tasks": len(session.state.tasks.working()),
+        "tasks": {status.value: count for status, count in session.state.tasks.totals().items()},
+        "pending_requests": len(session.state.requests),
+        "active_timers": len(session.state.timers.all()),
+        "stored_result_bytes": session.state.results.size,
         "journal": {"lines": journal.lines_written, "dropped": journal.lines_dropped},
     }

@@ -13,15 +13,15 @@ from emceepee_stdio.journal import Secrets
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.questions import question_of, url_warning
+from emceepee_stdio.session.server_output import Logged, Notified
 from emceepee_stdio.state import (
     Event,
-    EventLog,
     Excerpt,
     Lease,
     PendingRequest,
     Recipient,
     RequestKind,
-    Requests,
+    SessionState,
 )
 from emceepee_stdio.wire.codec import to_json
 
@@ -37,8 +37,7 @@ class _Session(Protocol):
     clock: Clock
     settings: Settings
     secrets: Secrets
-    events: EventLog
-    requests: Requests
+    state: SessionState[Notified, Logged, Call]
 
 
 def room_beside_context(session: _Session, budget: int) -> int:
@@ -46,9 +45,9 @@ def room_beside_context(session: _Session, budget: int) -> int:
     if not budget:
         return sys.maxsize
     events = 0
-    if session.events.undelivered:
+    if session.state.events.undelivered:
         events = _share(session.settings.fixed.response_event_bytes, budget)
-    questions = len(to_json(pending_client(session, budget))) if session.requests.open else 0
+    questions = len(to_json(pending_client(session, budget))) if session.state.requests.open else 0
     beside = (events + questions) * 3 // 2  # quotes are escaped
     return max(budget - beside - _FACTS_BYTES, budget // 4)
 
@@ -72,7 +71,7 @@ def lease_events(
             break
         shown.append(entry)
     if len(shown) < len(lease.events):
-        lease = session.events.keep_first(lease, len(shown))
+        lease = session.state.events.keep_first(lease, len(shown))
     return lease, shown
 
 
@@ -98,8 +97,8 @@ def pending_client(session: _Session, budget: int) -> dict[str, list[dict[str, o
     shown: dict[RequestKind, list[dict[str, object]]] = {kind: [] for kind in RequestKind}
     room = whole = _share(_QUESTIONS_BYTES, budget)
     lines = whole  # for those that are named in one line; the rest have only their ids
-    pending = session.requests.pending()
-    session.requests.shown.update(a.id for a in pending if a.recipient is Recipient.TOOLS)
+    pending = session.state.requests.pending()
+    session.state.requests.shown.update(a.id for a in pending if a.recipient is Recipient.TOOLS)
     for asked in pending:
         is_form = asked.kind is RequestKind.ELICITATION
         entry = (
@@ -140,7 +139,7 @@ def _one_line(session: _Session, asked: PendingRequest) -> dict[str, object]:
 
 def shown_elicitations(session: _Session, server: str) -> list[dict[str, object]]:
     """What a server asks the user, in the same words wherever it is shown."""
-    pending = session.requests.pending(kind=RequestKind.ELICITATION, server=server)
+    pending = session.state.requests.pending(kind=RequestKind.ELICITATION, server=server)
     return [shown_elicitation(session, asked) for asked in pending]
 
 

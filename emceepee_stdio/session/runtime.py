@@ -172,8 +172,8 @@ class Runtime:
         session = self.session
         return bool(
             session.waiting_on(server)
-            or session.tasks.working(server=server)
-            or session.requests.pending(server=server)
+            or session.state.tasks.working(server=server)
+            or session.state.requests.pending(server=server)
         )
 
     def group(self) -> TaskGroup:

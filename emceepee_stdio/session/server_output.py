@@ -15,9 +15,8 @@ from msgspec import UNSET, Raw, UnsetType
 
 from emceepee_stdio.backends.backend_events import LogLine
 from emceepee_stdio.clock import MINUTE_S
-from emceepee_stdio.config import Limits, Settings
 from emceepee_stdio.foreign_json import decoded
-from emceepee_stdio.state import EventData, Excerpt, Rings, fold_key
+from emceepee_stdio.state import EventData, Excerpt, fold_key
 from emceepee_stdio.state.event_types import short_key
 from emceepee_stdio.wire.codec import to_json
 
@@ -127,8 +126,6 @@ def fold_of_large(server: str, method: str, params: Raw) -> Hashable:
     return server, method, short_key(bytes(params if key is UNSET else key))
 
 
-_EVENTS_DIVISOR = 4  # events are cut to what is shown of them, notifications and logs are not
-
 _KEPT_BYTES = 64 << 10  # of one notification or log line: more than a client shows of an answer
 _NAME_CHARS = 200  # of a method, level or logger, which are single words
 _OBJECT_BYTES = 400  # what is kept beside texts and params
@@ -163,20 +160,6 @@ class Logged:
     def size(self) -> int:
         """Bytes of memory, about."""
         return _OBJECT_BYTES + getsizeof(self.line.text)
-
-
-def event_bytes(limits: Limits) -> int:
-    """How much of the memory is for events; notifications and log lines share the rest."""
-    return limits.memory_bytes // _EVENTS_DIVISOR
-
-
-def output_rings(settings: Settings) -> tuple[Rings[Notified], Rings[Logged]]:
-    limits, fixed = settings.limits, settings.fixed
-    max_bytes = (limits.memory_bytes - event_bytes(limits)) // 2
-    return (
-        Rings(capacity=fixed.notifications, servers=limits.servers, max_bytes=max_bytes),
-        Rings(capacity=fixed.log_lines, servers=limits.servers, max_bytes=max_bytes),
-    )
 
 
 def kept_data(data: EventData, limit: int) -> tuple[EventData, int]:

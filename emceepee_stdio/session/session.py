@@ -38,7 +38,7 @@ from emceepee_stdio.session.client_calls import (
 )
 from emceepee_stdio.session.questions import QuestionRouting, Questions
 from emceepee_stdio.session.reply import Reply
-from emceepee_stdio.session.server_output import RateLimits, event_bytes, kept_data, output_rings
+from emceepee_stdio.session.server_output import Logged, Notified, RateLimits, kept_data
 from emceepee_stdio.state import (
     Event,
     EventData,
@@ -46,44 +46,13 @@ from emceepee_stdio.state import (
     EventType,
     Excerpt,
     PendingRequest,
-    Requests,
-    Results,
+    SessionState,
     Task,
-    Tasks,
-    Timers,
 )
-from emceepee_stdio.state.deadlines import Deadlines
 from emceepee_stdio.state.event_log import Added
 from emceepee_stdio.trace.open_request import Leg, on_leg
 from emceepee_stdio.trace.request_log import RequestLog
 from emceepee_stdio.wire.timing import Ticker, Wakeup
-
-# The parts of a session's state, each within the bounds that the settings give it.
-
-
-def bounded_events(settings: Settings, ids: Ids) -> EventLog:
-    capacity, max_bytes = settings.fixed.events, event_bytes(settings.limits)
-    return EventLog(new_id=ids, capacity=capacity, max_bytes=max_bytes)
-
-
-def bounded_tasks(settings: Settings, ids: Ids, *, began: str) -> Tasks:
-    limits, fixed = settings.limits, settings.fixed
-    return Tasks(
-        new_id=ids,
-        limit=limits.tasks,
-        ttl=min(settings.timeouts.task_ttl_ms / 1000, fixed.task_ttl_max_s),
-        max_ttl=fixed.task_ttl_max_s,
-        retention=fixed.result_retention_s,
-        max_finished=fixed.finished_tasks,
-        max_bytes=limits.stored_bytes,
-        began=began,
-    )
-
-
-def bounded_requests(settings: Settings, ids: Ids) -> Requests:
-    timeout = settings.timeouts.client_request_ms / 1000
-    return Requests(new_id=ids, timeout=timeout, limit=settings.fixed.pending_requests)
-
 
 # What the journal says of calls, tasks, and the event log: one line for each beginning and end.
 
@@ -282,45 +251,42 @@ class Session:
         self.journal = journal
         self.secrets = Secrets()
         self.trace = RequestLog.silent(clock)
-        self.starting: set[str] = set()  # at the start, till an answer names them: no news yet
         self.word = ""  # in every block of ours among a server's; the front has told it the client
         self._calls = Calls()
-        self.events = bounded_events(settings, ids)
-        self.tasks = bounded_tasks(settings, ids, began=clock.iso(clock.now()))
-        self.requests = bounded_requests(settings, ids)
-        self.questions = Questions(self.requests, fixed, memory_bytes=settings.limits.memory_bytes)
+        self.state: SessionState[Notified, Logged, Call] = SessionState(
+            settings, new_id=ids, began=clock.iso(clock.now())
+        )
+        self.questions = Questions(
+            self.state.requests, fixed, memory_bytes=settings.limits.memory_bytes
+        )
         self.routing = QuestionRouting(
-            self.requests,
+            self.state.requests,
             self.questions,
             clock=clock,
             journal=journal,
             tell=self.tell,
             make_way=self.make_way,
         )
-        self.requests.on_closed = self.answered = self._calls.answered
-        self.timers = Timers(new_id=ids, limit=fixed.timers)
-        self.results = Results(new_id=ids, max_bytes=settings.limits.stored_bytes)
-        self.notifications, self.logs = output_rings(settings)
+        self.state.requests.on_closed = self.answered = self._calls.answered
         self._written = SessionJournal(journal, clock, settings)
         self.waiting_on, self.asked = self._calls.waiting_on, self._calls.asked
         self._queue = CallQueue()
-        self._promotions: Deadlines[Call] = Deadlines()
         self._news = Wakeup()
         self.wake = self._news.wake
         self.ticker = Ticker(
             clock,
             [
-                self.tasks.next_deadline,
-                self.requests.next_deadline,
-                self.timers.next_deadline,
-                self._promotions.next,
+                self.state.tasks.next_deadline,
+                self.state.requests.next_deadline,
+                self.state.timers.next_deadline,
+                self.state.promotions.next,
             ],
             self._expire,
             on_bug=lambda error: journal.record(JournalEvent.UNEXPECTED_ERROR, error=repr(error)),
         )
 
     def __repr__(self) -> str:
-        return f"<Session {self.events!r} {self.tasks!r} {self.requests!r}>"
+        return f"<Session {self.state!r}>"
 
     # Events
 
@@ -347,10 +313,10 @@ class Session:
     ) -> str:
         """Keep it for the client; who adds more before anybody is woken wakes them himself."""
         data, size = kept_data(data or {}, self.settings.fixed.event_data_bytes)
-        added = self.events.add(
+        added = self.state.events.add(
             kind, now=self.clock.now(), server=server, data=data, size=size, fold=fold
         )
-        self._written.event_added(self.events, added)
+        self._written.event_added(self.state.events, added)
         return added.event.id
 
     def tell_added(self, server: str, *, by: str, target: str) -> None:
@@ -373,10 +339,10 @@ class Session:
         Its requests need no deadline of their own: it becomes a task, and that expires.
         """
         if ttl is not None:
-            call.ttl = self.tasks.check_ttl(ttl)
+            call.ttl = self.state.tasks.check_ttl(ttl)
         if not self._has_room(server):
             raise self._no_place(server)
-        call.slot = self.tasks.admit(beyond=True)
+        call.slot = self.state.tasks.admit(beyond=True)
         call.server, call.tool = server, tool
         call.trace.server, call.trace.server_tool = server, tool
         self._calls.add(server, call)
@@ -387,7 +353,7 @@ class Session:
         if within <= 0:
             self.promote(call, "timeout")
             return
-        waits = self.requests.open and self.requests.at_tools(server=server)
+        waits = self.state.requests.open and self.state.requests.at_tools(server=server)
         if waits and self.settings.promote_on_input:
             within = min(within, self.settings.fixed.question_pending_s)
         self._promote_at(call, now + within)
@@ -406,11 +372,11 @@ class Session:
             left = deadline - self.clock.now()
             self.begin(call, server=server, tool=tool, within=left, ttl=ttl)
 
-        self.tasks.check_ttl(ttl)
+        self.state.tasks.check_ttl(ttl)
         if self.has_place(server) or within <= 0:
             begin()
             return
-        if self.settings.promote_on_input and self.requests.at_tools(server=server):
+        if self.settings.promote_on_input and self.state.requests.at_tools(server=server):
             within = min(within, self.settings.fixed.question_pending_s)
         await self._queue.wait(server, call, begin, within=within)
         if call.slot is None:
@@ -420,11 +386,11 @@ class Session:
         """One call is every server's own, beyond all limits; more are within both of them."""
         at_work = self._calls.count(server)
         return not at_work or (
-            at_work < self.settings.limits.server_calls and self.tasks.has_room()
+            at_work < self.settings.limits.server_calls and self.state.tasks.has_room()
         )
 
     def _no_place(self, server: str) -> TaskLimit:
-        asks = bool(self.requests.at_tools(server=server))
+        asks = bool(self.state.requests.at_tools(server=server))
         return no_place(server, self._calls.count(server), self.settings.limits, asks=asks)
 
     def _let_in(self) -> None:
@@ -439,7 +405,7 @@ class Session:
             self._let_in()
             return
         now = self.clock.now()
-        task = self.tasks.complete(call.task, reply, now=now, size=reply.size)
+        task = self.state.tasks.complete(call.task, reply, now=now, size=reply.size)
         self._let_in()
         if task is None:
             self.journal.record(JournalEvent.LATE_RESULT, server=call.server, task_id=call.task)
@@ -451,20 +417,20 @@ class Session:
         """The tool failed: tell the client, or fail its task."""
         error = error.masked(self.secrets.mask)
         call.trace.error_code = error.code
-        self.starting.discard(call.server or "")
+        self.state.starting.discard(call.server or "")
         self._forget(call, "failed", error=error.code)
         if call.task is None:
             call.reply(Reply.error(error, native=call.native))
             self._let_in()
             return
-        task = self.tasks.fail(call.task, str(error), now=self.clock.now())
+        task = self.state.tasks.fail(call.task, str(error), now=self.clock.now())
         self._let_in()
         if task is not None:
             self._tell_failed(task, str(error))
 
     def fail_tasks(self, server: str, error: str, *, fact: str) -> int:
         """Its server is gone: each task keeps the whole error, its event tells the fact."""
-        failed = self.tasks.fail_server(server, error, now=self.clock.now())
+        failed = self.state.tasks.fail_server(server, error, now=self.clock.now())
         for task in failed:
             self._tell_failed(task, fact)
         return len(failed)
@@ -477,7 +443,7 @@ class Session:
 
     def cancel_task(self, task_id: str, *, by: Call | None = None) -> Task:
         """Stop a working task, also at its server; the answer of `by` tells it."""
-        task = self.tasks.cancel(task_id, now=self.clock.now())
+        task = self.state.tasks.cancel(task_id, now=self.clock.now())
         self._stop(task_id, "cancelled")
         event_id = self._tell_task(EventType.TASK_CANCELLED, task)
         if by is not None:
@@ -487,12 +453,12 @@ class Session:
     def note_progress(self, call: Call, params: Raw) -> None:
         """How far a call is that has become a task."""
         if call.task is not None and (text := progress_text(params)):
-            self.tasks.report(call.task, self.secrets.mask(text), now=self.clock.now())
+            self.state.tasks.report(call.task, self.secrets.mask(text), now=self.clock.now())
 
     def fetch(self, task_id: str) -> Task:
         """A task for the client to take; once it has ended, its outcome is kept a while longer."""
-        task = self.tasks.fetch(task_id, now=self.clock.now())
-        if (due := self.tasks.next_deadline()) is not None:
+        task = self.state.tasks.fetch(task_id, now=self.clock.now())
+        if (due := self.state.tasks.next_deadline()) is not None:
             self.ticker.look(due)
         return task
 
@@ -500,9 +466,9 @@ class Session:
         """Answer with a task now; the call goes on."""
         if call.answered or call.slot is None or call.server is None:
             return
-        self._promotions.clear(call)
+        self.state.promotions.clear(call)
         now = self.clock.now()
-        task = self.tasks.promote(
+        task = self.state.tasks.promote(
             call.slot,
             server=call.server,
             tool=call.tool,
@@ -517,14 +483,14 @@ class Session:
             self._tell_task(EventType.TASK_CREATED, task, reason=reason, ttl_ms=ttl_ms)
         )
         self._written.promoted(task, reason)
-        open_questions = self.requests.pending(server=task.server)
+        open_questions = self.state.requests.pending(server=task.server)
         call.reply(
             promoted(
                 task,
                 reason,
                 why=why or why_promoted(task, open_questions, call),
                 note=call.note,
-                working=self.tasks.working(server=task.server),
+                working=self.state.tasks.working(server=task.server),
                 questions=open_questions,
                 word=self.word,
                 clock=self.clock,
@@ -533,7 +499,7 @@ class Session:
 
     def pause(self, call: Call) -> float:
         """Its client asks a question first: its time stands still. How much it had in all."""
-        self._promotions.clear(call)
+        self.state.promotions.clear(call)
         within = call.deadline - call.began_at
         call.deadline = call.promote_at = math.inf
         return within
@@ -543,13 +509,13 @@ class Session:
         if not call.answered:
             now = self.clock.now()
             call.deadline = now + within
-            if self.settings.promote_on_input and self.requests.at_tools(server=call.server):
+            if self.settings.promote_on_input and self.state.requests.at_tools(server=call.server):
                 within = min(within, self.settings.fixed.promotion_grace_s)
             self._promote_at(call, now + within)
 
     def _promote_at(self, call: Call, deadline: float) -> None:
         call.promote_at = deadline
-        self._promotions.set(call, deadline)
+        self.state.promotions.set(call, deadline)
         if deadline < self.ticker.next:
             self.ticker.look(deadline)
 
@@ -563,14 +529,14 @@ class Session:
         """It is no longer in flight; the first time that this is said, it is journaled."""
         if call.slot is None:
             return
-        self._promotions.clear(call)
+        self.state.promotions.clear(call)
         if self._calls.remove(call):
             if self.journal.debugs:
                 self._written.call_ended(call, outcome, **more)
             if call.task is not None:
                 self.trace.task_ended(call.trace, outcome, more)
-        self.tasks.leave(call.slot)
-        if self.requests.open:
+        self.state.tasks.leave(call.slot)
+        if self.state.requests.open:
             self.routing.end_call(call)
 
     def _tell_failed(self, task: Task, error: str) -> None:
@@ -592,22 +558,22 @@ class Session:
         for call in self._calls.waiting_on(asked.server):
             if asking_call is call or (asking_call is None and self.settings.promote_on_input):
                 call.questions.add(asked.id)
-                call.questions &= self.requests.open.keys()
+                call.questions &= self.state.requests.open.keys()
                 if self.settings.promote_on_input:
                     self._promote_at(call, min(grace, call.promote_at))
 
     def _expire(self, now: float) -> None:
-        for call in self._promotions.pop_due(now=now):
-            if now >= call.deadline or self.requests.at_tools(server=call.server):
-                asked = call.questions & self.requests.open.keys()
+        for call in self.state.promotions.pop_due(now=now):
+            if now >= call.deadline or self.state.requests.at_tools(server=call.server):
+                asked = call.questions & self.state.requests.open.keys()
                 self.promote(call, "input_required" if asked else "timeout")
             else:  # what was asked has been answered or taken back meanwhile
                 self._promote_at(call, call.deadline)
-        for task in self.tasks.expire(now=now).expired:
+        for task in self.state.tasks.expire(now=now).expired:
             self._stop(task.id, "expired")
             self._tell_task(EventType.TASK_EXPIRED, task)
         self.routing.expire(now)
-        for fired in self.timers.expire(now=now):
+        for fired in self.state.timers.expire(now=now):
             timer = fired.timer
             data: dict[str, object] = {"timer_id": timer.id, "message": timer.message}
             if timer.repeats:

@@ -163,11 +163,11 @@ class SignInQuestions:
         session.ticker.look(asked.expires_at)
         if dialogue.ask(asked):
             return asked
-        session.requests.withdraw(asked.id, now=now)
+        session.state.requests.withdraw(asked.id, now=now)
         return None
 
     def _withdraw(self, asked: PendingRequest) -> None:
-        closed = self._session.requests.withdraw(asked.id, now=self._session.clock.now())
+        closed = self._session.state.requests.withdraw(asked.id, now=self._session.clock.now())
         if closed is not None:
             self._session.routing.closed(closed)
 

@@ -106,8 +106,8 @@ class StatusWriter:
     def look(self) -> ProxyStatus:
         """How this proxy is doing."""
         name, version = self.client()
-        asked = Counter((q.server, q.recipient) for q in self._session.requests.open.values())
-        working = Counter(task.server for task in self._session.tasks.working())
+        asked = Counter((q.server, q.recipient) for q in self._session.state.requests.open.values())
+        working = Counter(task.server for task in self._session.state.tasks.working())
         members = self._servers.members.values()
         broken = tuple(
             ServerStatus(name=one.name, phase=Phase.DISABLED.value)

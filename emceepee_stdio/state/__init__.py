@@ -21,6 +21,7 @@ from emceepee_stdio.state.pending_requests import (
 from emceepee_stdio.state.phases import PHASES, Phase, RestartPolicy, Restarts
 from emceepee_stdio.state.results import Results
 from emceepee_stdio.state.ring import Reading, Ring, Rings
+from emceepee_stdio.state.session_state import SessionState
 from emceepee_stdio.state.tasks import Slot, Task, Tasks, TaskStatus
 from emceepee_stdio.state.timers import Timer, Timers, TimerStatus
 
@@ -49,6 +50,7 @@ __all__ = [
     "Results",
     "Ring",
     "Rings",
+    "SessionState",
     "Slot",
     "Task",
     "TaskStatus",

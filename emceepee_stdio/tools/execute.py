@@ -175,7 +175,7 @@ async def server_of_tool(
     if not having or _is_configured(runtime, having[0]):
         missing -= failed  # a bad server costs itself, unless one of a model would stand in for it
     if missing:
-        runtime.session.starting -= missing
+        runtime.session.state.starting -= missing
         listed = f"{names} has a tool {tool[:SHOWN_NAME_CHARS]!r}, but " if having else ""
         have = "have not listed their" if len(missing) > 1 else "has not listed its"
         raise InvalidArguments(f"{listed}{', '.join(sorted(missing))} {have} tools yet.", hint=hint)

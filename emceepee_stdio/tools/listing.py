@@ -169,7 +169,7 @@ async def gather(runtime: Runtime, kind: str, servers: str, call: Call) -> Found
     if kind == Kind.TOOLS and runtime.pins.enforced:
         for name, tools in answers.items():
             answers[name] = await _veiled(runtime, name, tools, found)
-    runtime.session.starting -= found.failed.keys()
+    runtime.session.state.starting -= found.failed.keys()
     found.items = [
         (backend.name, item)
         for backend in backends

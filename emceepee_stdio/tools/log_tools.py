@@ -51,7 +51,7 @@ async def get_notifications(runtime: Runtime, p: GetNotifications, _call: Call) 
     """Read notifications of servers in full; each is given once."""
     shown: list[dict[str, object]] = []
     overwritten = remaining = 0
-    for ring in _of(runtime, runtime.session.notifications, p.server).values():
+    for ring in _of(runtime, runtime.session.state.notifications, p.server).values():
         reading = ring.read(limit=max(p.limit - len(shown), 0))
         shown += [_notified(runtime, item) for item in reading.items]
         overwritten += reading.overwritten
@@ -64,7 +64,7 @@ async def get_logs(runtime: Runtime, p: GetLogs, _call: Call) -> Reply:
     """Log output of servers: what they logged or printed (stderr), newest last; each line is
     given once. Says why a server fails.
     """
-    rings = _of(runtime, runtime.session.logs, p.server)
+    rings = _of(runtime, runtime.session.state.logs, p.server)
     keep = _filter(p)
     if p.pattern is not UNSET:
         keep = await _searched(runtime, rings, keep, pattern(runtime, p.pattern))

@@ -184,7 +184,7 @@ class RespondToSampling(Params):
 async def get_elicitations(runtime: Runtime, p: GetElicitations, call: Call) -> Reply:
     """List the questions of servers that wait for an answer of the user."""
     server = None if p.server is UNSET else p.server
-    pending = runtime.session.requests.pending(kind=RequestKind.ELICITATION, server=server)
+    pending = runtime.session.state.requests.pending(kind=RequestKind.ELICITATION, server=server)
     show = partial(shown_elicitation, runtime.session)
     entries, rest = page_for(runtime, p, call, pending, show)
     return Reply.json({"elicitations": entries, **rest})
@@ -197,7 +197,7 @@ async def respond_to_elicitation(runtime: Runtime, p: RespondToElicitation, _cal
     Ask the user; never invent it.
     """
     session, now = runtime.session, runtime.clock.now()
-    asked = session.requests.get(p.request_id, kind=RequestKind.ELICITATION, now=now)
+    asked = session.state.requests.get(p.request_id, kind=RequestKind.ELICITATION, now=now)
     if asked.recipient is Recipient.PERSON:
         raise PolicyDenied(
             f"The user is being asked this question of {asked.server}, and answers it themselves.",
@@ -218,7 +218,7 @@ async def get_sampling_requests(runtime: Runtime, p: GetSamplingRequests, call: 
     server = None if p.server is UNSET else p.server
     room = call.budget or page_chars(runtime.settings)
     shown: list[dict[str, object]] = []
-    for asked in session.requests.pending(kind=RequestKind.SAMPLING, server=server):
+    for asked in session.state.requests.pending(kind=RequestKind.SAMPLING, server=server):
         entry = shown_sampling(session, asked, whole=True)
         size = len(to_json(entry))
         if size > room:
@@ -237,7 +237,7 @@ async def respond_to_sampling(runtime: Runtime, p: RespondToSampling, _call: Cal
     decline.
     """
     session, now = runtime.session, runtime.clock.now()
-    asked = session.requests.get(p.request_id, kind=RequestKind.SAMPLING, now=now)
+    asked = session.state.requests.get(p.request_id, kind=RequestKind.SAMPLING, now=now)
     if p.action == "decline":
         session.routing.close(asked, RequestStatus.DECLINED)
         session.questions.refuse(asked, "The user declined the sampling request.")

@@ -262,7 +262,7 @@ async def unsubscribe_resource(runtime: Runtime, p: Subscription, call: Call) ->
 
 async def _read_stored(runtime: Runtime, p: ReadResource, call: Call) -> Reply:
     """A page of a stored result that the client shows whole, or where a pattern is found in it."""
-    results, now = runtime.session.results, runtime.clock.now()
+    results, now = runtime.session.state.results, runtime.clock.now()
     result_id = p.uri.removeprefix(RESULTS)
     if p.pattern is UNSET:
         limit = min(_PAGE_CHARS if p.limit is UNSET else p.limit, page_chars(runtime.settings))
@@ -281,7 +281,7 @@ async def _read_stored(runtime: Runtime, p: ReadResource, call: Call) -> Reply:
 
 async def _search_stored(runtime: Runtime, p: ReadResource, result_id: str) -> Reply:
     """Window by window, so that no other call has to wait for the whole."""
-    results, now = runtime.session.results, runtime.clock.now()
+    results, now = runtime.session.state.results, runtime.clock.now()
     wanted = pattern(runtime, "" if p.pattern is UNSET else p.pattern)
     limit = min(_HITS if p.limit is UNSET else p.limit, _MAX_HITS)
     shown: list[dict[str, object]] = []

@@ -271,7 +271,7 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
     """
     config = _config(p)
     session = runtime.session
-    before = session.events.latest
+    before = session.state.events.latest
     present = list(runtime.servers)
     member = runtime.servers.members.get(config.name)
     if member is not None and member.config.is_same_but_rules(config):
@@ -307,7 +307,7 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
             facts,
         )
     if backend.phase is not Phase.CONNECTED:
-        session.starting.discard(config.name)
+        session.state.starting.discard(config.name)
         printed = _printed(runtime, config.name)
         if printed:
             facts["printed"] = printed
@@ -325,9 +325,9 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
 async def remove_server(runtime: Runtime, p: RemoveServer, call: Call) -> Reply:
     """Disconnect a server and forget it. Its running tasks fail."""
     session = runtime.session
-    before = session.events.latest
-    tasks = [task.id for task in session.tasks.working(server=p.name)]
-    questions = [asked.id for asked in session.requests.pending(server=p.name)]
+    before = session.state.events.latest
+    tasks = [task.id for task in session.state.tasks.working(server=p.name)]
+    questions = [asked.id for asked in session.state.requests.pending(server=p.name)]
     with on_leg(Leg.SERVER, p.name):
         await runtime.servers.remove(p.name)
     session.tell(EventType.SERVER_REMOVED, server=p.name, data={"by": Origin.CLIENT.value})
@@ -339,7 +339,7 @@ async def remove_server(runtime: Runtime, p: RemoveServer, call: Call) -> Reply:
 async def reconnect_server(runtime: Runtime, p: ReconnectServer, call: Call) -> Reply:
     """Restart a server that failed or hangs, or connect to it anew, whatever its state."""
     backend = runtime.servers.get(p.name)
-    before = runtime.session.events.latest
+    before = runtime.session.state.events.latest
     member = runtime.servers.members.get(p.name)
     try:
         if member is not None and p.era not in (UNSET, member.config.era):
@@ -361,7 +361,7 @@ async def list_servers(runtime: Runtime, p: ListServers, _call: Call) -> Reply:
 
     All of one with name.
     """
-    starting = runtime.session.starting
+    starting = runtime.session.state.starting
     starting -= {backend.name for backend in runtime.servers if backend.phase is Phase.CONNECTING}
     is_broken = p.name in runtime.servers.broken and p.name not in runtime.servers.names()
     if p.name is not UNSET and not is_broken:
@@ -386,7 +386,7 @@ async def list_servers(runtime: Runtime, p: ListServers, _call: Call) -> Reply:
 
 def _printed(runtime: Runtime, name: str) -> list[str]:
     """The last lines that a server wrote, whatever they were meant to be."""
-    ring = runtime.session.logs.get(name)
+    ring = runtime.session.state.logs.get(name)
     return [] if ring is None else [cut_text(each.line.text) for each in ring.last(_PRINTED_LINES)]
 
 
@@ -394,7 +394,7 @@ def _claim_events(runtime: Runtime, name: str, call: Call, before: int) -> None:
     """What the tool itself did to the server is told by its answer; the rest stays news."""
     call.own_events += [
         event.id
-        for event in runtime.session.events.since(before)
+        for event in runtime.session.state.events.since(before)
         if event.server == name and event.type in _OWN_EVENTS
     ]
 
@@ -405,12 +405,12 @@ async def _connection_failure(
     """Wait until it is connected, fails, asks something, or the client stops waiting."""
     unfinished = (Phase.CONNECTING, None)
     session = runtime.session
-    asked = len(session.requests.at_tools(server=backend.name))
+    asked = len(session.state.requests.at_tools(server=backend.name))
     with on_leg(Leg.CONNECTING, backend.name):
         await session.until(
             lambda: (
                 backend.phase not in unfinished
-                or len(session.requests.at_tools(server=backend.name)) > asked
+                or len(session.state.requests.at_tools(server=backend.name)) > asked
             ),
             within=call.ceiling,
         )

@@ -59,12 +59,12 @@ async def await_activity(runtime: Runtime, p: AwaitActivity, call: Call) -> Repl
     is_lost = _is_lost(runtime, p)
     lease = _take(runtime, p)
     if not lease.events:
-        session.events.release(lease)
-        before = session.events.latest
+        session.state.events.release(lease)
+        before = session.state.events.latest
         await session.until(
-            lambda: session.events.latest > before, within=min(wanted, call.ceiling)
+            lambda: session.state.events.latest > before, within=min(wanted, call.ceiling)
         )
-        woken_by = session.events.since(before)
+        woken_by = session.state.events.since(before)
         triggers = _triggers(woken_by)
         lease = _take(runtime, p)
     told_elsewhere = _told_elsewhere(runtime, woken_by, lease)
@@ -89,7 +89,7 @@ async def await_activity(runtime: Runtime, p: AwaitActivity, call: Call) -> Repl
 
 def _is_lost(runtime: Runtime, p: AwaitActivity) -> bool:
     """Whether the client goes on from an event that is not kept; then it gets all that are."""
-    if p.last_event_id is UNSET or runtime.session.events.keeps(p.last_event_id):
+    if p.last_event_id is UNSET or runtime.session.state.events.keeps(p.last_event_id):
         return False
     runtime.journal.record(
         JournalEvent.EVENT_CURSOR_NOT_FOUND, last_event_id=p.last_event_id[:_SHOWN_ID_CHARS]
@@ -99,15 +99,15 @@ def _is_lost(runtime: Runtime, p: AwaitActivity) -> bool:
 
 def _told_elsewhere(runtime: Runtime, woken_by: list[Event], lease: Lease) -> int:
     """How many of the events that ended the wait are in another answer."""
-    here = {event.seq for event in lease.events} | runtime.session.events.undelivered.keys()
+    here = {event.seq for event in lease.events} | runtime.session.state.events.undelivered.keys()
     return sum(event.seq not in here for event in woken_by)
 
 
 def _take(runtime: Runtime, p: AwaitActivity) -> Lease:
     limit = runtime.settings.fixed.response_events
     if p.last_event_id is UNSET:
-        return runtime.session.events.take(limit=limit)
-    return runtime.session.events.take_after(p.last_event_id, limit=limit)
+        return runtime.session.state.events.take(limit=limit)
+    return runtime.session.state.events.take_after(p.last_event_id, limit=limit)
 
 
 def _triggers(events: list[Event]) -> list[Mapping[str, object]]:
@@ -134,7 +134,7 @@ def _by_server(events: list[dict[str, object]]) -> list[dict[str, object]]:
 
 def _working(runtime: Runtime) -> list[dict[str, object]]:
     groups: dict[str, list[dict[str, object]]] = {}
-    for task in runtime.session.tasks.working():
+    for task in runtime.session.state.tasks.working():
         groups.setdefault(task.server, []).append(shown_task(task, runtime.clock))
     return [{"server": server, "working_tasks": tasks} for server, tasks in groups.items()]
 
@@ -172,7 +172,7 @@ async def list_tasks(runtime: Runtime, p: ListTasks, call: Call) -> Reply:
     with_ended = p.include_completed or p.status not in (UNSET, TaskStatus.WORKING)
     tasks = [
         task
-        for task in session.tasks.all()
+        for task in session.state.tasks.all()
         if (with_ended or task.status is TaskStatus.WORKING)
         and p.server in (UNSET, task.server)
         and p.status in (UNSET, task.status.value)
@@ -186,7 +186,7 @@ async def list_tasks(runtime: Runtime, p: ListTasks, call: Call) -> Reply:
 async def get_task(runtime: Runtime, p: OneTask, _call: Call) -> Reply:
     """Status of a background task, and the questions that its server has open."""
     session = runtime.session
-    task = session.tasks.get(p.task_id, now=runtime.clock.now())
+    task = session.state.tasks.get(p.task_id, now=runtime.clock.now())
     return Reply.json(
         {
             "task": shown_task(task, runtime.clock),
@@ -203,12 +203,14 @@ async def get_task_result(runtime: Runtime, p: GetTaskResult, call: Call) -> Rep
     """
     # A question or sign-in that the client has not seen ends the wait, too.
     session, now = runtime.session, runtime.clock.now
-    task, sign_in = session.tasks.get(p.task_id, now=now()), runtime.sign_ins.pending
+    task, sign_in = session.state.tasks.get(p.task_id, now=now()), runtime.sign_ins.pending
     told = (None, sign_in(task.server))
 
     def is_time() -> bool:
-        current = session.tasks.get(p.task_id, now=now())
-        asks = runtime.settings.promote_on_input and session.requests.has_news(server=task.server)
+        current = session.state.tasks.get(p.task_id, now=now())
+        asks = runtime.settings.promote_on_input and session.state.requests.has_news(
+            server=task.server
+        )
         return current.status is not TaskStatus.WORKING or asks or sign_in(task.server) not in told
 
     wanted = call.ceiling if p.timeout_ms is UNSET else p.timeout_ms / 1000
@@ -217,8 +219,8 @@ async def get_task_result(runtime: Runtime, p: GetTaskResult, call: Call) -> Rep
     if isinstance(task.result, Reply):
         return replace(task.result, key=task.id)
     if task.status is TaskStatus.WORKING:
-        asked = session.requests.pending(server=task.server)
-        waits = session.requests.at_tools(server=task.server)
+        asked = session.state.requests.pending(server=task.server)
+        waits = session.state.requests.at_tools(server=task.server)
         reason = "it is still working"
         if step := sign_in(task.server):
             reason = f"{task.server} wants a person to sign in first: {step}"

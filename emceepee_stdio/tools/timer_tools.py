@@ -34,7 +34,7 @@ async def set_timer(runtime: Runtime, p: SetTimer, _call: Call) -> Reply:
     """Set a timer or reminder: be told something later, once or at an interval, as a
     timer_expired event.
     """
-    timer = runtime.session.timers.set(
+    timer = runtime.session.state.timers.set(
         duration=p.duration_ms / 1000,
         message=p.message,
         repeats=p.interval,
@@ -47,21 +47,21 @@ async def set_timer(runtime: Runtime, p: SetTimer, _call: Call) -> Reply:
 @tool(read_only)
 async def list_timers(runtime: Runtime, p: ListTimers, _call: Call) -> Reply:
     """List your timers."""
-    timers = runtime.session.timers.all(include_inactive=p.include_inactive)
+    timers = runtime.session.state.timers.all(include_inactive=p.include_inactive)
     return Reply.json({"timers": [_shown(runtime, timer) for timer in timers]})
 
 
 @tool(read_only)
 async def get_timer(runtime: Runtime, p: OneTimer, _call: Call) -> Reply:
     """Show one timer."""
-    return Reply.json({"timer": _shown(runtime, runtime.session.timers.get(p.timer_id))})
+    return Reply.json({"timer": _shown(runtime, runtime.session.state.timers.get(p.timer_id))})
 
 
 @tool()
 async def delete_timer(runtime: Runtime, p: OneTimer, _call: Call) -> Reply:
     """Stop a timer."""
     try:
-        timer = runtime.session.timers.delete(p.timer_id)
+        timer = runtime.session.state.timers.delete(p.timer_id)
     except IllegalMove as refused:
         message = f"It had already ended: {refused.source.value}."
         return Reply.json({"success": False, "message": message})

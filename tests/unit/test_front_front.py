@@ -87,11 +87,11 @@ class Rig:
 
     @property
     def leased(self) -> int:
-        return self.runtime.session.events.statistics().leased
+        return self.runtime.session.state.events.statistics().leased
 
     @property
     def waiting(self) -> int:
-        return self.runtime.session.events.waiting
+        return self.runtime.session.state.events.waiting
 
 
 @asynccontextmanager
@@ -149,7 +149,7 @@ async def test_a_bug_in_a_tool_is_its_answer_and_the_connection_lives(
         assert (it.leased, it.waiting) == (0, 0)
         it.say(2, "list_timers")
         assert "isError" not in await it.result(2)
-        assert it.runtime.session.tasks.in_flight == 0
+        assert it.runtime.session.state.tasks.in_flight == 0
     [journal] = tmp_path.glob("*.jsonl")
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     [noted] = [line for line in lines if line["event"] == "unexpected_error"]

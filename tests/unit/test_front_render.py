@@ -39,7 +39,7 @@ def rendered(made: Session, reply: Reply | None = None, **more: Any) -> dict[str
         made, reply or Reply.text("own"), more.pop("call", call()), **{"identity": None, **more}
     )
     for lease in leases:
-        made.events.commit(lease)
+        made.state.events.commit(lease)
     return json.loads(body)
 
 
@@ -100,7 +100,7 @@ async def test_a_whole_reply_gets_no_context_and_takes_no_events(tmp_path: Path)
     made = session(tmp_path)
     made.tell(EventType.TIMER_EXPIRED)
     assert len(rendered(made, Reply.json({}, whole=True))["content"]) == 1
-    assert made.events.waiting == 1
+    assert made.state.events.waiting == 1
 
 
 async def test_every_question_is_shown_whatever_its_size(tmp_path: Path) -> None:
@@ -113,12 +113,14 @@ async def test_every_question_is_shown_whatever_its_size(tmp_path: Path) -> None
         {},
     ]
     for params in asked:
-        made.requests.add(
+        made.state.requests.add(
             RequestKind.ELICITATION, server="s", params=params, now=0.0, source=NOBODYS
         )
     says = {"role": "user", "content": [{"type": "text", "text": "say a lot"}]}
     for params in ({"messages": [says]}, {"messages": []}, {"messages": 7}, {"messages": [8]}):
-        made.requests.add(RequestKind.SAMPLING, server="s", params=params, now=0.0, source=NOBODYS)
+        made.state.requests.add(
+            RequestKind.SAMPLING, server="s", params=params, now=0.0, source=NOBODYS
+        )
     pending = context(rendered(made))["pending_client_action"]
     shown = pending["elicitations"]
     assert [len(shown), len(pending["sampling_requests"])] == [4, 4]
@@ -146,7 +148,9 @@ async def test_the_preview_of_a_sampling_request_is_what_was_said_last(
     made = session(tmp_path)
     says = [{"role": "assistant", "content": []}, {"role": "user", "content": content}]
     params = {"messages": says}
-    made.requests.add(RequestKind.SAMPLING, server="s", params=params, now=0.0, source=NOBODYS)
+    made.state.requests.add(
+        RequestKind.SAMPLING, server="s", params=params, now=0.0, source=NOBODYS
+    )
     [shown] = context(rendered(made))["pending_client_action"]["sampling_requests"]
     assert shown["preview"] == preview
 
@@ -201,7 +205,7 @@ async def test_result_and_context_together_stay_within_what_a_client_shows(tmp_p
     assert len(json.loads(told["text"])["events_since_last_response"]) > 10
     assert text.startswith(head["text"])
     assert text.endswith(tail["text"])
-    [stored] = made.results.all()
+    [stored] = made.state.results.all()
     assert stored.id in facts["text"]
     assert stored.chars == len(text)
 
@@ -214,7 +218,7 @@ async def test_what_fits_is_shown_whole_and_nothing_is_stored(tmp_path: Path, bu
     assert rendered(made, Reply.text(text), call=mine)["content"] == [
         {"type": "text", "text": text}
     ]
-    assert made.results.all() == []
+    assert made.state.results.all() == []
 
 
 async def test_an_answer_of_our_own_that_is_too_long_is_stored_too(tmp_path: Path) -> None:
@@ -222,8 +226,8 @@ async def test_an_answer_of_our_own_that_is_too_long_is_stored_too(tmp_path: Pat
     logs = {"logs": [{"text": "x" * 1_000} for _ in range(50)]}
     result = rendered(made, Reply.json(logs), call=codex())
     assert shown_bytes(result) <= 36_000
-    [stored] = made.results.all()
-    assert json.loads(made.results.page(stored.id, offset=0, limit=10**6, now=0).text) == logs
+    [stored] = made.state.results.all()
+    assert json.loads(made.state.results.page(stored.id, offset=0, limit=10**6, now=0).text) == logs
 
 
 async def test_escapes_on_the_wire_are_not_counted(tmp_path: Path) -> None:
@@ -240,7 +244,7 @@ async def test_a_page_is_not_cut_again_however_much_there_is_to_tell_beside_it(
         made.tell(EventType.NOTIFICATION, server="s", data={"n": n, "pad": "é" * 150})
     page = Reply(content=Reply.text("x" * 36_000).content, paged=True)
     assert rendered(made, page, call=codex())["content"][-1]["text"] == "x" * 36_000
-    assert made.results.all() == []
+    assert made.state.results.all() == []
 
 
 def unknown(**more: Any) -> Call:
@@ -253,7 +257,7 @@ async def test_a_small_budget_holds_result_events_and_questions_together(tmp_pat
         made.tell(EventType.NOTIFICATION, server="s", data={"n": n, "pad": "x" * 700})
     for n in range(20):
         params = {"message": f"{n} " + "y" * 700}
-        made.requests.add(
+        made.state.requests.add(
             RequestKind.ELICITATION, server="s", params=params, now=0.0, source=NOBODYS
         )
     result = rendered(made, Reply.text("z" * 50_000), call=unknown())
@@ -272,7 +276,9 @@ async def test_a_question_that_is_larger_than_the_budget_is_named_in_one_line(
     made = session(tmp_path)
     fields = {f"p{n}": {"type": "string", "description": "d" * 150} for n in range(60)}
     params = {"message": "What?", "requestedSchema": {"type": "object", "properties": fields}}
-    made.requests.add(RequestKind.ELICITATION, server="s", params=params, now=0.0, source=NOBODYS)
+    made.state.requests.add(
+        RequestKind.ELICITATION, server="s", params=params, now=0.0, source=NOBODYS
+    )
     result = rendered(made, Reply.text("z" * 50_000), call=unknown())
     assert shown_bytes(result) <= 15_000
     [shown] = json.loads(result["content"][0]["text"])["pending_client_action"]["elicitations"]
@@ -284,7 +290,7 @@ async def test_very_many_questions_are_all_there_and_leave_room_for_the_result(
 ) -> None:
     made = session(tmp_path)
     for n in range(60):
-        made.requests.add(
+        made.state.requests.add(
             RequestKind.ELICITATION,
             server=f"server-{n % 6}",
             params={"message": f"{n} " + "y" * 3_000},

@@ -92,9 +92,9 @@ class Around:
             ids=Ids(clock),
             journal=Journal.open(directory=directory, session="s", clock=clock, stderr=None),
         )
-        self.events = self.session.events
-        self.tasks = self.session.tasks
-        self.requests = self.session.requests
+        self.events = self.session.state.events
+        self.tasks = self.session.state.tasks
+        self.requests = self.session.state.requests
         self.handler = BackendHandler(self.session, target_of=lambda server: f"run {server}")
         self.server = Server()
 
@@ -171,7 +171,7 @@ def test_a_server_that_is_started_by_its_use_and_stopped_without_one_is_no_news(
 
 
 def test_a_server_that_comes_up_by_itself_at_the_start_is_no_news(around: Around):
-    around.session.starting.add("s")
+    around.session.state.starting.add("s")
     around.change(None, Phase.CONNECTING)
     around.take(ProcessStarted(pid=4711))
     around.change(Phase.CONNECTING, Phase.CONNECTED, hello=HELLO)
@@ -184,7 +184,7 @@ def test_a_server_that_comes_up_by_itself_at_the_start_is_no_news(around: Around
 
 
 def test_a_start_that_fails_is_always_news_and_so_is_what_follows(around: Around):
-    around.session.starting.add("s")
+    around.session.state.starting.add("s")
     around.change(None, Phase.CONNECTING)
     around.take(ProcessStarted(pid=4711))
     around.change(Phase.CONNECTING, Phase.RECONNECTING, attempt=1, attempts=5, retry_in=0.25)
@@ -548,7 +548,7 @@ def test_a_notification_is_kept_whole_and_the_same_again_is_folded(around: Aroun
         (1, {"method": "n", "params": {"a": 2}}),
         (1, {"method": "n"}),
     ]
-    kept = around.session.notifications["s"].last(10)
+    kept = around.session.state.notifications["s"].last(10)
     assert [notified.params for notified in kept] == [
         Raw(b'{"a":1}'),
         Raw(b'{"a":1}'),
@@ -728,4 +728,4 @@ async def test_a_log_line_wakes_nobody(around: Around) -> None:
         await anyio.wait_all_tasks_blocked()
         assert len(waiter.looks) == 1
         tasks.cancel_scope.cancel()
-    assert len(around.session.logs["s"].last(10)) == 1
+    assert len(around.session.state.logs["s"].last(10)) == 1

@@ -77,7 +77,7 @@ class World:
 
     def told(self) -> list[str]:
         """The kinds of all events so far."""
-        return [event.type.value for event in self.session.events.since(0)]
+        return [event.type.value for event in self.session.state.events.since(0)]
 
     def call(self, server: str = "s", *, within: float = 40.0, ttl: float | None = None) -> Call:
         replies: list[Reply] = []
@@ -122,7 +122,7 @@ async def test_a_call_is_a_task_when_its_time_is_up_and_not_before(world: World)
     assert said["reason"] == "timeout"
     assert said["pending_on_server"]["elicitations_for_server"] == []
     world.session.finish(call, Reply.text("late"))
-    assert world.session.tasks.get(call.task or "", now=0).status is TaskStatus.COMPLETED
+    assert world.session.state.tasks.get(call.task or "", now=0).status is TaskStatus.COMPLETED
     assert len(world.answers[id(call)]) == 1
 
 
@@ -131,8 +131,8 @@ async def test_a_call_that_ends_in_time_never_is_one(world: World) -> None:
     world.session.finish(call, Reply.text("quick"))
     world.after(10)
     assert call.task is None
-    assert list(world.session.tasks.all()) == []
-    assert world.session.tasks.in_flight == 0
+    assert list(world.session.state.tasks.all()) == []
+    assert world.session.state.tasks.in_flight == 0
 
 
 async def test_a_question_promotes_every_call_of_its_server_after_the_grace(world: World) -> None:
@@ -166,7 +166,7 @@ async def test_question_after_question_cannot_put_the_promotion_off(world: World
         world.asked("s", Asking())
         world.after(0.05)
     assert world.said(call) is not None
-    assert world.session.tasks.get(call.task or "", now=0).created_at <= 1_000.11
+    assert world.session.state.tasks.get(call.task or "", now=0).created_at <= 1_000.11
 
 
 async def test_the_grace_never_lengthens_the_wait(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ async def test_what_a_promotion_shows_of_its_server_are_ids_of_elicitations_and_
     world.asked("other", Asking())
     world.after(0.2)
     said = world.said(call) or {}
-    [asked] = world.session.requests.pending(kind=RequestKind.ELICITATION, server="s")
+    [asked] = world.session.state.requests.pending(kind=RequestKind.ELICITATION, server="s")
     assert said["pending_on_server"] == {"tasks": [], "elicitations_for_server": [asked.id]}
     assert said["proxy_task"]["task_id"] == call.task
     assert "last_updated_at" not in said["proxy_task"]
@@ -271,7 +271,7 @@ async def test_a_question_names_the_task_of_the_call_that_asked_it(world: World)
     call = world.call()
     world.asked("s", Asking(call))
     world.asked("s", Asking())
-    mine, of_nobody = world.session.requests.pending()
+    mine, of_nobody = world.session.state.requests.pending()
     assert "task_id" not in shown_elicitation(world.session, mine), "it is no task yet"
     world.after(0.2)
     assert shown_elicitation(world.session, mine)["task_id"] == call.task
@@ -301,28 +301,30 @@ async def test_progress_of_a_task_is_kept_and_moves_its_time(world: World) -> No
     call = world.call(within=5)
     world.session.note_progress(call, Raw(b'{"progressToken":1,"progress":1}'))
     world.after(6)
-    task = world.session.tasks.get(call.task or "", now=world.now)
+    task = world.session.state.tasks.get(call.task or "", now=world.now)
     assert task.status_message is None, "what came before belongs to the call"
     world.after(10)
     progress = b'{"progressToken":1,"progress":2,"total":4,"message":"half of it"}'
     world.session.note_progress(call, Raw(progress))
-    task = world.session.tasks.get(call.task or "", now=world.now)
+    task = world.session.state.tasks.get(call.task or "", now=world.now)
     assert (task.status_message, task.updated_at) == ("half of it (2 of 4)", world.now)
     world.after(1)
     for odd in (b"7", b'{"progress":"x"}', b'{"progressToken":1}', b"[" * 99):
         world.session.note_progress(call, Raw(odd))
     world.session.note_progress(call, Raw(b'{"progress":3,"message":"%b"}' % (b"x" * 5_000)))
-    task = world.session.tasks.get(call.task or "", now=world.now)
+    task = world.session.state.tasks.get(call.task or "", now=world.now)
     assert len(task.status_message or "") < 300
     assert shown_task(task, world.session.clock)["status_message"] == task.status_message
     world.session.finish(call, Reply.text("done"))
     world.session.note_progress(call, Raw(b'{"progress":4,"message":"late"}'))
-    assert "late" not in str(world.session.tasks.get(call.task or "", now=world.now).status_message)
+    assert "late" not in str(
+        world.session.state.tasks.get(call.task or "", now=world.now).status_message
+    )
 
 
 async def test_a_new_task_is_told_with_its_time_to_live(world: World) -> None:
     call = world.call(within=0, ttl=10)
-    [event] = world.session.events.since(0)
+    [event] = world.session.state.events.since(0)
     assert dict(event.data) == {
         "task_id": call.task,
         "tool": "t",
@@ -337,9 +339,9 @@ async def test_a_question_that_nobody_answers_is_refused_once(world: World) -> N
     world.after(601)
     [refusal] = question.outcomes
     assert isinstance(refusal, RpcError)
-    assert len(world.session.requests) == 0
+    assert len(world.session.state.requests) == 0
     world.withdrawn("s", question)
-    kinds = [event.type.value for event in world.session.events.take().events]
+    kinds = [event.type.value for event in world.session.state.events.take().events]
     assert kinds == ["elicitation_request", "elicitation_expired"]
 
 
@@ -357,9 +359,9 @@ async def test_a_task_whose_time_is_over_cancels_its_call_and_late_ends_count_fo
     assert given_up == [call]
     world.session.finish(call, Reply.text("late"))
     world.session.fail(call, CallFailed("late"))
-    task = world.session.tasks.get(call.task or "", now=0)
+    task = world.session.state.tasks.get(call.task or "", now=0)
     assert task.status is TaskStatus.EXPIRED
-    kinds = [event.type.value for event in world.session.events.take().events]
+    kinds = [event.type.value for event in world.session.state.events.take().events]
     assert kinds == ["task_created", "task_expired"]
 
 
@@ -367,9 +369,9 @@ async def test_a_lifetime_is_judged_before_the_call_is_made(tmp_path: Path) -> N
     world = World(tmp_path, fixed={"task_ttl_max_s": 5})
     with pytest.raises(InvalidArguments, match="task_ttl_ms"):
         world.call(ttl=6.0)
-    assert world.session.tasks.in_flight == 0
+    assert world.session.state.tasks.in_flight == 0
     call = world.call(within=0)
-    assert world.session.tasks.get(call.task or "", now=0).expires_at == world.now + 5
+    assert world.session.state.tasks.get(call.task or "", now=0).expires_at == world.now + 5
 
 
 async def test_an_abandoned_call_gives_its_place_back_and_is_never_answered(tmp_path: Path) -> None:
@@ -383,7 +385,7 @@ async def test_an_abandoned_call_gives_its_place_back_and_is_never_answered(tmp_
         world.after(10)
         world.session.finish(call, Reply.text("late"))
         assert world.answers[id(call)] == []
-    assert list(world.session.tasks.all()) == []
+    assert list(world.session.state.tasks.all()) == []
 
 
 async def test_what_was_fetched_is_forgotten_in_time_whatever_else_is_due(world: World) -> None:
@@ -402,8 +404,8 @@ def test_a_question_that_would_fill_every_answer_is_refused(tmp_path: Path) -> N
     (refusal,) = large.outcomes
     assert isinstance(refusal, RpcError)
     assert "too large" in refusal.message
-    assert not len(world.session.requests)
-    assert world.session.events.waiting == 0
+    assert not len(world.session.state.requests)
+    assert world.session.state.events.waiting == 0
 
 
 def test_one_server_cannot_ask_more_than_its_share(tmp_path: Path) -> None:
@@ -414,7 +416,7 @@ def test_one_server_cannot_ask_more_than_its_share(tmp_path: Path) -> None:
     other = Asking()
     world.asked("another", other)
     assert [len(question.outcomes) for question in (*questions, other)] == [0, 0, 1, 0]
-    assert len(world.session.requests) == 3
+    assert len(world.session.state.requests) == 3
 
 
 def test_a_call_is_answered_once(world: World) -> None:
@@ -526,13 +528,13 @@ async def test_a_call_that_ends_withdraws_and_refuses_what_it_has_asked(
         world.asked("s", asking)
     answered = Asking(call)
     world.asked("s", answered)
-    *_, last = world.session.requests.pending()
-    world.session.requests.respond(
+    *_, last = world.session.state.requests.pending()
+    world.session.state.requests.respond(
         last.id, RequestStatus.ACCEPTED, kind=RequestKind.ELICITATION, now=world.now
     )
     assert world.session.questions.answer(last, b"{}")
     assert world.told().count("elicitation_expired") == 0
-    ids = [asked.id for asked in world.session.requests.pending()]
+    ids = [asked.id for asked in world.session.state.requests.pending()]
     end(world, call)
     for asking in (mine, also_mine):
         (refusal,) = asking.outcomes
@@ -541,10 +543,10 @@ async def test_a_call_that_ends_withdraws_and_refuses_what_it_has_asked(
         assert not asking.question.respond(b"{}"), "it is closed"
     assert answered.outcomes == [b"{}"]
     assert (of_other.outcomes, of_nobody.outcomes) == ([], [])
-    assert [asked.id for asked in world.session.requests.pending()] == ids[2:]
+    assert [asked.id for asked in world.session.state.requests.pending()] == ids[2:]
     expired = [
         dict(event.data)
-        for event in world.session.events.since(0)
+        for event in world.session.state.events.since(0)
         if event.type is EventType.ELICITATION_EXPIRED
     ]
     assert expired == [{"request_id": asked, "reason": "withdrawn"} for asked in ids[:2]]
@@ -560,6 +562,6 @@ async def test_a_promoted_call_goes_on_and_so_do_its_questions(world: World) -> 
     world.asked("s", asking)
     world.after(1)
     assert world.said(call) is not None
-    assert (asking.outcomes, len(world.session.requests)) == ([], 1)
+    assert (asking.outcomes, len(world.session.state.requests)) == ([], 1)
     world.session.finish(call, Reply.text("done"))
-    assert (len(asking.outcomes), len(world.session.requests)) == (1, 0)
+    assert (len(asking.outcomes), len(world.session.state.requests)) == (1, 0)

@@ -98,7 +98,7 @@ def recorded(directory: Path, event: str) -> list[dict[str, Any]]:
 
 
 def told(runtime: Runtime) -> list[str]:
-    return [event.type for event in runtime.session.events.since(0)]
+    return [event.type for event in runtime.session.state.events.since(0)]
 
 
 async def test_a_look_that_fails_is_noted_and_the_next_ones_go_on(tmp_path: Path):

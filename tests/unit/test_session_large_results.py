@@ -15,7 +15,7 @@ from emceepee_stdio.session.large_results import (
     whole_characters,
 )
 from emceepee_stdio.session.reply import Reply, text_block
-from emceepee_stdio.state import Results
+from emceepee_stdio.state import SessionState
 
 FAMILY = "👨‍👩‍👧‍👦"
 IMAGE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
@@ -30,8 +30,8 @@ class Around:
         numbers = count(1)
         self.settings = Settings(limits=Limits(**limits), fixed=fixed or FixedValues())
         self.clock = Clock(monotonic=lambda: 1.0, wall=lambda: 1.0)
-        self.results = Results(
-            new_id=lambda: f"R{next(numbers)}", max_bytes=self.settings.limits.stored_bytes
+        self.state: SessionState[object, object, object] = SessionState(
+            self.settings, new_id=lambda: f"R{next(numbers)}", began=""
         )
 
     def fitted(self, room: int, *blocks: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
@@ -40,7 +40,7 @@ class Around:
         return json.loads(b"[%b]" % reply.content)
 
     def whole(self, result_id: str = "R1") -> str:
-        return self.results.page(result_id, offset=0, limit=10**9, now=1.0).text
+        return self.state.results.page(result_id, offset=0, limit=10**9, now=1.0).text
 
 
 def said(text: str, **more: Any) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def test_what_fits_keeps_its_bytes() -> None:
     content = b'{"type": "text",  "text":"\\u00e912345678"}'
     reply = Reply(content=content)
     assert fitted(around, reply, 10) is reply  # type: ignore[arg-type]
-    assert around.results.all() == []
+    assert around.state.results.all() == []
 
 
 def test_one_byte_more_is_stored() -> None:
@@ -101,7 +101,7 @@ def test_what_is_shown_again_is_stored_once() -> None:
     around = Around()
     for room in (50, 100):
         around.fitted(room, said("x" * 1_000), key="T1")
-    assert [stored.id for stored in around.results.all()] == ["T1"]
+    assert [stored.id for stored in around.state.results.all()] == ["T1"]
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_lines_over_the_bound_are_kept_for_reading_and_counted_in_the_journal(tm
         ("server_output_dropped", "loud", 7),
         ("server_output", "loud", None),
     ]
-    assert len(list(session.logs["loud"].last(100))) == 11
+    assert len(list(session.state.logs["loud"].last(100))) == 11
 
 
 def nested(depth: int, opening: bytes = b"[", closing: bytes = b"]") -> Raw:

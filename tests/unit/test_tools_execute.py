@@ -137,7 +137,7 @@ class World:
         return answer["result"]["content"][0]["text"]
 
     def task(self) -> str:
-        (task,) = self.session.tasks.all()
+        (task,) = self.session.state.tasks.all()
         return task.id
 
 
@@ -193,7 +193,7 @@ async def test_a_plain_call_of_a_known_server_is_sent_at_once(tmp_path: Path, ti
         assert it.lines == []
         it.server.answer(RESULT)
         assert it.said(1) == "3"
-        assert it.session.tasks.in_flight == 0
+        assert it.session.state.tasks.in_flight == 0
         it.server.answer(RESULT)
         assert len(it.lines) == 1
 
@@ -224,7 +224,7 @@ async def test_the_server_may_take_as_long_as_the_task_lives(tmp_path: Path, tim
         time.now += 0.2
         it.session._expire(time.now)
         assert it.server.given_up == [request]
-        assert it.session.tasks.get(it.task(), now=time.now).status is TaskStatus.EXPIRED
+        assert it.session.state.tasks.get(it.task(), now=time.now).status is TaskStatus.EXPIRED
 
 
 async def test_a_task_at_once_is_sent_all_the_same(tmp_path: Path, time: Time) -> None:
@@ -232,7 +232,7 @@ async def test_a_task_at_once_is_sent_all_the_same(tmp_path: Path, time: Time) -
         it.execute(1, timeout_ms=0)
         assert len(it.server.sent) == len(it.lines) == 1
         it.server.answer(RESULT)
-        assert it.session.tasks.get(it.task(), now=time.now).status is TaskStatus.COMPLETED
+        assert it.session.state.tasks.get(it.task(), now=time.now).status is TaskStatus.COMPLETED
         assert len(it.lines) == 1
 
 
@@ -244,7 +244,7 @@ async def test_a_call_that_is_taken_back_is_given_up_at_the_server(
         it.execute(2)
         it.cancel(1)
         assert it.server.given_up == it.server.sent[:1]
-        assert it.session.tasks.in_flight == 1
+        assert it.session.state.tasks.in_flight == 1
         it.server.answer(RESULT, nth=1)
         assert it.said(2) == "3"
 
@@ -255,7 +255,7 @@ async def test_a_cancelled_task_is_given_up_at_the_server_once(tmp_path: Path, t
         it.session.cancel_task(it.task())
         assert it.server.given_up == it.server.sent
         it.server.answer(RESULT)
-        assert it.session.tasks.get(it.task(), now=time.now).status is TaskStatus.CANCELLED
+        assert it.session.state.tasks.get(it.task(), now=time.now).status is TaskStatus.CANCELLED
 
 
 # What has to be known first
@@ -268,7 +268,7 @@ async def test_arguments_that_may_mean_something_else_wait_for_the_tools(
         it.server.forget_lists()
         it.execute(1, args={"a": "5"})
         await anyio.wait_all_tasks_blocked()
-        assert (it.server.sent, it.session.tasks.in_flight) == ([], 1)
+        assert (it.server.sent, it.session.state.tasks.in_flight) == ([], 1)
         it.server.may_list.set()
         await anyio.wait_all_tasks_blocked()
         assert it.server.arguments() == [b'{"a":5}']
@@ -288,7 +288,7 @@ async def test_a_call_that_is_taken_back_while_it_waits_for_the_tools_is_never_s
         it.server.may_list.set()
         await anyio.wait_all_tasks_blocked()
         assert (it.server.sent, it.lines) == ([], [])
-        assert it.session.tasks.in_flight == 0
+        assert it.session.state.tasks.in_flight == 0
 
 
 async def test_a_call_that_is_taken_back_as_the_tools_are_listed_is_not_left_at_the_server(
@@ -303,7 +303,7 @@ async def test_a_call_that_is_taken_back_as_the_tools_are_listed_is_not_left_at_
         it.cancel(1)
         await anyio.wait_all_tasks_blocked()
         assert it.server.given_up == it.server.sent
-        assert (it.lines, it.session.tasks.in_flight) == ([], 0)
+        assert (it.lines, it.session.state.tasks.in_flight) == ([], 0)
 
 
 async def test_a_call_that_is_taken_back_as_its_server_is_found_is_not_left_at_the_server(
@@ -317,7 +317,7 @@ async def test_a_call_that_is_taken_back_as_its_server_is_found_is_not_left_at_t
         it.cancel(1)
         await anyio.wait_all_tasks_blocked()
         assert it.server.given_up == it.server.sent
-        assert (it.lines, it.session.tasks.in_flight) == ([], 0)
+        assert (it.lines, it.session.state.tasks.in_flight) == ([], 0)
 
 
 async def test_a_call_that_is_taken_back_as_the_servers_become_known_is_not_left_at_its_server(
@@ -332,7 +332,7 @@ async def test_a_call_that_is_taken_back_as_the_servers_become_known_is_not_left
         it.cancel(1)
         await anyio.wait_all_tasks_blocked()
         assert it.server.given_up == it.server.sent
-        assert (it.lines, it.session.tasks.in_flight) == ([], 0)
+        assert (it.lines, it.session.state.tasks.in_flight) == ([], 0)
 
 
 async def test_what_stands_beside_the_tool_is_taken_as_its_arguments(
@@ -388,4 +388,4 @@ async def test_an_unknown_server_is_the_answer_and_nothing_is_counted(
         it.execute(1, server="t")
         await anyio.wait_all_tasks_blocked()
         assert "server_not_found" in it.said(1)
-        assert it.session.tasks.in_flight == 0
+        assert it.session.state.tasks.in_flight == 0

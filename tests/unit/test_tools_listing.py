@@ -76,7 +76,7 @@ def runtime(*servers: Server, now: Any = None, broken: Sequence[BrokenServer] = 
     known = Servers({server.name: server for server in servers})
     known.broken = {entry.name: entry for entry in broken}
     clock = Clock(monotonic=now or (lambda: 0.0), wall=lambda: 0.0)
-    session = SimpleNamespace(secrets=Secrets(), starting=set())
+    session = SimpleNamespace(secrets=Secrets(), state=SimpleNamespace(starting=set()))
     pins = SimpleNamespace(enforced=False)
     return SimpleNamespace(
         servers=known, settings=Settings(), clock=clock, session=session, pins=pins

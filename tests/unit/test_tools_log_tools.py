@@ -36,23 +36,25 @@ class Around:
         clock = Clock(monotonic=lambda: 0.0, wall=lambda: 0.0)
         session = SimpleNamespace(
             word="w0rd",
-            logs={},
-            notifications={},
             settings=Settings(),
             clock=clock,
-            results=Results(new_id=lambda: "R", max_bytes=10**7),
+            state=SimpleNamespace(
+                logs={},
+                notifications={},
+                results=Results(new_id=lambda: "R", max_bytes=10**7),
+            ),
         )
         self.runtime: Any = SimpleNamespace(
             session=session, servers=Servers("a", "b", "quiet"), settings=Settings(), clock=clock
         )
 
     def log(self, server: str, text: str, level: str | None = None, source: str = "stderr") -> None:
-        ring = self.runtime.session.logs.setdefault(server, Ring(self._lines))
+        ring = self.runtime.session.state.logs.setdefault(server, Ring(self._lines))
         line = LogLine(source=LogSource(source), text=text, level=level)
         ring.append(Logged(server=server, line=line, created_at=float(next(self.moments))))
 
     def notify(self, server: str, number: int) -> None:
-        ring = self.runtime.session.notifications.setdefault(server, Ring(self._lines))
+        ring = self.runtime.session.state.notifications.setdefault(server, Ring(self._lines))
         notified = Notified(server=server, method=f"n/{number}", params=None, created_at=0.0)
         ring.append(notified)
 

@@ -23,7 +23,7 @@ def runtime(text: str = "", **fixed: int) -> Any:
     results = Results(new_id=lambda: f"R{next(numbers)}", max_bytes=10**8)
     results.put(text, now=0.0)
     return SimpleNamespace(
-        session=SimpleNamespace(results=results),
+        session=SimpleNamespace(state=SimpleNamespace(results=results)),
         settings=Settings(fixed=FixedValues(**fixed)),
         clock=Clock(monotonic=lambda: 0.0, wall=lambda: 0.0),
     )

@@ -581,7 +581,7 @@ class _Patient:
             return None
 
     def _lines(self, source: LogSource) -> list[str]:
-        ring = self._runtime.session.logs.get(self._server.name)
+        ring = self._runtime.session.state.logs.get(self._server.name)
         if ring is None:
             return []
         last = ring.last(_SHOWN_LINES, lambda logged: logged.line.source is source)
