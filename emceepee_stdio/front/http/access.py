@@ -288,13 +288,14 @@ _ALLOWED_HEADERS = (
 _PREFLIGHT_S = 600  # for which a browser need not ask again
 
 
-@dataclass(frozen=True, slots=True)
-class Denied:
-    """Why not, as a status and a sentence."""
+class Denied(Exception):
+    """Why a request may not come in, as a status and a sentence."""
 
-    status: int
-    reason: str
-    headers: tuple[tuple[str, str], ...] = ()
+    def __init__(self, status: int, reason: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+        self.headers = headers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,21 +316,20 @@ class Access:
             origins=frozenset(origin.lower().rstrip("/") for origin in origins),
         )
 
-    def check(self, headers: Mapping[str, str]) -> Denied | None:
-        """Whether its way is in order, whoever sent it."""
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Deny a request that came by a name or from a page that is not allowed."""
         host = headers.get("host", "").lower()
         if _without_port(host) not in _LOOPBACK and not {host, _without_port(host)} & self.hosts:
-            return Denied(421, "The Host header names none of this server's names.")
+            raise Denied(421, "The Host header names none of this server's names.")
         origin = headers.get("origin", "").lower()
         if origin and origin not in self.origins and not _is_loopback(origin):
-            return Denied(403, "The Origin header names a page that was not allowed.")
-        return None
+            raise Denied(403, "The Origin header names a page that was not allowed.")
 
-    def owner(self, headers: Mapping[str, str]) -> str | Denied:
+    def owner(self, headers: Mapping[str, str]) -> str:
         """Whose token the request carries."""
         owner = self.tokens.owner(headers.get("authorization"))
         if owner is None:
-            return Denied(
+            raise Denied(
                 401,
                 "A bearer token is needed: the line that `emceepee serve --http` showed names "
                 "the file that holds it.",

@@ -1,6 +1,13 @@
 """HTTP bodies in and replies out for ASGI: whole ones, and event streams."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -11,7 +18,6 @@ from emceepee_stdio.front.http.http_limits import HeldBytes
 from emceepee_stdio.wire.codec import INVALID_REQUEST, RequestId, RpcError, encode_error
 
 Headers = Sequence[tuple[str, str]]
-ReadBody = Callable[[], Awaitable[bytes | None]]  # None: the client was told why it is not taken
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
@@ -35,15 +41,33 @@ class HttpReply:
     headers: Headers = ()
 
 
-def error_reply(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incoming:
+    """A request whose token was accepted. `owner` is the name of the token."""
+
+    owner: str
+    method: str
+    path: str
+    listed: Sequence[tuple[str, str]]  # the headers as they came
+    headers: Mapping[str, str]  # each with all of its values
+
+
+class HttpRefusal(Exception):
+    """A request that is not served; the application answers with `reply`."""
+
+    def __init__(self, reply: HttpReply) -> None:
+        super().__init__(reply.status)
+        self.reply = reply
+
+
+def rpc_refusal(
     status: int, error: RpcError, request_id: RequestId | None = None, headers: Headers = ()
-) -> HttpReply:
-    return HttpReply(status, encode_error(request_id, error).strip(), headers)
+) -> HttpRefusal:
+    return HttpRefusal(HttpReply(status, encode_error(request_id, error).strip(), headers))
 
 
-def refusal(status: int, reason: str, headers: Headers = ()) -> HttpReply:
-    """A request that is not served, and why."""
-    return error_reply(status, RpcError(INVALID_REQUEST, reason, None), headers=headers)
+def refusal(status: int, reason: str, headers: Headers = ()) -> HttpRefusal:
+    return rpc_refusal(status, RpcError(INVALID_REQUEST, reason, None), headers=headers)
 
 
 class HttpExchange:
@@ -54,25 +78,25 @@ class HttpExchange:
         self._send = send
         self._extra = extra
 
-    async def body(self, held: HeldBytes, *, limit: int, within: float) -> bytes | HttpReply:
-        """All of it, or why it is not taken; it is charged to `held`."""
+    async def body(self, held: HeldBytes, *, limit: int, within: float) -> bytes:
+        """All of it, charged to `held`."""
         parts: list[bytes] = []
         size = 0
         with anyio.move_on_after(within):
             while True:
                 message = await self._receive()
                 if message["type"] == "http.disconnect":
-                    return HttpReply(HTTPStatus.BAD_REQUEST)
+                    raise HttpRefusal(HttpReply(HTTPStatus.BAD_REQUEST))
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
                 if size > limit:
-                    return refusal(
+                    raise refusal(
                         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                         f"The body is larger than {limit} bytes.",
                         (_CLOSE,),
                     )
                 if not held.take(len(parts[-1])):
-                    return refusal(
+                    raise refusal(
                         HTTPStatus.SERVICE_UNAVAILABLE,
                         "This token has as many bytes under way as it may have. Wait until "
                         "requests have arrived and answers are read.",
@@ -80,7 +104,7 @@ class HttpExchange:
                     )
                 if not message.get("more_body", False):
                     return b"".join(parts)
-        return refusal(HTTPStatus.REQUEST_TIMEOUT, "The body did not come in time.", (_CLOSE,))
+        raise refusal(HTTPStatus.REQUEST_TIMEOUT, "The body did not come in time.", (_CLOSE,))
 
     async def reply(self, reply: HttpReply) -> None:
         headers = [*reply.headers, *self._extra, ("content-length", str(len(reply.body)))]

@@ -7,6 +7,7 @@ configuration file, which all of them follow.
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from http import HTTPStatus
 
 import anyio
 import anyio.to_thread
@@ -16,6 +17,7 @@ from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CannotConnect, ConfigInvalid
 from emceepee_stdio.front.http.access import HttpTokens
 from emceepee_stdio.front.http.http_limits import HttpLimits
+from emceepee_stdio.front.http.http_replies import RETRY, HttpRefusal, Incoming, refusal
 from emceepee_stdio.front.http.http_sessions import HandshakeSession, ModernSession
 from emceepee_stdio.front.http.session_process import SessionGuard, SessionSpec
 from emceepee_stdio.front.http.stored_streams import EventStore, StoreTotal
@@ -28,8 +30,14 @@ _LOOK_AGAIN_S = 0.02  # nobody waits for this but the end
 Session = HandshakeSession | ModernSession
 
 
-class NoRoom(Exception):
+def _no_room() -> HttpRefusal:
     """As many sessions as there may be are open, or the front is ending."""
+    return refusal(
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "As many sessions as there may be are open. Each ends by DELETE, or after 30 minutes "
+        "without use; `emceepee serve --http --max-sessions N` allows more.",
+        RETRY,
+    )
 
 
 class SessionTable:
@@ -79,29 +87,27 @@ class SessionTable:
     def calls(self) -> int:
         return sum(session.calls for session in self)
 
-    def find(self, name: str, *, owner: str, path: str) -> HandshakeSession | None:
-        """A session by its id, for whoever began it."""
+    def find(self, name: str, incoming: Incoming) -> HandshakeSession | None:
+        """A session by its id, for the token and at the path that began it."""
         found = self._handshakes.get(name)
-        if found is None or found.is_over or (found.owner, found.path) != (owner, path):
+        if found is None or found.is_over:
+            return None
+        if (found.owner, found.path) != (incoming.owner, incoming.path):
             return None
         found.used_at = self._clock.now()
         found.is_used = True
         return found
 
-    async def begin(self, *, owner: str, path: str) -> HandshakeSession:
+    async def begin(self, incoming: Incoming) -> HandshakeSession:
         """A new session of the handshake era, found by its id from now on."""
         store = EventStore(
             self.total,
             max_events=self._limits.session_events,
             max_bytes=self._limits.session_bytes,
-            owner=owner,
+            owner=incoming.owner,
         )
-        session = HandshakeSession(
-            self._spec(owner),
-            path=path,
-            store=store,
-            on_end=self._forget,
-        )
+        spec = self._spec(incoming.owner)
+        session = HandshakeSession(spec, path=incoming.path, store=store, on_end=self._forget)
         try:
             await self._start(session)
         except BaseException:
@@ -110,12 +116,13 @@ class SessionTable:
         self._handshakes[session.name] = session
         return session
 
-    async def modern(self, *, owner: str, path: str) -> ModernSession:
+    async def modern(self, incoming: Incoming) -> ModernSession:
         """The session of the modern era for this token and path."""
+        owner, path = incoming.owner, incoming.path
         revoked = self._revoked[owner]
         async with self._opening:
             if self._revoked[owner] != revoked:
-                raise NoRoom
+                raise _no_room()
             found = self._moderns.get((owner, path))
             if found is None or found.is_over:
                 found = ModernSession(self._spec(owner), on_end=self._forget)
@@ -129,21 +136,21 @@ class SessionTable:
         owner, revoked = session.owner, self._revoked[session.owner]
         if self._is_closing or (len(self) >= self._limits.sessions and self._held[owner]):
             self.refused += 1
-            raise NoRoom
+            raise _no_room()
         self._starting += 1
         try:
             self._held[owner] += 1
             await session.process.start()
         except (OSError, CannotConnect) as error:
             self._note(f"a session could not be started: {error}")
-            raise NoRoom from None
+            raise _no_room() from None
         finally:
             self._starting -= 1
             if session.process.pid is None:
                 self._held[owner] -= 1
         if self._revoked[owner] != revoked:
             self.end(session)
-            raise NoRoom
+            raise _no_room()
         session.used_at = self._clock.now()
         self.begun += 1
 

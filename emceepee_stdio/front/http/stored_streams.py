@@ -16,8 +16,8 @@ from emceepee_stdio.wire.codec import RequestId, RpcError, encode_error
 from emceepee_stdio.wire.framing import one_line
 
 REQUEST_LOST = -32000  # of JSON-RPC, for what a server defines itself
-_KEEP_ALIVE_S = 15.0  # proxies in between close what is silent for a minute
-_COMMENT = b": still here\n\n"
+KEEP_ALIVE_S = 15.0  # proxies in between close what is silent for a minute
+KEEP_ALIVE = b": still here\n\n"
 _MAX_FORMER = 4_096  # ids of events that are no longer stored: up to a kilobyte each
 
 
@@ -130,10 +130,10 @@ class StoredStream:
             elif self.is_over:
                 self._reader = None
             elif not await self._has_news():
-                yield _COMMENT
+                yield KEEP_ALIVE
 
     async def _has_news(self) -> bool:
-        with anyio.move_on_after(_KEEP_ALIVE_S):
+        with anyio.move_on_after(KEEP_ALIVE_S):
             await self._wait_for_news()
             return True
         return False
