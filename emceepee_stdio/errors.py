@@ -66,6 +66,10 @@ class CannotConnect(ServerFailed):
     """Trying again would fail in the same way."""
 
 
+class CommandNotFound(CannotConnect):
+    """There is no program of the name that is configured."""
+
+
 class WrongCredentials(CannotConnect):
     """The server is there, and wants others than it was given."""
 

@@ -18,6 +18,7 @@ from zlib import crc32
 
 import msgspec
 import typer
+from rich.cells import cell_len, set_cell_size
 
 from emceepee_stdio.cli.log_reading import (
     POLL_S,
@@ -331,19 +332,13 @@ def _cut(spans: list[_Span], columns: int) -> list[_Span]:
 
 
 def _width(text: str) -> int:
-    if text.isascii():
-        return len(text)
-    from rich.cells import cell_len  # noqa: PLC0415 - only for a terminal
-
-    return cell_len(text)
+    return len(text) if text.isascii() else cell_len(text)
 
 
 def _head(text: str, columns: int) -> str:
     text = text[: max(columns, 0)]
     if text.isascii():
         return text
-    from rich.cells import set_cell_size  # noqa: PLC0415 - only for a terminal
-
     return set_cell_size(text, min(columns, _width(text)))
 
 

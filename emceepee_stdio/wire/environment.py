@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from emceepee_stdio.errors import CannotConnect
+from emceepee_stdio.errors import CannotConnect, CommandNotFound
 
 # Advice on a command line that was written as one command.
 ARGS_APART = "The words after {} belong in `args`, not in quotes together with it"
@@ -118,7 +118,7 @@ def resolve_command(command: str, *, path: str, directory: Path) -> str:
     hint = f"Install it, or {remedy}."
     if first := first_word(command, path=path, directory=directory):
         hint = f"{ARGS_APART.format(first)}."
-    raise CannotConnect(f"The command {command!r} was not found {searched}.", hint=hint)
+    raise CommandNotFound(f"The command {command!r} was not found {searched}.", hint=hint)
 
 
 def first_word(command: str, *, path: str, directory: Path) -> str | None:

@@ -27,6 +27,7 @@ from emceepee_stdio.config.tool_rules import ToolRules, rules_of
 from emceepee_stdio.errors import (
     CallFailed,
     CannotConnect,
+    CommandNotFound,
     NeedsSignIn,
     ProxyError,
     SecretUnavailable,
@@ -417,7 +418,7 @@ class _Patient:
             self._details["stderr"] = [self._shown(line) for line in lines]
         if noise := self._lines(LogSource.STDOUT):
             self._details["stdout_noise"] = noise
-        if self._is_missing(error):
+        if isinstance(error, CommandNotFound):
             fact = f"The command {self._server.command!r} was not found."
             self._details["path"] = self._child_path()
         auth = isinstance(error, WrongCredentials | NeedsSignIn)
@@ -457,7 +458,7 @@ class _Patient:
     def _remedy_of_command(self, error: ProxyError, words: str) -> str:
         server = self._server
         command = server.command or ""
-        if self._is_missing(error):
+        if isinstance(error, CommandNotFound):
             return self._find(command)
         if script := self._missing_script(words):
             return with_command(
@@ -556,9 +557,6 @@ class _Patient:
         line = place + " ".join([*variables, shlex.join(argv)])
         hidden = ", with what is not shown here put in" if variables or MARKER in line else ""
         return with_command(f"{why}{hidden}", line)
-
-    def _is_missing(self, error: ProxyError) -> bool:
-        return isinstance(error, CannotConnect) and "was not found" in error.fact
 
     def _child_path(self) -> str:
         env = child_environment(
