@@ -27,8 +27,8 @@ from emceepee_stdio.backends.backend_events import (
     PhaseChange,
     Question,
     ServerNotification,
-    decoded,
     log_line,
+    small_object,
     without_stream,
 )
 from emceepee_stdio.backends.base import (
@@ -69,7 +69,6 @@ from emceepee_stdio.errors import (
     ServerDisconnected,
     ToolNotFound,
 )
-from emceepee_stdio.json_values import mapping
 from emceepee_stdio.state.phases import Phase, RestartPolicy, Restarts
 from emceepee_stdio.wire.codec import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, to_json
 from emceepee_stdio.wire.peer import OutgoingRequest
@@ -166,7 +165,7 @@ class FeatureRequests(Sender):
 def _is_missing_resource(error: RemoteError) -> bool:
     if error.error.code == RESOURCE_NOT_FOUND:
         return True
-    return error.error.code == INVALID_PARAMS and "uri" in mapping(decoded(error.error.data))
+    return error.error.code == INVALID_PARAMS and "uri" in small_object(error.error.data)
 
 
 # What is done anew on each new connection: subscriptions, the log level, the lists.

@@ -4,7 +4,7 @@ Values only. A channel and its supervisor emit them in the order of things; the 
 what concerns it, and the session takes the rest.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal, get_args
@@ -15,7 +15,8 @@ from msgspec import UNSET, Raw, UnsetType
 from emceepee_stdio.auth.orders import SignInNeeded
 from emceepee_stdio.backends.base import Hello, Loss
 from emceepee_stdio.errors import ProxyError
-from emceepee_stdio.foreign_json import decode_value, envelope_decoder
+from emceepee_stdio.foreign_json import decoded, envelope_decoder
+from emceepee_stdio.json_values import mapping
 from emceepee_stdio.state.phases import Phase
 from emceepee_stdio.versions import SUBSCRIPTION_ID
 from emceepee_stdio.wire.codec import RpcError, to_json
@@ -236,20 +237,15 @@ def without_stream(params: Raw | None) -> tuple[Raw | None, Mark | None]:
     return Raw(to_json(fields)) if fields else None, stream
 
 
-def decoded(raw: Raw | None) -> object:
-    """The value, or None where it cannot be read, or is too large for that."""
+def small_object(raw: Raw | None) -> Mapping[str, object]:
+    """What it holds; nothing where it is no object, cannot be read, or is too large for that."""
     if raw is None or len(memoryview(raw)) > _READ_BYTES:
-        return None
-    try:
-        return decode_value(raw)
-    except (msgspec.MsgspecError, RecursionError):
-        return None
+        return {}
+    return mapping(decoded(raw, object))
 
 
 def _text(data: Raw | UnsetType) -> str:
     if data is UNSET:
         return ""
-    try:
-        return msgspec.json.decode(data, type=str)
-    except (msgspec.MsgspecError, RecursionError):
-        return bytes(data).decode(errors="replace")
+    text = decoded(data, str)
+    return bytes(data).decode(errors="replace") if text is None else text

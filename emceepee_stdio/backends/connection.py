@@ -25,7 +25,7 @@ from emceepee_stdio.backends.backend_events import (
     Question,
     ServerNotification,
     Withdrawn,
-    decoded,
+    small_object,
 )
 from emceepee_stdio.backends.base import (
     Cancel,
@@ -289,7 +289,7 @@ class Connection(Sender):
 
     def _take_visit(self, params: Raw | None) -> None:
         """A person has done at a URL what the server wanted there."""
-        visited = mapping(decoded(params)).get("elicitationId")
+        visited = small_object(params).get("elicitationId")
         if isinstance(visited, str) and len(visited) <= _ID_CHARS:
             self.visited.append(visited)
             self.wakeup.wake()

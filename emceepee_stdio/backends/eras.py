@@ -13,7 +13,7 @@ from msgspec import Raw
 from emceepee_stdio import __version__
 from emceepee_stdio.backends.base import EXCERPT_BYTES, Era, Hello
 from emceepee_stdio.errors import CannotConnect
-from emceepee_stdio.foreign_json import decode_value
+from emceepee_stdio.foreign_json import decoded
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.versions import (
     CLIENT_CAPABILITIES,
@@ -172,10 +172,7 @@ def _value(raw: Raw) -> object:
     """What a field says; one that is too large to be kept says only how large it is."""
     if _is_large(raw):
         return {"truncated": True, "bytes": len(memoryview(raw))}
-    try:
-        return decode_value(raw)
-    except (msgspec.MsgspecError, RecursionError, UnicodeError):
-        return None
+    return decoded(raw, object)
 
 
 def _is_large(raw: Raw) -> bool:
@@ -194,11 +191,8 @@ def _capabilities(fields: _Fields, *, server: str, method: str) -> dict[str, obj
 
 def _text(raw: Raw) -> str | None:
     """A text, or as much of it as is kept."""
-    try:
-        said = msgspec.json.decode(raw, type=str)
-    except (msgspec.MsgspecError, RecursionError, UnicodeError):
-        return None
-    if len(said) <= _TEXT_CHARS:
+    said = decoded(raw, str)
+    if said is None or len(said) <= _TEXT_CHARS:
         return said
     return f"{said[:_TEXT_CHARS]} … (cut from {len(said)} characters)"
 

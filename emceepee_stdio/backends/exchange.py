@@ -15,14 +15,13 @@ import anyio
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from emceepee_stdio.backends.backend_events import Emit, Question, Withdrawn, decoded
+from emceepee_stdio.backends.backend_events import Emit, Question, Withdrawn, small_object
 from emceepee_stdio.backends.base import EXCERPT_BYTES, Cancel, Era, OnResult, RemoteError
 from emceepee_stdio.backends.connection import Connection
 from emceepee_stdio.backends.supervisor import Supervisor
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, CallTimeout, NotSupported, ProxyError
-from emceepee_stdio.foreign_json import envelope_decoder
-from emceepee_stdio.json_values import mapping
+from emceepee_stdio.foreign_json import decoded, envelope_decoder
 from emceepee_stdio.trace.open_request import Leg, current_request
 from emceepee_stdio.versions import HEADER_MISMATCH
 from emceepee_stdio.wire.codec import RpcError, to_json
@@ -232,7 +231,7 @@ class MultiRoundTrip:
     async def _visits(self, urls: Sequence[Raw]) -> None:
         """Until the server says that the person is done at every URL, or long enough."""
         connection = self._connection
-        awaited = {mapping(decoded(url)).get("elicitationId") for url in urls}
+        awaited = {small_object(url).get("elicitationId") for url in urls}
         left = self._request.deadline - self._clock.now()
         with anyio.move_on_after(min(_VISIT_S, left)):
             await connection.wakeup.wait_for(
@@ -315,11 +314,10 @@ def required_urls(error: RemoteError) -> list[Raw] | None:
     """The elicitations that a call needs first, in the way of 2025-11-25."""
     if error.error.code != _URL_REQUIRED or error.error.data is None:
         return None
-    try:
-        urls = msgspec.json.decode(error.error.data, type=_Urls).elicitations
-    except (msgspec.MsgspecError, RecursionError):
+    found = decoded(error.error.data, _Urls)
+    if found is None or not all("url" in small_object(url) for url in found.elicitations):
         return None
-    return urls if all("url" in mapping(decoded(url)) for url in urls) else None
+    return found.elicitations
 
 
 def _is_there(raw: Raw | UnsetType) -> TypeGuard[Raw]:
@@ -328,7 +326,7 @@ def _is_there(raw: Raw | UnsetType) -> TypeGuard[Raw]:
 
 
 def _action(outcome: bytes) -> object:
-    return mapping(decoded(Raw(outcome))).get("action")
+    return small_object(Raw(outcome)).get("action")
 
 
 _BRACE = ord("{")

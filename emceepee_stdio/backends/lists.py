@@ -19,7 +19,7 @@ from msgspec import Raw, Struct
 from emceepee_stdio.backends.base import Hello, RemoteError
 from emceepee_stdio.clock import DAY_S, Clock
 from emceepee_stdio.errors import CallFailed, CallTimeout
-from emceepee_stdio.foreign_json import decode_value, decoder
+from emceepee_stdio.foreign_json import decoded
 from emceepee_stdio.trace.open_request import Leg, on_leg
 from emceepee_stdio.wire.codec import METHOD_NOT_FOUND
 
@@ -311,7 +311,7 @@ class Lists:
                     return False
                 room -= size
                 self._bytes[kind] += size
-                item = _read_value(raw)
+                item = decoded(raw, object)
                 if isinstance(item, dict):
                     items.append(cast("Item", item))
             await anyio.lowlevel.checkpoint()
@@ -329,11 +329,11 @@ class Lists:
         except (msgspec.MsgspecError, RecursionError):
             fact = f"{self._server} answered {terms.method} without {terms.key}."
             raise CallFailed(fact) from None
-        cursor = _read_value(fields.next_cursor)
+        cursor = decoded(fields.next_cursor, object)
         if isinstance(cursor, str) and len(cursor) > _CURSOR_CHARS:
             fact = f"{self._server} named a cursor of {len(cursor)} characters to {terms.method}."
             raise CallFailed(fact)
-        ttl = _life(_read_value(fields.ttl_ms))
+        ttl = _life(decoded(fields.ttl_ms, object))
         return found, ttl, cursor if isinstance(cursor, str) else None
 
 
@@ -346,13 +346,6 @@ def _values_in(raw: Raw) -> int:
     """How many values it holds at most, without reading it."""
     data = bytes(raw)
     return data.count(b",") + data.count(b"[") + data.count(b"{")
-
-
-def _read_value(raw: Raw) -> object:
-    try:
-        return decode_value(raw)
-    except (msgspec.MsgspecError, RecursionError):
-        return None
 
 
 def differ(before: Sequence[Item], now: Sequence[Item]) -> bool:
@@ -497,12 +490,6 @@ def _introduced(tools: Sequence[Item], hello: Hello | None) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-_decode_items = decoder(tuple[dict[str, object], ...])
-
-
 def _items(raw: Raw) -> tuple[Item, ...] | None:
     """The list; None where it is none."""
-    try:
-        return _decode_items(raw)
-    except (msgspec.MsgspecError, RecursionError):
-        return None
+    return decoded(raw, tuple[dict[str, object], ...])

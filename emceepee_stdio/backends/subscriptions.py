@@ -15,7 +15,7 @@ import anyio
 from anyio.abc import TaskGroup
 from msgspec import Raw
 
-from emceepee_stdio.backends.backend_events import Mark, decoded, without_stream
+from emceepee_stdio.backends.backend_events import Mark, small_object, without_stream
 from emceepee_stdio.backends.base import RemoteError
 from emceepee_stdio.backends.connection import Connection
 from emceepee_stdio.backends.lists import KINDS, Kind
@@ -124,7 +124,7 @@ class SubscriptionStream:
         stream = self._opening or self._stream
         if stream is None or stream.granted is not None:
             return
-        stream.granted = mapping(mapping(decoded(rest)).get("notifications"))
+        stream.granted = mapping(small_object(rest).get("notifications"))
         stream.mark = None if isinstance(mark, str) and len(mark) > _MARK_CHARS else mark
         self._connection.wakeup.wake()
 

@@ -16,7 +16,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from msgspec import Raw
 
 from emceepee_stdio.errors import CallFailed
-from emceepee_stdio.foreign_json import decode_value, envelope_decoder
+from emceepee_stdio.foreign_json import decoded, envelope_decoder
 from emceepee_stdio.front.http.http_limits import HeldBytes
 from emceepee_stdio.front.http.session_process import SessionProcess, SessionSpec
 from emceepee_stdio.front.http.stored_streams import REQUEST_LOST, EventStore, StoredStream
@@ -210,10 +210,7 @@ def _token(params: Raw | None) -> RequestId | None:
 
 
 def _params(params: Raw | None) -> dict[str, object]:
-    try:
-        return dict(mapping(decode_value(params or b"{}")))
-    except (msgspec.MsgspecError, RecursionError):  # numbers that no machine holds, or too deep
-        return {}
+    return dict(mapping(decoded(params or b"{}", object)))
 
 
 _PROCESS_ENDED = RpcError(
