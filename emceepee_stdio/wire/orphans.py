@@ -31,7 +31,8 @@ from emceepee_stdio.wire.environment import OWNER
 
 
 _PROC = Path("/proc")
-_STATE, _PARENT, _STARTED, _PAGES = 0, 1, 19, 21  # fields of stat, counted from behind the name
+# Fields of /proc/PID/stat, counted from behind the name.
+_STATE, _PARENT, _STARTED, _SIZE, _PAGES = 0, 1, 19, 20, 21
 _DEAD = (b"Z", b"X")
 
 
@@ -48,11 +49,7 @@ def process_table() -> Mapping[int, ProcessFacts]:
     """Every living process that can be seen; none where the system does not show them so."""
     if sys.platform != "linux":
         return {}
-    try:
-        pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal()]
-    except OSError:
-        return {}
-    return {pid: facts for pid in pids if (facts := _facts(pid)) is not None}
+    return {pid: facts for pid in _processes() if (facts := _facts(pid)) is not None}
 
 
 def started(pid: int) -> str:
@@ -93,10 +90,7 @@ def namespace() -> str:
 def _facts(pid: int) -> ProcessFacts | None:
     if sys.platform != "linux":
         return None
-    try:
-        fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return None
+    fields = _stat(pid)
     if len(fields) <= _PAGES or fields[_STATE] in _DEAD:
         return None
     return ProcessFacts(
@@ -104,6 +98,25 @@ def _facts(pid: int) -> ProcessFacts | None:
         started=fields[_STARTED].decode(),
         memory=int(fields[_PAGES]) * os.sysconf("SC_PAGE_SIZE"),
     )
+
+
+def _stat(pid: int) -> list[bytes]:
+    return (_read(pid, "stat") or b"").rpartition(b")")[2].split()
+
+
+def _read(pid: int, what: str) -> bytes | None:
+    try:
+        return (_PROC / str(pid) / what).read_bytes()
+    except OSError:
+        return None
+
+
+def _processes() -> list[int]:
+    """None where not even /proc can be opened, for want of descriptors."""
+    try:
+        return [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal()]
+    except OSError:
+        return []
 
 
 if sys.platform == "win32":
@@ -289,7 +302,6 @@ _SCANNING_S = 0.5  # in all, for processes that are just starting, or that fork 
 _MIN_SCANS = 3  # however slow the machine is
 _SCAN_PAUSE_S = 0.01  # an exec takes about a millisecond
 _STARTING_AGE_S = 2.0  # an exec is over long before; an older one really has no environment
-_STARTED_FIELD, _SIZE_FIELD = 19, 20  # fields of /proc/PID/stat, counted from behind the name
 
 
 class Leftover(NamedTuple):
@@ -301,7 +313,7 @@ class Leftover(NamedTuple):
 
 def owner_mark(unique: str) -> str:
     """The mark of this very process: tells later whether it is still there."""
-    return f"{unique}-{os.getpid()}-{_started(os.getpid())}"
+    return f"{unique}-{os.getpid()}-{started(os.getpid())}"
 
 
 def leftovers(home: str | None) -> list[Leftover]:
@@ -309,23 +321,15 @@ def leftovers(home: str | None) -> list[Leftover]:
     found: list[Leftover] = []
     if sys.platform != "linux":
         return found
-    for entry in _processes():
-        if not entry.name.isdecimal():
-            continue
-        environment = b"\0" + (_read(entry / "environ") or b"")
+    for pid in _processes():
+        environment = b"\0" + (_read(pid, "environ") or b"")
         if home is not None and b"\0HOME=" + os.fsencode(home) + b"\0" not in environment:
             continue
         mark = _OWNER_MARK.search(environment)
-        if mark and _started(int(mark["pid"])) != mark["started"].decode():
-            name = (_read(entry / "comm") or b"").decode(errors="replace").strip()
-            found.append(Leftover(int(entry.name), name))
+        if mark and started(int(mark["pid"])) != mark["started"].decode():
+            name = (_read(pid, "comm") or b"").decode(errors="replace").strip()
+            found.append(Leftover(pid, name))
     return found
-
-
-def _started(pid: int) -> str:
-    """When a process began, in ticks since the machine did; empty when there is none such."""
-    fields = (_read(_PROC / str(pid) / "stat") or b"").rpartition(b")")[2].split()
-    return fields[_STARTED_FIELD].decode() if len(fields) > _STARTED_FIELD else ""
 
 
 def kill_group(pgid: int, *, force: bool) -> bool:
@@ -382,7 +386,7 @@ def _kill_orphans(mark: bytes, others: set[int]) -> bool:
             group = os.getpgid(pid)
             if group in others:
                 continue
-            environment = _read(_PROC / str(pid) / "environ")
+            environment = _read(pid, "environ")
             if not environment:
                 unseen.add(group)
             elif _carries(environment, mark):
@@ -394,15 +398,15 @@ def _kill_orphans(mark: bytes, others: set[int]) -> bool:
 
 def moments_of_birth(pids: Iterable[int]) -> dict[int, str]:
     """What tells a process from a later one with its number."""
-    return {pid: _started(pid) for pid in pids}
+    return {pid: started(pid) for pid in pids}
 
 
 def kill_same(born: Mapping[int, str]) -> None:
     """Kill those that are still the same, and all below them."""
     if sys.platform == "win32":
         return
-    for pid, started in born.items():
-        if started and _started(pid) == started:
+    for pid, began in born.items():
+        if began and started(pid) == began:
             for one in (*descendants(pid), pid):
                 with suppress(OSError):
                     os.kill(one, signal.SIGKILL)
@@ -417,13 +421,11 @@ def _look(mark: bytes) -> tuple[list[int], bool]:
     found: list[int] = []
     somebody_starts = False
     if sys.platform == "linux":
-        for entry in _processes():
-            if not entry.name.isdecimal():
-                continue
-            environment = _read(entry / "environ")
+        for pid in _processes():
+            environment = _read(pid, "environ")
             if _carries(environment, mark):
-                found.append(int(entry.name))
-            elif environment == b"" and _is_starting(entry):
+                found.append(pid)
+            elif environment == b"" and _is_starting(pid):
                 somebody_starts = True
     return found, somebody_starts
 
@@ -436,7 +438,7 @@ def _kill_straggler(pids: Sequence[int], mark: bytes) -> list[int]:
         for pid in pids:
             with suppress(OSError):
                 handles[pid] = os.pidfd_open(pid)
-                if _carries(_read(_PROC / str(pid) / "environ"), mark):
+                if _carries(_read(pid, "environ"), mark):
                     signal.pidfd_send_signal(handles[pid], signal.SIGKILL)
                 else:
                     os.close(handles.pop(pid))
@@ -464,28 +466,16 @@ def _carries(environment: bytes | None, mark: bytes) -> bool:
     return environment is not None and b"\0" + mark in b"\0" + environment
 
 
-def _is_starting(entry: Path) -> bool:
+def _is_starting(pid: int) -> bool:
     """Whether a process without an environment has memory and is young: the middle of an exec."""
     if sys.platform == "win32":
         return False
-    fields = (_read(entry / "stat") or b"").rpartition(b")")[2].split()
-    uptime = (_read(_PROC / "uptime") or b"").split()
-    if len(fields) <= _SIZE_FIELD or not uptime or int(fields[_SIZE_FIELD]) == 0:
+    fields = _stat(pid)
+    if len(fields) <= _SIZE or int(fields[_SIZE]) == 0:
         return False
-    age = float(uptime[0]) - int(fields[_STARTED_FIELD]) / os.sysconf("SC_CLK_TCK")
+    try:
+        uptime = float((_PROC / "uptime").read_bytes().split()[0])
+    except OSError:
+        return False
+    age = uptime - int(fields[_STARTED]) / os.sysconf("SC_CLK_TCK")
     return 0 <= age < _STARTING_AGE_S
-
-
-def _processes() -> list[Path]:
-    """One entry for each; none where not even /proc can be opened, for want of descriptors."""
-    try:
-        return list(_PROC.iterdir())
-    except OSError:
-        return []
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return None

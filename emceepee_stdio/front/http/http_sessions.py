@@ -5,10 +5,11 @@ wire, and the client's own again in what is said to it. A request lives as long 
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import anyio
 import msgspec
@@ -35,6 +36,37 @@ from emceepee_stdio.wire.codec import (
     encode_result,
     to_json,
 )
+
+
+class _Session(ABC):
+    """One process, of one owner. `on_end` is called once when the process has ended."""
+
+    def __init__(self, spec: SessionSpec, *, on_end: Callable[[Any], None]) -> None:
+        self.name = spec.name
+        self.owner = spec.owner
+        self.used_at = 0.0
+        self.is_over = False
+        self._on_end = on_end
+        self.process = SessionProcess(spec, on_message=self._take, on_end=self._ended)
+
+    @abstractmethod
+    def _take(self, message: Message, line: bytes) -> None:
+        """What its process says."""
+
+    @abstractmethod
+    def end_streams(self) -> None:
+        """Nothing more comes for those who wait."""
+
+    async def stop(self) -> None:
+        await self.process.stop()
+        self._ended()
+
+    def _ended(self) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self.end_streams()
+            self._on_end(self)
+
 
 # A session of the handshake era: one client, one process, and the streams between them.
 #
@@ -65,8 +97,8 @@ class _OpenCall:
 _read_token = msgspec.json.Decoder(_Params).decode
 
 
-class HandshakeSession:
-    """`on_end` is told once when its process has ended. Only its owner may use it, on `path`."""
+class HandshakeSession(_Session):
+    """Only its owner may use it, on `path`."""
 
     def __init__(
         self,
@@ -76,20 +108,15 @@ class HandshakeSession:
         store: EventStore,
         on_end: Callable[["HandshakeSession"], None],
     ) -> None:
-        self.name = spec.name
-        self.owner = spec.owner
+        super().__init__(spec, on_end=on_end)
         self.path = path
         self.store = store
         self.unasked = StoredStream()
         self.readers = 0
-        self.used_at = 0.0
         self.is_used = False  # its client has come back after the handshake
         self._calls: dict[RequestId, _OpenCall] = {}
         self._tokens: dict[RequestId, StoredStream] = {}
         self._questions: dict[RequestId, StoredStream] = {}
-        self._on_end = on_end
-        self.process = SessionProcess(spec, on_message=self._take, on_end=self._ended)
-        self.is_over = False
 
     def __repr__(self) -> str:
         return f"<HandshakeSession {self.name[:8]} {len(self._calls)} calls {self.store!r}>"
@@ -181,23 +208,10 @@ class HandshakeSession:
         if not call.stream.awaited:
             call.stream.finish()
 
-    # Its end
-
-    async def stop(self) -> None:
-        await self.process.stop()
-        self._ended()
-
     def end_streams(self) -> None:
-        """Nobody waits on them any more."""
         self.unasked.finish()
         for request_id in list(self._calls):
             self._end_call(request_id, encode_error(request_id, _SESSION_ENDED))
-
-    def _ended(self) -> None:
-        if not self.is_over:
-            self.is_over = True
-            self.end_streams()
-            self._on_end(self)
 
 
 def _token(params: Raw | None) -> RequestId | None:
@@ -249,25 +263,16 @@ class _Open:
     unread: int = 0
 
 
-class ModernSession:
-    """`on_end` is told once when its process has ended."""
+class ModernSession(_Session):
+    """Several clients may share it."""
 
-    def __init__(
-        self,
-        spec: SessionSpec,
-        *,
-        on_end: Callable[["ModernSession"], None],
-    ) -> None:
-        self.name = spec.name
-        self.owner = spec.owner
-        self.used_at = 0.0
-        self.is_used = True
+    is_used = True
+
+    def __init__(self, spec: SessionSpec, *, on_end: Callable[["ModernSession"], None]) -> None:
+        super().__init__(spec, on_end=on_end)
         self._count = 0
         self.open = 0  # requests whose answers are not all written
         self._open: dict[RequestId, _Open] = {}
-        self._on_end = on_end
-        self.process = SessionProcess(spec, on_message=self._take, on_end=self._ended)
-        self.is_over = False
 
     def __repr__(self) -> str:
         return f"<ModernSession {self.name[:8]} {len(self._open)} open>"
@@ -362,22 +367,12 @@ class ModernSession:
             found.unread += len(data)
             found.out.send_nowait(Said(data))
 
-    async def stop(self) -> None:
-        await self.process.stop()
-        self._ended()
-
     def end_streams(self) -> None:
         for found in self._open.values():
             data = encode_error(found.id, _PROCESS_ENDED).strip()
             found.out.send_nowait(Said(data, last=True, code=_PROCESS_ENDED.code))
             found.out.close()
         self._open.clear()
-
-    def _ended(self) -> None:
-        if not self.is_over:
-            self.is_over = True
-            self.end_streams()
-            self._on_end(self)
 
 
 def _renamed(result: Raw, request_id: RequestId) -> bytes:
