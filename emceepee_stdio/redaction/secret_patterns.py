@@ -1,4 +1,4 @@
-"""Patterns of secrets: names of keys, forms inside text, private keys line by line.
+"""Secrets by their form: patterns of tokens, names of keys, private keys; `redact_text` hides them.
 
 Such a key is known by its first line only. So each source of lines has a `PrivateKeyLines`, which
 remembers that a key has begun. It forgets that after the last line of the

@@ -1,4 +1,4 @@
-"""The one flow by which a person allows something: a server, a call, tools that changed.
+"""The one flow by which a person allows a server that a model adds, or a call.
 
 They are asked through the client where that can ask, else what waits is put aside for `emceepee
 approve`, with what is secret in it sealed. What a model says never counts as consent.
