@@ -88,10 +88,12 @@ async def get_prompt(runtime: Runtime, p: GetPrompt, call: Call) -> Reply:
     say_starting(backend, call)
     try:
         result = await backend.get_prompt(p.name, p.arguments, within=math.inf, call=call)
-    except CallFailed as refused:
-        await _check_prompt_exists(backend, p.name, refused)
-        raise
-    return _messages(result, server=backend.name)
+    except CallFailed as error:
+        refused = error
+    else:
+        return _messages(result, server=backend.name)
+    await _check_prompt_exists(backend, p.name, refused)
+    raise refused
 
 
 @tool(read_only)
