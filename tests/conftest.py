@@ -15,6 +15,12 @@ _forks = ForkServer()
 _forks.install()
 
 
+@pytest.fixture(scope="session")
+def fork_server() -> None:
+    if not os.environ.get("EMCEEPEE_TEST_REAL"):
+        _forks.launch()
+
+
 @pytest.fixture(autouse=True)
 def our_programs_are_forked(request: pytest.FixtureRequest) -> Iterator[None]:
     """Unless the test is about a process from its very beginning."""

@@ -92,19 +92,24 @@ class ForkServer:
         popen._close_pipe_fds(*pipes)
 
     def _fork(self, request: Request, descriptors: Sequence[int]) -> int:
-        if self._socket is None:
-            self._socket = self._launch()
+        control = self.launch()
         libc = ctypes.CDLL(None)
         before = ctypes.c_int()
         libc.prctl(_GET_SUBREAPER, ctypes.byref(before), 0, 0, 0)
         libc.prctl(_SET_SUBREAPER, 1, 0, 0, 0)
         try:
-            socket.send_fds(self._socket, [json.dumps(request).encode()], descriptors)
-            pid = int(self._socket.recv(64))
+            socket.send_fds(control, [json.dumps(request).encode()], descriptors)
+            pid = int(control.recv(64))
         finally:
             libc.prctl(_SET_SUBREAPER, before.value, 0, 0, 0)
         assert pid, f"it could not be forked: {request['argv']}"
         return pid
+
+    def launch(self) -> socket.socket:
+        """Have it there before anybody counts the sockets of this process."""
+        if self._socket is None:
+            self._socket = self._launch()
+        return self._socket
 
     def _launch(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -22,6 +22,11 @@ def pytest_configure() -> None:
             signal.signal(number, usual)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def forks_from_the_start(fork_server: None) -> None:
+    """Else a test that looks for sockets left over finds that of the first fork."""
+
+
 @pytest.fixture(autouse=True)
 def in_a_process_or_in_this_one(request: pytest.FixtureRequest) -> Iterator[None]:
     """A conversation runs in this process, unless the test is about a real one."""
