@@ -1,11 +1,11 @@
 """Questions of servers, put to the person through the client's elicitation.
 
 A client of the handshake era is sent a request for each; calls of a modern one carry them
-(`carried_questions`). The question waits in the session all the
-while, with the person as its recipient, and ends by the first of: the answer, which goes to the
-server; an automatic refusal, after which the tools have it; its time, its server's end or word, or
-the end of its call, upon which the client is told to take its dialogue away. Whatever the client
-says later is nobody's answer. A question is sent once, and no part of an answer is kept here.
+(`CarriedQuestions`). The question waits in the session all the while, with the person as its
+recipient, and ends by the first of: the answer, which goes to the server; an automatic refusal,
+after which the tools have it; its time, its server's end or word, or the end of its call, upon
+which the client is told to take its dialogue away. Whatever the client says later is nobody's
+answer. A question is sent once, and no part of an answer is kept here.
 """
 
 import math
