@@ -13,12 +13,14 @@ MINUTES ?= 30
 REAL_SAMPLE := $(addprefix tests/e2e/test_,front_cancel.py front_questions.py front_results.py \
 	front_losses.py tools_input.py backend_life.py shutdown.py cli_call.py front_http.py keyring.py \
 	config_watch.py front_partings.py)
+# What needs nothing of /proc, neither the product nor the harness.
+WITHOUT_PROC := $(addprefix tests/e2e/test_,processes.py stdio_failures.py idle_stop.py)
 SEED ?= 1
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 # ASYNC124: a tool is async by contract, also where it has nothing to wait for. It reads each file
 # on its own and takes long for each, so the files are split over all cores.
 FLAKE8_ASYNC := xargs -r -n 20 -P $(CORES) $(BIN)/flake8-async --anyio --enable ASYNC \
-	--disable ASYNC9,ASYNC124 --startable-in-context-manager run,heed_signals
+	--disable ASYNC9,ASYNC124 --startable-in-context-manager run,heed_signals,_own
 
 # Modules that differ from the branch that a change starts from, or are new; all that exist.
 BASE = $(shell git merge-base HEAD origin/main 2>/dev/null || echo HEAD)
@@ -26,7 +28,7 @@ CHANGED = { git diff --name-only --diff-filter=d $(BASE); git ls-files --others 
 	| { grep '^emceepee_stdio/.*\.py$$' || true; } | sort -u
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo peers peers-slow test quick check check-slow fmt lint types imports size deps docs docs-check soak bench bundle clean
+.PHONY: help venv demo peers peers-slow test test-slow test-real quick check check-slow check-windows test-without-proc fmt lint types imports size deps docs docs-check soak bench bench-search bundle clean
 
 help: ## Show this list.
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,7 +52,7 @@ peers-slow: $(STAMP) ## Install what only the slow tests talk to.
 	$(BIN)/python scripts/peers.py slow
 
 test: peers ## Run every test that is not slow.
-	$(BIN)/pytest -n $(WORKERS) --cov=emceepee_stdio/state --cov-report=
+	$(BIN)/pytest -n $(WORKERS) --durations 10 --cov=emceepee_stdio/state --cov-report=
 	$(BIN)/coverage report --fail-under=95
 
 quick: $(STAMP) ## The checks of a minute or two: changed files, types for Linux, unit tests.
@@ -61,11 +63,24 @@ quick: $(STAMP) ## The checks of a minute or two: changed files, types for Linux
 	$(MAKE) --no-print-directory imports size docs-check
 	$(BIN)/pytest -q -n $(WORKERS) tests/unit
 
-check: lint types imports size deps docs-check test ## Everything that must hold before a change lands.
+check: $(STAMP) ## Everything that must hold before a change lands.
+	@$(BIN)/python scripts/run_parts.py lint types imports size deps docs-check test
 
-check-slow: peers peers-slow ## What takes longer: the official conformance suite, real hosts.
-	$(BIN)/pytest -n $(WORKERS) -m slow
-	EMCEEPEE_TEST_REAL=1 $(BIN)/pytest -n $(WORKERS) $(REAL_SAMPLE)
+check-slow: $(STAMP) ## What takes longer: the official conformance suite, real hosts.
+	@$(BIN)/python scripts/run_parts.py peers peers-slow test-slow test-real test-without-proc
+
+test-slow: $(STAMP)
+	$(BIN)/pytest -n $(WORKERS) --durations 10 -m slow
+
+test-real: $(STAMP)
+	EMCEEPEE_TEST_REAL=1 $(BIN)/pytest -n $(WORKERS) --durations 10 $(REAL_SAMPLE)
+
+check-windows: $(STAMP) ## The tests on Windows: under Wine on Debian, which this sets up.
+	$(BIN)/python scripts/windows.py
+
+test-without-proc: $(STAMP) ## The processes as on macOS: without /proc, and without what only Linux has.
+	unshare -m sh -c 'mount -t tmpfs none /proc && PYTHONPATH=tests/without_proc EMCEEPEE_TEST_REAL=1 \
+		exec $(BIN)/python -m pytest -p no:cacheprovider $(WITHOUT_PROC)'
 
 fmt: $(STAMP) ## Format the code and fix what can be fixed.
 	$(BIN)/ruff format $(SOURCES)
@@ -103,6 +118,9 @@ soak: $(STAMP) ## Mix calls and faults for half an hour, and see that every prom
 
 bench: $(STAMP) ## Measure what the promises cost.
 	$(BIN)/python -m bench
+
+bench-search: $(STAMP) ## Judge the ranking of list_tools on public sets.
+	$(BIN)/python -m bench.search
 
 bundle: $(STAMP) ## Pack dist/emceepee.mcpb, which a double click installs in Claude Desktop.
 	$(BIN)/python scripts/peers.py bundle

@@ -11,7 +11,7 @@ from bench.figures import Section, Table, at_most
 from bench.ways import Way
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.journal.journal_files import JournalFile
-from emceepee_stdio.trace.open_request import Leg, OpenRequest, current_request
+from emceepee_stdio.trace.request import Leg, OpenRequest, current_request
 from emceepee_stdio.trace.request_log import RequestLog
 
 _BATCH = 1_000  # requests that are written together, as in a busy moment; the fastest batch counts

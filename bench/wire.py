@@ -16,8 +16,8 @@ from pathlib import Path
 
 import anyio
 
-from emceepee_stdio.backends.backend_events import BackendEvent
 from emceepee_stdio.backends.channels.stdio_channel import ChildContext, Command, StdioChannel
+from emceepee_stdio.backends.interface import BackendEvent
 from emceepee_stdio.backends.supervisor import Supervisor
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.ids import Ids

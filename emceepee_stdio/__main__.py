@@ -4,6 +4,7 @@ To serve is the common case, and the client is waiting: it is greeted before any
 loaded, and the command line is read right after.
 """
 
+import io
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from emceepee_stdio.config import FixedValues
+    from emceepee_stdio.config.settings import FixedValues
 
 
 _COMPLETION = "_EMCEEPEE_COMPLETE"  # set by a shell that completes a line, without a terminal
@@ -23,6 +24,7 @@ def main(*, fixed: "FixedValues | None" = None) -> None:
     if _is_to_serve(arguments):
         sys.exit(_serve(arguments, fixed))
     sys.excepthook = _without_interrupts
+    _write_any_text()
     if _is_to_serve_http(arguments):
         from emceepee_stdio.cli.serve_http import serve_http  # noqa: PLC0415 - see below
 
@@ -34,6 +36,18 @@ def main(*, fixed: "FixedValues | None" = None) -> None:
     from emceepee_stdio.cli.command_line import run  # noqa: PLC0415 - see above
 
     sys.exit(run())
+
+
+def _write_any_text() -> None:
+    """UTF-8 in every pipe and file; what an encoding that was chosen lacks is written escaped.
+
+    A pipe has the code page of the machine on Windows, which lacks most characters.
+    """
+    encoding = "utf-8" if os.name == "nt" and "PYTHONIOENCODING" not in os.environ else None
+    for stream in (sys.__stdin__, sys.__stdout__, sys.__stderr__):  # noqa: TID251 - only set up here
+        if isinstance(stream, io.TextIOWrapper):
+            errors = None if stream is sys.__stdin__ else "backslashreplace"
+            stream.reconfigure(encoding=encoding, errors=errors)
 
 
 def _without_interrupts(

@@ -15,8 +15,9 @@ import anyio
 
 from emceepee_stdio.auth.token_store import default_token_directory
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Config, FixedValues, PolicyMode, ServerConfig, Settings
 from emceepee_stdio.config.load import Source
+from emceepee_stdio.config.server import ServerConfig
+from emceepee_stdio.config.settings import Config, FixedValues, PolicyMode, Settings
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.front.hello import Handover
 from emceepee_stdio.front.stdio_front import serve
@@ -30,7 +31,7 @@ from emceepee_stdio.journal import (
 )
 from emceepee_stdio.journal.journal_files import JournalFile
 from emceepee_stdio.session.catalogue_files import default_catalogue_directory
-from emceepee_stdio.session.client_roots import ClientRoots, own_roots
+from emceepee_stdio.session.client_link import own_roots
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Environment
 from emceepee_stdio.trace.request_log import RequestLog
@@ -56,7 +57,7 @@ def run(
     protect_memory()
     source = Source(config_path, environ=os.environ, extra=extra, policy=policy, fixed=fixed)
     with composed(source, os.environ) as runtime:
-        runtime.surface.recall(handover.protocol.greeting)
+        runtime.surface.recall(handover.protocol.greeting.records)
         give_back_large_blocks()
         expect_orphans()
         # What is there by now stays to the end: nobody has to look through it again and again.
@@ -89,8 +90,16 @@ def composed(
     stamp = source.stamp()
     config = _load(source)
     session = journal_session(environ) or ids()
-    log_file = partial(_log_file, config, clock, environ=environ, session=session)
     logging = config.settings.logging
+    log_file = partial(
+        JournalFile,
+        Path(logging.directory) if logging.directory else default_directory(environ),
+        session=session,
+        clock=clock,
+        max_bytes=logging.max_bytes,
+        files=logging.files,
+        max_age_days=logging.max_age_days,
+    )
     journal = Journal(
         log_file(kind="emceepee"),
         session=session,
@@ -98,7 +107,9 @@ def composed(
         level=Level(logging.level),
         stderr=stderr,
     )
-    telemetry = Telemetry.of(environ, warn=partial(_warn, journal))
+    telemetry = Telemetry.of(
+        environ, warn=lambda why: journal.record(JournalEvent.TELEMETRY_UNAVAILABLE, reason=why)
+    )
     trace = RequestLog(
         log_file(kind="requests"),
         session=session,
@@ -131,25 +142,6 @@ def _load(source: Source) -> Config:
         return source.beside(Config(problem=str(error)))
 
 
-def _warn(journal: Journal, why: str) -> None:
-    journal.record(JournalEvent.TELEMETRY_UNAVAILABLE, reason=why)
-
-
-def _log_file(
-    config: Config, clock: Clock, *, environ: Mapping[str, str], session: str, kind: str
-) -> JournalFile:
-    logging = config.settings.logging
-    return JournalFile(
-        Path(logging.directory) if logging.directory else default_directory(environ),
-        session=session,
-        clock=clock,
-        max_bytes=logging.max_bytes,
-        files=logging.files,
-        max_age_days=logging.max_age_days,
-        kind=kind,
-    )
-
-
 def environment_of(
     settings: Settings,
     environ: Mapping[str, str],
@@ -165,7 +157,7 @@ def environment_of(
         home=home,
         uniform=random.uniform,
         trust=default_trust_directory(environ),
-        roots=ClientRoots(own_roots(settings.roots, environ=environ, cwd=cwd, home=home)),
+        roots=own_roots(settings.roots, environ=environ, cwd=cwd, home=home),
         tokens=default_token_directory(environ),
         catalogue=default_catalogue_directory(environ),
     )

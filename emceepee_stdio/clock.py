@@ -42,5 +42,10 @@ class Clock:
 
     def iso(self, instant: float) -> str:
         """ISO 8601 in UTC with milliseconds, as every answer and journal line shows it."""
-        moment = datetime.fromtimestamp(self.epoch(instant), tz=UTC)
-        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return iso_time(self.epoch(instant))
+
+
+def iso_time(at: float) -> str:
+    """The same of seconds since 1970."""
+    moment = datetime.fromtimestamp(at, tz=UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

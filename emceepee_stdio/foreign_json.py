@@ -45,14 +45,24 @@ def envelope_decoder(kind: type[T]) -> Callable[[bytes | str | Raw], T]:
 def decoded(data: bytes | str | Raw, kind: type[T]) -> T | None:
     """The JSON as this type, or None if it cannot be read as such."""
     try:
-        return _decoder_of(kind)(data)
+        return _decoder_of(kind, decoder)(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def opened(data: bytes | str | Raw, kind: type[T]) -> T | None:
+    """The same where the bulk stays `Raw`."""
+    try:
+        return _decoder_of(kind, envelope_decoder)(data)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
 
 
 @cache
-def _decoder_of(kind: type[T]) -> Callable[[bytes | str | Raw], T]:
-    return decoder(kind)
+def _decoder_of(
+    kind: type[T], make: Callable[[type[T]], Callable[[bytes | str | Raw], T]]
+) -> Callable[[bytes | str | Raw], T]:
+    return make(kind)
 
 
 def _finite(text: str) -> float:

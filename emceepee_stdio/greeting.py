@@ -1,35 +1,35 @@
-"""The greeting file: what the last run knew of the servers, read before anything else is loaded.
+"""The greeting file: what is known of the servers, read before anything else is loaded.
 
 It lets the greeting name the servers before the configuration is read, and list what of them is
-exposed. The first line says which run it is from, and names the servers; what follows are the
-exposed lists, as the bytes that a client is sent: they are taken as they are, because reading them
-would take longer than all the rest. It counts only for the same
-version of emceepee and the same, untouched configuration file; whatever else is wrong with it, it
-is as good as none. What it holds may come from servers: it is bounded and made harmless here,
-whoever wrote the file. Only the standard library is used: this is loaded before anything else.
+exposed. There is one for each configuration file, rendered from the catalogue and kept beside it.
+The first line names the configuration and the servers; the others are the exposed lists, as the
+bytes that a client is sent: to decode them would take longer than everything else. It counts only
+for the same version of emceepee and the same, untouched configuration file. If it does not count,
+the servers are named as the configuration file names them, and nothing is exposed.
+
+What it holds may come from servers: it is bounded and made harmless here. Only the standard library
+is used: this is loaded before anything else.
 """
 
 import json
 import os
-import stat
 import sys
 from binascii import crc32
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, cast
 
 from emceepee_stdio import __version__
-from emceepee_stdio.json_values import mapping
+from emceepee_stdio.json_values import elements, mapping
+from emceepee_stdio.storage.private_file import Stamp, read_own, read_regular, stamp_of
 
 MAX_BYTES = 1 << 20  # thousands of servers; nothing larger is ours
 LISTS = ("tools", "prompts", "resources", "resourceTemplates")  # what a client lists
 _HEAD_BYTES = 200  # of the first line, beside what is counted: sizes and a sum
 _LINE_CHARS = 80  # what a server is for, in one line of a terminal
 _NAME_CHARS = 64  # as long as the configuration lets a name be
-_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
-_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-
-Stamp = tuple[int, int, int]  # inode, size and time of the last change, in ns
+_UNREADABLE = (OSError, RuntimeError, ValueError, LookupError, TypeError, RecursionError)
 
 
 class Greeted(NamedTuple):
@@ -41,79 +41,76 @@ class Greeted(NamedTuple):
 
 
 class Greeting(NamedTuple):
-    """What a run begins with. `exposed` are the insides of lists; `owners` says whose they are."""
+    """What a run begins with. `exposed` are the insides of lists."""
 
     servers: Sequence[Greeted] = ()
     exposed: Mapping[str, bytes] = {}
-    owners: bytes = b""
+    records: Mapping[str, str] = {}  # in the catalogue, from which they were rendered, by server
 
 
-def greeting_file(environ: Mapping[str, str]) -> str:
-    """Where it is kept: with the rest of what the proxy remembers."""
-    if chosen := environ.get("EMCEEPEE_STATE_DIR"):
-        return str(Path(chosen).expanduser() / "greeting.json")
+def greeting_file(config: str, environ: Mapping[str, str]) -> str:
+    """Where the greeting of a configuration file is: in the catalogue, which makes room for it."""
+    chosen = environ.get("EMCEEPEE_STATE_DIR")
+    state = (
+        Path(chosen).expanduser() if chosen else _ours(environ, "XDG_STATE_HOME", ".local/state")
+    )
+    return str(state / "catalogue" / f"greeting-{crc32(os.fsencode(config)):08x}.json")
+
+
+def _ours(environ: Mapping[str, str], variable: str, otherwise: str) -> Path:
+    """The platform's place for files of ours, without what finds it for the rest of the program."""
     home = Path(environ.get("HOME") or environ.get("USERPROFILE") or "/")
     if sys.platform == "win32":
         base = Path(environ.get("LOCALAPPDATA") or home / "AppData/Local")
     elif sys.platform == "darwin":
         base = home / "Library/Application Support"
     else:
-        base = Path(environ.get("XDG_STATE_HOME") or home / ".local/state")
-    return str(base / "emceepee" / "greeting.json")
+        chosen = environ.get(variable, "")
+        base = Path(chosen) if os.path.isabs(chosen) else home / otherwise  # noqa: PTH117 - as text
+    return base / "emceepee"
 
 
 def config_file(arguments: Sequence[str], environ: Mapping[str, str]) -> str | None:
-    """What says which configuration this run has; None where only reading it all would tell.
-
-    The file that is named, or else what the platform's own place for it depends on.
-    """
+    """The configuration file of this run; None where it has servers of its own, or a mistake."""
     named = os.path.expanduser(environ.get("EMCEEPEE_CONFIG") or "")  # noqa: PTH111 - as text
     given = list(arguments)
     while given:
         option, joined, value = given.pop(0).partition("=")
         if option not in ("--config", "--policy") or not (joined or given):
-            return None  # servers of this run only, or a mistake
+            return None
         value = value if joined else given.pop(0)
         named = value if option == "--config" else named
     if named:
         return os.path.abspath(named)  # noqa: PTH100 - as text
-    places = (environ.get(name, "") for name in ("HOME", "XDG_CONFIG_HOME", "APPDATA"))
-    return f"default:{':'.join(places)}"
+    return str(_ours(environ, "XDG_CONFIG_HOME", ".config") / "config.json")
 
 
 def read_greeting(arguments: Sequence[str], environ: Mapping[str, str]) -> Greeting:
-    """What the last run knew of the configured servers; nothing where that is not sure."""
-    asked = config_file(arguments, environ)
-    if asked is None:
-        return Greeting()
-    try:
-        held_bytes = own_bytes(greeting_file(environ), MAX_BYTES)
-        head, _, rest = held_bytes.partition(b"\n")
-        held = mapping(json.loads(head))
-        path, stamp = held["file"], held["stamp"]
-        if (held["version"], held["asked"]) != (__version__, asked) or not isinstance(path, str):
-            return Greeting()
-        found = os.stat(path)  # noqa: PTH116 - as text
-        if stamp != [found.st_ino, found.st_size, found.st_mtime_ns]:
-            return Greeting()
-        servers = tuple(map(_greeted, cast("list[object]", held["servers"])))
-        exposed, owners = _exposed(rest, held["sizes"], held["sum"])
-        return Greeting(servers, exposed, owners)
-    except (OSError, RuntimeError, ValueError, LookupError, TypeError, RecursionError):
-        return Greeting()
+    """What is known of the configured servers; nothing where that is not sure."""
+    config = config_file(arguments, environ)
+    if config is not None:
+        with suppress(*_UNREADABLE):
+            return _remembered(config, environ)
+        with suppress(*_UNREADABLE):
+            return Greeting(tuple(_named_in(config)))
+    return Greeting()
 
 
-def written_greeting(*, asked: str, file: str, stamp: Stamp, greeting: Greeting) -> bytes:
-    """The file's contents; without what is exposed where that would make it too large."""
-    parts = [*(greeting.exposed.get(name, b"") for name in LISTS), greeting.owners]
+def written_greeting(*, config: str, file: str, stamp: Stamp, greeting: Greeting) -> bytes:
+    """The file's contents; without what is exposed where that would make it too large.
+
+    `config` is the file as the command line names it, `file` the one that was read.
+    """
+    parts = [greeting.exposed.get(name, b"") for name in LISTS]
     held: dict[str, object] = {
         "version": __version__,
-        "asked": asked,
+        "config": config,
         "file": file,
         "stamp": stamp,
         "servers": [
             [_shown(one.name), _shown(one.line), one.own_words] for one in greeting.servers
         ],
+        "records": greeting.records,
     }
     rest = b"".join(part + b"\n" for part in parts)
     if len(rest) + len(json.dumps(held)) > MAX_BYTES - _HEAD_BYTES:
@@ -122,33 +119,44 @@ def written_greeting(*, asked: str, file: str, stamp: Stamp, greeting: Greeting)
     return json.dumps(held, separators=(",", ":")).encode() + b"\n" + rest
 
 
-def _exposed(rest: bytes, sizes: object, checksum: object) -> tuple[dict[str, bytes], bytes]:
-    """The lists and whose they are, where every byte of them is as it was written."""
-    lengths = cast("list[int]", sizes)
-    if len(lengths) != len(LISTS) + 1 or crc32(rest) != checksum:
+def _remembered(config: str, environ: Mapping[str, str]) -> Greeting:
+    """The greeting file; ValueError where it is about something else than what is there now."""
+    head, _, rest = read_own(greeting_file(config, environ), most=MAX_BYTES).partition(b"\n")
+    held = mapping(json.loads(head))
+    now = stamp_of(os.stat(cast("str", held["file"])))  # noqa: PTH116 - as text
+    if (held["version"], held["config"], held["stamp"]) != (__version__, config, [*now]):
+        raise ValueError("not of this configuration")
+    servers = tuple(map(_greeted, cast("list[object]", held["servers"])))
+    lengths = cast("list[int]", held["sizes"])
+    if len(lengths) != len(LISTS) or sum(lengths) + len(LISTS) != len(rest):
+        raise ValueError("not of the size that was written")
+    if crc32(rest) != held["sum"]:
         raise ValueError("not what was written")
-    parts: list[bytes] = []
-    start = 0
-    for length in lengths:
-        parts.append(rest[start : start + length])
-        start += length + 1
-    if start != len(rest):
-        raise ValueError("not what was written")
-    return dict(zip(LISTS, parts, strict=False)), parts[-1]
+    exposed: dict[str, bytes] = {}
+    for name, length in zip(LISTS, lengths, strict=True):
+        exposed[name], rest = rest[:length], rest[length + 1 :]
+    records = {name: str(record) for name, record in mapping(held["records"]).items()}
+    return Greeting(servers, exposed, records)
 
 
-def own_bytes(path: str, limit: int) -> bytes:
-    """All of a regular file that only we can have written."""
-    descriptor = os.open(path, _FLAGS)
-    try:
-        found = os.fstat(descriptor)
-        ours = sys.platform == "win32" or found.st_uid == os.geteuid()
-        private = os.name != "posix" or not found.st_mode & _WRITABLE_BY_OTHERS
-        if not (stat.S_ISREG(found.st_mode) and ours and private and found.st_size <= limit):
-            raise ValueError("not our file")
-        return os.read(descriptor, limit)
-    finally:
-        os.close(descriptor)
+def _named_in(config: str) -> Iterator[Greeted]:
+    """The servers that a configuration file names, where it is plain JSON, without comments."""
+    if os.stat(config).st_size > MAX_BYTES:  # noqa: PTH116 - as text
+        return
+    document = mapping(json.loads(read_regular(Path(config))))
+    for section in ("mcpServers", "servers", "context_servers"):
+        listed = map(mapping, elements(document.get(section)))
+        named = {str(entry.get("name", "")): entry for entry in listed}
+        for name, value in {**mapping(document.get(section)), **named}.items():
+            entry = mapping(value)
+            is_off = entry.get("disabled") is True or False in (
+                entry.get("enabled"),
+                entry.get("isActive"),
+            )
+            if entry and name and name.casefold() != "emceepee" and not is_off:
+                about = entry.get("description")
+                line = _shown(about) if isinstance(about, str) else ""
+                yield Greeted(_shown(name, _NAME_CHARS), line)
 
 
 def _greeted(item: object) -> Greeted:

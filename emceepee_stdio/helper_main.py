@@ -3,30 +3,32 @@
 `refresh` gets a token without a person, and without the SDK. `sign-in` gets one with a person, and
 ends with the process that started it. Both answer by the exit code: 0 a token is stored, 3 a person
 is needed, anything else: try again. `keyring` reads and changes the keyring, and answers in one
-line on stdout. The order is one line of JSON on stdin.
+line on stdout. `page` serves the person's page to their browser while its session lives: lines of
+commands on stdin, lines of reports on stdout. The order is one line of JSON on stdin.
 """
 
 import os
 import sys
 import threading
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from io import BufferedReader, BufferedWriter, FileIO
-from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import msgspec
+from msgspec.structs import replace
 
-from emceepee_stdio.auth.keyring_access import KeyringOrder, carry_out
-from emceepee_stdio.auth.orders import (
+from emceepee_stdio.auth.bearer import (
     ConsentNeeded,
     HelperExit,
-    RefreshOrder,
     SignInFailed,
     SignInOrder,
 )
+from emceepee_stdio.auth.keyring_access import KeyringOrder, carry_out
 from emceepee_stdio.auth.token_store import TokenStore, Visit
 from emceepee_stdio.clock import Clock
+from emceepee_stdio.foreign_json import decoded
 from emceepee_stdio.wire.own_process import protect_memory
 
 _LOCK_S = 1.0  # another one that signs in is not waited for: it leads the person already
@@ -37,36 +39,35 @@ def main(what: str) -> int:
     if what == "keyring":
         return _ask_keyring()
     line = sys.stdin.buffer.readline()
+    if what == "page":
+        return anyio.run(_serve_page, line)
     try:
-        if what == "refresh":
-            return anyio.run(_refresh, msgspec.json.decode(line, type=RefreshOrder))
-        return _sign_in(msgspec.json.decode(line, type=SignInOrder))
+        order = msgspec.json.decode(line, type=SignInOrder)
+        return anyio.run(_refresh, order) if what == "refresh" else _sign_in(order)
     except OSError:  # a lock that another one holds, or a disk that is full
         return HelperExit.TRY_AGAIN
 
 
-async def _refresh(order: RefreshOrder) -> HelperExit:
+async def _refresh(order: SignInOrder) -> HelperExit:
     from emceepee_stdio.auth.refresh import refresh  # noqa: PLC0415 - the HTTP client takes 0.1 s
 
-    return await refresh(order, _store(order), Clock())
+    return await refresh(order, order.store, Clock())
 
 
 def _sign_in(order: SignInOrder) -> int:
-    store = _store(order)
+    store = order.store
     with store.person(within=_LOCK_S):
         store.end_visit()
         try:
             anyio.run(_lead, order, store)
         except SignInFailed as error:
-            host = error.host if isinstance(error, ConsentNeeded) else None
-            store.tell(Visit(failed=str(error), other_host=host))
+            visit = Visit(failed=str(error))
+            if isinstance(error, ConsentNeeded):
+                visit = replace(visit, other_host=error.host, code_from=error.code_from)
+            store.tell(visit)
             return HelperExit.PERSON_NEEDED
         store.end_visit()
     return HelperExit.STORED
-
-
-def _store(order: RefreshOrder | SignInOrder) -> TokenStore:
-    return TokenStore(Path(order.directory), order.server, client_id=order.oauth.client_id)
 
 
 async def _lead(order: SignInOrder, store: TokenStore) -> None:
@@ -96,6 +97,33 @@ async def _end_with_owner(store: TokenStore, back: anyio.Event) -> None:
     with suppress(OSError):
         store.end_visit()
     os._exit(HelperExit.TRY_AGAIN)
+
+
+async def _serve_page(line: bytes) -> int:
+    from emceepee_stdio.auth.browser import reads_private_files  # noqa: PLC0415 - see below
+    from emceepee_stdio.trust.approval_page import (  # noqa: PLC0415 - not for the other helpers
+        PageCommand,
+        PageOrder,
+        PageReport,
+        SessionPage,
+    )
+
+    async def commands() -> AsyncGenerator[PageCommand]:
+        read = sys.stdin.buffer.readline
+        while line := await anyio.to_thread.run_sync(read, abandon_on_cancel=True):
+            if command := decoded(line, PageCommand):  # with what servers ask
+                yield command
+
+    def report(said: PageReport) -> None:
+        with suppress(OSError):
+            out.write(msgspec.json.encode(said) + b"\n")
+            out.flush()
+
+    order = msgspec.json.decode(line, type=PageOrder)
+    reads_files = await anyio.to_thread.run_sync(reads_private_files, os.environ)
+    with BufferedWriter(_taken(1)) as out:
+        await SessionPage(order, reads_files=reads_files).run(commands(), report)
+    return 0
 
 
 def _ask_keyring() -> int:

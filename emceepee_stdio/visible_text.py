@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 # Letters and marks that are printable by their category and show nothing: fillers, the empty
 # Braille pattern, joiners, and selectors of variants.
@@ -34,18 +34,17 @@ def readable(text: str) -> str:
 
 def harmless(text: str) -> str:
     """What would steer a terminal as escapes; lines and tabs stay."""
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() or char in "\n\t" else _escaped(char) for char in text
-    )
+    return _printable(text, "\n\t", _escaped)
 
 
 def on_one_line(text: str) -> str:
     """What would steer a terminal or break the line as escapes."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else _escaped(char) for char in text)
+    return _printable(text, "", _escaped)
+
+
+def harmless_json(text: str) -> str:
+    """The same JSON, with the characters that would steer a terminal escaped as JSON does."""
+    return _printable(text, "\n", _escaped_in_json)
 
 
 def marked_lines(text: str) -> str:
@@ -53,25 +52,20 @@ def marked_lines(text: str) -> str:
     return "\n> ".join(text.splitlines())
 
 
-def harmless_json(text: str) -> str:
-    """The same JSON, with the characters that would steer a terminal escaped as JSON does."""
+def _printable(text: str, kept: str, escape: Callable[[str], str]) -> str:
     if text.isprintable():
         return text
-    return "".join(
-        char if char.isprintable() or char == "\n" else _escaped_in_json(char) for char in text
-    )
+    return "".join(char if char.isprintable() or char in kept else escape(char) for char in text)
 
 
 def _seen(text: str) -> str:
-    return "".join(_escaped(char) if _is_unseen(char) else char for char in text)
+    return "".join(
+        char if char.isprintable() and not _UNSEEN.match(char) else _escaped(char) for char in text
+    )
 
 
 def _count(spaces: re.Match[str]) -> str:
     return f"[{len(spaces[0])} spaces]"
-
-
-def _is_unseen(char: str) -> bool:
-    return not char.isprintable() or bool(_UNSEEN.match(char))
 
 
 def _escaped(char: str) -> str:

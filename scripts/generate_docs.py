@@ -16,8 +16,8 @@ from emceepee_stdio.cli.command_line import app, command_help
 from emceepee_stdio.errors import error_types
 from emceepee_stdio.front.client_profile import PROFILES, UNKNOWN, ClientProfile
 from emceepee_stdio.journal import JournalEvent
-from emceepee_stdio.state import EventType
 from emceepee_stdio.state.diagrams import Diagram, diagrams, further_diagrams
+from emceepee_stdio.state.event_types import EventType
 from emceepee_stdio.tools import TABLE
 from emceepee_stdio.tools.registry import Tool
 
@@ -230,9 +230,9 @@ def _filled(page: str, made: str) -> str:
 def clients_page() -> str:
     """The page as it is, with the table of what hosts do as the code has it."""
     titles = (
-        "| client | its name contains | answered within | shown of a question |"
-        " shown of an answer | tools are shown | declares | field types missing in its forms |"
-        " version, looked up |"
+        "| client | its name begins with | answered within | shown of a question |"
+        " shown of an answer | tools are shown | declares |"
+        " field types that emceepee asks for as text | version, looked up |"
     )
     table = [
         titles,

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from emceepee_stdio.tools.tool_search import rank
 from tests.e2e.client import Client, Setting, command, proxy
 from tests.e2e.servers.catalogue import servers
-from tests.e2e.tool_searches import HELD_OUT, HELD_OUT_REAL, QUERIES, QUERIES_REAL
+from tests.e2e.tool_searches import HELD_OUT, HELD_OUT_REAL, QUERIES, QUERIES_REAL, rank
 from tests.peers import everything, filesystem, git, memory, plain, time
 
 Table = Mapping[str, tuple[str, str]]

@@ -153,7 +153,7 @@ def _load_everything() -> None:
     import emceepee_stdio  # noqa: PLC0415 - not for the tests, which have it their own way
 
     for module in pkgutil.walk_packages(emceepee_stdio.__path__, "emceepee_stdio."):
-        if not module.name.endswith("__main__"):
+        if not module.name.endswith(("__main__", ".wire.windows")):
             importlib.import_module(module.name)
     for name in _LAZY:
         importlib.import_module(name)

@@ -7,7 +7,7 @@ import json
 import sys
 
 from emceepee_stdio.cli.serve_http import serve_http
-from emceepee_stdio.front.http.http_limits import HttpLimits
+from emceepee_stdio.front.http.http_replies import HttpLimits
 
 
 def front_command(**limits: float) -> list[str]:

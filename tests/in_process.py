@@ -28,8 +28,8 @@ import msgspec
 from emceepee_stdio.app import composed
 from emceepee_stdio.cli.serve import OPTIONS, ServeParser
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import FixedValues
 from emceepee_stdio.config.load import Source
+from emceepee_stdio.config.settings import FixedValues
 from emceepee_stdio.front.front import Front
 from emceepee_stdio.front.protocol import Protocol
 from emceepee_stdio.greeting import read_greeting
@@ -385,7 +385,7 @@ async def memory_proxy(
         guard=MemoryGuard,
         clock=Clock(monotonic=asyncio.get_running_loop().time),
     ) as runtime:
-        runtime.surface.recall(greeting)
+        runtime.surface.recall(greeting.records)
         async with anyio.create_task_group() as tasks:
             await tasks.start(runtime.run)
             proxy = MemoryProxy(runtime, Protocol(greeting), tasks)

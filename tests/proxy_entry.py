@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from emceepee_stdio.__main__ import main
-from emceepee_stdio.config import FixedValues
+from emceepee_stdio.config.settings import FixedValues
 
 
 def proxy_command(fixed: Mapping[str, float] | None = None) -> list[str]:

@@ -1,43 +1,152 @@
-"""The access token of one server in the serving process: attached, refreshed, never shown.
+"""The access token of one server in the serving process: looked up, refreshed, never shown.
 
 The record in the store is the truth, and other processes change it: it is looked at once a second,
 and again before anything is decided. A token that is due is refreshed before it is sent, one that
 is refused is refreshed once. Both are done by a helper, which writes the record. It is sent to the
 origin of the configured URL and nowhere else.
+
+Here are also the messages between the proxy and its sign-in helpers: orders, exit codes, failures.
+Without the SDK and the HTTP client, so that the serving process can give the orders.
 """
 
 import re
 import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
-from emceepee_stdio.auth.orders import (
-    STEP_UP_STATUS,
-    HelperExit,
-    RefreshOrder,
-    SignInNeeded,
-    SignInOrder,
-    challenged_scope,
-)
-from emceepee_stdio.auth.token_store import Stamp, TokenRecord, TokenStore
+from emceepee_stdio.auth.token_store import TokenRecord, TokenStore
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config.server import ServerConfig
-from emceepee_stdio.errors import ServerUnavailable
+from emceepee_stdio.config.server import OAuthConfig, ServerConfig
+from emceepee_stdio.errors import NeedsSignIn, ServerUnavailable
 
+_CHALLENGE_CHARS = 4_000  # of a header that may come from anywhere
+_SCOPE_TOKEN = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}")  # RFC 6749, 3.3
+_MAX_SCOPES = 50  # of a challenge: what nobody would read is not asked for
+_CHALLENGE_FIELD = re.compile(r'\b(resource_metadata|scope|error)\s*=\s*(?:"([^"]*)"|([^\s",]+))')
+STEP_UP_STATUS = 403  # with a challenge: the token is good, but not for this
 _UNAUTHORIZED = 401
 _LOOK_EVERY_S = 1.0  # what other processes did is seen so soon
 _RETRY_S = 5.0  # after a refresh that failed for a passing reason
-_MAX_SCOPES = 100  # that a server ever asks for; each new one would be another try
+_MAX_STEP_UP_SCOPES = 100  # that a server ever asks for; each new one would be another try
 _MAX_TYPED_CHARS = 400  # a command that is still one to copy
 _PLAIN_SCOPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+*~@=-]*")  # nothing that leaves a quotation
 _MAX_STEP_UPS = 2  # with the first sign-in three visits: a server is never content with more
 _PORTS = {"http": 80, "https": 443}
+
+
+class HelperExit(IntEnum):
+    """How a helper ends; any other number, such as that of a signal, is `TRY_AGAIN`."""
+
+    STORED = 0
+    PERSON_NEEDED = 3
+    TRY_AGAIN = 75
+
+
+def challenge_fields(header: str) -> dict[str, str]:
+    """What a WWW-Authenticate header says that matters to signing in."""
+    found = _CHALLENGE_FIELD.findall(header[:_CHALLENGE_CHARS])
+    return {name: quoted or plain for name, quoted, plain in found}
+
+
+def challenged_scope(header: str) -> str:
+    """The scopes that it names, without what is none."""
+    words = challenge_fields(header).get("scope", "").split()
+    return " ".join([word for word in words if _SCOPE_TOKEN.fullmatch(word)][:_MAX_SCOPES])
+
+
+class SignInFailed(Exception):
+    """Why it came to nothing, in words that hold no secret, with the next step."""
+
+
+class ConsentNeeded(SignInFailed):
+    """The server sends us to another host, and no person has agreed to that.
+
+    With `code_from`, what a person does at that host would be given to `host`.
+    """
+
+    def __init__(self, server: str, host: str, *, code_from: str | None = None) -> None:
+        super().__init__(
+            f"{server} wants a sign-in at another host, {host}."
+            if code_from is None
+            else f"{server} gives a sign-in at {code_from} to {host}. If both are of the same "
+            "operator, agree to it, or configure oauth.issuer."
+        )
+        self.host = host
+        self.code_from = code_from
+
+
+class ClientRefused(SignInFailed):
+    """The registration is gone: the next sign-in makes another."""
+
+
+class NewerRecord(SignInFailed):
+    """What is kept was written by a newer version, and is not ours to replace."""
+
+    def __init__(self, server: str) -> None:
+        super().__init__(
+            "A newer emceepee keeps this sign-in: update this one, or forget it with "
+            f"`{shlex.join(['emceepee', 'logout', server])}`."
+        )
+
+
+class SignInOrder(Struct, frozen=True, kw_only=True):
+    """What to sign in to, or to refresh. `status` and `challenge` are the answer of the server.
+
+    `trusted`: a person named this server, so that it may name an authorization server elsewhere;
+    `agreed_hosts` are other hosts that a person agreed to. `seen` is the token to refresh, which is
+    refused or due: where another is kept, all is done.
+    """
+
+    directory: str
+    name: str
+    server: str
+    status: int = 401
+    challenge: str = ""
+    oauth: OAuthConfig = msgspec.field(default_factory=OAuthConfig)
+    trusted: bool = False
+    agreed_hosts: tuple[str, ...] = ()
+    seen: str | None = None
+
+    @property
+    def store(self) -> TokenStore:
+        return TokenStore(Path(self.directory), self.server, client_id=self.oauth.client_id)
+
+
+class SignInNeeded(NeedsSignIn):
+    """A person has to sign in: `order` says to what; `is_met` looks whether they have."""
+
+    def __init__(
+        self,
+        fact: str,
+        *,
+        command: str,
+        order: SignInOrder,
+        is_met: Callable[[], Awaitable[bool]],
+    ) -> None:
+        super().__init__(
+            fact,
+            hint=f"Ask the person to run `{command}`; the server connects by itself then.",
+            command=command,
+        )
+        self.order = order
+        self.is_step_up = order.status == STEP_UP_STATUS
+        self.is_met = is_met
+
+    async def signed_in(self) -> None:
+        """Returns when they have; whoever led them there tells nobody."""
+        while True:
+            if await self.is_met():
+                return
+            await anyio.sleep(_LOOK_EVERY_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +186,16 @@ class Bearer:
     def __init__(self, config: ServerConfig, context: BearerContext, *, trusted: bool) -> None:
         self._config = config
         self._context = context
-        self._trusted = trusted
-        self._url = config.url or ""
-        self._store = store_of(config, context.directory)
+        self._order = SignInOrder(
+            directory=context.directory,
+            name=config.name,
+            server=config.url or "",
+            oauth=config.oauth,
+            trusted=trusted,
+        )
+        self._store = self._order.store
         self._record: TokenRecord | None = None
-        self._stamp: Stamp = None
+        self._stamp: tuple[int, ...] | None = None
         self._looked_at = float("-inf")
         self._not_before = float("-inf")
         self._refreshing = anyio.Lock()
@@ -92,7 +206,7 @@ class Bearer:
 
     async def token(self, url: str) -> str | None:
         """What to send there; None where nothing is to be sent."""
-        if _origin(url) != _origin(self._url):
+        if _origin(url) != _origin(self._order.server):
             return None
         now = self._context.clock.now()
         if now - self._looked_at >= _LOOK_EVERY_S:
@@ -107,8 +221,7 @@ class Bearer:
 
     async def renew(self, refused: str | None) -> bool:
         """After a 401: whether there is another token now than the one that was refused."""
-        await self._look()
-        if self._has_other(refused):
+        if await self._is_replaced(refused):
             return True
         record = self._record
         if refused is None or record is None or record.refresh_token is None:
@@ -140,22 +253,14 @@ class Bearer:
         refused = None if self._record is None else self._record.access_token
         return SignInNeeded(
             fact,
-            command=login_command(self._config, known=self._trusted, scope=wanted),
-            order=SignInOrder(
-                directory=self._context.directory,
-                name=self._config.name,
-                server=self._url,
-                status=status,
-                challenge=challenge,
-                oauth=self._config.oauth,
-                trusted=self._trusted,
-            ),
+            command=login_command(self._config, known=self._order.trusted, scope=wanted),
+            order=replace(self._order, status=status, challenge=challenge),
             is_met=lambda: self._is_replaced(refused),
         )
 
     def _may_step_up(self, scope: str) -> bool:
         """Whether another sign-in may help: what counts are sign-ins, not the calls between."""
-        if scope not in self._step_ups and len(self._step_ups) == _MAX_SCOPES:
+        if scope not in self._step_ups and len(self._step_ups) == _MAX_STEP_UP_SCOPES:
             return False
         refused = self._step_ups.setdefault(scope, [])
         token = (self._record and self._record.access_token) or ""
@@ -180,15 +285,8 @@ class Bearer:
         self._record = await anyio.to_thread.run_sync(self._store.read, abandon_on_cancel=True)
         self._stamp = stamp
         self._not_before = float("-inf")  # somebody got a token: the sign-in server is back
-        for secret in self._secrets(self._record):
+        for secret in [] if self._record is None else self._record.secrets():
             self._context.learn(self._config.name, secret)
-
-    def _secrets(self, record: TokenRecord | None) -> list[str]:
-        if record is None:
-            return []
-        client = record.client
-        held = (record.access_token, record.refresh_token, client and client.client_secret)
-        return [value for value in held if value]
 
     async def _refresh(self, seen: str) -> int:
         """One at a time; who comes second finds it done."""
@@ -197,13 +295,9 @@ class Bearer:
                 return HelperExit.STORED
             if self._context.clock.now() < self._not_before:
                 return HelperExit.TRY_AGAIN
-            order = RefreshOrder(
-                directory=self._context.directory,
-                server=self._url,
-                oauth=self._config.oauth,
-                seen=seen,
+            outcome = await self._context.refresh(
+                msgspec.json.encode(replace(self._order, seen=seen))
             )
-            outcome = await self._context.refresh(msgspec.json.encode(order))
             if outcome not in (HelperExit.STORED, HelperExit.PERSON_NEEDED):
                 self._not_before = self._context.clock.now() + _RETRY_S
             await self._look()

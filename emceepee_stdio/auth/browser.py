@@ -4,8 +4,12 @@ Not by `webbrowser`, which may start a console browser on our pipes. The browser
 ours: it carries no mark of ours, and nobody ends it. The serving process is given the orphans of
 its servers, whom it kills, and a browser is an orphan soon. So it opens one by this module in a
 process of its own, which is given that orphan instead, and stays for as long as the browser does.
+
+Every user of the machine sees the arguments of a browser in the list of processes. So what a
+browser is given is a page of ours, in a file that only its owner can read, which leads on.
 """
 
+import html
 import os
 import shlex
 import shutil
@@ -13,9 +17,30 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 
+from emceepee_stdio.storage.private_file import make_private, state_directory, write_new
+
+PAGE_SWITCH = "EMCEEPEE_PAGE"  # "off": no page is opened, whatever the desktop
+_REMOTE = ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY")
+_DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
+_SANDBOXES = ("/snap/", "snapd", "flatpak")
+_ASK_S = 2.0  # a script that reads a few files
 _OURS = ("EMCEEPEE_OWNER", "EMCEEPEE_DEPTH")
 _PR_SET_CHILD_SUBREAPER = 36  # from linux/prctl.h
+_KEPT_S = 600.0  # a browser that starts for the first time is slow; a sign-in takes 5 minutes
+_RANDOM_BYTES = 16
+_DEFAULT_BROWSER = ("xdg-settings", "get", "default-web-browser")
+_DEFAULT_BROWSER_TIMEOUT_S = 2.0
+# These give the address to a browser of another machine or system, which cannot read our files.
+_ELSEWHERE = ("browser.sh", "wslview")  # of VS Code, and of Windows' subsystem for Linux
+_LEADS_ON = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>emceepee</title>
+<meta name="referrer" content="no-referrer"><meta name="color-scheme" content="light dark">
+<meta http-equiv="content-security-policy" content="default-src 'none'">
+<meta http-equiv="refresh" content="0;url={url}"></head>
+<body><p><a href="{url}">Go on</a></p></body></html>
+"""
 
 
 def finds_browser(environ: Mapping[str, str]) -> bool:
@@ -26,17 +51,79 @@ def finds_browser(environ: Mapping[str, str]) -> bool:
     return command is not None and shutil.which(command[0], path=environ.get("PATH")) is not None
 
 
+def has_desktop(environ: Mapping[str, str]) -> bool:
+    """Whether a page that we open is seen by the person at this machine, as far as can be told.
+
+    Who came by SSH has a desktop elsewhere, also where one is forwarded.
+    """
+    if any(environ.get(name) for name in _REMOTE) or environ.get(PAGE_SWITCH) == "off":
+        return False
+    shows = sys.platform in ("win32", "darwin") or any(map(environ.get, _DISPLAYS))
+    return shows and finds_browser(environ)
+
+
+def reads_private_files(environ: Mapping[str, str]) -> bool:
+    """Whether the browser opens files of ours: in a sandbox of snap or flatpak it cannot."""
+    command = _command(environ)
+    if sys.platform in ("win32", "darwin") or command is None:
+        return True
+    about = shutil.which(command[0], path=environ.get("PATH")) or ""
+    if command == ["xdg-open"]:
+        about = _default_browser(environ)
+    return not any(sandbox in about for sandbox in _SANDBOXES)
+
+
+def _default_browser(environ: Mapping[str, str]) -> str:
+    """The desktop entry of the person's own browser, with its place; nothing if it is unknown."""
+    ask = ["xdg-settings", "get", "default-web-browser"]
+    try:
+        ran = subprocess.run(  # noqa: S603 - fixed words
+            ask, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ASK_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    home = environ.get("XDG_DATA_HOME") or f"{environ.get('HOME', '')}/.local/share"
+    shared = environ.get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share"
+    name = ran.stdout.decode(errors="replace").strip()
+    for place in (home, *shared.split(":")):
+        entry = Path(place, "applications", Path(name).name)
+        with suppress(OSError):
+            return f"{entry} {entry.read_text(errors='replace')}"
+    return ""
+
+
 def open_browser(url: str, environ: Mapping[str, str]) -> bool:
-    """Whether something was started that opens it."""
-    if sys.platform == "win32":
+    """Whether something was started that opens this address, or this page of ours in a file."""
+    if sys.platform == "win32":  # other users see no arguments there
         os.startfile(url)  # noqa: S606 - an http(s) address, checked before
         return True
     command = _command(environ)
-    if command is None:
+    is_elsewhere = command is not None and Path(command[0]).name in _ELSEWHERE
+    is_one_time = url.startswith("http://127.0.0.1:") and not reads_private_files(environ)
+    if command is not None and (url.startswith("file:") or is_elsewhere or is_one_time):
+        return _start([*command, url], environ)
+    return open_page(_LEADS_ON.format(url=html.escape(url)), environ)
+
+
+def open_page(text: str, environ: Mapping[str, str]) -> bool:
+    """Whether something was started that shows this page; only its owner can read it."""
+    command = _command(environ)
+    try:
+        if sys.platform == "win32":
+            os.startfile(_written(text, _directory(None, environ)))  # noqa: S606 - a page of ours
+            return True
+        if command is None:
+            return False
+        page = _written(text, _directory(command, environ))
+    except OSError:
         return False
+    return _start([*command, page.as_uri()], environ)
+
+
+def _start(command: list[str], environ: Mapping[str, str]) -> bool:
     try:
         subprocess.Popen(  # noqa: S603 - the person's own browser, without a shell
-            [*command, url],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -48,13 +135,62 @@ def open_browser(url: str, environ: Mapping[str, str]) -> bool:
     return True
 
 
+def _written(text: str, directory: Path) -> Path:
+    """A new page; those of before, which have been read, are removed."""
+    make_private(directory)
+    page = directory / f"emceepee-{os.urandom(_RANDOM_BYTES).hex()}.html"
+    write_new(page, text.encode())
+    now = page.stat().st_mtime
+    for old in directory.glob("emceepee-*.html"):
+        with suppress(OSError):
+            if now - old.lstat().st_mtime > _KEPT_S:
+                old.unlink()
+    return page
+
+
+def _directory(command: list[str] | None, environ: Mapping[str, str]) -> Path:
+    """Where the browser can read: one that is a snap reads no hidden directory but its own."""
+    snap = None if command is None else _snap(command, environ)
+    home = environ.get("HOME")
+    if snap is not None and home is not None:
+        own = Path(home, "snap", snap, "common")
+        if own.is_dir():
+            return own
+    return page_directory(environ)
+
+
+def page_directory(environ: Mapping[str, str]) -> Path:
+    return state_directory(environ) / "pages"
+
+
+def _snap(command: list[str], environ: Mapping[str, str]) -> str | None:
+    """The snap that the browser is, by its place or by the name of its desktop entry."""
+    found = Path(shutil.which(command[0], path=environ.get("PATH")) or command[0])
+    if found.parts[:3] == ("/", "snap", "bin"):
+        return found.name.partition(".")[0]
+    if found.name != "xdg-open":
+        return None
+    try:
+        ran = subprocess.run(  # noqa: S603 - a constant
+            _DEFAULT_BROWSER,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_DEFAULT_BROWSER_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    snap, joint, _ = ran.stdout.decode(errors="replace").strip().partition("_")
+    return snap if joint and snap.replace("-", "").isalnum() else None
+
+
 def _command(environ: Mapping[str, str]) -> list[str] | None:
     if chosen := environ.get("BROWSER"):
         return shlex.split(chosen.split(os.pathsep)[0].replace("%s", "")) or None
     if sys.platform == "darwin":
         return ["open"]
-    has_display = environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY")
-    return ["xdg-open"] if has_display else None
+    return ["xdg-open"] if any(map(environ.get, _DISPLAYS)) else None
 
 
 def _adopt_browser() -> None:

@@ -6,9 +6,9 @@ else goes wrong passes, and the record stays as it is.
 
 import base64
 import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
 import anyio
@@ -16,13 +16,13 @@ import anyio.to_thread
 import httpx2
 import msgspec
 
-from emceepee_stdio.auth.orders import HelperExit, RefreshOrder
+from emceepee_stdio.auth.bearer import HelperExit, SignInOrder
 from emceepee_stdio.auth.token_store import OAuthClient, TokenRecord, TokenStore, sendable
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.server import OAuthConfig, ServerConfig
 from emceepee_stdio.foreign_json import decoded
 from emceepee_stdio.json_values import mapping
-from emceepee_stdio.trust.targets import Area, area_of, named_area
+from emceepee_stdio.trust.targets import AddressRule, Area, area_of, named_area, only, watched_dial
 from emceepee_stdio.versions import LEGACY_VERSIONS
 
 # Requests to the addresses that a server names for signing in: bounded, and held to its own rules.
@@ -37,11 +37,6 @@ from emceepee_stdio.versions import LEGACY_VERSIONS
 _TIMEOUT_S = 20.0  # for one request; a person waits
 _MAX_BODY_BYTES = 1 << 20  # metadata and tokens are a few kilobytes
 _HTTPS_PORT = 443
-_ALLOWED = {
-    Area.LOOPBACK: frozenset({Area.LOOPBACK, Area.PUBLIC}),
-    Area.NEAR: frozenset({Area.NEAR, Area.PUBLIC}),
-    Area.PUBLIC: frozenset({Area.PUBLIC}),
-}
 
 
 class AddressRefused(Exception):
@@ -80,7 +75,7 @@ class EndpointClient:
         self._client = client
         self._direct = direct  # for this machine, which no proxy of the environment reaches
         self._server = urlsplit(server)
-        self._allowed: frozenset[Area] | None = None
+        self._rule: AddressRule | None = None
 
     async def check(self, url: str) -> None:
         """Whether a person may be sent there, too."""
@@ -93,14 +88,17 @@ class EndpointClient:
         is_its_own = parts.netloc == self._server.netloc and self._server.scheme == "http"
         if parts.scheme == "http" and not (is_local or is_its_own):
             raise AddressRefused(f"{parts.hostname} is not reached by https")
+        rule = await self._address_rule()
         for address in await _addresses(parts.hostname, parts.port):
-            await self._check_address(address)
+            if (problem := rule(address)) is not None:
+                raise AddressRefused(problem)
 
     async def send(self, request: httpx2.Request) -> httpx2.Response:
         """The whole answer, whatever its status."""
         await self.check(str(request.url))
         request.headers["accept-encoding"] = "identity"
-        request.extensions["trace"] = self._watch(request.url.raw_host.decode("ascii"))
+        host, rule = request.url.raw_host.decode("ascii"), await self._address_rule()
+        request.extensions["trace"] = watched_dial(host, rule, refused=AddressRefused)
         is_local = named_area(str(request.url)) is Area.LOOPBACK
         client = self._direct if is_local else self._client
         try:
@@ -115,34 +113,16 @@ class EndpointClient:
         kept = {k: v for k, v in answer.headers.items() if k not in _TRANSFER_HEADERS}
         return httpx2.Response(answer.status_code, headers=kept, content=body, request=request)
 
-    def _watch(self, host: str) -> Callable[[str, Any], Awaitable[None]]:
-        dials_proxy = False
-
-        async def look(event: str, info: Any) -> None:
-            nonlocal dials_proxy
-            if event == "connection.connect_tcp.started":
-                dials_proxy = str(info["host"]).strip("[]") != host
-            if event != "connection.connect_tcp.complete" or dials_proxy:
-                return  # a proxy of the environment finds the way by itself
-            stream = info["return_value"]
-            try:
-                await self._check_address(str(stream.get_extra_info("server_addr")[0]))
-            except AddressRefused:
-                await stream.aclose()
-                raise
-
-        return look
-
-    async def _check_address(self, address: str) -> None:
+    async def _address_rule(self) -> AddressRule:
+        """No nearer to this machine than the server itself is, or anywhere in the world."""
         if self.anywhere:
-            return
-        if self._allowed is None:
+            return only(*Area)
+        if self._rule is None:
             host, port = self._server.hostname or "", self._server.port
             own = {area_of(found) for found in await _addresses(host, port)}
             nearest = next((area for area in Area if area in own), Area.PUBLIC)
-            self._allowed = _ALLOWED[nearest]
-        if area_of(address) not in self._allowed:
-            raise AddressRefused(f"{address} is an address of {area_of(address).value}")
+            self._rule = only(nearest, Area.PUBLIC)
+        return self._rule
 
 
 _TRANSFER_HEADERS = frozenset({"content-encoding", "content-length", "transfer-encoding"})
@@ -173,19 +153,19 @@ _REFUSED = frozenset({"invalid_grant", "invalid_client", "unauthorized_client"})
 _ERROR_CHARS = 60  # error codes are words of the RFCs
 
 
-async def refresh(order: RefreshOrder, store: TokenStore, clock: Clock) -> HelperExit:
+async def refresh(order: SignInOrder, store: TokenStore, clock: Clock) -> HelperExit:
     with store.writing():
         record = store.read()
         if record is not None and record.access_token not in (None, order.seen):
             return HelperExit.STORED  # another process was faster
-        if record is None or record.client is None or not _may_refresh(record, order.oauth):
+        if record is None or record.refresh_token is None or not _may_send(record, order.oauth):
             return HelperExit.PERSON_NEEDED
+        fields = {"grant_type": "refresh_token", "refresh_token": record.refresh_token}
+        if record.resource is not None:
+            fields["resource"] = record.resource
         now = clock.epoch(clock.now())
-        try:
-            anywhere = order.oauth.issuer is not None
-            async with endpoint_client(order.server, anywhere=anywhere) as client:
-                said = await client.send(_request(record, record.client, order.oauth))
-        except (NoAnswer, AddressRefused):
+        said = await _post(record.token_endpoint, fields, record, order.oauth)
+        if said is None:
             return HelperExit.TRY_AGAIN
         answer = read_answer(said)
         if said.status_code == _OK and sendable(answer.get("access_token")):
@@ -201,45 +181,27 @@ async def refresh(order: RefreshOrder, store: TokenStore, clock: Clock) -> Helpe
         return HelperExit.PERSON_NEEDED
 
 
-def _may_refresh(record: TokenRecord, oauth: OAuthConfig) -> bool:
-    return record.refresh_token is not None and _may_send(record, oauth)
-
-
 def _may_send(record: TokenRecord, oauth: OAuthConfig) -> bool:
     """Tokens go to the issuer that they came from, a configured secret to a configured issuer."""
-    is_configured = record.client is not None and record.client.is_configured
-    return record.is_of(oauth.issuer) and not (is_configured and oauth.is_unbound_secret)
+    if record.client is None or not record.is_of(oauth.issuer):
+        return False
+    return not (record.client.is_configured and oauth.is_unbound_secret)
 
 
 async def revoke(record: TokenRecord, oauth: OAuthConfig) -> bool:
     """Tell the server that the tokens are not needed any more (RFC 7009); whether it took it."""
-    if record.revocation_endpoint is None or record.client is None:
+    url, token = record.revocation_endpoint, record.refresh_token or record.access_token
+    if url is None or token is None or not _may_send(record, oauth):
         return False
-    if not _may_send(record, oauth):
-        return False
-    token = record.refresh_token or record.access_token
-    if token is None:
-        return False
-    fields = {"token": token}
-    request = _authorized(record.revocation_endpoint, fields, record.client, oauth)
-    try:
-        async with endpoint_client(record.server, anywhere=oauth.issuer is not None) as client:
-            return (await client.send(request)).status_code == _OK
-    except (NoAnswer, AddressRefused):
-        return False
+    said = await _post(url, {"token": token}, record, oauth)
+    return said is not None and said.status_code == _OK
 
 
-def _request(record: TokenRecord, client: OAuthClient, oauth: OAuthConfig) -> httpx2.Request:
-    fields = {"grant_type": "refresh_token", "refresh_token": record.refresh_token or ""}
-    if record.resource is not None:
-        fields["resource"] = record.resource
-    return _authorized(record.token_endpoint, fields, client, oauth)
-
-
-def _authorized(
-    url: str, fields: dict[str, str], client: OAuthClient, oauth: OAuthConfig
-) -> httpx2.Request:
-    """As the client that signed in, in the way that it did then."""
+async def _post(
+    url: str, fields: dict[str, str], record: TokenRecord, oauth: OAuthConfig
+) -> httpx2.Response | None:
+    """Send it as the client that signed in, in the way that it did then; None without an answer."""
+    client = record.client or OAuthClient(client_id="")
     secret = oauth.client_secret if client.is_configured else client.client_secret
     headers = {"accept": "application/json"}
     fields = {**fields, "client_id": client.client_id}
@@ -248,7 +210,13 @@ def _authorized(
     elif secret and client.token_endpoint_auth_method != "none":  # noqa: S105
         pair = f"{quote(client.client_id, safe='')}:{quote(secret, safe='')}"
         headers["authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-    return httpx2.Request("POST", url, data=fields, headers=headers)
+    request = httpx2.Request("POST", url, data=fields, headers=headers)
+    try:
+        anywhere = oauth.issuer is not None
+        async with endpoint_client(record.server, anywhere=anywhere) as endpoint:
+            return await endpoint.send(request)
+    except (NoAnswer, AddressRefused):
+        return None
 
 
 def read_answer(said: httpx2.Response) -> dict[str, object]:

@@ -8,11 +8,13 @@ is there. What an error of the SDK says may hold codes and tokens, so its words 
 This module imports mcp, which takes a second: it is for processes of its own.
 """
 
+import html
 import logging  # noqa: TID251 - to silence the SDK, whose lines quote codes and tokens
 import re
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from urllib.parse import parse_qsl, urlsplit
 
 import anyio
@@ -23,8 +25,7 @@ from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
 from mcp.client.auth.oauth2 import OAuthContext
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 
-from emceepee_stdio.auth.callback import Callback, bound_listener, callback_listener, parameters
-from emceepee_stdio.auth.orders import (
+from emceepee_stdio.auth.bearer import (
     STEP_UP_STATUS,
     ClientRefused,
     ConsentNeeded,
@@ -49,9 +50,15 @@ from emceepee_stdio.auth.token_store import (
     sendable,
 )
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.foreign_json import decode_value
-from emceepee_stdio.json_values import mapping
 from emceepee_stdio.visible_text import cut, spelled_out
+from emceepee_stdio.wire.loopback_http import (
+    LOOPBACK,
+    LoopbackServer,
+    PageRefusal,
+    PageReply,
+    PageRequest,
+    loopback_listener,
+)
 
 # What the SDK does not see to when somebody signs in: who may be asked, shown and believed.
 #
@@ -92,6 +99,16 @@ class SignInRules:
         if not order.trusted and host not in agreed:
             raise ConsentNeeded(order.name, host)
 
+    def check_mix_up(self, visit: str, token_endpoint: str, *, names_issuer: bool) -> None:
+        """A server may lead to the sign-in of another one, and have its code brought to itself.
+
+        That is noticed where the answer names its issuer. Otherwise a person vouches for both.
+        """
+        there, here = urlsplit(visit).hostname or "", urlsplit(token_endpoint).hostname or ""
+        is_vouched = self._oauth.issuer is not None or here in self._order.agreed_hosts
+        if there != here and not names_issuer and not is_vouched:
+            raise ConsentNeeded(self._order.name, here, code_from=there)
+
     def may_be_anywhere(self, found: Announcement, url: str) -> bool:
         """A person who configured an issuer trusts it, and the endpoints in its metadata.
 
@@ -108,13 +125,12 @@ class SignInRules:
 
     def check_registration(self, found: Announcement, *, redirect: str, port: int) -> None:
         """The SDK would guess where to register, and come as somebody else than configured."""
+        self.check_issuer(found)
         if self._oauth.client_id is not None and not self._oauth.is_client_document:
-            self.check_issuer(found)
             raise SignInFailed(
                 f"{self._announces(found)}, which is another one than before, and the configured "
                 f"client is not shown to it. {self._trust(found)}"
             )
-        self.check_issuer(found)
         if found.has_metadata and not found.registers:
             raise SignInFailed(
                 f"{_shown(urlsplit(found.issuer).hostname or '')} registers no clients: register "
@@ -234,6 +250,97 @@ def _shown(said: str) -> str:
     return cut(spelled_out(said), _SHOWN_CHARS)
 
 
+# The OAuth redirect address on this machine, where the browser brings the one answer.
+#
+# Only a request for our path with our state is the answer; whatever else comes, a favicon or a page
+# that guesses, is not found. The browser is answered last, when it is known what came of it, with a
+# page that loads nothing.
+
+
+CALLBACK_PATH = "/callback"
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_PAGE_TIMEOUT_S = 2.0  # for the last page, when all is done
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<style>body{{font:1.1em/1.5 system-ui,sans-serif;max-width:34em;margin:18vh auto;padding:0 1em}}
+@media(prefers-color-scheme:dark){{body{{background:#16181c;color:#e8e8e8}}}}</style></head>
+<body><h1>{title}</h1><p>{text}</p></body></html>
+"""
+
+
+class Callback:
+    """The answer that is waited for, and the page that it is answered with."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.state: str | None = None  # nothing is the answer before there is one
+        self._given: dict[str, str] | None = None
+        self._came = anyio.Event()
+        self._over = anyio.Event()
+        self._page = _page("Not signed in", "The sign-in was given up. You can close this tab.")
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}{CALLBACK_PATH}"
+
+    async def wait(self) -> dict[str, str]:
+        await self._came.wait()
+        return self._given or {}
+
+    def take(self, given: dict[str, str]) -> bool:
+        """Whether these parameters are the answer; the first ones are."""
+        ours = self.state is not None and given.get("state") == self.state
+        if ours and not self._came.is_set():
+            self._given = given
+            self._came.set()
+        return ours
+
+    def finish(self, title: str, text: str) -> None:
+        """What the person reads in the browser."""
+        self._page = _page(title, text)
+        self._over.set()
+
+    def close(self) -> None:
+        """A browser that waits gets the page as it is."""
+        self._over.set()
+
+    async def reply(self, request: PageRequest) -> PageReply:
+        if request.path != CALLBACK_PATH or not self.take(request.query):
+            raise PageRefusal(HTTPStatus.NOT_FOUND, "There is nothing here.")
+        await self._over.wait()
+        return PageReply(self._page, policy=_POLICY)
+
+
+def parameters(address: str) -> dict[str, str]:
+    """What stands in an address that a person copied from the browser."""
+    try:
+        return dict(parse_qsl(urlsplit(address.strip()).query))
+    except ValueError:
+        return {}
+
+
+@asynccontextmanager
+async def callback_listener(
+    listener: Listener[SocketStream], port: int
+) -> AsyncGenerator[Callback]:
+    """Listen while the person is away."""
+    callback = Callback(port)
+    server = LoopbackServer(port, callback.reply, led_here=(CALLBACK_PATH,))  # state is proof
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(server.accept, listener)
+        try:
+            yield callback
+        finally:
+            callback.close()
+            with anyio.move_on_after(_PAGE_TIMEOUT_S, shield=True):
+                await server.drained()
+            tasks.cancel_scope.cancel()
+
+
+def _page(title: str, text: str) -> bytes:
+    return _PAGE.format(title=html.escape(title), text=html.escape(text)).encode()
+
+
 _VISIT_TIMEOUT_S = 300.0  # for the person in the browser
 _PROTOCOL_VERSION = "2025-11-25"  # the newest that the rules of OAuth differ by
 _METADATA_PATH = re.compile(r"/\.well-known/(oauth-authorization-server|openid-configuration)")
@@ -273,7 +380,7 @@ async def sign_in(
         raise NewerRecord(order.name)
     old = store.read()
     failure: SignInFailed | None = None
-    async with callback_listener(await _bound(order, old)) as callback:
+    async with callback_listener(*await _bound(order, old)) as callback:
         try:
             record = await _Flow(order, old, clock, callback, show, paste, on_return).run()
         except SignInFailed as error:
@@ -290,44 +397,44 @@ async def sign_in(
     raise failure
 
 
-async def _bound(order: SignInOrder, old: TokenRecord | None) -> Listener[SocketStream]:
+async def _bound(order: SignInOrder, old: TokenRecord | None) -> tuple[Listener[SocketStream], int]:
     """On the port that was configured, else on the one of the registration if it is free."""
     fixed, known = order.oauth.redirect_port, None if old is None else old.client
     try:
-        return await bound_listener(fixed or (known.redirect_port if known else 0))
+        return await loopback_listener(fixed or (known.redirect_port if known else 0))
     except OSError:
         if fixed is not None:
             raise SignInFailed(
                 f"Port {fixed} on this machine is in use: end the program that has it, or change "
                 "oauth.redirect_port."
             ) from None
-    return await bound_listener(0)
+    return await loopback_listener(0)
 
 
+@dataclass(frozen=True, slots=True)
 class _Storage:
     """What the flow may know from before; it stores nothing."""
 
-    def __init__(self, order: SignInOrder, old: TokenRecord | None, redirect: str) -> None:
-        self._order = order
-        self._old = old
-        self._redirect = redirect
+    order: SignInOrder
+    old: TokenRecord | None
+    redirect: str
 
     async def get_tokens(self) -> OAuthToken | None:
         """For a step-up the scopes that were granted, which it asks for again."""
-        if self._old is None or self._order.status != STEP_UP_STATUS:
+        if self.old is None or self.order.status != STEP_UP_STATUS:
             return None
-        return OAuthToken(access_token="-", scope=self._old.scope)  # noqa: S106 - none
+        return OAuthToken(access_token="-", scope=self.old.scope)  # noqa: S106 - none
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         """Bound to its issuer: else it would be shown to any that the server names."""
-        oauth, old = self._order.oauth, self._old
+        oauth, old = self.order.oauth, self.old
         issuer = oauth.issuer or (None if old is None else old.issuer)
         if oauth.client_id is not None and not oauth.is_client_document:
             return OAuthClientInformationFull(
                 client_id=oauth.client_id, client_secret=oauth.client_secret, issuer=issuer
             )
         known = None if old is None else old.client
-        if known is None or self._redirect not in known.redirect_uris:
+        if known is None or self.redirect not in known.redirect_uris:
             return None
         return OAuthClientInformationFull.model_validate(
             {
@@ -346,55 +453,49 @@ class _Storage:
         """All is stored at once, at the end."""
 
 
+@dataclass
 class _Flow:
     """One sign-in, from the challenge to the tokens."""
 
-    def __init__(
-        self,
-        order: SignInOrder,
-        old: TokenRecord | None,
-        clock: Clock,
-        callback: Callback,
-        show: Show,
-        paste: Paste | None,
-        on_return: Callable[[], None],
-    ) -> None:
-        self._order = order
-        self._oauth = order.oauth
-        self._rules = SignInRules(order)
-        self._clock = clock
-        self._callback = callback
-        self._show = show
-        self._paste = paste
-        self._on_return = on_return
-        self._came_back = False
-        self._error: str | None = None  # what the browser brought instead of a code
+    order: SignInOrder
+    old: TokenRecord | None
+    clock: Clock
+    callback: Callback
+    show: Show
+    paste: Paste | None
+    on_return: Callable[[], None]
+    came_back: bool = False
+    error: str | None = None  # what the browser brought instead of a code
+
+    def __post_init__(self) -> None:
+        self._oauth = self.order.oauth
+        self._rules = SignInRules(self.order)
         about = OAuthClientMetadata.model_validate(
-            {"client_name": "emceepee", "redirect_uris": [callback.url]}
+            {"client_name": "emceepee", "redirect_uris": [self.callback.url]}
         )
-        document = order.oauth.client_id if order.oauth.is_client_document else None
-        storage = _Storage(order, old, callback.url)
+        document = self._oauth.client_id if self._oauth.is_client_document else None
+        storage = _Storage(self.order, self.old, self.callback.url)
         self._provider = OAuthClientProvider(
-            order.server, about, storage, client_metadata_url=document
+            self.order.server, about, storage, client_metadata_url=document
         )
         self._context = self._provider.context = _Context(
-            server_url=order.server,
+            server_url=self.order.server,
             client_metadata=about,
             storage=storage,
             redirect_handler=self._lead,
             callback_handler=self._come_back,
             client_metadata_url=document,
-            sends_resource=order.oauth.resource,
+            sends_resource=self._oauth.resource,
         )
 
     async def run(self) -> TokenRecord:
         try:
-            async with endpoint_client(self._order.server) as self._client:
+            async with endpoint_client(self.order.server) as self._client:
                 since = await self._drive()
         except SignInFailed:
             raise
         except AddressRefused as error:
-            raise SignInFailed(f"{self._order.name} sends us where it may not: {error}.") from None
+            raise SignInFailed(f"{self.order.name} sends us where it may not: {error}.") from None
         except NoAnswer as error:
             raise SignInFailed(f"{error}: try again later.") from None
         except TimeoutError:
@@ -402,31 +503,31 @@ class _Flow:
                 f"Nobody signed in within {_VISIT_TIMEOUT_S / 60:g} minutes: try again."
             ) from None
         except Exception:  # noqa: BLE001 - whatever the SDK raises is a failed sign-in
-            if self._error is not None:
-                raise SignInFailed(f"The server said no: {self._error}.") from None
+            if self.error is not None:
+                raise SignInFailed(f"The server said no: {self.error}.") from None
             raise SignInFailed(self._broken_rules()) from None
         return self._record(since)
 
     async def _drive(self) -> float:
         """Feed the provider what it asks for, until it would call the server itself."""
         request = httpx2.Request(
-            "POST", self._order.server, headers={"mcp-protocol-version": _PROTOCOL_VERSION}
+            "POST", self.order.server, headers={"mcp-protocol-version": _PROTOCOL_VERSION}
         )
         seen = httpx2.Response(
-            self._order.status, headers={"www-authenticate": self._challenge()}, request=request
+            self.order.status, headers={"www-authenticate": self._challenge()}, request=request
         )
         since = 0.0
         async with aclosing(self._provider.async_auth_flow(request)) as flow:
             await anext(flow)
             outgoing = await flow.asend(seen)
             while outgoing is not request:
-                since = self._clock.epoch(self._clock.now())
+                since = self.clock.epoch(self.clock.now())
                 outgoing = await flow.asend(await self._send(outgoing))
         return since
 
     def _challenge(self) -> str:
         """With the scope that a person configured in the place of the server's."""
-        found = challenge_fields(self._order.challenge)
+        found = challenge_fields(self.order.challenge)
         if self._oauth.scope is not None:
             found["scope"] = self._oauth.scope
         self._asks_scope = "scope" in found
@@ -440,7 +541,7 @@ class _Flow:
         if is_token:
             self._rules.check_issuer(self._announced())
         elif request.method == "POST":
-            back = self._callback
+            back = self.callback
             self._rules.check_registration(self._announced(), redirect=back.url, port=back.port)
         self._client.anywhere = self._rules.may_be_anywhere(self._announced(), str(request.url))
         answer = await self._client.send(request)
@@ -458,7 +559,7 @@ class _Flow:
         metadata, context = self._context.oauth_metadata, self._context
         named = context.auth_server_url
         if metadata is None:
-            issuer = named or origin_of(self._order.server)
+            issuer = named or origin_of(self.order.server)
             return Announcement(issuer=issuer, is_named=named is not None)
         methods = metadata.code_challenge_methods_supported
         return Announcement(
@@ -474,12 +575,9 @@ class _Flow:
         resource = self._context.protected_resource_metadata
         if self._asks_scope or (resource is not None and resource.scopes_supported is not None):
             return answer
-        try:
-            metadata = dict(mapping(decode_value(answer.content)))
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            return answer
+        metadata = read_answer(answer)
         metadata.pop("scopes_supported", None)
-        return _replaced(answer, metadata)
+        return _replaced(answer, metadata) if metadata else answer
 
     # The person
 
@@ -493,35 +591,37 @@ class _Flow:
             self._rules.check_host(address)
             self._client.anywhere = self._rules.may_be_anywhere(self._announced(), address)
             await self._client.check(address)
+        names = metadata is not None and metadata.authorization_response_iss_parameter_supported
+        self._rules.check_mix_up(visit, self._token_endpoint(), names_issuer=names is True)
         if client is not None and client.client_secret and not client.token_endpoint_auth_method:
             # The SDK would leave the secret out.
             ways = (metadata and metadata.token_endpoint_auth_methods_supported) or []
             posts = bool(ways) and "client_secret_basic" not in ways
             client.token_endpoint_auth_method = f"client_secret_{'post' if posts else 'basic'}"
-        self._callback.state = dict(parse_qsl(urlsplit(visit).query)).get("state")
-        await self._show(visit)
+        self.callback.state = dict(parse_qsl(urlsplit(visit).query)).get("state")
+        await self.show(visit)
 
     async def _come_back(self) -> AuthorizationCodeResult:
         """State and issuer of what comes back are compared by the SDK."""
         given: dict[str, str] = {}
         with anyio.fail_after(_VISIT_TIMEOUT_S):
             async with anyio.create_task_group() as tasks:
-                if self._paste is not None:
-                    tasks.start_soon(self._take_pasted, self._paste, tasks.cancel_scope)
-                given = await self._callback.wait()
+                if self.paste is not None:
+                    tasks.start_soon(self._take_pasted, self.paste, tasks.cancel_scope)
+                given = await self.callback.wait()
                 tasks.cancel_scope.cancel()
         if not given:
             raise SignInFailed("The input ended before the address came: try again at a terminal.")
-        self._on_return()
-        self._came_back = True
-        self._error = error_code({"error": given.get("error")})
+        self.on_return()
+        self.came_back = True
+        self.error = error_code({"error": given.get("error")})
         return AuthorizationCodeResult(
             code=given.get("code", ""), state=given.get("state"), iss=given.get("iss")
         )
 
     async def _take_pasted(self, paste: Paste, wait: anyio.CancelScope) -> None:
         while (typed := await paste()) is not None:
-            if self._callback.take(parameters(typed)):
+            if self.callback.take(parameters(typed)):
                 return
         wait.cancel()
 
@@ -529,18 +629,14 @@ class _Flow:
 
     def _record(self, since: float) -> TokenRecord:
         context = self._context
-        metadata, client, tokens = (
-            context.oauth_metadata,
-            context.client_info,
-            context.current_tokens,
-        )
+        client, tokens = context.client_info, context.current_tokens
         if client is None or tokens is None:
             raise SignInFailed("The server gave no token.")
-        revocation = metadata and metadata.revocation_endpoint
+        revocation = context.oauth_metadata and context.oauth_metadata.revocation_endpoint
         sends_resource = context.should_include_resource_param(context.protocol_version)
         is_configured = client.client_id == self._oauth.client_id
         record = TokenRecord(
-            server=self._order.server,
+            server=self.order.server,
             issuer=self._announced().issuer,
             token_endpoint=self._token_endpoint(),
             revocation_endpoint=str(revocation) if revocation else None,
@@ -550,7 +646,7 @@ class _Flow:
                 client_id=client.client_id,
                 client_secret=None if is_configured else client.client_secret,
                 token_endpoint_auth_method=client.token_endpoint_auth_method,
-                redirect_uris=(self._callback.url,),
+                redirect_uris=(self.callback.url,),
                 is_configured=is_configured,
             ),
         )
@@ -564,12 +660,12 @@ class _Flow:
 
     def _broken_rules(self) -> str:
         """By when it happened alone: what the SDK says may quote a code or a token."""
-        if self._came_back:
+        if self.came_back:
             what = "what came back from its sign-in names another issuer, or is no token"
         else:
             what = "what it announces for signing in contradicts itself or its address"
         return (
-            f"{self._order.name} does not keep to OAuth: {what}. Try again; if it stays so, tell "
+            f"{self.order.name} does not keep to OAuth: {what}. Try again; if it stays so, tell "
             "whoever runs the server."
         )
 

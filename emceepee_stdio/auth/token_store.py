@@ -8,7 +8,6 @@ taken `write` reads the record again first: another process may have been faster
 
 import errno
 import hashlib
-import os
 import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
@@ -21,10 +20,17 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from emceepee_stdio.config.edit import write_whole
 from emceepee_stdio.foreign_json import decoded
 from emceepee_stdio.storage.file_lock import file_lock, is_locked
-from emceepee_stdio.storage.private_file import make_private, read_regular, state_directory
+from emceepee_stdio.storage.private_file import (
+    Stamp,
+    file_stamp,
+    make_private,
+    read_own,
+    state_directory,
+    write_new,
+    write_whole,
+)
 from emceepee_stdio.trust.targets import canonical_url
 from emceepee_stdio.visible_text import cut, spelled_out
 
@@ -39,7 +45,6 @@ _EARLY_S = 60.0  # but no longer than this
 WRITE_TIMEOUT_S = 60.0  # longer than one request to a token endpoint may take
 
 T = TypeVar("T", bound=Struct)
-Stamp = tuple[int, ...] | None
 
 
 class OAuthClient(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -122,6 +127,10 @@ class TokenRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
         parts = urlsplit(self.token_endpoint)
         return same_issuer(self.issuer or f"{parts.scheme}://{parts.netloc}", issuer)
 
+    def secrets(self) -> list[str]:
+        held = self.access_token, self.refresh_token, self.client and self.client.client_secret
+        return [value for value in held if value]
+
     def without_tokens(self) -> "TokenRecord":
         return msgspec.structs.replace(self, access_token=None, refresh_token=None, expires_at=None)
 
@@ -151,6 +160,7 @@ class Visit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     url: str | None = None
     failed: str | None = None
     other_host: str | None = None  # that a person has to agree to before anything is sent there
+    code_from: str | None = None  # the host of a sign-in that would be given to `other_host`
 
     def __repr__(self) -> str:
         return f"<Visit {'failed' if self.failed else 'open'}>"
@@ -190,13 +200,9 @@ class TokenStore:
                 found.append(one)
         return found
 
-    def stamp(self) -> Stamp:
+    def stamp(self) -> Stamp | None:
         """Another after every change of the record; None while there is none."""
-        try:
-            found = os.stat(self._path("json"))  # noqa: PTH116 - one call, every second
-        except OSError:
-            return None
-        return found.st_ino, found.st_size, found.st_mtime_ns
+        return file_stamp(self._path("json"))
 
     def read(self) -> TokenRecord | None:
         record = self._decoded("json", TokenRecord)
@@ -211,7 +217,7 @@ class TokenStore:
         """In the place of what was there; only with the lock `write`."""
         if self.is_newer():
             raise PermissionError(errno.EPERM, "a newer emceepee wrote it", self._path("json").name)
-        write_whole(self._path("json"), msgspec.json.encode(record).decode())
+        write_whole(self._path("json"), msgspec.json.encode(record))
 
     def remove(self) -> bool:
         """Forget it; whether there was anything. Only with the lock `write`."""
@@ -232,7 +238,7 @@ class TokenStore:
 
     def tell(self, visit: Visit) -> None:
         make_private(self.directory)
-        write_whole(self._path("visit.json"), msgspec.json.encode(visit).decode())
+        write_whole(self._path("visit.json"), msgspec.json.encode(visit))
 
     def end_visit(self) -> None:
         for suffix in ("visit.json", "opened"):
@@ -242,7 +248,7 @@ class TokenStore:
     def claim_opening(self) -> bool:
         """Whether nobody else has opened a browser for the visit under way."""
         try:
-            os.close(os.open(self._path("opened"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            write_new(self._path("opened"), b"")
         except OSError:
             return False
         return True
@@ -266,7 +272,6 @@ class TokenStore:
     def _decoded(self, suffix: str, kind: type[T]) -> T | None:
         """What cannot be read counts as not there."""
         try:
-            data = read_regular(self._path(suffix))
+            return decoded(read_own(self._path(suffix), most=_MAX_RECORD_BYTES), kind)
         except OSError:
             return None
-        return decoded(data, kind) if len(data) < _MAX_RECORD_BYTES else None

@@ -6,72 +6,120 @@ lists, the subscriptions and the roots is seen to here, the rest is passed on. N
 begun on one connection is carried over to the next.
 """
 
-import re
-import shlex
-from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 from msgspec import Raw
 
-from emceepee_stdio.backends.backend_events import (
+from emceepee_stdio.backends.connection import Channel, Connection
+from emceepee_stdio.backends.exchange import Exchange, ExchangeContext, Recheck
+from emceepee_stdio.backends.interface import (
     LOG_LEVELS,
     BackendEvent,
-    Emit,
-    HealthChange,
-    ListsDiffer,
-    PhaseChange,
-    Question,
-    ServerNotification,
-    log_line,
-    small_object,
-    without_stream,
-)
-from emceepee_stdio.backends.base import (
     Cancel,
     CarriesMeta,
+    Emit,
+    HealthChange,
+    Item,
+    Kind,
+    ListsDiffer,
     NotTaken,
     OnResult,
     Params,
+    PhaseChange,
+    Question,
     RemoteError,
-    Sender,
-    Snapshot,
-    with_meta,
-)
-from emceepee_stdio.backends.connection import Channel, Connection
-from emceepee_stdio.backends.exchange import Exchange, ExchangeContext
-from emceepee_stdio.backends.health import Health, HealthPolicy, IdleStop
-from emceepee_stdio.backends.lists import (
-    KINDS,
-    LIST_CHANGED,
-    Item,
-    Kind,
-    Lists,
-    Remembered,
     Seen,
-    differ,
+    Sender,
+    ServerNotification,
+    Snapshot,
+    log_line,
+    small_object,
+    with_meta,
+    without_stream,
 )
+from emceepee_stdio.backends.lists import KINDS, LIST_CHANGED, Lists, Remembered, differ
 from emceepee_stdio.backends.subscriptions import ACKNOWLEDGED, Subscriptions
 from emceepee_stdio.backends.supervisor import Supervisor
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.tool_rules import ToolRules
 from emceepee_stdio.errors import (
     InvalidArguments,
-    NeedsApproval,
     NotSupported,
-    PolicyDenied,
     ProxyError,
     ResourceNotFound,
     ServerDisconnected,
-    ToolNotFound,
 )
 from emceepee_stdio.state.phases import Phase, RestartPolicy, Restarts
 from emceepee_stdio.wire.codec import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, to_json
 from emceepee_stdio.wire.peer import OutgoingRequest
+
+# The health of a server: a ping from time to time.
+#
+# Missing it a few times is worth a warning, never a reconnect: a server that is busy is not dead,
+# and one that is dead is noticed by its channel.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthPolicy:
+    """How often, how long to wait, and how many misses make a warning."""
+
+    interval: float = 120.0
+    jitter: float = 0.1
+    within: float = 60.0
+    misses: int = 3
+
+
+class Health:
+    """The health of one server; a turn for the worse or the better is emitted."""
+
+    def __init__(
+        self,
+        policy: HealthPolicy,
+        *,
+        uniform: Callable[[float, float], float],
+        emit: Emit,
+    ) -> None:
+        self._policy = policy
+        self._uniform = uniform
+        self._emit = emit
+        self._misses = 0
+        self.degraded = False
+
+    def __repr__(self) -> str:
+        return f"<Health {'degraded' if self.degraded else 'well'} misses={self._misses}>"
+
+    async def watch(self, look: Callable[[float], Awaitable[object]]) -> None:
+        """Look for as long as the connection lives; the caller ends it with the connection."""
+        p = self._policy
+        while True:
+            await anyio.sleep(p.interval * self._uniform(1 - p.jitter, 1 + p.jitter))
+            try:
+                await look(p.within)
+            except RemoteError:  # it refuses, so it lives
+                self.well()
+            except ProxyError:
+                self._missed()
+            else:
+                self.well()
+
+    def well(self) -> None:
+        """It answered, or it is new."""
+        misses, self._misses = self._misses, 0
+        if self.degraded:
+            self.degraded = False
+            self._emit(HealthChange(degraded=False, misses=misses))
+
+    def _missed(self) -> None:
+        self._misses += 1
+        if self._misses >= self._policy.misses and not self.degraded:
+            self.degraded = True
+            self._emit(HealthChange(degraded=True, misses=self._misses))
+
 
 # How one backend is treated, whatever its channel.
 
@@ -90,238 +138,26 @@ class BackendOptions:
     remembered: Remembered | None = None
     idle_stop: float | None = None
     is_held: Callable[[], bool] = lambda: False
-    on_listed: Callable[[Seen], None] | None = None
     request: float = 60.0
     rounds: int = 10
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
     health: HealthPolicy = field(default_factory=HealthPolicy)
     list_room: Callable[[], int] | None = None
-    on_tools: Callable[[tuple[Item, ...]], None] | None = None
 
 
-# The requests of the protocol by their names, in the same words for both eras.
-
-
-class FeatureRequests(Sender):
-    """What can be asked of a server, by whoever can ask it anything."""
-
-    name: str
-
-    @abstractmethod
-    async def ask(
-        self, method: str, params: Params, *, within: float, call: object = None
-    ) -> Raw: ...
-
-    async def call_tool(
-        self, tool: str, arguments: Raw | Params, *, within: float, call: object = None
-    ) -> Raw:
-        params = {"name": tool, "arguments": arguments}
-        return await self.ask("tools/call", params, within=within, call=call)
-
-    async def read_resource(
-        self, uri: str, *, within: float, call: CarriesMeta | None = None
-    ) -> Raw:
-        params = with_meta({"uri": uri}, call)
-        try:
-            return await self.ask("resources/read", params, within=within, call=call)
-        except RemoteError as error:
-            if _is_missing_resource(error):
-                raise ResourceNotFound(f"{self.name} has no resource {uri!r}.") from None
-            raise self.unsupported(error, "resources") from None
-
-    async def get_prompt(
-        self, prompt: str, arguments: Params, *, within: float, call: CarriesMeta | None = None
-    ) -> Raw:
-        params = with_meta({"name": prompt, "arguments": arguments}, call)
-        try:
-            return await self.ask("prompts/get", params, within=within, call=call)
-        except RemoteError as error:
-            raise self.unsupported(error, "prompts") from None
-
-    async def complete(
-        self,
-        ref: Params,
-        argument: Params,
-        context: Params | None,
-        *,
-        within: float,
-        call: CarriesMeta | None = None,
-    ) -> Raw:
-        params: dict[str, object] = {"ref": ref, "argument": argument}
-        if context:
-            params["context"] = {"arguments": context}
-        try:
-            return await self.ask("completion/complete", with_meta(params, call), within=within)
-        except RemoteError as error:
-            raise self.unsupported(error, "completion") from None
-
-    def unsupported(self, error: RemoteError, what: str) -> ProxyError:
-        """What a refused request means where the server does not know its method."""
-        if error.error.code == METHOD_NOT_FOUND:
-            return NotSupported(f"{self.name} does not support {what}.")
-        return error
-
-
-def _is_missing_resource(error: RemoteError) -> bool:
-    if error.error.code == RESOURCE_NOT_FOUND:
-        return True
-    return error.error.code == INVALID_PARAMS and "uri" in small_object(error.error.data)
-
-
-# What is done anew on each new connection: subscriptions, the log level, the lists.
-#
-# What cannot be restored is worth a line in the log; the rest is restored all the same.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restoration:
-    """Of one connection. `known` are the lists of before, `kinds` those that are to be fetched."""
-
-    connection: Connection
-    subscriptions: Subscriptions
-    log_level: str | None
-    known: Mapping[Kind, tuple[Item, ...]]
-    kinds: tuple[Kind, ...]
-    fetch: Callable[[Connection, Kind, float], Awaitable[tuple[Item, ...]]]
-    within: float
-    emit: Emit
-
-    async def run(self) -> None:
-        connection = self.connection
-        steps: list[Callable[[], Awaitable[object]]] = [
-            partial(self.subscriptions.restore, connection, within=self.within)
-        ]
-        if self.log_level is not None and not connection.is_modern:
-            level = {"level": self.log_level}
-            steps.append(partial(connection.ask, "logging/setLevel", level, self.within))
-        steps.append(self._compare)
-        for step in steps:
-            try:
-                await step()
-            except ServerDisconnected:
-                return
-            except ProxyError as error:
-                connection.note(f"not everything could be restored after connecting: {error.fact}")
-
-    async def _compare(self) -> None:
-        """Fetch anew what was known before, and say what is no longer the same."""
-        changed: list[str] = []
-        try:
-            for kind in self.kinds:
-                now = await self.fetch(self.connection, kind, self.within)
-                name, before = KINDS[kind].capability, self.known.get(kind)
-                if before is not None and differ(before, now) and name not in changed:
-                    changed.append(name)
-        finally:
-            if changed:
-                self.emit(ListsDiffer(changed))
-
-
-# One server and the roots: it is told them when it asks, and of a change when it has asked.
-
-
-_CHANGED = "notifications/roots/list_changed"
+_ROOTS_CHANGED = "notifications/roots/list_changed"
 
 # Tells the roots to whom it is given, now or later.
 RootSource = Callable[[Callable[[Sequence[Mapping[str, str]]], None]], None]
 
 
-class RootListing:
-    """Answers one server. `current` is its living connection."""
-
-    def __init__(self, source: RootSource, *, current: Callable[[], Connection | None]) -> None:
-        self._source = source
-        self._current = current
-        self._asked_on: Connection | None = None
-
-    def __repr__(self) -> str:
-        return f"<RootListing {'asked' if self._asked_on else 'not asked'}>"
-
-    def answer(self, question: Question) -> None:
-        self._asked_on = self._current()
-        self._source(lambda roots: _respond(question, roots))
-
-    def changed(self) -> None:
-        """Others count now. The modern era has no message for it: there every call asks anew."""
-        connection = self._current()
-        if connection is not None and connection is self._asked_on and not connection.is_modern:
-            connection.notify(_CHANGED)
-
-
-def _respond(question: Question, roots: Sequence[Mapping[str, str]]) -> None:
-    question.respond(to_json({"roots": list(roots)}))
-
-
-# Why a call of a tool is not sent: the rules of its server.
-#
-# Looked at where every request of a server passes, at the moment in which it is sent: no road leads
-# around it, and a rule that became stricter meanwhile holds.
-
-
-_SHOWN_NAME_CHARS = 100  # names are shorter
-# A server chooses the name, and a person may paste it into a shell, where it is also a pattern.
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]*", re.ASCII)
-
-
-class Ruled(Protocol):
-    """A server and the rules of its tools."""
-
-    name: str
-    lists: Lists
-    rules: ToolRules | None
-
-
-def tool_refusal(server: Ruled, request: OutgoingRequest) -> ProxyError | None:
-    """Why this request must not be sent; None for all that are no calls of tools."""
-    if request.method != "tools/call":
-        return None
-    params = request.params or {}
-    tool = params.get("name")
-    refused = name_refusal(server, tool)
-    # What a person agrees to is kept with the client's call: those very arguments.
-    permit = getattr(request.call, "permit", None)
-    permitted = permit is not None and permit is params.get("arguments")
-    if refused is None and not permitted and _rule(server, tool) == "ask":
-        return NeedsApproval(
-            f"By a rule of the configuration a person is asked before {_shown(tool)} of "
-            f"{server.name} runs, and was not.",
-            hint="Call it again with execute_tool: then they are asked.",
-        )
-    return refused
-
-
-def name_refusal(server: Ruled, tool: object) -> ProxyError | None:
-    """Why a tool does not run, whatever its arguments are and whoever agrees."""
-    if server.rules is None:
-        return None
-    if _rule(server, tool) == "off":
-        entry = server.rules.entry(tool) or server.name
-        command = f"emceepee config rules {shlex.quote(entry)}"
-        return PolicyDenied(
-            f"{_shown(tool)} of {server.name} is off by a rule of the configuration.",
-            hint=f"Do without it. A person can change it with `{command}`.",
-            command=f"{command} {tool} allow" if _PLAIN_NAME.fullmatch(str(tool)) else command,
-        )
-    if not isinstance(tool, str) or not server.lists.lists_tool(tool):
-        return ToolNotFound(
-            f"{server.name} does not list a tool {_shown(tool)}.",
-            hint="It has rules for its tools: only what list_tools shows runs, by its exact name.",
-        )
-    return None
-
-
-def _rule(server: Ruled, tool: object) -> str:
-    return "allow" if server.rules is None else server.rules.rule(tool)
-
-
-def _shown(tool: object) -> str:
-    return repr(str(tool)[:_SHOWN_NAME_CHARS])
-
+_IDLE_LOOKS = 10  # in the time after which it is stopped: it may take a tenth longer
+_MIN_IDLE_PAUSE_S = 0.01  # between two looks, however short that time is
 
 T = TypeVar("T")
 
 
-class Backend(FeatureRequests):
+class Backend(Sender):
     """A backend. Make it, start `run` in a task group, and use it from anywhere."""
 
     rules: ToolRules | None = None  # of its tools; the session sets them at any time
@@ -342,10 +178,10 @@ class Backend(FeatureRequests):
         self.name = name
         self._emit = emit
         self._clock = clock
-        self.roots = RootListing(roots, current=lambda: self._supervisor.current)
+        self._roots = roots
+        self._asked_roots_on: Connection | None = None
         self._options = options
         self._log_level: str | None = None
-        self._seen_tools: tuple[Item, ...] | None = None
         self._uses = 0  # requests of the session, but for what the backend does by itself
         self._at_work = 0  # of them, those that are more than one request
         self._is_new = False  # whether its tools were not listed yet since it started
@@ -359,12 +195,7 @@ class Backend(FeatureRequests):
                 cut=remembered.cut,
             )
         self.subscriptions = Subscriptions(name, on_gap=self.lists.drop_all, note=self._note)
-        self._health = Health(
-            options.health,
-            uniform=uniform,
-            on_degraded=lambda n: emit(HealthChange(degraded=True, misses=n)),
-            on_restored=lambda n: emit(HealthChange(degraded=False, misses=n)),
-        )
+        self._health = Health(options.health, uniform=uniform, emit=emit)
         self.channel = make_channel(self._take)
         self._supervisor = Supervisor(
             name,
@@ -382,6 +213,7 @@ class Backend(FeatureRequests):
             clock=clock,
             max_rounds=options.rounds,
             list_tools=self._list_tools_anew,
+            refusal=self._refusal,
         )
 
     def __repr__(self) -> str:
@@ -446,7 +278,8 @@ class Backend(FeatureRequests):
                 self._connected(event)
                 return
             case Question(method="roots/list"):
-                self.roots.answer(event)
+                self._asked_roots_on = self._supervisor.current
+                self._roots(lambda roots: _respond(event, roots))
                 return
             case ServerNotification():
                 taken = self._taken_in(event)
@@ -487,6 +320,12 @@ class Backend(FeatureRequests):
             self.lists.drop(kind)
         return ServerNotification(method, params)
 
+    def roots_changed(self) -> None:
+        """Tell a server that has asked for them; in the modern era every call asks anew."""
+        connection = self._supervisor.current
+        if connection and connection is self._asked_roots_on and not connection.is_modern:
+            connection.notify(_ROOTS_CHANGED)
+
     def _note(self, text: str) -> None:
         if self._supervisor.current is not None:
             self._supervisor.current.note(text)
@@ -498,33 +337,59 @@ class Backend(FeatureRequests):
         look = partial(connection.ask, _light_request(connection), None)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.subscriptions.listen)
-            tasks.start_soon(self._restoration(connection, known).run)
+            tasks.start_soon(self._restore, connection, known)
             tasks.start_soon(self._health.watch, look)
             if self._options.idle_stop is not None:
-                tasks.start_soon(self._idle_stop(self._options.idle_stop).watch)
+                tasks.start_soon(self._stop_when_idle, self._options.idle_stop)
 
-    def _restoration(
+    async def _restore(
         self, connection: Connection, known: Mapping[Kind, tuple[Item, ...]]
-    ) -> Restoration:
-        return Restoration(
-            connection=connection,
-            subscriptions=self.subscriptions,
-            log_level=self._log_level,
-            known=known,
-            kinds=tuple(Kind if self._options.learns else known),
-            fetch=self._list,
-            within=self._options.request,
-            emit=self._emit,
-        )
+    ) -> None:
+        """Subscriptions, the log level and the lists; what fails is a line in the log."""
+        within = self._options.request
+        steps: list[Callable[[], Awaitable[object]]] = [
+            partial(self.subscriptions.restore, connection, within=within)
+        ]
+        if self._log_level is not None and not connection.is_modern:
+            level = {"level": self._log_level}
+            steps.append(partial(connection.ask, "logging/setLevel", level, within))
+        steps.append(partial(self._compare, connection, known))
+        for step in steps:
+            try:
+                await step()
+            except ServerDisconnected:
+                return
+            except ProxyError as error:
+                connection.note(
+                    f"not everything could be restored after connecting: {error.whole_fact}"
+                )
 
-    def _idle_stop(self, after: float) -> IdleStop:
-        return IdleStop(
-            after=after,
-            clock=self._clock,
-            uses=lambda: self._uses,
-            is_held=self._is_held,
-            stop=self._deactivate,
-        )
+    async def _compare(
+        self, connection: Connection, known: Mapping[Kind, tuple[Item, ...]]
+    ) -> None:
+        """Fetch anew what was known before, and say what is no longer the same."""
+        changed: list[str] = []
+        try:
+            for kind in tuple(Kind if self._options.learns else known):
+                now = await self._list(connection, kind, self._options.request)
+                name, before = KINDS[kind].capability, known.get(kind)
+                if before is not None and differ(before, now) and name not in changed:
+                    changed.append(name)
+        finally:
+            if changed:
+                self._emit(ListsDiffer(changed))
+
+    async def _stop_when_idle(self, after: float) -> None:
+        """Polled: so a use costs a call no more than a count."""
+        uses, since = self._uses, self._clock.now()
+        while True:
+            await anyio.sleep(max(after / _IDLE_LOOKS, _MIN_IDLE_PAUSE_S))
+            now = self._clock.now()
+            if self._is_held() or self._uses != uses:
+                uses, since = self._uses, now
+            elif now - since >= after:
+                self._deactivate()
+                return
 
     def _is_held(self) -> bool:
         """Whether somebody waits for something of it, or it was asked to tell something."""
@@ -542,23 +407,95 @@ class Backend(FeatureRequests):
 
     # What the session asks
 
-    def send(self, request: OutgoingRequest, on_done: OnResult) -> Cancel:
+    def send(
+        self, request: OutgoingRequest, on_done: OnResult, recheck: Recheck | None = None
+    ) -> Cancel:
         """Until the result is complete, connecting first if need be."""
         self._uses += 1
-        if self.rules is not None and (refused := tool_refusal(self, request)) is not None:
+        if self.rules is not None and (refused := self._refusal(request)) is not None:
             on_done(refused)
             return lambda: None
-        return Exchange(self._exchange, request, on_done).cancel
+        return Exchange(self._exchange, request, on_done, recheck).cancel
+
+    def _refusal(self, request: OutgoingRequest) -> ProxyError | None:
+        """Why the rules forbid this request, at the moment in which it is sent."""
+        if request.method != "tools/call":
+            return None
+        params = request.params or {}
+        # What a person agrees to is kept with the client's call: those very arguments.
+        permit = getattr(request.call, "permit", None)
+        permitted = permit is not None and permit is params.get("arguments")
+        return self.refusal(params.get("name"), permitted=permitted)
+
+    def refusal(self, tool: object, *, permitted: bool = True) -> ProxyError | None:
+        """Why a tool does not run; before a call is sent, the person may still be asked."""
+        if self.rules is None:
+            return None
+        listed = {} if Kind.TOOLS in self.lists.remembered else self.lists.tools or {}
+        return self.rules.refusal(tool, server=self.name, listed=listed, permitted=permitted)
+
+    async def list_ruled(self, tool: str, *, within: float) -> None:
+        """Have the tools listed where the rules have to know them."""
+        rule = "off" if self.rules is None else self.rules.rule(tool)
+        if rule == "ask" or (rule == "allow" and not self.lists.lists_tool(tool)):
+            await self.list_all(Kind.TOOLS, within=within)
 
     async def ask(self, method: str, params: Params, *, within: float, call: object = None) -> Raw:
         deadline = self._clock.now() + within
-        request = OutgoingRequest(
-            method=method, params=params, within=within, deadline=deadline, call=call
+        return await self.request(
+            OutgoingRequest(
+                method=method, params=params, within=within, deadline=deadline, call=call
+            )
         )
+
+    async def call_tool(
+        self, tool: str, arguments: Raw | Params, *, within: float, call: object = None
+    ) -> Raw:
+        params = {"name": tool, "arguments": arguments}
+        return await self.ask("tools/call", params, within=within, call=call)
+
+    async def read_resource(
+        self, uri: str, *, within: float, call: CarriesMeta | None = None
+    ) -> Raw:
+        params = with_meta({"uri": uri}, call)
         try:
-            return await self.request(request)
-        except NotTaken:
-            return await self.request(request)
+            return await self.ask("resources/read", params, within=within, call=call)
+        except RemoteError as error:
+            if _is_missing_resource(error):
+                raise ResourceNotFound(f"{self.name} has no resource {uri!r}.") from None
+            raise self.unsupported(error, "resources") from None
+
+    async def get_prompt(
+        self, prompt: str, arguments: Params, *, within: float, call: CarriesMeta | None = None
+    ) -> Raw:
+        params = with_meta({"name": prompt, "arguments": arguments}, call)
+        try:
+            return await self.ask("prompts/get", params, within=within, call=call)
+        except RemoteError as error:
+            raise self.unsupported(error, "prompts") from None
+
+    async def complete(
+        self,
+        ref: Params,
+        argument: Params,
+        context: Params | None,
+        *,
+        within: float,
+        call: CarriesMeta | None = None,
+    ) -> Raw:
+        params: dict[str, object] = {"ref": ref, "argument": argument}
+        if context:
+            params["context"] = {"arguments": context}
+        try:
+            return await self.ask("completion/complete", with_meta(params, call), within=within)
+        except RemoteError as error:
+            raise self.unsupported(error, "completion") from None
+
+    def unsupported(self, error: RemoteError, what: str) -> ProxyError:
+        """What a refused request means where the server does not know its method."""
+        if error.error.code == METHOD_NOT_FOUND:
+            return NotSupported(f"{self.name} does not support {what}.")
+        return error
 
     async def list_all(self, kind: str, *, within: float) -> tuple[Item, ...]:
         """The whole list; empty where the server has nothing of the kind."""
@@ -606,33 +543,37 @@ class Backend(FeatureRequests):
                 )
             )
 
-        items = await self.lists.get(
+        return await self.lists.get(
             kind,
             fetch,
             told_of_changes=self.subscriptions.tells_changes(kind),
             within=within,
             accept=connection.take_tools if kind is Kind.TOOLS else tuple,
         )
-        if kind is Kind.TOOLS and items is not self._seen_tools:
-            self._seen_tools = items
-            if self._options.on_tools is not None:
-                self._options.on_tools(items)
-        return items
 
     def _listed(self, kind: Kind) -> None:
         """The server has told what it has of this kind."""
         first, self._is_new = self._is_new, self._is_new and kind is not Kind.TOOLS
-        if self._options.on_listed is not None:
-            self._options.on_listed(
-                Seen(
-                    kind=kind,
-                    items=self.lists.known(kind) or (),
-                    hello=self._hello,
-                    at=self._clock.iso(self._clock.now()),
-                    cut=kind in self.lists.cut,
-                    first=first and kind is Kind.TOOLS,
-                )
+        self._emit(
+            Seen(
+                kind=kind,
+                items=self.lists.known(kind) or (),
+                hello=self._hello,
+                at=self._clock.iso(self._clock.now()),
+                cut=kind in self.lists.cut,
+                first=first and kind is Kind.TOOLS,
             )
+        )
+
+
+def _is_missing_resource(error: RemoteError) -> bool:
+    if error.error.code == RESOURCE_NOT_FOUND:
+        return True
+    return error.error.code == INVALID_PARAMS and "uri" in small_object(error.error.data)
+
+
+def _respond(question: Question, roots: Sequence[Mapping[str, str]]) -> None:
+    question.respond(to_json({"roots": list(roots)}))
 
 
 def _light_request(connection: Connection) -> str:

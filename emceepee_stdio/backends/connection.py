@@ -1,4 +1,4 @@
-"""One connection to a server over any channel: requests, answers, questions, until its loss.
+"""One connection to a server over any channel: its requests, and its loss, which fails them all.
 
 What is sent goes out by `_transmit`, which each channel has in its own way; what comes back is
 matched by the peer. Nothing that belongs to a connection outlives it.
@@ -18,32 +18,30 @@ from typing import TYPE_CHECKING, Protocol
 import anyio
 from msgspec import Raw
 
-from emceepee_stdio.backends.backend_events import (
-    Emit,
-    LogLine,
-    LogSource,
-    Question,
-    ServerNotification,
-    Withdrawn,
-    small_object,
-)
-from emceepee_stdio.backends.base import (
+from emceepee_stdio.backends.eras import stamp
+from emceepee_stdio.backends.interface import (
     Cancel,
+    Emit,
     Era,
     Hello,
+    LogLine,
+    LogSource,
     Loss,
     NotTaken,
     OnResult,
     Params,
+    Question,
     RemoteError,
     Sender,
+    ServerNotification,
     SessionIds,
+    Withdrawn,
+    small_object,
 )
-from emceepee_stdio.backends.eras import stamp
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallTimeout, ProxyError, ResultTooLarge, ServerDisconnected
 from emceepee_stdio.json_values import mapping
-from emceepee_stdio.trace.open_request import Leg, on_leg
+from emceepee_stdio.trace.request import Leg, on_leg
 from emceepee_stdio.wire.codec import (
     INTERNAL_ERROR,
     Malformed,
@@ -82,10 +80,6 @@ def _nothing_to_cancel() -> None:
     return None
 
 
-def _nobody_supervises(_loss: Loss) -> str | None:
-    return None
-
-
 class Connection(Sender):
     """The base of what each channel yields. `services` run for as long as it lives.
 
@@ -121,7 +115,7 @@ class Connection(Sender):
         self.services: list[Callable[[], Coroutine[object, object, None]]] = []
         self.wakeup = Wakeup()
         self.visited: deque[object] = deque(maxlen=_REMEMBERED_VISITS)  # ids of URL elicitations
-        self.on_lost: Callable[[Loss], str | None] = _nobody_supervises
+        self.on_lost: Callable[[Loss], str | None] = lambda _loss: None
         self._next_step: str | None = None
         self._ended = anyio.Event()
         self._untaken: set[RequestId] = set()  # refused unseen, whatever becomes of the others
@@ -149,7 +143,7 @@ class Connection(Sender):
 
         def done(outcome: Outcome) -> None:
             if isinstance(outcome, Closed) and request_id in self._untaken:
-                on_done(self.not_taken())
+                on_done(self.lost_error(NotTaken))
             else:
                 on_done(outcome if isinstance(outcome, Raw) else self._failure(outcome, request))
 
@@ -217,13 +211,10 @@ class Connection(Sender):
             )
         return self.lost_error()
 
-    def not_taken(self) -> NotTaken:
-        """What a request is told that the server has certainly not seen."""
-        return NotTaken(str(self.loss or self._left()), hint=self._next_step)
-
-    def lost_error(self) -> ServerDisconnected:
-        """What whoever waited on this connection is told once it is gone."""
-        return ServerDisconnected(str(self.loss or self._left()), hint=self._next_step)
+    def lost_error(self, kind: type[ServerDisconnected] = ServerDisconnected) -> ServerDisconnected:
+        """The error for requests of this connection once it is gone."""
+        loss = self.loss or self._left()
+        return kind(loss.fact, stderr=loss.tail, hint=self._next_step, for_person="")
 
     def is_busy(self) -> bool:
         """Whether an answer is waited for that somebody but the backend itself wants."""

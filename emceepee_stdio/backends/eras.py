@@ -11,9 +11,9 @@ import msgspec
 from msgspec import Raw
 
 from emceepee_stdio import __version__
-from emceepee_stdio.backends.base import EXCERPT_BYTES, Era, Hello
+from emceepee_stdio.backends.interface import EXCERPT_BYTES, Era, Hello
 from emceepee_stdio.errors import CannotConnect
-from emceepee_stdio.foreign_json import decoded
+from emceepee_stdio.foreign_json import decoded, opened
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.versions import (
     CLIENT_CAPABILITIES,
@@ -46,6 +46,7 @@ _ENVELOPE: dict[str, object] = {
 
 
 _NULL = Raw(b"null")
+_NO_SERVER = "This is not an MCP server, or a broken one: check the command."
 
 
 class _Fields(msgspec.Struct, rename="camel"):
@@ -57,9 +58,6 @@ class _Fields(msgspec.Struct, rename="camel"):
     capabilities: Raw = _NULL
     instructions: Raw = _NULL
     meta: Raw = msgspec.field(name="_meta", default=_NULL)
-
-
-_read_fields = msgspec.json.Decoder(_Fields).decode
 
 
 def initialize_params() -> dict[str, object]:
@@ -127,6 +125,15 @@ def read_discovery(result: Raw, *, server: str) -> Hello:
     )
 
 
+def wrong_era(server: str, chosen: Era, said: str) -> CannotConnect:
+    """The error for a server that does not speak the era that its settings name."""
+    speaks = "does not speak" if chosen is Era.MODERN else "speaks only"
+    return CannotConnect(
+        f"{server} {speaks} the modern era: {said}",
+        hint=f"Remove era: {chosen} from this server's settings.",
+    )
+
+
 def refuses_handshake(error: RpcError) -> bool:
     """Whether this error to initialize means: I speak the modern era only."""
     known = error.code in (UNSUPPORTED_VERSION, METHOD_NOT_FOUND)
@@ -158,14 +165,12 @@ def _lists_modern(versions: object) -> bool:
 
 def _fields(result: Raw, *, server: str, method: str) -> _Fields:
     """One level of it: what is inside may be of any size, and is looked at field by field."""
-    try:
-        return _read_fields(result)
-    except (msgspec.MsgspecError, RecursionError, UnicodeError):
-        shown = bytes(result)[:EXCERPT_BYTES].decode(errors="replace")
-        raise CannotConnect(
-            f"{server} answered {method} with something that is no object: {shown}",
-            hint="This is not an MCP server, or a broken one: check the command.",
-        ) from None
+    if (fields := opened(result, _Fields)) is not None:
+        return fields
+    shown = bytes(result)[:EXCERPT_BYTES].decode(errors="replace")
+    raise CannotConnect(
+        f"{server} answered {method} with something that is no object: {shown}", hint=_NO_SERVER
+    )
 
 
 def _value(raw: Raw) -> object:
@@ -184,7 +189,7 @@ def _capabilities(fields: _Fields, *, server: str, method: str) -> dict[str, obj
     if _is_large(fields.capabilities) or not isinstance(capabilities, dict):
         raise CannotConnect(
             f"{server} answered {method} without capabilities: {_shown(capabilities)}.",
-            hint="This is not an MCP server, or a broken one: check the command.",
+            hint=_NO_SERVER,
         )
     return cast("dict[str, object]", capabilities)
 

@@ -15,14 +15,24 @@ import anyio
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from emceepee_stdio.backends.backend_events import Emit, Question, Withdrawn, small_object
-from emceepee_stdio.backends.base import EXCERPT_BYTES, Cancel, Era, OnResult, RemoteError
 from emceepee_stdio.backends.connection import Connection
+from emceepee_stdio.backends.interface import (
+    EXCERPT_BYTES,
+    Cancel,
+    Emit,
+    Era,
+    NotTaken,
+    OnResult,
+    Question,
+    RemoteError,
+    Withdrawn,
+    small_object,
+)
 from emceepee_stdio.backends.supervisor import Supervisor
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, CallTimeout, NotSupported, ProxyError
-from emceepee_stdio.foreign_json import decoded, envelope_decoder
-from emceepee_stdio.trace.open_request import Leg, current_request
+from emceepee_stdio.foreign_json import decoded, opened
+from emceepee_stdio.trace.request import Leg, current_request
 from emceepee_stdio.versions import HEADER_MISMATCH
 from emceepee_stdio.wire.codec import RpcError, to_json
 from emceepee_stdio.wire.peer import OutgoingRequest
@@ -48,17 +58,10 @@ class _Handle(msgspec.Struct, rename="camel"):
     status: object = None
 
 
-_read_typed = envelope_decoder(_Typed)
-_read_handle = envelope_decoder(_Handle)
-
-
 def result_type(result: Raw) -> object:
     """What a result of the modern era says that it is; without a word it is complete."""
-    try:
-        said = _read_typed(result).result_type
-    except (msgspec.MsgspecError, RecursionError):
-        return COMPLETE  # no object, or beyond what can be read: for others to judge
-    return COMPLETE if said is None else said
+    said = opened(result, _Typed)  # None: no object, or beyond what can be read; others judge it
+    return COMPLETE if said is None or said.result_type is None else said.result_type
 
 
 def type_refused(server: str, said: object, result: Raw) -> ProxyError:
@@ -75,10 +78,7 @@ def type_refused(server: str, said: object, result: Raw) -> ProxyError:
 
 def task_refused(server: str, handle: Raw) -> NotSupported:
     """The error for a task of the protocol that came in place of a result."""
-    try:
-        task = _read_handle(handle)
-    except (msgspec.MsgspecError, RecursionError):
-        task = _Handle()
+    task = opened(handle, _Handle) or _Handle()
     named = to_json({"id": task.task_id, "status": task.status})[:_SHOWN_CHARS]
     return NotSupported(
         f"{server} answered with a task of its own in place of a result, which emceepee cannot "
@@ -174,25 +174,35 @@ class _Round:
         return {k: said for k, said in self.outcomes.items() if not isinstance(said, RpcError)}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeContext:
+    """What all exchanges with one server share.
+
+    `max_rounds` bounds how often it may ask; `list_tools` learns anew how its tools are called;
+    `refusal` says why a request must not be sent.
+    """
+
+    server: str
+    supervisor: Supervisor
+    emit: Emit
+    clock: Clock
+    max_rounds: int
+    list_tools: Callable[[], Awaitable[None]]
+    refusal: Callable[[OutgoingRequest], ProxyError | None]
+
+
 class MultiRoundTrip:
     """Makes a call again until its result is complete."""
 
     def __init__(
-        self,
-        server: str,
-        connection: Connection,
-        request: OutgoingRequest,
-        *,
-        emit: Emit,
-        clock: Clock,
-        limit: int,
+        self, context: ExchangeContext, connection: Connection, request: OutgoingRequest
     ) -> None:
-        self._server = server
+        self._server = context.server
+        self._emit = context.emit
+        self._clock = context.clock
+        self._limit = context.max_rounds
         self._connection = connection
         self._request = request
-        self._emit = emit
-        self._clock = clock
-        self._limit = limit
 
     async def run(self, result: Raw) -> Raw:
         """The modern way: each answer that asks is followed by the call with our answers."""
@@ -336,46 +346,47 @@ _SAID_IN_MODERN = "back-channel"
 _SAID_IN_LEGACY = "returned an invalid result"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeContext:
-    """What all exchanges with one server share.
-
-    `max_rounds` bounds how often it may ask; `list_tools` learns anew how its tools are called.
-    """
-
-    server: str
-    supervisor: Supervisor
-    emit: Emit
-    clock: Clock
-    max_rounds: int
-    list_tools: Callable[[], Awaitable[None]]
+Recheck = Callable[[], Awaitable[None]]
 
 
 class Exchange:
-    """Sends when made. `cancel` gives it up, whatever it is doing."""
+    """Sends when made, and once more if the server has not seen the request.
 
-    __slots__ = ("_cancel", "_context", "_on_done", "_request", "_trace")
+    `cancel` gives it up, whatever it is doing. `recheck` is awaited before the second time: the
+    server that the request meets then may be another one.
+    """
+
+    __slots__ = ("_cancel", "_context", "_is_second", "_on_done", "_recheck", "_request", "_trace")
 
     def __init__(
-        self, context: ExchangeContext, request: OutgoingRequest, on_done: OnResult
+        self,
+        context: ExchangeContext,
+        request: OutgoingRequest,
+        on_done: OnResult,
+        recheck: Recheck | None,
     ) -> None:
         self._context = context
         self._request = request
         self._on_done = on_done
-        self._cancel: Cancel | None = None
+        self._recheck = recheck
+        self._is_second = False
         self._trace = current_request.get()
         if self._trace is not None:
             self._trace.at(context.server)
             self._trace.enter(_SERVER)
-        cancel = (context.supervisor.current or context.supervisor).send(request, self._answered)
-        if self._cancel is None:
+        self._send()
+
+    def _send(self) -> None:
+        supervisor = self._context.supervisor
+        self._cancel: Cancel | None = None
+        cancel = (supervisor.current or supervisor).send(self._request, self._answered)
+        if self._cancel is None:  # else it was answered at once
             self._cancel = cancel
 
-    def __repr__(self) -> str:
-        return f"<Exchange {self._context.server} {self._request!r}>"
-
     def cancel(self) -> None:
-        self._leave()
+        if self._trace is not None:
+            self._trace.leave(_SERVER)
+            self._trace = None
         if self._cancel is not None:
             self._cancel()
 
@@ -387,33 +398,33 @@ class Exchange:
             and memoryview(outcome)[0] == _BRACE
         ):
             self._end(outcome)
+        elif isinstance(outcome, NotTaken) and not self._is_second:
+            self._is_second = True
+            if self._recheck is None:
+                self._send()
+            else:
+                self._cancel = self._context.supervisor.in_task(self._recheck, self._send_again)
         elif connection is None or not _needs_input(connection, outcome):
             self._end(self._judged(outcome, connection))
         else:
             work = partial(self._complete, connection, outcome)
             self._cancel = self._context.supervisor.in_task(work, self._end)
 
-    def _end(self, outcome: Raw | ProxyError) -> None:
-        self._leave()
-        self._on_done(outcome)
+    def _send_again(self, problem: ProxyError | None) -> None:
+        if refused := problem or self._context.refusal(self._request):
+            self._end(refused)
+        else:
+            self._send()
 
-    def _leave(self) -> None:
-        """It is no longer at the server, for the record of the request that it is part of."""
+    def _end(self, outcome: Raw | ProxyError) -> None:
         if self._trace is not None:
             self._trace.leave(_SERVER)
             self._trace = None
+        self._on_done(outcome)
 
     async def _complete(self, connection: Connection, outcome: Raw | ProxyError) -> Raw:
         """Ask the client what the server needs to know, until there is a result."""
-        context = self._context
-        round_trips = MultiRoundTrip(
-            context.server,
-            connection,
-            self._request,
-            emit=context.emit,
-            clock=context.clock,
-            limit=context.max_rounds,
-        )
+        round_trips = MultiRoundTrip(self._context, connection, self._request)
         try:
             if isinstance(outcome, RemoteError) and connection.is_modern:
                 result = await round_trips.run(await self._with_headers(connection, outcome))

@@ -8,7 +8,6 @@ anew. A list without measure costs its own server: it is cut, and that is known,
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import cast
 
 import anyio
@@ -16,14 +15,13 @@ import anyio.lowlevel
 import msgspec
 from msgspec import Raw, Struct
 
-from emceepee_stdio.backends.base import Hello, RemoteError
+from emceepee_stdio.backends.interface import Hello, Item, Kind, RemoteError, Seen
 from emceepee_stdio.clock import DAY_S, Clock
 from emceepee_stdio.errors import CallFailed, CallTimeout
-from emceepee_stdio.foreign_json import decoded
-from emceepee_stdio.trace.open_request import Leg, on_leg
+from emceepee_stdio.foreign_json import decoded, opened
+from emceepee_stdio.trace.request import Leg, on_leg
 from emceepee_stdio.wire.codec import METHOD_NOT_FOUND
 
-Item = Mapping[str, object]
 _MAX_PAGES = 1_000  # a server whose cursors never end would be read for ever
 MAX_ITEMS = 5_000  # no model reads so many, and to read more would keep others waiting
 _TURN_ITEMS = 200  # read at a time: about a millisecond of work
@@ -32,15 +30,6 @@ _VALUE_BYTES = 64  # of memory for each value, however short it was on the wire
 _PAGE_VALUES = 1_000_000  # of one page: more cannot even be counted without much memory
 _CURSOR_CHARS = 10_000  # a place in a list; longer ones would only fill our memory
 _MAX_TTL_S = DAY_S  # a list that never expires would hide a change that was not told
-
-
-class Kind(StrEnum):
-    """What a server can list."""
-
-    TOOLS = "tools"
-    RESOURCES = "resources"
-    TEMPLATES = "resource_templates"
-    PROMPTS = "prompts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +65,6 @@ class _Page(msgspec.Struct, rename="camel"):
     next_cursor: Raw = _NULL
     ttl_ms: Raw = _NULL
 
-
-_read_page = msgspec.json.Decoder(_Page).decode
-_read_list = msgspec.json.Decoder(list[Raw]).decode
 
 Accept = Callable[[tuple[Item, ...]], tuple[Item, ...]]
 Fetch = Callable[[Mapping[str, object] | None], Awaitable[Raw]]
@@ -319,16 +305,13 @@ class Lists:
 
     def _read_page(self, kind: Kind, page: Raw) -> tuple[Sequence[Raw], float, str | None]:
         terms = KINDS[kind]
-        try:
-            fields = _read_page(page)
-            listed: Raw = getattr(fields, kind.value)
-            if _values_in(listed) > _PAGE_VALUES:
-                size = len(memoryview(page))
-                raise CallFailed(f"{self._server} answered {terms.method} with {size} bytes.")
-            found = _read_list(listed)
-        except (msgspec.MsgspecError, RecursionError):
-            fact = f"{self._server} answered {terms.method} without {terms.key}."
-            raise CallFailed(fact) from None
+        fields = opened(page, _Page) or _Page()
+        listed: Raw = getattr(fields, kind.value)
+        if _values_in(listed) > _PAGE_VALUES:
+            size = len(memoryview(page))
+            raise CallFailed(f"{self._server} answered {terms.method} with {size} bytes.")
+        if (found := opened(listed, list[Raw])) is None:
+            raise CallFailed(f"{self._server} answered {terms.method} without {terms.key}.")
         cursor = decoded(fields.next_cursor, object)
         if isinstance(cursor, str) and len(cursor) > _CURSOR_CHARS:
             fact = f"{self._server} named a cursor of {len(cursor)} characters to {terms.method}."
@@ -405,18 +388,6 @@ class CatalogueRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What a server has just listed. `first` when it is the first since the server started."""
-
-    kind: Kind
-    items: Sequence[Item]
-    hello: Hello | None
-    at: str
-    cut: bool = False
-    first: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
     """What a server that does not run is known by, and since when nobody has looked.
 
@@ -456,17 +427,18 @@ def added_to(record: CatalogueRecord, seen: Seen) -> CatalogueRecord:
     )
 
 
+def listed_in(record: CatalogueRecord) -> dict[Kind, tuple[Item, ...]]:
+    """The lists that the server gave last, as many of them as can be read."""
+    found = {kind: record.lists[kind.value].items for kind in Kind if kind.value in record.lists}
+    lists = {kind: decoded(raw, tuple[dict[str, object], ...]) for kind, raw in found.items()}
+    return {kind: items for kind, items in lists.items() if items is not None}
+
+
 def recalled(record: CatalogueRecord) -> Remembered | None:
     """What can be said of the server without it; None where that is not all, or not to be said."""
-    if record.hello is None or not record.is_steady:
+    lists = listed_in(record)
+    if record.hello is None or not record.is_steady or len(lists) < len(Kind):
         return None
-    lists: dict[Kind, tuple[Item, ...]] = {}
-    for kind in Kind:
-        kept = record.lists.get(kind.value)
-        items = None if kept is None else _items(kept.items)
-        if items is None:
-            return None
-        lists[kind] = items
     return Remembered(
         hello=record.hello,
         at=min(one.at for one in record.lists.values()),
@@ -488,8 +460,3 @@ def _introduced(tools: Sequence[Item], hello: Hello | None) -> str:
     said = "" if hello is None else hello.instructions or ""
     text = f"{_digest(tools)}{said}".encode("utf-8", "surrogatepass")
     return hashlib.sha256(text).hexdigest()
-
-
-def _items(raw: Raw) -> tuple[Item, ...] | None:
-    """The list; None where it is none."""
-    return decoded(raw, tuple[dict[str, object], ...])

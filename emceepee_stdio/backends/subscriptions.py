@@ -15,13 +15,12 @@ import anyio
 from anyio.abc import TaskGroup
 from msgspec import Raw
 
-from emceepee_stdio.backends.backend_events import Mark, small_object, without_stream
-from emceepee_stdio.backends.base import RemoteError
 from emceepee_stdio.backends.connection import Connection
-from emceepee_stdio.backends.lists import KINDS, Kind
+from emceepee_stdio.backends.interface import Kind, Mark, RemoteError, small_object, without_stream
+from emceepee_stdio.backends.lists import KINDS
 from emceepee_stdio.errors import CallTimeout, NotSupported, ProxyError
 from emceepee_stdio.json_values import mapping
-from emceepee_stdio.trace.open_request import Leg, on_leg
+from emceepee_stdio.trace.request import Leg, on_leg
 from emceepee_stdio.wire.codec import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 
 # The stream on which a modern connection tells changes.
@@ -90,9 +89,6 @@ class SubscriptionStream:
         self.failure: ProxyError | None = None
         self._revision = 1
         self._answered_revision = 0
-
-    def __repr__(self) -> str:
-        return f"<SubscriptionStream {self._stream!r}>"
 
     @property
     def granted(self) -> Mapping[str, object]:
@@ -306,7 +302,7 @@ class Subscriptions:
             try:
                 await connection.ask("resources/subscribe", {"uri": uri}, within)
             except RemoteError as error:
-                self._note(f"the subscription to {uri} was not restored: {error.fact}")
+                self._note(f"the subscription to {uri} was not restored: {error.whole_fact}")
 
     async def listen(self) -> None:
         """Hold the stream of a modern connection; a handshake connection has none."""

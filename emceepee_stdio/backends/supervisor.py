@@ -18,10 +18,19 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import Raw
 
-from emceepee_stdio.auth.orders import SignInNeeded
-from emceepee_stdio.backends.backend_events import AttemptFailed, Emit, PhaseChange, SignInWanted
-from emceepee_stdio.backends.base import Cancel, Loss, OnResult, Sender, Snapshot
+from emceepee_stdio.auth.bearer import SignInNeeded
 from emceepee_stdio.backends.connection import Channel, Connection
+from emceepee_stdio.backends.interface import (
+    AttemptFailed,
+    Cancel,
+    Emit,
+    Loss,
+    OnResult,
+    PhaseChange,
+    Sender,
+    SignInWanted,
+    Snapshot,
+)
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import (
     CallTimeout,
@@ -33,7 +42,7 @@ from emceepee_stdio.errors import (
     ServerUnavailable,
 )
 from emceepee_stdio.state.phases import PHASES, Phase, Restarts
-from emceepee_stdio.trace.open_request import Leg, on_leg
+from emceepee_stdio.trace.request import Leg, on_leg
 from emceepee_stdio.wire.peer import OutgoingRequest
 from emceepee_stdio.wire.timing import Wakeup, first_of
 
@@ -55,11 +64,9 @@ def unavailable(error: ProxyError, snapshot: Snapshot, *, now: float) -> ProxyEr
     if isinstance(error, NeedsSignIn):
         return error.masked(str)  # each gets an error of its own
     if snapshot.phase is Phase.FAILED:
-        hint = error.next_step
-        if "reconnect_server" not in hint:
-            hint = f"{hint} Then call reconnect_server."
-        return ServerFailed(error.fact, hint=hint)
-    return ServerUnavailable(error.fact, hint=prospects(snapshot, now=now))
+        then = "" if error.reconnects else " Then call reconnect_server."
+        return error.turned_into(ServerFailed, hint=f"{error.next_step}{then}")
+    return error.turned_into(ServerUnavailable, hint=prospects(snapshot, now=now))
 
 
 def prospects(snapshot: Snapshot, *, now: float) -> str:
@@ -200,9 +207,11 @@ class Supervisor(Sender):
         """
         with anyio.move_on_after(within):
             return await self._await_connection(through_sign_in=through_sign_in)
+        phase = self.phase.value if self.phase else "not started"
         raise ServerUnavailable(
-            f"{self.name} is still {self._phase_name()} after {round(within, 2):g} s.",
+            f"{self.name} is still {phase} after {round(within, 2):g} s.",
             hint="Call again later, or list_servers to see what it waits for.",
+            for_person="",
         )
 
     async def reconnect(self, *, within: float) -> Connection:
@@ -286,7 +295,7 @@ class Supervisor(Sender):
         except Exception as error:  # noqa: BLE001 - whatever a start raises is a failed start
             failure = as_our_error(self.name, error)
             if gained is not None:
-                gained.lose(Loss(fact=failure.fact))
+                gained.lose(Loss(fact=failure.fact, tail=failure.stderr))
             elif not self._renew:
                 self._fail(failure)
 
@@ -299,7 +308,8 @@ class Supervisor(Sender):
                 self._leave(connection)
             raise
         except Exception as error:
-            connection.lose(Loss(fact=as_our_error(self.name, error).fact))
+            failure = as_our_error(self.name, error)
+            connection.lose(Loss(fact=failure.fact, tail=failure.stderr))
             raise
 
     def _gain(self, connection: Connection) -> None:
@@ -321,9 +331,9 @@ class Supervisor(Sender):
             if loss.sign_in is not None:
                 self._need_sign_in(loss.sign_in, loss=loss)
             else:
-                self._last_error = ServerDisconnected(str(loss))
+                self._last_error = ServerDisconnected(loss.fact, stderr=loss.tail)
                 self._retry_or_give_up(self._last_error, loss=loss)
-        return self._prospects()
+        return prospects(self.snapshot(), now=self._clock.now())
 
     def _leave(self, connection: Connection) -> None:
         """It is we who leave, which is told at once; stopping the server may take a while."""
@@ -430,14 +440,7 @@ class Supervisor(Sender):
             raise self._gone()
         raise unavailable(self._last_error, self.snapshot(), now=self._clock.now())
 
-    def _prospects(self) -> str:
-        """What happens next, for whoever just lost a call."""
-        return prospects(self.snapshot(), now=self._clock.now())
-
-    def _phase_name(self) -> str:
-        return self.phase.value if self.phase else "not started"
-
     def _gone(self) -> ServerUnavailable:
         return ServerUnavailable(
-            f"{self.name} was removed.", hint="Call add_server to add it again."
+            f"{self.name} was removed.", hint="Call add_server to add it again.", for_person=""
         )

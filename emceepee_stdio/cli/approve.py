@@ -1,20 +1,21 @@
 """`emceepee approve`: shows what waits for a person's approval, and takes the answer.
 
-Only a person at a terminal can answer: there is no option that says yes.
+Only a person can answer, at a terminal or on the page: there is no option that says yes.
 """
 
 import os
-import sys
+from collections.abc import AsyncGenerator
 from typing import Annotated
 
 import typer
 
+from emceepee_stdio.auth.browser import has_desktop, open_browser, reads_private_files
+from emceepee_stdio.cli.command_line import argument, flag, option
 from emceepee_stdio.cli.secret_values import HIDDEN, ShowSecretsOption, require_terminal
 from emceepee_stdio.cli.shared_options import JsonOption
-from emceepee_stdio.cli.terminal import FAILED, Terminal, confirm
+from emceepee_stdio.cli.terminal import FAILED, confirm, is_person_there, terminal
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.edit import EditRefused
-from emceepee_stdio.journal import redact_text
 from emceepee_stdio.trust.approval_request import shown
 from emceepee_stdio.trust.store import (
     ONE_CALL_LIFETIME_S,
@@ -22,21 +23,17 @@ from emceepee_stdio.trust.store import (
     Pending,
     TrustStore,
     default_trust_directory,
-    unseal,
 )
 
 
 def approve(
     wanted: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="What to answer; none lists what waits.")
+        str | None, argument("[ID]", "What to answer; none lists what waits.")
     ] = None,
     *,
-    granted: Annotated[
-        bool, typer.Option("--granted", help="List what was agreed to instead.")
-    ] = False,
-    revoke: Annotated[
-        str | None, typer.Option(metavar="ID", help="Take an agreement back.")
-    ] = None,
+    granted: Annotated[bool, flag("--granted", "List what was agreed to instead.")] = False,
+    revoke: Annotated[str | None, option("ID", "Take an agreement back.")] = None,
+    web: Annotated[bool, flag("--web", "Show what waits on a page in your browser.")] = False,
     show_secrets: ShowSecretsOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -47,31 +44,66 @@ def approve(
     tools that you allow become the ones to compare with. A call that you allow may be made once,
     within an hour, with exactly these arguments.
 
+    With --web, all of it is shown on a page in your browser, with what you allowed before.
+
     Example: emceepee approve 3f9c21aa
     """
     if as_json and (revoke or wanted):
         raise typer.BadParameter("only the lists have it, not an ID.", param_hint="--json")
     require_terminal(show_secrets=show_secrets)
     store = TrustStore(default_trust_directory(os.environ))
-    terminal = Terminal()
+    if web:
+        _show_page(store)
+        return
     if revoke is not None:
-        _revoke(store, revoke, terminal)
+        _revoke(store, revoke)
     elif granted:
-        _list_granted(store.granted(), terminal, as_json=as_json)
+        _list_granted(store.granted(), as_json=as_json)
     elif wanted is None:
-        _list_waiting(store.waiting(), terminal, as_json=as_json)
+        _list_waiting(store.waiting(), as_json=as_json)
     else:
-        _answer(store, wanted, terminal, show_secrets=show_secrets)
+        _answer(store, wanted, show_secrets=show_secrets)
 
 
-def _list_waiting(waiting: list[Pending], terminal: Terminal, *, as_json: bool) -> None:
+def _show_page(store: TrustStore) -> None:
+    """Nothing is printed that lets anybody in: a model may have run the command."""
+    import anyio  # noqa: PLC0415 - the other ways do without
+
+    from emceepee_stdio.trust.approval_page import (  # noqa: PLC0415 - see above
+        PageCommand,
+        PageOrder,
+        PageReport,
+        SessionPage,
+    )
+
+    if not has_desktop(os.environ):
+        raise EditRefused(
+            "There is no desktop here on which a browser could be opened.",
+            hint="Run `emceepee approve` to see what waits, and `emceepee approve ID` to answer.",
+        )
+
+    async def commands() -> AsyncGenerator[PageCommand]:
+        yield PageCommand(show=True)
+        await anyio.sleep_forever()
+
+    def take(report: PageReport) -> None:
+        if report.open is not None:
+            open_browser(report.open, os.environ)
+
+    order = PageOrder(directory=str(store.directory), session="")
+    page = SessionPage(order, reads_files=reads_private_files(os.environ))
+    terminal.note("The page opens in your browser. Ctrl-C ends it.")
+    anyio.run(page.run, commands(), take)
+
+
+def _list_waiting(waiting: list[Pending], *, as_json: bool) -> None:
     if as_json:
         rows = [
             {
                 "id": one.id,
                 "name": one.name,
                 "about": _about(one),
-                "text": _without_secrets(one),
+                "text": one.redacted(),
                 "at": one.at,
             }
             for one in waiting
@@ -85,7 +117,7 @@ def _list_waiting(waiting: list[Pending], terminal: Terminal, *, as_json: bool) 
         terminal.line("See and answer one: emceepee approve ID")
 
 
-def _list_granted(approvals: list[Approval], terminal: Terminal, *, as_json: bool) -> None:
+def _list_granted(approvals: list[Approval], *, as_json: bool) -> None:
     if as_json:
         rows = [{"id": a.id, "name": a.name, "what": a.what, "at": a.at} for a in approvals]
         terminal.document({"granted": rows})
@@ -103,14 +135,7 @@ def _about(pending: Pending) -> str:
     return "a new server" if pending.tools is None else "changed tools"
 
 
-def _line(text: str, label: str) -> str:
-    """What stands under a label in the text that a person reads."""
-    start = f"{label}: "
-    lines = (line for line in text.split("\n") if line.startswith(start))
-    return next(lines, "").removeprefix(start)
-
-
-def _revoke(store: TrustStore, wanted: str, terminal: Terminal) -> None:
+def _revoke(store: TrustStore, wanted: str) -> None:
     found = [one for one in store.granted() if one.id == wanted]
     if not found:
         raise EditRefused(
@@ -121,18 +146,9 @@ def _revoke(store: TrustStore, wanted: str, terminal: Terminal) -> None:
         terminal.line(f"{shown(one.name)} needs your word again.")
 
 
-def _without_secrets(pending: Pending) -> str:
-    """What may be shown to anybody; an earlier version kept the text of a server whole."""
-    if pending.tools is not None or pending.sealed is not None:
-        return pending.text
-    return "\n".join(map(redact_text, pending.text.split("\n")))
-
-
-def _show(store: TrustStore, pending: Pending, terminal: Terminal, *, show_secrets: bool) -> None:
-    text = hidden = _without_secrets(pending)
-    whole = pending.text
-    if pending.sealed is not None:
-        whole = unseal(store.key(), pending.sealed) or pending.text
+def _show(store: TrustStore, pending: Pending, *, show_secrets: bool) -> None:
+    text = hidden = pending.redacted()
+    whole = pending.whole(store.key())
     if show_secrets:
         text = whole
     terminal.line("\n".join(map(shown, text.split("\n"))))
@@ -140,37 +156,31 @@ def _show(store: TrustStore, pending: Pending, terminal: Terminal, *, show_secre
         terminal.note(HIDDEN)
 
 
-def _answer(store: TrustStore, wanted: str, terminal: Terminal, *, show_secrets: bool) -> None:
+def _answer(store: TrustStore, wanted: str, *, show_secrets: bool) -> None:
     found = next((one for one in store.waiting() if one.id == wanted), None)
     if found is None:
         raise EditRefused(
             f"Nothing waits under {shown(wanted)}.", hint="See `emceepee approve` for what does."
         )
-    _show(store, found, terminal, show_secrets=show_secrets)
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    _show(store, found, show_secrets=show_secrets)
+    if not is_person_there():
         raise EditRefused(
             "This is for a person to answer.", hint="Run the command yourself, at a terminal."
         )
-    allowed = confirm("\nDo you allow this?", terminal, usual=False)
+    allowed = confirm("\nDo you allow this?", usual=False)
     if allowed is None:
         terminal.note("Not answered: it goes on waiting.")
         raise typer.Exit(FAILED)
     if not allowed:
-        store.settle(found.digest)
+        store.refuse(found.digest)
         terminal.line("Refused, and forgotten.")
         raise typer.Exit(FAILED)
     clock = Clock()
     now = clock.now()
     if found.tool is not None:
         until = clock.iso(now + ONE_CALL_LIFETIME_S)
-        what = f"one call of {found.tool}"
-        store.approve(found.digest, name=found.name, at=clock.iso(now), what=what, until=until)
+        store.allow(found, at=clock.iso(now), once_until=until)
         terminal.line("Allowed, once. The same call can be made within an hour.")
         return
-    if found.tools is not None:
-        store.agree(found)
-    else:
-        text = _without_secrets(found)
-        what = _line(text, "Command") or _line(text, "Address")
-        store.approve(found.digest, name=found.name, at=clock.iso(now), what=what)
+    store.allow(found, at=clock.iso(now))
     terminal.line("Allowed. The model can try again now.")

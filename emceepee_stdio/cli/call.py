@@ -5,46 +5,145 @@ terminal is asked first, where a rule for the tool says so.
 """
 
 import json
+import shlex
 import sys
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
 import typer
 from msgspec import Raw
 
-from emceepee_stdio.cli.one_request import (
-    REQUEST_TIMEOUT_S,
-    TimeoutOption,
-    ask_server,
-    block_text,
-    not_listed,
+from emceepee_stdio import errors
+from emceepee_stdio.cli import shared_options, signatures
+from emceepee_stdio.cli.command_line import argument, flag, option
+from emceepee_stdio.cli.terminal import (
+    CREDENTIALS_REFUSED,
+    FAILED,
+    SERVER_FAILED,
+    USAGE,
+    interrupts,
+    terminal,
+    with_command,
 )
-from emceepee_stdio.cli.shared_options import (
-    AnyServerArgument,
-    ConfigOption,
-    JsonOption,
-    choose,
-    complete_prompts,
-    complete_tools,
-)
-from emceepee_stdio.cli.signatures import (
-    Parameter,
-    Schema,
-    alternatives,
-    fits,
-    parameters,
-    prompt_signature,
-    refuses_others,
-    tool_signature,
-    type_text,
-)
-from emceepee_stdio.cli.terminal import FAILED, SERVER_FAILED, Terminal
 from emceepee_stdio.config.fields import nearest
 from emceepee_stdio.errors import InvalidArguments, PromptNotFound, ToolNotFound
 from emceepee_stdio.json_values import elements, mapping
-from emceepee_stdio.visible_text import cut
+from emceepee_stdio.visible_text import cut, marked_lines
+
+if TYPE_CHECKING:
+    from emceepee_stdio.cli.one_shot import Send
+
+
+REQUEST_TIMEOUT_S = 120.0  # a first start may download the server, and then the request takes time
+_LISTED_NAMES = 20  # in a sentence on what there is
+
+TimeoutOption = Annotated[float, option("SECONDS", "How long it may take.", min=0.1, max=86_400)]
+
+
+def ask_server(
+    choice: shared_options.ServerChoice, send: "Send", *, within: float
+) -> dict[str, Any]:
+    """The result; where there is none, say why, and end with the exit code for it."""
+    from emceepee_stdio.cli.one_shot import request  # noqa: PLC0415 - not for the help
+
+    result, reached = interrupts.run(partial(request, choice, send, within))
+    if not isinstance(result, errors.ProxyError):
+        return result
+    step, code = _consequence(choice, result, reached=reached)
+    text = "\n".join(filter(None, (f"emceepee: {marked_lines(result.whole_fact)}", step)))
+    terminal.failure(result.whole_fact, step, code=result.code, text=text)
+    raise typer.Exit(code)
+
+
+def not_listed(server: str, kind: str, name: str, names: Sequence[str]) -> str:
+    """That a server has no such thing, with the nearest that it has."""
+    if near := nearest(name, names):
+        return f"{server} has no {kind} {name!r}. Did you mean {near}?"
+    shown = ", ".join(names[:_LISTED_NAMES]) or "none"
+    more = f" and {len(names) - _LISTED_NAMES} more" if len(names) > _LISTED_NAMES else ""
+    return f"{server} has no {kind} {name!r}. It has: {shown}{more}."
+
+
+def _consequence(
+    choice: shared_options.ServerChoice, failure: errors.ProxyError, *, reached: bool
+) -> tuple[str, int]:
+    """What to do, and the exit code."""
+    match failure:
+        case errors.InvalidArguments():
+            return failure.for_person, USAGE
+        case errors.ToolNotFound() | errors.PromptNotFound() | errors.ResourceNotFound():
+            return f"See what it has: emceepee ls {choice.words}", USAGE
+        case errors.NeedsApproval() | errors.PolicyDenied():
+            return _permission_step(failure), FAILED
+        case errors.WrongCredentials() | errors.NeedsSignIn():
+            return remedy(choice, failure), CREDENTIALS_REFUSED
+        case _ if reached:
+            return _after_start(choice, failure)
+        case _:
+            return remedy(choice, failure), SERVER_FAILED
+
+
+def _permission_step(failure: errors.ProxyError) -> str:
+    """What a person does about a call that may not run; the error's own step is for a model."""
+    if failure.command is None:
+        return "" if isinstance(failure, errors.PolicyDenied) else failure.for_person
+    return f"Run `{failure.command}`, and then this command again."
+
+
+def _after_start(
+    choice: shared_options.ServerChoice, failure: errors.ProxyError
+) -> tuple[str, int]:
+    """The same for a server that starts well: the doctor would find nothing."""
+    if isinstance(failure, errors.CallTimeout):
+        return "Give it more time with --timeout SECONDS.", FAILED
+    lost = (errors.ServerDisconnected, errors.ServerFailed, errors.ServerUnavailable)
+    if not isinstance(failure, lost):
+        return f"See what it takes: emceepee ls {choice.words}", FAILED
+    if choice.server.url is not None:
+        return "It answered before, and was lost during this request: try again.", SERVER_FAILED
+    step = (
+        "It starts well and ended during this request: try other arguments. If it ends again, "
+        "report it to whoever makes that server."
+    )
+    return step, SERVER_FAILED
+
+
+def remedy(choice: shared_options.ServerChoice, failure: errors.ProxyError | None) -> str:
+    """What to do about a server that could not be used."""
+    if isinstance(failure, errors.NeedsSignIn):
+        return f"Sign in: {failure.command or f'emceepee login {choice.words}'}"
+    if choice.is_configured:
+        return f"See why: emceepee doctor {choice.words}"
+    if choice.server.url is None:
+        if isinstance(failure, errors.CannotConnect) and failure.has_own_hint:
+            return failure.for_person  # nothing was started
+        return f"Start it by itself to see what it says: {choice.words.removeprefix('-- ')}"
+    if isinstance(failure, errors.WrongCredentials):
+        return with_command(
+            "Configure it with its credentials",
+            f"emceepee config add NAME --url {shlex.quote(choice.words)} "
+            "--header 'Authorization: Bearer ${TOKEN}'",
+        )
+    return "Look at the address, and try it again."
+
+
+def block_text(block: Mapping[str, object]) -> str:
+    """A content block as a person may read it."""
+    match block.get("type"):
+        case "text":
+            return str(block.get("text", ""))
+        case "resource":
+            resource = mapping(block.get("resource"))
+            return str(resource.get("text") or f"[resource {resource.get('uri')}]")
+        case "resource_link":
+            return f"[resource {block.get('uri')}]"
+        case kind:
+            size = len(str(block.get("data", "")))
+            return f"[{kind}, {block.get('mimeType', 'data')}, {size} characters of base64]"
+
 
 if TYPE_CHECKING:
     from emceepee_stdio.backends.backend import Backend
@@ -79,9 +178,11 @@ def given_arguments(words: Sequence[str]) -> dict[str, object]:
     return values
 
 
-def fitted(given: Mapping[str, object], schema: Schema) -> tuple[dict[str, object], list[str]]:
+def fitted(
+    given: Mapping[str, object], schema: signatures.Schema
+) -> tuple[dict[str, object], list[str]]:
     """The arguments as a tool with this schema is sent them, and what is wrong with them."""
-    known = {one.name: one for one in parameters(schema)}
+    known = {one.name: one for one in signatures.parameters(schema)}
     values = {
         name: _converted(value, known[name].schema, schema) if name in known else value
         for name, value in given.items()
@@ -93,7 +194,7 @@ def fitted_to_prompt(
     given: Mapping[str, object], arguments: Sequence[Mapping[str, object]]
 ) -> tuple[dict[str, str], list[str]]:
     """The same for a prompt, which takes texts only."""
-    schema: Schema = {
+    schema: signatures.Schema = {
         "properties": {str(one.get("name")): {"type": "string"} for one in arguments},
         "required": [str(one.get("name")) for one in arguments if one.get("required")],
     }
@@ -102,7 +203,7 @@ def fitted_to_prompt(
 
 
 def _problems(
-    values: Mapping[str, object], known: Mapping[str, Parameter], root: Schema
+    values: Mapping[str, object], known: Mapping[str, signatures.Parameter], root: signatures.Schema
 ) -> list[str]:
     problems = [
         f"{name} is missing"
@@ -111,64 +212,70 @@ def _problems(
     ]
     for name, value in values.items():
         if name in known:
-            if not fits(value, known[name].schema, root):
-                wanted = type_text(known[name].schema, root)
+            if not signatures.fits(value, known[name].schema, root):
+                wanted = signatures.type_text(known[name].schema, root)
                 shown = cut(json.dumps(value, ensure_ascii=False), _MAX_VALUE_CHARS)
                 problems.append(f"{name} must be {wanted}, not {shown}")
-        elif refuses_others(root):
+        elif signatures.refuses_others(root):
             near = nearest(name, list(known))
             problems.append(f"{name} is unknown{f' (did you mean {near}?)' if near else ''}")
     return problems
 
 
-def _converted(given: object, schema: Schema, root: Schema) -> object:
+def _converted(given: object, schema: signatures.Schema, root: signatures.Schema) -> object:
     """A text as what is wanted, where it is that; where a list is wanted, its texts as well."""
-    lists = [one for one in alternatives(schema, root) if one.get("type") == "array"]
+    lists = [one for one in signatures.alternatives(schema, root) if one.get("type") == "array"]
     items = mapping(lists[0].get("items") if lists else None)
     if isinstance(given, str):
         value = _value(given, schema, root)
-        return [_value(given, items, root)] if lists and not fits(value, schema, root) else value
+        return (
+            [_value(given, items, root)]
+            if lists and not signatures.fits(value, schema, root)
+            else value
+        )
     if isinstance(given, list):
         texts = cast("list[object]", given)
         return [_value(one, items, root) if isinstance(one, str) else one for one in texts]
     return given
 
 
-def _value(text: str, schema: Schema, root: Schema) -> object:
+def _value(text: str, schema: signatures.Schema, root: signatures.Schema) -> object:
     """The text itself where that is wanted, else what it is as JSON, where that is."""
-    if fits(text, schema, root):
+    if signatures.fits(text, schema, root):
         return text
     try:
         value = cast("object", msgspec.json.decode(text))
     except (msgspec.MsgspecError, RecursionError):
         return text
-    return value if fits(value, schema, root) else text
+    return value if signatures.fits(value, schema, root) else text
 
 
 def call(
     context: typer.Context,
-    server: AnyServerArgument,
+    server: shared_options.AnyServerArgument,
     tool: Annotated[
         str,
-        typer.Argument(
-            metavar="TOOL", help="One of its tools; see emceepee ls.", autocompletion=complete_tools
+        argument(
+            "TOOL",
+            "One of its tools; see emceepee ls.",
+            autocompletion=shared_options.complete_tools,
         ),
     ],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[ARGS]...",
-            help="NAME=VALUE words, converted as the tool wants them, or one JSON object; - reads"
-            " it from stdin.",
+        argument(
+            "[ARGS]...",
+            "NAME=VALUE words, converted as the tool wants them, or one JSON object; - reads it"
+            " from stdin.",
         ),
     ] = None,
     *,
     unchecked: Annotated[
-        bool, typer.Option("--unchecked", help="Call with arguments that do not fit, too.")
+        bool, flag("--unchecked", "Call with arguments that do not fit, too.")
     ] = False,
     timeout: TimeoutOption = REQUEST_TIMEOUT_S,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
+    config: shared_options.ConfigOption = None,
+    as_json: shared_options.JsonOption = False,
 ) -> None:
     """Call a tool of a server.
 
@@ -184,8 +291,7 @@ def call(
     """
     words = arguments or []
     given = given_arguments([sys.stdin.read()] if words == ["-"] else words)
-    choice = choose(context, server, config)
-    terminal = Terminal()
+    choice = shared_options.choose(context, server, config)
 
     async def send(here: "OneShotSession", backend: "Backend") -> Raw:
         from emceepee_stdio.cli.one_shot import call_at_terminal  # noqa: PLC0415 - not for the help
@@ -193,20 +299,21 @@ def call(
         permissions = here.runtime.permissions
         with terminal.waiting(f"Asking for the tools of {backend.name} …"):
             listed = await backend.list_all("tools", within=timeout)
-            await permissions.require(backend, tool, within=timeout)
+            if refused := backend.refusal(tool):
+                raise refused
         args = _tool_arguments(tool, given, listed, backend, is_checked=not unchecked)
-        asking = call_at_terminal(terminal, timeout)
+        asking = call_at_terminal(timeout)
         args = await permissions.admit(backend, tool, args, asking)
         with terminal.waiting(f"Calling {tool} …"):
             return await backend.call_tool(tool, args, within=timeout, call=asking)
 
-    result = ask_server(choice, send, within=timeout, terminal=terminal)
+    result = ask_server(choice, send, within=timeout)
     if not isinstance(result.get("content", []), list):
         fact = f"{choice.server.name} gave a result without a list of content."
         step = "Report it to whoever makes that server."
         terminal.failure(fact, step, code="call_failed")
         raise typer.Exit(SERVER_FAILED)
-    _show(result, terminal, as_json=as_json)
+    _show(result, as_json=as_json)
     if result.get("isError"):
         raise typer.Exit(FAILED)
 
@@ -230,12 +337,12 @@ def _tool_arguments(
     if problems and is_checked:
         raise InvalidArguments(
             f"{tool} was not called: {'; '.join(problems)}.",
-            hint=f"It takes: {tool_signature(found)}",
+            hint=f"It takes: {signatures.tool_signature(found)}",
         )
     return Raw(json.dumps(values).encode())
 
 
-def _show(result: Mapping[str, Any], terminal: Terminal, *, as_json: bool) -> None:
+def _show(result: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         terminal.document(result)
         return
@@ -251,14 +358,12 @@ def _show(result: Mapping[str, Any], terminal: Terminal, *, as_json: bool) -> No
 
 def read_resource(
     context: typer.Context,
-    server: AnyServerArgument,
-    uri: Annotated[
-        str, typer.Argument(metavar="URI", help="One of its resources; see emceepee ls.")
-    ],
+    server: shared_options.AnyServerArgument,
+    uri: Annotated[str, argument("URI", "One of its resources; see emceepee ls.")],
     *,
     timeout: TimeoutOption = REQUEST_TIMEOUT_S,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
+    config: shared_options.ConfigOption = None,
+    as_json: shared_options.JsonOption = False,
 ) -> None:
     """Read a resource of a server.
 
@@ -269,22 +374,21 @@ def read_resource(
     Example: emceepee read docs file:///notes.txt
     Example: emceepee read pictures picture://logo > logo.png
     """
-    choice = choose(context, server, config)
-    terminal = Terminal()
+    choice = shared_options.choose(context, server, config)
 
     async def send(_here: "OneShotSession", backend: "Backend") -> Raw:
         with terminal.waiting(f"Reading {uri} …"):
             return await backend.read_resource(uri, within=timeout)
 
-    result = ask_server(choice, send, within=timeout, terminal=terminal)
+    result = ask_server(choice, send, within=timeout)
     if as_json:
         terminal.document({"server": choice.server.name, "result": result})
         return
     for one in elements(result.get("contents")):
-        _show_resource(mapping(one), terminal)
+        _show_resource(mapping(one))
 
 
-def _show_resource(content: Mapping[str, object], terminal: Terminal) -> None:
+def _show_resource(content: Mapping[str, object]) -> None:
     if "blob" not in content:
         terminal.said(str(content.get("text", "")))
         return
@@ -305,19 +409,17 @@ def _show_resource(content: Mapping[str, object], terminal: Terminal) -> None:
 
 def get_prompt(
     context: typer.Context,
-    server: AnyServerArgument,
+    server: shared_options.AnyServerArgument,
     name: Annotated[
-        str,
-        typer.Argument(metavar="NAME", help="One of its prompts.", autocompletion=complete_prompts),
+        str, argument("NAME", "One of its prompts.", autocompletion=shared_options.complete_prompts)
     ],
     arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[ARGS]...", help="NAME=VALUE words, or one JSON object."),
+        list[str] | None, argument("[ARGS]...", "NAME=VALUE words, or one JSON object.")
     ] = None,
     *,
     timeout: TimeoutOption = REQUEST_TIMEOUT_S,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
+    config: shared_options.ConfigOption = None,
+    as_json: shared_options.JsonOption = False,
 ) -> None:
     """Get a prompt of a server.
 
@@ -328,8 +430,7 @@ def get_prompt(
     Example: emceepee prompt docs summarize topic=tea
     """
     given = given_arguments(arguments or [])
-    choice = choose(context, server, config)
-    terminal = Terminal()
+    choice = shared_options.choose(context, server, config)
 
     async def send(_here: "OneShotSession", backend: "Backend") -> Raw:
         with terminal.waiting(f"Asking for {name} …"):
@@ -337,12 +438,12 @@ def get_prompt(
             values = _prompt_arguments(name, given, listed, backend.name)
             return await backend.get_prompt(name, values, within=timeout)
 
-    result = ask_server(choice, send, within=timeout, terminal=terminal)
+    result = ask_server(choice, send, within=timeout)
     if as_json:
         terminal.document({"server": choice.server.name, "result": result})
         return
     for one in elements(result.get("messages")):
-        _show_prompt(mapping(one), terminal)
+        _show_prompt(mapping(one))
 
 
 def _prompt_arguments(
@@ -356,12 +457,12 @@ def _prompt_arguments(
     if problems:
         raise InvalidArguments(
             f"{name} was not asked for: {'; '.join(problems)}.",
-            hint=f"It takes: {prompt_signature(prompts[name])}",
+            hint=f"It takes: {signatures.prompt_signature(prompts[name])}",
         )
     return values
 
 
-def _show_prompt(message: Mapping[str, object], terminal: Terminal) -> None:
+def _show_prompt(message: Mapping[str, object]) -> None:
     """Who is to say it, and what: one block, several, or just words."""
     content = message.get("content")
     blocks = elements(content) or [content]

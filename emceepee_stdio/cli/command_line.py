@@ -5,7 +5,6 @@ only for those who ask for it with `--debug`.
 """
 
 import inspect
-import os
 import re
 import shutil
 import sys
@@ -23,7 +22,7 @@ from typer.exceptions import TyperException
 from typer.main import get_command, get_group
 
 from emceepee_stdio import __version__
-from emceepee_stdio.cli.terminal import FAILED, Terminal
+from emceepee_stdio.cli.terminal import FAILED, abandon_stdout, terminal
 from emceepee_stdio.errors import ProxyError
 
 # The help of a command: one value, shown at a terminal and written into docs/cli.md.
@@ -42,6 +41,20 @@ else:
 _EXAMPLE = "Example: "
 _WIDEST_LINE = 100  # longer lines are hard to read, however wide the terminal
 _WIDEST_TERM = 26  # a longer option stands on a line of its own
+
+
+def flag(name: str, about: str, *more: str, **settings: Any) -> Any:
+    """An option without a value."""
+    return typer.Option(name, *more, help=about, **settings)
+
+
+def option(metavar: str, about: str, *names: str, **settings: Any) -> Any:
+    """An option with a value."""
+    return typer.Option(*names, metavar=metavar, help=about, **settings)
+
+
+def argument(metavar: str, about: str, **settings: Any) -> Any:
+    return typer.Argument(metavar=metavar, help=about, **settings)
 
 
 class HelpRow(NamedTuple):
@@ -256,8 +269,6 @@ class CommandGroup(typer.Typer):
         super().__init__(cls=cls, rich_markup_mode=None, **settings)
 
 
-_STDOUT_FD = 1
-
 _FROM_A_CHOICE = "Value error, "  # with which Typer begins what a choice says
 _ENDS_IN_COMMAND = re.compile(r": emceepee [^\n]+\Z")  # to be copied, so without a full stop
 _FOR_ANY_SERVER = "shared_options:ServerCommand"
@@ -271,7 +282,7 @@ app = CommandGroup(
     lazy={
         "install": LazyCommand("clients.install:install", "Register emceepee in an MCP client."),
         "uninstall": LazyCommand(
-            "clients.uninstall:uninstall", "Remove emceepee from an MCP client."
+            "clients.import_servers:uninstall", "Remove emceepee from an MCP client."
         ),
         "doctor": LazyCommand("doctor.doctor:doctor", "Check the setup and try every server."),
         "status": LazyCommand("status:status", "Show the running proxies."),
@@ -298,7 +309,7 @@ app = CommandGroup(
 
 def _version(wanted: bool) -> None:  # noqa: FBT001 - the signature that Typer calls
     if wanted:
-        Terminal().line(f"emceepee {__version__}")
+        terminal.line(f"emceepee {__version__}")
         raise typer.Exit
 
 
@@ -307,21 +318,16 @@ def emceepee(
     context: typer.Context,
     *,
     version: Annotated[
-        bool,
-        typer.Option(
-            "--version", help="Show the version and exit.", callback=_version, is_eager=True
-        ),
+        bool, flag("--version", "Show the version and exit.", callback=_version, is_eager=True)
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show where a failure comes from; before the command.")
+        bool, flag("--debug", "Show where a failure comes from; before the command.")
     ] = False,
 ) -> None:
     """One MCP server for your client, with all your other servers behind it."""
     del version, debug  # both are seen to before this
     if context.invoked_subcommand is None:
-        from emceepee_stdio.cli.serve_http import welcome  # noqa: PLC0415 - only for this
-
-        welcome()
+        _named("serve_http:welcome")()
 
 
 def run() -> int:
@@ -336,7 +342,7 @@ def run() -> int:
         _tell_mistake(error)
         return error.exit_code
     except BrokenPipeError:
-        _abandon_stdout()
+        abandon_stdout()
         return 0
     except Exception as error:
         if _debugging():
@@ -348,7 +354,7 @@ def run() -> int:
 
 def _tell_failure(error: Exception) -> None:
     if isinstance(error, ProxyError):
-        Terminal().failure(error.fact, error.next_step, code=error.code)
+        terminal.failure(error.whole_fact, error.for_person, code=error.code)
         return
     if isinstance(error, OSError):
         code = "system"
@@ -360,12 +366,12 @@ def _tell_failure(error: Exception) -> None:
         # Its text may hold anything, so only its kind is shown.
         fact = f"an unexpected {type(error).__name__} stopped this command."
         step = "Run it as `emceepee --debug …` to see where, and report that."
-    Terminal().failure(fact, step, code=code, text=f"emceepee: {fact} {step}")
+    terminal.failure(fact, step, code=code, text=f"emceepee: {fact} {step}")
 
 
 def _tell_mistake(error: TyperException) -> None:
     """What is wrong with a command line; the usage only where a word is missing or unknown."""
-    terminal, said, context = Terminal(), error.format_message(), getattr(error, "ctx", None)
+    said, context = error.format_message(), getattr(error, "ctx", None)
     if said.startswith("Usage:"):  # a group without a command: its help
         terminal.failure("A command is missing.", said, code="usage", text=said)
         return
@@ -376,13 +382,6 @@ def _tell_mistake(error: TyperException) -> None:
     is_value = isinstance(error, typer.BadParameter) and error.message
     usage = "" if context is None or is_value else f"{context.get_usage()}\n"
     terminal.failure(fact, f"{usage}{step}", code="usage")
-
-
-def _abandon_stdout() -> None:
-    """Whoever read it has enough: what is left in the buffer goes nowhere, quietly."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, _STDOUT_FD)
-    os.close(nowhere)
 
 
 def _debugging() -> bool:

@@ -4,7 +4,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial, wraps
@@ -14,41 +14,19 @@ from typing import Annotated, Any
 
 import typer
 
+from emceepee_stdio.cli import secret_values, shared_options
 from emceepee_stdio.cli.clients.install import DryRunOption
-from emceepee_stdio.cli.command_line import CommandGroup, LazyCommand
-from emceepee_stdio.cli.doctor.report import with_command
-from emceepee_stdio.cli.keyring_secrets import note_added, note_removed
-from emceepee_stdio.cli.secret_values import (
-    VARIABLE_INSTEAD,
-    KeyringStorage,
-    ShowSecretsOption,
-    secret_name,
-    show_changes,
-    shown_entry,
-)
-from emceepee_stdio.cli.shared_options import (
-    ConfigOption,
-    JsonOption,
-    ServerArgument,
-    config_file,
-    place_of,
-)
-from emceepee_stdio.cli.terminal import FAILED, Terminal, read_secrets
+from emceepee_stdio.cli.command_line import CommandGroup, LazyCommand, argument, flag, option
+from emceepee_stdio.cli.keyring_secrets import note_removed, note_shared, offer_to_move
+from emceepee_stdio.cli.terminal import FAILED, read_secrets, terminal, with_command
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Config, config_schema, default_path, jsonc, load_file
+from emceepee_stdio.config import jsonc, own_file
 from emceepee_stdio.config.edit import Change, EditRefused, guard, read_file
 from emceepee_stdio.config.entries import how_treated
 from emceepee_stdio.config.fields import is_list, is_object, keyring_reference
-from emceepee_stdio.config.load import load_text
-from emceepee_stdio.config.own_file import (
-    ConfigLocation,
-    ignored,
-    judge,
-    places,
-    put_server,
-    remove_server,
-)
-from emceepee_stdio.config.server import ServerConfig, StartMode, label, name_problem
+from emceepee_stdio.config.load import default_path, load_file, load_text
+from emceepee_stdio.config.server import StartMode, label, name_problem
+from emceepee_stdio.config.settings import Config, config_schema
 from emceepee_stdio.errors import ConfigInvalid
 from emceepee_stdio.journal import Journal
 from emceepee_stdio.redaction.redact import MARKER, redact
@@ -86,14 +64,33 @@ class Edit:
     what: str
     after: str | None
     writing: Callable[[], AbstractContextManager[object]] = nullcontext
-    then: Callable[[Terminal], None] | None = None
+    then: Callable[[], None] = lambda: None
+
+    def carry_out(self, file: EditedFile) -> None:
+        """Make the change and say so, or show it as a diff."""
+        change = Change(path=file.path, before=file.text, after=self.after)
+        if file.dry_run:
+            entries = [
+                place.entry for text in (file.text, self.after) for place in own_file.places(text)
+            ]
+            secret_values.show_changes([change], entries, show_secrets=file.show_secrets)
+        else:
+            with self.writing():
+                backup = change.apply()
+            if file.as_json:
+                terminal.document(change.facts(backup))
+            else:
+                same = f"Nothing to do: {file.path} is like this already."
+                terminal.line(same if change.kind == "unchanged" else f"{self.what}: {file.path}")
+                shared_options.tell_backups([backup])
+        self.then()
 
 
 _COMMON_OPTIONS = {
     "dry_run": (DryRunOption, False),
-    "show_secrets": (ShowSecretsOption, False),
-    "config": (ConfigOption, None),
-    "as_json": (JsonOption, False),
+    "show_secrets": (secret_values.ShowSecretsOption, False),
+    "config": (shared_options.ConfigOption, None),
+    "as_json": (shared_options.JsonOption, False),
 }
 PREVIEWED = ("dry_run", "show_secrets", "config")
 
@@ -110,11 +107,11 @@ def changes_config(
         @wraps(decide)
         def command(**given: Any) -> None:
             common = {name: given.pop(name) for name in options}
-            file = EditedFile(path=config_file(common.pop("config")), **common)
+            file = EditedFile(path=shared_options.config_file(common.pop("config")), **common)
             with guard(file.path):
                 edit = decide(file, **given)
             if edit is not None:
-                _carry_out(file, edit)
+                edit.carry_out(file)
 
         # Typer reads the parameters of a command from its signature.
         parameters = list(signature(decide).parameters.values())[1:]
@@ -128,28 +125,6 @@ def changes_config(
     return decorate
 
 
-def _carry_out(file: EditedFile, edit: Edit) -> None:
-    """Make the change and say so, or show it as a diff."""
-    terminal = Terminal()
-    change = Change(path=file.path, before=file.text, after=edit.after)
-    if file.dry_run:
-        entries = [place.entry for text in (file.text, edit.after) for place in places(text)]
-        show_changes([change], entries, terminal, show_secrets=file.show_secrets)
-    else:
-        with edit.writing():
-            backup = change.apply()
-        if file.as_json:
-            terminal.document(change.facts(backup))
-        elif change.kind == "unchanged":
-            terminal.line(f"Nothing to do: {file.path} is like this already.")
-        else:
-            terminal.line(f"{edit.what}: {file.path}")
-        if backup is not None and not file.as_json:
-            terminal.line(f"The file as it was: {backup}")
-    if edit.then is not None:
-        edit.then(terminal)
-
-
 # The servers of the configuration, a row for each: name, state, and what it starts or calls.
 #
 # Programs read `off` where people read "disabled".
@@ -157,25 +132,31 @@ def _carry_out(file: EditedFile, edit: Edit) -> None:
 
 Row = dict[str, object]
 
-_WORDS = {"off": "disabled"}
 _STYLES = {"usable": "green", "broken": "red", "disabled": "dim", "ignored": "yellow"}
 _SKIPPED = "it is skipped; `emceepee config check` says why."
 
 
 def configured_rows(text: str | None, loaded: Config) -> list[Row]:
     """Each entry of the file as it may be shown, and whether it is used."""
-    rows: list[tuple[ConfigLocation, Row]] = []
-    for place in places(text):
+    first: dict[str, own_file.ConfigLocation] = {}
+    found: list[tuple[own_file.ConfigLocation, str, str | None]] = []
+    for place in own_file.places(text):
         state, reason = state_of(place.name, loaded)
-        if any(place.name == above.name for above, _ in rows):
+        if first.setdefault(place.name, place) is not place:
             state, reason = "ignored", "the first server of this name is used."
-        row: Row = {"name": label(place.name), "state": state}
-        rows.append((place, row if reason is None else {**row, "reason": reason}))
-    for place in ignored(text):
-        reason = "the same key stands again further down, and the last one is used."
-        rows.append((place, {"name": label(place.name), "state": "ignored", "reason": reason}))
-    entries = [place.entry for place, _ in rows]
-    return [{**row, "entry": shown_entry(place.entry, entries)} for place, row in rows]
+        found.append((place, state, reason))
+    again = "the same key stands again further down, and the last one is used."
+    found += [(place, "ignored", again) for place in own_file.ignored(text)]
+    entries = [place.entry for place, _, _ in found]
+    return [
+        {
+            "name": label(place.name),
+            "state": state,
+            **({} if reason is None else {"reason": reason}),
+            "entry": secret_values.shown_entry(place.entry, entries),
+        }
+        for place, state, reason in found
+    ]
 
 
 def state_of(name: str, loaded: Config) -> tuple[str, str | None]:
@@ -190,10 +171,10 @@ def state_of(name: str, loaded: Config) -> tuple[str, str | None]:
 
 def state_word(state: object) -> str:
     """What people read for it."""
-    return _WORDS.get(str(state), str(state))
+    return "disabled" if state == "off" else str(state)
 
 
-def show_rows(rows: Sequence[Row], terminal: Terminal, *, one_line: bool = False) -> None:
+def show_rows(rows: Sequence[Row], *, one_line: bool = False) -> None:
     """A table; with `one_line`, what is too wide for the terminal is cut."""
     if not rows:
         terminal.line("No servers yet. Add one: emceepee config add NAME -- COMMAND ARGS")
@@ -206,14 +187,7 @@ def show_rows(rows: Sequence[Row], terminal: Terminal, *, one_line: bool = False
     )
 
 
-def note_reasons(rows: Sequence[Row], terminal: Terminal) -> None:
-    """Why some are not used; nobody needs to be told what they disabled."""
-    for row in rows:
-        if row["state"] in {"broken", "ignored"}:
-            terminal.note(f"{row['name']}: {row['reason']}")
-
-
-def note_warnings(config: Config, terminal: Terminal) -> None:
+def note_warnings(config: Config) -> None:
     """What is odd about the file; a typo may be why it has no servers."""
     for warning in config.warnings:
         terminal.note(f"warning: {warning}")
@@ -286,7 +260,6 @@ def some_of(names: Sequence[str], count: int = _SHOWN_NAMES) -> str:
 
 def say_listed(name: str, known: KnownExposure | None) -> None:
     """What it comes to for a client."""
-    terminal = Terminal()
     if known is None:
         look = f"emceepee doctor {shlex.quote(name)}"
         terminal.note(f"What {label(name)} lists is not known yet. To see it: {look}")
@@ -296,6 +269,14 @@ def say_listed(name: str, known: KnownExposure | None) -> None:
         terminal.note(f"No tool of {label(name)} matches {pattern!r}.")
 
 
+def _checked_name(name: str) -> str:
+    if problem := name_problem(name):
+        raise typer.BadParameter(f"{problem}.")
+    return name
+
+
+_NEW_NAME = "What the server is to be called."
+NewNameArgument = Annotated[str, argument("NAME", _NEW_NAME, callback=_checked_name)]
 # What a command line that we print has in place of a value that we do not show.
 _TO_FILL_IN = "…"
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -306,15 +287,17 @@ def path() -> None:
 
     Example: emceepee config path
     """
-    Terminal().line(str(default_path(os.environ)))
+    terminal.line(str(default_path(os.environ)))
 
 
-def show(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def show(
+    *, config: shared_options.ConfigOption = None, as_json: shared_options.JsonOption = False
+) -> None:
     """Show the configuration, with secrets hidden.
 
     Example: emceepee config show --json
     """
-    file = config_file(config)
+    file = shared_options.config_file(config)
     loaded = load_file(config, environ=os.environ)
     text = read_file(file)
     servers = configured_rows(text, loaded)
@@ -322,77 +305,65 @@ def show(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     for row in servers:
         if row["state"] == "usable" and (known := exposed.get(str(row["name"]))):
             row["exposed_as"] = known.names
-    terminal = Terminal()
+    document = jsonc.read(text or "")
+    settings: object = redact(document.get("emceepee", {})) if is_object(document) else {}
     if as_json:
-        document = jsonc.read(text or "")
-        terminal.document(
-            {
-                "path": str(file),
-                "exists": text is not None,
-                "servers": servers,
-                "settings": redact(document.get("emceepee", {})) if is_object(document) else {},
-                "warnings": loaded.warnings,
-            }
-        )
+        facts = {"path": str(file), "exists": text is not None, "servers": servers}
+        terminal.document({**facts, "settings": settings, "warnings": loaded.warnings})
         return
     terminal.line(f"{file}{'' if text is not None else ' (does not exist yet)'}")
-    note_warnings(loaded, terminal)
-    show_rows(servers, terminal)
+    note_warnings(loaded)
+    show_rows(servers)
     for entry in loaded.servers:
-        if entry.expose:
-            terminal.line(f"{entry.name} exposes {_exposed(entry, exposed.get(entry.name))}")
-    note_reasons(servers, terminal)
-    document = jsonc.read(text or "")
-    settings = document.get("emceepee") if is_object(document) else None
+        if not entry.expose:
+            continue
+        if (known := exposed.get(entry.name)) is not None:  # else what the entry says
+            what = some_of(known.names) or "nothing that it lists"
+        else:
+            what = "everything" if isinstance(entry.expose, bool) else some_of(entry.expose)
+        terminal.line(f"{entry.name} exposes {what}")
+    for row in servers:
+        if row["state"] in {"broken", "ignored"}:
+            terminal.note(f"{row['name']}: {row['reason']}")
     if settings:
         terminal.line("Settings:")
-        terminal.data(redact(settings))
+        terminal.data(settings)
 
 
 @changes_config(*PREVIEWED)
 def add(  # noqa: PLR0913 - one for each option
     file: EditedFile,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What the server is to be called.")],
+    name: NewNameArgument,
     command: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[-- COMMAND [ARG]...]", help="Program to start, and its arguments."
-        ),
+        list[str] | None, argument("[-- COMMAND [ARG]...]", "Program to start, and its arguments.")
     ] = None,
     *,
-    url: Annotated[str | None, typer.Option(metavar="URL", help="Address to call instead.")] = None,
+    url: Annotated[str | None, option("URL", "Address to call instead.")] = None,
     env: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "K=V",
+            "A variable for the command; K alone: the value that K has when the server starts.",
             "--env",
             "-e",
-            metavar="K=V",
-            help="A variable for the command; K alone: the value that K has when the server"
-            " starts.",
         ),
     ] = None,
     secret_env: Annotated[
-        list[str] | None,
-        typer.Option(metavar="K", help="A variable from the keyring; its value is asked for."),
+        list[str] | None, option("K", "A variable from the keyring; its value is asked for.")
     ] = None,
-    header: Annotated[
-        list[str] | None, typer.Option(metavar="'K: V'", help="An HTTP header for the URL.")
-    ] = None,
-    cwd: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Directory to start the command in.")
-    ] = None,
+    header: Annotated[list[str] | None, option("'K: V'", "An HTTP header for the URL.")] = None,
+    cwd: Annotated[Path | None, option("DIR", "Directory to start the command in.")] = None,
     start: Annotated[
         StartMode | None,
-        typer.Option(
-            metavar="WHEN",
-            help="eager: with each session; lazy: on first use; auto: lazy once it is known.",
+        option(
+            "WHEN",
+            "eager: with each session; lazy: on first use; auto: lazy once it is known.",
             show_default="the general setting",
         ),
     ] = None,
-    lazy: Annotated[bool, typer.Option("--lazy", help="The same as --start lazy.")] = False,
+    lazy: Annotated[bool, flag("--lazy", "The same as --start lazy.")] = False,
     replace: Annotated[
-        bool,
-        typer.Option("--replace", help="Take the place of a server of this name; its rules stay."),
+        bool, flag("--replace", "Take the place of a server of this name; its rules stay.")
     ] = False,
 ) -> Edit:
     """Add a server.
@@ -403,35 +374,34 @@ def add(  # noqa: PLR0913 - one for each option
 
     Example: emceepee config add github --secret-env GITHUB_TOKEN -- ./github-server
     """
-    if problem := name_problem(name):
-        raise typer.BadParameter(f"{problem}.", param_hint="NAME")
-    secrets = {key: secret_name(name, key) for key in secret_env or ()}
+    secrets = {key: secret_values.secret_name(name, key) for key in secret_env or ()}
     variables = [*(env or ()), *(f"{k}={keyring_reference(n)}" for k, n in secrets.items())]
     entry = _entry(command or [], url, env=variables, headers=header or [], cwd=cwd)
     if lazy and start is not None:
         raise typer.BadParameter("--lazy is --start lazy: give one of them.", param_hint="--start")
-    if lazy:
-        entry["lazy"] = True
-    elif start is not None:
-        entry["start"] = start
-    former = next((place.entry for place in places(file.text) if place.name == name), None)
+    entry |= {"lazy": True} if lazy else {} if start is None else {"start": start}
+    former = next((place.entry for place in own_file.places(file.text) if place.name == name), None)
     kept = _kept(former, entry) if replace else {}
     entry |= kept
-    word = _judged(name, entry)
-    after = put_server(file.text, name, entry, source=str(file.path))
+    try:
+        word = own_file.judge(name, entry, environ=os.environ)
+    except ConfigInvalid as error:
+        raise typer.BadParameter(error.fact) from None
+    after = own_file.put_server(file.text, name, entry, source=str(file.path))
     if former is not None and not replace and after != file.text:
         raise EditRefused(
             f"{file.path} has a server named {label(name)} already.",
             hint="Nothing was changed; choose another name, or add --replace.",
         )
 
-    def tell(terminal: Terminal) -> None:
+    def tell() -> None:
         if kept:
             terminal.note(f"Kept from the entry before: {', '.join(kept)}.")
         if said := word or _missing_command(name, entry):
             terminal.note(said)
         if not file.dry_run:
-            note_added(file.path, after, name, terminal)
+            note_shared(after, name)
+            offer_to_move(file.path, [name], asks=False, moves=False)
 
     writing = partial(_storing, secrets) if secrets else nullcontext
     return Edit(what=f"Added {label(name)}", after=after, writing=writing, then=tell)
@@ -440,8 +410,8 @@ def add(  # noqa: PLR0913 - one for each option
 @contextmanager
 def _storing(secrets: Mapping[str, str]) -> Generator[None]:
     """With what the person types for these variables in the keyring, under these names."""
-    storage = KeyringStorage()
-    storage.require(hint=VARIABLE_INSTEAD)  # before anybody types a secret
+    storage = secret_values.KeyringStorage()
+    storage.require(hint=secret_values.VARIABLE_INSTEAD)  # before anybody types a secret
     values = dict(zip(secrets.values(), read_secrets(list(secrets)), strict=True))
     with storage.storing(values):
         yield
@@ -450,16 +420,9 @@ def _storing(secrets: Mapping[str, str]) -> Generator[None]:
 def _kept(former: object, entry: Mapping[str, object]) -> dict[str, object]:
     """Rules and the like, which the command line does not say: they hold for the new target."""
     kept = how_treated(former) if is_object(former) else {}
-    if {"start", "lazy"} & entry.keys():
-        kept = {key: kept[key] for key in kept if key not in ("start", "lazy")}
-    return {key: kept[key] for key in kept if key not in entry}
-
-
-def _judged(name: str, entry: object) -> str | None:
-    try:
-        return judge(name, entry, environ=os.environ)
-    except ConfigInvalid as error:
-        raise typer.BadParameter(error.fact) from None
+    starts = {"start", "lazy"}
+    said = entry.keys() | starts if starts & entry.keys() else entry.keys()
+    return {key: kept[key] for key in kept if key not in said}
 
 
 def _missing_command(name: str, entry: Mapping[str, object]) -> str | None:
@@ -479,32 +442,37 @@ def _missing_command(name: str, entry: Mapping[str, object]) -> str | None:
 
 
 @changes_config(*PREVIEWED)
-def remove(file: EditedFile, name: ServerArgument) -> Edit:
+def remove(file: EditedFile, name: shared_options.ServerArgument) -> Edit:
     """Remove a server.
 
     Example: emceepee config remove github
     """
-    after = remove_server(file.text, name, source=str(file.path))
-    place_of(file.text, name)
-    then = None if file.dry_run else partial(note_removed, file.text, after, name)
-    return Edit(what=f"Removed {label(name)}", after=after, then=then)
+    after = own_file.remove_server(file.text, name, source=str(file.path))
+    shared_options.place_of(file.text, name)
+
+    def tell() -> None:
+        if not file.dry_run:
+            note_removed(file.text, after, name)
+
+    return Edit(what=f"Removed {label(name)}", after=after, then=tell)
 
 
-def check(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def check(
+    *, config: shared_options.ConfigOption = None, as_json: shared_options.JsonOption = False
+) -> None:
     """Name every problem of the configuration.
 
     The exit code is 1 if there is one.
 
     Example: emceepee config check --config ./config.json
     """
-    terminal = Terminal()
     loaded = load_file(config, environ=os.environ)
     broken = [server for server in loaded.disabled if not server.switched_off]
     healthy = not broken and not loaded.warnings
     if as_json:
         terminal.document(
             {
-                "path": str(config_file(config)),
+                "path": str(shared_options.config_file(config)),
                 "ok": healthy,
                 "usable": [server.name for server in loaded.servers],
                 "broken": [{"name": one.name, "reason": one.reason} for one in broken],
@@ -513,7 +481,12 @@ def check(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
             }
         )
     else:
-        _say_problems(loaded, terminal)
+        for warning in loaded.warnings:
+            terminal.line(f"warning: {warning}")
+        for server in loaded.disabled:
+            terminal.line(f"{server.state}: {server.name}: {server.reason}")
+        usable = len(loaded.servers)
+        terminal.line(f"{usable} usable server{'' if usable == 1 else 's'}.")
     if not healthy:
         raise typer.Exit(FAILED)
 
@@ -523,16 +496,7 @@ def schema() -> None:
 
     Example: emceepee config schema
     """
-    Terminal().data(config_schema())
-
-
-def _say_problems(loaded: Config, terminal: Terminal) -> None:
-    for warning in loaded.warnings:
-        terminal.line(f"warning: {warning}")
-    for server in loaded.disabled:
-        terminal.line(f"{server.state}: {server.name}: {server.reason}")
-    usable = len(loaded.servers)
-    terminal.line(f"{usable} usable server{'' if usable == 1 else 's'}.")
+    terminal.data(config_schema())
 
 
 def _entry(
@@ -548,7 +512,11 @@ def _entry(
         command, url = [], command[0]
     if bool(command) == (url is not None):
         raise typer.BadParameter("give either a command, after two dashes, or --url.")
-    _refuse_hidden([*command, url or ""])
+    if any(MARKER in value for value in (*command, url or "")):
+        raise ConfigInvalid(
+            f"This command line has {MARKER} where a secret was.",
+            hint="Write the real value in its place, or a reference such as ${TOKEN}.",
+        )
     if url is not None:
         if env or cwd:
             raise typer.BadParameter("--env and --cwd are for a command, not for --url.")
@@ -571,14 +539,6 @@ def _program(command: str) -> str:
     return str(Path(os.path.normpath(Path.cwd() / command))) if relative else command
 
 
-def _refuse_hidden(values: Iterable[str]) -> None:
-    if any(MARKER in value for value in values):
-        raise ConfigInvalid(
-            f"This command line has {MARKER} where a secret was.",
-            hint="Write the real value in its place, or a reference such as ${TOKEN}.",
-        )
-
-
 def _variable(text: str) -> tuple[str, str]:
     name, given, value = text.partition("=")
     if not name or not (given or _VARIABLE_NAME.fullmatch(name)):
@@ -599,17 +559,12 @@ def _header(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _exposed(entry: ServerConfig, known: KnownExposure | None) -> str:
-    """The names that a client is listed, where they are known; else what the entry says."""
-    if known is not None:
-        return some_of(known.names) or "nothing that it lists"
-    return "everything" if isinstance(entry.expose, bool) else some_of(entry.expose)
-
-
 # `emceepee config list`: the servers of the configuration, each on a line.
 
 
-def list_configured(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def list_configured(
+    *, config: shared_options.ConfigOption = None, as_json: shared_options.JsonOption = False
+) -> None:
     """List the servers of the configuration.
 
     Shows name, state, and command or URL without secrets. The state is what the file says.
@@ -617,7 +572,7 @@ def list_configured(*, config: ConfigOption = None, as_json: JsonOption = False)
 
     Example: emceepee config list
     """
-    file, terminal = config_file(config), Terminal()
+    file = shared_options.config_file(config)
     loaded = load_file(config, environ=os.environ)
     rows = configured_rows(read_file(file), loaded)
     if as_json:
@@ -629,8 +584,8 @@ def list_configured(*, config: ConfigOption = None, as_json: JsonOption = False)
         terminal.document({"path": str(file), "servers": servers})
         return
     if not rows:
-        note_warnings(loaded, terminal)
-    show_rows(rows, terminal, one_line=True)
+        note_warnings(loaded)
+    show_rows(rows, one_line=True)
     if any(row["state"] in {"broken", "ignored"} for row in rows):
         terminal.note("See why: emceepee config check")
 
@@ -638,22 +593,26 @@ def list_configured(*, config: ConfigOption = None, as_json: JsonOption = False)
 # `emceepee config get`: one server of the configuration, with its secrets hidden.
 
 
-def get(name: ServerArgument, *, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def get(
+    name: shared_options.ServerArgument,
+    *,
+    config: shared_options.ConfigOption = None,
+    as_json: shared_options.JsonOption = False,
+) -> None:
     """Show one server, with secrets hidden.
 
     Example: emceepee config get github
     """
-    file, terminal = config_file(config), Terminal()
+    file = shared_options.config_file(config)
     text = read_file(file) or ""
     with guard(file):
-        place = place_of(text, name)
-        entries = [one.entry for one in places(text)]
+        place = shared_options.place_of(text, name)
+        entries = [one.entry for one in own_file.places(text)]
     state, reason = state_of(name, load_text(text, environ=os.environ, source=str(file)))
-    entry = shown_entry(place.entry, entries)
+    entry = secret_values.shown_entry(place.entry, entries)
     if as_json:
-        terminal.document(
-            {"name": name, "path": str(file), "state": state, "reason": reason, "entry": entry}
-        )
+        facts = {"name": name, "path": str(file), "state": state, "reason": reason}
+        terminal.document({**facts, "entry": entry})
         return
     terminal.line(f"{label(name)} is {state_word(state)}, in {file}:")
     terminal.data(entry)

@@ -16,89 +16,63 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, get_args
+from typing import Annotated
 
 import typer
 
-from emceepee_stdio.cli.config import (
-    PREVIEWED,
-    Edit,
-    EditedFile,
-    KnownExposure,
-    changes_config,
-    known_exposure,
-    note_warnings,
-    say_listed,
-    state_of,
-)
-from emceepee_stdio.cli.doctor.report import with_command
-from emceepee_stdio.cli.keyring_secrets import note_copies, offer_to_move
+from emceepee_stdio.cli import config
+from emceepee_stdio.cli.command_line import argument, flag
+from emceepee_stdio.cli.keyring_secrets import offer_to_move
 from emceepee_stdio.cli.secret_values import references
 from emceepee_stdio.cli.shared_options import ServerArgument, complete_patterns, place_of
-from emceepee_stdio.cli.terminal import FAILED, Terminal, confirm
-from emceepee_stdio.config import jsonc
+from emceepee_stdio.cli.terminal import FAILED, confirm, is_person_there, terminal, with_command
+from emceepee_stdio.config import jsonc, own_file
 from emceepee_stdio.config.clients import CLIENTS
-from emceepee_stdio.config.edit import EditRefused, read_file, write_whole
+from emceepee_stdio.config.edit import EditRefused, read_file
 from emceepee_stdio.config.entries import KNOWN_KEYS, OFF_KEYS, is_off
 from emceepee_stdio.config.fields import is_object, keyring_names, keyring_reference
 from emceepee_stdio.config.jsonc import Unreadable
 from emceepee_stdio.config.load import SECTIONS, load_text
-from emceepee_stdio.config.own_file import (
-    ConfigLocation,
-    Exposed,
-    Outcome,
-    exposed_at,
-    judge,
-    overruled,
-    places,
-    remove_rule,
-    remove_server,
-    rules_at,
-    set_exposed,
-    set_rule,
-    take_over,
-)
-from emceepee_stdio.config.server import Rule, label, name_problem
+from emceepee_stdio.config.server import Rule, label
 from emceepee_stdio.config.tool_rules import pattern_problem
 from emceepee_stdio.errors import ConfigInvalid
-from emceepee_stdio.storage.private_file import make_private
+from emceepee_stdio.storage.private_file import make_private, write_whole
 
 # `emceepee config enable` and `disable`: keep an entry, and say whether it is used.
 
 
-@changes_config(*PREVIEWED)
-def enable(file: EditedFile, name: ServerArgument) -> Edit:
+@config.changes_config(*config.PREVIEWED)
+def enable(file: config.EditedFile, name: ServerArgument) -> config.Edit:
     """Enable a server.
 
     Running proxies connect to it within a second or two.
 
     Example: emceepee config enable github
     """
-    text = file.text or ""
-    after = _switched(text, place_of(text, name), off=False)
-    if after == text:
-        loaded = load_text(text, environ=os.environ, source=str(file.path))
-        if state_of(name, loaded)[0] == "broken":
+    after = _switched(file, name, off=False)
+    if after == file.text:
+        loaded = load_text(after, environ=os.environ, source=str(file.path))
+        if config.state_of(name, loaded)[0] == "broken":
             raise EditRefused(
                 f"{label(name)} is not disabled, but broken.", hint="See why: emceepee config check"
             )
-    return Edit(what=f"Enabled {label(name)}", after=after)
+    return config.Edit(what=f"Enabled {label(name)}", after=after)
 
 
-@changes_config(*PREVIEWED)
-def disable(file: EditedFile, name: ServerArgument) -> Edit:
+@config.changes_config(*config.PREVIEWED)
+def disable(file: config.EditedFile, name: ServerArgument) -> config.Edit:
     """Disable a server, and keep its entry.
 
     Running proxies stop it within a second or two.
 
     Example: emceepee config disable github
     """
+    return config.Edit(what=f"Disabled {label(name)}", after=_switched(file, name, off=True))
+
+
+def _switched(file: config.EditedFile, name: str, *, off: bool) -> str:
     text = file.text or ""
-    after = _switched(text, place_of(text, name), off=True)
-    return Edit(what=f"Disabled {label(name)}", after=after)
-
-
-def _switched(text: str, place: ConfigLocation, *, off: bool) -> str:
+    place = place_of(text, name)
     if not is_object(place.entry):
         raise EditRefused(
             f"The entry of {label(place.name)} is no object.",
@@ -124,26 +98,26 @@ _WHEN = (
 )
 
 
-@changes_config(*PREVIEWED, "as_json")
+@config.changes_config(*config.PREVIEWED, "as_json")
 def expose(
-    file: EditedFile,
+    file: config.EditedFile,
     name: ServerArgument,
     patterns: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="['PATTERN']...",
-            help="Names of tools; * and ? stand for others.",
+        argument(
+            "['PATTERN']...",
+            "Names of tools; * and ? stand for others.",
             autocompletion=complete_patterns,
         ),
     ] = None,
     *,
     everything: Annotated[
-        bool, typer.Option("--all", help="All tools, and prompts, resources and templates.")
+        bool, flag("--all", "All tools, and prompts, resources and templates.")
     ] = False,
     remove: Annotated[
-        bool, typer.Option("--remove", help="Take these patterns out; without any, all of it.")
+        bool, flag("--remove", "Take these patterns out; without any, all of it.")
     ] = False,
-) -> Edit | None:
+) -> config.Edit | None:
     """Choose tools that the client sees natively.
 
     A tool is listed as SERVER__TOOL, beside emceepee's own. Patterns are added to those that are
@@ -155,43 +129,37 @@ def expose(
     place = place_of(text, name)
     given = tuple(patterns or ())
     changes = bool(given or everything or remove)
-    before = _before(place, changes=changes)
+    try:
+        before = own_file.exposed_at(place)
+    except ConfigInvalid as error:
+        if not changes:
+            command = f"emceepee config expose {shlex.quote(name)} 'PATTERN'"
+            raise EditRefused(error.fact, hint=f"To replace it: {command}") from None
+        terminal.note("What stands there cannot be read, and is replaced.")
+        before = False
     if not changes:
-        known = _known_exposure(file, text, name)
-        _show_exposed(name, before, known, as_json=file.as_json)
+        _show_exposed(name, before, _known_exposure(file, text, name), as_json=file.as_json)
         return None
     wanted = _wanted(name, before, given, everything=everything, remove=remove)
-    after = set_exposed(text, place, wanted)
+    after = own_file.set_exposed(text, place, wanted)
 
-    def tell(terminal: Terminal) -> None:
+    def tell() -> None:
         if wanted and not file.as_json:
-            say_listed(name, _known_exposure(file, after, name))
+            config.say_listed(name, _known_exposure(file, after, name))
             if not file.dry_run:
                 terminal.line(_WHEN)
 
-    return Edit(what=f"Changed what {label(name)} exposes", after=after, then=tell)
+    return config.Edit(what=f"Changed what {label(name)} exposes", after=after, then=tell)
 
 
-def _known_exposure(file: EditedFile, text: str, name: str) -> KnownExposure | None:
+def _known_exposure(file: config.EditedFile, text: str, name: str) -> config.KnownExposure | None:
     loaded = load_text(text, environ=os.environ, source=str(file.path))
-    return known_exposure(loaded, os.environ).get(name)
-
-
-def _before(place: ConfigLocation, *, changes: bool) -> Exposed:
-    """What the entry exposes; what cannot be read is replaced by a change."""
-    try:
-        return exposed_at(place)
-    except ConfigInvalid as error:
-        if not changes:
-            command = f"emceepee config expose {shlex.quote(place.name)} 'PATTERN'"
-            raise EditRefused(error.fact, hint=f"To replace it: {command}") from None
-        Terminal().note("What stands there cannot be read, and is replaced.")
-        return False
+    return config.known_exposure(loaded, os.environ).get(name)
 
 
 def _wanted(
-    name: str, before: Exposed, given: tuple[str, ...], *, everything: bool, remove: bool
-) -> Exposed:
+    name: str, before: own_file.Exposed, given: tuple[str, ...], *, everything: bool, remove: bool
+) -> own_file.Exposed:
     if everything and (given or remove):
         raise typer.BadParameter(
             "--all exposes everything: give it without patterns and without --remove."
@@ -221,9 +189,8 @@ def _wanted(
 
 
 def _show_exposed(
-    name: str, exposed: Exposed, known: KnownExposure | None, *, as_json: bool
+    name: str, exposed: own_file.Exposed, known: config.KnownExposure | None, *, as_json: bool
 ) -> None:
-    terminal = Terminal()
     if as_json:
         shown: dict[str, object] = {"server": name, "expose": exposed}
         if known is not None:
@@ -233,13 +200,12 @@ def _show_exposed(
     if exposed is True:
         terminal.line("All tools, prompts, resources and templates.")
     elif exposed:
-        for pattern in exposed:
-            terminal.line(pattern)
+        terminal.verbatim("\n".join(exposed))
     else:
         command = f"emceepee config expose {shlex.quote(name)} 'PATTERN'"
         terminal.line(f"Nothing is exposed. To expose tools: {command}")
         return
-    say_listed(name, known)
+    config.say_listed(name, known)
 
 
 # `emceepee config rules`: which tools of a server run, are asked for, or are off.
@@ -248,31 +214,22 @@ def _show_exposed(
 _STYLES = {"allow": "green", "ask": "yellow", "off": "red"}
 
 
-@changes_config(*PREVIEWED, "as_json")
+@config.changes_config(*config.PREVIEWED, "as_json")
 def rules(
-    file: EditedFile,
+    file: config.EditedFile,
     name: ServerArgument,
     pattern: Annotated[
         str | None,
-        typer.Argument(
-            metavar="['PATTERN']",
-            help="Names of tools; * and ? stand for others.",
+        argument(
+            "['PATTERN']",
+            "Names of tools; * and ? stand for others.",
             autocompletion=complete_patterns,
         ),
     ] = None,
-    rule: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[allow|ask|off]",
-            help="What holds for them.",
-            autocompletion=lambda: list(get_args(Rule)),
-        ),
-    ] = None,
+    rule: Annotated[Rule | None, argument("[allow|ask|off]", "What holds for them.")] = None,
     *,
-    remove: Annotated[
-        bool, typer.Option("--remove", help="Take the rule for this pattern out.")
-    ] = False,
-) -> Edit | None:
+    remove: Annotated[bool, flag("--remove", "Take the rule for this pattern out.")] = False,
+) -> config.Edit | None:
     """Show or change the rules for tools.
 
     allow: they run. ask: you are asked before each call. off: they are hidden and refused. If
@@ -284,38 +241,27 @@ def rules(
     text = file.text or ""
     place = place_of(text, name)
     if pattern is None:
-        _show_rules(place, Terminal(), as_json=file.as_json)
+        _show_rules(place, as_json=file.as_json)
         return None
-    chosen = _chosen(rule, remove=remove)
+    if remove == (rule is not None):
+        raise typer.BadParameter("give either a rule, allow, ask or off, or --remove.")
     if problem := pattern_problem(pattern):
         raise typer.BadParameter(f"{problem}.", param_hint="PATTERN")
     what = f"Changed the rules of {label(name)}"
-    if chosen is not None:
-        after = set_rule(text, name, pattern, chosen)
-        return Edit(what=what, after=after, then=partial(_warn, place, pattern, chosen))
-    after = remove_rule(text, name, pattern)
+    if rule is not None:
+        after = own_file.set_rule(text, name, pattern, rule)
+        return config.Edit(what=what, after=after, then=partial(_warn, place, pattern, rule))
+    after = own_file.remove_rule(text, name, pattern)
     if after is None:
         raise EditRefused(
             f"{label(name)} has no rule for {label(pattern)}.",
             hint=f"See `emceepee config rules {shlex.quote(name)}` for those that it has.",
         )
-    return Edit(what=what, after=after)
+    return config.Edit(what=what, after=after)
 
 
-def _chosen(rule: str | None, *, remove: bool) -> Rule | None:
-    """The rule to set; None to take one out."""
-    if remove:
-        if rule is not None:
-            raise typer.BadParameter("give either a rule or --remove.")
-        return None
-    for known in get_args(Rule):
-        if rule == known:
-            return known
-    raise typer.BadParameter("expected allow, ask or off, or --remove.", param_hint="RULE")
-
-
-def _show_rules(place: ConfigLocation, terminal: Terminal, *, as_json: bool) -> None:
-    found = rules_at(place)
+def _show_rules(place: own_file.ConfigLocation, *, as_json: bool) -> None:
+    found = own_file.rules_at(place)
     if as_json:
         listed = [{"pattern": pattern, "rule": rule} for pattern, rule in found.items()]
         terminal.document({"server": place.name, "rules": listed})
@@ -326,9 +272,9 @@ def _show_rules(place: ConfigLocation, terminal: Terminal, *, as_json: bool) -> 
         terminal.line(f"No rules: every tool runs. Set one: emceepee config rules {name} '*' ask")
 
 
-def _warn(place: ConfigLocation, pattern: str, rule: Rule, terminal: Terminal) -> None:
+def _warn(place: own_file.ConfigLocation, pattern: str, rule: Rule) -> None:
     """What the new rule, as the last one, takes the effect from."""
-    for earlier, said in overruled(rules_at(place), pattern, rule).items():
+    for earlier, said in own_file.overruled(own_file.rules_at(place), pattern, rule).items():
         again = f"emceepee config rules {shlex.quote(place.name)} {shlex.quote(earlier)} {said}"
         terminal.note(
             f"It stands last, so it counts for {label(earlier)} as well, which was {said}. "
@@ -344,18 +290,14 @@ _MAX_JSON_CHARS = 1_000_000  # no entry is longer; a wrong file on stdin may be
 _SECTIONS = frozenset(("mcp", *(client.section for client in CLIENTS.values())))
 
 
-@changes_config(*PREVIEWED)
+@config.changes_config(*config.PREVIEWED)
 def add_json(
-    file: EditedFile,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What the server is to be called.")],
-    document: Annotated[
-        str, typer.Argument(metavar="JSON", help="Its entry, in single quotes; - reads stdin.")
-    ],
+    file: config.EditedFile,
+    name: config.NewNameArgument,
+    document: Annotated[str, argument("JSON", "Its entry, in single quotes; - reads stdin.")],
     *,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Take the place of a server of this name.")
-    ] = False,
-) -> Edit:
+    replace: Annotated[bool, flag("--replace", "Take the place of a server of this name.")] = False,
+) -> config.Edit:
     """Add a server from JSON.
 
     JSON is one entry, or the entry inside of "mcpServers" or "servers". Use - and stdin where it
@@ -363,33 +305,36 @@ def add_json(
 
     Example: emceepee config add-json time '{"command": "mcp-server-time"}'
     """
-    if problem := name_problem(name):
-        raise typer.BadParameter(f"{problem}.", param_hint="NAME")
-    entry = _entry(name, _read(document))
+    entry = _entry(name, document)
     source = str(file.path)
     _refuse_references(name, entry, is_known=_has(file.text, name))
-    base = (remove_server(file.text, name, source=source) if replace else None) or file.text
-    after, [outcome] = take_over(
-        CLIENTS["claude-desktop"], {name: entry}, base, environ=os.environ, source=source
+    base = (
+        own_file.remove_server(file.text, name, source=source) if replace else None
+    ) or file.text
+    after, outcome = own_file.take_over(
+        CLIENTS["claude-desktop"], name, entry, base, environ=os.environ, source=source
     )
     if outcome.result in {"skipped", "itself"}:
+        taken = _has(base, name)
+        step = "choose another name, or add --replace." if taken else "correct the entry."
+        if outcome.result == "itself":
+            step = "add the servers that it is to serve, one by one."
         raise EditRefused(
             f"{label(name)} was not added: {outcome.reason}",
-            hint=f"Nothing was changed; {_next_step(outcome, is_known=_has(base, name))}",
+            hint=f"Nothing was changed; {step}",
         )
 
-    def tell(terminal: Terminal) -> None:
+    def tell() -> None:
         if outcome.reason and outcome.result == "taken":
             terminal.note(outcome.reason)
         if not file.dry_run:
-            offer_to_move(file.path, [name], terminal, asks=True, moves=False)
-            note_copies(file.path, after, name, terminal)
+            offer_to_move(file.path, [name], asks=True, moves=False)
 
-    return Edit(what=f"Added {label(name)}", after=after, then=tell)
+    return config.Edit(what=f"Added {label(name)}", after=after, then=tell)
 
 
 def _has(text: str | None, name: str) -> bool:
-    return any(place.name == name for place in places(text))
+    return any(place.name == name for place in own_file.places(text))
 
 
 def _refuse_references(name: str, entry: Mapping[str, object], *, is_known: bool) -> None:
@@ -397,8 +342,22 @@ def _refuse_references(name: str, entry: Mapping[str, object], *, is_known: bool
     secrets = references(json.dumps({SECTIONS[0]: {name: entry}}))
     if not secrets:
         return
-    replace = ["--replace"] if is_known else []
-    words = ["emceepee", "config", "add", name, *replace, *_options(entry)]
+    words = ["emceepee", "config", "add", name, *(["--replace"] if is_known else ())]
+    found = entry.get("env" if "command" in entry else "headers")
+    referring = [
+        (key, str(text), names[0])
+        for key, text in (found.items() if is_object(found) else ())
+        if (names := keyring_names(str(text)))
+    ]
+    if "command" in entry:
+        for key in [key for key, _, _ in referring] or ["K"]:
+            words += ["--secret-env", key]
+        words += ["--", "COMMAND"]
+    else:
+        for key, text, secret in referring:  # without what else is in it
+            scheme = "Bearer " if text.startswith("Bearer ") else ""
+            words += ["--header", f"{key}: {scheme}{keyring_reference(secret)}"]
+        words += ["--url", "URL"]
     raise EditRefused(
         f"{label(name)} was not added: it refers to the keyring ({', '.join(secrets)}). JSON that "
         "is pasted comes from elsewhere, so it must not read your keyring.",
@@ -408,51 +367,18 @@ def _refuse_references(name: str, entry: Mapping[str, object], *, is_known: bool
     )
 
 
-def _options(entry: Mapping[str, object]) -> list[str]:
-    """What gives `config add` the secrets to which the entry refers."""
-    if "command" in entry:
-        keys = list(_referring(entry, "env")) or ["K"]
-        return [*(word for key in keys for word in ("--secret-env", key)), "--", "COMMAND"]
-    headers = [f"{name}: {value}" for name, value in _referring(entry, "headers").items()]
-    return [*(word for header in headers for word in ("--header", header)), "--url", "URL"]
-
-
-def _referring(entry: Mapping[str, object], key: str) -> dict[str, str]:
-    """Its variables or headers that are references, without what else is in them."""
-    found = entry.get(key)
-    texts = {name: str(text) for name, text in found.items()} if is_object(found) else {}
-    scheme = "Bearer "
-    return {
-        name: f"{scheme if text.startswith(scheme) else ''}{keyring_reference(names[0])}"
-        for name, text in texts.items()
-        if (names := keyring_names(text))
-    }
-
-
-def _next_step(outcome: Outcome, *, is_known: bool) -> str:
-    if outcome.result == "itself":
-        return "add the servers that it is to serve, one by one."
-    return "choose another name, or add --replace." if is_known else "correct the entry."
-
-
-def _read(document: str) -> object:
+def _entry(name: str, document: str) -> dict[str, object]:
+    """The one entry that the document holds, in whatever it is wrapped."""
     text = sys.stdin.read(_MAX_JSON_CHARS) if document == "-" else document
     try:
-        return jsonc.read(text)
+        found = whole = jsonc.read(text)
     except jsonc.Unreadable as error:
         # Its text may hold a secret, so only the place is shown.
-        raise typer.BadParameter(
-            f"this is not JSON at line {error.line}, column {error.column}: {error.reason}.",
-            param_hint="JSON",
-        ) from None
-
-
-def _entry(name: str, document: object) -> dict[str, object]:
-    """The one entry that the document holds, in whatever it is wrapped."""
-    found = document
+        fact = f"this is not JSON at line {error.line}, column {error.column}: {error.reason}."
+        raise typer.BadParameter(fact, param_hint="JSON") from None
     while is_object(found) and (sections := _SECTIONS & found.keys()):
         found = found[min(sections)]
-    in_section = found is not document
+    in_section = found is not whole
     while is_object(found) and _holds_servers(found, in_section=in_section):
         inner = [value for value in found.values() if is_object(value)]
         if name not in found and len(inner) > 1:
@@ -476,18 +402,15 @@ def _holds_servers(found: Mapping[str, object], *, in_section: bool) -> bool:
 
 
 _FALLBACKS = ("notepad",) if sys.platform == "win32" else ("sensible-editor", "nano", "vi")
-_STREAMS = (0, 2)  # a person answers on the one what is asked on the other
 _NEW_FILE = '{\n  "mcpServers": {\n  }\n}\n'
 
 
-@changes_config("config")
+@config.changes_config("config")
 def edit(
-    file: EditedFile,
+    file: config.EditedFile,
     *,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with an edit that was not taken.")
-    ] = False,
-) -> Edit | None:
+    resume: Annotated[bool, flag("--resume", "Go on with an edit that was not taken.")] = False,
+) -> config.Edit | None:
     """Edit the configuration in your editor.
 
     The editor is $VISUAL, else $EDITOR. You edit a copy. When the editor ends, the copy is checked.
@@ -496,7 +419,6 @@ def edit(
 
     Example: emceepee config edit
     """
-    terminal = Terminal()
     copy = file.path.with_name(f"{file.path.stem}.edit{file.path.suffix}")
     text = file.text
     command = _editor()
@@ -508,19 +430,17 @@ def edit(
             copy.unlink(missing_ok=True)
             terminal.line(f"Nothing was changed: {file.path}")
             return None
-        problems = list(_problems(edited, text, str(copy)))
-        if not problems:
+        if not (problems := list(_problems(edited, text, str(copy)))):
             break
-        for problem in problems:
-            terminal.note(problem)
-        if not _again(terminal):
+        terminal.note("\n".join(problems))
+        if not (is_person_there() and confirm("Edit it again?", usual=True)):
             terminal.note(_kept(copy))
             raise typer.Exit(FAILED)
-    return Edit(
+    return config.Edit(
         what="Changed the configuration",
         after=edited,
-        writing=partial(_putting_in_place, copy, terminal),
-        then=partial(_note_warnings_of, edited),
+        writing=partial(_putting_in_place, copy),
+        then=lambda: config.note_warnings(load_text(edited, environ=os.environ, source="it")),
     )
 
 
@@ -538,19 +458,25 @@ def _prepare(copy: Path, text: str | None, *, resume: bool) -> None:
         )
     if not there:
         make_private(copy.parent)
-        write_whole(copy, text or _NEW_FILE)
+        write_whole(copy, (text or _NEW_FILE).encode())
+
+
+def _words(line: str, *, posix: bool = os.name == "posix") -> list[str]:
+    """Words of a command line; on Windows a backslash is part of a path."""
+    words = shlex.split(line, posix=posix)
+    return words if posix else [word.strip('"') for word in words]
 
 
 def _editor() -> list[str]:
     chosen = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     try:
-        words = shlex.split(chosen) if chosen else []
+        words = _words(chosen) if chosen else []
     except ValueError:
         raise EditRefused(
             f"The name of the editor has a quote that does not end: {chosen}.",
             hint="Set EDITOR to a command, for example: EDITOR=nano",
         ) from None
-    if not words and not all(map(os.isatty, _STREAMS)):
+    if not words and not is_person_there():
         raise EditRefused(
             "An editor needs a terminal.",
             hint="Run this at one, or set EDITOR to a command that needs none.",
@@ -600,36 +526,26 @@ def _problems(edited: str, before: str | None, source: str) -> Iterator[str]:
         if (name, entry) in known:
             continue
         try:
-            judge(name, entry, environ=os.environ)
+            own_file.judge(name, entry, environ=os.environ)
         except ConfigInvalid as error:
             yield error.fact
 
 
 def _entries(text: str | None) -> list[tuple[str, object]]:
     try:
-        return [(place.name, place.entry) for place in places(text)]
+        return [(place.name, place.entry) for place in own_file.places(text)]
     except Unreadable:
         return []
 
 
-def _again(terminal: Terminal) -> bool:
-    if not all(map(os.isatty, _STREAMS)):
-        return False
-    return bool(confirm("Edit it again?", terminal, usual=True))
-
-
 @contextmanager
-def _putting_in_place(copy: Path, terminal: Terminal) -> Generator[None]:
+def _putting_in_place(copy: Path) -> Generator[None]:
     try:
         yield
     except EditRefused:
         terminal.note(_kept(copy))
         raise
     copy.unlink()
-
-
-def _note_warnings_of(edited: str, terminal: Terminal) -> None:
-    note_warnings(load_text(edited, environ=os.environ, source="it"), terminal)
 
 
 def _kept(copy: Path) -> str:

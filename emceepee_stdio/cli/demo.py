@@ -18,7 +18,8 @@ from typing import Annotated, Any
 import typer
 
 from emceepee_stdio.cli.clients.install import client_here, registered_in
-from emceepee_stdio.cli.terminal import FAILED, Terminal
+from emceepee_stdio.cli.command_line import flag
+from emceepee_stdio.cli.terminal import FAILED, terminal
 from emceepee_stdio.clock import Clock
 
 _CONTEXT = ('{"events_since_last_response"', '{"pending_client_action"')
@@ -94,12 +95,11 @@ class _Client:
 class _Story:
     """What happens, in the words of somebody who sits in front of the client."""
 
-    def __init__(self, terminal: Terminal) -> None:
-        self._terminal = terminal
+    def __init__(self) -> None:
         self._columns = min(terminal.columns or _COLUMNS, _COLUMNS)
 
     def scene(self, text: str) -> None:
-        self._terminal.line()
+        terminal.line()
         self._write(text, "", "bold cyan" if text.startswith("You:") else "bold")
 
     def tell(self, text: str) -> None:
@@ -107,19 +107,19 @@ class _Story:
 
     def show(self, text: str) -> None:
         """A message of the wire, whole; a terminal breaks it where it likes."""
-        self._terminal.line(f"    {text}", style="dim")
+        terminal.line(f"    {text}", style="dim")
 
     def _write(self, text: str, indent: str, style: str) -> None:
         for line in textwrap.wrap(
             text, self._columns, initial_indent=indent, subsequent_indent=indent
         ):
-            self._terminal.line(line, style=style)
+            terminal.line(line, style=style)
 
 
 def demo(
     *,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show every call and its answer, too.")
+        bool, flag("--verbose", "Show every call and its answer, too.", "-v")
     ] = False,
 ) -> None:
     """See it at work: the real proxy and a small server.
@@ -128,9 +128,8 @@ def demo(
 
     Example: emceepee demo
     """
-    terminal = Terminal()
     clock = Clock()
-    story = _Story(terminal)
+    story = _Story()
     start = clock.now()
     try:
         with _proxy() as process:

@@ -13,36 +13,25 @@ from typing import Any, cast
 
 Message = dict[str, Any]
 
-_TOOLS: list[Message] = [
-    {
-        "name": "menu",
-        "description": "What the bar has today.",
-        "inputSchema": {"type": "object", "properties": {}},
-        "annotations": {"readOnlyHint": True},
-    },
-    {
-        "name": "roast",
-        "description": "Roast beans. Takes as many seconds as you say.",
-        "inputSchema": {
-            "type": "object",
-            "properties": {"seconds": {"type": "number", "description": "How long."}},
-            "required": ["seconds"],
-        },
-    },
-    {
-        "name": "order",
-        "description": "Order a coffee. The bar asks how you like it.",
-        "inputSchema": {
-            "type": "object",
-            "properties": {"drink": {"type": "string", "description": "From the menu."}},
-            "required": ["drink"],
-        },
-    },
-    {
-        "name": "spill",
-        "description": "Spill it all: the bar goes up in steam.",
-        "inputSchema": {"type": "object", "properties": {}},
-    },
+
+def _tool(name: str, description: str, **takes: Message) -> Message:
+    schema: Message = {"type": "object", "properties": takes, "required": list(takes)}
+    return {"name": name, "description": description, "inputSchema": schema}
+
+
+_TOOLS = [
+    _tool("menu", "What the bar has today.") | {"annotations": {"readOnlyHint": True}},
+    _tool(
+        "roast",
+        "Roast beans. Takes as many seconds as you say.",
+        seconds={"type": "number", "description": "How long."},
+    ),
+    _tool(
+        "order",
+        "Order a coffee. The bar asks how you like it.",
+        drink={"type": "string", "description": "From the menu."},
+    ),
+    _tool("spill", "Spill it all: the bar goes up in steam."),
 ]
 _QUESTION: Message = {
     "message": "With milk? And how many lumps of sugar?",
@@ -139,7 +128,7 @@ def _hear(message: Message) -> None:
 
 
 def main() -> None:
-    for line in sys.stdin:
+    for line in sys.stdin.buffer:
         _hear(json.loads(line))
     os._exit(0)
 

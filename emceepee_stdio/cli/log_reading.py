@@ -9,28 +9,33 @@ import select
 import stat
 import sys
 import threading
-from collections.abc import Iterable, Mapping
-from datetime import datetime
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from emceepee_stdio.cli.terminal import Terminal
+from emceepee_stdio.cli.command_line import option
+from emceepee_stdio.cli.terminal import FAILED, STDOUT_FD, abandon_stdout, terminal
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import load_file
+from emceepee_stdio.config.load import load_file
 from emceepee_stdio.errors import InvalidPattern, ProxyError
 from emceepee_stdio.journal import default_directory
 from emceepee_stdio.state.patterns import Pattern
 from emceepee_stdio.visible_text import on_one_line
 
 POLL_S = 0.1  # a person takes this for at once
-_STDOUT_FD = 1
 # The person waits for their own pattern, so it may take a while; it must not hang.
 _PATTERN_TIMEOUT_S = 2.0
 _MAX_NAMES = 10  # of servers or sessions that there are; enough to see one's mistake
 
-_AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])", re.ASCII)
-_SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smhdw])", re.ASCII)
+_SECONDS_PER_UNIT = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+
+GrepOption = Annotated[str | None, option("REGEX", "Only lines in which this is found.")]
 
 
 def log_directory(environ: Mapping[str, str], config: Path | None = None) -> Path:
@@ -42,13 +47,22 @@ def log_directory(environ: Mapping[str, str], config: Path | None = None) -> Pat
     return Path(configured) if configured else default_directory(environ)
 
 
-def instant_of(text: str, clock: Clock) -> float:
+def seconds_of(text: str) -> float | None:
+    """Of a span like 500ms, 10m or 2h."""
+    span = _SPAN.fullmatch(text.strip())
+    return span and float(span[1]) * _SECONDS_PER_UNIT[span[2]]
+
+
+def start_of(text: str | None) -> float:
     """What `--since` says, in seconds since 1970."""
-    if ago := _AGO.fullmatch(text.strip()):
-        return clock.epoch(clock.now()) - float(ago[1]) * _SECONDS_PER_UNIT[ago[2]]
+    clock = Clock()
+    if text is None:
+        return -inf
+    if (ago := seconds_of(text)) is not None:
+        return clock.epoch(clock.now()) - ago
     try:
         return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, OSError):  # OSError: on Windows, before 1970
         raise typer.BadParameter(
             f"{text!r} is neither a span like 10m, 2h or 1d nor a time like 2026-01-31T12:00.",
             param_hint="--since",
@@ -63,16 +77,55 @@ def pattern_of(text: str | None) -> Pattern | None:
         raise typer.BadParameter(error.fact, param_hint="--grep") from None
 
 
-def not_on_record(what: str, name: str, known: Iterable[str]) -> str:
-    """That nothing of this name was found; `what` is a request of a server, for example."""
+def unknown_name(
+    what: str,
+    seen: Iterable[tuple[str, str | None]],
+    wanted: frozenset[str],
+    session: str,
+    is_of_session: Callable[[str], bool],
+) -> typer.BadParameter | None:
+    """Nothing was found: an error where the session, or a wanted server, is not on record at all.
+
+    `seen` are the session and the server of each line or request, the last one first.
+    """
+    if not (wanted or session):
+        return None
+    pairs = dict.fromkeys(seen)
+    sessions = dict.fromkeys(one for one, _ in pairs)
+    servers = dict.fromkeys(server for _, server in pairs if server is not None)
+    if sessions and not any(map(is_of_session, sessions)):
+        kind, name, known = "session", session, sessions
+    elif sessions and (missing := wanted - servers.keys()):
+        kind, name, known = "server", min(missing), servers
+    else:
+        return None
     *first, last = [on_one_line(one) for one in known][:_MAX_NAMES] or ["none"]
     there = f"{', '.join(first)} and {last}" if first else last
-    return f"no {what} {name!r} is on record. Last seen: {there}."
+    text = f"no {what} of {kind} {name!r} is on record. Last seen: {there}."
+    return typer.BadParameter(text, param_hint=f"--{kind}")
+
+
+def local_time(at: float) -> datetime:
+    return datetime.fromtimestamp(at, tz=UTC).astimezone()
+
+
+@contextmanager
+def ending_quietly(directory: Path, cannot: str = "cannot be read") -> Generator[None]:
+    """Ctrl-C and a closed pipe end the command without a word, a file that fails with its name."""
+    try:
+        yield
+    except (KeyboardInterrupt, BrokenPipeError):
+        abandon_stdout()
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        fact = f"{error.filename or directory} {cannot}: {why}."
+        step = "Fix its permissions, or say with --log-dir where the logs are."
+        terminal.failure(fact, step, code="system")
+        raise typer.Exit(FAILED) from None
 
 
 def write_line(text: str, *, flush: bool = True) -> None:
     """Write a line that a program behind the pipe has at once, or when it is flushed."""
-    terminal = Terminal()
     try:
         terminal.verbatim(text)
     except UnicodeEncodeError:
@@ -83,21 +136,10 @@ def write_line(text: str, *, flush: bool = True) -> None:
 
 def reader_leaves_within(seconds: float) -> bool:
     """Wait so long; sooner and True when nobody reads the pipe behind stdout any more."""
-    if sys.platform == "win32" or not _goes_to_a_pipe():
+    mode = os.fstat(STDOUT_FD).st_mode
+    if sys.platform == "win32" or not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
         threading.Event().wait(seconds)
         return False
     poller = select.poll()
-    poller.register(_STDOUT_FD, 0)
+    poller.register(STDOUT_FD, 0)
     return bool(poller.poll(seconds * 1000))
-
-
-def _goes_to_a_pipe() -> bool:
-    mode = os.fstat(_STDOUT_FD).st_mode
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
-
-
-def abandon_stdout() -> None:
-    """Let what is still buffered go nowhere, so that the end of the process cannot fail on it."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, _STDOUT_FD)
-    os.close(nowhere)

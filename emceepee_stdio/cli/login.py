@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,36 +15,24 @@ import anyio.to_thread
 import msgspec
 import typer
 
-from emceepee_stdio.auth.bearer import signs_in, store_of
+from emceepee_stdio.auth import refresh, token_store
+from emceepee_stdio.auth.bearer import ConsentNeeded, SignInFailed, SignInOrder, signs_in, store_of
 from emceepee_stdio.auth.browser import open_browser
-from emceepee_stdio.auth.orders import ConsentNeeded, SignInFailed, SignInOrder
-from emceepee_stdio.auth.refresh import (
-    AddressRefused,
-    Challenge,
-    NoAnswer,
-    challenge_of,
-    endpoint_client,
-    revoke,
-)
-from emceepee_stdio.auth.token_store import (
-    TokenRecord,
-    TokenStore,
-    Visit,
-    default_token_directory,
-)
+from emceepee_stdio.cli.command_line import argument, flag, option
 from emceepee_stdio.cli.secret_values import KeyringStorage
 from emceepee_stdio.cli.shared_options import ConfigOption, chosen, complete_servers, is_url
 from emceepee_stdio.cli.terminal import (
     CREDENTIALS_REFUSED,
     FAILED,
-    Terminal,
     ask_whether,
     interrupts,
+    is_person_there,
+    terminal,
 )
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import ServerConfig, load_file
 from emceepee_stdio.config.fields import filled_in, needed_secrets
-from emceepee_stdio.config.server import OAuthConfig
+from emceepee_stdio.config.load import load_file
+from emceepee_stdio.config.server import OAuthConfig, ServerConfig
 from emceepee_stdio.errors import CannotConnect, ConfigInvalid
 from emceepee_stdio.visible_text import spelled_out
 from emceepee_stdio.wire.own_process import protect_memory
@@ -51,35 +40,24 @@ from emceepee_stdio.wire.own_process import protect_memory
 _UNAUTHORIZED = 401
 _LOCK_S = 1.0  # somebody who holds it longer leads a person already
 _MAX_HOSTS = 3  # other than the server's that a person is asked about for one sign-in
-_STREAMS = (0, 2)  # on which a person is asked
 _LOOK_S = 0.2  # another process tells nobody that it is done
 
 NameArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="NAME",
-        help="A configured server, or the URL of one.",
-        autocompletion=complete_servers,
-    ),
+    argument("NAME", "A configured server, or the URL of one.", autocompletion=complete_servers),
 ]
 
 
 def login(
     name: NameArgument,
     *,
-    no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Only print the address to open.")
-    ] = False,
+    no_browser: Annotated[bool, flag("--no-browser", "Only print the address to open.")] = False,
     paste: Annotated[
         bool,
-        typer.Option(
-            "--paste",
-            help="The browser is on another machine: type in the address at which it ends.",
-        ),
+        flag("--paste", "The browser is on another machine: type in the address at which it ends."),
     ] = False,
     scope: Annotated[
-        str | None,
-        typer.Option(metavar="SCOPES", help="Ask for these, instead of what the server names."),
+        str | None, option("SCOPES", "Ask for these, instead of what the server names.")
     ] = None,
     config: ConfigOption = None,
 ) -> None:
@@ -92,7 +70,6 @@ def login(
     """
     made = _SignIn(
         server=_server(name, config),
-        terminal=Terminal(),
         opens=not no_browser and not paste,
         pastes=paste,
         scope=scope,
@@ -106,7 +83,7 @@ def logout(
     name: NameArgument,
     *,
     revoke: Annotated[
-        bool, typer.Option("--revoke", help="Also tell the server that the tokens have ended.")
+        bool, flag("--revoke", "Also tell the server that the tokens have ended.")
     ] = False,
     config: ConfigOption = None,
 ) -> None:
@@ -118,8 +95,11 @@ def logout(
     Example: emceepee logout github --revoke
     """
     server = _server(name, config)
-    others = [one for one in _configured(config) if one.url is not None and one.name != name]
-    if not interrupts.run(partial(_sign_out, server, others, Terminal(), revokes=revoke)):
+    configured: tuple[ServerConfig, ...] = ()
+    with suppress(ConfigInvalid):  # a server is signed out by its URL all the same
+        configured = load_file(config, environ=os.environ).servers
+    others = [one for one in configured if one.url is not None and one.name != name]
+    if not interrupts.run(partial(_sign_out, server, others, revokes=revoke)):
         raise typer.Exit(FAILED)
 
 
@@ -129,34 +109,21 @@ def _server(name: str, config: Path | None) -> ServerConfig:
     else:
         server = chosen(name, load_file(config, environ=os.environ), argument="NAME")
     if server.url is None:
-        raise typer.BadParameter(
-            f"{name} is a command, not a URL: it is given its credentials in `env`.",
-            param_hint="NAME",
-        )
+        fact = f"{name} is a command, not a URL: it is given its credentials in `env`."
+        raise typer.BadParameter(fact, param_hint="NAME")
     if not signs_in(server):
-        raise typer.BadParameter(
-            f'{name} has credentials in its url or headers, or `auth: "none"`: those count.',
-            param_hint="NAME",
-        )
+        fact = f'{name} has credentials in its url or headers, or `auth: "none"`: those count.'
+        raise typer.BadParameter(fact, param_hint="NAME")
     if not server.templates:
         return server
     return filled_in(server, KeyringStorage().secrets(needed_secrets(server)))
 
 
-def _configured(config: Path | None) -> tuple[ServerConfig, ...]:
-    try:
-        return load_file(config, environ=os.environ).servers
-    except ConfigInvalid:  # a server is signed out by its URL all the same
-        return ()
+def _store(server: ServerConfig) -> token_store.TokenStore:
+    return store_of(server, str(token_store.default_token_directory(os.environ)))
 
 
-def _store(server: ServerConfig) -> TokenStore:
-    return store_of(server, str(default_token_directory(os.environ)))
-
-
-async def _sign_out(
-    server: ServerConfig, others: Iterable[ServerConfig], terminal: Terminal, *, revokes: bool
-) -> bool:
+async def _sign_out(server: ServerConfig, others: Iterable[ServerConfig], *, revokes: bool) -> bool:
     """Forget the tokens, also of clients that were configured before; those of `others` stay.
 
     False where the server was to be told, and did not take it.
@@ -177,14 +144,16 @@ async def _sign_out(
     return revoked
 
 
-async def _forget(store: TokenStore, server: ServerConfig, *, revokes: bool) -> tuple[bool, bool]:
+async def _forget(
+    store: token_store.TokenStore, server: ServerConfig, *, revokes: bool
+) -> tuple[bool, bool]:
     """Whether there was anything, and whether the server took what it was to be told."""
     revoked = True
     with store.writing():
         record = store.read()
         if record is not None and revokes:
             is_own = store == _store(server)
-            revoked = await revoke(record, server.oauth if is_own else OAuthConfig())
+            revoked = await refresh.revoke(record, server.oauth if is_own else OAuthConfig())
         return store.remove(), revoked
 
 
@@ -200,7 +169,7 @@ class _SignIn:
     """
 
     server: ServerConfig
-    terminal: Terminal
+
     opens: bool
     pastes: bool
     scope: str | None
@@ -208,7 +177,7 @@ class _SignIn:
     _is_pasted: bool = False
 
     @property
-    def _store(self) -> TokenStore:
+    def _store(self) -> token_store.TokenStore:
         return _store(self.server)
 
     async def run(self) -> bool:
@@ -218,22 +187,22 @@ class _SignIn:
         try:
             order = await self._order()
             if order is None:
-                self.terminal.line(f"{self._subject} asks nobody to sign in.")
+                terminal.line(f"{self._subject} asks nobody to sign in.")
                 return True
             record = await self._sign_in_where_agreed(order)
         except SignInFailed as error:
-            self.terminal.note(f"emceepee: Not signed in to {name}. {error}")
+            terminal.note(f"emceepee: Not signed in to {name}. {error}")
             return False
-        self.terminal.line(f"Signed in to {name} {record.validity()}.")
+        terminal.line(f"Signed in to {name} {record.validity()}.")
         return True
 
     async def _order(self) -> SignInOrder | None:
         """From the challenge of the server; None where it has none."""
         server = self.server
         try:
-            async with endpoint_client(server.url or "", anywhere=True) as client:
-                challenge = await challenge_of(server, client)
-        except (NoAnswer, AddressRefused) as error:
+            async with refresh.endpoint_client(server.url or "", anywhere=True) as client:
+                challenge = await refresh.challenge_of(server, client)
+        except (refresh.NoAnswer, refresh.AddressRefused) as error:
             raise SignInFailed(f"{error}: check its URL, and the network.") from None
         asks = challenge.status == _UNAUTHORIZED
         if not asks and server.auth != "oauth" and self.scope is None:
@@ -254,7 +223,7 @@ class _SignIn:
         """What a sentence begins with; the name of a configured server stays as it is."""
         return self.server.name if self.trusted else "The server"
 
-    def _require_mcp(self, answer: Challenge) -> None:
+    def _require_mcp(self, answer: refresh.Challenge) -> None:
         """Raises for a page, or an error of the web server: that says nothing about a sign-in."""
         if answer.is_of_mcp:
             return
@@ -263,7 +232,7 @@ class _SignIn:
             f"{self._subject} answered with {answer}, which no MCP server does here; {see}", hint=""
         )
 
-    async def _sign_in_where_agreed(self, order: SignInOrder) -> TokenRecord:
+    async def _sign_in_where_agreed(self, order: SignInOrder) -> token_store.TokenRecord:
         """At another host only with a yes, which is asked before anything is sent there."""
         for _ in range(_MAX_HOSTS):
             try:
@@ -277,21 +246,26 @@ class _SignIn:
 
     async def _agree(self, needed: ConsentNeeded) -> None:
         url, host = self.server.url or "", spelled_out(needed.host)
-        if not all(map(os.isatty, _STREAMS)):
+        question = f"{url} wants you to sign in at another host, {host}. Go there?"
+        if needed.code_from is not None:
+            if not is_person_there():
+                raise SignInFailed(spelled_out(str(needed)))
+            at = spelled_out(needed.code_from)
+            question = f"{url} gives your sign-in at {at} to another host, {host}. Trust both?"
+        elif not is_person_there():
             add = _command("config", "add", "NAME", "--url", url)
             raise SignInFailed(
                 f"{url} wants a sign-in at another host, {host}, and nobody can be asked here. If "
                 f"you trust it, configure it first: {add}; then: emceepee login NAME"
             )
-        question = f"{url} wants you to sign in at another host, {host}. Go there?"
-        if not await ask_whether(question, self.terminal, usual=False):
+        if not await ask_whether(question, usual=False):
             raise SignInFailed("Nothing was sent there.")
 
-    async def _sign_in(self, order: SignInOrder) -> TokenRecord:
+    async def _sign_in(self, order: SignInOrder) -> token_store.TokenRecord:
         from emceepee_stdio.auth.sign_in import sign_in  # noqa: PLC0415 - takes a second
 
         async def show(url: str) -> None:
-            self._store.tell(Visit(url=url))
+            self._store.tell(token_store.Visit(url=url))
             self._show(url)
 
         paste = self._paste if self.pastes else None
@@ -307,30 +281,24 @@ class _SignIn:
 
     def _show(self, url: str) -> None:
         opened = self.opens and open_browser(url, os.environ)
-        self.terminal.note(
-            "The browser opens this address; if it does not, open it yourself:"
-            if opened
-            else "Open this address in a browser:"
-        )
-        self.terminal.note(url)
-        if not self.pastes:
-            self.terminal.note("Waiting until you have signed in there; Ctrl-C stops it.")
-        else:
-            self.terminal.note(
-                "At the end the browser shows an address that it cannot reach: copy it here."
-            )
+        how = "The browser opens this address; if it does not, open it yourself:"
+        terminal.note(how if opened else "Open this address in a browser:")
+        terminal.note(url)
+        waits = "Waiting until you have signed in there; Ctrl-C stops it."
+        copy = "At the end the browser shows an address that it cannot reach: copy it here."
+        terminal.note(copy if self.pastes else waits)
 
     async def _paste(self) -> str | None:
         if self._is_pasted:  # what was typed before was not it
-            self.terminal.note(
+            terminal.note(
                 "That is not the address at which this sign-in ends; it has /callback? in it."
             )
         self._is_pasted = True
-        self.terminal.ask("Address:")
+        terminal.ask("Address:")
         line = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
         return line or None
 
-    async def _join(self) -> TokenRecord:
+    async def _join(self) -> token_store.TokenRecord:
         """Another process leads a person already: the same visit is good for both."""
         before, visit = self._store.stamp(), self._store.visit()
         if visit is None or visit.url is None or self.scope is not None or self.pastes:

@@ -9,25 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
+from emceepee_stdio.cli import shared_options, signatures
+from emceepee_stdio.cli.call import TimeoutOption, remedy
+from emceepee_stdio.cli.command_line import argument, flag
 from emceepee_stdio.cli.config import note_warnings
-from emceepee_stdio.cli.one_request import TimeoutOption, remedy
-from emceepee_stdio.cli.shared_options import (
-    ConfigOption,
-    JsonOption,
-    ServerChoice,
-    choose,
-    complete_servers,
-)
-from emceepee_stdio.cli.signatures import (
-    Parameter,
-    Signature,
-    first_sentence,
-    parameters,
-    prompt_signature,
-    tool_signature,
-)
-from emceepee_stdio.cli.terminal import CREDENTIALS_REFUSED, SERVER_FAILED, Terminal, interrupts
-from emceepee_stdio.config import Config, ServerConfig, load_file
+from emceepee_stdio.cli.terminal import CREDENTIALS_REFUSED, SERVER_FAILED, interrupts, terminal
+from emceepee_stdio.config.load import load_file
+from emceepee_stdio.config.server import ServerConfig
+from emceepee_stdio.config.settings import Config
 from emceepee_stdio.config.tool_rules import rules_of
 from emceepee_stdio.errors import NeedsSignIn, ProxyError, WrongCredentials
 from emceepee_stdio.json_values import elements, mapping
@@ -45,19 +34,13 @@ _KEYS = {
     "resources": "uri",
     "resource_templates": "uriTemplate",
 }
-_HEADINGS = {
-    "tools": "Tools",
-    "prompts": "Prompts",
-    "resources": "Resources",
-    "resource_templates": "Resource templates",
-}
 _INDENT = "  "
 _TEXT_INDENT = "      "  # of what belongs to the line above it
 
 Item = Mapping[str, Any]
 
 
-def show_names(found: Sequence[Mapping[str, Any]], terminal: Terminal) -> None:
+def show_names(found: Sequence[Mapping[str, Any]]) -> None:
     """All that all servers offer, by name."""
     rows = [
         (str(offers["name"]), _what(kind), f"{item.get(key, '')}{_mark(item)}")
@@ -69,7 +52,7 @@ def show_names(found: Sequence[Mapping[str, Any]], terminal: Terminal) -> None:
         terminal.table(("SERVER", "WHAT", "NAME"), rows)
 
 
-def show_offers(offers: Mapping[str, Any], terminal: Terminal, *, is_full: bool) -> None:
+def show_offers(offers: Mapping[str, Any], *, is_full: bool) -> None:
     """All that one server offers; rows of cells in a pipe, unless the whole text is wanted."""
     if not any(offers.get(kind) for kind in _KEYS):
         terminal.note(f"{offers['name']} offers nothing.")
@@ -86,35 +69,37 @@ def show_offers(offers: Mapping[str, Any], terminal: Terminal, *, is_full: bool)
     for number, kind in enumerate(parts):
         if number:
             terminal.line()
-        terminal.line(_HEADINGS[kind], style="bold")
+        terminal.line(kind.capitalize().replace("_", " "), style="bold")
         for item in offers[kind]:
-            _show_item(kind, item, terminal, is_full=is_full)
+            _show_item(kind, item, is_full=is_full)
 
 
-def _show_item(kind: str, item: Item, terminal: Terminal, *, is_full: bool) -> None:
+def _show_item(kind: str, item: Item, *, is_full: bool) -> None:
     room = None if terminal.columns is None else terminal.columns - len(_INDENT) - 1
     for line in _lines(kind, item, room):
         terminal.line(f"{_INDENT}{line}", style="cyan")
     room = None if terminal.columns is None else terminal.columns - len(_TEXT_INDENT) - 1
-    for line in _whole(kind, item, room) if is_full else [first_sentence(_about(item), room)]:
+    for line in (
+        _whole(kind, item, room) if is_full else [signatures.first_sentence(_about(item), room)]
+    ):
         if line:
             terminal.line(f"{_TEXT_INDENT}{line}")
 
 
-def _cell(kind: str, item: Item) -> Signature | str:
+def _cell(kind: str, item: Item) -> signatures.Signature | str:
     match kind:
         case "tools":
-            return tool_signature(item)
+            return signatures.tool_signature(item)
         case "prompts":
-            return prompt_signature(item)
+            return signatures.prompt_signature(item)
         case _:
             return on_one_line(str(item.get(_KEYS[kind], "")))
 
 
 def _lines(kind: str, item: Item, room: int | None) -> list[str]:
     cell, mime = _cell(kind, item), item.get("mimeType")
-    lines = cell.lines(room) if isinstance(cell, Signature) else [cell]
-    if mime and not isinstance(cell, Signature):
+    lines = cell.lines(room) if isinstance(cell, signatures.Signature) else [cell]
+    if mime and not isinstance(cell, signatures.Signature):
         lines[-1] += f" ({on_one_line(str(mime))})"
     return [*lines[:-1], f"{lines[-1]}{_mark(item)}"]
 
@@ -127,12 +112,15 @@ def _whole(kind: str, item: Item, room: int | None) -> Iterator[str]:
             yield from _wrapped(f"{one.name}: {' '.join(one.description.split())}", room, hang="  ")
 
 
-def _parameters(kind: str, item: Item) -> list[Parameter]:
+def _parameters(kind: str, item: Item) -> list[signatures.Parameter]:
     if kind == "tools":
-        return parameters(mapping(item.get("inputSchema")))
+        return signatures.parameters(mapping(item.get("inputSchema")))
     listed = item.get("arguments") if kind == "prompts" else None
     found = map(mapping, elements(listed))
-    return [Parameter(name=str(one.get("name")), schema=one, is_required=False) for one in found]
+    return [
+        signatures.Parameter(name=str(one.get("name")), schema=one, is_required=False)
+        for one in found
+    ]
 
 
 def _wrapped(text: str, room: int | None, *, hang: str = "") -> Iterator[str]:
@@ -161,27 +149,24 @@ def _what(kind: str) -> str:
 
 _TIMEOUT_S = 30.0  # a first start may download the server, but a person waits
 _OUR_KEYS = ("rule", "exposed_as")  # what only we say of a tool
-_KINDS = ("tools", "prompts", "resources", "resource_templates")
 
 
 def ls(
     context: typer.Context,
     server: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[SERVER]",
-            help="Only this server, with signatures and descriptions: a configured one, the URL of"
-            " one, or -- COMMAND at the end.",
-            autocompletion=complete_servers,
+        argument(
+            "[SERVER]",
+            "Only this server, with signatures and descriptions: a configured one, the URL of one,"
+            " or -- COMMAND at the end.",
+            autocompletion=shared_options.complete_servers,
         ),
     ] = None,
     *,
-    full: Annotated[
-        bool, typer.Option("--full", help="Whole descriptions, also of what tools take.")
-    ] = False,
+    full: Annotated[bool, flag("--full", "Whole descriptions, also of what tools take.")] = False,
     timeout: TimeoutOption = _TIMEOUT_S,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
+    config: shared_options.ConfigOption = None,
+    as_json: shared_options.JsonOption = False,
 ) -> None:
     """List tools, prompts and resources of the servers.
 
@@ -195,15 +180,14 @@ def ls(
     Example: emceepee ls github
     Example: emceepee ls -- uvx mcp-server-time
     """
-    terminal = Terminal()
     loaded = load_file(config, environ=os.environ)
-    choice = None if server is None else choose(context, server, config)
+    choice = None if server is None else shared_options.choose(context, server, config)
     servers = list(loaded.servers) if choice is None else [choice.server]
     unused = () if choice else loaded.disabled
     broken = [one for one in unused if not one.switched_off]
     disabled = [one.name for one in unused if one.switched_off]
     if not servers and not unused and not as_json:
-        note_warnings(loaded, terminal)
+        note_warnings(loaded)
         terminal.line("No servers yet. Add one: emceepee config add NAME -- COMMAND ARGS")
         return
     failures: dict[str, ProxyError] = {}
@@ -213,38 +197,36 @@ def ls(
     if as_json:
         terminal.document({"servers": found, "disabled": disabled})
     else:
-        _show(found, choice, terminal, is_full=full)
+        _show(found, choice, is_full=full)
         if disabled:
             names = ", ".join(disabled)
             terminal.note(f"Disabled: {names}. Enable one: emceepee config enable NAME")
     if failed := [one["name"] for one in found if "error" in one]:
         refused = (WrongCredentials, NeedsSignIn)
         if not as_json:
-            _tell_next_steps(failed, failures, choice, terminal)
+            _tell_next_steps(failed, failures, choice)
         is_refused = all(isinstance(failures.get(name), refused) for name in failed)
         raise typer.Exit(CREDENTIALS_REFUSED if is_refused else SERVER_FAILED)
 
 
 def _show(
     found: Sequence[Mapping[str, Any]],
-    choice: ServerChoice | None,
-    terminal: Terminal,
+    choice: shared_options.ServerChoice | None,
     *,
     is_full: bool,
 ) -> None:
     if choice is None:
-        show_names(found, terminal)
+        show_names(found)
     elif "error" not in found[0]:
-        show_offers(found[0], terminal, is_full=is_full)
+        show_offers(found[0], is_full=is_full)
     for one in found:
-        _note(one, terminal, choice)
+        _note(one, choice)
 
 
 def _tell_next_steps(
     failed: Sequence[str],
     failures: Mapping[str, ProxyError],
-    choice: ServerChoice | None,
-    terminal: Terminal,
+    choice: shared_options.ServerChoice | None,
 ) -> None:
     if choice is not None:
         terminal.note(remedy(choice, failures.get(failed[0])))
@@ -256,7 +238,7 @@ def _tell_next_steps(
         terminal.note(f"See why: emceepee doctor {shlex.join(others)}")
 
 
-def _note(offers: Mapping[str, Any], terminal: Terminal, choice: ServerChoice | None) -> None:
+def _note(offers: Mapping[str, Any], choice: shared_options.ServerChoice | None) -> None:
     """What is to be known of a list beside the list."""
     name = str(offers["name"])
     if "error" in offers:
@@ -287,20 +269,19 @@ async def _gather(
         async def ask(server: ServerConfig) -> None:
             offers: dict[str, Any] = {"name": server.name}
             if (known := await here.remembered(server)) is not None:
-                lists = {kind: known.lists[kind] for kind in known.lists}
-                offers |= lists | {"from_catalogue": known.at}
+                offers |= {**known.lists, "from_catalogue": known.at}
                 offers |= _marked(known.tools, server, config.names)
                 found[server.name] = offers
                 return
             backend = await here.open(server)
             try:
                 await backend.connect(within=within + 1.0)
-                for kind in _KINDS:
+                for kind in _KEYS:
                     offers[kind] = await backend.list_all(kind, within=within)
                 offers |= _marked(offers["tools"], server, config.names)
             except ProxyError as error:
                 cause = backend.snapshot().error or error
-                offers["error"] = here.shown(cause.fact)
+                offers["error"] = here.shown(cause.whole_fact)
                 failures[server.name] = cause
             found[server.name] = offers
 
@@ -317,23 +298,17 @@ def _marked(
     from emceepee_stdio.session.exposed_lists import exposed_as  # noqa: PLC0415 - see above
 
     names = exposed_as(server, tools, configured)
-    named: list[dict[str, Any]] = []
-    for tool in tools:
-        own = {key: value for key, value in tool.items() if key not in _OUR_KEYS}
-        native = names.get(str(tool.get("name")))
-        named.append(own if native is None else {**own, "exposed_as": native})
-    return {"tools": named} | _ruled(named, server)
-
-
-def _ruled(tools: Sequence[Mapping[str, Any]], server: ServerConfig) -> dict[str, Any]:
-    """Those that no rule hides, with a mark where you are asked."""
     rules = rules_of({server.name: server.tools})
-    if rules is None:
-        return {}
-    shown = [tool for tool in tools if not rules.hides(tool.get("name"))]
-    asked = [rules.rule(tool.get("name")) == "ask" for tool in shown]
-    marked = [
-        {**tool, "rule": "ask"} if asks else tool for tool, asks in zip(shown, asked, strict=True)
-    ]
+    shown: list[dict[str, Any]] = []
+    for tool in tools:
+        name = tool.get("name")
+        if rules is not None and rules.hides(name):
+            continue
+        own = {key: value for key, value in tool.items() if key not in _OUR_KEYS}
+        if (native := names.get(str(name))) is not None:
+            own["exposed_as"] = native
+        if rules is not None and rules.rule(name) == "ask":
+            own["rule"] = "ask"
+        shown.append(own)
     off = len(tools) - len(shown)
-    return {"tools": marked} | ({"tools_off": off} if off else {})
+    return {"tools": shown} | ({"tools_off": off} if off else {})

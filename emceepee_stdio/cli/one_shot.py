@@ -5,11 +5,11 @@ This loads the whole proxy, so it is a module of its own: commands import it whe
 """
 
 import os
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import anyio
 import msgspec
@@ -18,22 +18,23 @@ from emceepee_stdio.app import environment_of
 from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.backends.lists import Remembered
 from emceepee_stdio.cli.shared_options import ServerChoice
-from emceepee_stdio.cli.terminal import Terminal, ask, ask_whether
+from emceepee_stdio.cli.terminal import ask, ask_whether, is_person_there, terminal
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Config, RestartOverrides, ServerConfig, Settings
+from emceepee_stdio.config.server import RestartOverrides, ServerConfig
+from emceepee_stdio.config.settings import Config, Settings
 from emceepee_stdio.errors import CallFailed, ProxyError
 from emceepee_stdio.foreign_json import envelope_decoder
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal, redact_text
 from emceepee_stdio.json_values import elements, mapping
 from emceepee_stdio.session.catalogue import TOO_LARGE
-from emceepee_stdio.session.client_calls import Call, ConsentQuestion, Decision, OnLate
+from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.person import Choice, Decision, OnLate
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Admission
-from emceepee_stdio.state import PendingRequest, RequestKind, RequestStatus
+from emceepee_stdio.state.pending_requests import PendingRequest, RequestKind
 from emceepee_stdio.tools.question_tools import choices_of, form_problems
 from emceepee_stdio.visible_text import marked_lines
-from emceepee_stdio.wire.codec import to_json
 from emceepee_stdio.wire.own_process import protect_memory
 from emceepee_stdio.wire.process import StopTimes
 
@@ -42,14 +43,11 @@ _WRITE_S = 10.0  # for lists of megabytes on a slow disk; most take milliseconds
 _STOP = StopTimes(term=0.2, kill=0.6)  # s: a person waits for the command to end
 
 
+@dataclass(frozen=True, slots=True)
 class OneShotSession:
     """The session of one command."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self.runtime = runtime
-
-    def __repr__(self) -> str:
-        return f"<OneShotSession {self.runtime!r}>"
+    runtime: Runtime
 
     async def open(self, server: ServerConfig) -> Backend:
         """A server that has begun to connect, and is not started again when it fails."""
@@ -123,79 +121,63 @@ async def one_shot_session(
         tasks.cancel_scope.cancel()
 
 
-class OneAnswer(NamedTuple):
-    """What the server answered, or why it did not; `reached` if the server itself was there."""
-
-    result: dict[str, Any] | ProxyError
-    reached: bool
-
-
 Send = Callable[[OneShotSession, Backend], Awaitable[msgspec.Raw]]
 
 
-async def request(choice: ServerChoice, send: Send, within: float, terminal: Terminal) -> OneAnswer:
-    """Connect to the server, and send it one request."""
-    answer = OneAnswer(CallFailed("There was no answer."), reached=False)
+async def request(
+    choice: ServerChoice, send: Send, within: float
+) -> tuple[dict[str, Any] | ProxyError, bool]:
+    """Connect to the server, and send it one request.
+
+    What it answered, or why it did not; and whether the server itself was reached.
+    """
+    result: dict[str, Any] | ProxyError = CallFailed("There was no answer.")
+    reached = False
     async with (
         one_shot_session(choice.settings, environ=os.environ, within=within) as here,
         anyio.create_task_group() as tasks,
     ):
-        tasks.start_soon(_answer_questions, here, terminal)
-        answer = await _answer(here, choice, send, within=within, terminal=terminal)
+        tasks.start_soon(_answer_questions, here)
+        backend = await here.open(choice.server)
+        try:
+            with terminal.waiting(f"Connecting to {choice.server.name} …"):
+                # A little longer than the attempt itself, which can say more about why it failed.
+                await backend.connect(within=within + 1.0)
+            reached = True
+            result = envelope_decoder(dict[str, Any])(await send(here, backend))
+        except (msgspec.MsgspecError, RecursionError):
+            result = CallFailed(f"{choice.server.name} gave an answer that cannot be read.")
+        except ProxyError as error:
+            failure = error if reached else backend.snapshot().error or error
+            result = failure.masked(here.shown)
         tasks.cancel_scope.cancel()
-    return answer
-
-
-async def _answer(
-    here: OneShotSession, choice: ServerChoice, send: Send, *, within: float, terminal: Terminal
-) -> OneAnswer:
-    backend = await here.open(choice.server)
-    reached = False
-    try:
-        with terminal.waiting(f"Connecting to {choice.server.name} …"):
-            # A little longer than the attempt itself, which can say more about why it failed.
-            await backend.connect(within=within + 1.0)
-        reached = True
-        return OneAnswer(envelope_decoder(dict[str, Any])(await send(here, backend)), reached)
-    except (msgspec.MsgspecError, RecursionError):
-        failure = CallFailed(f"{choice.server.name} gave an answer that cannot be read.")
-        return OneAnswer(failure, reached)
-    except ProxyError as error:
-        failure = error if reached else backend.snapshot().error or error
-        return OneAnswer(failure.masked(here.shown), reached)
+    return result, reached
 
 
 # The person at the terminal, asked whether a call may be made.
 
 
-def _is_person_there() -> bool:
-    return sys.stdin.isatty() and sys.stderr.isatty()
-
-
-class _TerminalConsent:
+class _PersonAtTerminal:
     """Asks at once, and waits for as long as they take."""
-
-    def __init__(self, terminal: Terminal) -> None:
-        self._terminal = terminal
 
     async def confirm(
         self,
-        question: ConsentQuestion,
+        choice: Choice,
         *,
         on_ask: Callable[[], None],
         on_late: OnLate,  # noqa: ARG002 - nobody is late at a terminal
     ) -> Decision:
         on_ask()
-        for line in question.lines:
-            self._terminal.note(line)
-        agrees = await ask_whether(question.title, self._terminal, usual=False)
+        for line in choice.lines:
+            terminal.note(line)
+        agrees = await ask_whether(choice.title, usual=False)
         return Decision.AGREED_ONCE if agrees else Decision.REFUSED
 
 
-def call_at_terminal(terminal: Terminal, within: float) -> Call:
+def call_at_terminal(within: float) -> Call:
     """A call for which the person is asked, if one is there."""
-    consent = _TerminalConsent(terminal) if _is_person_there() else None
-    return Call(ceiling=within, consent=consent)
+    person = _PersonAtTerminal() if is_person_there() else None
+    return Call(ceiling=within, person=person)
 
 
 # The person at the terminal answers what a server asks while a command runs.
@@ -204,28 +186,23 @@ def call_at_terminal(terminal: Terminal, within: float) -> Call:
 _BOOLEANS = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
 
 
-async def _answer_questions(here: OneShotSession, terminal: Terminal) -> None:
+async def _answer_questions(here: OneShotSession) -> None:
     session = here.runtime.session
     while True:
         await session.until(lambda: bool(session.state.requests.pending()), within=inf)
         for asked in session.state.requests.pending():
-            answer = await _answer_question(here, asked, terminal)
+            answer = await _answer_question(here, asked)
             if asked.id not in [one.id for one in session.state.requests.pending()]:
                 terminal.note(f"{asked.server} no longer wants to know.")
                 continue
-            status = RequestStatus.DECLINED if answer is None else RequestStatus.ACCEPTED
-            session.state.requests.respond(
-                asked.id, status, kind=asked.kind, now=session.clock.now()
-            )
             if asked.kind is RequestKind.SAMPLING:
                 session.questions.refuse(asked, "There is no model here: a person calls this tool.")
             else:
-                session.questions.answer(asked, to_json(answer or {"action": "decline"}))
+                answer = answer or {"action": "decline"}
+                session.questions.answer(asked, answer["action"], answer.get("content"))
 
 
-async def _answer_question(
-    here: OneShotSession, asked: PendingRequest, terminal: Terminal
-) -> dict[str, Any] | None:
+async def _answer_question(here: OneShotSession, asked: PendingRequest) -> dict[str, Any] | None:
     """What the person says; None to decline."""
     message = marked_lines(here.shown(str(asked.params.get("message", ""))))
     if asked.kind is RequestKind.SAMPLING:
@@ -233,26 +210,26 @@ async def _answer_question(
             f"{asked.server} asks for a text of a model, which a shell has not: declined."
         )
         return None
-    if not _is_person_there():
+    if not is_person_there():
         terminal.note(f"{asked.server} asks: {message} (declined: nobody is at a terminal)")
         return None
     terminal.note(f"{asked.server} asks: {message}")
     if asked.params.get("mode") == "url":
         terminal.note(f"It wants you to open this address yourself: {asked.params.get('url')}")
-        agrees = await ask_whether("Have you done so?", terminal, usual=False)
+        agrees = await ask_whether("Have you done so?", usual=False)
         return {"action": "accept"} if agrees else None
-    return await _fill_in(asked.params, terminal)
+    return await _fill_in(asked.params)
 
 
-async def _fill_in(params: Mapping[str, object], terminal: Terminal) -> dict[str, Any] | None:
+async def _fill_in(params: Mapping[str, object]) -> dict[str, Any] | None:
     """Ask for each field; an empty answer leaves an optional one out."""
     schema = mapping(params.get("requestedSchema"))
     wanted = elements(schema.get("required"))
-    if not await ask_whether("Answer it?", terminal, usual=True):
+    if not await ask_whether("Answer it?", usual=True):
         return None
     content: dict[str, Any] = {}
     for name, about in mapping(schema.get("properties")).items():
-        given = await _value(name, mapping(about), terminal, is_needed=name in wanted)
+        given = await _value(name, mapping(about), is_needed=name in wanted)
         if given is None:
             return None
         content |= given
@@ -260,13 +237,14 @@ async def _fill_in(params: Mapping[str, object], terminal: Terminal) -> dict[str
 
 
 async def _value(
-    name: str, field: Mapping[str, object], terminal: Terminal, *, is_needed: bool
+    name: str, field: Mapping[str, object], *, is_needed: bool
 ) -> dict[str, Any] | None:
     """What the person gives for one field, under its name, asked until it fits; None to decline."""
     kind = str(field.get("type"))
-    asks = _yes_or_no if kind == "boolean" else _text
+    label = _label(name, field, is_needed=is_needed)
     while True:
-        text = await asks(_label(name, field, is_needed=is_needed), field, terminal)
+        asked = _yes_or_no(label, field) if kind == "boolean" else ask(f"{label}:")
+        text = await asked
         if text is None:
             return None
         content = {name: _typed(text, kind)} if text or is_needed else {}
@@ -276,16 +254,12 @@ async def _value(
         terminal.note(f"That does not fit: {'; '.join(problems)}.")
 
 
-async def _text(label: str, _field: Mapping[str, object], terminal: Terminal) -> str | None:
-    return await ask(f"{label}:", terminal)
-
-
-async def _yes_or_no(label: str, field: Mapping[str, object], terminal: Terminal) -> str | None:
+async def _yes_or_no(label: str, field: Mapping[str, object]) -> str | None:
     """`yes` or `no`; an empty line is the default, or leaves it out where there is none."""
     usual = field.get("default")
     choices = "Y/n" if usual is True else "y/N" if usual is False else "y/n"
     while True:
-        text = await ask(f"{label} [{choices}]:", terminal)
+        text = await ask(f"{label} [{choices}]:")
         if text is None:
             return None
         if not text and isinstance(usual, bool):

@@ -7,28 +7,23 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Annotated, cast
 from urllib.parse import urlsplit
 
-import typer
-
-from emceepee_stdio.auth.keyring_access import (
-    KEYRINGS_PAGE,
-    NO_KEYRING,
-    KeyringAnswer,
-    KeyringOrder,
-    StoredNames,
-)
-from emceepee_stdio.cli.terminal import Terminal, asks_for_json, interrupts
+from emceepee_stdio.auth import keyring_access
+from emceepee_stdio.cli.command_line import flag
+from emceepee_stdio.cli.terminal import asks_for_json, interrupts, terminal
 from emceepee_stdio.config import jsonc
 from emceepee_stdio.config.edit import Change, EditRefused, alone
 from emceepee_stdio.config.fields import is_list, is_object, keyring_names, keyring_reference
 from emceepee_stdio.config.jsonc import Steps
 from emceepee_stdio.config.load import SECTIONS
-from emceepee_stdio.config.own_file import ConfigLocation, places
+from emceepee_stdio.config.own_file import ConfigLocation, places, texts_in
 from emceepee_stdio.config.server import label
 from emceepee_stdio.config.settings import FixedValues
 from emceepee_stdio.errors import SecretUnavailable
+from emceepee_stdio.json_values import mapping
 from emceepee_stdio.redaction.known_secrets import Secrets, given_secrets
 from emceepee_stdio.redaction.redact import (
     MARKER,
@@ -42,9 +37,8 @@ from emceepee_stdio.redaction.redact import (
 from emceepee_stdio.redaction.secret_patterns import is_secret_name, is_setting_name
 
 ShowSecretsOption = Annotated[
-    bool, typer.Option("--show-secrets", help="Show secrets as well; at a terminal only.")
+    bool, flag("--show-secrets", "Show secrets as well; at a terminal only.")
 ]
-_STREAMS = (0, 1, 2)
 # Fields in which a text that is nothing but a reference is shown; a default may be a secret.
 _REFERRING = frozenset({"env", "environment", "headers", "oauth"})
 _REFERENCE = re.compile(r"(?:Bearer )?\$\{(?:(?:env|keyring):)?[\w.-]+\}", re.ASCII)
@@ -56,7 +50,7 @@ HIDDEN = "Secrets are hidden; --show-secrets shows them, at a terminal."
 
 def require_terminal(*, show_secrets: bool) -> None:
     """Only a person may see them: what goes into a pipe is read by a program, or kept."""
-    if show_secrets and not all(map(os.isatty, _STREAMS)):
+    if show_secrets and not all(map(os.isatty, (0, 1, 2))):
         raise EditRefused(
             "Secrets are shown at a terminal only.",
             hint="Run the command yourself, at a terminal, or leave --show-secrets out.",
@@ -64,7 +58,7 @@ def require_terminal(*, show_secrets: bool) -> None:
 
 
 def show_changes(
-    changes: Sequence[Change], entries: Iterable[object], terminal: Terminal, *, show_secrets: bool
+    changes: Sequence[Change], entries: Iterable[object], *, show_secrets: bool
 ) -> None:
     """Each change as a diff. `entries` are the servers in these files, whose secrets are hidden."""
     require_terminal(show_secrets=show_secrets)
@@ -99,17 +93,12 @@ def shown_entry(entry: object, entries: Iterable[object]) -> object:
         given, hidden = entry[key], shown[key]
         if is_object(given) and is_object(hidden):
             rest = dict.fromkeys(given, MARKER) if key == "headers" else hidden
-            shown[key] = rest | {name: one for name, one in given.items() if _is_reference(one)}
+            shown[key] = rest | {
+                name: one
+                for name, one in given.items()
+                if isinstance(one, str) and _REFERENCE.fullmatch(one)
+            }
     return _masked(shown, known.mask)
-
-
-def _is_reference(value: object) -> bool:
-    return isinstance(value, str) and bool(_REFERENCE.fullmatch(value))
-
-
-def _is_harmless(name: str, value: str) -> bool:
-    """`REGION=eu-central-1`: both its name and its form say that it is no secret."""
-    return is_setting_name(name) and bool(_HARMLESS_FORM.fullmatch(value))
 
 
 def _masked(shown: object, mask: Callable[[str], str]) -> object:
@@ -140,13 +129,14 @@ def entry_secrets(value: object) -> Iterator[str]:
     for key, item in items:
         name = str(key).lower()
         if is_object(item) and name.endswith(("env", "headers")):
-            is_env = name.endswith("env")
-            strings = {
-                n: v
-                for n, v in item.items()
-                if isinstance(v, str) and not (is_env and _is_harmless(n, v))
-            }
-            yield from given_secrets(env=strings) if is_env else given_secrets(headers=strings)
+            strings = {n: v for n, v in item.items() if isinstance(v, str)}
+            if not name.endswith("env"):
+                yield from given_secrets(headers=strings)
+                continue
+            # Of `REGION=eu-central-1` both the name and the form say that it is no secret.
+            harmless = [n for n, v in strings.items() if _HARMLESS_FORM.fullmatch(v)]
+            known = set(filter(is_setting_name, harmless))
+            yield from given_secrets(env={n: v for n, v in strings.items() if n not in known})
         elif isinstance(item, str) and name.endswith("url"):
             yield from given_secrets(url=item)
         else:
@@ -166,6 +156,12 @@ _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 _UNFIT_IN_VARIABLE = re.compile(r"^(?=\d)|[^A-Za-z0-9_]+")
 _MAX_NAME_CHARS = 100
 _ANY_REFERENCE = re.compile(r"\$\{[^}]*\}")
+# Why a secret cannot be moved.
+_ARGUMENT = "other users see arguments. Give it in `env`, if you can."
+_BESIDE_REFERENCE = (
+    "it refers to a variable as well. Store the secret part with `emceepee secrets set`, and write "
+    "${keyring:NAME} in its place."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +231,18 @@ def secrets_of(entries: Mapping[str, object]) -> list[PlainSecret]:
     return plain_secrets(json.dumps({SECTIONS[0]: dict(entries)}))
 
 
+def note_plain(found: Sequence[tuple[Path, PlainSecret]], command: str) -> None:
+    """The one line of every command on secrets in plain text: where they are, and what helps.
+
+    What there is to say beside it, `emceepee doctor` and `emceepee secrets move` say.
+    """
+    if found:
+        files = ", ".join(dict.fromkeys(str(file) for file, _ in found))
+        where = ", ".join(dict.fromkeys(one.place for _, one in found))
+        step = f" To change that: {command}" if command else ""
+        terminal.note(f"Secrets in plain text in {files}: {where}.{step}")
+
+
 def without(text: str, moved: Mapping[str, PlainSecret]) -> str:
     """The text with a reference to its name in the place of each secret."""
     texts: dict[tuple[str | int, ...], str] = {}
@@ -252,22 +260,14 @@ def references(text: str | None) -> dict[str, list[str]]:
     """Which servers refer to which names in the keyring."""
     found: dict[str, list[str]] = {}
     for place in places(text):
-        for name in dict.fromkeys(_names(place.entry)):
+        names = (name for text in texts_in(place.entry) for name in keyring_names(text))
+        for name in dict.fromkeys(names):
             found.setdefault(name, []).append(label(place.name))
     return found
 
 
-def _names(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield from keyring_names(value)
-    for part in value.values() if is_object(value) else value if is_list(value) else ():
-        yield from _names(part)
-
-
 def _of_entry(place: ConfigLocation) -> Iterator[PlainSecret]:
-    entry = place.entry
-    if not is_object(entry):
-        return
+    entry = place.fields
     inner = entry.get("command")
     if is_object(inner):  # as Zed wrote it
         yield from _of_entry(ConfigLocation(place.name, inner, (*place.steps, "command")))
@@ -275,7 +275,10 @@ def _of_entry(place: ConfigLocation) -> Iterator[PlainSecret]:
         yield from _of_env(place, key, _texts(entry.get(key)))
     yield from _of_headers(place, _texts(entry.get("headers")))
     for key in _URLS:
-        yield from _of_url(place, key, entry.get(key))
+        url = entry.get(key)
+        if isinstance(url, str) and "${" not in url:
+            for value in dict.fromkeys(filter(None, _parts_of(url))):
+                yield _found(place, (key,), url, value)
     for key in ("client_secret", "clientSecret"):
         if value := _texts(entry.get(_OAUTH)).get(key):
             yield _found(place, (_OAUTH, key), value)
@@ -290,18 +293,19 @@ def _of_env(place: ConfigLocation, key: str, env: Mapping[str, str]) -> Iterator
             yield _found(place, (key, name), value)
 
 
+def _of_args(place: ConfigLocation, args: object) -> Iterator[PlainSecret]:
+    words = [word for word in args if isinstance(word, str)] if is_list(args) else []
+    for index, (word, shown) in enumerate(zip(words, redact_argv(words), strict=True)):
+        if MARKER in shown and "${" not in word:
+            yield _found(place, (f"args[{index}]",), word, obstacle=_ARGUMENT)
+
+
 def _of_headers(place: ConfigLocation, headers: Mapping[str, str]) -> Iterator[PlainSecret]:
     for name, value in headers.items():
         scheme = _SCHEME.match(value)
         if scheme or is_secret_name(name) or _RANDOM.search(value):
             secret = value.removeprefix(scheme[0]) if scheme else value
             yield _found(place, ("headers", name), value, secret)
-
-
-def _of_url(place: ConfigLocation, key: str, url: object) -> Iterator[PlainSecret]:
-    if isinstance(url, str) and "${" not in url:
-        for value in dict.fromkeys(filter(None, _parts_of(url))):
-            yield _found(place, (key,), url, value)
 
 
 def _parts_of(url: str) -> Iterator[str]:
@@ -323,45 +327,26 @@ def _beside_references(place: ConfigLocation, key: str, value: object) -> Iterat
             continue
         rest = _ANY_REFERENCE.sub(" ", text)
         if _RANDOM.search(rest) or MARKER in redact_text(rest):
-            yield PlainSecret(
-                server=place.name,
-                where=f"{key}.{name}",
-                value=rest,
-                text=text,
-                obstacle="it refers to a variable as well. Store the secret part with `emceepee "
-                "secrets set`, and write ${keyring:NAME} in its place.",
-            )
+            yield _found(place, (key, name), text, rest, obstacle=_BESIDE_REFERENCE)
 
 
-def _of_args(place: ConfigLocation, args: object) -> Iterator[PlainSecret]:
-    words = [word for word in args if isinstance(word, str)] if is_list(args) else []
-    for index, (word, shown) in enumerate(zip(words, redact_argv(words), strict=True)):
-        if MARKER in shown and "${" not in word:
-            yield PlainSecret(
-                server=place.name,
-                where=f"args[{index}]",
-                value=word,
-                text=word,
-                obstacle="other users see arguments. Give it in `env`, if you can.",
-            )
-
-
-def _found(place: ConfigLocation, steps: Steps, text: str, value: str | None = None) -> PlainSecret:
+def _found(
+    place: ConfigLocation, steps: Steps, text: str, value: str | None = None, *, obstacle: str = ""
+) -> PlainSecret:
     return PlainSecret(
         server=place.name,
         where=".".join(map(str, steps)),
         value=value or text,
         text=text,
-        steps=(*place.steps, *steps),
+        steps=None if obstacle else (*place.steps, *steps),
+        obstacle=obstacle,
     )
 
 
 def _texts(value: object) -> dict[str, str]:
     """Texts by name, without those that are empty or refer to something."""
-    members: Iterable[tuple[str, object]] = value.items() if is_object(value) else ()
-    return {
-        name: text for name, text in members if isinstance(text, str) and text and "${" not in text
-    }
+    found = {name: text for name, text in mapping(value).items() if isinstance(text, str)}
+    return {name: text for name, text in found.items() if text and "${" not in text}
 
 
 # Putting secrets into the keyring so that they are there afterwards, or nothing has changed.
@@ -377,7 +362,8 @@ _PLAIN_FILE = (
 # For a server that is to refer to the keyring, and may refer to variables instead.
 VARIABLE_INSTEAD = (
     "Refer to an environment variable instead: `emceepee config add NAME -e K -- COMMAND` writes "
-    f"${{K}}; set K where the client is started. Or install a keyring: {KEYRINGS_PAGE} lists them."
+    "${K}; set K where the client is started. Or install a keyring: "
+    f"{keyring_access.KEYRINGS_PAGE} lists them."
 )
 
 
@@ -389,16 +375,16 @@ class KeyringStorage:
         from emceepee_stdio.session.channel_maker import KeyringClient  # noqa: PLC0415
 
         self._client = partial(KeyringClient, os.environ, within=FixedValues().keyring_s)
-        self.names = StoredNames(os.environ)
+        self.names = keyring_access.StoredNames(os.environ)
 
     def is_absent(self) -> bool:
         """Whether this machine has no keyring that can be used. Nobody is asked to unlock one."""
         return interrupts.run(lambda: self._client().is_absent())
 
-    def require(self, hint: str = NO_KEYRING.hint) -> None:
+    def require(self, hint: str = keyring_access.NO_KEYRING.hint) -> None:
         """Raises where there is no keyring."""
         if self.is_absent():
-            raise SecretUnavailable(f"{NO_KEYRING.problem}.", hint=hint)
+            raise SecretUnavailable(f"{keyring_access.NO_KEYRING.problem}.", hint=hint)
 
     def look_up(self, names: Sequence[str]) -> dict[str, str]:
         """Those that the keyring has."""
@@ -416,14 +402,14 @@ class KeyringStorage:
         """All of them or none; what the keyring held under these names before."""
         former = self.look_up(list(secrets))
         try:
-            answer = self._change(KeyringOrder(put=dict(secrets)))
+            answer = self._change(keyring_access.KeyringOrder(put=dict(secrets)))
             self._check(secrets)
         except BaseException:
             self.restore(secrets, former)
             raise
         self.names.add(secrets)
         if answer.is_plain:
-            Terminal().note(_PLAIN_FILE)
+            terminal.note(_PLAIN_FILE)
         return former
 
     @contextmanager
@@ -441,7 +427,7 @@ class KeyringStorage:
         """What was stored is taken back. A keyring that fails now holds more than it should."""
         new = tuple(name for name in secrets if name not in former)
         try:
-            self._change(KeyringOrder(put=dict(former), remove=new))
+            self._change(keyring_access.KeyringOrder(put=dict(former), remove=new))
         except SecretUnavailable:
             return
         for name in new:
@@ -451,7 +437,7 @@ class KeyringStorage:
         """Whether it was there."""
         was_there = name in self.look_up([name])
         if was_there:
-            self._change(KeyringOrder(remove=(name,)))
+            self._change(keyring_access.KeyringOrder(remove=(name,)))
         self.names.discard(name)
         return was_there
 
@@ -472,5 +458,5 @@ class KeyringStorage:
                     "instead, ${NAME}.",
                 )
 
-    def _change(self, order: KeyringOrder) -> KeyringAnswer:
+    def _change(self, order: keyring_access.KeyringOrder) -> keyring_access.KeyringAnswer:
         return interrupts.run(lambda: self._client().change(order))

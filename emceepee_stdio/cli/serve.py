@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, get_args
 
-from emceepee_stdio.config import FixedValues, PolicyMode, ServerConfig
+from emceepee_stdio.config.server import ServerConfig
+from emceepee_stdio.config.settings import FixedValues, PolicyMode
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.front.hello import Handover
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -22,24 +22,17 @@ from emceepee_stdio.cli.serve import (
     check_servers,
     missing_http,
 )
-from emceepee_stdio.cli.terminal import FAILED, USAGE, Terminal
+from emceepee_stdio.cli.terminal import FAILED, USAGE, terminal
 from emceepee_stdio.config.clients import CLIENTS
 from emceepee_stdio.errors import InvalidArguments, ProxyError
-from emceepee_stdio.front.http.access import (
-    Access,
-    HttpTokens,
-    check_host,
-    check_origin,
-    default_token_file,
-)
-from emceepee_stdio.front.http.http_limits import HttpLimits
+from emceepee_stdio.front.http import access
+from emceepee_stdio.front.http.http_replies import HttpLimits
 
 # What a person sees who starts the proxy at a terminal, where there is no client to serve.
 
 
 def welcome() -> None:
     """Say what this is, and the way to a client that uses it."""
-    terminal = Terminal()
     client = client_here().key
     others = ", ".join(key for key in CLIENTS if key != client)
     terminal.line("emceepee is an MCP proxy: one server for your client, any number behind it.")
@@ -100,9 +93,10 @@ _MAX_PORT = 65_535
 
 def serve_http(arguments: Sequence[str], *, limits: HttpLimits | None = None) -> int:
     """Serve until a signal comes; the exit code. Tests pass limits of their own."""
-    terminal = Terminal()
+    parser = ServeParser((*OPTIONS, *(o for o in HTTP_OPTIONS if o.name != "http")))
+    parser.add_argument("--http", nargs="?", const="", metavar="HOST:PORT")
     try:
-        return _serve(_parser().parse_args(arguments), terminal, limits)
+        return _serve(parser.parse_args(arguments), limits)
     except ProxyError as error:
         terminal.note(f"emceepee: {error.fact}\n{error.next_step}")
         return USAGE if isinstance(error, InvalidArguments) else FAILED
@@ -111,32 +105,29 @@ def serve_http(arguments: Sequence[str], *, limits: HttpLimits | None = None) ->
         return USAGE
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = ServeParser((*OPTIONS, *(o for o in HTTP_OPTIONS if o.name != "http")))
-    parser.add_argument("--http", nargs="?", const="", metavar="HOST:PORT")
-    return parser
-
-
-def _serve(options: argparse.Namespace, terminal: Terminal, limits: HttpLimits | None) -> int:
+def _serve(options: argparse.Namespace, limits: HttpLimits | None) -> int:
     host, port = _address(options.http)
     _check_safety(options, host)
     for name in options.allow_host:
-        check_host(name)
+        access.check_host(name)
     for origin in options.allow_origin:
-        check_origin(origin)
+        access.check_origin(origin)
     check_servers(options.server)
     # Not before the command line is known to be right: this takes a second.
     from emceepee_stdio.cli.log_reading import log_directory  # noqa: PLC0415
-    from emceepee_stdio.front.http.http_front import FrontOptions, run_front  # noqa: PLC0415
-    from emceepee_stdio.front.http.http_server import check_tls_files  # noqa: PLC0415
-    from emceepee_stdio.front.http.session_process import lasting_stderr  # noqa: PLC0415
+    from emceepee_stdio.front.http.http_server import (  # noqa: PLC0415
+        FrontOptions,
+        check_tls_files,
+        run_front,
+    )
+    from emceepee_stdio.front.http.http_session import lasting_stderr  # noqa: PLC0415
 
     if options.tls_cert:
         check_tls_files(options.tls_cert, options.tls_key)
     token_file = None
     if not options.no_token:
         given = options.token_file
-        token_file = Path(given).expanduser() if given else default_token_file(os.environ)
+        token_file = Path(given).expanduser() if given else access.default_token_file(os.environ)
     front = FrontOptions(
         host=host,
         port=port,
@@ -180,24 +171,20 @@ def _check_safety(options: argparse.Namespace, host: str) -> None:
     """Nobody serves other machines by accident, and never without a token."""
     is_local = is_loopback(host)
     if bool(options.tls_cert) != bool(options.tls_key):
-        raise InvalidArguments(
-            "--tls-cert and --tls-key belong together.", hint="Give both files, or none."
-        )
-    if options.no_token and options.token_file:
-        raise InvalidArguments(
-            "--no-token asks for no token, and --token-file names tokens.",
-            hint="Leave one of the two out.",
-        )
-    if options.no_token and not is_local:
-        raise InvalidArguments(
-            f"Without a token, {host} would let everybody in who can reach it.",
-            hint="Leave --no-token out, or listen on 127.0.0.1.",
-        )
-    if not is_local and not options.tls_cert and not options.insecure:
-        raise InvalidArguments(
-            f"On {host}, tokens and answers would cross the network unprotected.",
-            hint="Give --tls-cert and --tls-key; --insecure if something in front does it.",
-        )
+        fact = "--tls-cert and --tls-key belong together."
+        step = "Give both files, or none."
+    elif options.no_token and options.token_file:
+        fact = "--no-token asks for no token, and --token-file names tokens."
+        step = "Leave one of the two out."
+    elif options.no_token and not is_local:
+        fact = f"Without a token, {host} would let everybody in who can reach it."
+        step = "Leave --no-token out, or listen on 127.0.0.1."
+    elif not is_local and not options.tls_cert and not options.insecure:
+        fact = f"On {host}, tokens and answers would cross the network unprotected."
+        step = "Give --tls-cert and --tls-key; --insecure if something in front does it."
+    else:
+        return
+    raise InvalidArguments(fact, hint=step)
 
 
 def is_loopback(host: str) -> bool:
@@ -210,20 +197,19 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _access(options: argparse.Namespace, host: str, token_file: Path | None) -> Access:
-    tokens = HttpTokens(None) if token_file is None else HttpTokens.read(token_file)
+def _access(options: argparse.Namespace, host: str, token_file: Path | None) -> access.Access:
+    tokens = access.HttpTokens(None) if token_file is None else access.HttpTokens.read(token_file)
     own = [f"[{host}]" if ":" in host else host]
-    return Access.allowing(tokens, hosts=[*own, *options.allow_host], origins=options.allow_origin)
+    return access.Access(tokens, hosts=[*own, *options.allow_host], origins=options.allow_origin)
 
 
 def _child_options(options: argparse.Namespace) -> list[str]:
     """What each session's process is started with."""
     words: list[str] = []
     for option in OPTIONS:
-        value = cast("str | list[str] | None", getattr(options, option.name))
-        given = value if isinstance(value, list) else [value]
-        for one in given:
-            words += [] if one is None else [option.flag, one]
+        value: str | list[str] | None = getattr(options, option.name)
+        for one in value if isinstance(value, list) else filter(None, [value]):
+            words += [option.flag, one]
     return words
 
 

@@ -15,21 +15,18 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from emceepee_stdio.cli.command_line import HelpCommand
-from emceepee_stdio.cli.terminal import USAGE, Terminal
-from emceepee_stdio.config import Config, ServerConfig, Settings, default_path, load_file
+from emceepee_stdio.cli.command_line import HelpCommand, argument, flag, option
+from emceepee_stdio.cli.terminal import USAGE, terminal
 from emceepee_stdio.config.fields import nearest
+from emceepee_stdio.config.load import default_path, load_file
 from emceepee_stdio.config.own_file import ConfigLocation, places
-from emceepee_stdio.config.server import label
+from emceepee_stdio.config.server import ServerConfig, label
+from emceepee_stdio.config.settings import Config, Settings
 from emceepee_stdio.config.tool_rules import rules_of
 from emceepee_stdio.errors import ConfigInvalid
 from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.redaction.redact import redact_argv, redact_url
-from emceepee_stdio.session.catalogue_files import (
-    catalogue_identity,
-    default_catalogue_directory,
-    listed_names,
-)
+from emceepee_stdio.session import catalogue_files
 from emceepee_stdio.trust.store import TrustStore, default_trust_directory
 
 # What a shell offers when a person presses Tab: servers, tools, prompts, events and sessions.
@@ -98,8 +95,10 @@ def _listed(context: typer.Context, kind: str, *, hides: bool = True) -> Iterato
     if server is None or key is None:
         return
     rules = rules_of({server.name: server.tools}) if hides and kind == "tools" else None
-    directory = default_catalogue_directory(os.environ)
-    for name in listed_names(directory, catalogue_identity(server, key), kind):
+    directory = catalogue_files.default_catalogue_directory(os.environ)
+    for name in catalogue_files.listed_names(
+        directory, catalogue_files.catalogue_identity(server, key), kind
+    ):
         if rules is None or not rules.hides(name):
             yield name
 
@@ -121,28 +120,19 @@ def _sessions(context: typer.Context) -> Iterator[str]:
 
 
 ConfigOption = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="Another file than the default one."),
+    Path | None, option("FILE", "Another file than the default one.", "--config")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
-ServerArgument = Annotated[
-    str,
-    typer.Argument(metavar="NAME", help="Which server.", autocompletion=complete_servers),
-]
+JsonOption = Annotated[bool, flag("--json", "As JSON, for programs.")]
+ServerArgument = Annotated[str, argument("NAME", "Which server.", autocompletion=complete_servers)]
 
 # Of commands that read what proxies have written.
 ServersOption = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="NAME", help="Only this server; may be repeated.", autocompletion=complete_servers
-    ),
+    option("NAME", "Only this server; may be repeated.", autocompletion=complete_servers),
 ]
-SinceOption = Annotated[
-    str | None, typer.Option(metavar="TIME", help="From then on: 30s, 10m, 2h, 1d or ISO 8601.")
-]
+SinceOption = Annotated[str | None, option("TIME", "From then on: 30s, 10m, 2h, 1d or ISO 8601.")]
 LogDirectoryOption = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Another directory than the configured one."),
+    Path | None, option("DIR", "Another directory than the configured one.")
 ]
 
 
@@ -157,6 +147,11 @@ def place_of(text: str | None, name: str) -> ConfigLocation:
     if name not in found:
         raise unknown_server(name, {one: label(one) for one in found}, argument="NAME")
     return found[name]
+
+
+def tell_backups(backups: Iterable[Path | None]) -> None:
+    for backup in filter(None, backups):
+        terminal.line(f"The file as it was: {backup}")
 
 
 # Commands that take another command after two dashes: what to type when the dashes are missing.
@@ -181,7 +176,6 @@ class DashedCommand(HelpCommand):
         if line is not None:
             _, *command = ctx.command_path.split()  # without the file that was started
             # Not in a box, which would break the line that the person is to copy.
-            terminal = Terminal()
             terminal.note("emceepee: Two dashes are missing before the command to start. Type:")
             terminal.note(f"  {shlex.join(['emceepee', *command, *redact_argv(line)])}")
             raise typer.Exit(USAGE)
@@ -217,9 +211,9 @@ _WORDS = "emceepee.command"  # where the words after the two dashes wait, in the
 
 AnyServerArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="SERVER",
-        help="A configured server, the URL of one, or -- COMMAND at the end.",
+    argument(
+        "SERVER",
+        "A configured server, the URL of one, or -- COMMAND at the end.",
         autocompletion=complete_servers,
     ),
 ]

@@ -5,7 +5,7 @@ Everything in it was worded by a server: it is bounded, on one line, and harmles
 
 import json
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,10 +84,7 @@ def choices(schema: Schema) -> list[object]:
 
 def fits(value: object, schema: Schema, root: Schema) -> bool:
     """Whether a value is of a type, or one of the values, that the schema names."""
-    options = alternatives(schema, root)
-    if options != [schema]:
-        return any(_fits_one(value, option) for option in options)
-    return _fits_one(value, schema)
+    return any(_fits_one(value, option) for option in alternatives(schema, root))
 
 
 def _fits_one(value: object, schema: Schema) -> bool:
@@ -109,16 +106,11 @@ def _resolved(schema: Schema, root: Schema) -> Schema:
         if not isinstance(reference, str) or not reference.startswith("#/"):
             break
         found: object = root
-        for step in _steps(reference):
-            found = mapping(found).get(step)
+        for step in reference.removeprefix("#/").split("/"):
+            found = mapping(found).get(step.replace("~1", "/").replace("~0", "~"))
         beside = {key: value for key, value in schema.items() if key != "$ref"}
         schema = {**mapping(found), **beside}
     return schema
-
-
-def _steps(reference: str) -> Iterator[str]:
-    for step in reference.removeprefix("#/").split("/"):
-        yield step.replace("~1", "/").replace("~0", "~")
 
 
 _MAX_PARAMETERS = 40  # of one tool: more is no longer read

@@ -6,27 +6,18 @@ Each of them keeps a small file; memory is what the system says at this moment.
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import typer
 
-from emceepee_stdio.cli.doctor.report import Check
+from emceepee_stdio.cli.command_line import flag
 from emceepee_stdio.cli.shared_options import JsonOption
-from emceepee_stdio.cli.terminal import Terminal
-from emceepee_stdio.clock import DAY_S, HOUR_S, MINUTE_S, Clock
-from emceepee_stdio.session.proxy_status import (
-    OpenQuestions,
-    ProxyStatus,
-    ServerStatus,
-    read_running,
-    status_directory,
-    sweep,
-)
+from emceepee_stdio.cli.terminal import terminal
+from emceepee_stdio.clock import DAY_S, HOUR_S, MINUTE_S, Clock, iso_time
+from emceepee_stdio.session import proxy_status
 from emceepee_stdio.visible_text import cut, on_one_line
 from emceepee_stdio.wire.orphans import ProcessFacts, memory_of_trees, process_table
 
@@ -59,7 +50,7 @@ class SharedServers:
 
 
 def shared_servers(
-    proxies: Sequence[ProxyStatus], table: Mapping[int, ProcessFacts]
+    proxies: Sequence[proxy_status.ProxyStatus], table: Mapping[int, ProcessFacts]
 ) -> SharedServers | None:
     """Those that start with each session and run in several; None where there are none."""
     running = [
@@ -80,15 +71,6 @@ def shared_servers(
     )
 
 
-def shared_server_checks() -> Iterator[Check]:
-    """For `doctor`: nothing is wrong with it, but it can be had for less."""
-    found = shared_servers(read_running(status_directory(os.environ)), process_table())
-    if found is not None:
-        facts = msgspec.to_builtins(found)
-        facts["memory_bytes"] = facts.pop("memory")
-        yield Check.of("environment.shared_servers", "ok", found.proposal(), details=facts)
-
-
 _WIDE_COLUMNS = 110  # from here on there is room for the directory
 _CLIENT_CHARS = 24  # of what a client calls itself
 _GB = 1 << 30
@@ -107,18 +89,18 @@ class _Memory:
 
     table: Mapping[int, ProcessFacts]
 
-    def of_proxy(self, proxy: ProxyStatus) -> int | None:
+    def of_proxy(self, proxy: proxy_status.ProxyStatus) -> int | None:
         facts = self.table.get(proxy.pid)
         return None if facts is None else facts.memory
 
-    def of_servers(self, servers: Iterable[ServerStatus]) -> int | None:
+    def of_servers(self, servers: Iterable[proxy_status.ServerStatus]) -> int | None:
         pids = [server.pid for server in servers if server.pid is not None]
         return memory_of_trees(pids, self.table) if self.table else None
 
 
 def status(
     *,
-    servers: Annotated[bool, typer.Option("--servers", help="A line for each server.")] = False,
+    servers: Annotated[bool, flag("--servers", "A line for each server.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the running proxies.
@@ -127,10 +109,10 @@ def status(
 
     Example: emceepee status --servers
     """
-    terminal, clock = Terminal(), Clock()
-    directory = status_directory(os.environ)
-    sweep(directory, clock=clock)
-    proxies = read_running(directory)
+    clock = Clock()
+    directory = proxy_status.status_directory(os.environ)
+    proxy_status.sweep(directory, clock=clock)
+    proxies = proxy_status.read_running(directory)
     memory = _Memory(process_table())
     now = clock.epoch(clock.now())
     if as_json:
@@ -145,14 +127,13 @@ def status(
             "first call."
         )
     else:
-        _show(proxies, memory, now, terminal, by_server=servers)
+        _show(proxies, memory, now, by_server=servers)
 
 
 def _show(
-    proxies: Sequence[ProxyStatus],
+    proxies: Sequence[proxy_status.ProxyStatus],
     memory: _Memory,
     now: float,
-    terminal: Terminal,
     *,
     by_server: bool,
 ) -> None:
@@ -172,7 +153,7 @@ def _show(
         terminal.line(line)
 
 
-def _proxy_row(proxy: ProxyStatus, memory: _Memory, now: float) -> tuple[str, ...]:
+def _proxy_row(proxy: proxy_status.ProxyStatus, memory: _Memory, now: float) -> tuple[str, ...]:
     own, theirs = memory.of_proxy(proxy), memory.of_servers(proxy.servers)
     return (
         str(proxy.pid),
@@ -185,7 +166,9 @@ def _proxy_row(proxy: ProxyStatus, memory: _Memory, now: float) -> tuple[str, ..
     )
 
 
-def _server_row(proxy: ProxyStatus, server: ServerStatus, memory: _Memory) -> tuple[str, ...]:
+def _server_row(
+    proxy: proxy_status.ProxyStatus, server: proxy_status.ServerStatus, memory: _Memory
+) -> tuple[str, ...]:
     held = memory.of_servers([server]) if server.pid else None
     return str(proxy.pid), server.name, _plain(server.phase), _work([server]), _size(held)
 
@@ -194,23 +177,25 @@ def _plain(phase: str) -> str:
     return _PLAIN.get(phase, phase)
 
 
-def _client(proxy: ProxyStatus) -> str:
+def _client(proxy: proxy_status.ProxyStatus) -> str:
     """What a client calls itself is its own text."""
     text = on_one_line(f"{proxy.client_name} {proxy.client_version}".strip())
     text = cut(text, _CLIENT_CHARS)
     return f"{text} (http {on_one_line(proxy.http_session)})" if proxy.http_session else text
 
 
-def _phases(proxy: ProxyStatus) -> dict[str, int]:
+def _phases(proxy: proxy_status.ProxyStatus) -> dict[str, int]:
     return dict(Counter(server.phase for server in proxy.servers).most_common())
 
 
-def _questions(servers: Iterable[ServerStatus]) -> OpenQuestions:
+def _questions(servers: Iterable[proxy_status.ServerStatus]) -> proxy_status.OpenQuestions:
     asked = [server.questions for server in servers]
-    return OpenQuestions(person=sum(q.person for q in asked), tools=sum(q.tools for q in asked))
+    return proxy_status.OpenQuestions(
+        person=sum(q.person for q in asked), tools=sum(q.tools for q in asked)
+    )
 
 
-def _work(servers: Sequence[ServerStatus]) -> str:
+def _work(servers: Sequence[proxy_status.ServerStatus]) -> str:
     asked = _questions(servers)
     parts = [
         (sum(server.calls for server in servers), "call", ""),
@@ -221,7 +206,7 @@ def _work(servers: Sequence[ServerStatus]) -> str:
     return ", ".join(_counted(n, noun) + more for n, noun, more in parts if n) or "nothing"
 
 
-def _summary(proxies: Sequence[ProxyStatus], memory: _Memory) -> str:
+def _summary(proxies: Sequence[proxy_status.ProxyStatus], memory: _Memory) -> str:
     servers = [server for proxy in proxies for server in proxy.servers]
     own = sum(memory.of_proxy(proxy) or 0 for proxy in proxies)
     theirs = memory.of_servers(servers)
@@ -229,7 +214,7 @@ def _summary(proxies: Sequence[ProxyStatus], memory: _Memory) -> str:
     return f"{_counted(len(proxies), 'proxy')}, {_counted(len(servers), 'server')}.{held}"
 
 
-def _unwell(proxies: Sequence[ProxyStatus]) -> list[str]:
+def _unwell(proxies: Sequence[proxy_status.ProxyStatus]) -> list[str]:
     """Servers that cannot be used, each once, and what to do about it."""
     found: dict[tuple[str, str, bool], list[str]] = {}
     for proxy in proxies:
@@ -246,15 +231,14 @@ def _unwell(proxies: Sequence[ProxyStatus]) -> list[str]:
     return lines
 
 
-def _reported(proxy: ProxyStatus, memory: _Memory, now: float) -> dict[str, object]:
-    started = datetime.fromtimestamp(proxy.started_at, tz=UTC).isoformat(timespec="milliseconds")
+def _reported(proxy: proxy_status.ProxyStatus, memory: _Memory, now: float) -> dict[str, object]:
     return {
         "pid": proxy.pid,
         "session": proxy.session,
         "http_session": proxy.http_session or None,
         "version": proxy.version,
         "client": {"name": proxy.client_name, "version": proxy.client_version},
-        "started_at": started.replace("+00:00", "Z"),
+        "started_at": iso_time(proxy.started_at),
         "uptime_ms": max(round((now - proxy.started_at) * 1000), 0),
         "directory": proxy.directory,
         "config": proxy.config,

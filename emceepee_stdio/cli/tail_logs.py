@@ -7,10 +7,9 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
-from math import inf
 from pathlib import Path
 from textwrap import fill
 from typing import Annotated
@@ -20,32 +19,17 @@ import msgspec
 import typer
 from rich.cells import cell_len, set_cell_size
 
-from emceepee_stdio.cli.log_reading import (
-    POLL_S,
-    abandon_stdout,
-    instant_of,
-    log_directory,
-    not_on_record,
-    pattern_of,
-    reader_leaves_within,
-    write_line,
-)
-from emceepee_stdio.cli.shared_options import (
-    LogDirectoryOption,
-    ServersOption,
-    SinceOption,
-    complete_events,
-    complete_sessions,
-)
-from emceepee_stdio.cli.terminal import FAILED, Terminal, duration_text, versioned
-from emceepee_stdio.clock import Clock
+from emceepee_stdio.cli import log_reading, shared_options
+from emceepee_stdio.cli.command_line import flag, option
+from emceepee_stdio.cli.terminal import duration_text, terminal, versioned
+from emceepee_stdio.clock import Clock, iso_time
 from emceepee_stdio.config.fields import nearest
 from emceepee_stdio.journal import JournalEvent, Level
-from emceepee_stdio.journal.journal_reader import Line, MergedReader
-from emceepee_stdio.journal.writer import Record
+from emceepee_stdio.journal.journal_reader import DatedLine, Line, MergedReader, journal_line
+from emceepee_stdio.journal.writer import Record, plain_word
 from emceepee_stdio.state.patterns import Pattern
-from emceepee_stdio.trace.request_records import DroppedRecords, RequestRecord
-from emceepee_stdio.trace.trace_reader import RequestLine
+from emceepee_stdio.trace.request import DroppedRecords, RequestRecord
+from emceepee_stdio.trace.trace_reader import request_line
 from emceepee_stdio.visible_text import harmless_json, on_one_line
 
 # The lines that `tail-logs` shows: those of the journals, and one for every request that ended.
@@ -61,13 +45,11 @@ _NAME = re.compile(r"((?:emceepee|requests)-.+\.jsonl)(?:\.\d+)?", re.ASCII)
 _RECORD_STARTS = (b'{"id":', b'{"kind":"dropped"')  # a line of the journal begins with its time
 _OUTPUT = str(JournalEvent.SERVER_OUTPUT)
 _CLIENT = str(JournalEvent.CLIENT_CONNECTED)
-_PLAIN_WORD = re.compile(r"[^\s\"'=\\]+")
+_MORE = ("error_code", "task_id", "questions")  # that a request may have
 _SENTENCES = ("reason", "error", "warning", "text")  # what happened, in words: they come first
 
-_encode = msgspec.json.encode
 
-
-class LogReader(MergedReader[Line]):
+class LogReader(MergedReader[Record]):
     """Begins at the end of every file; `rewind` goes back, `read` goes on."""
 
     def __init__(self, directory: Path) -> None:
@@ -91,9 +73,11 @@ def event_names() -> list[str]:
 def story_of(record: Record) -> Story:
     if record.event == REQUEST_ENDED:
         return _story_of_request(record.data)
-    if record.event == _OUTPUT:
-        return _story_of_output(dict(record.data))
-    sentence, left = _sentence(record)
+    left = dict(record.data)
+    if record.event == _OUTPUT:  # what a server said is the story; where it said so comes first
+        head = f"{left.pop('source', '')}: {left.pop('text', '')}"
+        return Story(head, _fields(left, None))
+    sentence = _sentence(record, left)
     said = left.pop("stderr", None)
     first, *more = sentence.split("\n")
     head = f"{record.event}: {first}" if first else record.event
@@ -108,24 +92,29 @@ def plain_text(line: Line) -> str:
     if record is None:
         return line.raw.decode(errors="backslashreplace")
     story = story_of(record)
-    said = f"stderr={_word(list(story.more))}" if story.more else ""
+    said = f"stderr={plain_word(list(story.more))}" if story.more else ""
     return " ".join(part for part in (story.head, story.fields, said) if part)
 
 
 def _line_of(raw: bytes, otherwise: float) -> Line:
     if not raw.startswith(_RECORD_STARTS):
-        return Line.of(raw, otherwise)
-    found = RequestLine.of(raw, otherwise)
+        return journal_line(raw, otherwise)
+    found = request_line(raw, otherwise)
     if found.record is None:
-        return Line(raw, found.at, None)
-    if isinstance(found.record, DroppedRecords):
-        record = _record_of_dropped(found.record, found.at)
-    else:
-        record = _record_of_request(found.record, found.at)
-    return Line(_encode(record), found.at, record)
+        return DatedLine(raw, found.at, None)
+    record = _as_record(found.record, iso_time(found.at))
+    return DatedLine(msgspec.json.encode(record), found.at, record)
 
 
-def _record_of_request(request: RequestRecord, at: float) -> Record:
+def _as_record(request: RequestRecord | DroppedRecords, timestamp: str) -> Record:
+    if isinstance(request, DroppedRecords):
+        return Record(
+            timestamp=timestamp,
+            level=Level.WARNING,
+            event=REQUESTS_DROPPED,
+            session=request.session,
+            data={"count": request.count},
+        )
     tool = request.server_tool or request.tool
     data: dict[str, object] = {
         **({"tool": tool} if tool else {"method": request.method}),
@@ -134,11 +123,9 @@ def _record_of_request(request: RequestRecord, at: float) -> Record:
         "kind": request.kind,
         "id": request.id,
     }
-    data |= {"error_code": request.error_code} if request.error_code else {}
-    data |= {"task_id": request.task_id} if request.task_id else {}
-    data |= {"questions": request.questions} if request.questions else {}
+    data |= {name: value for name in _MORE if (value := getattr(request, name))}
     return Record(
-        timestamp=_iso(at),
+        timestamp=timestamp,
         level=Level.INFO,
         event=REQUEST_ENDED,
         session=request.session,
@@ -148,57 +135,29 @@ def _record_of_request(request: RequestRecord, at: float) -> Record:
     )
 
 
-def _record_of_dropped(dropped: DroppedRecords, at: float) -> Record:
-    return Record(
-        timestamp=_iso(at),
-        level=Level.WARNING,
-        event=REQUESTS_DROPPED,
-        session=dropped.session,
-        data={"count": dropped.count},
-    )
-
-
 def _story_of_request(data: Mapping[str, object]) -> Story:
     """The tool, how it went and how long it took; who wants more asks `emceepee trace`."""
     what = f"task {data.get('tool')}" if data.get("kind") == "task" else f"call {data.get('tool')}"
     what = what if "tool" in data else str(data.get("method"))
     taken = data.get("duration_ms")
     span = duration_text(taken) if isinstance(taken, int | float) else ""
-    known = {name: data[name] for name in ("error_code", "task_id", "questions") if name in data}
+    known = {name: data[name] for name in _MORE if name in data}
     return Story(f"{what} {data.get('outcome')} {span}", _fields(known, None))
 
 
-def _story_of_output(left: dict[str, object]) -> Story:
-    """What a server said is the story; where it said so comes first."""
-    return Story(f"{left.pop('source', '')}: {left.pop('text', '')}", _fields(left, None))
-
-
-def _sentence(record: Record) -> tuple[str, dict[str, object]]:
-    left = dict(record.data)
+def _sentence(record: Record, left: dict[str, object]) -> str:
+    """What happened, in words; it is taken out of what is left to say."""
     if record.event == _CLIENT:
-        return f"{left.pop('name', '')} {left.pop('version', '')}".strip(), left
-    for name in _SENTENCES:
-        if isinstance(left.get(name), str):
-            return str(left.pop(name)), left
-    return "", left
+        return f"{left.pop('name', '')} {left.pop('version', '')}".strip()
+    name = next((name for name in _SENTENCES if isinstance(left.get(name), str)), "")
+    return str(left.pop(name, ""))
 
 
 def _fields(data: Mapping[str, object], request_id: str | int | None) -> str:
-    words = [f"{name}={_word(value)}" for name, value in data.items()]
+    words = [f"{name}={plain_word(value)}" for name, value in data.items()]
     if request_id is not None:
-        words.append(f"request_id={_word(request_id)}")
+        words.append(f"request_id={plain_word(request_id)}")
     return " ".join(words)
-
-
-def _word(value: object) -> str:
-    if isinstance(value, str) and _PLAIN_WORD.fullmatch(value):
-        return value
-    return _encode(value).decode()
-
-
-def _iso(at: float) -> str:
-    moment = datetime.fromtimestamp(at, tz=UTC).isoformat(timespec="milliseconds")
-    return moment.replace("+00:00", "Z")
 
 
 # A line of the log as people read it: coloured and cut to the width at a terminal, else plain.
@@ -237,7 +196,7 @@ _Span = tuple[str, str]
 class LogView:
     """Shows line by line; `sessions` are those seen so far, and several make a column."""
 
-    def __init__(self, terminal: Terminal, clock: Clock, *, wraps: bool) -> None:
+    def __init__(self, clock: Clock, *, wraps: bool) -> None:
         self.sessions: set[str] = set()
         self._clock = clock
         self._on_terminal = terminal.columns is not None
@@ -253,16 +212,18 @@ class LogView:
         if record is None:
             return self._painted([(on_one_line(plain_text(line)), "time")])
         self.sessions.add(record.session)
-        if not self._on_terminal:
-            return "".join(text for text, _ in self._front(line.at, record)) + on_one_line(
-                plain_text(line)
-            )
-        story = story_of(record)
         front = list(self._front(line.at, record))
+        if not self._on_terminal:
+            return "".join(text for text, _ in front) + on_one_line(plain_text(line))
+        story = story_of(record)
         shown = self._painted([*front, *_body(record, story)])
         if story.more and record.level in _LOUD:  # what is only news was told by a louder line
             indent = " " * sum(len(text) for text, _ in front)
-            below = self._below(story.more)
+            below: list[list[_Span]] = [
+                [("│ ", "time"), (on_one_line(text), "")] for text in story.more[:_MOST_LINES]
+            ]
+            if (left := len(story.more) - _MOST_LINES) > 0:
+                below.append([(f"… {left} lines more: --json has them", "time")])
             return "\n".join([shown, *(self._painted([(indent, ""), *row]) for row in below)])
         return shown
 
@@ -272,17 +233,10 @@ class LogView:
         if len(self.sessions) > 1:
             session = on_one_line(record.session)[-_SESSION_CHARS:]
             yield f" {session:<{_SESSION_CHARS}}", _colour(record.session)
-        if 0 < self._columns < _WIDE_COLUMNS:
-            yield f" {record.level[:1].upper():<1}", record.level
-        else:
-            yield f" {record.level:<8}", record.level
+        is_narrow = 0 < self._columns < _WIDE_COLUMNS
+        level = f"{record.level[:1].upper():<1}" if is_narrow else f"{record.level:<8}"
+        yield f" {level}", record.level
         yield f" {server:<{_SERVER_COLUMNS}} ", _colour(server)
-
-    def _below(self, lines: tuple[str, ...]) -> Iterator[list[_Span]]:
-        for text in lines[:_MOST_LINES]:
-            yield [("│ ", "time"), (on_one_line(text), "")]
-        if len(lines) > _MOST_LINES:
-            yield [(f"… {len(lines) - _MOST_LINES} lines more: --json has them", "time")]
 
     def _painted(self, spans: list[_Span]) -> str:
         if self._on_terminal and not self._wraps:
@@ -297,8 +251,8 @@ class LogView:
         """Local; a line of another day has its date before it. Most lines share their second."""
         second = int(at)
         if second != self._second[0]:
-            moment = _local(second)
-            today = _local(self._clock.epoch(self._clock.now())).date()
+            moment = log_reading.local_time(second)
+            today = log_reading.local_time(self._clock.epoch(self._clock.now())).date()
             text = moment.strftime("%H:%M:%S")
             text = text if moment.date() == today else f"{moment:%Y-%m-%d} {text}"
             self._second = second, text
@@ -337,13 +291,7 @@ def _width(text: str) -> int:
 
 def _head(text: str, columns: int) -> str:
     text = text[: max(columns, 0)]
-    if text.isascii():
-        return text
-    return set_cell_size(text, min(columns, _width(text)))
-
-
-def _local(at: float) -> datetime:
-    return datetime.fromtimestamp(at, tz=UTC).astimezone()
+    return text if text.isascii() else set_cell_size(text, min(columns, _width(text)))
 
 
 _DEFAULT_LINES = 20  # fits on one screen
@@ -364,58 +312,56 @@ def tail_logs(  # noqa: PLR0913 - one for each option
     *,
     lines: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "N",
+            "How many of the past lines to show first.",
             "-n",
             "--lines",
-            metavar="N",
             min=0,
-            help="How many of the past lines to show first.",
             show_default=f"{_DEFAULT_LINES}; with --since all",
         ),
     ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow/--no-follow", help="Go on with the lines to come.")
-    ] = True,
-    server: ServersOption = None,
+    follow: Annotated[bool, flag("--follow/--no-follow", "Go on with the lines to come.")] = True,
+    server: shared_options.ServersOption = None,
     level: Annotated[
         Level,
-        typer.Option(
-            metavar="LEVEL",
+        option(
+            "LEVEL",
+            "The least important to show: debug, info, warning or error.",
             case_sensitive=False,
-            help="The least important to show: debug, info, warning or error.",
         ),
     ] = Level.DEBUG,
     source: Annotated[
         OutputSource | None,
-        typer.Option(
-            metavar="SOURCE",
+        option(
+            "SOURCE",
+            "Only what servers said there: protocol, stderr or stdout.",
             case_sensitive=False,
-            help="Only what servers said there: protocol, stderr or stdout.",
         ),
     ] = None,
     event: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Only this event; may be repeated.", autocompletion=complete_events
+        option(
+            "NAME",
+            "Only this event; may be repeated.",
+            autocompletion=shared_options.complete_events,
         ),
     ] = None,
-    grep: Annotated[
-        str | None, typer.Option(metavar="REGEX", help="Only lines in which this is found.")
-    ] = None,
-    since: SinceOption = None,
+    grep: log_reading.GrepOption = None,
+    since: shared_options.SinceOption = None,
     session: Annotated[
         str | None,
-        typer.Option(
-            metavar="ID",
-            help="Only sessions whose id begins or ends so.",
-            autocompletion=complete_sessions,
+        option(
+            "ID",
+            "Only sessions whose id begins or ends so.",
+            autocompletion=shared_options.complete_sessions,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each line.")] = False,
+    as_json: Annotated[bool, flag("--json", "One JSON object for each line.")] = False,
     wrap: Annotated[
-        bool, typer.Option("--wrap", help="Show long lines whole, instead of cut to the terminal.")
+        bool, flag("--wrap", "Show long lines whole, instead of cut to the terminal.")
     ] = False,
-    log_dir: LogDirectoryOption = None,
+    log_dir: shared_options.LogDirectoryOption = None,
 ) -> None:
     """Follow the logs of all running proxies.
 
@@ -430,36 +376,29 @@ def tail_logs(  # noqa: PLR0913 - one for each option
             near = nearest(name, known)
             names = fill(", ".join(known), width=_NAMES_WIDTH, break_on_hyphens=False)
             hint = f"did you mean {near}?" if near else f"there are:\n{names}"
-            Terminal().note(f"There is no event {name}; {hint}")
+            terminal.note(f"There is no event {name}; {hint}")
     wanted = _Wanted(
         servers=frozenset(server or ()),
         events=frozenset(event or ()),
         rank=_RANKS[level],
         source=source,
         session=(session or "").lower(),
-        pattern=pattern_of(grep),
+        pattern=log_reading.pattern_of(grep),
         only_records=as_json,
     )
-    start = -inf if since is None else instant_of(since, clock)
+    start = log_reading.start_of(since)
     count = _DEFAULT_LINES if lines is None and since is None else lines
-    directory = log_dir or log_directory(os.environ)
-    view = None if as_json else LogView(Terminal(), clock, wraps=wrap)
-    try:
-        _tail(directory, count, wanted, view, since=start, follow=follow)
-    except (KeyboardInterrupt, BrokenPipeError):
-        abandon_stdout()
-    except OSError as error:
-        why = error.strerror or type(error).__name__
-        Terminal().failure(
-            f"The journals in {directory} cannot be read: {why}.",
-            "Say where they are with --log-dir, or fix the directory's permissions.",
-            code="system",
-        )
-        raise typer.Exit(FAILED) from None
+    directory = log_dir or log_reading.log_directory(os.environ)
+    view = None if as_json else LogView(clock, wraps=wrap)
+    with log_reading.ending_quietly(directory), closing(LogReader(directory)) as reader:
+        if not reader.has_files:
+            later = "waiting for a proxy to start" if follow else "nothing has been written yet"
+            terminal.note(f"No journal in {directory}: {later}.")
+        _tail(reader, count, wanted, view, since=start, follow=follow)
 
 
 def _tail(
-    directory: Path,
+    reader: LogReader,
     count: int | None,
     wanted: "_Wanted",
     view: LogView | None,
@@ -467,10 +406,7 @@ def _tail(
     since: float,
     follow: bool,
 ) -> None:
-    reader, is_found = LogReader(directory), False
-    if not reader.has_files:
-        later = "waiting for a proxy to start" if follow else "nothing has been written yet"
-        Terminal().note(f"No journal in {directory}: {later}.")
+    is_found = False
     sessions: set[str] = set() if view is None else view.sessions
 
     def is_ahead(line: Line) -> bool:
@@ -483,42 +419,19 @@ def _tail(
         return fits
 
     reader.rewind(count, is_ahead, since=since)
-    if not is_found and (problem := _unknown_name(reader, wanted)):
-        option, text = problem
+    if not is_found and (problem := wanted.unknown_name(reader)):
         if not follow:
-            raise typer.BadParameter(text, param_hint=option)
-        Terminal().note(f"{option}: {text}")
+            raise problem
+        terminal.note(f"{problem.param_hint}: {problem.message}")
     while True:
         for number, line in enumerate(filter(wanted, reader.read()), 1):
             text = versioned(harmless_json(line.raw.decode())) if view is None else view.show(line)
-            write_line(text, flush=False)
+            log_reading.write_line(text, flush=False)
             if number % _FLUSH_LINES == 0:
-                Terminal().flush()
-        Terminal().flush()
-        if not follow or reader_leaves_within(POLL_S):
-            break
-    reader.close()
-
-
-def _unknown_name(reader: LogReader, wanted: "_Wanted") -> tuple[str, str] | None:
-    """Nothing was found: the option whose name is in no line at all, and what to say of it."""
-    missing, is_of_session = set(wanted.servers), not wanted.session
-    servers: dict[str, None] = {}
-    sessions: dict[str, None] = {}
-    for record in (line.record for line in reader.backward()):
-        if is_of_session and not missing:
-            return None
-        if record is not None:
-            sessions[record.session] = None
-            is_of_session = is_of_session or wanted.is_of_session(record.session)
-            if record.server is not None:
-                servers[record.server] = None
-                missing.discard(record.server)
-    if sessions and not is_of_session:
-        return "--session", not_on_record("line of session", wanted.session, sessions)
-    if sessions and missing:
-        return "--server", not_on_record("line of server", min(missing), servers)
-    return None
+                terminal.flush()
+        terminal.flush()
+        if not follow or log_reading.reader_leaves_within(log_reading.POLL_S):
+            return
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -534,7 +447,11 @@ class _Wanted:
     only_records: bool
 
     def __call__(self, line: Line) -> bool:
-        fits = self._takes_foreign() if line.record is None else self._takes(line.record)
+        if line.record is None:
+            asked = self.servers or self.events or self.rank or self.source or self.session
+            fits = not (asked or self.only_records)
+        else:
+            fits = self._takes(line.record)
         return fits and (self.pattern is None or self.pattern.matches(plain_text(line)))
 
     def _takes(self, record: Record) -> bool:
@@ -543,7 +460,10 @@ class _Wanted:
             and (not self.servers or record.server in self.servers)
             and (not self.events or record.event in self.events)
             and self.is_of_session(record.session)
-            and (self.source is None or self._is_from_source(record))
+            and (
+                self.source is None
+                or (record.event == _OUTPUT and record.data.get("source") == self.source)
+            )
         )
 
     def is_of_session(self, session: str) -> bool:
@@ -551,9 +471,9 @@ class _Wanted:
         session = session.lower()
         return session.startswith(self.session) or session.endswith(self.session)
 
-    def _is_from_source(self, record: Record) -> bool:
-        return record.event == _OUTPUT and record.data.get("source") == self.source
-
-    def _takes_foreign(self) -> bool:
-        asked = self.servers or self.events or self.rank or self.source or self.session
-        return not (asked or self.only_records)
+    def unknown_name(self, reader: LogReader) -> typer.BadParameter | None:
+        records = (line.record for line in reader.backward())
+        seen = ((record.session, record.server) for record in records if record is not None)
+        return log_reading.unknown_name(
+            "line", seen, self.servers, self.session, self.is_of_session
+        )

@@ -10,7 +10,7 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from getpass import getpass
@@ -25,6 +25,7 @@ from emceepee_stdio.visible_text import harmless, harmless_json
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
+    from rich.table import Table
     from rich.text import Text
 
 
@@ -35,6 +36,16 @@ FAILED = 1
 USAGE = 2  # a mistake in the command line; mostly it is typer that gives it
 CREDENTIALS_REFUSED = 3  # a server wants other credentials
 SERVER_FAILED = 4
+
+
+STDOUT_FD = 1
+
+
+def abandon_stdout() -> None:
+    """What is still buffered goes nowhere, so that the end of the process cannot fail on it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, STDOUT_FD)
+    os.close(nowhere)
 
 
 # How long something took, as people say it.
@@ -72,9 +83,6 @@ class Interrupts:
         self._clock = clock
         self._first: float | None = None
         self._on_loop = False
-
-    def __repr__(self) -> str:
-        return f"<Interrupts first={self._first}>"
 
     def listen(self) -> None:
         """From now on; a process that was started to ignore Ctrl-C still does."""
@@ -142,6 +150,15 @@ class Interrupts:
 interrupts = Interrupts(Clock())
 
 
+COMMAND_INDENT = "  "  # of a line of a remedy that is a command, to be copied whole
+
+
+def with_command(sentence: str, command: str, then: str = "") -> str:
+    """A remedy with its command on a line of its own, where a person can copy it whole."""
+    commands = [f"{COMMAND_INDENT}{line}" for line in command.split("\n")]
+    return "\n".join([f"{sentence}:", *commands, *([then] if then else ())])
+
+
 JSON_VERSION = 1  # of what --json prints: it grows when a reader has to change
 
 _MARK = "x"  # stands where text goes between two codes
@@ -168,10 +185,9 @@ def versioned(line: str) -> str:
 class Terminal:
     """The two streams of a command."""
 
-    _has_answered: ClassVar[bool] = False  # a program reads one document, not two
-
-    def __init__(self) -> None:
-        self._status: Status | None = None
+    # One of each, whoever writes: a program reads one document, a terminal has one spinner.
+    _has_answered: ClassVar[bool] = False
+    _status: ClassVar["Status | None"] = None
 
     @property
     def columns(self) -> int | None:
@@ -185,9 +201,7 @@ class Terminal:
     def verbatim(self, text: str, *, style: str = "") -> None:
         """What is no sentence, such as JSON, a log or a command: only the terminal breaks it."""
         if style and sys.stdout.isatty():
-            from rich.text import Text  # noqa: PLC0415 - costs start-up, only for a terminal
-
-            _console(sys.stdout).print(Text(text, style), soft_wrap=True)
+            self.spans([(text, style)])
         else:
             sys.stdout.write(f"{text}\n")
 
@@ -222,13 +236,11 @@ class Terminal:
         """What switches a style on and off at this terminal; nothing where there are no colours."""
         if not sys.stdout.isatty():
             return "", ""
-        from rich.text import Text  # noqa: PLC0415 - costs start-up, only for a terminal
-
         console = _console(sys.stdout)
         if console.no_color or console.color_system is None:
             return "", ""
         with console.capture() as captured:
-            console.print(Text(_MARK, style), end="")
+            console.print(_text([(_MARK, style)]), end="")
         before, _, after = captured.get().partition(_MARK)
         return before, after
 
@@ -286,24 +298,21 @@ class Terminal:
         """
         rows = [[harmless(cell) for cell in row] for row in rows]
         if not sys.stdout.isatty():
-            for row in (columns, *rows):
-                self.line("\t".join(" ".join(cell.split()) for cell in row))
+            self._tabbed([columns, *rows])
             return
-        from rich import box  # noqa: PLC0415 - costs start-up, only for a terminal
-        from rich.table import Table  # noqa: PLC0415 - see above
-        from rich.text import Text  # noqa: PLC0415 - see above
-
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-        for column in columns[:-1]:
-            table.add_column(column, overflow="fold")
+        console = _console(sys.stdout)
+        table = _table(columns, [None] * len(columns))
         if one_line:
-            room = _room_of_last([columns, *rows], _console(sys.stdout).width)
-            table.add_column(columns[-1], overflow="ellipsis", no_wrap=True, max_width=room)
-        else:
-            table.add_column(columns[-1], overflow="fold")
+            last = table.columns[-1]
+            last.overflow, last.no_wrap = "ellipsis", True
+            last.max_width = _room_of_last([columns, *rows], console.width)
         for row in rows:
-            table.add_row(*(Text(cell, (styles or {}).get(cell, "")) for cell in row))
-        _console(sys.stdout).print(table)
+            table.add_row(*(_text([(cell, (styles or {}).get(cell, ""))]) for cell in row))
+        console.print(table)
+
+    def _tabbed(self, rows: Iterable[Sequence[str]]) -> None:
+        for row in rows:
+            self.line("\t".join(" ".join(cell.split()) for cell in row))
 
     def growing_table(
         self, columns: Sequence[str], widths: Sequence[int], *, styles: Mapping[str, str]
@@ -314,12 +323,14 @@ class Terminal:
         def add(row: Sequence[str]) -> None:
             rows = [*heads, [harmless(cell) for cell in row]]
             if not sys.stdout.isatty():
-                for cells in rows:
-                    self.line("\t".join(" ".join(cell.split()) for cell in cells))
+                self._tabbed(rows)
                 self.flush()
             else:
+                table = _table(columns, [*widths, None])
+                table.show_edge, table.show_header = False, bool(heads)
+                table.add_row(*(_text([(cell, styles.get(cell, ""))]) for cell in rows[-1]))
                 with self._paused():
-                    _draw_row(columns, widths, rows[-1], styles, with_head=bool(heads))
+                    _console(sys.stdout).print(table)
             heads.clear()
 
         return add
@@ -331,9 +342,8 @@ class Terminal:
                 self.line(harmless(title))
             return
         from rich.rule import Rule  # noqa: PLC0415 - costs start-up, only for a terminal
-        from rich.text import Text  # noqa: PLC0415 - see above
 
-        _console(sys.stdout).print(Rule(Text(harmless(title)), align="left"))
+        _console(sys.stdout).print(Rule(_text([(harmless(title), "")]), align="left"))
 
     def paragraph(self, text: str) -> None:
         """A line under a title, broken between words; in a pipe it is indented and stays whole.
@@ -342,11 +352,10 @@ class Terminal:
         """
         if not sys.stdout.isatty():
             self.line(f"  {harmless(text)}".rstrip())
-            return
-        if text.startswith(" "):
+        elif text.startswith(" "):
             _console(sys.stdout).print(_text([(harmless(text), "")]), overflow="fold")
-            return
-        self.line(harmless(text))
+        else:
+            self.line(harmless(text))
 
     def command(self, text: str) -> None:
         """A command for the person to copy: on a line of its own, which only the terminal breaks.
@@ -363,12 +372,9 @@ class Terminal:
         if not sys.stdout.isatty():
             sys.stdout.write(text)
             return
-        from rich.text import Text  # noqa: PLC0415 - costs start-up, only for a terminal
-
-        console = _console(sys.stdout)
         for line in harmless(text).removesuffix("\n").split("\n"):
             style = next((s for mark, s in _DIFF_STYLES.items() if line.startswith(mark)), "")
-            console.print(Text(line, style), soft_wrap=True)
+            self.spans([(line, style)])
 
     def _settle(self) -> None:
         """A spinner would write over it."""
@@ -378,12 +384,10 @@ class Terminal:
     @contextmanager
     def _paused(self) -> Generator[None]:
         """Without the spinner, which goes on afterwards."""
-        if self._status is None:
-            yield
-            return
-        self._status.stop()
+        self._settle()
         yield
-        self._status.start()
+        if self._status is not None:
+            self._status.start()
 
     @contextmanager
     def waiting(self, text: str) -> Generator[None]:
@@ -392,11 +396,14 @@ class Terminal:
             yield
             return
         with _console(sys.stderr).status(harmless(text)) as status:
-            self._status = status
+            Terminal._status = status
             try:
                 yield
             finally:
-                self._status = None
+                Terminal._status = None
+
+
+terminal = Terminal()
 
 
 def _room_of_last(rows: Sequence[Sequence[str]], columns: int) -> int:
@@ -407,29 +414,14 @@ def _room_of_last(rows: Sequence[Sequence[str]], columns: int) -> int:
     return max(columns - sum(others) - _TABLE_GAP * len(others) - _TABLE_EDGES, _MIN_CELL)
 
 
-def _draw_row(
-    columns: Sequence[str],
-    widths: Sequence[int],
-    row: Sequence[str],
-    styles: Mapping[str, str],
-    *,
-    with_head: bool,
-) -> None:
+def _table(columns: Sequence[str], widths: Sequence[int | None]) -> "Table":
     from rich import box  # noqa: PLC0415 - costs start-up, only for a terminal
     from rich.table import Table  # noqa: PLC0415 - see above
-    from rich.text import Text  # noqa: PLC0415 - see above
 
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        show_header=with_head,
-        pad_edge=False,
-        header_style="bold",
-    )
-    for column, width in zip(columns, [*widths, None], strict=True):
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for column, width in zip(columns, widths, strict=True):
         table.add_column(column, width=width, overflow="fold")
-    table.add_row(*(Text(cell, styles.get(cell, "")) for cell in row))
-    _console(sys.stdout).print(table)
+    return table
 
 
 def _prose(text: str, stream: TextIO) -> str:
@@ -486,15 +478,20 @@ def _console(stream: TextIO) -> "Console":
 # after its last look at the signals and before it begins to read.
 
 
-def confirm(question: str, terminal: Terminal, *, usual: bool) -> bool | None:
+def is_person_there() -> bool:
+    """Whether a person can see a question, on stderr, and answer it, on stdin."""
+    return all(map(os.isatty, (0, 2)))
+
+
+def confirm(question: str, *, usual: bool) -> bool | None:
     """The same as `ask_whether`, for a command that has no event loop."""
-    return interrupts.run(partial(ask_whether, question, terminal, usual=usual))
+    return interrupts.run(partial(ask_whether, question, usual=usual))
 
 
-async def ask_whether(question: str, terminal: Terminal, *, usual: bool) -> bool | None:
+async def ask_whether(question: str, *, usual: bool) -> bool | None:
     """Yes or no; `usual` for an empty line, None when the person closes the input."""
     while True:
-        text = await ask(f"{question} [{'Y/n' if usual else 'y/N'}]:", terminal)
+        text = await ask(f"{question} [{'Y/n' if usual else 'y/N'}]:")
         if text is None:
             return None
         if not text:
@@ -503,7 +500,7 @@ async def ask_whether(question: str, terminal: Terminal, *, usual: bool) -> bool
             return text.lower().startswith("y")
 
 
-async def ask(question: str, terminal: Terminal) -> str | None:
+async def ask(question: str) -> str | None:
     """What the person types; None when they close the input."""
     import anyio  # noqa: PLC0415 - most commands that load this ask nothing
     import anyio.to_thread  # noqa: PLC0415
@@ -550,4 +547,4 @@ def _typed_secret(name: str) -> str:
         value = getpass(f"{name}: ")
         if not value or value == getpass("The same again: "):
             return value
-        Terminal().note("These are not the same; once more.")
+        terminal.note("These are not the same; once more.")

@@ -1,71 +1,37 @@
-"""`emceepee trace`: the recorded requests, with durations, legs and outcomes."""
+"""`emceepee trace`: the recorded requests as a waterfall, with durations, legs and outcomes."""
 
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from math import inf
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
 
-import anyio
 import msgspec
 import typer
-from anyio.abc import Listener, SocketAttribute, SocketStream
+from anyio.abc import Listener, SocketStream
 from rich.cells import cell_len, set_cell_size
 
 from emceepee_stdio.auth.browser import open_browser
-from emceepee_stdio.cli.log_reading import (
-    POLL_S,
-    abandon_stdout,
-    instant_of,
-    log_directory,
-    not_on_record,
-    pattern_of,
-    reader_leaves_within,
-    write_line,
-)
-from emceepee_stdio.cli.shared_options import (
-    LogDirectoryOption,
-    ServersOption,
-    SinceOption,
-    complete_sessions,
-)
-from emceepee_stdio.cli.terminal import FAILED, Terminal, duration_text, interrupts, versioned
+from emceepee_stdio.cli import log_reading, shared_options
+from emceepee_stdio.cli.command_line import flag, option
+from emceepee_stdio.cli.terminal import FAILED, duration_text, interrupts, terminal, versioned
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config.edit import write_whole
-from emceepee_stdio.trace.page_feed import PageFeed, exported_page
-from emceepee_stdio.trace.page_server import (
-    LOOPBACK,
-    PageAccess,
-    PageIdentity,
-    PageServer,
-    identity_file,
-)
-from emceepee_stdio.trace.request_records import DroppedRecords, RequestRecord
-from emceepee_stdio.trace.trace_reader import (
-    RequestFilter,
-    RequestLine,
-    RequestReader,
-    as_chrome,
-    as_json,
-    label_of,
-    marks_beside,
-    without_payloads,
-)
+from emceepee_stdio.storage.private_file import write_whole
+from emceepee_stdio.trace import trace_page, trace_reader
+from emceepee_stdio.trace.request import DroppedRecords, RequestRecord
+from emceepee_stdio.trace.trace_page import PageFeed, exported_page
 from emceepee_stdio.visible_text import harmless_json, on_one_line
+from emceepee_stdio.wire.loopback_http import loopback_listener
 
 _DEFAULT_REQUESTS = 30  # with headings these fit on a screen
 _MAX_REQUESTS = 100_000  # in memory at once; what is older is left out, and that is said
 _HEADINGS = ("STARTED", "TOOK", "OUTCOME", "SERVER", "WHAT", "LEGS")
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", re.ASCII)
-_MS_PER_UNIT = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 _BESIDE_ROWS = 3  # lines of a screen: the legend, the summary, and where the cursor is
 
 
@@ -74,87 +40,71 @@ class ExportFormat(StrEnum):
     CHROME = "chrome"
 
 
-_EXPORTS: dict[str, Callable[..., object]] = {"json": as_json, "chrome": as_chrome}
-
-
 def trace(  # noqa: PLR0913 - one for each option
     *,
     lines: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "N",
+            "How many of the last requests to show.",
             "-n",
             "--lines",
-            metavar="N",
             min=1,
-            help="How many of the last requests to show.",
             show_default=f"{_DEFAULT_REQUESTS}; all with --since, --json or --export",
         ),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow/--no-follow", "-f", help="Go on with those to come.")
+        bool, flag("--follow/--no-follow", "Go on with those to come.", "-f")
     ] = False,
     session: Annotated[
         str | None,
-        typer.Option(
-            metavar="ID",
-            help="The session whose id begins with this; `all` for every session.",
+        option(
+            "ID",
+            "The session whose id begins with this; `all` for every session.",
             show_default="the last one; all with --since",
-            autocompletion=complete_sessions,
+            autocompletion=shared_options.complete_sessions,
         ),
     ] = None,
-    server: ServersOption = None,
+    server: shared_options.ServersOption = None,
     slow: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="Only requests that took at least this long: 500ms, 2s, 1m."
-        ),
+        str | None, option("TIME", "Only requests that took at least this long: 500ms, 2s, 1m.")
     ] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Only what failed.")] = False,
-    grep: Annotated[
-        str | None, typer.Option(metavar="REGEX", help="Only records in which this is found.")
-    ] = None,
-    since: SinceOption = None,
+    failed: Annotated[bool, flag("--failed", "Only what failed.")] = False,
+    grep: log_reading.GrepOption = None,
+    since: shared_options.SinceOption = None,
     as_json: Annotated[
-        bool,
-        typer.Option("--json", help="One JSON object; with --follow, one for each request."),
+        bool, flag("--json", "One JSON object; with --follow, one for each request.")
     ] = False,
     export: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write the requests into a new file: .json, or .html for the page.",
-        ),
+        option("FILE", "Write the requests into a new file: .json, or .html for the page."),
     ] = None,
     export_format: Annotated[
         ExportFormat,
-        typer.Option(
+        option(
+            "FORMAT",
+            "Of --json and --export: json, or chrome for Perfetto and chrome://tracing.",
             "--format",
-            metavar="FORMAT",
-            help="Of --json and --export: json, or chrome for Perfetto and chrome://tracing.",
         ),
     ] = ExportFormat.JSON,
     payloads: Annotated[
-        bool,
-        typer.Option("--payloads", help="With arguments and results, where they were recorded."),
+        bool, flag("--payloads", "With arguments and results, where they were recorded.")
     ] = False,
-    web: Annotated[
-        bool, typer.Option("--web", help="Show them as a page in the browser, and follow.")
-    ] = False,
+    web: Annotated[bool, flag("--web", "Show them as a page in the browser, and follow.")] = False,
     browser: Annotated[
-        bool,
-        typer.Option("--browser/--no-browser", help="With --web: open it, or print its address."),
+        bool, flag("--browser/--no-browser", "With --web: open it, or print its address.")
     ] = True,
     port: Annotated[
         int | None,
-        typer.Option(
-            metavar="PORT",
+        option(
+            "PORT",
+            "With --web: where it is on this machine.",
             min=1,
             max=65_535,
-            help="With --web: where it is on this machine.",
             show_default="that of the last page, or any",
         ),
     ] = None,
-    log_dir: LogDirectoryOption = None,
+    log_dir: shared_options.LogDirectoryOption = None,
 ) -> None:
     """Show requests: how long each took and how it ended.
 
@@ -166,86 +116,106 @@ def trace(  # noqa: PLR0913 - one for each option
 
     Example: emceepee trace --web
     """
-    directory = log_dir or log_directory(os.environ)
-    pattern = pattern_of(grep)
+    directory = log_dir or log_reading.log_directory(os.environ)
+    pattern = log_reading.pattern_of(grep)
+    start = log_reading.start_of(since)
     is_all = session == "all" or (session is None and (web or since is not None))
     chosen = "" if is_all else session or _last_session(directory)
-    view = _View(
-        wanted=RequestFilter(
-            servers=frozenset(server or ()),
-            session=chosen.upper(),
-            slow_ms=0.0 if slow is None else _span_ms(slow),
-            failed=failed,
-            matches=None if pattern is None else pattern.matches,
-        ),
-        payloads=payloads,
+    wanted = trace_reader.RequestFilter(
+        servers=frozenset(server or ()),
+        session=chosen.upper(),
+        slow_ms=0.0 if slow is None else _span_ms(slow),
+        failed=failed,
+        matches=None if pattern is None else pattern.matches,
     )
     if export is not None:
         _check_export(export, export_format, web=web)
     if web:
-        _show_page(directory, view.wanted, since=_start(since), port=port, opens_browser=browser)
+        feed = PageFeed(directory, wanted=wanted, since=start)
+        _show_page(feed, port=port, opens_browser=browser)
         return
     takes_all = since is not None or as_json or export is not None
     count = _MAX_REQUESTS if lines is None and takes_all else lines or _DEFAULT_REQUESTS
-    try:
-        with closing(_rewound(directory, view, count, since=since)) as reader:
-            view.records = _by_beginning(view.new(reader))
-            if not (view.records or follow):
-                _check_names(
-                    directory, servers=server or (), session="" if is_all else session or ""
-                )
-            if export is not None:
-                _write_file(export, view, export_format, directory)
-            elif as_json or export_format is not ExportFormat.JSON:
-                _show_json(reader, view, export_format, follow=follow)
-            elif Terminal().columns is None:
-                _show_plain(reader, view, follow=follow)
-            else:
-                _show_waterfall(reader, view, count, follow=follow)
-    except (KeyboardInterrupt, BrokenPipeError):
-        abandon_stdout()
-    except OSError as error:
-        why = error.strerror or type(error).__name__
-        place = error.filename or directory
-        fact = f"{place} cannot be read or written: {why}."
-        Terminal().failure(fact, "Check its permissions.", code="system")
-        raise typer.Exit(FAILED) from None
+    cannot = "cannot be read or written"
+    with (
+        log_reading.ending_quietly(directory, cannot),
+        closing(trace_reader.RequestReader(directory)) as reader,
+    ):
+        if not reader.has_files:
+            terminal.note(
+                f"No request has been recorded in {directory} yet. Requests of clients are "
+                "recorded, calls by `emceepee call` are not."
+            )
+        view = _View(reader, wanted, payloads=payloads)
+        view.rewind(count, since=start)
+        if not (view.records or follow) and (problem := view.unknown_name(session or "")):
+            raise problem
+        if export is not None:
+            _write_file(export, view, export_format, directory)
+        elif as_json or export_format is not ExportFormat.JSON:
+            _show_json(view, export_format, follow=follow)
+        elif terminal.columns is None:
+            _show_plain(view, follow=follow)
+        else:
+            _show_waterfall(view, count, follow=follow)
 
 
-@dataclass(slots=True, kw_only=True)
 class _View:
     """The records to show, by their beginning, and how many are missing among them."""
 
-    wanted: RequestFilter
-    payloads: bool
-    records: list[RequestRecord] = field(default_factory=list[RequestRecord])
-    dropped: int = 0
+    def __init__(
+        self,
+        reader: trace_reader.RequestReader,
+        wanted: trace_reader.RequestFilter,
+        *,
+        payloads: bool,
+    ) -> None:
+        self._reader = reader
+        self._wanted = wanted
+        self._payloads = payloads
+        self.records: list[RequestRecord] = []
+        self.dropped = 0
 
-    def takes(self, line: RequestLine) -> bool:
-        return isinstance(line.record, RequestRecord) and self.wanted(line.record)
+    def rewind(self, count: int, *, since: float) -> None:
+        def takes(line: trace_reader.RequestLine) -> bool:
+            return isinstance(line.record, RequestRecord) and self._wanted(line.record)
 
-    def new(self, reader: RequestReader) -> list[RequestRecord]:
+        self._reader.rewind(count, takes, since=since)
+        self.records = _by_beginning(self.new())
+
+    def new(self) -> list[RequestRecord]:
         """What has come since the last call, in the order of ends; none of it is kept here."""
         new: list[RequestRecord] = []
-        for line in reader.read():
+        for line in self._reader.read():
             if isinstance(line.record, DroppedRecords):
-                if line.record.session.startswith(self.wanted.session):
+                if line.record.session.startswith(self._wanted.session):
                     self.dropped += line.record.count
-            elif line.record is not None and self.wanted(line.record):
-                new.append(line.record if self.payloads else without_payloads(line.record))
+            elif line.record is not None and self._wanted(line.record):
+                new.append(
+                    line.record if self._payloads else trace_reader.without_payloads(line.record)
+                )
         return new
+
+    def unknown_name(self, session: str) -> typer.BadParameter | None:
+        records = (line.record for line in self._reader.backward())
+        seen = ((one.session, one.server) for one in records if isinstance(one, RequestRecord))
+        wanted = self._wanted
+        return log_reading.unknown_name(
+            "request", seen, wanted.servers, session, lambda one: one.startswith(wanted.session)
+        )
 
     def summary(self) -> str:
         outcomes = [record.outcome for record in self.records]
-        failed = sum(record.failed for record in self.records)
-        words = [f"{len(outcomes)} request{'' if len(outcomes) == 1 else 's'}"]
-        words += [f"{failed} failed"] if failed else []
-        if promoted := outcomes.count("promoted"):
-            words.append("1 became a task" if promoted == 1 else f"{promoted} became tasks")
-        if cancelled := outcomes.count("cancelled"):
-            words.append(f"{cancelled} cancelled")
-        words += [f"{self.dropped} not recorded"] if self.dropped else []
-        return ", ".join(words) + "."
+        promoted = outcomes.count("promoted")
+        more = {
+            "failed": sum(record.failed for record in self.records),
+            "became a task" if promoted == 1 else "became tasks": promoted,
+            "cancelled": outcomes.count("cancelled"),
+            "not recorded": self.dropped,
+        }
+        counted = [f"{count} {what}" for what, count in more.items() if count]
+        requests = f"{len(outcomes)} request{'' if len(outcomes) == 1 else 's'}"
+        return f"{', '.join([requests, *counted])}."
 
 
 def _by_beginning(records: Iterable[RequestRecord]) -> list[RequestRecord]:
@@ -254,7 +224,7 @@ def _by_beginning(records: Iterable[RequestRecord]) -> list[RequestRecord]:
 
 def _last_session(directory: Path) -> str:
     """Of the request that ended last."""
-    with closing(RequestReader(directory)) as reader:
+    with closing(trace_reader.RequestReader(directory)) as reader:
         records = (line.record for line in reader.backward())
         last = next((record for record in records if record is not None), None)
     return "" if last is None else last.session
@@ -273,45 +243,7 @@ def _check_export(path: Path, wanted: ExportFormat, *, web: bool) -> None:
     raise typer.BadParameter(problem, param_hint="--export")
 
 
-def _check_names(directory: Path, *, servers: Sequence[str], session: str) -> None:
-    """Nothing was found: whether that is because a name is not on record at all."""
-    if not (servers or session):
-        return
-    with closing(RequestReader(directory)) as reader:
-        records = [line.record for line in reader.backward()]
-    found = [record for record in records if isinstance(record, RequestRecord)]
-    sessions = dict.fromkeys(record.session for record in found)
-    if found and not any(one.startswith(session.upper()) for one in sessions):
-        raise _not_on_record("session", session, sessions)
-    names = dict.fromkeys(record.server for record in found if record.server is not None)
-    for name in servers if found else ():
-        if name not in names:
-            raise _not_on_record("server", name, names)
-
-
-def _not_on_record(what: str, name: str, known: Iterable[str]) -> typer.BadParameter:
-    text = not_on_record(f"request of {what}", name, known)
-    return typer.BadParameter(text, param_hint=f"--{what}")
-
-
-def _start(since: str | None) -> float:
-    return -inf if since is None else instant_of(since, Clock())
-
-
-def _rewound(directory: Path, view: _View, count: int, *, since: str | None) -> RequestReader:
-    start = _start(since)
-    reader = RequestReader(directory)
-    if not reader.has_files:
-        Terminal().note(
-            f"No request has been recorded in {directory} yet. Requests of clients are recorded, "
-            "calls by `emceepee call` are not."
-        )
-    reader.rewind(count, view.takes, since=start)
-    return reader
-
-
-def _show_waterfall(reader: RequestReader, view: _View, count: int, *, follow: bool) -> None:
-    terminal = Terminal()
+def _show_waterfall(view: _View, count: int, *, follow: bool) -> None:
     if not follow:
         for line in _drawn(view, view.records[-count:]):
             terminal.spans(line)
@@ -323,8 +255,8 @@ def _show_waterfall(reader: RequestReader, view: _View, count: int, *, follow: b
             draw(_last_lines(view, rows))
             new: list[RequestRecord] = []
             while not new:
-                reader_leaves_within(POLL_S)
-                new = view.new(reader)
+                log_reading.reader_leaves_within(log_reading.POLL_S)
+                new = view.new()
             view.records = _by_beginning([*view.records, *new])
 
 
@@ -339,51 +271,52 @@ def _last_lines(view: _View, rows: int) -> Sequence[Sequence[tuple[str, str]]]:
 
 
 def _drawn(view: _View, records: Sequence[RequestRecord]) -> Sequence[Sequence[tuple[str, str]]]:
-    terminal = Terminal()
     drawing = Waterfall(columns=(terminal.columns or 80) - 1, ascii_only=not terminal.is_utf8)
     return [*drawing.lines(records), drawing.legend(records), [(view.summary(), "")]]
 
 
-def _show_plain(reader: RequestReader, view: _View, *, follow: bool) -> None:
-    terminal = Terminal()
+def _show_plain(view: _View, *, follow: bool) -> None:
     terminal.table(_HEADINGS, [plain_row(record) for record in view.records])
     if not follow:
         terminal.note(view.summary())
         return
     view.records.clear()
-    while not reader_leaves_within(POLL_S):
-        for record in view.new(reader):
-            write_line("\t".join(plain_row(record)))
+    while not log_reading.reader_leaves_within(log_reading.POLL_S):
+        for record in view.new():
+            log_reading.write_line("\t".join(plain_row(record)))
 
 
-def _show_json(reader: RequestReader, view: _View, wanted: ExportFormat, *, follow: bool) -> None:
+def _show_json(view: _View, wanted: ExportFormat, *, follow: bool) -> None:
     if not follow:
-        Terminal().verbatim(harmless_json(_encoded(view, wanted).decode()))
+        terminal.verbatim(harmless_json(_encoded(view, wanted).decode()))
         return
     while True:
         for record in view.records:
-            write_line(versioned(harmless_json(msgspec.json.encode(record).decode())))
-        if reader_leaves_within(POLL_S):
+            log_reading.write_line(versioned(harmless_json(msgspec.json.encode(record).decode())))
+        if log_reading.reader_leaves_within(log_reading.POLL_S):
             return
-        view.records = view.new(reader)
+        view.records = view.new()
 
 
 def _encoded(view: _View, wanted: ExportFormat) -> bytes:
-    value = _EXPORTS[wanted](view.records, dropped=view.dropped)
-    return msgspec.json.format(msgspec.json.encode(value))
+    export = trace_reader.as_json if wanted is ExportFormat.JSON else trace_reader.as_chrome
+    return msgspec.json.format(msgspec.json.encode(export(view.records, dropped=view.dropped)))
 
 
 def _write_file(path: Path, view: _View, wanted: ExportFormat, directory: Path) -> None:
+    data = _encoded(view, wanted)
     if path.suffix == ".html":
-        write_whole(path, _whole_page(directory, view))
-    else:
-        write_whole(path, _encoded(view, wanted).decode())
-    Terminal().note(f"{view.summary()[:-1]}, in {path}.")
+        clock = Clock()
+        marks = trace_reader.marks_beside(directory, view.records)
+        now = clock.iso(clock.now())
+        data = exported_page(view.records, marks, dropped=view.dropped, exported_at=now).encode()
+    write_whole(path, data)
+    terminal.note(f"{view.summary()[:-1]}, in {path}.")
 
 
 def _span_ms(text: str) -> float:
-    if span := _SPAN.fullmatch(text.strip()):
-        return float(span[1]) * _MS_PER_UNIT[span[2]]
+    if (seconds := log_reading.seconds_of(text)) is not None:
+        return seconds * 1_000
     raise typer.BadParameter(f"{text!r} is no span like 500ms, 2s or 1m.", param_hint="--slow")
 
 
@@ -431,11 +364,11 @@ def plain_row(record: RequestRecord) -> list[str]:
     """All of it in words, for a pipe."""
     legs = ", ".join(f"{name} {duration_text(ms)}" for name, ms in leg_sums(record))
     return [
-        _local(record.start_ms).isoformat(timespec="milliseconds"),
+        log_reading.local_time(record.start_ms / 1000).isoformat(timespec="milliseconds"),
         duration_text(record.duration_ms),
         how_it_ended(record),
         record.server or "-",
-        ("task of " if record.kind == "task" else "") + label_of(record),
+        ("task of " if record.kind == "task" else "") + trace_reader.label_of(record),
         legs,
     ]
 
@@ -452,7 +385,10 @@ class Waterfall:
         for burst in _bursts(records):
             begin = burst[0].start_ms
             length = max(max(record.end_ms for record in burst) - begin, 1.0)
-            yield self._heading(begin, length)
+            dash = "-" if self.ascii_only else "─"
+            at = f"{log_reading.local_time(begin / 1000):%Y-%m-%d %H:%M:%S}"
+            text = f"{dash * 2} {at}, {duration_text(length)} "
+            yield [(text + dash * max(self.columns - len(text), 0), "dim")]
             for record in burst:
                 yield self._row(record, begin, length)
 
@@ -468,14 +404,11 @@ class Waterfall:
     def _is_wide(self) -> bool:
         return self.columns >= _WIDE_COLUMNS
 
-    def _heading(self, begin: float, length: float) -> list[Span]:
-        dash = "-" if self.ascii_only else "─"
-        text = f"{dash * 2} {_local(begin):%Y-%m-%d %H:%M:%S}, {duration_text(length)} "
-        return [(text + dash * max(self.columns - len(text), 0), "dim")]
-
     def _row(self, record: RequestRecord, begin: float, length: float) -> list[Span]:
         name_columns, note_columns = self._widths()
-        time = f"{_local(record.start_ms):%H:%M:%S.%f}"[: 12 if self._is_wide else 8]
+        time = f"{log_reading.local_time(record.start_ms / 1000):%H:%M:%S.%f}"[
+            : 12 if self._is_wide else 8
+        ]
         took = f"{duration_text(record.duration_ms):>9}"
         bar_columns = max(self.columns - len(time) - name_columns - note_columns - len(took) - 4, 6)
         style = _OUTCOME_STYLES.get(record.outcome, "")
@@ -491,14 +424,16 @@ class Waterfall:
         """Of the name and of the note; a code of ours has up to 19 characters."""
         if self._is_wide:
             return min(40, self.columns // 4), min(44, self.columns * 3 // 10)
-        return (
-            (24, 19) if self.columns >= _USUAL_COLUMNS else (self.columns // 4, self.columns // 5)
-        )
+        is_narrow = self.columns < _USUAL_COLUMNS
+        return (self.columns // 4, self.columns // 5) if is_narrow else (24, 19)
 
     def _name(self, record: RequestRecord) -> str:
-        arrow = "> " if self.ascii_only else "↳ "
-        server = f"{record.server}/" if record.server else ""
-        return f"{arrow if record.kind == 'task' else ''}{_named(server + label_of(record))}"
+        """What a server or a model called it; no part of it looks like a bar."""
+        arrow = ("> " if self.ascii_only else "↳ ") if record.kind == "task" else ""
+        name = on_one_line(
+            (f"{record.server}/" if record.server else "") + trace_reader.label_of(record)
+        )
+        return arrow + _LIKE_A_BAR.sub(lambda sign: f"\\u{ord(sign[0]):04x}", name)
 
     def _note(self, record: RequestRecord) -> str:
         """How it ended where that was not well; else where the time went."""
@@ -507,8 +442,8 @@ class Waterfall:
         if not self._is_wide:
             longest = sums[0][0] if sums else ""
             return on_one_line(longest if record.outcome == "ok" else record.error_code or ended)
-        seen = [leg for leg in sums if leg[1] >= _SEEN_SHARE * record.duration_ms]
-        legs = ", ".join(f"{name} {duration_text(ms)}" for name, ms in seen)
+        least = _SEEN_SHARE * record.duration_ms
+        legs = ", ".join(f"{name} {duration_text(ms)}" for name, ms in sums if ms >= least)
         return on_one_line(legs if record.outcome == "ok" else f"{ended}: {legs}")
 
     def _bar(self, record: RequestRecord, begin: float, length: float, columns: int) -> list[Span]:
@@ -526,11 +461,6 @@ class Waterfall:
 
     def _sign(self, leg: str) -> str:
         return _LEGS.get(leg, _OTHER_LEG)[1 if self.ascii_only else 0]
-
-
-def _named(text: str) -> str:
-    """What a server or a model called it; no part of it looks like a bar."""
-    return _LIKE_A_BAR.sub(lambda sign: f"\\u{ord(sign[0]):04x}", on_one_line(text))
 
 
 def _style(leg: str) -> str:
@@ -574,10 +504,6 @@ def _cut(text: str, columns: int) -> str:
     return text if cell_len(text) <= columns else f"{set_cell_size(text, columns - 1)}…"
 
 
-def _local(ms: float) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, tz=UTC).astimezone()
-
-
 # The page in a browser.
 #
 # It is served until Ctrl-C. The port and the cookie of the last page are used again if the port is
@@ -587,65 +513,38 @@ def _local(ms: float) -> datetime:
 _STDERR_FD = 2
 
 
-def _show_page(
-    directory: Path,
-    wanted: RequestFilter,
-    *,
-    since: float,
-    port: int | None,
-    opens_browser: bool,
-) -> None:
-    feed = PageFeed(directory, wanted=wanted, since=since)
+def _show_page(feed: PageFeed, *, port: int | None, opens_browser: bool) -> None:
     opens = opens_browser and os.isatty(_STDERR_FD)
-    try:
-        with suppress(KeyboardInterrupt):
-            interrupts.run(partial(_serve, feed, port, opens=opens))
-    finally:
-        feed.close()
-
-
-def _whole_page(directory: Path, view: _View) -> str:
-    """The page with these requests in it, and with what the journal says of their time."""
-    clock = Clock()
-    return exported_page(
-        view.records,
-        marks_beside(directory, view.records),
-        dropped=view.dropped,
-        exported_at=clock.iso(clock.now()),
-    )
+    with closing(feed), suppress(KeyboardInterrupt):
+        interrupts.run(partial(_serve, feed, port, opens=opens))
 
 
 async def _serve(feed: PageFeed, port: int | None, *, opens: bool) -> None:
     clock = Clock()
     listener, identity = await _listener(port, now=clock.epoch(clock.now()))
-    identity.save(identity_file(os.environ))
-    access = PageAccess(identity)
-    terminal = Terminal()
-    terminal.line(access.address)
-    typer.echo("", nl=False)  # writes nothing, and flushes
-    opened = opens and open_browser(access.address, os.environ)
+    identity.save(trace_page.identity_file(os.environ))
+    server = trace_page.PageServer(identity, feed)
+    terminal.line(server.address)
+    terminal.flush()
+    opened = opens and open_browser(server.address, os.environ)
     how = "It opens in your browser" if opened else "Open it in a browser on this machine"
     terminal.note(f"{how}; the address is good for one use. Ctrl-C ends it.")
-    await PageServer(access, feed).run(listener)
+    await server.run(listener)
 
 
-async def _listener(port: int | None, *, now: float) -> tuple[Listener[SocketStream], PageIdentity]:
+async def _listener(
+    port: int | None, *, now: float
+) -> tuple[Listener[SocketStream], trace_page.PageIdentity]:
     """Where the last page was, if it can be had; else anywhere."""
-    saved = PageIdentity.saved(identity_file(os.environ), now=now)
+    saved = trace_page.PageIdentity.saved(trace_page.identity_file(os.environ), now=now)
     if saved is not None and port in (None, saved.port):
         with suppress(OSError):
-            return (await _bound(saved.port))[0], saved
+            return (await loopback_listener(saved.port))[0], saved
     try:
-        listener, bound = await _bound(port or 0)
+        listener, bound = await loopback_listener(port or 0)
     except OSError as error:
         why = error.strerror or type(error).__name__
-        Terminal().note(f"emceepee: Port {port} of this machine cannot be used: {why}.")
-        Terminal().note("Choose another one, or leave --port out.")
+        step = "Choose another one, or leave --port out."
+        terminal.note(f"emceepee: Port {port} of this machine cannot be used: {why}.\n{step}")
         raise typer.Exit(FAILED) from None
-    return listener, PageIdentity.new(bound, now=now)
-
-
-async def _bound(port: int) -> tuple[Listener[SocketStream], int]:
-    made = await anyio.create_tcp_listener(local_host=LOOPBACK, local_port=port)
-    listener = made.listeners[0]
-    return listener, listener.extra(SocketAttribute.local_port)  # noqa: S610 - not Django's
+    return listener, trace_page.PageIdentity.new(bound, now=now)

@@ -8,9 +8,7 @@ not touched.
 import errno
 import os
 import re
-import stat
-import tempfile
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -21,10 +19,10 @@ from emceepee_stdio.config.jsonc import CannotEdit, Unreadable
 from emceepee_stdio.errors import ConfigInvalid
 from emceepee_stdio.storage.file_lock import file_lock
 from emceepee_stdio.storage.private_file import (
-    PRIVATE_FILE_MODE,
     make_private,
     read_regular,
     state_directory,
+    write_whole,
 )
 
 # One command at a time changes files of people, and what the keyring holds for them.
@@ -128,14 +126,16 @@ class Change:
         backup: Path | None = None
         self._check()
         if self.before is not None and self.backs_up:
-            backup = keep_copy(self.path, self.before)
+            backup = backup_path(self.path)
+            _keep_older(backup, self.before)
+            write_whole(backup, self.before.encode())
         if self.after is None:
             target.unlink()
         else:
             make_private(target.parent)
             like = None if self.before is None else target.stat()
             # Programs that know no lock may have written it while the backup was.
-            write_whole(target, self.after, like=like, check=self._check)
+            write_whole(target, self.after.encode(), like=like, check=self._check)
         return backup
 
     def _check(self) -> None:
@@ -174,21 +174,13 @@ def _take_back(change: Change, backup: Path | None) -> None:
             backup.unlink()
 
 
-def keep_copy(path: Path, text: str) -> Path:
-    """Make this text of the file its newest backup."""
-    backup = backup_path(path)
-    _keep_older(backup, text)
-    write_whole(backup, text)
-    return backup
-
-
 def backup_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.bak")
 
 
 def _keep_older(backup: Path, text: str) -> None:
     """What a backup held before moves on to .1, .2 and so on, unless it says the same."""
-    if not backup.is_file() or _text_of(backup) == text:
+    if not backup.is_file() or readable_text(backup) == text:
         return
     for newer, older in reversed(list(pairwise(_names(backup)))):
         if newer.is_file():
@@ -200,9 +192,10 @@ def _names(backup: Path) -> list[Path]:
     return [backup, *older]
 
 
-def _text_of(backup: Path) -> str | None:
+def readable_text(path: Path) -> str | None:
+    """The text of a file, or None where there is none that can be read."""
     try:
-        return read_file(backup)
+        return read_file(path)
     except EditRefused:
         return None
 
@@ -220,13 +213,7 @@ def read_file(path: Path) -> str | None:
 
 def read_backup(path: Path) -> str | None:
     """What the backup beside a file holds, if there is one to be read."""
-    return _text_of(backup_path(path))
-
-
-def backups(path: Path) -> list[str]:
-    """What each backup beside a file holds, the newest first."""
-    texts = map(_text_of, backup_files(path))
-    return [text for text in texts if text is not None]
+    return readable_text(backup_path(path))
 
 
 def backup_files(path: Path) -> list[Path]:
@@ -262,55 +249,6 @@ def _naming(path: Path) -> Generator[None]:
             hint="Nothing was changed; check the permissions of the file and of its directory, "
             "close programs that hold it open, and run the command again.",
         ) from None
-
-
-def write_whole(
-    path: Path,
-    text: str,
-    *,
-    like: os.stat_result | None = None,
-    check: Callable[[], None] | None = None,
-) -> None:
-    """Put a whole file in place of another, or none; for its owner alone, unless `like` it.
-
-    What `check` raises in the last moment leaves the place as it is.
-    """
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(text.encode("utf-8"))
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(PRIVATE_FILE_MODE if like is None else stat.S_IMODE(like.st_mode))
-        if like is not None:
-            _give_back(name, like)
-        if check is not None:
-            check()
-        Path(name).replace(path)
-    except BaseException:
-        with suppress(OSError):
-            Path(name).unlink()
-        raise
-    _settle(path.parent)
-
-
-def _give_back(name: str, like: os.stat_result) -> None:
-    """With sudo the file stays its owner's."""
-    if os.name == "posix" and os.geteuid() != like.st_uid:
-        with suppress(OSError):
-            os.chown(name, like.st_uid, like.st_gid)
-
-
-def _settle(directory: Path) -> None:
-    """Make the new name last; not every file system offers it."""
-    if os.name != "posix":
-        return
-    with suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _lines(text: str | None) -> list[str]:

@@ -29,7 +29,7 @@ from emceepee_stdio.config.server import (
     label,
     name_problem,
 )
-from emceepee_stdio.config.settings import FORMER_RESTART
+from emceepee_stdio.config.settings import FORMER
 from emceepee_stdio.config.tool_rules import NOTHING_RUNS, check_patterns, read_rules, rule_keys
 from emceepee_stdio.errors import ConfigInvalid
 
@@ -128,77 +128,31 @@ _OAUTH_SPELLINGS = {
     "scopes": "scope",
 }
 # What clients keep in `oauth` for their own use.
-_OAUTH_IGNORED = frozenset(
-    (
-        "audiences",
-        "authorizationUrl",
-        "authServerMetadataUrl",
-        "enabled",
-        "redirectUri",
-        "registrationUrl",
-        "tokenParamName",
-        "tokenUrl",
-    )
-)
+_OAUTH_IGNORED = {
+    *("audiences", "authServerMetadataUrl", "authorizationUrl", "enabled", "redirectUri"),
+    *("registrationUrl", "tokenParamName", "tokenUrl"),
+}
 _TRANSPORTS = {
     "local": "stdio",
     "remote": "auto",
     "streamable": "http",
     "streamablehttp": "http",
 }
-# What clients keep in an entry for their own use.
-_IGNORED = frozenset(
-    (
-        "alwaysAllow",
-        "alwaysLoad",
-        "auth",
-        "authProviderType",
-        "autoApprove",
-        "dev",
-        "displayName",
-        "envFile",
-        "gallery",
-        "icon",
-        "icons",
-        "id",
-        "initTimeout",
-        "logoUrl",
-        "metadata",
-        "name",
-        "oauth",
-        "provider",
-        "providerUrl",
-        "required",
-        "sandbox",
-        "sandboxEnabled",
-        "settings",
-        "shouldUseProxy",
-        "source",
-        "startup_timeout_ms",
-        "startup_timeout_sec",
-        "tags",
-        "timeout",
-        "title",
-        "tool_timeout_sec",
-        "trust",
-        "version",
-        "watchPaths",
-    )
-)
+# What clients keep in an entry for their own use: whom it is shown to and how, where it came from,
+# how it is watched over, and what they know of signing in.
+_IGNORED = {
+    *("displayName", "gallery", "icon", "icons", "id", "logoUrl", "name", "tags", "title"),
+    *("dev", "metadata", "provider", "providerUrl", "required", "settings", "source", "version"),
+    *("alwaysAllow", "alwaysLoad", "autoApprove", "sandbox", "sandboxEnabled", "trust"),
+    *("initTimeout", "startup_timeout_ms", "startup_timeout_sec", "timeout", "tool_timeout_sec"),
+    *("auth", "authProviderType", "envFile", "oauth", "shouldUseProxy", "watchPaths"),
+}
 # How files say that a server is off: the key, and the value that means it.
 OFF_KEYS = {"disabled": True, "enabled": False, "isActive": False}
 # What decides which server runs, and with what; the rest is how emceepee or a client treats it.
 _RUNNING = ("command", "args", "env", "pass_env", "cwd", "url", "headers", "auth", "oauth")
 _REACHING = (*_RUNNING, "transport", "era", "envFile", "disabled", "enabled", "name")
 KNOWN_KEYS = frozenset((*hints_of(ServerEntry), *_SPELLINGS, "enabled", "name"))
-
-
-class _UnreadableRules(ConfigInvalid):
-    """Whatever they were meant to say: in `closed`, the server as it is else, nothing runs."""
-
-    def __init__(self, fact: str, closed: ServerConfig) -> None:
-        super().__init__(fact)
-        self.closed = closed
 
 
 class Entries:
@@ -230,24 +184,17 @@ class Entries:
             return
         self._names.add(name)
         try:
-            server, is_off = self._read(name, entry, path)
-        except _UnreadableRules as error:
-            broken = BrokenServer(name=name, reason=error.fact, config=error.closed)
-            self.disabled.append(broken)
-            return
+            found = self._read(name, entry, path)
         except ConfigInvalid as error:
             self._refuse(name, error.fact)
             return
-        if server is None or is_off:
-            reason = f"{path} is disabled in the configuration."
-            self.disabled.append(
-                BrokenServer(name=name, reason=reason, switched_off=True, config=server)
-            )
-        elif server.command is not None and starts_emceepee(server.command, server.args):
+        if isinstance(found, BrokenServer):
+            self.disabled.append(found)
+        elif found.command is not None and starts_emceepee(found.command, found.args):
             self.warnings.append(f"{path} is skipped: it would start emceepee behind itself.")
             self.skipped.append(f"{label(name)} would start emceepee behind itself.")
         else:
-            self.servers.append(server)
+            self.servers.append(found)
 
     def add_nameless(self, place: str, entry: object) -> None:
         """An entry of a list that has no usable name; it is called by its place."""
@@ -257,58 +204,63 @@ class Entries:
     def _refuse(self, name: str, reason: str) -> None:
         self.disabled.append(BrokenServer(name=label(name), reason=reason))
 
-    def _read(self, name: str, entry: object, path: str) -> tuple[ServerConfig | None, bool]:
-        """The server, and whether the person disabled it; then it need not be readable."""
+    def _read(self, name: str, entry: object, path: str) -> ServerConfig | BrokenServer:
         members = _flat(fit(entry, dict[str, object], path=path))
         ruling = rule_keys(members)
-        rest = {key: value for key, value in members.items() if key not in ruling}
         slips: list[str] = []
-        given = self._given(rest, path, slips)
+        given = self._given(
+            {key: members[key] for key in members if key not in ruling}, path, slips
+        )
         is_off = _switched_off(given, path)
         if slips and not is_off and not given.keys() & {"command", "url"}:
             # One of them is most likely what it is to run.
             raise ConfigInvalid(f"{path} has neither command nor url. {' '.join(slips)}")
         self.warnings += slips
+        off_reason = f"{path} is disabled in the configuration."
         try:
             server = self._server(name, given, path)
-            return self._ruled(server, members, path), is_off
-        except _UnreadableRules as error:
-            if is_off:
-                return error.closed, True
-            raise
         except ConfigInvalid:
-            if is_off:
-                return None, True
-            raise
-
-    def _ruled(
-        self, server: ServerConfig, members: Mapping[str, object], path: str
-    ) -> ServerConfig:
+            if not is_off:
+                raise
+            # One that the person disabled need not be readable.
+            return BrokenServer(name=name, reason=off_reason, switched_off=True)
+        problem: str | None = None
         try:
             rules = read_rules(members, environ=self._environ, path=path)
         except ConfigInvalid as error:
-            closed = msgspec.structs.replace(server, tools=dict(NOTHING_RUNS))
-            raise _UnreadableRules(error.fact, closed) from None
-        return msgspec.structs.replace(server, tools=rules) if rules else server
+            rules, problem = dict(NOTHING_RUNS), error.fact  # whatever they were meant to say
+        server = msgspec.structs.replace(server, tools=rules)
+        if is_off or problem:
+            reason = off_reason if is_off else problem or ""
+            return BrokenServer(name=name, reason=reason, switched_off=is_off, config=server)
+        return server
 
-    def _server(self, name: str, given: Mapping[str, Given], path: str) -> ServerConfig:
-        hints = hints_of(ServerEntry)
+    def _server(self, name: str, given: dict[str, Given], path: str) -> ServerConfig:
         values: dict[str, object] = {"name": name, "templates": template_places(given)}
-        for field, (key, value) in given.items():
-            where = f"{path}.{key}"
-            if field == "restart":
-                values[field] = self._restart(value, where)
-            elif field in ("auth", "oauth"):
-                values |= self._sign_in(field, value, where)
-            elif field == "description":  # words for a reader, whatever else clients keep there
-                values[field] = value if isinstance(value, str) else ""
-            else:
-                allowed = field in IN_KEYRING
-                full = expand(value, environ=self._environ, path=where, in_keyring=allowed)
-                values[field] = fit(_our_value(field, full), hints[field], path=where)
-                if field == "expose":
-                    check_patterns(values[field], path=where)
+        for field, read in (
+            ("restart", self._restart),
+            ("auth", self._auth),
+            ("oauth", self._oauth),
+            ("description", _description),
+        ):
+            if field in given:
+                key, value = given.pop(field)
+                values |= read(value, f"{path}.{key}")
+        values |= self._fitted(ServerEntry, given, path)
+        check_patterns(values.get("expose"), path=f"{path}.expose")
         return msgspec.convert(values, ServerConfig)
+
+    def _fitted(
+        self, struct: type[msgspec.Struct], given: Mapping[str, Given], path: str
+    ) -> dict[str, object]:
+        """What is given for the fields of a struct, with its variables filled in."""
+        hints = hints_of(struct)
+        values: dict[str, object] = {}
+        for field, (key, value) in given.items():
+            where, allowed = f"{path}.{key}", field in IN_KEYRING
+            full = expand(value, environ=self._environ, path=where, in_keyring=allowed)
+            values[field] = fit(_our_value(field, full), hints[field], path=where)
+        return values
 
     def _given(
         self, members: Mapping[str, object], path: str, slips: list[str]
@@ -323,48 +275,44 @@ class Entries:
             warnings=slips,
         )
 
-    def _sign_in(self, field: str, value: object, path: str) -> dict[str, object]:
-        """Clients keep things of their own under both names: those are not ours to refuse."""
-        if field == "auth" and value in ("oauth", "none"):
-            return {"auth": value}
-        if field == "oauth" and value is False:
+    def _auth(self, value: object, path: str) -> dict[str, object]:
+        return {"auth": value} if value in ("oauth", "none") else self._left_out(path)
+
+    def _oauth(self, value: object, path: str) -> dict[str, object]:
+        if value is False:
             return {"auth": "none"}
-        if field == "auth" or not is_object(value):
-            self.warnings.append(f"{path} is not understood and is ignored.")
-            return {}
-        hints = hints_of(OAuthConfig)
-        found = given_fields(
+        if not is_object(value):
+            return self._left_out(path)
+        given = given_fields(
             {key: member for key, member in value.items() if member is not None},
-            known=hints,
+            known=hints_of(OAuthConfig),
             spellings=_OAUTH_SPELLINGS,
             ignored=_OAUTH_IGNORED,
             path=path,
             warnings=None,  # a slip in `issuer` would show the secret to anybody
         )
-        given: dict[str, object] = {}
-        for name, (key, member) in found.items():
-            where = f"{path}.{key}"
-            allowed = name in IN_KEYRING
-            full = expand(member, environ=self._environ, path=where, in_keyring=allowed)
-            if name == "scope" and is_list(full):
-                full = " ".join(map(str, full))
-            given[name] = fit(full, hints[name], path=where)
-        return {"oauth": given}
+        return {"oauth": self._fitted(OAuthConfig, given, path)}
+
+    def _left_out(self, path: str) -> dict[str, object]:
+        """Clients keep things of their own under this name: those are not ours to refuse."""
+        self.warnings.append(f"{path} is not understood and is ignored.")
+        return {}
 
     def _restart(self, value: object, path: str) -> dict[str, object]:
-        hints = hints_of(RestartOverrides)
-        found = given_fields(
+        given = given_fields(
             fit(value, dict[str, object], path=path),
-            known=hints,
+            known=hints_of(RestartOverrides),
             spellings=_RESTART_SPELLINGS,
-            former=FORMER_RESTART,
+            former=FORMER,
             path=path,
             warnings=self.warnings,
         )
-        return {
-            field: fit(value, hints[field], path=f"{path}.{key}")
-            for field, (key, value) in found.items()
-        }
+        return {"restart": self._fitted(RestartOverrides, given, path)}
+
+
+def _description(value: object, _path: str) -> dict[str, object]:
+    """Words for a reader, whatever else clients keep there."""
+    return {"description": value if isinstance(value, str) else ""}
 
 
 def is_off(entry: object) -> bool:
@@ -412,6 +360,8 @@ def _flat(members: dict[str, object]) -> dict[str, object]:
 
 
 def _our_value(field: str, value: object) -> object:
+    if field == "scope" and is_list(value):
+        return " ".join(map(str, value))
     if field != "transport" or not isinstance(value, str):
         return value
     plain = value.lower().replace("-", "").replace("_", "")

@@ -61,7 +61,7 @@ def given_fields(
     spellings, former = spellings or {}, former or {}
     found: dict[str, Given] = {}
     for key, value in members.items():
-        field = spellings.get(key) or _snake(key)
+        field = spellings.get(key) or spellings.get(snake(key)) or snake(key)
         if field in known:
             if key == field or field not in found:
                 found[field] = Given(key, value)
@@ -81,7 +81,7 @@ def _complain(complaint: str, warnings: list[str] | None) -> None:
     warnings.append(complaint)
 
 
-def _snake(key: str) -> str:
+def snake(key: str) -> str:
     return _HUMP.sub(lambda hump: "_" + hump[0].lower(), key)
 
 
@@ -311,38 +311,33 @@ def _places(field: str, value: object) -> Iterator[TemplatePlace]:
 
 def needed_secrets(server: ServerConfig) -> list[str]:
     """The names in the keyring that the server refers to, each once."""
-    texts = (_text(server, place) for place in sorted(server.templates))
-    return list(dict.fromkeys(name for text in texts for name in keyring_names(text)))
+    texts = _texts(server)
+    found = (name for place in sorted(server.templates) for name in keyring_names(texts[place]))
+    return list(dict.fromkeys(found))
 
 
 def filled_in(server: ServerConfig, secrets: Mapping[str, str]) -> ServerConfig:
     """The server as it is connected to. A secret that cannot be passed on raises ConfigInvalid."""
-
-    def text(place: TemplatePlace, held: str) -> str:
-        return fill_in(held, secrets) if place in server.templates else held
-
-    oauth = msgspec.structs.replace(
-        server.oauth,
-        client_secret=server.oauth.client_secret
-        and text(("oauth", "client_secret"), server.oauth.client_secret),
-    )
+    texts = _texts(server)
+    full = texts | {place: fill_in(texts[place], secrets) for place in server.templates}
     return msgspec.structs.replace(
         server,
-        env={key: text(("env", key), held) for key, held in server.env.items()},
-        headers={key: text(("headers", key), held) for key, held in server.headers.items()},
-        url=server.url and text(("url",), server.url),
-        oauth=oauth,
+        env={key: full["env", key] for key in server.env},
+        headers={key: full["headers", key] for key in server.headers},
+        url=full.get(("url",)),
+        oauth=msgspec.structs.replace(
+            server.oauth, client_secret=full.get(("oauth", "client_secret"))
+        ),
         templates=frozenset(),
     )
 
 
-def _text(server: ServerConfig, place: TemplatePlace) -> str:
-    match place:
-        case ("env", key):
-            return server.env[key]
-        case ("headers", key):
-            return server.headers[key]
-        case ("url",):
-            return server.url or ""
-        case _:
-            return server.oauth.client_secret or ""
+def _texts(server: ServerConfig) -> dict[TemplatePlace, str]:
+    """What stands in each place that may refer to the keyring."""
+    texts: dict[TemplatePlace, str | None] = {
+        ("url",): server.url,
+        ("oauth", "client_secret"): server.oauth.client_secret,
+    }
+    texts |= {("env", key): text for key, text in server.env.items()}
+    texts |= {("headers", key): text for key, text in server.headers.items()}
+    return {place: text for place, text in texts.items() if text is not None}

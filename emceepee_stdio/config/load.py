@@ -4,8 +4,8 @@ A document that cannot be read as a whole raises `ConfigInvalid`; everything sma
 warning or a broken server.
 """
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 import msgspec
@@ -22,7 +22,7 @@ from emceepee_stdio.config.settings import (
     read_settings,
 )
 from emceepee_stdio.errors import ConfigInvalid
-from emceepee_stdio.storage.private_file import read_regular
+from emceepee_stdio.storage.private_file import Stamp, file_stamp, read_regular
 
 PATH_VARIABLE = "EMCEEPEE_CONFIG"
 SECTIONS = ("mcpServers", "servers", "context_servers")
@@ -30,8 +30,6 @@ SECTIONS = ("mcpServers", "servers", "context_servers")
 _SETTINGS = "emceepee"
 # Strict, because the top level of a client's own file is full of keys that are not ours to judge.
 _TYPO_MIN_SIMILARITY = 0.8
-_EXCERPT_CHARS = 40  # on each side of the mistake: a line of a terminal
-# In a broken document only the words of the format and punctuation are sure to be no secrets.
 
 
 def default_path(environ: Mapping[str, str]) -> Path:
@@ -70,7 +68,20 @@ def load_file(path: Path | None = None, *, environ: Mapping[str, str]) -> Config
 
 def load_text(text: str, *, environ: Mapping[str, str], source: str) -> Config:
     """Read a document; `source` is what messages call it."""
-    return _config(_parse(text, source), environ=environ, source=source)
+    document = _parse(text, source)
+    if not is_object(document):
+        raise ConfigInvalid(f"{source}: expected a JSON object at the top.")
+    entries = Entries(environ)
+    for section in SECTIONS:
+        _read_section(document.get(section), entries, section=section, source=source)
+    warnings = [*_typos(document), *entries.warnings]
+    settings = read_settings(document.get(_SETTINGS), environ=environ, warnings=warnings)
+    return Config(
+        servers=tuple(entries.servers),
+        disabled=tuple(entries.disabled),
+        settings=settings,
+        warnings=tuple(warnings),
+    )
 
 
 def _platform_path() -> Path:
@@ -93,22 +104,6 @@ def _parse(text: str, source: str) -> object:
             f"{source} is empty; expected a JSON object.", hint="Write {} into it, or remove it."
         )
     return root.value
-
-
-def _config(document: object, *, environ: Mapping[str, str], source: str) -> Config:
-    if not is_object(document):
-        raise ConfigInvalid(f"{source}: expected a JSON object at the top.")
-    entries = Entries(environ)
-    for section in SECTIONS:
-        _read_section(document.get(section), entries, section=section, source=source)
-    warnings = [*_typos(document), *entries.warnings]
-    settings = read_settings(document.get(_SETTINGS), environ=environ, warnings=warnings)
-    return Config(
-        servers=tuple(entries.servers),
-        disabled=tuple(entries.disabled),
-        settings=settings,
-        warnings=tuple(warnings),
-    )
 
 
 def _read_section(value: object, entries: Entries, *, section: str, source: str) -> None:
@@ -144,62 +139,51 @@ def _typos(document: Mapping[str, object]) -> Iterator[str]:
 # Where the configuration of a running proxy comes from: its file, and the command line.
 
 
+@dataclass(repr=False, eq=False)
 class Source:
     """Reads the configuration, and tells cheaply whether the file is still the same."""
 
-    def __init__(
-        self,
-        path: Path | None,
-        *,
-        environ: Mapping[str, str],
-        extra: Sequence[ServerConfig] = (),
-        policy: PolicyMode | None = None,
-        fixed: FixedValues | None = None,
-    ) -> None:
-        self._path = path
-        self._environ = environ
-        self._extra = tuple(extra)
-        self._policy: PolicyMode | None = policy
-        self._fixed = fixed or FixedValues()
+    named_file: Path | None
+    _: KW_ONLY
+    environ: Mapping[str, str]
+    extra: Sequence[ServerConfig] = ()
+    policy: PolicyMode | None = None
+    fixed: FixedValues | None = None
 
     def __repr__(self) -> str:
-        return f"<Source {self._path or 'default'} and {len(self._extra)} more>"
+        return f"<Source {self.named_file or 'default'} and {len(self.extra)} more>"
 
     @property
     def named(self) -> tuple[str, ...] | None:
         """The command line that names this file; None where it names servers of its own."""
-        if self._extra:
+        if self.extra:
             return None
-        return () if self._path is None else ("--config", str(self._path))
+        return () if self.named_file is None else ("--config", str(self.named_file))
 
     def gives(self, name: str) -> bool:
         """Whether the command line gives this server, whatever the file says of the name."""
-        return any(server.name == name for server in self._extra)
+        return any(server.name == name for server in self.extra)
 
     def path(self) -> Path:
         """The file, whether it is there or not."""
-        return default_path(self._environ) if self._path is None else self._path
+        return default_path(self.environ) if self.named_file is None else self.named_file
 
-    def stamp(self) -> tuple[int, ...] | None:
+    def stamp(self) -> Stamp | None:
         """Changes whenever the file does; None while there is none."""
-        try:
-            found = os.stat(self.path())  # noqa: PTH116 - one call, every second
-        except (OSError, ValueError):
-            return None
-        return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode)
+        return file_stamp(self.path())
 
     def read(self) -> Config:
         """What the file says, with what the command line says in the place of it."""
-        return self.beside(load_file(self._path, environ=self._environ))
+        return self.beside(load_file(self.named_file, environ=self.environ))
 
     def beside(self, config: Config) -> Config:
-        given = {server.name for server in self._extra}
+        given = {server.name for server in self.extra}
         kept = tuple(server for server in config.servers if server.name not in given)
         off = tuple(server for server in config.disabled if server.name not in given)
-        settings = msgspec.structs.replace(config.settings, fixed=self._fixed)
-        if self._policy is not None:
-            policy = msgspec.structs.replace(settings.policy, mode=self._policy)
+        settings = msgspec.structs.replace(config.settings, fixed=self.fixed or FixedValues())
+        if self.policy is not None:
+            policy = msgspec.structs.replace(settings.policy, mode=self.policy)
             settings = msgspec.structs.replace(settings, policy=policy)
         return msgspec.structs.replace(
-            config, servers=(*kept, *self._extra), disabled=off, settings=settings
+            config, servers=(*kept, *self.extra), disabled=off, settings=settings
         )

@@ -31,11 +31,14 @@ class ConfigLocation(NamedTuple):
     entry: object
     steps: Steps
 
+    @property
+    def fields(self) -> Mapping[str, object]:
+        return self.entry if is_object(self.entry) else {}
+
 
 class Outcome(NamedTuple):
     """What became of one server of a client."""
 
-    name: str
     result: str
     reason: str
 
@@ -109,31 +112,26 @@ def judge(name: str, entry: object, *, environ: Mapping[str, str]) -> str | None
 
 def take_over(
     client: Client,
-    servers: Mapping[str, object],
+    name: str,
+    theirs: object,
     text: str | None,
     *,
     environ: Mapping[str, str],
     source: str,
-) -> tuple[str | None, list[Outcome]]:
-    """Our text with the servers of a client, and what became of each."""
-    outcomes: list[Outcome] = []
-    for name, theirs in servers.items():
-        entry = client.our_entry(theirs)
-        present = {place.name: place.entry for place in places(text)}
-        reason = _obstacle(name, theirs, entry, present)
-        if reason is not None:
-            outcomes.append(Outcome(name, *reason))
-            continue
-        try:
-            ours, became = _with_rules(name, entry)
-            became = became or _from_modes(theirs, entry)
-            warning = judge(name, ours, environ=environ)
-            text = put_server(text, name, ours if is_object(ours) else {}, source=source)
-        except ConfigInvalid as error:
-            outcomes.append(Outcome(name, "skipped", error.fact))
-        else:
-            outcomes.append(Outcome(name, "taken", " ".join(filter(None, (became, warning)))))
-    return text, outcomes
+) -> tuple[str | None, Outcome]:
+    """Our text with a server of a client, and what became of it."""
+    entry = client.our_entry(theirs)
+    present = {place.name: place.entry for place in places(text)}
+    if obstacle := _obstacle(name, theirs, entry, present):
+        return text, obstacle
+    try:
+        ours, became = _with_rules(name, entry)
+        warning = judge(name, ours, environ=environ)
+        text = put_server(text, name, ours if is_object(ours) else {}, source=source)
+    except ConfigInvalid as error:
+        return text, Outcome("skipped", error.fact)
+    said = (became or _from_modes(theirs, entry), warning)
+    return text, Outcome("taken", " ".join(filter(None, said)))
 
 
 def _from_modes(theirs: object, entry: object) -> str:
@@ -162,17 +160,19 @@ def _with_rules(name: str, entry: object) -> tuple[object, str]:
 
 def _obstacle(
     name: str, theirs: object, entry: object, present: Mapping[str, object]
-) -> tuple[str, str] | None:
+) -> Outcome | None:
     if is_ours(theirs):
-        return "itself", "it is emceepee's own entry."
+        return Outcome("itself", "it is emceepee's own entry.")
     if name in present:
         if _is_same(name, present[name], entry):
-            return "there", "the configuration has the same server."
-        return "skipped", "the configuration has another server of this name; rename one."
-    if variable := _editor_variable(entry):
-        return "skipped", f"only the client can fill in {variable}."
-    if any(map(is_template, _texts(entry))):
-        return "skipped", "it refers to the keyring, which only our own configuration may do."
+            return Outcome("there", "the configuration has the same server.")
+        return Outcome("skipped", "the configuration has another server of this name; rename one.")
+    for variable in filter(None, map(_EDITOR_VARIABLE.search, texts_in(entry))):
+        return Outcome("skipped", f"only the client can fill in {variable[0]}.")
+    if any(map(is_template, texts_in(entry))):
+        return Outcome(
+            "skipped", "it refers to the keyring, which only our own configuration may do."
+        )
     return None
 
 
@@ -207,17 +207,13 @@ def _agrees(ours: object, theirs: object) -> bool:
     return ours == theirs
 
 
-def _editor_variable(value: object) -> str | None:
-    found = map(_EDITOR_VARIABLE.search, _texts(value))
-    return next((variable[0] for variable in found if variable), None)
-
-
-def _texts(value: object) -> Iterator[str]:
+def texts_in(value: object) -> Iterator[str]:
+    """Every text inside of it, at any depth."""
     if isinstance(value, str):
         yield value
     parts = list(value.values()) if is_object(value) else value if is_list(value) else ()
     for part in parts:
-        yield from _texts(part)
+        yield from texts_in(part)
 
 
 # What a server exposes, read and changed in our own file, whose form stays as it is.
@@ -228,9 +224,8 @@ Exposed = bool | tuple[str, ...]
 
 def exposed_at(place: ConfigLocation) -> Exposed:
     """What the entry says now; raises if that cannot be read."""
-    entry = place.entry if is_object(place.entry) else {}
     path = f"{'.'.join(map(str, place.steps))}.expose"
-    said = entry.get("expose")
+    said = place.fields.get("expose")
     if said is None or isinstance(said, bool):
         return bool(said)
     patterns = fit(said, tuple[str, ...], path=path)
@@ -253,8 +248,7 @@ def set_exposed(text: str, place: ConfigLocation, exposed: Exposed) -> str:
 
 def rules_at(place: ConfigLocation) -> dict[str, Rule]:
     """What the entry says now; raises if that cannot be read."""
-    entry = place.entry if is_object(place.entry) else {}
-    return read_rules(entry, environ={}, path=".".join(map(str, place.steps)))
+    return read_rules(place.fields, environ={}, path=".".join(map(str, place.steps)))
 
 
 def set_rule(text: str, name: str, pattern: str, rule: Rule) -> str:
@@ -295,9 +289,8 @@ def _place(text: str, name: str) -> ConfigLocation:
 def _as_rules(text: str, name: str) -> str:
     """With rules in the place of the lists of names that a client wrote."""
     place = _place(text, name)
-    entry = place.entry if is_object(place.entry) else {}
-    keys = rule_keys(entry)
-    if not keys or is_object(entry.get("tools")):
+    keys = rule_keys(place.fields)
+    if not keys or is_object(place.fields.get("tools")):
         return text
     rules = rules_at(place)
     for key in keys:

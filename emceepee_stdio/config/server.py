@@ -15,9 +15,9 @@ from msgspec import Meta, Struct, field
 from emceepee_stdio.errors import ConfigInvalid
 from emceepee_stdio.visible_text import cut
 
-_MINUTE = 60_000
-_HOUR = 60 * _MINUTE
-_DAY = 24 * _HOUR
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
 _NAME_CHARS = 64
 
 # A process cannot be given NUL; lone surrogates cannot be written as UTF-8.
@@ -37,21 +37,21 @@ def name_problem(name: str) -> str | None:
     return None if fits else f"its name must be 1 to {_NAME_CHARS} printable characters"
 
 
-def _within(low: float, high: float, description: str) -> Meta:
+def within(low: float, high: float, description: str) -> Meta:
     return Meta(ge=low, le=high, description=description)
 
 
 Rule = Literal["allow", "ask", "off"]
 StartMode = Literal["eager", "auto", "lazy"]
 IdleStopMs = Annotated[
-    int, _within(0, _DAY, "Stop a server that was not used for so long; 0 never does.")
+    int, within(0, DAY_MS, "Stop a server that was not used for so long; 0 never does.")
 ]
 TemplatePlace = tuple[str, ...]  # a field, and the key inside it where it has keys
 Attempts = Annotated[
-    int, _within(0, 1_000, "Restarts in a row before the server is given up; 0 never restarts.")
+    int, within(0, 1_000, "Restarts in a row before the server is given up; 0 never restarts.")
 ]
-BaseMs = Annotated[int, _within(1, _HOUR, "Delay before the first restart.")]
-CapMs = Annotated[int, _within(1, _DAY, "The longest delay between two restarts.")]
+BaseMs = Annotated[int, within(1, HOUR_MS, "Delay before the first restart.")]
+CapMs = Annotated[int, within(1, DAY_MS, "The longest delay between two restarts.")]
 
 
 class RestartConfig(Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class RestartConfig(Struct, frozen=True, kw_only=True):
 
     attempts: Attempts = 5
     base_ms: BaseMs = 1_000
-    cap_ms: CapMs = _MINUTE
+    cap_ms: CapMs = MINUTE_MS
 
     def for_server(self, server: "ServerConfig", *, http_cap_s: float) -> "RestartConfig":
         """These settings with what the server's own entry says otherwise."""
@@ -89,7 +89,7 @@ class OAuthConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
         str | None, Meta(description="Scopes to ask for, instead of those that the server names.")
     ] = None
     redirect_port: Annotated[
-        Annotated[int, _within(1, 65_535, "A port.")] | None,
+        Annotated[int, within(1, 65_535, "A port.")] | None,
         Meta(description="Port on this machine that the browser comes back to, if it is fixed."),
     ] = None
     resource: Annotated[

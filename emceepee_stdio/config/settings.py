@@ -3,14 +3,17 @@
 A value that does not fit costs only itself: its default is used, and a warning says so.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct, field
 
-from emceepee_stdio.config.fields import expand, fit, given_fields, hints_of
+from emceepee_stdio.config.fields import expand, fit, given_fields, hints_of, snake
 from emceepee_stdio.config.server import (
+    DAY_MS,
+    HOUR_MS,
+    MINUTE_MS,
     BrokenServer,
     IdleStopMs,
     NamedEntry,
@@ -19,13 +22,14 @@ from emceepee_stdio.config.server import (
     ServerEntry,
     StartMode,
     marked_names,
+    within,
 )
 from emceepee_stdio.errors import ConfigInvalid
 
 # Values that nobody has to set: what the proxy does without asking, with the reason for each.
 #
 # They travel with the settings, so that a test may pass others; the configuration file cannot name
-# them. What once was a setting and is one no more is told with the value that holds now.
+# them. Most were settings once: a file that still names one is warned with the value that holds.
 
 
 class FixedValues(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,64 +102,21 @@ class FixedValues(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     config_poll_s: float = 1.0  # an edit counts at once for a person; a stat costs microseconds
 
 
-_FORMER_TIMEOUTS = (
-    "promotion_grace_ms",
-    "question_pending_ms",
-    "probe_ms",
-    "await_ms",
-    "task_ttl_max_ms",
-    "result_retention_ms",
-    "health_interval_ms",
-    "health_ms",
-    "stop_term_ms",
-    "stop_kill_ms",
-    "eof_term_ms",
-    "eof_kill_ms",
-    "signal_kill_ms",
-    "exit_drain_ms",
-    "config_poll_ms",
-    "pattern_ms",
-)
-_FORMER_LIMITS = (
-    "events",
-    "response_events",
-    "response_event_bytes",
-    "event_data_bytes",
-    "notifications",
-    "log_lines",
-    "finished_tasks",
-    "timers",
-    "pending_requests",
-    "question_chars",
-    "question_bytes",
-    "server_questions",
-    "sampling_preview_chars",
-    "output_lines",
-    "unread_bytes",
-    "client_line_bytes",
-    "pattern_chars",
-    "stderr_tail_lines",
-    "health_misses",
-    "rounds",
-)
-_FORMER_RESTART = ("factor", "jitter", "stable_ms", "http_cap_ms")
+def _former_settings() -> Iterator[tuple[str, str]]:
+    for name, value in msgspec.structs.asdict(FixedValues()).items():
+        key = name.removeprefix("restart_")
+        if not key.endswith("_s"):
+            yield key, f"it is always {value if isinstance(value, int) else f'{value:g}'}"
+        else:
+            shown = f"{value * 1000:g} ms" if value < 1 else f"{value:g} s"
+            yield f"{key.removesuffix('_s')}_ms", f"it is always {shown}"
 
 
-def _now(field: str) -> str:
-    """What holds instead of the setting."""
-    if not field.endswith("_ms"):
-        value = getattr(FixedValues(), field)
-        return f"it is always {value if isinstance(value, int) else f'{value:g}'}"
-    seconds = getattr(FixedValues(), field.removesuffix("_ms") + "_s")
-    shown = f"{seconds * 1000:g} ms" if seconds < 1 else f"{seconds:g} s"
-    return f"it is always {shown}"
-
-
-FORMER_TIMEOUTS: Mapping[str, str] = {key: _now(key) for key in _FORMER_TIMEOUTS} | {
-    "call_max_ms": "a call may ask for 900 s at most, and timeouts.call_ms counts as it is written"
+# Each fixed value as a file would name it, and what holds instead.
+FORMER: Mapping[str, str] = {
+    **dict(_former_settings()),
+    "call_max_ms": "a call may ask for 900 s at most, and timeouts.call_ms counts as it is written",
 }
-FORMER_LIMITS: Mapping[str, str] = {key: _now(key) for key in _FORMER_LIMITS}
-FORMER_RESTART: Mapping[str, str] = {key: _now(f"restart_{key}") for key in _FORMER_RESTART}
 
 
 # What the configuration says, once it has been understood: the settings, and the whole.
@@ -164,9 +125,6 @@ FORMER_RESTART: Mapping[str, str] = {key: _now(f"restart_{key}") for key in _FOR
 # Schema is generated from these structs.
 
 
-_MINUTE = 60_000
-_HOUR = 60 * _MINUTE
-_DAY = 24 * _HOUR
 _KIB = 1024
 _MIB = 1024 * _KIB
 _GIB = 1024 * _MIB
@@ -174,11 +132,7 @@ _GIB = 1024 * _MIB
 _ABSOLUTE = r"(/|[A-Za-z]:[\\/]|\\\\)"
 
 
-def _within(low: float, high: float, description: str) -> Meta:
-    return Meta(ge=low, le=high, description=description)
-
-
-QuestionsMode = Literal["auto", "client", "tools"]
+QuestionsMode = Literal["auto", "client", "tools", "page"]
 PolicyMode = Literal["auto", "ask", "allow", "deny"]
 
 
@@ -193,44 +147,51 @@ class Policy(Struct, frozen=True, kw_only=True):
         Literal["off", "warn", "enforce"],
         Meta(description="What to do when the tools of a known server have changed."),
     ] = "warn"
+    page: Annotated[
+        bool,
+        Meta(
+            description="Ask the person on a page in their browser where the client cannot ask,"
+            " if there is a desktop."
+        ),
+    ] = True
 
 
 class Timeouts(Struct, frozen=True, kw_only=True):
     """How long things may take, in milliseconds."""
 
-    call_ms: Annotated[int, _within(0, _DAY, "A call, before it becomes a task.")] = 2 * _MINUTE
+    call_ms: Annotated[int, within(0, DAY_MS, "A call, before it becomes a task.")] = 2 * MINUTE_MS
     client_ceiling_ms: Annotated[
-        int, _within(1, _DAY, "The longest time that a client waits, unless more is known of it.")
+        int, within(1, DAY_MS, "The longest time that a client waits, unless more is known of it.")
     ] = 45_000
     connect_ms: Annotated[
-        int, _within(1, _HOUR, "Start and handshake of a server; a first start may download it.")
-    ] = 2 * _MINUTE
+        int, within(1, HOUR_MS, "Start and handshake of a server; a first start may download it.")
+    ] = 2 * MINUTE_MS
     request_ms: Annotated[
-        int, _within(1, _DAY, "Any other request to a server, such as a completion.")
-    ] = _MINUTE
+        int, within(1, DAY_MS, "Any other request to a server, such as a completion.")
+    ] = MINUTE_MS
     client_request_ms: Annotated[
-        int, _within(1, _DAY, "An elicitation or a sampling request, before it expires.")
-    ] = 10 * _MINUTE
-    task_ttl_ms: Annotated[int, _within(1, _DAY, "A task, before it expires.")] = 30 * _MINUTE
+        int, within(1, DAY_MS, "An elicitation or a sampling request, before it expires.")
+    ] = 10 * MINUTE_MS
+    task_ttl_ms: Annotated[int, within(1, DAY_MS, "A task, before it expires.")] = 30 * MINUTE_MS
 
 
 class Limits(Struct, frozen=True, kw_only=True):
     """How much is kept, shown and accepted."""
 
     memory_bytes: Annotated[
-        int, _within(_MIB, _GIB, "Bytes of events, notifications and log lines kept in all.")
+        int, within(_MIB, _GIB, "Bytes of events, notifications and log lines kept in all.")
     ] = 32 * _MIB
-    tasks: Annotated[int, _within(1, 10_000, "Calls and tasks at work at the same time.")] = 100
+    tasks: Annotated[int, within(1, 10_000, "Calls and tasks at work at the same time.")] = 100
     server_calls: Annotated[
-        int, _within(1, 10_000, "Calls and tasks of one server at work at the same time.")
+        int, within(1, 10_000, "Calls and tasks of one server at work at the same time.")
     ] = 50
-    stored_bytes: Annotated[
-        int, _within(0, 16 * _GIB, "Bytes of results kept for one session.")
-    ] = 64 * _MIB
-    result_chars: (
+    stored_bytes: Annotated[int, within(0, 16 * _GIB, "Bytes of results kept for one session.")] = (
+        64 * _MIB
+    )
+    result_bytes: (
         Annotated[
             int,
-            _within(
+            within(
                 0,
                 _GIB,
                 "Bytes of text over which an answer is stored and paged; 0 never does. "
@@ -239,8 +200,8 @@ class Limits(Struct, frozen=True, kw_only=True):
         ]
         | None
     ) = None
-    line_bytes: Annotated[int, _within(_KIB, _GIB, "Bytes of one line from a server.")] = 64 * _MIB
-    servers: Annotated[int, _within(1, 10_000, "Servers at the same time.")] = 100
+    line_bytes: Annotated[int, within(_KIB, _GIB, "Bytes of one line from a server.")] = 64 * _MIB
+    servers: Annotated[int, within(1, 10_000, "Servers at the same time.")] = 100
 
 
 class Logging(Struct, frozen=True, kw_only=True):
@@ -254,13 +215,11 @@ class Logging(Struct, frozen=True, kw_only=True):
         Annotated[str, Meta(pattern=f"^{_ABSOLUTE}", description="An absolute path.")] | None,
         Meta(description="Directory of the journal, an absolute path; null is the platform's own."),
     ] = None
-    max_bytes: Annotated[int, _within(_KIB, _GIB, "Size at which a file is rotated, in bytes.")] = (
+    max_bytes: Annotated[int, within(_KIB, _GIB, "Size at which a file is rotated, in bytes.")] = (
         10 * _MIB
     )
-    files: Annotated[
-        int, _within(1, 1_000, "Files kept for each process, with the one in use.")
-    ] = 5
-    max_age_days: Annotated[int, _within(1, 3_650, "Days after which a file is removed.")] = 14
+    files: Annotated[int, within(1, 1_000, "Files kept for each process, with the one in use.")] = 5
+    max_age_days: Annotated[int, within(1, 3_650, "Days after which a file is removed.")] = 14
     payloads: Annotated[
         bool,
         Meta(
@@ -306,11 +265,11 @@ class SettingsSection(Struct, frozen=True, kw_only=True):
         Meta(
             description="Who is asked what a server asks: the person where the client can ask, else"
             " the model (auto); never the model (client); never the person through the client"
-            " (tools)."
+            " (tools); as auto, but on a page in their browser before the model (page)."
         ),
     ] = "auto"
     client_ceilings_ms: Annotated[
-        dict[str, Annotated[int, _within(1, _DAY, "The longest time that this client waits.")]],
+        dict[str, Annotated[int, within(1, DAY_MS, "The longest time that this client waits.")]],
         Meta(description="The longest time that a client waits, by the client's name."),
     ] = {}
 
@@ -372,11 +331,8 @@ def config_schema() -> dict[str, object]:
     return msgspec.json.decode(msgspec.json.encode(schema), type=dict[str, object])
 
 
-_FORMER: Mapping[type[Struct], Mapping[str, str]] = {
-    Timeouts: FORMER_TIMEOUTS,
-    Limits: FORMER_LIMITS,
-    RestartConfig: FORMER_RESTART,
-}
+# Former names of settings that are still understood.
+_RENAMED: Mapping[type[Struct], Mapping[str, str]] = {Limits: {"result_chars": "result_bytes"}}
 
 
 def read_settings(section: object, *, environ: Mapping[str, str], warnings: list[str]) -> Settings:
@@ -404,8 +360,15 @@ def _fitting(
     hints = hints_of(struct)
     members = fit(section, dict[str, object], path=path)
     fitting: dict[str, object] = {}
-    former = _FORMER.get(struct)
-    found = given_fields(members, known=hints, former=former, path=path, warnings=warnings)
+    renamed = _RENAMED.get(struct, {})
+    found = given_fields(
+        members, known=hints, spellings=renamed, former=FORMER, path=path, warnings=warnings
+    )
+    warnings += [
+        f"{path}.{key} is now called {new}; rename it."
+        for key in members
+        if (new := renamed.get(snake(key)))
+    ]
     for name, (key, value) in found.items():
         hint, where = hints[name], f"{path}.{key}"
         try:

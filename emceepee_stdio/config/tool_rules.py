@@ -1,10 +1,14 @@
-"""Rules for the tools of a server by pattern: allow, ask or off.
+"""Tool rules by pattern (allow, ask, off): which one holds for a tool, and why a call is refused.
 
 A rule is a pattern and what holds for the tools whose name it matches; the last match counts, and
 what nothing matches is allowed. Clients write the same as lists of names, which are understood.
+
+`ToolRules.refusal` decides about a call. The backend asks it whenever it sends one, so no road
+leads around it, and a rule that became stricter meanwhile holds.
 """
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import translate
 from typing import Final, cast
@@ -12,7 +16,14 @@ from typing import Final, cast
 from emceepee_stdio.config.fields import expand, fit, is_list
 from emceepee_stdio.config.jsonc import Repeated
 from emceepee_stdio.config.server import Rule, label
-from emceepee_stdio.errors import ConfigInvalid
+from emceepee_stdio.errors import (
+    ConfigInvalid,
+    NeedsApproval,
+    PolicyDenied,
+    ProxyError,
+    ToolNotFound,
+)
+from emceepee_stdio.visible_text import SHOWN_NAME_CHARS, close_names
 
 NOTHING_RUNS: Final[Mapping[str, Rule]] = {"*": "off"}  # for rules that cannot be read
 
@@ -24,6 +35,8 @@ _MAX_PATTERN_CHARS = 200  # names of tools are shorter
 _STRICTNESS: Sequence[Rule] = ("allow", "ask", "off")
 _SET_OF_CHARS = re.compile(r"\[!?+\]?+[^\]]*+\]")
 _SPECIAL = re.compile(r"[*?[]")
+# A server chooses the name, and a person may paste it into a shell, where it is also a pattern.
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.-]*", re.ASCII)
 
 
 class ToolRules:
@@ -50,6 +63,42 @@ class ToolRules:
         said = dict(zip(self._entries, self._sets, strict=False))
         rule = self.rule(tool)
         return next((one for one in said if _last_match(said[one], str(tool)) == rule), None)
+
+    def refusal(
+        self,
+        tool: object,
+        *,
+        server: str,
+        listed: Mapping[str, object],
+        permitted: bool,
+    ) -> ProxyError | None:
+        """Why a call of this tool is not sent; `permitted` where a person agreed, or will be asked.
+
+        `listed` has the tools that the server itself has listed since it was started.
+        """
+        shown, rule = repr(str(tool)[:SHOWN_NAME_CHARS]), self.rule(tool)
+        if rule == "off":
+            command = f"emceepee config rules {shlex.quote(self.entry(tool) or server)}"
+            return PolicyDenied(
+                f"{shown} of {server} is off by a rule of the configuration.",
+                hint=f"Do without it. A person can change it with `{command}`.",
+                command=f"{command} {tool} allow" if _PLAIN_NAME.fullmatch(str(tool)) else command,
+            )
+        if not isinstance(tool, str) or tool not in listed:
+            close = close_names(str(tool), [name for name in listed if not self.hides(name)])
+            more = f" Close are: {', '.join(close)}." if close else ""
+            return ToolNotFound(
+                f"{server} does not list a tool {shown}.{more}",
+                hint="It has rules for its tools: only what list_tools shows runs, by its exact "
+                "name.",
+            )
+        if rule == "ask" and not permitted:
+            return NeedsApproval(
+                f"By a rule of the configuration a person is asked before {shown} of {server} "
+                "runs, and was not.",
+                hint="Call it again with execute_tool: then they are asked.",
+            )
+        return None
 
 
 _Compiled = tuple[Callable[[str], object], Rule]

@@ -5,23 +5,20 @@ nowhere else; a fact was watched in the version that is named, or read in docume
 an issue tracker. What a client declares for itself goes before what the table says of it.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, Literal
 
-from emceepee_stdio.json_values import mapping
-
 if TYPE_CHECKING:
-    from emceepee_stdio.config import QuestionsMode
     from emceepee_stdio.config.clients import ClientKey
+    from emceepee_stdio.config.settings import QuestionsMode
 
 
 _TIMEOUT_RESERVE_S = 5.0  # an answer has to be made, written and read within it
 _LEAST_CEILING_S = 1.0  # with less, hardly any call would be more than a task
-_PLAIN_KINDS = frozenset({"string", "boolean", "choice"})  # what every host with forms can show
-_KNOWN_KINDS = _PLAIN_KINDS | {"integer", "number", "choices"}
 _CACHED = 8  # a client has one name, and modern ones give it with every request
 
 
@@ -29,10 +26,10 @@ _CACHED = 8  # a client has one name, and modern ones give it with every request
 class ClientProfile:
     """One row: a host and what it does.
 
-    `names` are parts of the name that it gives, in lower case, and `since` the first version that
-    the row is for. `watched` names the fields that were watched in `version`; the others were read,
-    all of them in the month `looked_up`. `declares` is what it declares as a rule: the handshake
-    and modern requests tell it for sure.
+    `names` are beginnings of the name that it gives, in lower case, and `since` the first version
+    that the row is for. `watched` names the fields that were watched in `version`; the others were
+    read, all of them in the month `looked_up`. `declares` is what it declares as a rule: the
+    handshake and modern requests tell it for sure.
     """
 
     title: str
@@ -40,6 +37,8 @@ class ClientProfile:
     key: "ClientKey | None" = None  # how `emceepee install` calls it
     since: tuple[int, ...] = ()
     ceiling_s: float | None = None  # the longest that a call may take to be answered
+    # The longest that a call may take in all, with the time of a person whom it asks.
+    person_s: float = math.inf
     message_lines: int = 3  # of an elicitation's message that are shown
     message_chars: int = 110  # of each of these lines
     # Bytes of an answer that are shown. Three of three hosts that the table did not know cut at
@@ -48,15 +47,11 @@ class ClientProfile:
     cuts_end: bool = True  # whether the last blocks of a longer answer are dropped
     defers_tools: bool = False  # whether the model has to search for tools before it sees them
     declares: frozenset[str] = frozenset()
-    unshown: frozenset[str] = frozenset()  # kinds of fields that its forms do not have
+    unshown: frozenset[str] = frozenset()  # kinds of fields that it is sent as text instead
     version: str = ""
     watched: frozenset[str] = frozenset()
     looked_up: str = ""
     notes: tuple[str, ...] = ()
-
-    def shows_form(self, schema: Mapping[str, object]) -> bool:
-        """Whether a person can fill in a form of this schema there."""
-        return _kinds(schema) <= _KNOWN_KINDS - self.unshown
 
 
 # As patient as the least patient host that is known, and taken to show as little as any.
@@ -68,6 +63,7 @@ PROFILES: Sequence[ClientProfile] = (
         names=("claude-code",),
         key="claude-code",
         ceiling_s=110.0,
+        person_s=660.0,  # the `timeout` that `emceepee install` writes into its entry
         message_chars=115,
         result_bytes=100_000,
         cuts_end=False,
@@ -170,6 +166,52 @@ PROFILES: Sequence[ClientProfile] = (
         ),
         looked_up="2026-11",
     ),
+    ClientProfile(
+        title="opencode",
+        names=("opencode",),
+        declares=frozenset({"roots"}),
+        version="1.18.33",
+        watched=frozenset({"cuts_end", "declares"}),
+        looked_up="2026-11",
+        notes=(
+            "It shows 50 KiB or 2,000 lines of an answer, and drops a longer line as a whole.*",
+            "It runs tools of MCP servers without asking its user, unless it is told to ask.*",
+        ),
+    ),
+    ClientProfile(
+        title="Qwen Code",
+        names=("qwen-cli-mcp-client",),
+        defers_tools=True,
+        declares=frozenset({"roots", "apps"}),
+        version="0.24.4",
+        watched=frozenset({"cuts_end", "defers_tools", "declares"}),
+        looked_up="2026-11",
+        notes=(
+            (
+                "Of an answer over about 26,000 to 31,000 characters it shows 2,000 characters and"
+                " the name of a file.*"
+            ),
+        ),
+    ),
+    ClientProfile(
+        title="fast-agent",
+        names=("fast-agent-mcp",),
+        message_chars=56,
+        declares=frozenset({"form", "url", "sampling", "list_changed"}),
+        version="0.10.46",
+        watched=frozenset({"message_chars", "cuts_end", "declares"}),
+        looked_up="2026-11",
+        notes=(
+            "It shows the first and the last 8,000 bytes of an answer.*",
+            "It accepts a page to open by itself. emceepee does not count that as an answer.*",
+        ),
+    ),
+    ClientProfile(
+        title="LM Studio",
+        names=("lm studio", "lmstudio", "lm-studio"),
+        looked_up="2026-11",
+        notes=("Not observed.",),
+    ),
     ClientProfile(title="Windsurf", names=("windsurf",), key="windsurf", looked_up="2026-11"),
     ClientProfile(
         title="Zed",
@@ -192,9 +234,7 @@ def profile_of(
     """The row for a client that calls itself so: of several the one for the newest version."""
     given, lowered = _numbers(version), name.lower()
     rows = [
-        row
-        for row in table
-        if any(part in lowered for part in row.names) and row.since <= (given or row.since)
+        row for row in table if lowered.startswith(row.names) and row.since <= (given or row.since)
     ]
     return max(rows, key=lambda row: row.since, default=UNKNOWN)
 
@@ -215,11 +255,20 @@ def ceiling_s(
     known = default_ms / 1000 if profile.ceiling_s is None else profile.ceiling_s
     configured = (ms / 1000 for part, ms in configured_ms.items() if part.lower() in lowered)
     ceiling = next(configured, known)
-    told = environ.get("MCP_TOOL_TIMEOUT", "")
-    if not told.isdecimal() or not int(told):
-        return ceiling
-    limit = int(told) / 1000
+    limit = _own_limit_s(environ)
     return min(ceiling, max(limit - _TIMEOUT_RESERVE_S, min(_LEAST_CEILING_S, limit / 2)))
+
+
+def person_limit_s(profile: ClientProfile, environ: Mapping[str, str]) -> float:
+    """How long a question may be open in a call: after that its host waits no more."""
+    limit = min(profile.person_s, _own_limit_s(environ))
+    return max(limit - _TIMEOUT_RESERVE_S, limit / 2)
+
+
+def _own_limit_s(environ: Mapping[str, str]) -> float:
+    """What the host that started us says of itself."""
+    said = environ.get("MCP_TOOL_TIMEOUT", "")
+    return int(said) / 1000 if said.isdecimal() and int(said) else math.inf
 
 
 def questions_go_to(
@@ -229,25 +278,6 @@ def questions_go_to(
     if mode != "tools" and "form" in profile.declares:
         return "the person"
     return "nobody" if mode == "client" else "the model"
-
-
-def is_plain_form(params: Mapping[str, object]) -> bool:
-    """Whether an elicitation is a form that every host with forms can show."""
-    return (
-        params.get("mode", "form") == "form"
-        and _kinds(mapping(params.get("requestedSchema"))) <= _PLAIN_KINDS
-    )
-
-
-def _kinds(schema: Mapping[str, object]) -> set[str]:
-    return {_kind(mapping(field)) for field in mapping(schema.get("properties")).values()}
-
-
-def _kind(field: Mapping[str, object]) -> str:
-    kind = str(field.get("type"))
-    if kind == "array":
-        return "choices"
-    return "choice" if kind == "string" and ("enum" in field or "oneOf" in field) else kind
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -12,13 +12,13 @@ from anyio.abc import TaskGroup
 from msgspec import Raw
 
 from emceepee_stdio.foreign_json import decode_object
-from emceepee_stdio.front.consent import ClientRequests, RootsRequests
+from emceepee_stdio.front.client_requests import ClientRequests, RequestStates, RootsRequests
 from emceepee_stdio.front.native_requests import ForwardedRequests, ListChanges
 from emceepee_stdio.front.protocol import LEAVES_OPEN, LISTEN, Protocol, Refused
 from emceepee_stdio.front.tool_calls import ToolCalls
 from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.trace.open_request import Leg, OpenRequest
+from emceepee_stdio.trace.request import Leg, OpenRequest
 from emceepee_stdio.versions import MODERN_VERSION
 from emceepee_stdio.wire.codec import (
     INTERNAL_ERROR,
@@ -54,33 +54,36 @@ class Front:
     ) -> None:
         self._runtime = runtime
         self._protocol = protocol
-        runtime.session.word = protocol.word
-        if runtime.status is not None:
-            runtime.status.client = lambda: (protocol.client_name, protocol.client_version)
         self._tasks = tasks
         self._started = False
         self.peer = Peer(
-            handler=self,
-            write=write,
-            max_line=runtime.settings.limits.line_bytes,
-            strict=True,
+            handler=self, write=write, max_line=runtime.settings.limits.line_bytes, strict=True
         )
-        client = ClientRequests(self.peer, runtime.clock)
-        self._roots = RootsRequests(runtime, protocol, client, tasks)
+        client = ClientRequests(self.peer)
+        states = RequestStates(runtime.clock)
+        self._roots = RootsRequests(runtime, protocol, client, states, tasks)
         self.calls = ToolCalls(
-            runtime, protocol, self.peer, tasks=tasks, queued=queued, roots=self._roots
+            runtime,
+            protocol,
+            self.peer,
+            tasks=tasks,
+            queued=queued,
+            roots=self._roots,
+            states=states,
         )
         self._changes = ListChanges(protocol, self.peer)
-        runtime.surface.on_lists = self._changes.take
+        runtime.session.client.connect(
+            protocol,
+            person=self.calls.person,
+            ask_roots=self._roots.ask,
+            on_lists=self._changes.take,
+        )
         for request_id in protocol.streams:
             self._open_stream(self._runtime.session.trace.begin(LISTEN, request_id))
         forwarded = ForwardedRequests(
             runtime, self.calls, answer=self._answer, refuse=self._refuse, tasks=tasks
         )
-        self._forwarded = {
-            "resources/read": forwarded.read,
-            "prompts/get": forwarded.get_prompt,
-        }
+        self._forwarded = {"resources/read": forwarded.read, "prompts/get": forwarded.get_prompt}
 
     def __repr__(self) -> str:
         return f"<Front {self._protocol!r} {self.calls!r}>"

@@ -1,4 +1,4 @@
-"""The first answers to a client (`initialize`, lists), before the rest is loaded.
+"""Reads stdin and writes the first answers, which `protocol` makes, before the rest is loaded.
 
 Reads stdin as it is, blocking, and answers what needs no session. It hands over as soon as the
 client has shown that it stays and has nothing more to ask right now, or asks for more than this.

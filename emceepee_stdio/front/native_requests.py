@@ -17,12 +17,12 @@ from emceepee_stdio.foreign_json import envelope_decoder
 from emceepee_stdio.front.protocol import ACKNOWLEDGED, IDENTITY, Protocol, Refused
 from emceepee_stdio.front.tool_calls import Meta, ToolCalls
 from emceepee_stdio.greeting import LISTS
-from emceepee_stdio.session.large_results import RESULTS
 from emceepee_stdio.session.own_resources import Fields, prompt_fields, read_own, resource_fields
+from emceepee_stdio.session.rendering import RESULTS
 from emceepee_stdio.session.reply import attributed_text, is_own_uri
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.tools.resource_tools import read_by_uri
-from emceepee_stdio.trace.open_request import (
+from emceepee_stdio.trace.request import (
     Leg,
     OpenRequest,
     current_request,

@@ -1,4 +1,4 @@
-"""The protocol of the front that needs no session: versions, `initialize`, lists, errors. Pure.
+"""Makes the answers that need no session: `initialize`, `server/discover`, `ping`, lists.
 
 Both eras are served at once, message by message: `initialize` opens the handshake era, a request
 that carries its protocol version in `_meta` is modern and stands for itself: even `initialize`,

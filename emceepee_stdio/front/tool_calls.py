@@ -1,12 +1,12 @@
-"""Tool calls of the client, from request to answer: each is answered once, or cancelled.
+"""Tool calls of the client, from request to answer; `render` fits the answer into its budget.
 
 A call is answered by `_proceed`: with what its tool gives at once, or with what a task waits for.
 Whatever goes wrong in one is its answer, never the end of the connection.
 
 `render` makes the bytes of an answer: the reply, and its context after the tool's own blocks, or
 before them for a client that cuts the end. The context is events that the client has not seen, and
-questions that wait. The events are leased: delivered only once the answer has been written. Both
-together stay within what the client shows.
+questions that wait. The events are leased: delivered only once the answer has been written. What
+fits into the budget of the client is decided here, once.
 """
 
 from collections import deque
@@ -24,44 +24,32 @@ from msgspec import UNSET, Raw, UnsetType
 
 from emceepee_stdio.errors import CallFailed, InvalidArguments, ProxyError
 from emceepee_stdio.foreign_json import envelope_decoder
+from emceepee_stdio.front.carried_questions import CallLine
 from emceepee_stdio.front.client_profile import ceiling_s, profile_of
-from emceepee_stdio.front.consent import (
-    ClientRequests,
-    ConsentForm,
-    ConsentRequests,
-    ElicitedConsent,
-    InputRequiredConsent,
-    RootsRequests,
-    StateSigner,
-)
+from emceepee_stdio.front.client_requests import ClientRequests, RequestStates, RootsRequests
+from emceepee_stdio.front.person_client import PersonClient
 from emceepee_stdio.front.progress import CallProgress
-from emceepee_stdio.front.protocol import (
-    IDENTITY,
-    Protocol,
-    Refused,
-    elicitation_modes,
-)
-from emceepee_stdio.front.question_dialogue import CallLine, QuestionDialogue
+from emceepee_stdio.front.protocol import IDENTITY, Protocol, Refused, elicitation_modes
 from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.json_values import mapping
-from emceepee_stdio.session.client_calls import Call, ClientRequest, Consent, InputRequired, Work
-from emceepee_stdio.session.large_results import fitted, stored_whole
+from emceepee_stdio.session.client_calls import UNLIMITED, Call, Work
+from emceepee_stdio.session.person import ClientRequest, InputRequired
+from emceepee_stdio.session.rendering import fitted, lease_events, pending_client, stored_whole
 from emceepee_stdio.session.reply import Reply, text_block
-from emceepee_stdio.session.response_context import lease_events, pending_client
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.session import Session
-from emceepee_stdio.state import Lease
+from emceepee_stdio.state.event_log import Lease
 from emceepee_stdio.tools import TABLE
-from emceepee_stdio.tools.execute import ExposedTool, exposed_tool, unknown_tool
-from emceepee_stdio.tools.registry import Result, Tool
-from emceepee_stdio.trace.open_request import (
+from emceepee_stdio.tools.execute import exposed_tool, unknown_tool
+from emceepee_stdio.tools.registry import Result
+from emceepee_stdio.trace.request import (
+    MAX_PAYLOAD_BYTES,
     Leg,
     OpenRequest,
     current_request,
     on_leg,
     traceparent_in,
 )
-from emceepee_stdio.trace.request_records import MAX_PAYLOAD_BYTES
 from emceepee_stdio.versions import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
@@ -75,18 +63,12 @@ from emceepee_stdio.wire.peer import Peer
 
 
 class CallingClient(NamedTuple):
-    """What follows from the name of a client and the version that it speaks.
-
-    How long it waits, what it shows, and how its person is asked.
-    """
+    """What follows from the name of a client: how long it waits, and what it shows."""
 
     name: str
-    version: str | None
     ceiling: float
     budget: int
     context_first: bool
-    modern_form: ConsentForm
-    consent: ElicitedConsent
 
 
 _NULL = Raw(b"null")
@@ -128,6 +110,7 @@ class ToolCalls:
         tasks: TaskGroup,
         queued: Callable[[], int],
         roots: RootsRequests,
+        states: RequestStates,
     ) -> None:
         self._roots = roots
         self._runtime = runtime
@@ -151,15 +134,10 @@ class ToolCalls:
             tasks=tasks,
             unread=lambda: self._queued() - self._written,
         )
-        self._seals = StateSigner(runtime.clock)
         behind_http = BEHIND_HTTP in runtime.environment.environ
-        client = ClientRequests(peer, runtime.clock, self._calls if behind_http else None)
+        client = ClientRequests(peer, self._calls if behind_http else None)
         line = CallLine(calls=self._calls, bind=self._bind, ask_back=self._ask_back)
-        dialogue = QuestionDialogue(runtime, protocol, client, line, tasks=tasks)
-        runtime.session.routing.dialogue = dialogue
-        self._around = dialogue.carried.around
-        within = runtime.settings.timeouts.client_request_ms / 1000
-        self._questions = ConsentRequests(client, runtime.clock, tasks, within=within)
+        self.person = PersonClient(runtime, protocol, client, line, states, tasks=tasks)
         self._client: CallingClient | None = None
 
     def __repr__(self) -> str:
@@ -199,7 +177,7 @@ class ToolCalls:
         """Run the tool that is asked for; or why it cannot be."""
         asked = _read_call(request.params or b"{}")
         meta = None if asked.meta in (UNSET, _NULL) else _read_meta(asked.meta)
-        modern, refused = self.check(meta)
+        modern, refused = (False, None) if meta is None else self.check(meta)
         if refused is not None:
             return refused
         tool = TABLE.get(asked.name) or exposed_tool(self._runtime, asked.name)
@@ -208,12 +186,16 @@ class ToolCalls:
         trace = self._session.trace.begin(
             "tools/call", request.id, tool=tool.name, bytes_in=len(request.params or b"")
         )
-        client = self._calling_client()
+        client = self._client
+        if client is None or client.name != self._protocol.client_name:
+            client = self._client = self._calling_client()
         call = Call(
             tool=tool.name,
             ceiling=client.ceiling,
             budget=client.budget,
             context_first=client.context_first,
+            person=self.person,
+            client=client.name,
             trace=trace,
         )
         call.answer = partial(self._answer, request.id, call, self._identity if modern else None)
@@ -223,7 +205,8 @@ class ToolCalls:
             trace.traceparent = traceparent_in(meta.traceparent)
             if meta.progress is not UNSET:
                 self._progress.begin(call, meta.progress)
-        call.meta = self._session.trace.with_trace(call.meta, trace)
+        if self._session.trace.is_collected:
+            call.meta = self._session.trace.with_trace(call.meta, trace)
         self._calls[request.id] = call
         arguments = None if asked.arguments in (UNSET, _NULL) else asked.arguments
         if self._session.trace.keeps_payloads and arguments is not None:
@@ -235,21 +218,17 @@ class ToolCalls:
                 arguments=arguments,
                 modes=elicitation_modes(mapping(meta.capabilities)),
                 token=call.token,
+                state=asked.state,
+                answers=asked.responses or {},
             )
-        call.consent = self._consent(client, asked, call.request)
-        work = partial(self._run, tool, arguments, call, request, asked)
+        work: Work = partial(tool.call, self._runtime, arguments, call)
+        if call.request is not None or self._protocol.word.encode() in bytes(request.params or b""):
+            work = partial(self._run, work, call, request)
         is_known = self._runtime.configured.is_known
         self._proceed(call, work if is_known else partial(self._once_known, work))
         return None
 
-    def _run(
-        self,
-        tool: Tool | ExposedTool,
-        arguments: Raw | None,
-        call: Call,
-        request: Request,
-        asked: _Call,
-    ) -> Result:
+    def _run(self, work: Work, call: Call, request: Request) -> Result:
         """What the tool gives, after what a modern call carries: roots, or answers to questions."""
         if self._protocol.word.encode() in bytes(request.params or b""):
             # A server that knows the word could forge our blocks.
@@ -258,20 +237,16 @@ class ToolCalls:
                 hint="Leave it out: it is for nobody but you.",
             )
         if call.request is None:
-            return tool.call(self._runtime, arguments, call)
-        work: Work = partial(tool.call, self._runtime, arguments, call)
+            return work()
         if self._protocol.modern_roots:
-            work = partial(self._roots.begin, work, asked.state, asked.responses)
-        return self._around(work, call.request, asked.state, asked.responses)()
+            work = partial(self._roots.begin, work, call.request)
+        return self.person.carried.begin(work, call.request)
 
     def _calling_client(self) -> CallingClient:
-        """The client by the name that it gave last; looked up again only when that changes."""
-        name, version, known = self._protocol.client_name, self._protocol.version, self._client
-        if known is not None and known.name == name and known.version == version:
-            return known
+        """What follows from the name that the client gave last."""
+        name = self._protocol.client_name
         profile = profile_of(name, self._protocol.client_version)
-        settings, answers = self._runtime.settings, self._runtime.automatic_answers
-        environ = self._runtime.environment.environ
+        settings, environ = self._runtime.settings, self._runtime.environment.environ
         ceiling = ceiling_s(
             name,
             profile,
@@ -279,20 +254,13 @@ class ToolCalls:
             configured_ms=settings.client_ceilings_ms,
             environ=environ,
         )
-        # Over HTTP a yes counts for one call: only the owner of this machine gives a standing one.
-        keeps = BEHIND_HTTP not in environ
-        form = ConsentForm(profile, answers, version=version, keeps=keeps)
-        configured = settings.limits.result_chars
-        self._client = CallingClient(
+        configured = settings.limits.result_bytes
+        return CallingClient(
             name=name,
-            version=version,
             ceiling=ceiling,
-            budget=profile.result_bytes if configured is None else configured,
+            budget=profile.result_bytes if configured is None else configured or UNLIMITED,
             context_first=profile.cuts_end,
-            modern_form=ConsentForm(profile, answers, version=None, keeps=keeps),
-            consent=ElicitedConsent(self._questions, form, within=ceiling),
         )
-        return self._client
 
     def begin_refused(self, request: Request) -> OpenRequest:
         """The record of a call that is not run; one by the name SERVER__TOOL names its server."""
@@ -370,18 +338,6 @@ class ToolCalls:
             self._session.fail(call, error)
         else:
             self._session.fail(call, self.unexpected(error, call.tool))
-
-    def _consent(
-        self, client: CallingClient, asked: _Call, modern: ClientRequest | None
-    ) -> Consent | None:
-        """Whom the client can ask for us, if anybody."""
-        if modern is None:
-            return client.consent if self._protocol.fills_forms else None
-        if "form" not in modern.modes:
-            return None
-        return InputRequiredConsent(
-            self._seals, client.modern_form, state=asked.state, responses=asked.responses
-        )
 
     def _answer(
         self, request_id: RequestId, call: Call, identity: bytes | None, reply: Reply
@@ -462,11 +418,12 @@ def render(
     assemble = partial(_assemble, context=context, identity=identity, context_first=first)
     body = assemble(reply)
     limit = session.settings.fixed.client_line_bytes
-    if reply.structured is not None and len(body) > (call.budget or limit):
+    budget = limit if reply.whole else min(call.budget, limit)
+    if reply.structured is not None and len(body) > budget:
         reply = reply.as_text()
         body = assemble(reply)
-    if len(body) > call.budget > 0 and not (reply.whole or reply.paged):
-        room = max(call.budget - sum(map(len, context)), call.budget // 4)
+    if len(body) > budget < limit and not reply.paged:
+        room = max(budget - sum(map(len, context)), budget // 4)
         reply = fitted(session, reply, room, pointer_first=first)
         body = assemble(reply)
     if len(body) > limit and reply.content:
@@ -482,10 +439,11 @@ def _blocks(
         told: dict[str, object] = {"events_since_last_response": events}
         if lease.remaining:
             told["events_remaining"] = lease.remaining
-        told["word"] = session.word
+        told["word"] = session.client.word
         blocks.append(text_block(to_json(told).decode()))
     if session.state.requests.open:
-        pending = {"pending_client_action": pending_client(session, budget), "word": session.word}
+        asked = pending_client(session, budget)
+        pending = {"pending_client_action": asked, "word": session.client.word}
         blocks.append(text_block(to_json(pending).decode()))
     return blocks
 

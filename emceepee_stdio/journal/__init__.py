@@ -1,8 +1,7 @@
 """The journal: JSON lines of what the proxy did, without secrets.
 
-Owns the files and their rotation, the redaction of everything that is shown anywhere, and the
-table of known events. It never blocks and never fails its caller. Reading is `journal.reader`,
-which a proxy never needs and therefore is not loaded here.
+Owns the files and their rotation, and the table of known events. It never blocks and never fails
+its caller. Reading is `journal_reader`, which a proxy never needs and therefore is not loaded here.
 """
 
 from emceepee_stdio.journal.journal_events import JournalEvent, Level

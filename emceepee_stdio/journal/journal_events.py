@@ -167,7 +167,7 @@ class JournalEvent(StrEnum):
         Level.WARNING,
         "A server printed more than is written down; `count` lines are missing before this.",
     )
-    SERVER_NOT_ADDED = "server_not_added", Level.WARNING, "A configured server could not be added."
+    SERVER_NOT_ADDED = "server_not_added", Level.WARNING, "A server could not be added."
     EXPOSED_LEFT_OUT = (
         "exposed_left_out",
         Level.WARNING,

@@ -16,13 +16,17 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from emceepee_stdio.clock import DAY_S, Clock
+from emceepee_stdio.storage.file_lock import is_locked
 from emceepee_stdio.storage.private_file import OPEN_IN_PLACE, PRIVATE_FILE_MODE, make_private
+
+if sys.platform != "win32":
+    import fcntl
 
 _OURS = re.compile(r"(?:emceepee|requests)-\d{8}T\d{6}Z-\d+-[\w-]*\.jsonl(?:\.\d+)?", re.ASCII)
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
@@ -32,6 +36,8 @@ _MAX_SESSION_CHARS = 64  # part of a file name, and many file systems end those 
 # A journal may hold secrets that were not recognised: it is for its owner alone.
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | OPEN_IN_PLACE
 _MAX_FILES = 1_000  # of all processes; short sessions leave small files, but one each
+_RENAMES_OPEN_FILES = os.name == "posix"  # elsewhere a reader stands in the way of a rotation
+_MAX_HELD_SHARES = 4  # of its size, for a file that is read and cannot be rotated
 _MAX_SHARES = 4  # all files together hold what so many processes may write
 
 
@@ -76,25 +82,23 @@ class JournalFile:
         state = "closed" if self._fd is None else "open"
         return f"<JournalFile {self.path.name} {state} {self.size} bytes>"
 
-    def append(self, lines: Sequence[bytes]) -> None:
+    def append(self, lines: bytes) -> None:
         """Write whole lines. After an error `self.lines` tells how far it came."""
         try:
-            start = 0
-            while start < len(lines):
+            while lines:
                 fd = self._ready()
-                end = self._fitting(lines, start)
-                if end == start:
-                    self._rotate()
-                else:
-                    self._write(fd, b"".join(lines[start:end]))
-                    start = end
+                end = self._fitting(lines)
+                if end:
+                    self._write(fd, lines[:end])
+                    lines = lines[end:]
+                elif not self._rotate():
+                    # Lines are worth more than the size of a file, within limits.
+                    end = lines.index(b"\n") + 1
+                    self._write(self._ready(), lines[:end])
+                    lines = lines[end:]
         except OSError:
             self.close()
             raise
-
-    def has_room(self, size: int) -> bool:
-        """Whether so many bytes more go into this file: then they need not come line by line."""
-        return self.size + size <= self._max_bytes
 
     def close(self) -> None:
         if self._fd is not None:
@@ -102,13 +106,13 @@ class JournalFile:
             with suppress(OSError):
                 os.close(fd)
 
-    def _fitting(self, lines: Sequence[bytes], start: int) -> int:
-        """Up to where the lines fit into this file; an empty one takes a line of any length."""
-        end, size = start, self.size
-        while end < len(lines) and (size == 0 or size + len(lines[end]) <= self._max_bytes):
-            size += len(lines[end])
-            end += 1
-        return end
+    def _fitting(self, lines: bytes) -> int:
+        """How many bytes of them fit into this file; an empty one takes a line of any length."""
+        room = max(self._max_bytes - self.size, 0)
+        if len(lines) <= room:
+            return len(lines)
+        end = lines.rfind(b"\n", 0, room) + 1
+        return lines.index(b"\n") + 1 if not (end or self.size) else end
 
     def _write(self, fd: int, chunk: bytes) -> None:
         done = 0
@@ -154,26 +158,37 @@ class JournalFile:
         self.size = found.st_size
         return fd
 
-    def _rotate(self) -> None:
+    def _rotate(self) -> bool:
+        """False where that is refused: Windows renames no file that somebody has open."""
         self.close()
         names = [self.path, *(self._older(n) for n in range(1, self._files))]
-        names[-1].unlink(missing_ok=True)
-        for older, newer in zip(reversed(names), reversed(names[:-1]), strict=False):
-            with suppress(FileNotFoundError):
-                newer.replace(older)
+        try:
+            names[-1].unlink(missing_ok=True)
+            for older, newer in zip(reversed(names), reversed(names[:-1]), strict=False):
+                with suppress(FileNotFoundError):
+                    newer.replace(older)
+        except PermissionError:
+            if _RENAMES_OPEN_FILES or self.size > self._max_bytes * _MAX_HELD_SHARES:
+                raise
+            return False
+        return True
 
     def _older(self, n: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{n}")
 
     def _sweep(self) -> None:
-        """Remove journals of any process: what is too old, and the oldest of too many."""
+        """Remove journals of any process: what is too old, and the oldest of too many.
+
+        What a running process writes to stays: it would begin another, and the reader lose both.
+        """
         oldest = self._clock.epoch(self._clock.now()) - self._max_age
         room = self._max_bytes * self._files * _MAX_SHARES
         found = sorted(_journals(self._directory), reverse=True)
         for number, (written_at, size, path) in enumerate(found, 1):
             room -= size
-            if written_at < oldest or room < 0 or number > _MAX_FILES:
-                with suppress(OSError):
+            is_spare = written_at < oldest or room < 0 or number > _MAX_FILES
+            with suppress(OSError):
+                if is_spare and not is_locked(Path(path)):
                     Path(path).unlink()
 
 
@@ -194,6 +209,9 @@ def _claim(fd: int) -> os.stat_result:
         raise OSError(errno.EINVAL, "not a regular file")
     if sys.platform != "win32" and stat.S_IMODE(found.st_mode) != PRIVATE_FILE_MODE:
         os.fchmod(fd, PRIVATE_FILE_MODE)
+    if sys.platform != "win32":  # where no open file can be removed anyway
+        with suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return found
 
 

@@ -2,10 +2,8 @@
 
 import os
 import re
-import stat
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import merge, nlargest
@@ -13,12 +11,12 @@ from io import FileIO
 from math import inf
 from operator import attrgetter
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
 from emceepee_stdio.journal.writer import Record
-from emceepee_stdio.storage.private_file import OPEN_IN_PLACE
+from emceepee_stdio.storage.private_file import OPEN_IN_PLACE, is_own, stamp_of
 
 # The files of one process, read as one stream: the one in use, and the rotated ones behind it.
 #
@@ -61,6 +59,10 @@ class Part:
     @property
     def size(self) -> int:
         return self._stat().st_size
+
+    def is_believed(self, directory: Path) -> bool:
+        """Whether what was opened is a journal: the name may lead to another file by now."""
+        return _is_believed(self._stat(), directory)
 
     def close(self) -> None:
         self._file.close()
@@ -141,14 +143,12 @@ class RotatedFiles:
             part = _open(path)
             if part is None:
                 continue
-            try:
+            with closing(part):
                 if part.identity in seen:
                     continue
                 seen.add(part.identity)
                 for offset, line in part.backward(part.size):
                     yield FilePosition(part.identity, offset), line
-            finally:
-                part.close()
 
     def start(self, place: FilePosition) -> None:
         """Read on from there."""
@@ -224,11 +224,8 @@ class RotatedFiles:
     def _find(self) -> Part | None:
         """The file that was read last; None when it is gone."""
         for path, stats in self._parts():
-            part = _open(path) if self._is_in_hand(stats) else None
-            if part is not None and self._place is not None:
-                if part.identity == self._place.identity:
-                    return part
-                part.close()
+            if self._is_in_hand(stats) and (part := _open(path, _identity(stats))) is not None:
+                return part
         return None
 
     def _newer(self) -> Part | None:
@@ -241,12 +238,9 @@ class RotatedFiles:
             if later == 0:
                 return None
             path, stats = parts[later - 1]
-            part = _open(path)
-            if part is not None and part.identity == _identity(stats):
+            if (part := _open(path, _identity(stats))) is not None:
                 self._older = {_mark(stats) for _, stats in parts[later:]}
                 return part
-            if part is not None:
-                part.close()
         return None
 
     def _count_later(self, parts: list[os.stat_result]) -> int:
@@ -284,21 +278,22 @@ class RotatedFiles:
 def _stat(path: Path) -> os.stat_result | None:
     with suppress(OSError):
         stats = path.lstat()
-        if stat.S_ISREG(stats.st_mode) and _is_believed(stats, path.parent):
-            return stats
+        return stats if _is_believed(stats, path.parent) else None
     return None
 
 
 def _is_believed(stats: os.stat_result, directory: Path) -> bool:
-    """Of whoever reads it, or of whoever the directory belongs to: nobody else writes a journal."""
-    if sys.platform == "win32" or stats.st_uid == os.geteuid():
-        return True
-    return stats.st_uid == directory.stat().st_uid
+    """Of the user who reads it, or who owns the directory: no one else writes a journal."""
+    return is_own(stats, or_of=directory.stat().st_uid)
 
 
-def _open(path: Path) -> Part | None:
+def _open(path: Path, identity: Identity | None = None) -> Part | None:
+    """The file, if it can be read, is a journal, and is the one that is meant."""
     with suppress(OSError):
-        return Part(path)
+        part = Part(path)
+        if part.is_believed(path.parent) and identity in (None, part.identity):
+            return part
+        part.close()
     return None
 
 
@@ -308,7 +303,7 @@ def _identity(stats: os.stat_result) -> Identity:
 
 def _mark(stats: os.stat_result) -> tuple[int, ...]:
     """Tells a file that nobody writes to any more from a later one with its identity."""
-    return stats.st_dev, stats.st_ino, stats.st_size, stats.st_mtime_ns
+    return stats.st_dev, *stamp_of(stats)
 
 
 # Files of all processes in one directory, read as one: the last lines, then what comes.
@@ -324,30 +319,32 @@ _READS_PER_FULL_READ = 10
 _MAX_CLOCK_LEAD_S = 2.0  # a line's time may be this much after its file's: two clocks took them
 
 
-class DatedLine(Protocol):
-    """One line as it is in the file, and its time in seconds since 1970."""
-
-    @property
-    def raw(self) -> bytes: ...
-
-    @property
-    def at(self) -> float: ...
-
-
-LineT = TypeVar("LineT", bound=DatedLine)
+RecordT = TypeVar("RecordT")
 
 
 @dataclass(frozen=True, slots=True)
-class _Step(Generic[LineT]):
+class DatedLine(Generic[RecordT]):
+    """One line as it is in the file, its time in seconds since 1970, and what it says.
+
+    `record` is None for what is not ours.
+    """
+
+    raw: bytes
+    at: float
+    record: RecordT | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step(Generic[RecordT]):
     """One step back through a process's files. The first has no line: all lines are earlier."""
 
     at: float
     files: RotatedFiles
     place: FilePosition | None = None
-    line: LineT | None = None
+    line: DatedLine[RecordT] | None = None
 
 
-class MergedReader(Generic[LineT]):
+class MergedReader(Generic[RecordT]):
     """Begins at the end of every file; `rewind` goes back, `read` goes on.
 
     `names` matches the names of the files, the one in use as its first group; `line_of` reads a
@@ -355,7 +352,10 @@ class MergedReader(Generic[LineT]):
     """
 
     def __init__(
-        self, directory: Path, names: re.Pattern[str], line_of: Callable[[bytes, float], LineT]
+        self,
+        directory: Path,
+        names: re.Pattern[str],
+        line_of: Callable[[bytes, float], DatedLine[RecordT]],
     ) -> None:
         self._directory = directory
         self._pattern = names
@@ -378,7 +378,11 @@ class MergedReader(Generic[LineT]):
         return bool(self._files)
 
     def rewind(
-        self, count: int | None, wanted: Callable[[LineT], bool], *, since: float = -inf
+        self,
+        count: int | None,
+        wanted: Callable[[DatedLine[RecordT]], bool],
+        *,
+        since: float = -inf,
     ) -> None:
         """Go back until `count` wanted lines are ahead, or all there are since then."""
         starts: dict[RotatedFiles, FilePosition] = {}
@@ -391,15 +395,15 @@ class MergedReader(Generic[LineT]):
         for files, place in starts.items():
             files.start(place)
 
-    def backward(self) -> Iterator[LineT]:
+    def backward(self) -> Iterator[DatedLine[RecordT]]:
         """Every line so far, the last first; where reading goes on stays as it is."""
         return (step.line for step in self._steps() if step.line is not None)
 
-    def _steps(self) -> Iterator[_Step[LineT]]:
+    def _steps(self) -> Iterator[_Step[RecordT]]:
         steps = map(self._back, self._files.values())
         return merge(*steps, key=attrgetter("at"), reverse=True)
 
-    def read(self) -> Iterator[LineT]:
+    def read(self) -> Iterator[DatedLine[RecordT]]:
         """The lines that have come since, to be read to the end."""
         names = self._names()
         for name in names.difference(self._files):
@@ -418,7 +422,7 @@ class MergedReader(Generic[LineT]):
         for files in self._files.values():
             files.release()
 
-    def _on(self, files: RotatedFiles) -> Iterator[LineT]:
+    def _on(self, files: RotatedFiles) -> Iterator[DatedLine[RecordT]]:
         name = files.path.name
         for raw in files.lines():
             line = self._line_of(raw, self._latest.get(name, -inf))
@@ -450,7 +454,7 @@ class MergedReader(Generic[LineT]):
         for files in self._held:
             files.hold()
 
-    def _back(self, files: RotatedFiles) -> Iterator[_Step[LineT]]:
+    def _back(self, files: RotatedFiles) -> Iterator[_Step[RecordT]]:
         """Steps that never go forward in time. The files are opened with the second one."""
         at = files.modified + _MAX_CLOCK_LEAD_S
         yield _Step(at, files)
@@ -466,27 +470,21 @@ _NAME = re.compile(r"(emceepee-.+\.jsonl)(?:\.\d+)?", re.ASCII)
 _decode = msgspec.json.Decoder(Record).decode
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line as it is in the file, and what it says; `record` is None for what is not ours."""
-
-    raw: bytes
-    at: float
-    record: Record | None
-
-    @classmethod
-    def of(cls, raw: bytes, otherwise: float) -> "Line":
-        """A line without a time of its own has that of its neighbour."""
-        try:
-            record = _decode(raw)
-            at = datetime.fromisoformat(record.timestamp).timestamp()
-        except (ValueError, OverflowError, RecursionError):
-            return cls(raw, otherwise, None)
-        return cls(raw, at, record)
+Line = DatedLine[Record]
 
 
-class JournalReader(MergedReader[Line]):
+def journal_line(raw: bytes, otherwise: float) -> Line:
+    """A line without a time of its own has that of its neighbour."""
+    try:
+        record = _decode(raw)
+        at = datetime.fromisoformat(record.timestamp).timestamp()
+    except (ValueError, OverflowError, OSError, RecursionError):  # OSError: on Windows, before 1970
+        return DatedLine(raw, otherwise, None)
+    return DatedLine(raw, at, record)
+
+
+class JournalReader(MergedReader[Record]):
     """Begins at the end of every journal; `rewind` goes back, `read` goes on."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(directory, _NAME, Line.of)
+        super().__init__(directory, _NAME, journal_line)

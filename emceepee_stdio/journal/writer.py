@@ -8,11 +8,11 @@ cannot be kept is dropped and counted, and the count is written as soon as that 
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -49,32 +49,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     request_id: str | int | None = None
     data: dict[str, object]
 
-    @classmethod
-    def of(
-        cls,
-        data: Mapping[str, object],
-        *,
-        timestamp: str,
-        level: str,
-        event: str,
-        session: str,
-        server: str | None = None,
-        request_id: str | int | None = None,
-    ) -> "Record":
-        """A record without secrets, bounded, whatever the data is."""
-        return cls(
-            timestamp=timestamp,
-            level=level,
-            event=_name(event),
-            session=session,
-            server=None if server is None else _name(server),
-            request_id=request_id if isinstance(request_id, int | None) else _name(request_id),
-            data=cast(
-                "dict[str, object]",
-                redact(data, max_chars=MAX_STRING_CHARS, max_total=MAX_LINE_BYTES),
-            ),
-        )
-
     def as_json(self) -> bytes:
         line = msgspec.json.encode(self)
         if len(line) >= MAX_LINE_BYTES:
@@ -89,7 +63,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """One readable line, safe to show on a terminal."""
         fields = {"server": self.server, "request_id": self.request_id, **self.data}
         words = [f"emceepee: {self.level}: {self.event}"]
-        words += [f"{name}={_word(value)}" for name, value in fields.items() if value is not None]
+        words += [
+            f"{name}={plain_word(value)}" for name, value in fields.items() if value is not None
+        ]
         text = on_one_line(" ".join(words)[: MAX_STDERR_CHARS + 1])
         return cut(text, MAX_STDERR_CHARS).encode() + b"\n"
 
@@ -98,7 +74,8 @@ def _name(text: str) -> str:
     return str(redact(text, max_chars=_MAX_NAME_CHARS))
 
 
-def _word(value: object) -> str:
+def plain_word(value: object) -> str:
+    """A value in a line of `name=value`: itself where that is one word, else as JSON."""
     if isinstance(value, str) and _PLAIN_WORD.fullmatch(value):
         return value
     return msgspec.json.encode(value).decode()
@@ -157,13 +134,12 @@ class BackgroundWriter(Generic[T]):
     def offer(self, line: T, size: int) -> None:
         """`size` is what it takes of the bound on bytes."""
         with self._lock:
-            waiting = len(self._lines)
-            if self._closing or waiting >= self._max_lines or self._bytes >= self._max_bytes:
+            if self._closing or self.full:
                 self._count_drop()
                 return
             self._lines.append(line)
             self._bytes += size
-            if not waiting or self._thread is None:  # else it is awake, or about to be
+            if len(self._lines) == 1 or self._thread is None:  # else it is awake, or about to be
                 self._start()
                 self._changed.notify_all()
 
@@ -178,7 +154,7 @@ class BackgroundWriter(Generic[T]):
             self._flushing += 1
             self._changed.notify_all()
             try:
-                return self._changed.wait_for(self._idle, timeout)
+                return self._changed.wait_for(lambda: not (self._busy or self._has_work()), timeout)
             finally:
                 self._flushing -= 1
 
@@ -209,14 +185,8 @@ class BackgroundWriter(Generic[T]):
             return
         self._thread = thread
 
-    def _idle(self) -> bool:
-        return not (self._busy or self._lines or self._unreported)
-
-    def _is_hurried(self) -> bool:
-        return self._closing or self._flushing > 0
-
     def _has_work(self) -> bool:
-        return bool(self._lines) or self._unreported > 0 or self._closing
+        return bool(self._lines) or self._unreported > 0
 
     def _run(self) -> None:
         try:
@@ -230,13 +200,13 @@ class BackgroundWriter(Generic[T]):
 
     def _carry_once(self) -> bool:
         with self._changed:
-            self._changed.wait_for(self._has_work)
+            self._changed.wait_for(lambda: self._has_work() or self._closing)
             if self._gather_s:
-                self._changed.wait_for(self._is_hurried, self._gather_s)
+                self._changed.wait_for(lambda: self._closing or self._flushing, self._gather_s)
+            if not self._has_work():
+                return False
             lines, self._lines, self._bytes = self._lines, [], 0
             dropped, self._unreported = self._unreported, 0
-            if not lines and not dropped:
-                return False
             self._busy = True
         try:
             self._carry(lines, dropped)
@@ -324,23 +294,15 @@ class Journal:
         session: str,
         clock: Clock,
         level: str = Level.INFO,
-        max_bytes: int = 10_000_000,
-        files: int = 5,
-        max_age_days: float = 14,
         stderr: Callable[[bytes], object] | None = write_to_stderr,
+        **bounds: int,
     ) -> "Journal":
         """A journal in this directory; nothing is touched before the first line.
 
-        `stderr` gets each warning and error as one line; None keeps them to the file.
+        `stderr` gets each warning and error as one line; None keeps them to the file. `bounds` are
+        those of `JournalFile`.
         """
-        file = JournalFile(
-            directory,
-            session=session,
-            clock=clock,
-            max_bytes=max_bytes,
-            files=files,
-            max_age_days=max_age_days,
-        )
+        file = JournalFile(directory, session=session, clock=clock, kind="emceepee", **bounds)
         return cls(file, session=session, clock=clock, level=Level(level), stderr=stderr)
 
     @classmethod
@@ -354,17 +316,9 @@ class Journal:
         state = "failing" if self._failing else "well"
         return f"<Journal {self._file.path.name} {state} {self._file.lines} lines>"
 
-    def record(
-        self,
-        event: JournalEvent,
-        /,
-        *,
-        server: str | None = None,
-        request_id: str | int | None = None,
-        **data: object,
-    ) -> None:
-        """Write a known event at its usual level."""
-        self.write(event.level, event, server=server, request_id=request_id, **data)
+    def record(self, event: JournalEvent, /, **fields: Any) -> None:
+        """Write a known event at its usual level; `fields` as in `write`."""
+        self.write(event.level, event, **fields)
 
     def write(
         self,
@@ -385,7 +339,7 @@ class Journal:
             self._to_file.refuse()
             return
         try:
-            record = self._record(known, event, data, server=server, request_id=request_id)
+            record = self._record(known, event, data, server, request_id)
             line = record.as_json()
             text = record.as_text() if shown else b""
         except Exception:  # noqa: BLE001 - the caller never hears of a line that cannot be made
@@ -417,40 +371,43 @@ class Journal:
         level: Level,
         event: str,
         data: dict[str, object],
-        *,
         server: str | None = None,
         request_id: str | int | None = None,
     ) -> Record:
-        return Record.of(
-            data,
+        """A record without secrets, bounded, whatever the data is."""
+        bounded = redact(data, max_chars=MAX_STRING_CHARS, max_total=MAX_LINE_BYTES)
+        return Record(
             timestamp=self._clock.iso(self._clock.now()),
             level=level.value,
-            event=event,
+            event=_name(event),
             session=self.session,
-            server=server,
-            request_id=request_id,
+            server=None if server is None else _name(server),
+            request_id=request_id if isinstance(request_id, int | None) else _name(request_id),
+            data=cast("dict[str, object]", bounded),
         )
 
-    def _own_record(self, event: JournalEvent, **data: object) -> Record:
+    def _own(self, event: JournalEvent, **data: object) -> Record:
         return self._record(event.level, event, data)
 
-    def _say(self, record: Record) -> None:
+    def _say(self, event: JournalEvent, **data: object) -> None:
         if self._stderr is not None:
-            text = record.as_text()
+            text = self._own(event, **data).as_text()
             self._to_stderr.offer(text, len(text))
 
     def _carry_to_file(self, lines: list[bytes], dropped: int) -> None:
         """Append the lines; the count of what was lost goes where the gap is."""
-        earlier = self._dropped_line(self._lost_unreported)
-        later = self._dropped_line(dropped)
+        earlier, later = (
+            [self._own(JournalEvent.JOURNAL_DROPPED, count=count).as_json()] if count else []
+            for count in (self._lost_unreported, dropped)
+        )
         lines_before, renewals_before = self._file.lines, self._file.renewals
         failure: OSError | None = None
         try:
-            self._file.append([*earlier, *lines, *later])
+            self._file.append(b"".join([*earlier, *lines, *later]))
         except OSError as error:
             failure = error
         if self._file.renewals > renewals_before:
-            self._say(self._own_record(JournalEvent.JOURNAL_RENEWED, path=self._file.path))
+            self._say(JournalEvent.JOURNAL_RENEWED, path=self._file.path)
         self._report_health(failure)
         written = self._file.lines - lines_before
         if written >= len(earlier):
@@ -459,34 +416,24 @@ class Journal:
         self._lost += missed
         self._lost_unreported += missed
         if failure is None and dropped:
-            self._say(self._own_record(JournalEvent.JOURNAL_DROPPED, count=dropped))
+            self._say(JournalEvent.JOURNAL_DROPPED, count=dropped)
         elif dropped:
             self._lost_unreported += dropped
-
-    def _dropped_line(self, count: int) -> list[bytes]:
-        return (
-            [self._own_record(JournalEvent.JOURNAL_DROPPED, count=count).as_json()] if count else []
-        )
 
     def _report_health(self, failure: OSError | None) -> None:
         """Say it once when the file stops taking lines, and once when it takes them again."""
         path = self._file.path
         if failure is not None and not self._failing:
             why = failure.strerror or type(failure).__name__
-            self._say(self._own_record(JournalEvent.JOURNAL_UNWRITABLE, path=path, error=why))
+            self._say(JournalEvent.JOURNAL_UNWRITABLE, path=path, error=why)
         elif failure is None and self._failing:
-            lost = self._lost_unreported
-            self._say(self._own_record(JournalEvent.JOURNAL_RECOVERED, path=path, lines_lost=lost))
+            self._say(JournalEvent.JOURNAL_RECOVERED, path=path, lines_lost=self._lost_unreported)
         self._failing = failure is not None
 
     def _carry_to_stderr(self, lines: list[bytes], dropped: int) -> None:
         if dropped:
-            lines = [
-                *lines,
-                self._own_record(
-                    JournalEvent.JOURNAL_DROPPED, of="stderr", count=dropped
-                ).as_text(),
-            ]
+            gap = self._own(JournalEvent.JOURNAL_DROPPED, of="stderr", count=dropped)
+            lines = [*lines, gap.as_text()]
         for line in lines:
             with suppress(OSError, ValueError):
                 if self._stderr is not None:

@@ -26,7 +26,7 @@ from emceepee_stdio.redaction.redact import (
 from emceepee_stdio.redaction.secret_patterns import MARKER, hide_private_keys, hide_spans
 
 _MIN_SECRET_CHARS = 6  # shorter values also occur inside ordinary words
-MOST_GIVEN = 500  # values of one server, in all their forms: who needs more hides something
+MOST_GIVEN = 2_000  # values of one server, in all their forms: who needs more hides something
 _MAX_LEARNED = 200  # tokens of all servers, in their forms: those before them have expired
 _MAX_FORMER = 10_000  # values of servers that are gone; every line is searched for each of them
 _ARGUMENT_VALUE = re.compile(r"[\w.$-]++(?:=|:[ \t]*+)(.+)", re.DOTALL)
@@ -35,6 +35,9 @@ _TOKEN_LIKE = re.compile(r"(?=.*[A-Za-z])(?=.*\d)[^\s/\\]{10,}")
 _OPEN_HEADERS = frozenset(
     {"accept", "accept-language", "content-type", "host", "origin", "referer", "user-agent"}
 )
+# Most lines have no such run, and are then searched for few values.
+_LONG_RUN = re.compile(r"[\w+/=-]{16,}", re.ASCII)
+_BASE64_BYTES = 3  # make four characters
 _UNICODE_ESCAPE = re.compile(r"\\u[0-9a-f]{4}")
 _MARKUP = re.compile(r"[\"'&<>+`]")  # what some encoders of JSON escape as in HTML
 
@@ -47,6 +50,7 @@ class Secrets:
         self._former: dict[str, None] = {}
         self._learned: deque[str] = deque(maxlen=_MAX_LEARNED)
         self._values: dict[str, None] = {}  # all of them
+        self._broken: tuple[str, ...] = ()  # of them, those that do not stand in a long run
         self._longest = 0
 
     def __repr__(self) -> str:
@@ -69,6 +73,7 @@ class Secrets:
 
     def _count(self) -> None:
         self._values = dict.fromkeys(chain(self._former, *self._given.values(), self._learned))
+        self._broken = tuple(one for one in self._values if not _LONG_RUN.fullmatch(one))
         self._longest = max(map(len, self._values), default=0)
 
     def retire(self, server: str) -> None:
@@ -98,7 +103,7 @@ class Secrets:
         where one pattern of them all would look at the length of a secret in every place.
         """
         found: list[tuple[int, int]] = []
-        for value in self._values:
+        for value in self._values if _LONG_RUN.search(text) else self._broken:
             start = text.find(value)
             while start >= 0:
                 found.append((start, start + len(value)))
@@ -136,20 +141,31 @@ def given_secrets(
 
 
 def token_secrets(token: str) -> Iterator[str]:
-    """A token of a sign-in in the ways it may be told, also in base64, as some errors quote it."""
-    data = token.encode(errors="replace")
-    in_base64 = [encode(data).decode().rstrip("=") for encode in (b64encode, urlsafe_b64encode)]
-    return given_secrets(headers={"authorization": f"Bearer {token}"}, values=in_base64)
+    """A token of a sign-in in the ways it may be told."""
+    return given_secrets(headers={"authorization": f"Bearer {token}"})
 
 
 def _forms(value: str) -> Iterator[str]:
-    """As it is, in an address, in JSON of various encoders, in Python, and line by line."""
+    """As it is, in an address, in JSON of various encoders, in Python, line by line, as bytes."""
     yield from (value, value.strip(), unquote(value))
     yield from (quote(value, safe="", errors="replace"), quote_plus(value, errors="replace"))
     yield from _as_json(value)
     yield repr(value)[1:-1]
     if "\n" in value:
         yield from (line.strip() for line in value.splitlines())
+    yield from _encoded(value.strip().encode(errors="replace"))
+
+
+def _encoded(data: bytes) -> Iterator[str]:
+    """In hex, and in base64 also as a part of other text: then it begins at one of three places.
+
+    The first and last character are left out where they hold bits of what stands beside it.
+    """
+    yield from (data.hex(), data.hex().upper())
+    for before in range(_BASE64_BYTES):
+        first, beyond = (8 * before + 5) // 6, (before + len(data)) * 8 // 6
+        for encode in (b64encode, urlsafe_b64encode):
+            yield encode(bytes(before) + data).decode()[first:beyond]
 
 
 def _as_json(value: str) -> Iterator[str]:

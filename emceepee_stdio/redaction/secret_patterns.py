@@ -195,11 +195,9 @@ _LINE_UP_TO = {quote: re.compile(rf"[^\r\n{quote}]++") for quote in "\"'"}
 _NO_SECRET = re.compile(r"(?:true|false|null|none|undefined)(?![\w.-])", re.IGNORECASE)
 _NUMBER = re.compile(r"\d++(?:\.\d++)?(?![\w.-])")
 
-_PRIVATE_KEY = re.compile(
-    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----"
-    r"(?:.*?-----END [A-Z0-9 ]{0,60}-----|.*)",
-    re.DOTALL,
-)
+_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----")
+_END = re.compile(r"-----END [A-Z0-9 ]{0,60}-----")
+_PRIVATE_KEY = re.compile(rf"{_BEGIN.pattern}(?:.*?{_END.pattern}|.*)", re.DOTALL)
 # The second form is a password with an unescaped slash in it; a port is not a password.
 _USERINFO = re.compile(
     r"://(?!git@)(?:[^\s/?#\"'<>\\]*@"
@@ -366,8 +364,6 @@ def _hide_basic(match: re.Match[str]) -> str:
     return match[1] + MARKER if b":" in pair else match[0]
 
 
-_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----")
-_END = re.compile(r"-----END [A-Z0-9 ]{0,60}-----")
 # What a line of a key consists of. Its last line may be short: alone on its line, or padded.
 _BODY = re.compile(r"[A-Za-z0-9+/]{12,}+={0,2}|[A-Za-z0-9+/]+={1,2}(?![A-Za-z0-9])")
 _WHOLE_LINE = re.compile(r"[A-Za-z0-9+/]++={0,2}")

@@ -1,14 +1,15 @@
 """Admission: the checks that a server must pass which a model adds.
 
 By the policy it is let in, turned away, or put to a person: through the client where that can ask,
-else by `emceepee approve`. What the model says never counts as consent.
+else on a page in their browser, else by `emceepee approve`. What the model says never counts as
+consent.
 """
 
 import hashlib
 import hmac
 import shlex
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,12 +18,13 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.to_thread
 
-from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Config, ServerConfig
+from emceepee_stdio.config.server import ServerConfig
+from emceepee_stdio.config.settings import Config
 from emceepee_stdio.errors import InvalidArguments, PolicyDenied
 from emceepee_stdio.journal import Journal, JournalEvent, redact_argv, redact_url
 from emceepee_stdio.session.approvals import ApprovalFlow, ApprovalSubject
-from emceepee_stdio.session.client_calls import Call, Decision
+from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.person import Decision
 from emceepee_stdio.session.server_registry import Admission, Environment, Origin, RegisteredServer
 from emceepee_stdio.trust.approval_request import ApprovalRequest, approval_request_for, shown
 from emceepee_stdio.trust.store import TrustStore
@@ -38,6 +40,7 @@ from emceepee_stdio.wire.process import ProgramFile
 _REFUSED = "Do not propose the same again; ask the person what they want instead."
 _OVER_HTTP = "whoever is at the other end of HTTP does not decide what this machine runs or reaches"
 _TITLE = "May the model add this server?"
+AddLate = Callable[[Admission], Awaitable[None]]
 _MAX_REFUSALS = 10_000  # each is one question that a person answered; bounds the memory
 
 
@@ -61,21 +64,24 @@ class AdmissionControl:
     def __init__(
         self,
         store: TrustStore,
+        flow: ApprovalFlow,
         *,
         config: Callable[[], Config],
         environment: Environment,
-        clock: Clock,
         journal: Journal,
     ) -> None:
         self._store = store
         self._config = config
         self._environment = environment
-        self._flow = ApprovalFlow(store, clock=clock, journal=journal)
+        self._flow = flow
         self._journal = journal
         self._agreed: set[str] = set()  # for this session; what is remembered is in the store
         self._under_way = 0
         # Since a call that is under way was judged: what was agreed to, and whether for good.
         self._just_agreed: dict[str, str | None] = {}
+        # From a yes until it is in `_just_agreed`, by digest: a call that wants the same waits for
+        # that instead of asking again.
+        self._remembering: dict[str, anyio.Event] = {}
         self._refused: set[str] = set()
 
     def _mode(self) -> str:
@@ -90,17 +96,20 @@ class AdmissionControl:
             if member.admission.approval is not None and member.admission.approval not in granted
         ]
 
-    async def admit(self, config: ServerConfig, call: Call) -> Admission:
-        """Let it in, or raise; may wait for a person as long as the client waits for us."""
+    async def admit(self, config: ServerConfig, call: Call, *, add_late: AddLate) -> Admission:
+        """Let it in, or raise; may wait for a person as long as the client waits for us.
+
+        When they agree after that, `add_late` adds it, unless the client took its call back.
+        """
         self._under_way += 1
         try:
-            return await self._decide(config, call)
+            return await self._decide(config, call, add_late)
         finally:
             self._under_way -= 1
             if not self._under_way:
                 self._just_agreed.clear()
 
-    async def _decide(self, config: ServerConfig, call: Call) -> Admission:
+    async def _decide(self, config: ServerConfig, call: Call, add_late: AddLate) -> Admission:
         mode = self._mode()
         if mode == "allow":
             return _admitted(config, "policy allow")
@@ -122,6 +131,10 @@ class AdmissionControl:
         obstacle = standing.objection or obstacle
         if mode == "auto" and config.url is not None and obstacle is None:
             return _admitted(config, "policy auto", rule)
+        # Nothing is awaited between the last look and the question to the person, and nothing
+        # between their answer and the entry in `_remembering`: a yes is always in one of them.
+        while being_kept := self._remembering.get(standing.digest):
+            await being_kept.wait()
         if standing.known or standing.digest in self._just_agreed:
             approval_id = standing.approval or self._just_agreed.get(standing.digest)
             return _admitted(
@@ -129,13 +142,20 @@ class AdmissionControl:
             )
         if obstacle is not None:
             approval = _with_remark(approval, obstacle)
-        subject = _subject(config, approval, standing.digest)
+        subject = _subject(config, approval, standing.digest, call.client)
         if is_over_http:
             raise await self._flow.put_aside(subject, _OVER_HTTP)
-        granted = await self._ask(subject, call)
-        return _admitted(config, "a person agreed", rule, program=program, approval=granted)
+        agreed = partial(_admitted, config, "a person agreed", rule, program=program)
 
-    async def _ask(self, subject: ApprovalSubject, call: Call) -> str | None:
+        async def add(granted: str | None) -> None:
+            if not call.scope.cancel_called:
+                await add_late(agreed(approval=granted))
+
+        return agreed(approval=await self._ask(subject, call, add))
+
+    async def _ask(
+        self, subject: ApprovalSubject, call: Call, add: Callable[[str | None], Awaitable[None]]
+    ) -> str | None:
         """The agreement, if it is remembered, when the person agrees; raise otherwise."""
         if subject.digest in self._refused:
             raise PolicyDenied(
@@ -144,13 +164,23 @@ class AdmissionControl:
             )
         self._flow.refuse_long(subject)
 
-        async def agreed_late(kept: bool) -> None:  # noqa: FBT001 - as `OnLate` has it
-            await self._remember(subject, kept=kept)
+        async def decided_late(decision: Decision) -> None:
+            if decision is Decision.REFUSED:
+                self._note_refusal(subject)
+            else:
+                await add(await self._granted(subject, decision))
 
-        decision = await self._flow.decision(subject, call, on_late=agreed_late)
-        if decision is Decision.REFUSED and len(self._refused) < _MAX_REFUSALS:
-            self._refused.add(subject.digest)
+        decision = await self._flow.decision(subject, call, on_late=decided_late)
+        if decision is Decision.REFUSED:
+            self._note_refusal(subject)
         await self._flow.require(decision, subject)
+        return await self._granted(subject, decision)
+
+    def _note_refusal(self, subject: ApprovalSubject) -> None:
+        if len(self._refused) < _MAX_REFUSALS:
+            self._refused.add(subject.digest)
+
+    async def _granted(self, subject: ApprovalSubject, decision: Decision) -> str | None:
         kept = await self._remember(subject, kept=decision is Decision.AGREED)
         return subject.digest if kept else None
 
@@ -192,10 +222,20 @@ class AdmissionControl:
             return _Standing(digest=digest, known=True, objection=objection)
         if self._store.is_approved(digest):
             return _Standing(digest=digest, known=True, approval=digest, objection=objection)
+        if self._is_agreed_once(digest):
+            self._agreed.add(digest)
+            return _Standing(digest=digest, known=True, objection=objection)
         known = objection is None and any(
             self._is_same(server, digest) for server in self._config().servers
         )
         return _Standing(digest=digest, known=known, objection=objection)
+
+    def _is_agreed_once(self, digest: str) -> bool:
+        """Whether they agreed for this time, on a page that no call waited for any more."""
+        try:
+            return self._store.redeem(digest, now=self._flow.now())
+        except OSError:  # what cannot be used up would be good for ever
+            return False
 
     def _objection(self, config: ServerConfig, digest: str) -> str | None:
         """What the configuration says against it: by its name, or of the same target."""
@@ -222,15 +262,24 @@ class AdmissionControl:
     async def _remember(self, subject: ApprovalSubject, *, kept: bool) -> bool:
         """For good where that is wanted and can be, else for this session; whether for good."""
         digest = subject.digest
-        kept = await self._flow.agreed(subject, kept=kept, what=subject.target or "")
-        if not kept:
-            self._agreed.add(digest)
-        if self._under_way:
-            self._just_agreed[digest] = digest if kept else None
+        while being_kept := self._remembering.get(digest):
+            await being_kept.wait()
+        being_kept = self._remembering[digest] = anyio.Event()
+        try:
+            kept = await self._flow.agreed(subject, kept=kept, what=subject.target or "")
+            if not kept:
+                self._agreed.add(digest)
+            if self._under_way:
+                self._just_agreed[digest] = digest if kept else None
+        finally:
+            del self._remembering[digest]
+            being_kept.set()
         return kept
 
 
-def _subject(config: ServerConfig, approval: ApprovalRequest, digest: str) -> ApprovalSubject:
+def _subject(
+    config: ServerConfig, approval: ApprovalRequest, digest: str, client: str
+) -> ApprovalSubject:
     return ApprovalSubject(
         title=_TITLE,
         lines=approval.lines(),
@@ -238,6 +287,7 @@ def _subject(config: ServerConfig, approval: ApprovalRequest, digest: str) -> Ap
         redacted=approval.text(hides=True),
         digest=digest,
         server=config.name,
+        client=client,
         target=_in_short(config),
         what=config.name,
         first=config.name,
@@ -245,6 +295,7 @@ def _subject(config: ServerConfig, approval: ApprovalRequest, digest: str) -> Ap
         may="may be added",
         refused="it",
         again="call add_server again with the same arguments",
+        by_itself="When they agree, it is added by itself, and await_activity tells you. ",
         instead=_REFUSED,
         shorter="Put what it needs into a file, and name that.",
         unnoted="A person can add it with `emceepee config add`.",

@@ -1,29 +1,28 @@
-"""The one flow by which a person allows a server that a model adds, or a call.
+"""The one flow by which a person allows a server that a model adds, a call, or changed tools.
 
-They are asked through the client where that can ask, else what waits is put aside for `emceepee
-approve`, with what is secret in it sealed. What a model says never counts as consent.
+They are asked through the client where that can ask, else on a page in their browser; both are a
+`Person`. Else what waits is put aside for `emceepee approve`, with what is secret in it sealed.
+Changed tools are always put aside: their differences are longer than a client shows of a question.
 """
 
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 
 import anyio.to_thread
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import NeedsApproval, PolicyDenied
 from emceepee_stdio.journal import Journal, JournalEvent
-from emceepee_stdio.session.client_calls import (
-    WHY_NOT_ASKED,
-    Call,
-    ConsentQuestion,
-    Decision,
-    OnLate,
-)
-from emceepee_stdio.trace.open_request import Leg, on_leg
-from emceepee_stdio.trust.store import Pending, TrustStore, seal
+from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.person import WHY_NOT_ASKED, Choice, Decision, OnLate, Person
+from emceepee_stdio.state.event_types import EventType
+from emceepee_stdio.trace.request import Leg, on_leg
+from emceepee_stdio.trust.store import ID_CHARS, Pending, TrustStore, seal
 
-UNNOTED = "Ask a person to see to the directory in which emceepee keeps what they agree to."
+_UNNOTED = "Ask a person to see to the directory in which emceepee keeps what they agree to."
 
 _MAX_REQUEST_CHARS = 20_000  # a person has to read it; nobody reads more than this
+_CLIENT_CHARS = 60  # of what a client calls itself
 _MAX_UNANSWERED = 50  # questions without a yes: after so many the model will not get one
 
 
@@ -37,7 +36,9 @@ class ApprovalSubject:
     redacted: str  # the same without secrets
     digest: str  # stands for exactly this
     server: str
+    client: str = ""  # whose model wants it
     tool: str | None = None
+    standing: str | None = None  # stands for every call of the tool
     target: str | None = None  # what the server starts or calls, without secrets
     what: str  # "github", "send of mail"
     first: str  # what a person has to allow first: "github", "this call of send of mail"
@@ -45,18 +46,31 @@ class ApprovalSubject:
     may: str  # "may be added"
     refused: str  # "it", "this call"
     again: str  # "call add_server again with the same arguments"
+    by_itself: str = ""  # what happens upon a yes without another call
     instead: str  # what a model should do after a refusal
     shorter: str  # what a model should do where it is too long
-    unnoted: str = UNNOTED  # what to do where it cannot be put aside
+    unnoted: str = _UNNOTED  # what to do where it cannot be put aside
 
 
 class ApprovalFlow:
     """Asks about one subject at a time; several may wait for a person."""
 
-    def __init__(self, store: TrustStore, *, clock: Clock, journal: Journal) -> None:
+    def __init__(
+        self,
+        store: TrustStore,
+        *,
+        clock: Clock,
+        journal: Journal,
+        page: Person,
+        tell: Callable[[EventType, ApprovalSubject], None],
+        token: str = "",
+    ) -> None:
         self._store = store
+        self.token = token  # of the HTTP client for which all this is asked
         self._clock = clock
         self._journal = journal
+        self._page = page
+        self._tell = tell
         self._unanswered = 0
 
     def refuse_long(self, subject: ApprovalSubject) -> None:
@@ -71,16 +85,39 @@ class ApprovalFlow:
     async def decision(
         self, subject: ApprovalSubject, call: Call, *, on_late: OnLate, digest: str = ""
     ) -> Decision:
-        """What the person says, if the client can ask; `digest` tells two of the same apart."""
-        if call.consent is None:
-            return Decision.CANNOT_ASK
-        question = ConsentQuestion(
-            title=subject.title, lines=subject.lines, digest=digest or subject.digest, call=call
+        """What the person says, if they can be asked; `digest` tells two of the same apart."""
+        choice = Choice(
+            title=subject.title,
+            lines=subject.lines,
+            digest=digest or subject.digest,
+            call=call,
+            within=call.ceiling,
+            request=call.request,
         )
-        with on_leg(Leg.PERSON):
-            return await call.consent.confirm(
-                question, on_ask=lambda: self._before_asking(subject, call), on_late=on_late
+
+        def before_asking() -> None:
+            self._before_asking(subject, call)
+
+        async def decided_late(decision: Decision) -> None:
+            agreed = decision is not Decision.REFUSED
+            self._tell(
+                EventType.APPROVAL_GRANTED if agreed else EventType.APPROVAL_REFUSED, subject
             )
+            if not agreed:
+                self._record_refusal(subject)
+            await on_late(decision)
+
+        decision = Decision.CANNOT_ASK
+        with on_leg(Leg.PERSON):
+            if call.person is not None:
+                decision = await call.person.confirm(
+                    choice, on_ask=before_asking, on_late=decided_late
+                )
+            if decision in (Decision.CANNOT_ASK, Decision.TOO_LONG):
+                choice = replace(choice, pending=self._pending(subject))
+                shown = await self._page.confirm(choice, on_ask=before_asking, on_late=decided_late)
+                decision = decision if shown is Decision.CANNOT_ASK else shown
+        return decision
 
     async def require(self, decision: Decision, subject: ApprovalSubject) -> None:
         """Raise unless the person agreed, with the next step."""
@@ -88,7 +125,7 @@ class ApprovalFlow:
             case Decision.AGREED | Decision.AGREED_ONCE:
                 return
             case Decision.REFUSED:
-                self.record(JournalEvent.APPROVAL_DENIED, subject, reason="the person refused")
+                self._record_refusal(subject)
                 raise PolicyDenied(
                     f"{subject.what} {subject.undone}: the person refused {subject.refused}.",
                     hint=subject.instead,
@@ -98,35 +135,58 @@ class ApprovalFlow:
                     f"The person has not said yet whether {subject.what} {subject.may}.",
                     hint=f"To wait for the answer, {subject.again}.",
                 )
+            case Decision.ON_PAGE:
+                command = f"emceepee approve {subject.digest[:ID_CHARS]}"
+                raise NeedsApproval(
+                    f"The person was asked on a page in their browser whether {subject.what} "
+                    f"{subject.may}, and has not answered yet.",
+                    hint=f"{subject.by_itself}To wait for the answer, {subject.again}. They can "
+                    f"also run `{command}` in a terminal.",
+                    command=command,
+                )
             case Decision.CANNOT_ASK | Decision.TOO_LONG | Decision.AUTOMATIC:
                 raise await self.put_aside(subject, WHY_NOT_ASKED[decision])
 
     async def put_aside(self, subject: ApprovalSubject, why: str) -> NeedsApproval:
         """Leave it for `emceepee approve`; the error that says so."""
         self.refuse_long(subject)
-        is_whole = subject.redacted == subject.text
-        pending = Pending(
-            digest=subject.digest,
-            name=subject.server,
-            text=subject.redacted,
-            at=self.now(),
-            sealed=None if is_whole else seal(self._store.key(), subject.text),
-            tool=subject.tool,
-        )
+        pending = self._pending(subject)
         self.record(JournalEvent.APPROVAL_REQUESTED, subject, id=pending.id)
         fact = f"A person has to allow {subject.first} first, and nobody was asked: {why}."
-        try:
-            await anyio.to_thread.run_sync(self._store.wait_for, pending)
-        except OSError as error:
-            return NeedsApproval(
-                f"{fact} That cannot be noted: {error.strerror}.", hint=subject.unnoted
-            )
+        return await self.needed(pending, fact, again=subject.again, unnoted=subject.unnoted)
+
+    async def needed(
+        self,
+        pending: Pending,
+        fact: str,
+        *,
+        again: str,
+        unnoted: str = _UNNOTED,
+        show: Callable[[], Awaitable[bool]] | None = None,
+    ) -> NeedsApproval:
+        """The error that says how a person agrees to what is noted; `show` may open their page."""
+        if problem := await anyio.to_thread.run_sync(self.note, pending):
+            return NeedsApproval(f"{fact} That cannot be noted: {problem}.", hint=unnoted)
         command = f"emceepee approve {pending.id}"
-        return NeedsApproval(
-            fact,
-            hint=f"Ask them to run `{command}` in a terminal; then {subject.again}.",
-            command=command,
-        )
+        hint = f"Ask them to run `{command}` in a terminal; then {again}."
+        if show is not None and await show():
+            hint = (
+                f"They are asked on a page in their browser: {again} once they agree. They can "
+                f"also run `{command}` in a terminal."
+            )
+        return NeedsApproval(fact, hint=hint, command=command)
+
+    def note(self, pending: Pending) -> str | None:
+        """Leave it for `emceepee approve`, once; the problem if that fails. Blocking."""
+        try:
+            if not any(
+                (one.digest, one.text) == (pending.digest, pending.text)
+                for one in self._store.waiting()
+            ):
+                self._store.wait_for(pending)
+        except OSError as error:
+            return str(error.strerror)
+        return None
 
     async def agreed(
         self, subject: ApprovalSubject, *, kept: bool, digest: str = "", what: str = ""
@@ -146,6 +206,24 @@ class ApprovalFlow:
             self.record(JournalEvent.APPROVAL_UNWRITABLE, subject, error=str(error.strerror))
             return False
         return True
+
+    def _pending(self, subject: ApprovalSubject) -> Pending:
+        is_whole = subject.redacted == subject.text
+        return Pending(
+            digest=subject.digest,
+            name=subject.server,
+            text=subject.redacted,
+            at=self.now(),
+            sealed=None if is_whole else seal(self._store.key(), subject.text),
+            tool=subject.tool,
+            standing=subject.standing,
+            client=subject.client[:_CLIENT_CHARS],
+            session=self._journal.session,
+            token=self.token,
+        )
+
+    def _record_refusal(self, subject: ApprovalSubject) -> None:
+        self.record(JournalEvent.APPROVAL_DENIED, subject, reason="the person refused")
 
     def now(self) -> str:
         return self._clock.iso(self._clock.now())

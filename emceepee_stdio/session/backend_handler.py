@@ -1,4 +1,4 @@
-"""Turns backend events into session state and events for the client.
+"""Turns backend events into session state, events for the client, and logs without secrets.
 
 One method takes everything, in the order of things, and never waits: `take`. The state is changed
 first, and whoever waits is woken when it is.
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw
 
-from emceepee_stdio.auth.orders import SignInNeeded
-from emceepee_stdio.backends.backend_events import (
+from emceepee_stdio.auth.bearer import SignInNeeded
+from emceepee_stdio.backends.interface import (
     AttemptFailed,
     BackendEvent,
     HealthChange,
@@ -27,6 +27,7 @@ from emceepee_stdio.backends.backend_events import (
     ProcessEnded,
     ProcessStarted,
     Question,
+    Seen,
     ServerNotification,
     SignInWanted,
     StateEvent,
@@ -46,20 +47,13 @@ from emceepee_stdio.session.server_output import (
 )
 from emceepee_stdio.session.server_registry import Outage
 from emceepee_stdio.session.session import Session
-from emceepee_stdio.state import (
-    ClosedBy,
-    EventData,
-    EventType,
-    Excerpt,
-    PendingRequest,
-    Phase,
-    RequestKind,
-    fold_key,
-)
+from emceepee_stdio.state.event_types import EventData, EventType, Excerpt, fold_key
+from emceepee_stdio.state.pending_requests import ClosedBy, PendingRequest, RequestKind
+from emceepee_stdio.state.phases import Phase
 from emceepee_stdio.wire.codec import to_json
 
 if TYPE_CHECKING:
-    from emceepee_stdio.backends.base import Hello
+    from emceepee_stdio.backends.interface import Hello
 
 
 _LOG_LINE_CHARS = 16_384  # of one log message, as of a line on stderr; masking it stays short
@@ -97,7 +91,7 @@ class BackendHandler:
             self._log(server, event)
         elif isinstance(event, SignInWanted):
             self._on_sign_in_wanted(server, event.needed)
-        else:
+        elif not isinstance(event, Seen):  # the backend keeps its own lists
             self._apply(server, event)
             self._session.wake()
 
@@ -225,7 +219,7 @@ class BackendHandler:
         for asked in rejected:
             if removed or change.phase is Phase.CONNECTING:
                 session.questions.refuse(asked, _LEAVING)
-            session.routing.closed(asked)
+            session.questions.closed(asked)
         return rejected
 
     def _attempt_failed(self, server: str, event: AttemptFailed) -> None:
@@ -285,12 +279,9 @@ class BackendHandler:
     def _notification(self, server: str, event: ServerNotification) -> None:
         session, method, params = self._session, cut_name(event.method), event.params
         if method == _VISITED:
-            session.routing.visited(server, fields_of(params).get("elicitationId"))
+            session.questions.visited(server, fields_of(params).get("elicitationId"))
         kept = Notified(
-            server=server,
-            method=method,
-            params=kept_params(params),
-            created_at=session.clock.now(),
+            server=server, method=method, params=kept_params(params), created_at=session.clock.now()
         )
         session.state.notifications.append(server, kept, kept.size)
         data, fold = self._told(server, method, params)
@@ -358,10 +349,9 @@ class BackendHandler:
 
     def _on_question(self, server: str, question: Question) -> None:
         session = self._session
-        asked = session.questions.admit(server, question, now=session.clock.now())
+        asked = session.questions.admit(server, question)
         if asked is None:
             return
-        session.ticker.look(asked.expires_at)
         self._journal.record(
             JournalEvent.ELICITATION_RECEIVED,
             server=server,
@@ -369,11 +359,10 @@ class BackendHandler:
             kind=asked.kind.value,
         )
         session.asked(asked.id, server, question.call)
-        session.routing.put(asked)
+        session.questions.put(asked)
 
     def _withdrawn(self, key: object) -> None:
-        if closed := self._session.questions.withdraw(key, now=self._session.clock.now()):
-            self._session.routing.closed(closed)
+        self._session.questions.withdraw(key)
 
 
 def _introduction(change: PhaseChange) -> dict[str, object]:

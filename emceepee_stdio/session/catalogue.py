@@ -9,8 +9,8 @@ variables share its pins: the difference of one that lists what it always listed
 """
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -19,9 +19,15 @@ import anyio.to_thread
 import msgspec
 
 from emceepee_stdio import __version__
-from emceepee_stdio.backends.lists import CatalogueRecord, Remembered, Seen, added_to, recalled
-from emceepee_stdio.config import ServerConfig
-from emceepee_stdio.config.edit import write_whole
+from emceepee_stdio.backends.interface import Item, Kind, Seen
+from emceepee_stdio.backends.lists import (
+    CatalogueRecord,
+    Remembered,
+    added_to,
+    listed_in,
+    recalled,
+)
+from emceepee_stdio.config.server import ServerConfig
 from emceepee_stdio.foreign_json import envelope_decoder
 from emceepee_stdio.journal import Journal, JournalEvent
 from emceepee_stdio.session.catalogue_files import (
@@ -30,10 +36,10 @@ from emceepee_stdio.session.catalogue_files import (
     catalogue_path,
 )
 from emceepee_stdio.storage.file_lock import file_lock
-from emceepee_stdio.storage.private_file import make_private, read_own
+from emceepee_stdio.storage.private_file import make_private, read_own, write_whole
 from emceepee_stdio.trust.store import TrustStore
 from emceepee_stdio.trust.targets import target_id, target_id_of_version_1
-from emceepee_stdio.trust.tool_pins import Pins, compare_pins, pin_all, pin_text
+from emceepee_stdio.trust.tool_pins import Changes, Pins, compare_pins, pin_all, pin_key, pin_text
 
 # The files of the catalogue: one for each server, for their owner alone.
 #
@@ -79,20 +85,38 @@ class CatalogueStore:
 
     def add(self, identity: str, seen: Sequence[Seen]) -> bool:
         """Put down what a server listed; False where it is too much, OSError where it fails."""
-        make_private(self.directory)
-        with file_lock(self.directory / "lock", within=_LOCK_TIMEOUT_S):
+        with self._locked():
             record = self._record(identity) or CatalogueRecord(identity=identity)
             for one in seen:
                 record = added_to(record, one)
-            data, path = msgspec.json.encode(record), self._path(identity)
+            data = msgspec.json.encode(record)
             fits = len(data) <= self._max_server_bytes
-            _clear_directory(path)
-            if fits:
-                write_whole(path, data.decode())
-            else:
-                path.unlink(missing_ok=True)  # half of it would be told as all of it
-            self._make_room(path)
+            # Half of it would be told as all of it.
+            self._put(self._path(identity), data if fits else None)
         return fits
+
+    def put_greeting(self, path: Path, data: bytes) -> None:
+        """The greeting of a configuration file is a file of the catalogue, too."""
+        with suppress(OSError):
+            if read_own(path, most=len(data)) == data:
+                return
+        with self._locked():
+            self._put(path, data)
+
+    @contextmanager
+    def _locked(self) -> Generator[None]:
+        make_private(self.directory)
+        with file_lock(self.directory / "lock", within=_LOCK_TIMEOUT_S):
+            yield
+
+    def _put(self, path: Path, data: bytes | None) -> None:
+        if path.is_dir() and not path.is_symlink():
+            path.rmdir()  # an empty directory makes way; what is in another is not ours
+        if data is None:
+            path.unlink(missing_ok=True)
+        else:
+            write_whole(path, data)
+        self._make_room(path)
 
     def _record(self, identity: str) -> CatalogueRecord | None:
         try:
@@ -123,12 +147,6 @@ class CatalogueStore:
                     path.unlink()
 
 
-def _clear_directory(path: Path) -> None:
-    """An empty directory in the place of a file makes way; what is in another is not ours."""
-    if path.is_dir() and not path.is_symlink():
-        path.rmdir()
-
-
 TOO_LARGE = "Its lists take over 4 MB: they are not remembered, and it starts with each session."
 
 _MINUTE_CHARS = 16  # of a time: lists that are fetched at every use are written once a minute
@@ -148,7 +166,7 @@ class Catalogue:
     ) -> None:
         self._store = store
         self._trust = trust
-        self._pin_mode = pin_mode
+        self.pin_mode = pin_mode
         self._journal = journal
         self._unwritten: list[tuple[ServerConfig, Seen]] = []
         self._news = anyio.Event()
@@ -156,6 +174,7 @@ class Catalogue:
         self._problem: str | None = None
         self._too_large: dict[str, set[str]] = {}  # the lists that did not fit, by server
         self._written: dict[tuple[str, str], Seen] = {}
+        self.changes = 0  # how often something was written
 
     async def recall(self, config: ServerConfig) -> Remembered | None:
         """All that can be said of a server without starting it; None where it has to be started."""
@@ -185,7 +204,9 @@ class Catalogue:
             self._news = anyio.Event()
             unwritten, self._unwritten = self._unwritten, []
             if unwritten:
-                problem = await anyio.to_thread.run_sync(self._put_down, unwritten)
+                problem = await anyio.to_thread.run_sync(
+                    self._put_down, unwritten, abandon_on_cancel=True
+                )
                 if problem is not None and problem != self._problem:
                     self._journal.record(JournalEvent.CATALOGUE_UNWRITABLE, error=problem)
                 self._problem = problem
@@ -211,27 +232,57 @@ class Catalogue:
                 else:
                     left_out |= kinds
                 self._written |= {(identity, one.kind): one for one in lists}
+                self.changes += 1
             except OSError as error:
                 problem = str(error.strerror)
         return problem
 
+    def identity(self, config: ServerConfig) -> str:
+        return self._store.identity(config, self._trust.key())
+
+    def record(self, config: ServerConfig) -> CatalogueRecord | None:
+        return self._store.read(self.identity(config))
+
+    def known(self, identity: str) -> CatalogueRecord | None:
+        """A record by its identity, as it was noted elsewhere."""
+        return self._store.read(identity) if identity.isalnum() else None
+
     def look_up(self, config: ServerConfig) -> Remembered | None:
         """As `recall`, where nobody else waits."""
-        key = self._trust.key()
-        record = self._store.read(self._store.identity(config, key))
+        record = self.record(config)
         remembered = None if record is None else recalled(record)
-        if remembered is None or self._is_to_be_seen(config, remembered, key):
-            return None
-        return remembered
+        if record is None or remembered is None or remembered.unchanged:
+            return remembered
+        try:
+            differs = self.pin_mode() != "off" and self._changes(config, record)
+        except OSError:
+            differs = True
+        return None if differs else remembered  # a person has to see what it lists
 
-    def _is_to_be_seen(self, config: ServerConfig, remembered: Remembered, key: bytes) -> bool:
-        """Whether it differs from what is pinned, where pins count, and from what it always was."""
-        if remembered.unchanged or self._pin_mode() == "off":
-            return False
+    def unpinned(self, config: ServerConfig, record: CatalogueRecord) -> frozenset[str]:
+        """The tools of a record that differ from their pins, or of which that is not known."""
+        keys = {str(tool.get("name")): pin_key(tool) for tool in _tools_of(record)}
+        if self.pin_mode() == "off":
+            return frozenset(keys)
+        try:
+            changes = self._changes(config, record)
+        except OSError:
+            return frozenset(keys)
+        return frozenset(
+            name for name, key in keys.items() if key in changes.changed or key in changes.added
+        )
+
+    def _changes(self, config: ServerConfig, record: CatalogueRecord) -> Changes:
+        """How what it listed differs from what is pinned."""
+        key = self._trust.key()
         agreed = self._trust.pinned(target_id(config, key), target_id_of_version_1(config, key))
-        said = pin_text(remembered.hello.instructions or "")
-        now = Pins(tools=pin_all(remembered.tools), instructions=said)
-        return bool(compare_pins(agreed, now))
+        said = "" if record.hello is None else record.hello.instructions or ""
+        now = Pins(tools=pin_all(_tools_of(record)), instructions=pin_text(said))
+        return compare_pins(agreed, now)
+
+
+def _tools_of(record: CatalogueRecord) -> Sequence[Item]:
+    return listed_in(record).get(Kind.TOOLS, ())
 
 
 def _says_the_same(before: Seen | None, now: Seen) -> bool:

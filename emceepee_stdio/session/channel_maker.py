@@ -14,8 +14,6 @@ import msgspec
 from emceepee_stdio.auth.bearer import Bearer, BearerContext, signs_in
 from emceepee_stdio.auth.keyring_access import LIST_BACKENDS, KeyringAnswer, KeyringOrder
 from emceepee_stdio.backends.backend import Backend
-from emceepee_stdio.backends.backend_events import Emit
-from emceepee_stdio.backends.base import Era
 from emceepee_stdio.backends.channels.stdio_channel import (
     ChildContext,
     Command,
@@ -23,8 +21,10 @@ from emceepee_stdio.backends.channels.stdio_channel import (
     StdioOptions,
 )
 from emceepee_stdio.backends.connection import Channel, Connection
-from emceepee_stdio.config import ServerConfig, Settings
+from emceepee_stdio.backends.interface import Emit, Era
 from emceepee_stdio.config.fields import filled_in, needed_secrets
+from emceepee_stdio.config.server import ServerConfig
+from emceepee_stdio.config.settings import Settings
 from emceepee_stdio.errors import CannotConnect, ConfigInvalid, SecretUnavailable
 from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.trust.targets import AddressRule
@@ -58,9 +58,6 @@ class KeyringClient:
         self._within = within
         self._turn = anyio.Lock()
         self._waiting: list[_Wanted] = []
-
-    def __repr__(self) -> str:
-        return f"<KeyringClient {len(self._waiting)} waiting>"
 
     async def look_up(self, names: Iterable[str]) -> dict[str, str]:
         """Those of these names that the keyring has."""
@@ -162,9 +159,6 @@ class TemplateChannel:
         self._full: ServerConfig | None = None
         self._inner = self._shown
 
-    def __repr__(self) -> str:
-        return f"<TemplateChannel {self._shown!r}>"
-
     @property
     def transport(self) -> str:
         return self._shown.transport
@@ -252,7 +246,13 @@ class RegisteredServer:
         return self.admission.origin
 
 
-OnChange = Callable[[JournalEvent, RegisteredServer, Origin], None]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerChanged:
+    """A server was added, replaced or removed."""
+
+    kind: JournalEvent
+    member: RegisteredServer
+    by: Origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -263,9 +263,6 @@ class ListedTools:
     origin: Origin
     tools: Sequence[Mapping[str, object]]
     instructions: str | None
-
-
-OnTools = Callable[[ListedTools, Callable[..., object]], None]
 
 
 _WHOLE_LINES = 4  # of the longest at a time: three servers that send one leave room for a fourth

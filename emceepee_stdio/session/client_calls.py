@@ -1,165 +1,81 @@
-"""Calls in flight: each is answered once, at the latest by becoming a task.
+"""Calls in flight, and what a client reads of one that became a task: why, and how to go on.
 
 A call belongs to one request of the client. When it has to be answered before its result is there,
 it is promoted: the client gets a task, the call goes on, and its reply becomes the task's result.
 """
 
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
-from typing import Protocol
 
 import anyio
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from emceepee_stdio.backends.base import Cancel
+from emceepee_stdio.backends.interface import Cancel
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.foreign_json import decoded, envelope_decoder, number
+from emceepee_stdio.foreign_json import decoded, number
 from emceepee_stdio.journal import redact
+from emceepee_stdio.session.person import ClientRequest, Person
 from emceepee_stdio.session.questions import question_of
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.server_output import fields_of
-from emceepee_stdio.state import Lease, PendingRequest, Recipient, RequestKind, Slot, Task
-from emceepee_stdio.trace.open_request import OpenRequest
-from emceepee_stdio.wire.codec import RequestId, to_json
+from emceepee_stdio.state.event_log import Lease
+from emceepee_stdio.state.pending_requests import PendingRequest, Recipient, RequestKind
+from emceepee_stdio.state.tasks import Slot, Task
+from emceepee_stdio.trace.request import OpenRequest
+from emceepee_stdio.wire.codec import to_json
 
-
-class Decision(Enum):
-    """What came of asking a person; the last three are that nobody was asked."""
-
-    AGREED = auto()
-    AGREED_ONCE = auto()
-    REFUSED = auto()
-    OPEN = auto()
-    CANNOT_ASK = auto()
-    TOO_LONG = auto()
-    AUTOMATIC = auto()
-
-
-WHY_NOT_ASKED: Mapping[Decision, str] = {
-    Decision.CANNOT_ASK: "this client cannot ask",
-    Decision.TOO_LONG: "it is longer than this client shows of a question",
-    Decision.AUTOMATIC: "this client answers by itself, without showing the question",
-}
-
-OnLate = Callable[[bool], Awaitable[None]]
-
-
-_decode_arguments = envelope_decoder(object)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsentQuestion:
-    """What a person is to allow. `digest` stands for exactly that, and for nothing else.
-
-    `title` asks, `lines` say what is asked about: the first one names it, the second one warns or
-    tells more. They are shown whole, or nobody is asked. `call` is the one that waits for it.
-    """
-
-    title: str
-    lines: tuple[str, ...]
-    digest: str
-    call: "Call | None" = field(default=None, compare=False)
-
-
-class Consent(Protocol):
-    """Whoever is behind the client, where the client can ask them for us."""
-
-    async def confirm(
-        self, question: ConsentQuestion, *, on_ask: Callable[[], None], on_late: OnLate
-    ) -> Decision:
-        """Ask them.
-
-        `on_ask` is called before they are troubled, and may refuse it: not for an answer that is
-        there already, nor for one that is waited for. `on_late` is told when they agree after the
-        call has ended; whether to remember it.
-        """
-        ...
-
-
-class InputRequired(Exception):
-    """The answer to this call is a question: the client asks, and makes the call again."""
-
-    def __init__(self, requests: Mapping[str, object], state: str) -> None:
-        super().__init__("input required")
-        self.requests = requests
-        self.state = state
-
+UNLIMITED = sys.maxsize
 
 # What is to be answered: a reply, the wait for one, or nothing yet because a request is under way.
 Work = Callable[[], "Reply | Coroutine[object, object, Reply | None] | None"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientRequest:
-    """A request that may be answered with questions, upon which the client makes it again.
-
-    `modes` are the kinds of questions that its client can ask; `token` is for its progress.
-    """
-
-    id: RequestId
-    tool: str
-    arguments: Raw | None
-    modes: frozenset[str]
-    token: int | str | None = None
-
-    def content(self) -> tuple[str, object]:
-        """What is asked for, however it is written."""
-        return self.tool, _decode_arguments(self.arguments or b"{}")
-
-
 @dataclass(eq=False, slots=True, kw_only=True)
 class Call:
-    """One request of the client, as the session sees it.
+    """One request of the client, as the session sees it: what is asked, and how far it has come."""
 
-    `ceiling` is how many seconds this client waits at most, `budget` how many bytes of an answer it
-    shows (0: all of it), `context_first` whether it cuts the end of one; `answer` gives it a reply,
-    `proceed` one that still has to be made. At `deadline` it becomes a task, and at `promote_at` if
-    its server waits for an answer; `questions` are those that it may have raised. `meta` is what
-    the client says to the server beside its arguments, `token` its own for progress, which
-    `on_status` tells in words; `extra` are arguments that the tool does not know; `own_events` and
-    `lease` are events that the reply tells by itself; `consent` asks a person, where the client
-    offers it. `cancel_request` gives up the request that it waits for. `permit` are the arguments
-    that a person agreed to, where a rule asks for it. `request` is what the client makes again
-    where its calls can carry questions; `trace` is what is recorded of it. A
-    `native` one is of an exposed tool: its result is answered as its server gave it.
-    """
-
-    ceiling: float
-    budget: int = 0
-    context_first: bool = False
+    # The client, and how it is answered
+    ceiling: float  # seconds that this client waits at most
+    budget: int = UNLIMITED  # bytes of an answer that it shows
+    context_first: bool = False  # it cuts the end of an answer, so what matters comes first
     answer: Callable[[Reply], None] = field(default=lambda _reply: None)
-    proceed: Callable[[Work], None] = field(default=lambda _work: None)
+    proceed: Callable[[Work], None] = field(default=lambda _work: None)  # with what is to be made
+    person: Person | None = None
+    client: str = ""  # its own name, which a person is shown
+    request: ClientRequest | None = None  # what a client makes again whose calls carry questions
+    meta: Mapping[str, Raw] = field(default_factory=dict[str, Raw])  # for the server
+    token: int | str | None = None  # the client's own, for progress
     on_progress: Callable[[Raw], None] | None = None
-    on_status: Callable[[str], None] | None = None
-    token: int | str | None = None
-    own_scope: anyio.CancelScope | None = None
-    cancel_request: Cancel | None = None
+    on_status: Callable[[str], None] | None = None  # progress in words
+    # What is asked
     server: str | None = None
     tool: str = ""
     args: Raw | None = None
+    extra: Mapping[str, Raw] = field(default_factory=dict[str, Raw])  # unknown to the tool
+    permit: Raw | None = None  # the arguments that a person agreed to under an `ask` rule
+    native: bool = False  # of an exposed tool: answered as its server gave it
+    whole: bool = False  # of an exposed tool whose page reads all of the result
+    # How far it has come
+    began_at: float = 0.0
+    deadline: float = math.inf  # then it becomes a task
+    promote_at: float = math.inf  # then it becomes one if its server waits for an answer
     ttl: float | None = None
     slot: Slot | None = None
-    began_at: float = 0.0
-    deadline: float = math.inf
-    promote_at: float = math.inf
-    questions: set[str] = field(default_factory=set[str])
     task: str | None = None
     answered: bool = False
-    note: str | None = None
-    meta: Mapping[str, Raw] = field(default_factory=dict[str, Raw])
-    extra: Mapping[str, Raw] = field(default_factory=dict[str, Raw])
-    own_events: list[str] = field(default_factory=list[str])
-    lease: Lease | None = None
-    consent: Consent | None = None
-    permit: Raw | None = None
-    request: ClientRequest | None = None
+    note: str | None = None  # is added to the answer of a promotion
+    own_scope: anyio.CancelScope | None = None
+    cancel_request: Cancel | None = None  # gives up the request that it waits for
+    # Questions at the tools that it may have raised; those at the person are counted by `trace`.
+    questions: set[str] = field(default_factory=set[str])
+    own_events: list[str] = field(default_factory=list[str])  # that the reply itself reports
+    lease: Lease | None = None  # the same, of events that were taken before
     trace: OpenRequest = field(
         default_factory=lambda: OpenRequest(now=lambda: 0.0, started_at=0.0, since=0.0)
     )
-    native: bool = False
 
     def __repr__(self) -> str:
         state = self.task or ("answered" if self.answered else "in flight")
@@ -189,33 +105,33 @@ class Calls:
     """The calls that wait on a server, by server."""
 
     def __init__(self) -> None:
-        self._by_server: dict[str, dict[Call, None]] = {}
+        self.by_server: dict[str, dict[Call, None]] = {}
         self._asking: dict[str, list[OpenRequest]] = {}  # who waits for the answer, by question
 
     def add(self, server: str, call: Call) -> None:
-        self._by_server.setdefault(server, {})[call] = None
+        self.by_server.setdefault(server, {})[call] = None
 
     def count(self, server: str) -> int:
         """How many are at work, with those that have become tasks."""
-        return len(self._by_server.get(server, ()))
+        return len(self.by_server.get(server, ()))
 
     def remove(self, call: Call) -> bool:
         """Whether it was in flight until now."""
-        calls = self._by_server.get(call.server or "", {})
+        calls = self.by_server.get(call.server or "", {})
         if call not in calls:
             return False
         del calls[call]
         if not calls and call.server is not None:
-            del self._by_server[call.server]
+            del self.by_server[call.server]
         return True
 
     def waiting_on(self, server: str) -> list[Call]:
         """Those that have not been answered yet."""
-        return [call for call in self._by_server.get(server, ()) if not call.answered]
+        return [call for call in self.by_server.get(server, ()) if not call.answered]
 
     def asked(self, request_id: str, server: str, asking_call: object) -> None:
         """Who waits for the answer: the call that asked, or, where that is not known, all calls."""
-        calls = self._by_server.get(server, {})
+        calls = self.by_server.get(server, {})
         waiting = [asking_call] if isinstance(asking_call, Call) else calls
         traces = [call.trace for call in waiting]
         if isinstance(asking_call, OpenRequest):  # one that is no call
@@ -231,7 +147,7 @@ class Calls:
 
     def of_task(self, task_id: str) -> Call | None:
         return next(
-            (call for calls in self._by_server.values() for call in calls if call.task == task_id),
+            (call for calls in self.by_server.values() for call in calls if call.task == task_id),
             None,
         )
 

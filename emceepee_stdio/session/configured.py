@@ -4,8 +4,8 @@ The file is looked at again and again. A change is applied as its difference: wh
 goes on undisturbed. An edit that cannot be read changes nothing, and is told.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
@@ -13,42 +13,42 @@ import msgspec
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
-from emceepee_stdio.config import BrokenServer, Config, ServerConfig
 from emceepee_stdio.config.load import Source
+from emceepee_stdio.config.server import BrokenServer, ServerConfig
+from emceepee_stdio.config.settings import Config
 from emceepee_stdio.errors import ConfigInvalid, ProxyError
 from emceepee_stdio.journal import Journal, JournalEvent
 from emceepee_stdio.session.native_surface import GreetingWriter
 from emceepee_stdio.session.server_registry import Admission, Origin, RegisteredServer, Servers
 from emceepee_stdio.session.session import Session
-from emceepee_stdio.state import EventType
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-Stamp = tuple[int, ...] | None
+from emceepee_stdio.state.event_types import EventType
+from emceepee_stdio.storage.private_file import Stamp
 
 
 class Configured:
-    """What the configuration says, and what of it runs. `stamp` is that of the file it is from."""
+    """What the configuration says, and what of it runs.
+
+    `stamp` is that of the file it is from; `on_config` hears of another one.
+    """
 
     def __init__(
         self,
         config: Config,
         source: Source | None,
         *,
-        stamp: Stamp = None,
+        stamp: Stamp | None = None,
         greeting: GreetingWriter | None = None,
+        on_config: Callable[[Config], None],
         servers: Servers,
         session: Session,
         journal: Journal,
     ) -> None:
         self.config = config
-        self.on_config: Callable[[Config], None] = lambda _config: None
+        self._on_config = on_config
         self._source = source
         self._stamp = stamp
         self._greeting = greeting
-        self._doubtful: Stamp = ()
+        self._doubtful: Stamp | None = ()
         self._servers = servers
         self._session = session
         self._journal = journal
@@ -99,8 +99,7 @@ class Configured:
     async def keep_greeting(self) -> None:
         """Leave the next run what is known now, where this one goes by the file."""
         if self._source is not None and self._greeting is not None and self._stamp is not None:
-            modified, size, inode, _ = self._stamp
-            await self._greeting.keep(self.config, (inode, size, modified))
+            await self._greeting.keep(self.config, self._stamp[:3])  # the mode does not matter
 
     async def _look(self, source: Source, tasks: TaskGroup) -> None:
         stamp = await anyio.to_thread.run_sync(source.stamp, abandon_on_cancel=True)
@@ -125,7 +124,7 @@ class Configured:
         """Make the session what the configuration says now, touching only what differs."""
         before, self.config = self.config, config
         self._servers.configured_names |= config.names
-        self.on_config(config)  # at once: what became stricter holds for the next call
+        self._on_config(config)  # at once: what became stricter holds for the next call
         if config.warnings != before.warnings or config.disabled != before.disabled:
             self._warn(config)
         if config.settings != before.settings:
@@ -201,7 +200,7 @@ def _is_mistaken(broken: BrokenServer | None) -> bool:
     return broken is not None and not broken.switched_off
 
 
-def _read(source: Source, stamp: Stamp) -> Config:
+def _read(source: Source, stamp: Stamp | None) -> Config:
     if stamp is None:
         raise ConfigInvalid(
             "The configuration file is gone.", hint="Put it back, or restart the proxy without it."

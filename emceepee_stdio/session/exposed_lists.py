@@ -9,7 +9,7 @@ malformed one is left out, and so is what is too large: a server costs only itse
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
 from typing import Annotated, Literal
@@ -17,8 +17,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from emceepee_stdio.backends.lists import KINDS, Item, Kind
-from emceepee_stdio.config import ServerConfig
+from emceepee_stdio.backends.interface import Item, Kind
+from emceepee_stdio.backends.lists import KINDS
+from emceepee_stdio.config.server import ServerConfig
 from emceepee_stdio.config.tool_rules import rules_of
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.wire.codec import to_json
@@ -84,10 +85,12 @@ _MOST_ITEMS = 1_000  # of one kind of a server: no client uses more, and to list
 _ITEM_BYTES = 64 << 10  # of one definition; schemas that a model can use are far smaller
 _SERVER_BYTES = 512 << 10  # of one server: hundreds of tools with long descriptions
 _TOTAL_BYTES = 4 << 20  # of all: half of the longest line that a client is sent
-_REMEMBERED_BYTES = 960 << 10  # of all in a greeting of 1 MiB, beside the names of the servers
 _URI_CHARS = 2_000  # as much as clients take for an address
 _URI = re.compile(r"(?!emceepee:)[a-z][a-z0-9+.-]*:\S+", re.IGNORECASE)
 _LEFT_OUT = frozenset(("outputSchema", "execution"))
+# Hosts put a long answer of an unmarked tool into a file and show its first 2 KB; ours are cut to
+# what the host shows before.
+LONG_RESULTS: Mapping[str, int] = {"anthropic/maxResultSizeChars": 500_000}  # the most it may be
 
 
 class _Object(msgspec.Struct):
@@ -181,36 +184,35 @@ class ExposedServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExposedItem:
-    """Whose it is, and what it is called there; `page` is the resource that shows its results."""
+    """Whose it is, and what it is called there; `page` is the resource that shows its results.
+
+    A hidden one is not `listed`, but known: a call of it is told why it does not run.
+    """
 
     server: str
     own: str
     shown: str
+    listed: bool
     page: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExposedLists:
-    """By the key of each list: the inside of its array, and the server and own name of each item.
+    """By the key of each list the inside of its array, and where each item is from.
 
-    `tools` and `prompts` are known by the names under which they are listed, also those that are
-    hidden: a call of one is told why it does not run. `own_tools` are known by their own names.
-    Of `resources` and `templates` there may be several with one URI, though it is listed once.
+    `tools` and `prompts` are known by the names under which they are listed, `own_tools` by their
+    own names, where only one server has such a tool.
     """
 
     arrays: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
-    owners: Mapping[str, Sequence[ItemKey]] = field(default_factory=dict[str, Sequence[ItemKey]])
     tools: Mapping[str, ExposedItem] = field(default_factory=dict[str, ExposedItem])
     own_tools: Mapping[str, ExposedItem] = field(default_factory=dict[str, ExposedItem])
     prompts: Mapping[str, ExposedItem] = field(default_factory=dict[str, ExposedItem])
-    resources: Sequence[ExposedItem] = ()
-    templates: Sequence[ExposedItem] = ()
     left_out: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def listed_names(self) -> dict[ItemKey, str]:
         """Under which names the tools are listed, without the hidden ones."""
-        names = {(item.server, item.own): shown for shown, item in self.tools.items()}
-        return {key: names[key] for key in self.owners.get(KINDS[Kind.TOOLS].key, ())}
+        return {(one.server, one.own): one.shown for one in self.tools.values() if one.listed}
 
 
 def identity_of(kind: Kind, item: Item) -> str | None:
@@ -219,102 +221,65 @@ def identity_of(kind: Kind, item: Item) -> str | None:
     return own if isinstance(own, str) and own else None
 
 
-def remembered_part(
-    whole: ExposedLists, servers: Sequence[ExposedServer], known: Collection[str] = ()
-) -> ExposedLists:
-    """As much as a greeting holds: all, or of each server what fits into its share."""
-    size = sum(map(len, whole.arrays.values())) + len(to_json(whole.owners))
-    if size <= _REMEMBERED_BYTES:
-        return whole
-    return list_exposed(servers, known, total=_REMEMBERED_BYTES)
-
-
 def list_exposed(
-    servers: Sequence[ExposedServer],
-    known: Collection[str] = (),
-    *,
-    total: int = _TOTAL_BYTES,
+    servers: Sequence[ExposedServer], known: Collection[str] = (), *, total: int = _TOTAL_BYTES
 ) -> ExposedLists:
     """The lists of these servers, in their order; within one, by name, whatever its own order.
 
     `known` are the names of all servers of which something may be listed at some time.
     """
-    builder = _Builder(min(_SERVER_BYTES, total // max(len(servers), 1)), known)
-    for kind in Kind:
-        builder.add(kind, servers)
-    tools = builder.found[Kind.TOOLS]
-    own: dict[str, list[ExposedItem]] = {}
-    for item in tools:
-        own.setdefault(item.own, []).append(item)
+    room = dict.fromkeys(
+        (server.name for server in servers), min(_SERVER_BYTES, total // max(len(servers), 1))
+    )
+    left_out: Counter[str] = Counter()
+    found = {kind: list(_items(kind, servers, known, room, left_out)) for kind in Kind}
+    tools = [item for item, _ in found[Kind.TOOLS]]
+    owners = Counter(item.own for item in tools)
     return ExposedLists(
-        arrays={KINDS[kind].key: b",".join(builder.definitions[kind]) for kind in Kind},
-        owners={KINDS[kind].key: builder.owners[kind] for kind in Kind},
+        arrays={
+            KINDS[kind].key: b",".join(definition for item, definition in items if item.listed)
+            for kind, items in found.items()
+        },
         tools={item.shown: item for item in tools},
-        own_tools={name: items[0] for name, items in own.items() if len(items) == 1},
-        prompts={item.shown: item for item in builder.found[Kind.PROMPTS]},
-        resources=builder.found[Kind.RESOURCES],
-        templates=builder.found[Kind.TEMPLATES],
-        left_out=builder.left_out,
+        own_tools={item.own: item for item in tools if owners[item.own] == 1},
+        prompts={item.shown: item for item, _ in found[Kind.PROMPTS]},
+        left_out=+left_out,
     )
 
 
-class _Builder:
-    """Collects the lists, each server within its room."""
-
-    def __init__(self, room: int, known: Collection[str]) -> None:
-        self._room = room
-        self._known = known
-        self._used: dict[str, int] = {}
-        self.definitions: dict[Kind, list[bytes]] = {kind: [] for kind in Kind}
-        self.owners: dict[Kind, list[ItemKey]] = {kind: [] for kind in Kind}
-        self.found: dict[Kind, list[ExposedItem]] = {kind: [] for kind in Kind}
-        self.left_out: dict[str, int] = {}
-
-    def add(self, kind: Kind, servers: Sequence[ExposedServer]) -> None:
-        given: dict[ItemKey, Item] = {}
-        for server in servers:
-            items = sorted(_by_identity(kind, server.items.get(kind, ())).items())
-            given |= {(server.name, own): item for own, item in items[:_MOST_ITEMS]}
-            self._leave_out(server.name, len(items) - _MOST_ITEMS)
-        hidden = {(server.name, own) for server in servers for own in server.hidden}
-        unpinned = {(server.name, own) for server in servers for own in server.unpinned}
-        names = (
-            {key: key[1] for key in given}
-            if kind in _IDENTITY
-            else exposed_names(given, self._known)
+def _items(
+    kind: Kind,
+    servers: Sequence[ExposedServer],
+    known: Collection[str],
+    room: dict[str, int],
+    left_out: Counter[str],
+) -> Iterator[tuple[ExposedItem, bytes]]:
+    """The items of one kind with their definitions, each server's within its room."""
+    given: dict[ItemKey, tuple[ExposedServer, Item]] = {}
+    for server in servers:
+        items = sorted(_by_identity(kind, server.items.get(kind, ())).items())
+        given |= {(server.name, own): (server, item) for own, item in items[:_MOST_ITEMS]}
+        left_out[server.name] += max(len(items) - _MOST_ITEMS, 0)
+    names = {key: key[1] for key in given} if kind in _IDENTITY else exposed_names(given, known)
+    seen: set[str] = set()
+    for (name, own), (server, item) in given.items():
+        shown = names.get((name, own), "")
+        is_unpinned = kind is Kind.TOOLS and own in server.unpinned
+        definition = _definition(kind, _without_hints(item) if is_unpinned else item, shown)
+        is_hidden = kind is Kind.TOOLS and own in server.hidden
+        # A URI that two servers have is listed once.
+        listed = not is_hidden and shown not in seen
+        size = len(definition or b"") + 1  # and a comma
+        if definition is None or (listed and size > min(_ITEM_BYTES, room[name])):
+            left_out[name] += 1
+            continue
+        if listed:
+            seen.add(shown)
+            room[name] -= size
+        yield (
+            ExposedItem(server=name, own=own, shown=shown, listed=listed, page=_page(item)),
+            definition,
         )
-        seen: set[str] = set()
-        for key, item in given.items():
-            shown = names.get(key)
-            given_as = _without_hints(item) if kind is Kind.TOOLS and key in unpinned else item
-            definition = None if shown is None else _definition(kind, given_as, shown)
-            if shown is None or definition is None:
-                self._leave_out(key[0])
-                continue
-            found = ExposedItem(server=key[0], own=key[1], shown=shown, page=_page(item))
-            is_hidden = kind is Kind.TOOLS and key in hidden
-            # A URI that two servers have is listed once.
-            is_listed = not is_hidden and shown not in seen
-            if is_listed and not self._has_room(key, definition):
-                self._leave_out(key[0])
-                continue
-            self.found[kind].append(found)
-            if is_listed:
-                seen.add(shown)
-                self.definitions[kind].append(definition)
-                self.owners[kind].append(key)
-
-    def _leave_out(self, server: str, count: int = 1) -> None:
-        if count > 0:
-            self.left_out[server] = self.left_out.get(server, 0) + count
-
-    def _has_room(self, key: ItemKey, definition: bytes) -> bool:
-        server = key[0]
-        used = self._used.get(server, 0) + len(definition) + len(to_json(key)) + 2  # two commas
-        if len(definition) > _ITEM_BYTES or used > self._room:
-            return False
-        self._used[server] = used
-        return True
 
 
 def _by_identity(kind: Kind, items: Sequence[Item]) -> dict[str, Item]:
@@ -327,7 +292,9 @@ def _by_identity(kind: Kind, items: Sequence[Item]) -> dict[str, Item]:
 
 
 def _definition(kind: Kind, item: Item, shown: str) -> bytes | None:
-    """None for what a client might refuse the whole list for."""
+    """None for what has no name, or what a client might refuse the whole list for."""
+    if not shown:
+        return None
     fields = {k: v for k, v in item.items() if v is not None and k not in _LEFT_OUT}
     if kind in _IDENTITY:
         if len(shown) > _URI_CHARS or not shown.isprintable() or not _URI.fullmatch(shown):
@@ -336,6 +303,8 @@ def _definition(kind: Kind, item: Item, shown: str) -> bytes | None:
         fields["name"] = shown
     try:
         msgspec.convert(fields, _FORMS[kind])
+        if kind is Kind.TOOLS:
+            fields["_meta"] = {**mapping(fields.get("_meta")), **LONG_RESULTS}
         return to_json(fields)
     except (msgspec.MsgspecError, RecursionError, ValueError):
         return None
@@ -367,26 +336,28 @@ def _page(item: Item) -> str | None:
 
 def exposed_server(
     entry: ServerConfig,
-    listed: Callable[[Kind], Sequence[Item]],
+    listed: Mapping[Kind, Sequence[Item]],
     *,
-    unseen: frozenset[str] = frozenset(),
     unpinned: frozenset[str] = frozenset(),
+    enforced: bool = False,
 ) -> ExposedServer:
     """The part of what is `listed`.
 
-    `unseen` are tools that a person has to see first, `unpinned` those that are not what they were.
+    `unpinned` are tools that are not what they were; a person has to see them first, if `enforced`.
     """
-    tools = listed(Kind.TOOLS)
+    tools = listed.get(Kind.TOOLS, ())
     if not isinstance(entry.expose, bool):
         fits = re.compile("|".join(map(translate, entry.expose)) or "(?!)").match
         tools = [tool for tool in tools if fits(str(tool.get("name")))]
     rules = rules_of({entry.name: entry.tools})
     names = [str(tool.get("name")) for tool in tools]
     hidden = frozenset(name for name in names if rules is not None and rules.hides(name))
-    items: dict[Kind, Sequence[Item]] = {Kind.TOOLS: tools}
-    if entry.expose is True:
-        items |= {kind: listed(kind) for kind in Kind if kind is not Kind.TOOLS}
-    return ExposedServer(name=entry.name, items=items, hidden=hidden | unseen, unpinned=unpinned)
+    return ExposedServer(
+        name=entry.name,
+        items={**(listed if entry.expose is True else {}), Kind.TOOLS: tools},
+        hidden=hidden | unpinned if enforced else hidden,
+        unpinned=unpinned,
+    )
 
 
 def exposed_as(
@@ -395,8 +366,7 @@ def exposed_as(
     """Under which names a client is listed these tools; `configured` are all servers by name."""
     if not entry.expose:
         return {}
-    server = exposed_server(entry, lambda kind: tools if kind is Kind.TOOLS else ())
-    names = list_exposed([server], configured).listed_names()
+    names = list_exposed([exposed_server(entry, {Kind.TOOLS: tools})], configured).listed_names()
     return {own: shown for (_, own), shown in names.items()}
 
 

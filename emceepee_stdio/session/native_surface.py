@@ -1,11 +1,10 @@
 """The native surface: what exposed servers list in the client, kept up to date.
 
 Only servers of the configuration, only what their entry exposes, without the tools that a rule
-hides or that a person has to see first. What a server lists is known from itself, from the
-catalogue where it is started on its first use, else from the greeting that the last run left. The
-lists are made anew when something changed, at most every so often: a server that changes its mind
-all the time must not keep its client busy. The next run is left what the configuration exposes,
-whatever a model did to its servers in this one.
+hides or that a person has to see first. What a server lists is known from itself, else from the
+catalogue. The lists are made anew when something changed, at most every so often: a server that
+changes its mind all the time must not keep its client busy. The next run is greeted with what the
+configuration exposes, whatever a model did to its servers in this one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,126 +14,126 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
-import msgspec
 from anyio.abc import TaskGroup
 
-from emceepee_stdio.backends.backend_events import (
+from emceepee_stdio.backends.interface import (
     BackendEvent,
+    Hello,
+    Item,
+    Kind,
     ListsDiffer,
     PhaseChange,
+    Seen,
     ServerNotification,
 )
-from emceepee_stdio.backends.lists import KINDS, LIST_CHANGED, Item, Kind
-from emceepee_stdio.config import Config, ServerConfig
-from emceepee_stdio.config.edit import write_whole
+from emceepee_stdio.backends.lists import LIST_CHANGED, listed_in
 from emceepee_stdio.config.load import Source
+from emceepee_stdio.config.server import ServerConfig
+from emceepee_stdio.config.settings import Config
 from emceepee_stdio.errors import ProxyError
-from emceepee_stdio.foreign_json import decoder
 from emceepee_stdio.greeting import (
     MAX_BYTES,
     Greeted,
     Greeting,
-    Stamp,
     config_file,
     greeting_file,
-    read_greeting,
     written_greeting,
 )
 from emceepee_stdio.journal import Journal, JournalEvent
 from emceepee_stdio.json_values import mapping
+from emceepee_stdio.session.catalogue import Catalogue, CatalogueStore
 from emceepee_stdio.session.exposed_lists import (
     ExposedItem,
     ExposedLists,
     ExposedServer,
     exposed_server,
     list_exposed,
-    remembered_part,
 )
-from emceepee_stdio.session.pin_checks import PinChecks
 from emceepee_stdio.session.server_registry import Origin, RegisteredServer, Servers
-from emceepee_stdio.state import Phase
-from emceepee_stdio.storage.private_file import make_private, read_regular
-from emceepee_stdio.wire.codec import to_json
+from emceepee_stdio.session.tool_permissions import PinChecks
+from emceepee_stdio.state.phases import Phase
+from emceepee_stdio.storage.private_file import Stamp
 from emceepee_stdio.wire.timing import Wakeup
 
-# Keeps the greeting file true: the configured servers, what each is for, and what is exposed.
-#
-# The next run reads it before anything else is loaded. Where it cannot be written, the next
-# greeting names no servers; nothing else depends on it.
+_GREETED_BYTES = 960 << 10  # of all lists in a greeting of 1 MiB, beside the names of the servers
 
 
 class GreetingWriter:
-    """`mask` hides the secrets that servers were given."""
+    """Renders the greeting of the next run from the configuration and the catalogue.
+
+    Where it cannot be written, the next greeting names the servers of the file; nothing else
+    depends on it. `mask` hides the secrets that servers were given.
+    """
 
     def __init__(
         self,
         source: Source,
-        servers: Servers,
+        catalogue: Catalogue,
         *,
+        surface_changes: Callable[[], int],
         environ: Mapping[str, str],
         mask: Callable[[str], str],
     ) -> None:
         self._source = source
-        self._servers = servers
+        self._catalogue = catalogue
+        self._surface_changes = surface_changes
         self._environ = environ
         self._mask = mask
-        self._kept: tuple[Stamp, tuple[Greeted, ...], ExposedLists] | None = None
-        self.exposed: Callable[[], ExposedLists] = ExposedLists
+        self._kept: object = None
 
     async def keep(self, config: Config, stamp: Stamp) -> None:
-        """Write the file where it would say something else. `stamp` is of the file read last."""
-        greeted = tuple(map(self._greeted, config.servers))
-        exposed = self.exposed()
-        kept = self._kept
-        if kept is None or kept[:2] != (stamp, greeted) or kept[2] is not exposed:
-            self._kept = (stamp, greeted, exposed)
-            write = partial(self._write, stamp, greeted, exposed)
+        """Write the file where it may say something else. `stamp` is of the file read last."""
+        state = (stamp, self._catalogue.changes, self._surface_changes())
+        if state != self._kept:
+            self._kept = state
+            write = partial(self._write, config, stamp)
             await anyio.to_thread.run_sync(write, abandon_on_cancel=True)
 
-    def _greeted(self, server: ServerConfig) -> Greeted:
-        """Its line is what a person wrote of it, else its own title."""
-        if server.description:
-            return Greeted(server.name, server.description)
-        member = self._servers.members.get(server.name)
-        if member is not None and member.origin is not Origin.CONFIGURATION:
-            member = None  # a model put another one there
-        hello = None if member is None else member.backend.snapshot().hello
-        about = mapping(None if hello is None else hello.server_info)
-        title = about.get("title") or about.get("name")
-        return Greeted(
-            server.name, self._mask(title) if isinstance(title, str) else "", own_words=True
-        )
-
-    def _write(self, stamp: Stamp, greeted: tuple[Greeted, ...], exposed: ExposedLists) -> None:
+    def _write(self, config: Config, stamp: Stamp) -> None:
         named = self._source.named
         asked = None if named is None else config_file(named, self._environ)
-        if named is None or asked is None:
+        if asked is None:
             return
         with suppress(OSError, ValueError, RuntimeError, ProxyError):
-            before = {one.name: one for one in read_greeting(named, self._environ).servers}
-            # One that is not connected yet keeps what it was known by.
-            servers = [one if one.line else before.get(one.name, one) for one in greeted]
             file = str(self._source.path().absolute())
-            greeting = Greeting(servers, exposed.arrays, to_json(exposed.owners))
-            held = written_greeting(asked=asked, file=file, stamp=stamp, greeting=greeting)
-            path = Path(greeting_file(self._environ))
-            if len(held) <= MAX_BYTES and held != _present(path):
-                make_private(path.parent)
-                write_whole(path, held.decode())
+            greeting = self._render(config)
+            held = written_greeting(config=asked, file=file, stamp=stamp, greeting=greeting)
+            path = Path(greeting_file(asked, self._environ))
+            if len(held) <= MAX_BYTES:
+                CatalogueStore(path.parent).put_greeting(path, held)
+
+    def _render(self, config: Config) -> Greeting:
+        greeted: list[Greeted] = []
+        exposed: list[ExposedServer] = []
+        records: dict[str, str] = {}
+        for entry in config.servers:
+            record = self._catalogue.record(entry)
+            greeted.append(self._greeted(entry, None if record is None else record.hello))
+            if entry.expose and record is not None:
+                records[entry.name] = self._catalogue.identity(entry)
+                unpinned = self._catalogue.unpinned(entry, record)
+                enforced = self._catalogue.pin_mode() == "enforce"
+                lists = listed_in(record)
+                exposed.append(exposed_server(entry, lists, unpinned=unpinned, enforced=enforced))
+        lists = list_exposed(exposed, config.names)
+        if sum(map(len, lists.arrays.values())) > _GREETED_BYTES:
+            lists = list_exposed(exposed, config.names, total=_GREETED_BYTES)
+        return Greeting(greeted, lists.arrays, records)
+
+    def _greeted(self, entry: ServerConfig, hello: Hello | None) -> Greeted:
+        """Its line is what a person wrote of it, else its own title."""
+        about = mapping(None if hello is None else hello.server_info)
+        title = about.get("title") or about.get("name")
+        if entry.description or not isinstance(title, str):
+            return Greeted(entry.name, entry.description)
+        return Greeted(entry.name, self._mask(title), own_words=True)
 
 
-def _present(path: Path) -> bytes | None:
-    try:
-        return read_regular(path)
-    except OSError:
-        return None
-
-
-_Definitions = dict[tuple[str, Kind], Sequence[Item]]
+_Lists = dict[Kind, Sequence[Item]]
 
 
 class NativeSurface:
-    """The exposed lists of all servers. `on_lists` is told when they were made anew."""
+    """The exposed lists of all servers. `on_lists` hears when they were made anew."""
 
     def __init__(
         self,
@@ -143,17 +142,20 @@ class NativeSurface:
         servers: Servers,
         pins: PinChecks,
         journal: Journal,
+        catalogue: Catalogue | None,
         group: Callable[[], TaskGroup],
         is_known: Callable[[], bool],
+        on_lists: Callable[[Mapping[str, bytes]], None],
     ) -> None:
         self._servers = servers
+        self._catalogue = catalogue
         self._pins = pins
         self._journal = journal
         self._group = group
         self._is_known = is_known
         self._entries: dict[str, ServerConfig] = {}
-        self._greeted: _Definitions = {}
-        self._live: _Definitions = {}
+        self._listed: dict[str, _Lists] = {}  # as it was read last, in this run or an earlier one
+        self._unjudged: dict[str, Callable[[], frozenset[str]]] = {}  # recalled, not compared yet
         self._unpinned: dict[str, frozenset[str]] = {}  # tools that are not what they were
         self._looking: dict[str, bool] = {}  # servers being looked at; whether once more
         self._left_out: Mapping[str, int] = {}
@@ -162,10 +164,10 @@ class NativeSurface:
         self._settle_s = config.settings.fixed.exposed_settle_s
         self._pace_s = config.settings.fixed.exposed_pace_s
         self._within = config.settings.timeouts.request_ms / 1000
-        self.on_lists: Callable[[Mapping[str, bytes]], None] = lambda _lists: None
+        self._on_lists = on_lists
         self._enter(config)
         self.lists = ExposedLists()
-        self.remembered = ExposedLists()  # what the next run begins with
+        self.changes = 0  # how often the lists were made anew
 
     # What is asked of it
 
@@ -193,24 +195,31 @@ class NativeSurface:
         entry = self._entries.get(server)
         return entry is not None and entry.expose is True and self.shows(server)
 
-    def greeted(self, server: str, kind: Kind) -> Sequence[Item] | None:
-        """What a server that is exposed as a whole listed in the last run, if that is known."""
-        if not self.exposes_all(server) or all((server, one) not in self._greeted for one in Kind):
-            return None
-        return self._greeted.get((server, kind), ())
+    def listed(self, server: str, kind: Kind) -> Sequence[Item] | None:
+        """What a server that is exposed as a whole listed last, if that is known."""
+        return self._listed.get(server, {}).get(kind) if self.exposes_all(server) else None
 
     # What changes it
 
-    def recall(self, greeting: Greeting) -> None:
-        """What the last run knew, before any server is up."""
-        self._greeted = _greeted(greeting)
+    def recall(self, greeted: Mapping[str, str]) -> None:
+        """What servers listed in earlier runs, before any of them is up.
+
+        `greeted` are the records that the client was greeted with: they are of use where a server
+        is started in another way now, for example with another token.
+        """
+        for name, entry in self._entries.items():
+            if self._catalogue is None:
+                break
+            record = self._catalogue.record(entry) or self._catalogue.known(greeted.get(name, ""))
+            if record is not None:
+                self._listed[name] = {**listed_in(record)}
+                self._unjudged[name] = partial(self._catalogue.unpinned, entry, record)
         self._make()
 
     def apply(self, config: Config) -> None:
         """The configuration is another one."""
         self._enter(config)
-        for name in self._entries:
-            self._look_at(name)
+        self.look_again()
         self.touch()
 
     def touch(self) -> None:
@@ -229,42 +238,42 @@ class NativeSurface:
                 self._group().start_soon(self._settle, server)
             case ServerNotification(method=method) if method in LIST_CHANGED:
                 self._look_at(server)
+            case Seen(kind=Kind.TOOLS) if server not in self._looking:
+                self._group().start_soon(self._settle, server)
             case _:
                 pass
-
-    def tools_listed(self, server: str) -> None:
-        """Somebody has read its tools anew."""
-        if server in self._entries and server not in self._looking:
-            self._group().start_soon(self._settle, server)
 
     def look_again(self) -> None:
         """What a person has agreed to is different now."""
         for name in self._entries:
             self._look_at(name)
 
-    def make_current(self) -> None:
-        """See that no change is missing in the lists."""
-        if self._is_stale:
-            self._make()
-
     def _make(self) -> None:
-        """Make the lists anew: of the servers that are there now, and of all for the next run."""
         self._is_stale = False
-        every = [self._exposed(entry) for entry in self._entries.values()]
-        shown = [server for server in every if self.shows(server.name)]
-        known = self._servers.configured_names
-        self.lists = list_exposed(shown, known)
-        whole = self.lists if len(shown) == len(every) else list_exposed(every, known)
-        self.remembered = remembered_part(whole, every, known)
+        self.changes += 1
+        shown = [
+            exposed_server(
+                entry,
+                self._listed.get(name, {}),
+                unpinned=self._unpinned.get(name, frozenset()),
+                enforced=self._pins.enforced,
+            )
+            for name, entry in self._entries.items()
+            if self.shows(name)
+        ]
+        self.lists = list_exposed(shown, self._servers.configured_names)
 
     async def run(self) -> None:
         """Keep the lists as they should be."""
+        while self._unjudged:  # before what was recalled is listed anew
+            name, unpinned = self._unjudged.popitem()
+            self._unpinned.setdefault(name, await anyio.to_thread.run_sync(unpinned))
         while True:
             await self._news.wait_for(lambda: self._is_stale)
             await anyio.sleep(self._settle_s)
             self._make()
             self._say_left_out()
-            self.on_lists(self.lists.arrays)
+            self._on_lists(self.lists.arrays)
             await anyio.sleep(self._pace_s)
 
     def _enter(self, config: Config) -> None:
@@ -273,9 +282,7 @@ class NativeSurface:
         for name, entry in before.items():
             now = self._entries.get(name)
             if now is None or not now.is_same_but_rules(entry):  # what it lists is not known yet
-                for kind in Kind:
-                    self._live.pop((name, kind), None)
-                    self._greeted.pop((name, kind), None)
+                self._listed.pop(name, None)
 
     def _member(self, server: str) -> RegisteredServer | None:
         """The server that the configuration means, never another one of its name."""
@@ -321,55 +328,18 @@ class NativeSurface:
         member = self._member(server)
         if member is None:
             return
-        tools = member.backend.lists.known(Kind.TOOLS)
-        if tools is not None:
+        known = member.backend.lists.all_known()
+        if (tools := known.get(Kind.TOOLS)) is not None:
             listed = self._servers.listed(server, tools)
             unpinned = frozenset[str]() if listed is None else await self._pins.unpinned(listed)
             if self._member(server) is not member:
                 return
             self._unpinned[server] = unpinned
-            self._live[server, Kind.TOOLS] = tools
-        for kind in (Kind.PROMPTS, Kind.RESOURCES, Kind.TEMPLATES):
-            if (items := member.backend.lists.known(kind)) is not None:
-                self._live[server, kind] = items
+        self._listed.setdefault(server, {}).update(known)
         self.touch()
-
-    # Making them
-
-    def _definitions(self, server: str, kind: Kind) -> Sequence[Item]:
-        """What a server lists: as it was read last, else as the last run knew it."""
-        live = self._live.get((server, kind))
-        return self._greeted.get((server, kind), ()) if live is None else live
-
-    def _exposed(self, entry: ServerConfig) -> ExposedServer:
-        unpinned = self._unpinned.get(entry.name, frozenset())
-        listed = partial(self._definitions, entry.name)
-        unseen = unpinned if self._pins.enforced else frozenset[str]()
-        return exposed_server(entry, listed, unseen=unseen, unpinned=unpinned)
 
     def _say_left_out(self) -> None:
         if (left_out := self.lists.left_out) != self._left_out:
             self._left_out = left_out
             for server, count in left_out.items():
                 self._journal.record(JournalEvent.EXPOSED_LEFT_OUT, server=server, count=count)
-
-
-_decode_items = decoder(list[dict[str, object]])
-
-
-def _greeted(greeting: Greeting) -> _Definitions:
-    """What the last run knew; its file is checked by whoever read it, its items are judged here."""
-    found: dict[tuple[str, Kind], list[Item]] = {}
-    if not greeting.owners:
-        return {}
-    try:
-        owners = msgspec.json.decode(greeting.owners, type=dict[str, list[tuple[str, str]]])
-        for kind in Kind:
-            key = KINDS[kind].key
-            items = _decode_items(b"[%b]" % greeting.exposed.get(key, b""))
-            for (server, own), item in zip(owners.get(key, ()), items, strict=True):
-                named = {"name": own} if kind in (Kind.TOOLS, Kind.PROMPTS) else {}
-                found.setdefault((server, kind), []).append({**item, **named})
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return {}
-    return dict(found)

@@ -2,20 +2,16 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 
 import msgspec
 from msgspec import Raw
 
 from emceepee_stdio import __version__
-from emceepee_stdio.backends.base import Snapshot
+from emceepee_stdio.backends.interface import Snapshot
 from emceepee_stdio.errors import ResourceNotFound
 from emceepee_stdio.foreign_json import envelope_decoder
-from emceepee_stdio.session.large_results import (
-    CLUSTER_CHARS,
-    RESULTS,
-    page_chars,
-    whole_characters,
-)
+from emceepee_stdio.session.rendering import CLUSTER_CHARS, RESULTS, page_chars, whole_characters
 from emceepee_stdio.session.reply import (
     MARK,
     OWN,
@@ -125,9 +121,7 @@ _TRACE = "emceepee://trace"
 def read_own(runtime: Runtime, uri: str) -> str:
     """The text of one of them."""
     if uri == _DIAGRAMS:
-        return json.dumps(
-            {"diagrams": [_diagram(d.name, d.description, d.mermaid) for d in diagrams()]}
-        )
+        return json.dumps({"diagrams": [asdict(diagram) for diagram in diagrams()]})
     if uri == _STATUS:
         return json.dumps(_status(runtime))
     if uri == _TRACE:
@@ -153,10 +147,6 @@ def _stored(runtime: Runtime, uri: str) -> str:
         f"{text}\n… {page.total - len(text)} characters left out: "
         f'read_resource(server="{OWN}", uri="{uri}", offset={len(text)}) has them …'
     )
-
-
-def _diagram(name: str, description: str, mermaid: str) -> dict[str, str]:
-    return {"name": name, "description": description, "mermaid": mermaid}
 
 
 def _server(snapshot: Snapshot) -> dict[str, object]:

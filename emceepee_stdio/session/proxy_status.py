@@ -1,9 +1,9 @@
-"""The status file of each running proxy, read by `emceepee status`.
+"""The status file of each running proxy, as `status_writer` writes it and commands read it.
 
 The files are in the state directory, for their owner alone. A proxy that was killed leaves its own
-behind: it counts only while its process is there, and whoever finds it afterwards removes it. So it
-goes with one that is damaged, after a minute: whoever runs has written its own anew by then. What
-is not a plain file of ours, is too large or of another version is left alone.
+behind: it counts only while its process is there, and is removed by the next proxy or command that
+finds it. So is one that is damaged, after a minute: a proxy that runs has written its own anew by
+then. What is not a plain file of ours, is too large or of another version is left alone.
 """
 
 import os
@@ -17,14 +17,13 @@ import msgspec
 from msgspec import Meta, Struct
 
 from emceepee_stdio.clock import DAY_S, Clock
-from emceepee_stdio.greeting import greeting_file, own_bytes
+from emceepee_stdio.storage.private_file import read_own, state_directory
 from emceepee_stdio.wire.orphans import is_running, namespace
 
 SCHEMA_VERSION = 1
 MAX_CHARS = 200  # of what a client says of itself
 _MAX_BYTES = 1 << 20  # thousands of servers; nothing larger is ours
 _MAX_FILES = 1_000  # more proxies than a machine runs
-HALF_WRITTEN = ".new"
 _HALF_WRITTEN_AGE_S = 60.0  # it is there for a millisecond, unless its writer was killed
 _FOREIGN_AGE_S = 7 * DAY_S  # of a file from another machine or container, of which nobody can tell
 
@@ -95,7 +94,7 @@ _decode = msgspec.json.Decoder(ProxyStatus).decode
 
 def status_directory(environ: Mapping[str, str]) -> Path:
     """With the rest of what proxies remember."""
-    return Path(greeting_file(environ)).parent / "running"
+    return state_directory(environ) / "running"
 
 
 def here() -> str:
@@ -113,7 +112,7 @@ def read_running(directory: Path) -> list[ProxyStatus]:
 def sweep(directory: Path, *, clock: Clock) -> None:
     """Remove what proxies left behind that were killed."""
     now = clock.epoch(clock.now())
-    for half_written in directory.glob(f"*{HALF_WRITTEN}"):
+    for half_written in directory.glob(".*"):
         with suppress(OSError):
             if half_written.lstat().st_mtime < now - _HALF_WRITTEN_AGE_S:
                 half_written.unlink()
@@ -133,8 +132,8 @@ def sweep(directory: Path, *, clock: Clock) -> None:
 def _is_damaged(path: Path) -> bool:
     """Whether it is a file of ours in which nobody reads anything, not even a later version."""
     try:
-        text = own_bytes(str(path), _MAX_BYTES)
-    except (OSError, ValueError):
+        text = read_own(path, most=_MAX_BYTES)
+    except OSError:
         return False
     try:
         return msgspec.json.decode(text, type=_Versioned).schema_version == SCHEMA_VERSION
@@ -158,7 +157,7 @@ def _read_all(directory: Path) -> Iterator[tuple[Path, ProxyStatus | None]]:
 
 def _read(path: Path) -> ProxyStatus | None:
     try:
-        status = _decode(own_bytes(str(path), _MAX_BYTES))
+        status = _decode(read_own(path, most=_MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
     is_right = status.schema_version == SCHEMA_VERSION and status.file_name == path.name

@@ -9,23 +9,29 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, cast
 from urllib.parse import SplitResult, urlsplit
 
-from emceepee_stdio.backends.backend_events import Question
+import anyio
+from msgspec import Raw
+
+from emceepee_stdio.backends.interface import Question
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import FixedValues
+from emceepee_stdio.config.settings import Settings
+from emceepee_stdio.foreign_json import decode_value
 from emceepee_stdio.journal import Journal, JournalEvent
 from emceepee_stdio.json_values import mapping
+from emceepee_stdio.session.client_link import ClientLink
 from emceepee_stdio.session.server_output import fields_of, is_too_deep
-from emceepee_stdio.state import (
-    EventType,
+from emceepee_stdio.state.event_types import EventType
+from emceepee_stdio.state.pending_requests import (
     PendingRequest,
     Recipient,
     RequestKind,
     Requests,
     RequestStatus,
+    TooManyRequests,
 )
-from emceepee_stdio.state.pending_requests import TooManyRequests
 from emceepee_stdio.trust.targets import Area, named_area
-from emceepee_stdio.wire.codec import INVALID_REQUEST, RpcError, to_json
+from emceepee_stdio.visible_text import cut
+from emceepee_stdio.wire.codec import INVALID_PARAMS, INVALID_REQUEST, RpcError, to_json
 
 # Addresses that a server wants a person to open: which are refused, and what is said of others.
 #
@@ -111,6 +117,8 @@ def _is_mixed(label: str) -> bool:
 _SHOWN_NAME_CHARS = 100  # of a field that is named in a refusal
 _SHARE_DIVISOR = 4  # of the bytes for one server: three that ask too much leave room for others
 
+_MODES = ("form", "url")
+_SHOWN_MODE_CHARS = 40  # in a refusal
 _KINDS = {
     "elicitation/create": RequestKind.ELICITATION,
     "sampling/createMessage": RequestKind.SAMPLING,
@@ -146,53 +154,218 @@ def _problem(question: Question) -> str | None:
     return _form_problem(params)
 
 
+# Whom a question goes to, and how it ends: each is with one recipient, and ends once.
+#
+# An elicitation goes to the person where the client can ask them. While it is there, the model
+# learns nothing of it: no event, no call that becomes a task because of it, no answer by a tool.
+# What the person cannot be asked, or what a client refused without showing it, goes to the tools;
+# a question of ours never does. What the person did not answer in time is not asked again.
+
+
+_ASKED = {
+    RequestKind.ELICITATION: EventType.ELICITATION_REQUEST,
+    RequestKind.SAMPLING: EventType.SAMPLING_REQUEST,
+}
+_CLOSED = {
+    RequestKind.ELICITATION: EventType.ELICITATION_EXPIRED,
+    RequestKind.SAMPLING: EventType.SAMPLING_EXPIRED,
+}
+_ANSWERS = {
+    "accept": RequestStatus.ACCEPTED,
+    "decline": RequestStatus.DECLINED,
+    "cancel": RequestStatus.CANCELLED,
+}
+
+
+class Tell(Protocol):
+    """An event for the client."""
+
+    def __call__(
+        self, kind: EventType, /, *, server: str | None, data: Mapping[str, object]
+    ) -> str: ...
+
+
 class Questions:
-    """Lets questions in and sees them out."""
+    """Admits questions, puts each to its recipient, and sees it end.
 
-    def __init__(self, requests: Requests, fixed: FixedValues, *, memory_bytes: int) -> None:
+    `make_way` answers the calls that a client could be waiting in instead of answering; `look`
+    sets the time at which something may expire. `person` is there once there is a client.
+    """
+
+    def __init__(
+        self,
+        requests: Requests,
+        settings: Settings,
+        *,
+        clock: Clock,
+        journal: Journal,
+        client: ClientLink,
+        tell: Tell,
+        make_way: Callable[[PendingRequest, object], None],
+        look: Callable[[float], None],
+    ) -> None:
         self._requests = requests
-        self._fixed = fixed
-        self._memory_bytes = memory_bytes
+        self._fixed = settings.fixed
+        self._memory_bytes = settings.limits.memory_bytes
+        self._clock = clock
+        self._journal = journal
+        self._tell = tell
+        self._make_way = make_way
+        self._look = look
+        self._client = client
 
-    def admit(self, server: str, question: Question, *, now: float) -> PendingRequest | None:
+    def admit(self, server: str, question: Question) -> PendingRequest | None:
         """The question as the client sees it; None when the server was told no."""
         kind = _KINDS[question.method]
+        mode = fields_of(question.params).get("mode", "form")
+        if kind is RequestKind.ELICITATION and mode not in _MODES:
+            unknown = (
+                f"The mode of a question is form or url, not {cut(str(mode), _SHOWN_MODE_CHARS)}."
+            )
+            question.respond(RpcError(INVALID_PARAMS, unknown))
+            return None
         refusal = self._too_much(server, kind, question)
         if refusal is None:
             question.params = question.params and question.params.copy()
-            params = fields_of(question.params)
+            params, now = fields_of(question.params), self._clock.now()
             try:
-                return self._requests.add(
+                asked = self._requests.add(
                     kind, server=server, params=params, now=now, source=question
                 )
             except TooManyRequests as full:
                 refusal = str(full)
+            else:
+                self._look(asked.expires_at)
+                return asked
         question.respond(RpcError(INVALID_REQUEST, refusal))
         return None
 
-    def answer(self, asked: PendingRequest, result: bytes) -> bool:
-        """Hand the client's answer to the server; False when that no longer listens."""
-        return question_of(asked).respond(result)
+    def put(self, asked: PendingRequest) -> None:
+        """A new question, to the recipient who is to answer it."""
+        is_form = asked.kind is RequestKind.ELICITATION
+        if not is_form or self._client.person is None or not self._client.person.show(asked):
+            self.put_to_tools(asked)
+
+    def put_to_tools(self, asked: PendingRequest) -> None:
+        if question_of(asked).is_ours:
+            self.refuse(asked, "Only the person may answer this.")
+        elif self._requests.hand_to(asked.id, Recipient.TOOLS):
+            self._tell(_ASKED[asked.kind], server=asked.server, data={"request_id": asked.id})
+            self._make_way(asked, question_of(asked).call)
+
+    async def ask_person(
+        self, server: str, params: Mapping[str, object], call: object
+    ) -> Mapping[str, object] | RpcError | None:
+        """Ask the person something of ours about a server; None if they cannot be asked."""
+        answered = anyio.Event()
+        outcome: bytes | RpcError = b"{}"
+
+        def deliver(given: bytes | RpcError) -> bool:
+            nonlocal outcome
+            outcome = given
+            answered.set()
+            return True
+
+        question = Question(
+            method="elicitation/create",
+            params=Raw(to_json(params)),
+            key=object(),
+            deliver=deliver,
+            call=call,
+            is_ours=True,
+        )
+        asked = None if self._client.person is None else self.admit(server, question)
+        if asked is None or self._client.person is None:
+            return None
+        if not self._client.person.show(asked):
+            self._requests.withdraw(asked.id, now=self._clock.now())
+            return None
+        if answered.is_set():  # refused at once: this client has no way to ask it
+            return None
+        try:
+            await answered.wait()
+        finally:
+            if not answered.is_set() and params["mode"] == "form":
+                self.withdraw(question.key)
+        return outcome if isinstance(outcome, RpcError) else mapping(decode_value(outcome))
+
+    def answer(
+        self, asked: PendingRequest, action: str, content: Mapping[str, object] | None = None
+    ) -> bool:
+        """What the user decided, for the server; False when that no longer listens."""
+        answer = {"action": action} | ({} if content is None else {"content": content})
+        return self.respond(asked, _ANSWERS[action], to_json(answer))
+
+    def respond(
+        self, asked: PendingRequest, status: RequestStatus, outcome: bytes | RpcError
+    ) -> bool:
+        """End it with an answer, which the journal does not get; False when it comes too late."""
+        now = self._clock.now()
+        closed = self._requests.respond(asked.id, status, kind=asked.kind, now=now)
+        self._journal.record(
+            JournalEvent.ELICITATION_RESPONDED,
+            server=asked.server,
+            request_id=asked.id,
+            status=status.value,
+            duration_ms=round((now - closed.created_at) * 1000),
+        )
+        return question_of(asked).respond(outcome)
 
     def refuse(self, asked: PendingRequest, reason: str) -> bool:
         """There will be no answer; False when the server no longer listens."""
+        self._requests.withdraw(asked.id, now=self._clock.now())
         return question_of(asked).respond(RpcError(INVALID_REQUEST, reason))
 
-    def withdraw(self, key: object, *, now: float) -> PendingRequest | None:
-        """The server takes it back; None when it was closed before."""
-        for asked in self._requests.open.values():
-            if question_of(asked).key == key:
-                return self._requests.withdraw(asked.id, now=now)
-        return None
+    def visited(self, server: str, elicitation_id: object) -> None:
+        """The server says that the person is done at its page: a question of it is answered."""
+        if not isinstance(elicitation_id, str):
+            return
+        for asked in self._requests.pending(kind=RequestKind.ELICITATION, server=server):
+            if asked.params.get("elicitationId") == elicitation_id:
+                if asked.recipient is Recipient.PERSON and self._client.person is not None:
+                    self._client.person.withdraw(asked)
+                self.answer(asked, "accept")
+        if self._client.person is not None:
+            self._client.person.visited(server, elicitation_id)
 
-    def end_call(self, call: object, *, now: float) -> list[PendingRequest]:
-        """What a call has asked and nobody has answered is asked no more."""
-        ended = [a for a in self._requests.open.values() if question_of(a).call is call]
-        for asked in ended:
-            self.refuse(asked, "The call that asked this has ended.")
-        return [
-            closed for a in ended if (closed := self._requests.withdraw(a.id, now=now)) is not None
-        ]
+    def withdraw(self, key: object) -> None:
+        """The one who asked takes it back."""
+        for asked in list(self._requests.open.values()):
+            if question_of(asked).key == key:
+                self._withdraw(asked)
+
+    def end_call(self, call: object) -> None:
+        """What a call has asked is asked no more."""
+        for asked in list(self._requests.open.values()):
+            if question_of(asked).call is call:
+                self._withdraw(asked, "The call that asked this has ended.")
+
+    def expire(self, now: float) -> None:
+        """What was not answered in time is not asked again."""
+        for asked in self._requests.expire(now=now):
+            self.closed(asked)  # this may stop its call, of which the server hears first then
+            question_of(asked).respond(
+                RpcError(INVALID_REQUEST, "The client did not answer in time.")
+            )
+            self._journal.record(
+                JournalEvent.ELICITATION_TIMEOUT, server=asked.server, request_id=asked.id
+            )
+
+    def closed(self, asked: PendingRequest) -> None:
+        """It has ended without an answer: tell the recipient, and why."""
+        if asked.recipient is Recipient.PERSON and self._client.person is not None:
+            self._client.person.withdraw(asked)
+            return
+        reason = asked.closed_by.value if asked.closed_by else asked.status.value
+        data = {"request_id": asked.id, "reason": reason}
+        self._tell(_CLOSED[asked.kind], server=asked.server, data=data)
+
+    def _withdraw(self, asked: PendingRequest, reason: str | None = None) -> None:
+        if reason is not None:
+            question_of(asked).respond(RpcError(INVALID_REQUEST, reason))
+        closed = self._requests.withdraw(asked.id, now=self._clock.now())
+        if closed is not None:
+            self.closed(closed)
 
     def _too_much(self, server: str, kind: RequestKind, question: Question) -> str | None:
         """Every answer shows every question: one server must not fill them all."""
@@ -222,145 +395,3 @@ class Questions:
         if pending and size + sum(map(_size, self._requests.open.values())) > limit:
             return f"Questions of all servers take {limit} bytes already."
         return None
-
-
-# Whom a question of a server goes to, and how it ends: each is with one recipient, and ends once.
-#
-# An elicitation goes to the person where the client has a dialogue of its own for that. While it is
-# there, nobody else is told of it: no event, no call that becomes a task because of it, and no
-# answer by a tool. What the person cannot be asked, or was refused on their behalf by a client that
-# showed nothing, goes to the tools. What the person did not answer in time goes to nobody.
-
-
-_ASKED = {
-    RequestKind.ELICITATION: EventType.ELICITATION_REQUEST,
-    RequestKind.SAMPLING: EventType.SAMPLING_REQUEST,
-}
-_CLOSED = {
-    RequestKind.ELICITATION: EventType.ELICITATION_EXPIRED,
-    RequestKind.SAMPLING: EventType.SAMPLING_EXPIRED,
-}
-_ANSWERS = {
-    "accept": RequestStatus.ACCEPTED,
-    "decline": RequestStatus.DECLINED,
-    "cancel": RequestStatus.CANCELLED,
-}
-
-
-class Dialogue(Protocol):
-    """How the client itself asks its person."""
-
-    def ask(self, asked: PendingRequest) -> bool:
-        """Put it to the person, who is its recipient from now on; False where nobody is asked."""
-        ...
-
-    def withdraw(self, asked: PendingRequest) -> None:
-        """It has ended without an answer of the person."""
-        ...
-
-    def visited(self, server: str, elicitation_id: str) -> None:
-        """The person is done at a page that they were sent to."""
-        ...
-
-
-class Tell(Protocol):
-    """An event for the client."""
-
-    def __call__(
-        self, kind: EventType, /, *, server: str | None, data: Mapping[str, object]
-    ) -> str: ...
-
-
-class QuestionRouting:
-    """`dialogue` is the client's, once there is a client; `make_way` lets its calls go."""
-
-    def __init__(
-        self,
-        requests: Requests,
-        questions: Questions,
-        *,
-        clock: Clock,
-        journal: Journal,
-        tell: Tell,
-        make_way: Callable[[PendingRequest, object], None],
-    ) -> None:
-        self._requests = requests
-        self._questions = questions
-        self._clock = clock
-        self._journal = journal
-        self._tell = tell
-        self._make_way = make_way
-        self.dialogue: Dialogue | None = None
-
-    def put(self, asked: PendingRequest) -> None:
-        """A new question, to whoever is to answer it."""
-        is_form = asked.kind is RequestKind.ELICITATION
-        if not is_form or self.dialogue is None or not self.dialogue.ask(asked):
-            self.put_to_tools(asked)
-
-    def put_to_tools(self, asked: PendingRequest) -> None:
-        if question_of(asked).is_ours:
-            self.refuse(asked, "Nobody but the person may answer this.")
-        elif self._requests.hand_to(asked.id, Recipient.TOOLS):
-            self._tell(_ASKED[asked.kind], server=asked.server, data={"request_id": asked.id})
-            self._make_way(asked, question_of(asked).call)
-
-    def answer(
-        self, asked: PendingRequest, action: str, content: Mapping[str, object] | None = None
-    ) -> bool:
-        """What the user decided, for the server; False when that no longer listens."""
-        self.close(asked, _ANSWERS[action])
-        answer = {"action": action} | ({} if content is None else {"content": content})
-        return self._questions.answer(asked, to_json(answer))
-
-    def refuse(self, asked: PendingRequest, reason: str) -> None:
-        """Nobody can be asked: the server is told so."""
-        self._requests.withdraw(asked.id, now=self._clock.now())
-        self._questions.refuse(asked, reason)
-
-    def close(self, asked: PendingRequest, status: RequestStatus) -> None:
-        """It has an answer: this is noted, but not what it says."""
-        now = self._clock.now()
-        closed = self._requests.respond(asked.id, status, kind=asked.kind, now=now)
-        self._journal.record(
-            JournalEvent.ELICITATION_RESPONDED,
-            server=asked.server,
-            request_id=asked.id,
-            status=status.value,
-            duration_ms=round((now - closed.created_at) * 1000),
-        )
-
-    def visited(self, server: str, elicitation_id: object) -> None:
-        """The server says that the person is done at its page: a question of it is answered."""
-        if not isinstance(elicitation_id, str):
-            return
-        for asked in self._requests.pending(kind=RequestKind.ELICITATION, server=server):
-            if asked.params.get("elicitationId") == elicitation_id:
-                if asked.recipient is Recipient.PERSON and self.dialogue is not None:
-                    self.dialogue.withdraw(asked)
-                self.answer(asked, "accept")
-        if self.dialogue is not None:
-            self.dialogue.visited(server, elicitation_id)
-
-    def end_call(self, call: object) -> None:
-        """What a call has asked and nobody has answered is asked no more."""
-        for asked in self._questions.end_call(call, now=self._clock.now()):
-            self.closed(asked)
-
-    def expire(self, now: float) -> None:
-        """What nobody answered in time goes to nobody else."""
-        for asked in self._requests.expire(now=now):
-            self.closed(asked)  # this may stop its call, of which the server hears first then
-            self._questions.refuse(asked, "The client did not answer in time.")
-            self._journal.record(
-                JournalEvent.ELICITATION_TIMEOUT, server=asked.server, request_id=asked.id
-            )
-
-    def closed(self, asked: PendingRequest) -> None:
-        """It has ended without an answer: tell whoever it was with, and why."""
-        if asked.recipient is Recipient.PERSON and self.dialogue is not None:
-            self.dialogue.withdraw(asked)
-            return
-        reason = asked.closed_by.value if asked.closed_by else asked.status.value
-        data = {"request_id": asked.id, "reason": reason}
-        self._tell(_CLOSED[asked.kind], server=asked.server, data=data)

@@ -5,7 +5,7 @@ A backend's blocks keep their bytes. Our own are text blocks: a sentence, or one
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
@@ -422,9 +422,12 @@ class Reply:
         return cls(content=b",".join(map(text_block, texts)), is_error=is_error)
 
     @classmethod
-    def json(cls, value: object, *, whole: bool = False) -> "Reply":
+    def json(
+        cls, value: object, *, whole: bool = False, meta: Mapping[str, object] | None = None
+    ) -> "Reply":
         """One text block that holds one JSON object."""
-        return cls(content=text_block(to_json(value).decode()), whole=whole)
+        known = None if meta is None else Raw(to_json(meta))
+        return cls(content=text_block(to_json(value).decode()), whole=whole, meta=known)
 
     @classmethod
     def sentence(cls, sentence: str, value: object) -> "Reply":
@@ -445,7 +448,9 @@ class Reply:
             raise CallFailed(f"{server} gave a resource without readable contents.") from None
 
     @classmethod
-    def result(cls, result: Raw, *, server: str, native: bool = False) -> "Reply":
+    def result(
+        cls, result: Raw, *, server: str, native: bool = False, whole: bool = False
+    ) -> "Reply":
         """A backend's result: its blocks untouched, structured content as text where it is news.
 
         A `native` one keeps structured content as that.
@@ -473,6 +478,7 @@ class Reply:
             is_error=parts.is_error is True,
             meta=meta,
             native=native,
+            whole=whole,
             structured=kept,
         )
 

@@ -1,39 +1,38 @@
 """The session at work: builds its parts, and runs their async tasks."""
 
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Mapping
 
 import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
-from emceepee_stdio.backends.backend_events import BackendEvent
+from emceepee_stdio.backends.interface import BackendEvent, Kind, Seen
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Config
 from emceepee_stdio.config.load import Source
+from emceepee_stdio.config.settings import Config
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal, JournalEvent
 from emceepee_stdio.session.admission import AdmissionControl
+from emceepee_stdio.session.approvals import ApprovalFlow, ApprovalSubject
 from emceepee_stdio.session.backend_handler import BackendHandler
 from emceepee_stdio.session.catalogue import Catalogue, CatalogueStore
-from emceepee_stdio.session.configured import Configured, Stamp
+from emceepee_stdio.session.channel_maker import ServerChanged
+from emceepee_stdio.session.client_link import ClientLink, ClientRoots
+from emceepee_stdio.session.configured import Configured
 from emceepee_stdio.session.native_surface import GreetingWriter, NativeSurface
-from emceepee_stdio.session.pin_checks import PinChecks
-from emceepee_stdio.session.server_registry import (
-    Environment,
-    ListedTools,
-    Origin,
-    RegisteredServer,
-    Servers,
-)
+from emceepee_stdio.session.person_page import PersonPage
+from emceepee_stdio.session.server_registry import Environment, Servers
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.session.sign_ins import SignIns
 from emceepee_stdio.session.status_writer import StatusWriter
-from emceepee_stdio.session.tool_permissions import ToolPermissions
-from emceepee_stdio.state import AutomaticAnswers, EventType, Phase
+from emceepee_stdio.session.tool_permissions import PinChecks, ToolPermissions
+from emceepee_stdio.state.event_types import EventType
+from emceepee_stdio.state.pending_requests import AutomaticAnswers
+from emceepee_stdio.state.phases import Phase
+from emceepee_stdio.storage.private_file import Stamp
 from emceepee_stdio.trace.request_log import RequestLog
 from emceepee_stdio.trust.store import TrustStore
-from emceepee_stdio.wire.environment import DEPTH
+from emceepee_stdio.wire.environment import DEPTH, http_token
 from emceepee_stdio.wire.orphans import leftovers
 from emceepee_stdio.wire.own_process import proxies_above
 from emceepee_stdio.wire.process import StopTimes
@@ -57,7 +56,7 @@ class Runtime:
         environment: Environment,
         trace: RequestLog | None = None,
         source: Source | None = None,
-        stamp: Stamp = None,
+        stamp: Stamp | None = None,
     ) -> None:
         self.settings = config.settings
         self.clock = clock
@@ -67,10 +66,13 @@ class Runtime:
         self.automatic_answers = AutomaticAnswers(within=config.settings.fixed.automatic_answer_s)
         self._follows_files = source is not None
         self.started_at = clock.now()
-        self.session = Session(config.settings, clock=clock, ids=ids, journal=journal)
-        if trace is not None:
-            self.session.trace = trace
-            trace.hide(self.session.secrets.mask)
+        client = ClientLink()
+        self.roots = ClientRoots(
+            environment.roots, ask=client.ask_roots, on_change=self._tell_roots
+        )
+        self.session = Session(
+            config.settings, clock=clock, ids=ids, journal=journal, client=client, trace=trace
+        )
         self.sign_ins = SignIns(
             self.session,
             directory=environment.tokens or environment.trust / "tokens",
@@ -82,59 +84,70 @@ class Runtime:
         self._handler = BackendHandler(
             self.session, target_of=self._target_of, on_sign_in_wanted=self.sign_ins.want
         )
+        self.trust = TrustStore(environment.trust)
+        self.catalogue = self._catalogue(environment)
         self.servers = Servers(
-            config.settings,
+            self.session,
             emit=self._take,
-            clock=clock,
-            ids=ids,
             environment=environment,
-            secrets=self.session.secrets,
+            roots=self.roots.tell,
             bearers=self.sign_ins.context,
-            on_unguarded=lambda why: journal.record(JournalEvent.WATCHDOG_UNAVAILABLE, reason=why),
+            catalogue=self.catalogue,
         )
-        writer = None if source is None else self._greeting(source)
         self.configured = Configured(
             config,
             source,
             stamp=stamp,
-            greeting=writer,
+            greeting=self._greeting(source),
+            on_config=self._apply,
             servers=self.servers,
             session=self.session,
             journal=journal,
         )
-        self.trust = TrustStore(environment.trust)
+        self.page = PersonPage(
+            self.trust,
+            session=journal.session,
+            environ=environment.environ,
+            is_wanted=lambda: source is not None and self.configured.config.settings.policy.page,
+            within=config.settings.timeouts.client_request_ms / 1000,
+            clock=clock,
+            group=self.group,
+        )
+        self.approvals = ApprovalFlow(
+            self.trust,
+            clock=clock,
+            journal=journal,
+            page=self.page,
+            tell=self._tell_decided,
+            token=http_token(environment.environ),
+        )
         self.admission = AdmissionControl(
             self.trust,
+            self.approvals,
             config=lambda: self.configured.config,
             environment=environment,
-            clock=clock,
             journal=journal,
         )
         self.pins = PinChecks(
             self.trust,
+            self.approvals,
             mode=lambda: self.configured.config.settings.policy.pin,
             tell=self._tell_tools,
-            clock=clock,
+            show=self.page.bring_up,
             journal=journal,
         )
-        self.servers.is_held = self._is_held
-        self.catalogue = self.servers.catalogue = self._catalogue(environment)
-        environment.roots.on_change = self._tell_roots
-        self.permissions = ToolPermissions(self.trust, self.servers, clock=clock, journal=journal)
+        self.permissions = ToolPermissions(self.trust, self.approvals, self.servers, clock=clock)
         self.permissions.apply(config)
         self.surface = NativeSurface(
             config,
             servers=self.servers,
             pins=self.pins,
             journal=journal,
+            catalogue=self.catalogue,
             group=self.group,
             is_known=lambda: self.configured.is_known,
+            on_lists=client.changed,
         )
-        if writer is not None:
-            writer.exposed = lambda: self.surface.remembered
-        self.configured.on_config = self._apply
-        self.servers.on_tools = self._tools_listed
-        self.servers.on_change = self._server_changed
         self.status = None if source is None else self._status(source)
         self.tasks: TaskGroup | None = None
         self._stop = anyio.Event()
@@ -142,9 +155,16 @@ class Runtime:
         self._times = _DEFAULT_STOP
         self._reason = ""
 
-    def _greeting(self, source: Source) -> GreetingWriter:
-        environ, mask = self.environment.environ, self.session.secrets.mask
-        return GreetingWriter(source, self.servers, environ=environ, mask=mask)
+    def _greeting(self, source: Source | None) -> GreetingWriter | None:
+        if source is None or self.catalogue is None:
+            return None
+        return GreetingWriter(
+            source,
+            self.catalogue,
+            surface_changes=lambda: self.surface.changes,
+            environ=self.environment.environ,
+            mask=self.session.secrets.mask,
+        )
 
     def _status(self, source: Source) -> StatusWriter:
         return StatusWriter(
@@ -165,15 +185,6 @@ class Runtime:
             self.trust,
             pin_mode=lambda: self.configured.config.settings.policy.pin,
             journal=self.journal,
-        )
-
-    def _is_held(self, server: str) -> bool:
-        """Whether anything of the session is open at this server."""
-        session = self.session
-        return bool(
-            session.waiting_on(server)
-            or session.state.tasks.working(server=server)
-            or session.state.requests.pending(server=server)
         )
 
     def group(self) -> TaskGroup:
@@ -209,7 +220,13 @@ class Runtime:
 
     def _tell_roots(self) -> None:
         for backend in self.servers:
-            backend.roots.changed()
+            backend.roots_changed()
+
+    def _tell_decided(self, kind: EventType, subject: ApprovalSubject) -> None:
+        granted = kind is EventType.APPROVAL_GRANTED
+        next_step = (subject.by_itself or subject.again) if granted else subject.instead
+        data = {"what": subject.what, "next_step": next_step.strip()}
+        self.session.tell(kind, server=subject.server, data=data)
 
     def _tell_tools(self, server: str, data: Mapping[str, object]) -> None:
         if shown := self.permissions.shown_changes(server, data):
@@ -220,19 +237,30 @@ class Runtime:
         self.permissions.apply(config)
         self.surface.apply(config)
 
-    def _take(self, server: str, event: BackendEvent) -> None:
+    def _take(self, server: str, event: BackendEvent | ServerChanged) -> None:
+        """Whatever happens to a server: the state first, then what is made of it."""
+        if isinstance(event, ServerChanged):
+            self._server_changed(server, event)
+            return
         self._handler.take(server, event)
+        if isinstance(event, Seen):
+            self._listed(server, event)
         self.surface.take(server, event)
 
-    def _tools_listed(self, listed: ListedTools, start: Callable[..., object]) -> None:
-        self.pins.seen(listed, start)
-        self.surface.tools_listed(listed.config.name)
+    def _listed(self, server: str, seen: Seen) -> None:
+        member = self.servers.members.get(server)
+        if member is None:
+            return
+        if self.catalogue is not None and self.servers.is_kept(member.admission):
+            self.catalogue.note(member.config, seen)
+        if seen.kind is Kind.TOOLS and (listed := self.servers.listed(server, seen.items)):
+            self.pins.seen(listed, self.group().start_soon)
 
-    def _server_changed(self, kind: JournalEvent, member: RegisteredServer, by: Origin) -> None:
-        self.permissions.bind(member)
+    def _server_changed(self, server: str, change: ServerChanged) -> None:
+        self.permissions.bind(change.member)
         self.surface.touch()
-        target = self.session.secrets.mask(member.backend.snapshot().target)
-        self.journal.record(kind, server=member.config.name, by=by.value, target=target)
+        target = self.session.secrets.mask(change.member.backend.snapshot().target)
+        self.journal.record(change.kind, server=server, by=change.by.value, target=target)
 
     def _is_connected(self, name: str) -> bool:
         member = self.servers.members.get(name)
@@ -271,9 +299,7 @@ class Runtime:
                     servers=self.servers.names(),
                 )
                 with anyio.CancelScope(shield=True):
-                    async with AsyncExitStack() as ends:
-                        ends.push_async_callback(self._stop_servers)
-                        await self._leave_greeting()
+                    await self._stop_servers()
                 if self.status is not None:
                     self.status.close()
                 self.journal.record(JournalEvent.REGISTRY_SHUTDOWN_COMPLETE)
@@ -283,14 +309,11 @@ class Runtime:
     async def _stop_servers(self) -> None:
         await self.servers.stop_all(self._times)
         await self.sign_ins.stop()
+        await self.page.stop()
         if self.catalogue is not None:
             await self.catalogue.flush()
-
-    async def _leave_greeting(self) -> None:
-        """What changed last is for the next run."""
-        self.surface.make_current()
         with anyio.move_on_after(_GREETING_S):
-            await self.configured.keep_greeting()
+            await self.configured.keep_greeting()  # what changed last is for the next run
 
     async def connect_configured(self) -> None:
         """Start what the configuration names, and keep it as the file says from then on."""

@@ -13,11 +13,10 @@ from sys import getsizeof
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from emceepee_stdio.backends.backend_events import LogLine
+from emceepee_stdio.backends.interface import LogLine
 from emceepee_stdio.clock import MINUTE_S
 from emceepee_stdio.foreign_json import decoded
-from emceepee_stdio.state import EventData, Excerpt, fold_key
-from emceepee_stdio.state.event_types import short_key
+from emceepee_stdio.state.event_types import EventData, Excerpt, fold_key, short_key
 from emceepee_stdio.wire.codec import to_json
 
 # How much of what a server prints goes into the journal: so many lines in a minute.

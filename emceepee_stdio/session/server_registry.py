@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,15 +11,11 @@ import anyio
 from anyio.abc import TaskGroup
 
 from emceepee_stdio.auth.bearer import BearerContext
-from emceepee_stdio.backends.backend import Backend, BackendOptions
-from emceepee_stdio.backends.backend_events import BackendEvent, LogLine, LogSource
-from emceepee_stdio.backends.base import Hello
+from emceepee_stdio.backends.backend import Backend, BackendOptions, HealthPolicy
 from emceepee_stdio.backends.channels.stdio_channel import ChildContext, Haste
-from emceepee_stdio.backends.health import HealthPolicy
+from emceepee_stdio.backends.interface import BackendEvent, Hello, LogLine, LogSource
 from emceepee_stdio.backends.lists import MAX_LIST_BYTES, Remembered
-from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import BrokenServer, ServerConfig, Settings
-from emceepee_stdio.config.server import StartMode, marked_names
+from emceepee_stdio.config.server import BrokenServer, ServerConfig, StartMode, marked_names
 from emceepee_stdio.errors import (
     InvalidArguments,
     ServerExists,
@@ -27,21 +23,20 @@ from emceepee_stdio.errors import (
     ServerNotFound,
     ServerUnavailable,
 )
-from emceepee_stdio.ids import Ids
-from emceepee_stdio.journal import MOST_GIVEN, JournalEvent, Secrets, given_secrets
+from emceepee_stdio.journal import MOST_GIVEN, JournalEvent, given_secrets
 from emceepee_stdio.session.channel_maker import (
     Admission,
     ChannelMaker,
     ListedTools,
-    OnChange,
-    OnTools,
     Origin,
     RegisteredServer,
+    ServerChanged,
 )
-from emceepee_stdio.session.client_roots import ClientRoots
+from emceepee_stdio.session.client_link import Root, TellRoots
 from emceepee_stdio.session.exposed_lists import claimants
-from emceepee_stdio.state import RestartPolicy
-from emceepee_stdio.trace.open_request import current_request
+from emceepee_stdio.session.session import Session
+from emceepee_stdio.state.phases import RestartPolicy
+from emceepee_stdio.trace.request import current_request
 from emceepee_stdio.visible_text import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
 from emceepee_stdio.wire.environment import BEHIND_HTTP
 from emceepee_stdio.wire.orphans import owner_mark
@@ -92,7 +87,7 @@ class Environment:
     home: Path
     uniform: Callable[[float, float], float]
     trust: Path
-    roots: ClientRoots = field(default_factory=ClientRoots)
+    roots: Sequence[Root] = ()  # where the client has none
     tokens: Path | None = None
     catalogue: Path | None = None
     guard: type[ProcessGuard] = ProcessGuard
@@ -103,41 +98,39 @@ class Servers:
 
     def __init__(
         self,
-        settings: Settings,
+        session: Session,
         *,
-        emit: Callable[[str, BackendEvent], None],
-        clock: Clock,
-        ids: Ids,
+        emit: Callable[[str, BackendEvent | ServerChanged], None],
         environment: Environment,
-        secrets: Secrets,
+        roots: Callable[[TellRoots], None],
         bearers: BearerContext,
-        on_unguarded: Callable[[str], None],
+        catalogue: "Catalogue | None",
     ) -> None:
-        self._settings = settings
+        self._session = session
+        self._settings = session.settings
         self._emit = emit
-        self._clock = clock
         self._environment = environment
-        self._secrets = secrets
+        self._roots = roots
+        self._secrets = session.secrets
+        self.catalogue = catalogue
         self._haste = Haste()
-        self.guard = environment.guard(owner_mark(ids()), warn=on_unguarded)
+        self.guard = environment.guard(owner_mark(session.ids()), warn=self._on_unguarded)
         around = ChildContext(
-            clock=clock,
-            ids=ids,
+            clock=session.clock,
+            ids=session.ids,
             environ=environment.environ,
             cwd=environment.cwd,
             home=environment.home,
             guard=self.guard,
             haste=self._haste,
         )
-        self._channels = ChannelMaker(settings, around, bearers, on_secrets=self._learn_secrets)
+        self._channels = ChannelMaker(
+            session.settings, around, bearers, on_secrets=self._learn_secrets
+        )
         self.members: dict[str, RegisteredServer] = {}
         self.configured_names: set[str] = set()  # of this session, in whatever state they are
         self._added_names: set[str] = set()
         self.broken: dict[str, BrokenServer] = {}
-        self.on_change: OnChange = lambda _kind, _member, _by: None
-        self.on_tools: OnTools = lambda _listed, _start: None
-        self.is_held: Callable[[str], bool] = lambda _name: False
-        self.catalogue: Catalogue | None = None
 
     def __repr__(self) -> str:
         return f"<Servers {', '.join(self.members) or 'none'}>"
@@ -178,11 +171,7 @@ class Servers:
         raise ServerNotFound(f"There is no server {name[:SHOWN_NAME_CHARS]!r}.{suffix}")
 
     async def add(
-        self,
-        admission: Admission,
-        tasks: TaskGroup,
-        *,
-        replacing: RegisteredServer | None = None,
+        self, admission: Admission, tasks: TaskGroup, *, replacing: RegisteredServer | None = None
     ) -> Backend:
         """Start a backend; the same settings again are the same backend.
 
@@ -223,19 +212,22 @@ class Servers:
             config.name,
             make_channel,
             emit=partial(self._emit, config.name),
-            clock=self._clock,
+            clock=self._session.clock,
             uniform=self._environment.uniform,
             tasks=tasks,
-            roots=self._environment.roots.tell,
-            options=self._link_options(admission, tasks, remembered),
+            roots=self._roots,
+            options=self._link_options(admission, remembered),
         )
         member = self.members[config.name] = RegisteredServer(admission=admission, backend=backend)
         if len(self._added_names) < _MOST_ADDED_NAMES:
             self._added_names.add(config.name)
         kind = JournalEvent.SERVER_CONFIG_UPDATED if replaced else JournalEvent.SERVER_CONFIG_ADDED
-        self.on_change(kind, member, admission.origin)
+        self._emit(config.name, ServerChanged(kind=kind, member=member, by=admission.origin))
         tasks.start_soon(self._run, backend)
         return backend
+
+    def _on_unguarded(self, why: str) -> None:
+        self._session.journal.record(JournalEvent.WATCHDOG_UNAVAILABLE, reason=why)
 
     def _learn_secrets(self, config: ServerConfig, values: Iterable[str]) -> None:
         """What a server of the configuration is given from the keyring, whatever its names say."""
@@ -255,6 +247,10 @@ class Servers:
         # Over HTTP there are many sessions, and each would start them all.
         usual: StartMode = "auto" if BEHIND_HTTP in self._environment.environ else "eager"
         return admission.config.start_mode(self._settings.start or usual)
+
+    def is_kept(self, admission: Admission) -> bool:
+        """Whether what it lists is written down in the catalogue."""
+        return self.catalogue is not None and admission.origin is Origin.CONFIGURATION
 
     def is_too_large(self, admission: Admission) -> bool:
         """Whether it is to start on first use, and lists too much for that."""
@@ -298,16 +294,10 @@ class Servers:
             instructions=None if hello is None else hello.instructions,
         )
 
-    def _tools_listed(
-        self, config: ServerConfig, tools: Sequence[Mapping[str, object]], tasks: TaskGroup
-    ) -> None:
-        listed = self.listed(config.name, tools)
-        if listed is not None and listed.config is config:
-            self.on_tools(listed, tasks.start_soon)
-
     async def remove(self, name: str, *, by: Origin = Origin.CLIENT) -> None:
         member = await self._take_out(name)
-        self.on_change(JournalEvent.SERVER_CONFIG_REMOVED, member, by)
+        kind = JournalEvent.SERVER_CONFIG_REMOVED
+        self._emit(name, ServerChanged(kind=kind, member=member, by=by))
 
     async def _take_out(self, name: str) -> RegisteredServer:
         backend = self.get(name)
@@ -333,20 +323,16 @@ class Servers:
         others = sum(backend.lists.bytes for backend in self if backend.name != name)
         return max(total // limits.servers, min(total - others, MAX_LIST_BYTES))
 
-    def _link_options(
-        self, admission: Admission, tasks: TaskGroup, remembered: Remembered | None
-    ) -> BackendOptions:
+    def _link_options(self, admission: Admission, remembered: Remembered | None) -> BackendOptions:
         config, fixed = admission.config, self._settings.fixed
-        mode, catalogue = self.start_mode(admission), self.catalogue
-        is_kept = catalogue is not None and admission.origin is Origin.CONFIGURATION
+        mode = self.start_mode(admission)
         restart = self._settings.restart.for_server(config, http_cap_s=fixed.restart_http_cap_s)
         return BackendOptions(
             lazy=mode == "lazy" or remembered is not None,
-            learns=is_kept and mode != "eager",
+            learns=self.is_kept(admission) and mode != "eager",
             remembered=remembered,
             idle_stop=config.idle_stop_s(self._settings.idle_stop_ms),
-            is_held=lambda: self.is_held(config.name),
-            on_listed=partial(catalogue.note, config) if catalogue and is_kept else None,
+            is_held=partial(self._session.holds, config.name),
             request=self._settings.timeouts.request_ms / 1000,
             rounds=fixed.rounds,
             restarts=RestartPolicy(
@@ -359,12 +345,9 @@ class Servers:
                 stable_after=fixed.restart_stable_s,
             ),
             health=HealthPolicy(
-                interval=fixed.health_interval_s,
-                within=fixed.health_s,
-                misses=fixed.health_misses,
+                interval=fixed.health_interval_s, within=fixed.health_s, misses=fixed.health_misses
             ),
             list_room=lambda: self._list_room(config.name),
-            on_tools=lambda tools: self._tools_listed(config, tools, tasks),
         )
 
 

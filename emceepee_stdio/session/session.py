@@ -23,10 +23,10 @@ import anyio
 from msgspec import Raw
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Limits, Settings
+from emceepee_stdio.config.settings import Limits, Settings
 from emceepee_stdio.errors import ProxyError, TaskLimit
 from emceepee_stdio.ids import Ids
-from emceepee_stdio.journal import Journal, JournalEvent, Level, Secrets
+from emceepee_stdio.journal import Journal, JournalEvent, Level
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import (
     Call,
@@ -36,21 +36,16 @@ from emceepee_stdio.session.client_calls import (
     shown_arguments,
     why_promoted,
 )
-from emceepee_stdio.session.questions import QuestionRouting, Questions
+from emceepee_stdio.session.client_link import ClientLink
+from emceepee_stdio.session.questions import Questions
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.server_output import Logged, Notified, RateLimits, kept_data
-from emceepee_stdio.state import (
-    Event,
-    EventData,
-    EventLog,
-    EventType,
-    Excerpt,
-    PendingRequest,
-    SessionState,
-    Task,
-)
-from emceepee_stdio.state.event_log import Added
-from emceepee_stdio.trace.open_request import Leg, on_leg
+from emceepee_stdio.state.event_log import Added, EventLog
+from emceepee_stdio.state.event_types import Event, EventData, EventType, Excerpt
+from emceepee_stdio.state.pending_requests import PendingRequest
+from emceepee_stdio.state.session_state import SessionState
+from emceepee_stdio.state.tasks import Task
+from emceepee_stdio.trace.request import Leg, on_leg
 from emceepee_stdio.trace.request_log import RequestLog
 from emceepee_stdio.wire.timing import Ticker, Wakeup
 
@@ -62,6 +57,7 @@ _TOLD_BY_NOBODY_ELSE = {
     EventType.NOTIFICATION: Level.INFO,
     EventType.ELICITATION_EXPIRED: Level.INFO,
     EventType.SAMPLING_EXPIRED: Level.INFO,
+    EventType.LATE_ANSWER: Level.WARNING,
     EventType.TASK_CANCELLED: Level.INFO,
     EventType.TASK_EXPIRED: Level.WARNING,
     EventType.TIMER_EXPIRED: Level.INFO,
@@ -92,28 +88,9 @@ class SessionJournal:
             **more,
         )
 
-    def promoted(self, task: Task, reason: str) -> None:
-        self._journal.record(
-            JournalEvent.TOOL_EXECUTION_TIMEOUT,
-            server=task.server,
-            tool=task.tool,
-            task_id=task.id,
-            reason=reason,
-        )
-
-    def completed(self, task: Task) -> None:
-        self._journal.record(
-            JournalEvent.TASK_COMPLETED, server=task.server, task_id=task.id, tool=task.tool
-        )
-
-    def failed(self, task: Task, error: str) -> None:
-        self._journal.record(
-            JournalEvent.TASK_FAILED,
-            server=task.server,
-            task_id=task.id,
-            tool=task.tool,
-            error=error,
-        )
+    def task(self, event: JournalEvent, task: Task, **more: str) -> None:
+        about = {"server": task.server, "task_id": task.id, "tool": task.tool}
+        self._journal.record(event, **about, **more)
 
     def event_added(self, events: EventLog, added: Added) -> None:
         """One that the client is going to be told; and that the log runs full, or events are lost.
@@ -182,20 +159,14 @@ class CallQueue:
     """The calls of each server that wait for a place."""
 
     def __init__(self) -> None:
-        self._by_server: dict[str, deque[_Waiting]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._by_server)
-
-    def __contains__(self, server: str) -> bool:
-        return server in self._by_server
+        self.by_server: dict[str, deque[_Waiting]] = {}
 
     async def wait(
         self, server: str, call: Call, begin: Callable[[], None], *, within: float
     ) -> None:
         """Until the call was begun or sent away, or its time is up."""
         waiting = _Waiting(call=call, begin=begin)
-        self._by_server.setdefault(server, deque()).append(waiting)
+        self.by_server.setdefault(server, deque()).append(waiting)
         try:
             with on_leg(Leg.QUEUED), anyio.move_on_after(within):
                 await waiting.over.wait()
@@ -204,7 +175,7 @@ class CallQueue:
 
     def let_in(self, has_room: Callable[[str], bool]) -> None:
         """Begin whatever there is room for now."""
-        for server, queue in list(self._by_server.items()):
+        for server, queue in list(self.by_server.items()):
             while queue and has_room(server):
                 waiting = queue.popleft()
                 if not waiting.call.answered:  # else it was cancelled, and nobody wants it begun
@@ -213,16 +184,16 @@ class CallQueue:
 
     def send_away(self, server: str) -> None:
         """Nothing will be free before the client has been answered."""
-        for waiting in self._by_server.pop(server, ()):
+        for waiting in self.by_server.pop(server, ()):
             waiting.over.set()
 
     def _remove(self, server: str, waiting: _Waiting) -> None:
-        queue = self._by_server.get(server)
+        queue = self.by_server.get(server)
         if queue is not None:
             if waiting in queue:
                 queue.remove(waiting)
             if not queue:
-                del self._by_server[server]
+                del self.by_server[server]
 
 
 def no_place(server: str, at_work: int, limits: Limits, *, asks: bool) -> TaskLimit:
@@ -243,31 +214,38 @@ def no_place(server: str, at_work: int, limits: Limits, *, asks: bool) -> TaskLi
 class Session:
     """State, calls and events of the one client."""
 
-    def __init__(self, settings: Settings, *, clock: Clock, ids: Ids, journal: Journal) -> None:
-        fixed = settings.fixed
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock,
+        ids: Ids,
+        journal: Journal,
+        client: ClientLink | None = None,
+        trace: RequestLog | None = None,
+    ) -> None:
         self.settings = settings
         self.clock = clock
         self.ids = ids
         self.journal = journal
-        self.secrets = Secrets()
-        self.trace = RequestLog.silent(clock)
-        self.word = ""  # in every block of ours among a server's; the front has told it the client
+        self.client = client or ClientLink()
+        self.trace = trace or RequestLog.silent(clock)
+        self.secrets = self.trace.secrets
         self._calls = Calls()
         self.state: SessionState[Notified, Logged, Call] = SessionState(
-            settings, new_id=ids, began=clock.iso(clock.now())
+            settings, new_id=ids, began=clock.iso(clock.now()), on_closed=self._calls.answered
         )
         self.questions = Questions(
-            self.state.requests, fixed, memory_bytes=settings.limits.memory_bytes
-        )
-        self.routing = QuestionRouting(
             self.state.requests,
-            self.questions,
+            settings,
             clock=clock,
             journal=journal,
+            client=self.client,
             tell=self.tell,
             make_way=self.make_way,
+            look=self._look,
         )
-        self.state.requests.on_closed = self.answered = self._calls.answered
+        self.answered = self._calls.answered
         self._written = SessionJournal(journal, clock, settings)
         self.waiting_on, self.asked = self._calls.waiting_on, self._calls.asked
         self._queue = CallQueue()
@@ -287,6 +265,14 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<Session {self.state!r}>"
+
+    def holds(self, server: str) -> bool:
+        """Whether anything is open at this server."""
+        return bool(
+            self.waiting_on(server)
+            or self.state.tasks.working(server=server)
+            or self.state.requests.pending(server=server)
+        )
 
     # Events
 
@@ -340,7 +326,7 @@ class Session:
         """
         if ttl is not None:
             call.ttl = self.state.tasks.check_ttl(ttl)
-        if not self._has_room(server):
+        if self._calls.by_server.get(server) and not self._has_room(server):
             raise self._no_place(server)
         call.slot = self.state.tasks.admit(beyond=True)
         call.server, call.tool = server, tool
@@ -360,7 +346,7 @@ class Session:
 
     def has_place(self, server: str) -> bool:
         """Whether a call of this server may begin now: there is room, and nobody waits for it."""
-        return self._has_room(server) and server not in self._queue
+        return self._has_room(server) and server not in self._queue.by_server
 
     async def begin_in_turn(
         self, call: Call, *, server: str, tool: str, within: float, ttl: float | None = None
@@ -394,15 +380,16 @@ class Session:
         return no_place(server, self._calls.count(server), self.settings.limits, asks=asks)
 
     def _let_in(self) -> None:
-        if self._queue:
+        if self._queue.by_server:
             self._queue.let_in(self._has_room)
 
     def finish(self, call: Call, reply: Reply) -> None:
         """The tool is done: answer the client, or keep the reply as the result of its task."""
-        self._forget(call, "completed", bytes=reply.size, is_error=reply.is_error)
+        self._forget(call, "completed", bytes=len(reply.content), is_error=reply.is_error)
         if call.task is None:
             call.reply(reply)
-            self._let_in()
+            if self._queue.by_server:
+                self._let_in()
             return
         now = self.clock.now()
         task = self.state.tasks.complete(call.task, reply, now=now, size=reply.size)
@@ -411,7 +398,7 @@ class Session:
             self.journal.record(JournalEvent.LATE_RESULT, server=call.server, task_id=call.task)
             return
         self._tell_task(EventType.TASK_COMPLETED, task)
-        self._written.completed(task)
+        self._written.task(JournalEvent.TASK_COMPLETED, task)
 
     def fail(self, call: Call, error: ProxyError) -> None:
         """The tool failed: tell the client, or fail its task."""
@@ -482,7 +469,7 @@ class Session:
         call.own_events.append(
             self._tell_task(EventType.TASK_CREATED, task, reason=reason, ttl_ms=ttl_ms)
         )
-        self._written.promoted(task, reason)
+        self._written.task(JournalEvent.TOOL_EXECUTION_TIMEOUT, task, reason=reason)
         open_questions = self.state.requests.pending(server=task.server)
         call.reply(
             promoted(
@@ -492,7 +479,7 @@ class Session:
                 note=call.note,
                 working=self.state.tasks.working(server=task.server),
                 questions=open_questions,
-                word=self.word,
+                word=self.client.word,
                 clock=self.clock,
             )
         )
@@ -509,7 +496,7 @@ class Session:
         if not call.answered:
             now = self.clock.now()
             call.deadline = now + within
-            if self.settings.promote_on_input and self.state.requests.at_tools(server=call.server):
+            if self.settings.promote_on_input and self._has_asked(call):
                 within = min(within, self.settings.fixed.promotion_grace_s)
             self._promote_at(call, now + within)
 
@@ -537,12 +524,12 @@ class Session:
                 self.trace.task_ended(call.trace, outcome, more)
         self.state.tasks.leave(call.slot)
         if self.state.requests.open:
-            self.routing.end_call(call)
+            self.questions.end_call(call)
 
     def _tell_failed(self, task: Task, error: str) -> None:
         data = {"task_id": task.id, "tool": task.tool, "error": error}
         self.tell(EventType.TASK_FAILED, server=task.server, data=data)
-        self._written.failed(task, error)
+        self._written.task(JournalEvent.TASK_FAILED, task, error=error)
 
     def _tell_task(self, kind: EventType, task: Task, **more: object) -> str:
         error = {} if task.error is None else {"error": task.error}
@@ -550,6 +537,9 @@ class Session:
         return self.tell(kind, server=task.server, data=data)
 
     # Questions
+
+    def _look(self, at: float) -> None:
+        self.ticker.look(at)
 
     def make_way(self, asked: PendingRequest, asking_call: object) -> None:
         """A client that calls one tool at a time could not answer: let its calls go, soon."""
@@ -562,17 +552,26 @@ class Session:
                 if self.settings.promote_on_input:
                     self._promote_at(call, min(grace, call.promote_at))
 
+    def wait_for_person(self, call: Call) -> None:
+        """The person has its question: it waits its own time, whatever else waits at the tools."""
+        if call.promote_at < call.deadline and not self._has_asked(call):
+            self._promote_at(call, call.deadline)
+
+    def _has_asked(self, call: Call) -> bool:
+        """Whether a question that it may have raised waits at the tools."""
+        return bool(call.questions & self.state.requests.open.keys())
+
     def _expire(self, now: float) -> None:
         for call in self.state.promotions.pop_due(now=now):
             if now >= call.deadline or self.state.requests.at_tools(server=call.server):
-                asked = call.questions & self.state.requests.open.keys()
-                self.promote(call, "input_required" if asked else "timeout")
+                reason = "timeout" if now >= call.deadline else "question_pending"
+                self.promote(call, "input_required" if self._has_asked(call) else reason)
             else:  # what was asked has been answered or taken back meanwhile
                 self._promote_at(call, call.deadline)
         for task in self.state.tasks.expire(now=now).expired:
             self._stop(task.id, "expired")
             self._tell_task(EventType.TASK_EXPIRED, task)
-        self.routing.expire(now)
+        self.questions.expire(now)
         for fired in self.state.timers.expire(now=now):
             timer = fired.timer
             data: dict[str, object] = {"timer_id": timer.id, "message": timer.message}

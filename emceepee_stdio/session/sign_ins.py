@@ -12,7 +12,6 @@ there.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
 from functools import partial
 from pathlib import Path
 
@@ -20,23 +19,20 @@ import anyio
 import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
-from msgspec import Raw
 
-from emceepee_stdio.auth.bearer import BearerContext
+from emceepee_stdio.auth.bearer import BearerContext, HelperExit, SignInNeeded, SignInOrder
 from emceepee_stdio.auth.browser import finds_browser
-from emceepee_stdio.auth.orders import HelperExit, SignInNeeded, SignInOrder
 from emceepee_stdio.auth.token_store import TokenStore, Visit
-from emceepee_stdio.backends.backend_events import Question
 from emceepee_stdio.errors import ProxyError
-from emceepee_stdio.foreign_json import decode_value
-from emceepee_stdio.json_values import mapping
 from emceepee_stdio.redaction.known_secrets import token_secrets
 from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.person import Decision, choice_form, chosen
 from emceepee_stdio.session.questions import host_of, url_problem, url_warning
 from emceepee_stdio.session.session import Session
-from emceepee_stdio.state import AutomaticAnswers, EventType, PendingRequest
+from emceepee_stdio.state.event_types import EventType
+from emceepee_stdio.state.pending_requests import AutomaticAnswers
 from emceepee_stdio.visible_text import readable
-from emceepee_stdio.wire.codec import RpcError, to_json
+from emceepee_stdio.wire.codec import RpcError
 from emceepee_stdio.wire.environment import BEHIND_HTTP
 from emceepee_stdio.wire.helper_process import HELPER_MAIN, HelperProcess
 
@@ -48,28 +44,7 @@ from emceepee_stdio.wire.helper_process import HELPER_MAIN, HelperProcess
 
 
 _NAME_CHARS = 25  # of a server: with the host line 1 stays under 110 characters
-_FIELD = "decision"
-_NO, _YES = "No", "Yes, open the browser"
-_FORM: dict[str, object] = {
-    "type": "object",
-    "properties": {
-        _FIELD: {
-            "type": "string",
-            "title": "Sign in there?",
-            "enum": [_NO, _YES],
-            "default": _NO,
-        }
-    },
-    "required": [_FIELD],
-}
-
-
-class SignInAnswer(Enum):
-    """What came of a question; a no may also be nobody's."""
-
-    YES = auto()
-    NO = auto()
-    NOT_ASKED = auto()
+_YES = "Yes, open the browser"
 
 
 class SignInQuestions:
@@ -80,10 +55,10 @@ class SignInQuestions:
         self._answers = answers
         self._pages: dict[str, str] = {}  # that the client sent its person to, by server
 
-    async def show_page(self, order: SignInOrder, url: str, call: Call | None) -> SignInAnswer:
+    async def show_page(self, order: SignInOrder, url: str, call: Call | None) -> Decision:
         """Have the client send the person there."""
         if url_problem(order.server):
-            return SignInAnswer.NOT_ASKED
+            return Decision.CANNOT_ASK
         name = self._pages[order.name] = self._session.ids()
         params: dict[str, object] = {
             "mode": "url",
@@ -91,85 +66,40 @@ class SignInQuestions:
             "url": url,
             "elicitationId": name,
         }
-        given = await self._ask(order.name, params, call)
-        if isinstance(given, SignInAnswer):
-            return given
-        accepts = given.get("action") == "accept"
-        return SignInAnswer.YES if accepts else SignInAnswer.NO
+        given = await self._session.questions.ask_person(order.name, params, call)
+        if given is None:
+            return Decision.CANNOT_ASK
+        accepts = not isinstance(given, RpcError) and given.get("action") == "accept"
+        return Decision.AGREED_ONCE if accepts else Decision.REFUSED
 
-    async def ask_to_open(self, order: SignInOrder, url: str, call: Call | None) -> SignInAnswer:
-        """Ask the person whether to open a browser there; `url` has at least the host."""
+    async def ask_to_open(
+        self, order: SignInOrder, url: str, call: Call | None, *, given_to: str | None = None
+    ) -> Decision:
+        """Ask the person whether to open a browser there; `url` has at least the host.
+
+        `given_to` is another host that would be given what they do there.
+        """
         if url_problem(url) or url_problem(order.server):
-            return SignInAnswer.NOT_ASKED
+            return Decision.CANNOT_ASK
         warning = url_warning(url)
         lines = [*_lines(order, url), *([warning] if warning else [])]
-        message = "\n".join(lines)
-        params = {"mode": "form", "message": message, "requestedSchema": _FORM}
+        if given_to is not None:
+            here = host_of(f"https://{given_to}/")
+            lines.insert(1, f"Beware: the sign-in there is then given to {here}, another host.")
+        form = choice_form("Sign in there?", [_YES])
+        params = {"mode": "form", "message": "\n".join(lines), "requestedSchema": form}
         asked_at = self._session.clock.now()
-        given = await self._ask(order.name, params, call)
-        if isinstance(given, SignInAnswer):
-            return given
+        given = await self._session.questions.ask_person(order.name, params, call)
+        if given is None:
+            return Decision.CANNOT_ASK
         is_fast = self._answers.is_fast(took=self._session.clock.now() - asked_at)
-        is_yes = mapping(given.get("content")).get(_FIELD) == _YES
-        return SignInAnswer.YES if is_yes and not is_fast else SignInAnswer.NO
+        is_yes = not isinstance(given, RpcError) and chosen(given) == _YES
+        return Decision.AGREED_ONCE if is_yes and not is_fast else Decision.REFUSED
 
     def end(self, server: str) -> None:
         """The visit is over: the client may take its dialogue away."""
         if name := self._pages.pop(server, None):
-            self._session.routing.visited(server, name)
-
-    async def _ask(
-        self, server: str, params: Mapping[str, object], call: Call | None
-    ) -> dict[str, object] | SignInAnswer:
-        """The answer of the client, or that there is none."""
-        session, answered = self._session, anyio.Event()
-        outcome: bytes | RpcError = b"{}"
-
-        def deliver(given: bytes | RpcError) -> bool:
-            nonlocal outcome
-            outcome = given
-            answered.set()
-            return True
-
-        asked = self._put(
-            server,
-            Question(
-                method="elicitation/create",
-                params=Raw(to_json(params)),
-                key=(__name__, session.ids()),
-                deliver=deliver,
-                call=call,
-                is_ours=True,
-            ),
-        )
-        if asked is None or answered.is_set():
-            return SignInAnswer.NOT_ASKED
-        try:
-            await answered.wait()
-        finally:
-            if not answered.is_set() and params["mode"] == "form":
-                self._withdraw(asked)
-        if isinstance(outcome, RpcError):
-            return SignInAnswer.NO
-        return dict(mapping(decode_value(outcome)))
-
-    def _put(self, server: str, question: Question) -> PendingRequest | None:
-        """The question that is with the person now."""
-        session, now = self._session, self._session.clock.now()
-        dialogue = session.routing.dialogue
-        asked = None if dialogue is None else session.questions.admit(server, question, now=now)
-        if dialogue is None or asked is None:
-            return None
-        session.ticker.look(asked.expires_at)
-        if dialogue.ask(asked):
-            return asked
-        session.state.requests.withdraw(asked.id, now=now)
-        return None
-
-    def _withdraw(self, asked: PendingRequest) -> None:
-        closed = self._session.state.requests.withdraw(asked.id, now=self._session.clock.now())
-        if closed is not None:
-            self._session.routing.closed(closed)
+            self._session.questions.visited(server, name)
 
 
 def _lines(order: SignInOrder, url: str) -> list[str]:
@@ -298,8 +228,7 @@ class SignIns:
     # One visit
 
     async def _lead(self, server: str, needed: SignInNeeded, call: Call | None) -> None:
-        order = needed.order
-        store = TokenStore(Path(order.directory), order.server, client_id=order.oauth.client_id)
+        store = needed.order.store
         try:
             led = await self._find(needed, store, call)
             if led.visit.url is not None:  # who waits for the address waits for what comes of it
@@ -348,7 +277,7 @@ class SignIns:
             host = visit.other_host
             if host is None or host in order.agreed_hosts:
                 break
-            agreed = await self._agrees(needed, host, call)
+            agreed = await self._agrees(needed, host, visit.code_from, call)
             if not agreed:
                 break
             order = msgspec.structs.replace(order, agreed_hosts=(*order.agreed_hosts, host))
@@ -366,9 +295,14 @@ class SignIns:
                 await anyio.sleep(_LOOK_S)
         return Visit(failed="it is not known where to sign in; try again")
 
-    async def _agrees(self, needed: SignInNeeded, host: str, call: Call | None) -> bool:
-        """Whether the person wants to sign in at that host; asked until they have done so."""
-        order, answer = needed.order, SignInAnswer.NOT_ASKED
+    async def _agrees(
+        self, needed: SignInNeeded, host: str, code_from: str | None, call: Call | None
+    ) -> bool:
+        """Whether the person wants to sign in at that host; asked until they have done so.
+
+        With `code_from`: to sign in there, for that host.
+        """
+        order, answer = needed.order, Decision.CANNOT_ASK
         if self._is_over_http:
             return False
         async with anyio.create_task_group() as tasks:
@@ -379,24 +313,26 @@ class SignIns:
 
             tasks.start_soon(end_when_signed_in)
             self._with_person.add(order.name)
-            answer = await self._questions.ask_to_open(order, f"https://{host}/", call)
+            answer = await self._questions.ask_to_open(
+                order, f"https://{code_from or host}/", call, given_to=code_from and host
+            )
             tasks.cancel_scope.cancel()
-        if answer is not SignInAnswer.YES:
+        if answer is not Decision.AGREED_ONCE:
             self._with_person.discard(order.name)
-        return answer is SignInAnswer.YES
+        return answer is Decision.AGREED_ONCE
 
     async def _send_person(
         self, needed: SignInNeeded, led: _Led, store: TokenStore, call: Call | None
     ) -> None:
         order, url = needed.order, led.visit.url or ""
         answer = await self._questions.show_page(order, url, call)
-        if answer is SignInAnswer.NOT_ASKED and not self._is_over_http:
-            answer = SignInAnswer.YES
+        if answer is Decision.CANNOT_ASK and not self._is_over_http:
+            answer = Decision.AGREED_ONCE
             if not led.agreed:
                 answer = await self._questions.ask_to_open(order, url, call)
-            if answer is SignInAnswer.YES and not await self._open(url, store):
-                answer = SignInAnswer.NOT_ASKED
-        if answer is not SignInAnswer.YES:
+            if answer is Decision.AGREED_ONCE and not await self._open(url, store):
+                answer = Decision.CANNOT_ASK
+        if answer is not Decision.AGREED_ONCE:
             self._with_person.discard(order.name)
             self._let_calls_go(order.name, needed)
             self._session.wake()

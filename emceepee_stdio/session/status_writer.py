@@ -9,7 +9,6 @@ on it.
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 
 import anyio
@@ -21,9 +20,7 @@ from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.load import Source
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.journal import Journal, JournalEvent
-from emceepee_stdio.session.channel_maker import Origin, RegisteredServer
 from emceepee_stdio.session.proxy_status import (
-    HALF_WRITTEN,
     MAX_CHARS,
     OpenQuestions,
     ProxyStatus,
@@ -32,11 +29,11 @@ from emceepee_stdio.session.proxy_status import (
     status_directory,
     sweep,
 )
-from emceepee_stdio.session.server_registry import Environment, Servers
+from emceepee_stdio.session.server_registry import Environment, Origin, RegisteredServer, Servers
 from emceepee_stdio.session.session import Session
-from emceepee_stdio.state import Phase
 from emceepee_stdio.state.pending_requests import Recipient
-from emceepee_stdio.storage.private_file import PRIVATE_FILE_MODE, make_private
+from emceepee_stdio.state.phases import Phase
+from emceepee_stdio.storage.private_file import Stamp, file_stamp, make_private, write_whole
 from emceepee_stdio.trust.store import TrustStore
 from emceepee_stdio.trust.targets import target_id
 from emceepee_stdio.wire.environment import BEHIND_HTTP
@@ -44,14 +41,10 @@ from emceepee_stdio.wire.orphans import started
 
 _EVERY_S = 1.0  # a person takes this for now
 _END_WAIT_S = 0.5  # for a write that is under way when the proxy ends
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
-
-ClientName = Callable[[], tuple[str, str]]
-_Stamp = tuple[int, int, int]
 
 
 class StatusWriter:
-    """Writes what `look` finds; `client` is set once there is one, and tells name and version."""
+    """Writes what `look` finds."""
 
     def __init__(
         self,
@@ -72,10 +65,9 @@ class StatusWriter:
         self._directory = status_directory(environment.environ)
         self._trust = trust
         self._written: ProxyStatus | None = None
-        self._stamp: _Stamp | None = None
+        self._stamp: Stamp | None = None
         self._lock = threading.Lock()
         self._closed = False
-        self.client: ClientName = lambda: ("", "")
         self._proxy = ProxyStatus(
             pid=os.getpid(),
             process_started=started(os.getpid()),
@@ -105,7 +97,7 @@ class StatusWriter:
 
     def look(self) -> ProxyStatus:
         """How this proxy is doing."""
-        name, version = self.client()
+        name, version = self._session.client.name
         asked = Counter((q.server, q.recipient) for q in self._session.state.requests.open.values())
         working = Counter(task.server for task in self._session.state.tasks.working())
         members = self._servers.members.values()
@@ -131,10 +123,7 @@ class StatusWriter:
             self._lock.release()
 
     def _server(
-        self,
-        member: RegisteredServer,
-        asked: Counter[tuple[str, Recipient]],
-        working: Counter[str],
+        self, member: RegisteredServer, asked: Counter[tuple[str, Recipient]], working: Counter[str]
     ) -> ServerStatus:
         snapshot = member.backend.snapshot()
         name = snapshot.name
@@ -159,26 +148,17 @@ class StatusWriter:
         with suppress(OSError):
             sweep(self._directory, clock=self._clock)
 
-    def _found(self) -> "_Stamp | None":
+    def _found(self) -> Stamp | None:
         """What is in the place of the file."""
-        try:
-            found = (self._directory / self._proxy.file_name).lstat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_size, found.st_mtime_ns
+        return file_stamp(self._directory / self._proxy.file_name, follow=False)
 
     def _write(self, status: ProxyStatus) -> None:
-        """Whole or not at all. Not synced to the disk: it means nothing after a power cut."""
-        path = self._directory / status.file_name
-        new = path.with_suffix(HALF_WRITTEN)
         with self._lock, suppress(OSError):
             if self._closed:
                 return
             make_private(self._directory)
-            descriptor = os.open(new, _FLAGS, PRIVATE_FILE_MODE)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(msgspec.json.encode(status))
-            new.replace(path)
+            path = self._directory / status.file_name
+            write_whole(path, msgspec.json.encode(status), lasting=False)
             self._stamp = self._found()
 
 

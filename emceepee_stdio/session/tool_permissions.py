@@ -1,37 +1,47 @@
-"""Whether a tool may run: the configured rules, and the person if they say so.
+"""Gives each server its tool rules, asks the person where one says `ask`, and checks the pins.
 
 Rules belong to a target. An entry of the configuration has its own; a server that a model added has
 those of every entry that leads to the same place, and of several the strictest word. They are kept
-with the backend, which refuses by itself what they forbid: what is done here is
-to keep them current, and to ask the person where a rule says so.
+with the backend, which refuses by itself what they forbid: what is done here is to keep them
+current, and to ask the person where a rule says so. A yes is for one call, unless the person does
+not want to be asked again: then it holds for this tool of this target as long as the server says
+the same of it.
 
-A yes is for one call, unless the person does not want to be asked again: then it holds for this
-tool of this target as long as the server says the same of it.
+Pins are what the server said of its tools at the first look. A list of tools is compared whenever
+it was read anew, and with it what the server says of itself in its instructions. What is seen for
+the first time is taken as it is; from then on only a person changes what is agreed to, with
+`emceepee approve`. Under `enforce` a model is shown, and runs, only what equals its pin. What is
+judged is the very list that is about to be shown, never one that was read before or after it.
 """
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import cast
 
+import anyio
 import anyio.to_thread
 from msgspec import Raw
 
-from emceepee_stdio.backends.backend import Backend, name_refusal
-from emceepee_stdio.backends.lists import Kind
+from emceepee_stdio.backends.backend import Backend
+from emceepee_stdio.backends.interface import Kind
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Config, ServerConfig
+from emceepee_stdio.config.server import ServerConfig
+from emceepee_stdio.config.settings import Config
 from emceepee_stdio.config.tool_rules import rules_of
 from emceepee_stdio.errors import ServerUnavailable, ToolNotFound
-from emceepee_stdio.journal import Journal
+from emceepee_stdio.journal import Journal, JournalEvent
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.approvals import ApprovalFlow, ApprovalSubject
-from emceepee_stdio.session.client_calls import Call, Decision
-from emceepee_stdio.session.server_registry import Origin, RegisteredServer, Servers
+from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.person import Decision
+from emceepee_stdio.session.server_registry import ListedTools, Origin, RegisteredServer, Servers
 from emceepee_stdio.trust.approval_request import ToolCallRequest, tool_call_request
-from emceepee_stdio.trust.store import ONE_CALL_LIFETIME_S, TrustStore
-from emceepee_stdio.trust.targets import leads_to_same, target_id
-from emceepee_stdio.trust.tool_pins import pin_all
-from emceepee_stdio.visible_text import close_names
+from emceepee_stdio.trust.store import ONE_CALL_LIFETIME_S, Pending, TrustStore
+from emceepee_stdio.trust.targets import leads_to_same, target_id, target_id_of_version_1
+from emceepee_stdio.trust.tool_pins import Changes, Pins, compare_pins, pin_all, pin_key, pin_text
+from emceepee_stdio.visible_text import SHOWN_NAME_CHARS
 
 _TITLE = "May this tool run?"
 
@@ -40,13 +50,13 @@ class ToolPermissions:
     """Keeps the rules of every backend, and asks about one call at a time."""
 
     def __init__(
-        self, store: TrustStore, servers: Servers, *, clock: Clock, journal: Journal
+        self, store: TrustStore, flow: ApprovalFlow, servers: Servers, *, clock: Clock
     ) -> None:
         self._store = store
+        self._flow = flow
         self._servers = servers
         self._clock = clock
-        self._flow = ApprovalFlow(store, clock=clock, journal=journal)
-        self._entries: dict[str, ServerConfig] = {}
+        self._entries = dict[str, ServerConfig]()
         self._asking: set[str] = set()
         self._late: dict[str, float] = {}  # calls that a person agreed to after they had ended
 
@@ -90,22 +100,6 @@ class ToolPermissions:
 
     # A call
 
-    async def require(self, backend: Backend, tool: str, *, within: float) -> None:
-        """Raise unless this tool may run, with a person's word where a rule asks for it."""
-        if backend.rules is None:
-            return
-        rule = backend.rules.rule(tool)
-        if rule == "ask" or (rule == "allow" and not backend.lists.lists_tool(tool)):
-            await backend.list_all(Kind.TOOLS, within=within)
-        refused = name_refusal(backend, tool)
-        if isinstance(refused, ToolNotFound):
-            shown = [name for name in backend.lists.tools or () if not backend.rules.hides(name)]
-            close = close_names(tool, shown)
-            more = f" Close are: {', '.join(close)}." if close else ""
-            raise ToolNotFound(f"{refused.fact}{more}", hint=refused.next_step)
-        if refused is not None:
-            raise refused
-
     async def admit(self, backend: Backend, tool: str, args: Raw, call: Call) -> Raw:
         """The arguments to send, once the person agreed to them if a rule asks for that.
 
@@ -132,6 +126,7 @@ class ToolPermissions:
             args=args,
             target=target_id(member.config, self._store.key()),
             definition=pinned[0].digest if pinned else "",
+            token=self._flow.token,
         )
 
     def _is_agreed(self, request: ToolCallRequest) -> bool:
@@ -146,9 +141,9 @@ class ToolPermissions:
 
     async def _ask(self, request: ToolCallRequest, call: Call) -> None:
         """Return when the person agrees to this call; raise otherwise."""
-        subject = _subject(request, self._store.key())
+        subject = _subject(request, self._store.key(), call.client)
         decision = Decision.AGREED_ONCE
-        if call.consent is None or self._late.pop(subject.digest, 0.0) <= self._clock.now():
+        if self._late.pop(subject.digest, 0.0) <= self._clock.now():
             decision = await self._decision(request, subject, call)
         await self._flow.require(decision, subject)
         await self._agreed(request, subject, kept=decision is Decision.AGREED)
@@ -156,8 +151,11 @@ class ToolPermissions:
     async def _decision(
         self, request: ToolCallRequest, subject: ApprovalSubject, call: Call
     ) -> Decision:
-        async def agreed_late(kept: bool) -> None:  # noqa: FBT001 - as `OnLate` has it
-            """The call has ended: the yes is for the next one that is the same."""
+        async def decided_late(decision: Decision) -> None:
+            """The call has ended: a yes is for the next one that is the same."""
+            if decision is Decision.REFUSED:
+                return
+            kept = decision is Decision.AGREED
             if not kept:
                 self._late[subject.digest] = self._clock.now() + ONE_CALL_LIFETIME_S
             await self._agreed(request, subject, kept=kept)
@@ -167,7 +165,7 @@ class ToolPermissions:
         digest = next(one for one in numbered if one not in self._asking)
         self._asking.add(digest)
         try:
-            return await self._flow.decision(subject, call, on_late=agreed_late, digest=digest)
+            return await self._flow.decision(subject, call, on_late=decided_late, digest=digest)
         finally:
             self._asking.discard(digest)
 
@@ -179,7 +177,7 @@ class ToolPermissions:
         await self._flow.agreed(subject, kept=kept, digest=digest, what=what)
 
 
-def _subject(request: ToolCallRequest, key: bytes) -> ApprovalSubject:
+def _subject(request: ToolCallRequest, key: bytes, client: str) -> ApprovalSubject:
     what = f"{request.tool} of {request.server}"
     return ApprovalSubject(
         title=_TITLE,
@@ -188,7 +186,9 @@ def _subject(request: ToolCallRequest, key: bytes) -> ApprovalSubject:
         redacted=request.text(hides=True),
         digest=request.digest(key),
         server=request.server,
+        client=client,
         tool=request.tool,
+        standing=request.standing_digest(key),
         what=what,
         first=f"this call of {what}",
         undone="did not run",
@@ -198,3 +198,272 @@ def _subject(request: ToolCallRequest, key: bytes) -> ApprovalSubject:
         instead="Do not call it again with the same arguments; ask them what they want.",
         shorter="Pass less, for example the name of a file.",
     )
+
+
+_MOST_SERVERS = 1_000
+_UNSEEN = "Not shown: a person has to see it first."
+_ANY = {"type": "object"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Veiled:
+    """A list of tools as a model may read it, and what it is told of the rest."""
+
+    tools: Sequence[Mapping[str, object]]
+    remark: str | None = None
+
+
+class _Look:
+    """One list of tools, and what came of comparing it."""
+
+    def __init__(self, listed: ListedTools) -> None:
+        self.listed = listed
+        self.now = Pins()
+        self.changes = Changes()
+        self.pending = ""
+        self.begun = False
+        self.is_news = True
+        self.done = anyio.Event()
+
+    @property
+    def server(self) -> str:
+        return self.listed.config.name
+
+
+class PinChecks:
+    """Compares in the background; what the policy enforces waits for it."""
+
+    def __init__(
+        self,
+        store: TrustStore,
+        flow: ApprovalFlow,
+        *,
+        mode: Callable[[], str],
+        tell: Callable[[str, Mapping[str, object]], None],
+        show: Callable[[], Awaitable[bool]],
+        journal: Journal,
+    ) -> None:
+        self._store = store
+        self._flow = flow
+        self._mode = mode
+        self._tell = tell
+        self._show = show  # what waits, to the person; whether that can be
+        self._journal = journal
+        self._looks: dict[str, _Look] = {}
+        self._unkept: dict[str, Pins] = {}  # first looks for which the store has no room
+
+    @property
+    def enforced(self) -> bool:
+        return self._mode() == "enforce"
+
+    def seen(self, listed: ListedTools, start: Callable[..., object]) -> None:
+        """A list was read. `start` runs the comparison in the background."""
+        before = self._looks.pop(listed.config.name, None)
+        look = self._looks[listed.config.name] = _Look(listed)
+        if len(self._looks) > _MOST_SERVERS:
+            del self._looks[next(iter(self._looks))]
+        if self._mode() != "off":
+            look.begun = True
+            start(self._compare, look, before)
+
+    async def changes(self, server: str) -> tuple[Changes, str]:
+        """What is different about its tools, and the id to approve it with."""
+        look = self._looks.get(server)
+        if look is None or not look.begun:
+            return Changes(), ""
+        await look.done.wait()
+        return look.changes, look.pending
+
+    async def veiled(self, listed: ListedTools) -> Veiled:
+        """The list without what a person has not seen: it is meant to be read by a model."""
+        look = await self._compared(listed)
+        shown: list[Mapping[str, object]] = []
+        for tool in listed.tools:
+            key = pin_key(tool)
+            if key in look.changes.changed:
+                name = tool.get("name")
+                shown.append({"name": name, "description": _UNSEEN, "inputSchema": _ANY})
+            elif key in (look.now.tools or {}) and key not in look.changes.added:
+                shown.append(tool)
+        hidden = len(listed.tools) - len(shown)
+        if not hidden and not look.changes.changed:
+            return Veiled(tools=shown)
+        agree = f"emceepee approve {look.pending}".strip()
+        return Veiled(
+            tools=shown,
+            remark=f"{hidden} more tools, and what changed, are not shown: a person has to see "
+            f"them first, with `{agree}`.",
+        )
+
+    async def check(self, server: str, listed: ListedTools | None, tool: str) -> None:
+        """Raise unless this tool is what a person has seen."""
+        look = None if listed is None else await self._compared(listed)
+        key = pin_key({"name": tool})
+        if look is None or key not in (look.now.tools or {}):
+            raise ToolNotFound(
+                f"{server} does not list a tool {tool[:SHOWN_NAME_CHARS]!r}.",
+                hint="By policy only tools that are listed, and so can be compared, are run.",
+            )
+        if key in look.changes.changed or key in look.changes.added:
+            what = "has changed since" if key in look.changes.changed else "was not there when"
+            fact = (
+                f"{tool} of {look.server} {what} its tools were first seen, or agreed to by a "
+                "person."
+            )
+            pending = self._pending(look)
+            raise await self._flow.needed(pending, fact, again="call again", show=self._show)
+
+    async def is_as_pinned(self, listed: ListedTools, tool: str) -> bool:
+        """Whether a tool is what it was at the first look, or what a person agreed to since."""
+        if self._mode() == "off":
+            return False
+        look = await self._compared(listed)
+        return _is_as_pinned(look, pin_key({"name": tool}))
+
+    async def unpinned(self, listed: ListedTools) -> frozenset[str]:
+        """The tools of a list that are not what they were, or of which nobody knows it."""
+        keys = {str(tool.get("name")): pin_key(tool) for tool in listed.tools}
+        if self._mode() == "off":
+            return frozenset(keys)
+        look = await self._compared(listed)
+        return frozenset(name for name, key in keys.items() if not _is_as_pinned(look, key))
+
+    async def instructions(self, listed: ListedTools) -> str | None:
+        """What a server says of itself, as a model may read it."""
+        if listed.instructions is None or not self.enforced:
+            return listed.instructions
+        look = _Look(listed)
+        look.now = Pins(instructions=pin_text(listed.instructions))
+        await anyio.to_thread.run_sync(self._look_at, look)
+        if not look.changes.instructions:
+            return listed.instructions
+        return f"{_UNSEEN} After list_tools, `emceepee approve` has it."
+
+    async def _compared(self, listed: ListedTools) -> _Look:
+        """The look at exactly this list, compared with what is agreed to now."""
+        look = self._looks.get(listed.config.name)
+        if look is None or not _is_same(look.listed, listed):
+            look = _Look(listed)
+            look.is_news = False  # what is new was told when it was read
+        if not look.begun:  # the policy was another when it was read, or it is no longer the last
+            look.begun = True
+            await self._compare(look, None)
+        await look.done.wait()
+        if look.changes:  # a person may have agreed meanwhile
+            await anyio.to_thread.run_sync(self._judge, look)
+        return look
+
+    async def _compare(self, look: _Look, before: _Look | None) -> None:
+        try:
+            if before is not None and before.begun:
+                await before.done.wait()
+            look.now = await anyio.to_thread.run_sync(_pins_of, look.listed)
+            problem = await anyio.to_thread.run_sync(self._look_at, look)
+            told = None if before is None else before.changes
+            if look.changes and look.changes != told and look.is_news:
+                self._say(look)
+            if problem is not None:
+                self._journal.record(
+                    JournalEvent.APPROVAL_UNWRITABLE, server=look.server, error=problem
+                )
+        except OSError as error:  # what is pinned cannot be read: nothing counts as it was
+            look.now = Pins()
+            self._journal.record(
+                JournalEvent.APPROVAL_UNWRITABLE, server=look.server, error=str(error.strerror)
+            )
+        except Exception as error:  # noqa: BLE001 - what a server lists must not end the session
+            look.now = Pins()
+            self._journal.record(
+                JournalEvent.UNEXPECTED_ERROR, server=look.server, error=repr(error)
+            )
+        finally:
+            look.done.set()
+
+    def _look_at(self, look: _Look) -> str | None:
+        """Compare, and pin what is new; the problem with writing it down, if there is one."""
+        agreed = self._judge(look)
+        is_due = bool(look.changes and look.now.tools)
+        problem = self._flow.note(self._pending(look)) if is_due else None
+        first = agreed.missing(look.now)
+        if not first:
+            return problem
+        identity = self._identity(look)
+        passing = look.listed.origin is Origin.CLIENT
+        try:
+            if self._store.pin(identity, first, passing=passing):
+                return problem
+        except OSError as error:
+            problem = str(error.strerror)
+        self._unkept[identity] = self._unkept.get(identity, Pins()).filled(first)
+        return problem
+
+    def _judge(self, look: _Look) -> Pins:
+        """Compare with what was agreed to, and give that."""
+        key, config = self._store.key(), look.listed.config
+        identity = target_id(config, key)
+        agreed = self._store.pinned(identity, target_id_of_version_1(config, key))
+        agreed = agreed.filled(self._unkept.get(identity, Pins()))
+        look.changes = compare_pins(agreed, look.now)
+        return agreed
+
+    def _identity(self, look: _Look) -> str:
+        return target_id(look.listed.config, self._store.key())
+
+    def _pending(self, look: _Look) -> Pending:
+        """The changes, as a person is to agree to them."""
+        identity = self._identity(look)
+        text = f"Server: {look.server}\n{look.changes.text()}"
+        pending = Pending(
+            digest=hashlib.sha256(f"{identity}{text}".encode("utf-8", "replace")).hexdigest(),
+            name=look.server,
+            text=text,
+            at=self._flow.now(),
+            tools=look.now.tools,
+            identity=identity,
+            instructions=look.now.instructions,
+            session=self._journal.session,
+        )
+        look.pending = pending.id
+        return pending
+
+    def _say(self, look: _Look) -> None:
+        changes = look.changes
+        data: dict[str, object] = {
+            "changed": dict.fromkeys(changes.changed, _UNSEEN)
+            if self.enforced
+            else changes.changed,
+            "added": [_UNSEEN] * len(changes.added) if self.enforced else changes.added,
+            "removed": changes.removed,
+            "enforced": self.enforced,
+            "a_person_agrees_with": f"emceepee approve {look.pending}",
+        }
+        if changes.instructions:
+            data["instructions"] = _UNSEEN if self.enforced else changes.instructions
+        self._tell(look.server, data)
+        self._journal.record(
+            JournalEvent.TOOLS_CHANGED,
+            server=look.server,
+            changed=list(changes.changed),
+            added=changes.added,
+            removed=changes.removed,
+            instructions=bool(changes.instructions),
+        )
+
+
+def _is_as_pinned(look: _Look, key: str) -> bool:
+    known, changes = look.now.tools or {}, look.changes
+    return key in known and key not in changes.changed and key not in changes.added
+
+
+def _is_same(one: ListedTools, other: ListedTools) -> bool:
+    """The very same list; comparing what is in it would take as long as pinning it."""
+    return (
+        one.tools is other.tools
+        and one.config == other.config
+        and one.instructions == other.instructions
+    )
+
+
+def _pins_of(listed: ListedTools) -> Pins:
+    said = listed.instructions
+    return Pins(tools=pin_all(listed.tools), instructions=pin_text(said or ""))

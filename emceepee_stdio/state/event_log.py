@@ -128,23 +128,15 @@ def notice_of(lost: Sequence[Entry], *, id: str, now: float) -> Entry:  # noqa: 
 
 def merged(notices: Sequence[Entry]) -> Entry:
     """One notice for several, standing where the first of them stood."""
-    first, last = notices[0].event, max(notices, key=_last_lost)
+    first, last = notices[0].event, max(notices, key=lambda notice: notice.last_lost)
     count = sum(entry.event.count for entry in notices)
     event = replace(
         first,
         created_at=max(entry.event.created_at for entry in notices),
-        data={
-            "count": count,
-            "first_id": _span(first)["first_id"],
-            "last_id": _span(last.event)["last_id"],
-        },
+        data={**_span(first), "count": count, "last_id": _span(last.event)["last_id"]},
         count=count,
     )
     return Entry(event, Delivery.WAITING, last_lost=last.last_lost)
-
-
-def _last_lost(entry: Entry) -> int:
-    return entry.last_lost
 
 
 def _span(notice: Event) -> dict[str, object]:

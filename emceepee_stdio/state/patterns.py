@@ -43,22 +43,18 @@ class Pattern:
 
     def matches(self, text: str) -> bool:
         """Whether it is found anywhere in the text."""
-        try:
-            return self._compiled.search(text, timeout=self._timeout) is not None
-        except TimeoutError:
-            raise self._too_slow() from None
+        return next(self.spans(text), None) is not None
 
     def spans(self, text: str, start: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
         """Where it is found between start and end, without overlaps."""
         stop = len(text) if end is None else end
         try:
             for match in self._compiled.finditer(text, start, stop, timeout=self._timeout):
-                yield match.start(), match.end()
+                yield match.span()
         except TimeoutError:
-            raise self._too_slow() from None
-
-    def _too_slow(self) -> InvalidPattern:
-        return InvalidPattern(f"The pattern took longer than {self._timeout * 1000:.0f} ms.")
+            raise InvalidPattern(
+                f"The pattern took longer than {self._timeout * 1000:.0f} ms."
+            ) from None
 
 
 def _compile(text: str) -> regex.Pattern[str]:

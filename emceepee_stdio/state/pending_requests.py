@@ -1,4 +1,4 @@
-"""Open questions of servers: elicitations and sampling requests that wait for an answer.
+"""Open questions of servers (elicitations, sampling), and which answers a host gave by itself.
 
 Each is answered once: by the client, by its timeout, or because nobody is left to hear the answer.
 At every moment it is with one recipient: the person, whom the client asks by its own dialogue, or
@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from emceepee_stdio.errors import RequestNotFound
-from emceepee_stdio.state.deadlines import Deadlines, Tombstones
-from emceepee_stdio.state.machine import IllegalMove, Machine, Move
+from emceepee_stdio.state.machine import Deadlines, IllegalMove, Machine, Move, Tombstones
 
 # Whether an answer is the person's, or was given for them by a client that showed nothing.
 #
@@ -195,7 +194,12 @@ class Requests:
     """Everything that waits on the client."""
 
     def __init__(
-        self, *, new_id: Callable[[], str], timeout: float = 600.0, limit: int = 100
+        self,
+        *,
+        new_id: Callable[[], str],
+        timeout: float = 600.0,
+        limit: int = 100,
+        on_closed: Callable[[str], object] = lambda _request_id: None,
     ) -> None:
         self._new_id = new_id
         self._timeout = timeout
@@ -204,7 +208,7 @@ class Requests:
         self.shown: set[str] = set()  # those of them that the client has seen in an answer
         self._tombstones = Tombstones()
         self._deadlines: Deadlines[str] = Deadlines()
-        self.on_closed: Callable[[str], object] = lambda _request_id: None
+        self._on_closed = on_closed
 
     def __repr__(self) -> str:
         return f"<Requests pending={len(self.open)} limit={self._limit}>"
@@ -326,5 +330,5 @@ class Requests:
         self._deadlines.clear(asked.id)
         why = f"{status.value} ({by.value})" if by else status.value
         self._tombstones.add(asked.id, why, now=now)
-        self.on_closed(asked.id)
+        self._on_closed(asked.id)
         return replace(asked, status=status, closed_by=by)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from emceepee_stdio.errors import InvalidArguments, ResourceNotFound, ResultExpired, ResultTooLarge
-from emceepee_stdio.state.deadlines import Tombstones
+from emceepee_stdio.state.machine import Tombstones
 from emceepee_stdio.state.patterns import Pattern
 
 _CONTEXT_CHARS = 120  # a line or two on either side of a hit

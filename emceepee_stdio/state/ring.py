@@ -34,51 +34,30 @@ class Ring(Generic[T]):
         if capacity < 1:
             raise ValueError("a ring holds at least one item")
         self._capacity = capacity
-        self._items: deque[T] = deque()
-        self._sizes: deque[int] = deque()
+        self._kept: deque[tuple[T, int]] = deque()  # each with its size
         self._overwritten = 0
         self.bytes = 0
 
     def __repr__(self) -> str:
-        return f"<Ring {len(self._items)}/{self._capacity} overwritten={self._overwritten}>"
+        return f"<Ring {len(self._kept)}/{self._capacity} overwritten={self._overwritten}>"
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._kept)
 
     def append(self, item: T, size: int = 0) -> None:
-        if len(self._items) == self._capacity:
+        if len(self._kept) == self._capacity:
             self.overwrite_oldest()
-        self._items.append(item)
-        self._sizes.append(size)
+        self._kept.append((item, size))
         self.bytes += size
 
     def overwrite_oldest(self) -> None:
         """Make room; whoever reads next is told."""
-        self._items.popleft()
-        self.bytes -= self._sizes.popleft()
+        self.bytes -= self._kept.popleft()[1]
         self._overwritten += 1
 
     def last(self, count: int, keep: Callable[[T], bool] = _anything) -> list[T]:
         """The newest items that match, oldest of them first; nothing is changed."""
-        found: list[T] = []
-        for item in reversed(self._items):
-            if len(found) == count:
-                break
-            if keep(item):
-                found.append(item)
-        found.reverse()
-        return found
-
-    def peek(
-        self,
-        *,
-        limit: int | None = None,
-        keep: Callable[[T], bool] = _anything,
-        newest: bool = False,
-    ) -> Reading[T]:
-        """Look without changing anything."""
-        chosen, matching = self._choose(limit=limit, keep=keep, newest=newest)
-        return self._reading(chosen, matching)
+        return list(self.read(limit=count, keep=keep, newest=True, peek=True).items)
 
     def read(
         self,
@@ -86,32 +65,26 @@ class Ring(Generic[T]):
         limit: int | None = None,
         keep: Callable[[T], bool] = _anything,
         newest: bool = False,
+        peek: bool = False,
     ) -> Reading[T]:
-        """Take out what is returned, and start the count of overwritten items anew."""
-        chosen, matching = self._choose(limit=limit, keep=keep, newest=newest)
-        reading = self._reading(chosen, matching)
-        taken = set(chosen)
-        left = [index for index in range(len(self._items)) if index not in taken]
-        self._items = deque(self._items[index] for index in left)
-        self._sizes = deque(self._sizes[index] for index in left)
-        self.bytes = sum(self._sizes)
-        self._overwritten = 0
-        return reading
+        """Take out what is returned, and start the count of overwritten items anew.
 
-    def _choose(
-        self, *, limit: int | None, keep: Callable[[T], bool], newest: bool
-    ) -> tuple[list[int], int]:
-        matching = [index for index, item in enumerate(self._items) if keep(item)]
-        if limit is None or limit >= len(matching):
-            return matching, len(matching)
-        return matching[len(matching) - limit :] if newest else matching[:limit], len(matching)
-
-    def _reading(self, chosen: list[int], matching: int) -> Reading[T]:
-        return Reading(
-            items=tuple(self._items[index] for index in chosen),
-            remaining=matching - len(chosen),
+        To `peek` is to look without changing anything.
+        """
+        matching = [index for index, (item, _) in enumerate(self._kept) if keep(item)]
+        count = len(matching) if limit is None else min(limit, len(matching))
+        chosen = matching[len(matching) - count :] if newest else matching[:count]
+        reading = Reading(
+            items=tuple(self._kept[index][0] for index in chosen),
+            remaining=len(matching) - count,
             overwritten=self._overwritten,
         )
+        if not peek:
+            taken = set(chosen)
+            self._kept = deque(one for at, one in enumerate(self._kept) if at not in taken)
+            self.bytes = sum(size for _, size in self._kept)
+            self._overwritten = 0
+        return reading
 
 
 class Rings(Mapping[str, Ring[T]]):

@@ -8,9 +8,9 @@ two messages is here.
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from emceepee_stdio.config import Settings
-from emceepee_stdio.state.deadlines import Deadlines
+from emceepee_stdio.config.settings import Settings
 from emceepee_stdio.state.event_log import EventLog
+from emceepee_stdio.state.machine import Deadlines
 from emceepee_stdio.state.pending_requests import Requests
 from emceepee_stdio.state.results import Results
 from emceepee_stdio.state.ring import Rings
@@ -27,7 +27,14 @@ InFlight = TypeVar("InFlight", bound=Hashable)
 class SessionState(Generic[Notification, Line, InFlight]):
     """Made once, by the session; what it is made of changes, its parts do not."""
 
-    def __init__(self, settings: Settings, *, new_id: Callable[[], str], began: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        new_id: Callable[[], str],
+        began: str,
+        on_closed: Callable[[str], object],
+    ) -> None:
         limits, fixed = settings.limits, settings.fixed
         events_bytes = limits.memory_bytes // _EVENTS_DIVISOR
         rings_bytes = (limits.memory_bytes - events_bytes) // 2
@@ -49,6 +56,7 @@ class SessionState(Generic[Notification, Line, InFlight]):
             new_id=new_id,
             timeout=settings.timeouts.client_request_ms / 1000,
             limit=fixed.pending_requests,
+            on_closed=on_closed,
         )
         self.timers = Timers(new_id=new_id, limit=fixed.timers)
         # Results that were too large to be shown.

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from emceepee_stdio.errors import InvalidArguments, ResultExpired, TaskLimit, TaskNotFound
-from emceepee_stdio.state.deadlines import Deadlines, Tombstones
-from emceepee_stdio.state.machine import Machine, Move
+from emceepee_stdio.state.machine import Deadlines, Machine, Move, Tombstones
 
 
 class TaskStatus(StrEnum):
@@ -192,19 +191,18 @@ class Tasks:
 
     def complete(self, task_id: str, result: object, *, now: float, size: int = 0) -> Task | None:
         """Keep the result; None when it came too late to count."""
-        return self._settle(task_id, TaskStatus.COMPLETED, now=now, result=result, size=size)
+        task = self._working.get(task_id)
+        return task and self._end(task, TaskStatus.COMPLETED, now=now, result=result, size=size)
 
     def fail(self, task_id: str, error: str, *, now: float) -> Task | None:
         """Keep the error; None when it came too late to count."""
-        return self._settle(task_id, TaskStatus.FAILED, now=now, error=error, size=len(error))
+        task = self._working.get(task_id)
+        return task and self._end(task, TaskStatus.FAILED, now=now, error=error, size=len(error))
 
     def cancel(self, task_id: str, *, now: float) -> Task:
         """Stop a working task; IllegalMove when it has ended already."""
         task = self.get(task_id, now=now)
-        TASK_STATES.check(task.status, TaskStatus.CANCELLED)
-        return self._finish(
-            replace(task, status=TaskStatus.CANCELLED, updated_at=now, error="cancelled")
-        )
+        return self._end(task, TaskStatus.CANCELLED, now=now, error="cancelled")
 
     def fail_server(self, server: str, error: str, *, now: float) -> list[Task]:
         """The server was lost: every working task of it fails, once."""
@@ -257,35 +255,27 @@ class Tasks:
         return Expiry(expired=expired, forgotten=forgotten)
 
     def _expire(self, task: Task, *, now: float) -> Task:
-        TASK_STATES.check(task.status, TaskStatus.EXPIRED)
         lived = task.expires_at - task.created_at
         error = f"no result within its time to live of {lived:g} s"
-        return self._finish(replace(task, status=TaskStatus.EXPIRED, updated_at=now, error=error))
+        return self._end(task, TaskStatus.EXPIRED, now=now, error=error)
 
-    def _settle(
+    def _end(
         self,
-        task_id: str,
+        task: Task,
         status: TaskStatus,
         *,
         now: float,
         result: object = None,
         error: str | None = None,
         size: int = 0,
-    ) -> Task | None:
-        task = self._working.get(task_id)
-        if task is None:
-            return None
+    ) -> Task:
         TASK_STATES.check(task.status, status)
-        return self._finish(
-            replace(task, status=status, updated_at=now, result=result, error=error, size=size)
-        )
-
-    def _finish(self, task: Task) -> Task:
+        task = replace(task, status=status, updated_at=now, result=result, error=error, size=size)
         del self._working[task.id]
-        self._ended[task.status] += 1
+        self._ended[status] += 1
         self._deadlines.clear(task.id)
         self._finished[task.id] = task
-        self._finished_bytes += task.size
+        self._finished_bytes += size
         self._stay_within_bounds(newest=task)
         return task
 

@@ -1,4 +1,4 @@
-"""Timers of the client: once or repeated, without drift.
+"""Timers of the client: once or repeated, without drift, within bounds.
 
 A repeating timer fires at most ten times a second; the rounds in between are counted as missed.
 """
@@ -9,12 +9,11 @@ from enum import StrEnum
 
 from emceepee_stdio.clock import DAY_S
 from emceepee_stdio.errors import InvalidArguments, TimerLimit, TimerNotFound
-from emceepee_stdio.state.deadlines import Deadlines
-from emceepee_stdio.state.machine import Machine, Move
+from emceepee_stdio.state.machine import Deadlines, Machine, Move
 
 _MIN_DURATION_S = 0.001  # duration_ms is a whole number, and 0 would be due at once
 _MIN_PAUSE_S = 0.1  # of a repeating timer: a client that reads its events is slower than that
-_MAX_DURATION_S = DAY_S  # a session rarely lives longer than a day
+MAX_DURATION_S = DAY_S  # a session rarely lives longer than a day
 _MAX_MESSAGE_CHARS = 500  # a reminder, not a document
 
 
@@ -81,10 +80,10 @@ class Timers:
         return f"<Timers active={len(self._active)} limit={self._limit}>"
 
     def set(self, *, duration: float, message: str, repeats: bool = False, now: float) -> Timer:
-        if not _MIN_DURATION_S <= duration <= _MAX_DURATION_S:
+        if not _MIN_DURATION_S <= duration <= MAX_DURATION_S:
             raise InvalidArguments(
                 f"duration_ms was {duration * 1000:g}; "
-                f"it must be from 1 to {_MAX_DURATION_S * 1000:.0f}."
+                f"it must be from 1 to {MAX_DURATION_S * 1000:.0f}."
             )
         if not 1 <= len(message) <= _MAX_MESSAGE_CHARS:
             raise InvalidArguments(

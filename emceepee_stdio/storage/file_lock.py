@@ -47,15 +47,29 @@ def is_locked(path: Path) -> bool:
 
 
 if sys.platform == "win32":
+    import ctypes
     import msvcrt
+    from ctypes import wintypes
+
+    _AT_ONCE, _EXCLUSIVE = 1, 2
+    _kernel = ctypes.WinDLL("kernel32", use_last_error=True)
+
+    class _Overlapped(ctypes.Structure):
+        """Where the lock is: at the beginning."""
+
+        _fields_ = [
+            ("Internal", ctypes.c_size_t),
+            ("InternalHigh", ctypes.c_size_t),
+            ("Offset", wintypes.DWORD),
+            ("OffsetHigh", wintypes.DWORD),
+            ("hEvent", wintypes.HANDLE),
+        ]
 
     def _take(descriptor: int, *, shared: bool = False) -> bool:
-        del shared  # there is only one kind
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # LK_LOCK would give up after 10 s
-        except OSError:
-            return False
-        return True
+        """`shared`: two who only look do not see each other; msvcrt has no such lock."""
+        flags = _AT_ONCE if shared else _AT_ONCE | _EXCLUSIVE
+        handle = wintypes.HANDLE(msvcrt.get_osfhandle(descriptor))
+        return bool(_kernel.LockFileEx(handle, flags, 0, 1, 0, ctypes.byref(_Overlapped())))
 
 else:
     import fcntl

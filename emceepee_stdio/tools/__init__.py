@@ -1,9 +1,8 @@
-"""The tools: one family a module, in the order in which a client sees them."""
+"""The tools: one family a module, in the order of `_FAMILIES`, in which a client sees them."""
 
 from emceepee_stdio.tools import (
     execute,
     log_tools,
-    prompt_tools,
     question_tools,
     resource_tools,
     server_tools,
@@ -20,7 +19,6 @@ _FAMILIES = (
     tool_search,
     execute,
     resource_tools,
-    prompt_tools,
     log_tools,
     task_tools,
     question_tools,

@@ -21,9 +21,8 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from msgspec.structs import replace
 
 from emceepee_stdio.backends.backend import Backend
-from emceepee_stdio.backends.base import NotTaken, RemoteError, with_meta
-from emceepee_stdio.backends.lists import Kind
-from emceepee_stdio.config import Timeouts
+from emceepee_stdio.backends.interface import Kind, NotTaken, RemoteError, with_meta
+from emceepee_stdio.config.settings import Timeouts
 from emceepee_stdio.errors import (
     InvalidArguments,
     PolicyDenied,
@@ -41,7 +40,7 @@ from emceepee_stdio.session.exposed_lists import ExposedItem
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Origin, RegisteredServer
-from emceepee_stdio.state import Phase
+from emceepee_stdio.state.phases import Phase
 from emceepee_stdio.tools.listing import (
     QUICK_LIST_TIMEOUT_S,
     is_remembered,
@@ -92,7 +91,8 @@ async def require_read_only(
 ) -> None:
     """Raise, with the name of the tool to call instead, unless this one is known to only read."""
     tools = await backend.list_all(Kind.TOOLS, within=within)
-    await runtime.permissions.require(backend, tool, within=within)  # nothing else would run it
+    if refused := backend.refusal(tool):
+        raise refused  # nothing else would run it
     member = runtime.servers.members.get(backend.name)
     why = why_not_read_only(member, backend.lists.tool(tool))
     listed = runtime.servers.listed(backend.name, tools)
@@ -377,10 +377,6 @@ class ExecuteTool(Params):
     task_ttl_ms: TaskTtl | UnsetType = UNSET
 
     @property
-    def given(self) -> Raw | None:
-        return None if self.args is UNSET else self.args
-
-    @property
     def ttl_s(self) -> float | None:
         return None if self.task_ttl_ms is UNSET else self.task_ttl_ms / 1000
 
@@ -398,11 +394,12 @@ def execute_tool(
     Answers with its result; with a task_id when it takes long or its server asks a question:
     answer the question, then get_task_result.
     """
+    call.args = None if p.args is UNSET else p.args
     member = None if p.server is UNSET else runtime.servers.members.get(p.server)
     if (
         member is None
         or runtime.configured.config.settings.policy.pin == "enforce"
-        or not is_plain(p.given, call.extra)
+        or not is_plain(call.args, call.extra)
         or member.backend.channel.needs_tools
         or member.backend.rules is not None
         or member.backend.lists.remembered
@@ -410,7 +407,7 @@ def execute_tool(
     ):
         return _prepare(runtime, p, call)
     try:
-        _Execution(runtime, member.backend, p, call).send(p.given or _NO_ARGUMENTS)
+        _Execution(runtime, member.backend, p, call).send(call.args or _NO_ARGUMENTS)
     except TaskLimit:  # it has to wait for a place
         return _prepare(runtime, p, call)
     return None
@@ -424,6 +421,7 @@ def execute_readonly_tool(
 
     Else as execute_tool.
     """
+    call.args = None if p.args is UNSET else p.args
     return _prepare(runtime, p, call)
 
 
@@ -476,11 +474,11 @@ class _Execution:
             await self._learn()
             args = self._repaired()
         if backend.rules is not None:
-            await runtime.permissions.require(backend, p.tool, within=self._request_s)
+            await backend.list_ruled(p.tool, within=self._request_s)
         await checkpoint_if_cancelled()
         self.send(args)
 
-    def send(self, args: Raw, *, again: bool = False) -> None:
+    def send(self, args: Raw) -> None:
         backend, p, call = self.backend, self.p, self.call
         if call.slot is None:
             within = self._within()
@@ -499,23 +497,20 @@ class _Execution:
         )
 
         def on_done(outcome: Raw | ProxyError) -> None:
-            if isinstance(outcome, NotTaken) and not again:
-                call.proceed(partial(self._send_again, args))
-            else:
-                call.proceed(partial(self._answered, outcome))
+            call.proceed(partial(self._answered, outcome))
 
-        call.cancel_request = backend.send(request, on_done)
+        call.cancel_request = backend.send(request, on_done, self._recheck)
 
-    async def _send_again(self, args: Raw) -> None:
+    async def _recheck(self) -> None:
         """The server has not seen the call; the one that it meets now may be another one."""
         runtime, backend, tool = self.runtime, self.backend, self.p.tool
         await self._check_pins()
         if isinstance(self.p, ExecuteReadonlyTool):
             await require_read_only(runtime, backend, tool, within=self._request_s)
         if backend.rules is not None:
-            await runtime.permissions.require(backend, tool, within=self._request_s)
-        await checkpoint_if_cancelled()
-        self.send(args, again=True)
+            await backend.list_ruled(tool, within=self._request_s)
+        if self.call.on_status is not None:
+            say_starting(backend, self.call)
 
     async def _confirm(self) -> None:
         """Start the server, and see that it still has the tool that it is remembered to have."""
@@ -552,7 +547,9 @@ class _Execution:
         """
         permissions, tool = self.runtime.permissions, self.p.tool
         within = min(self._request_s, self.call.ceiling)
-        await permissions.require(self.backend, tool, within=within)
+        await self.backend.list_ruled(tool, within=within)
+        if refused := self.backend.refusal(tool):
+            raise refused  # the person need not be asked
         return await permissions.admit(self.backend, tool, self._repaired(), self.call)
 
     async def _check_pins(self) -> None:
@@ -574,13 +571,12 @@ class _Execution:
         lists = self.backend.lists
         unlisted = lists.tools is None or Kind.TOOLS in lists.remembered
         return self.backend.channel.needs_tools or (
-            unlisted and depends_on_schema(self.p.given, self.call.extra)
+            unlisted and depends_on_schema(self.call.args, self.call.extra)
         )
 
     def _within(self) -> float:
         """How long this client may be kept waiting, with a note if it asked for more."""
         p, call = self.p, self.call
-        call.args = p.given  # it may become a task at once
         times = self.runtime.settings.timeouts
         wanted = (times.call_ms if p.timeout_ms is UNSET else p.timeout_ms) / 1000
         if p.timeout_ms is not UNSET and wanted > call.ceiling:
@@ -595,7 +591,7 @@ class _Execution:
     def _repaired(self) -> Raw:
         tool, server = self.p.tool, self.backend.name
         schema = mapping((self.backend.lists.tool(tool) or {}).get("inputSchema"))
-        args, repairs = repaired(self.p.given, self.call.extra, schema, tool=tool)
+        args, repairs = repaired(self.call.args, self.call.extra, schema, tool=tool)
         if repairs:
             self.runtime.journal.record(
                 JournalEvent.TOOL_ARGUMENTS_REPAIRED, server=server, tool=tool, repairs=repairs
@@ -606,12 +602,13 @@ class _Execution:
         call = self.call
         if isinstance(outcome, Raw):
             native = call.native and call.task is None
-            return Reply.result(outcome, server=self.backend.name, native=native)
+            whole = native and call.whole
+            return Reply.result(outcome, server=self.backend.name, native=native, whole=whole)
         # With pins enforced, no person may have seen the names of its other tools.
         if isinstance(outcome, RemoteError) and not self.runtime.pins.enforced:
             return self._refused(outcome)
         if isinstance(outcome, ServerDisconnected) and not isinstance(outcome, NotTaken):
-            fact = f"{outcome.fact}\n{self._repeatable()}"
+            fact = f"{outcome.whole_fact}\n{self._repeatable()}"
             raise ServerDisconnected(fact, hint=outcome.next_step)
         raise outcome
 
@@ -669,12 +666,10 @@ class ExposedTool:
 
     def call(self, runtime: Runtime, arguments: Raw | None, call: Call) -> Result:
         item = self.item
-        call.native = True
+        call.native, call.whole = True, item.page is not None
         call.trace.server, call.trace.server_tool = item.server, item.own
         if not runtime.surface.shows(item.server):
             raise _gone(item)
-        if item.page is not None:  # which reads all of the result
-            call.budget = 0
         args = UNSET if arguments is None else arguments
         p = ExecuteTool(server=item.server, tool=item.own, args=args)
         if self.by_own_name:

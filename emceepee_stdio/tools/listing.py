@@ -14,7 +14,7 @@ import anyio.lowlevel
 from msgspec import UNSET, Meta, UnsetType
 
 from emceepee_stdio.backends.backend import Backend
-from emceepee_stdio.backends.lists import Kind
+from emceepee_stdio.backends.interface import Kind
 from emceepee_stdio.config.server import marked_names
 from emceepee_stdio.errors import (
     InvalidArguments,
@@ -24,14 +24,16 @@ from emceepee_stdio.errors import (
     ServerUnavailable,
 )
 from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.rendering import room_beside_context
 from emceepee_stdio.session.reply import Reply
-from emceepee_stdio.session.response_context import room_beside_context
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.state import Pattern, Phase
+from emceepee_stdio.state.patterns import Pattern
+from emceepee_stdio.state.phases import Phase
 from emceepee_stdio.visible_text import LISTED_NAMES, SHOWN_NAME_CHARS, close_names, cut
 from emceepee_stdio.wire.codec import to_json
 
 ALL = ".*"
+MAX_SERVER_TEXT_CHARS = 4_000  # a page of its own words; a hostile server has no more room
 QUICK_LIST_TIMEOUT_S = 5.0  # for a list that only makes an answer better, while a caller waits
 
 _CURSOR_DIGITS = 18  # fits into 64 bits, and no list is as long
@@ -87,6 +89,13 @@ class Found:
         self.failed[server] = cut(reason, _REASON_CHARS)
 
 
+def cut_text(text: str) -> str:
+    """What a server says of itself or of a tool, as much of it as is shown."""
+    if len(text) <= MAX_SERVER_TEXT_CHARS:
+        return text
+    return f"{text[:MAX_SERVER_TEXT_CHARS]} … (cut from {len(text)} characters)"
+
+
 def pattern(runtime: Runtime, text: str) -> Pattern:
     fixed = runtime.settings.fixed
     try:
@@ -131,7 +140,12 @@ async def gather(runtime: Runtime, kind: str, servers: str, call: Call) -> Found
     """Ask every server of that name, or of that pattern, at once."""
     found = Found()
     backends = await _chosen(runtime, servers, found)
-    answers = _recalled(backends, Kind(kind), found)
+    # These need not be started for their lists.
+    known = [backend for backend in backends if is_remembered(backend, Kind(kind))]
+    found.remembered = {backend.name: backend.lists.remembered_at for backend in known}
+    answers: dict[str, Sequence[Mapping[str, object]]] = {
+        backend.name: backend.lists.known(Kind(kind)) or () for backend in known
+    }
     within = min(_LIST_TIMEOUT_S, call.ceiling)
     mask = runtime.session.secrets.mask
 
@@ -193,19 +207,15 @@ def _is_hidden(backend: Backend, tool: Mapping[str, object]) -> bool:
     return backend.rules is not None and backend.rules.hides(tool.get("name"))
 
 
-def _recalled(
-    backends: Sequence[Backend], kind: Kind, found: Found
-) -> dict[str, Sequence[Mapping[str, object]]]:
-    """The lists of servers that need not be started for them, each with its time."""
-    known = [backend for backend in backends if is_remembered(backend, kind)]
-    found.remembered |= {backend.name: backend.lists.remembered_at for backend in known}
-    return {backend.name: backend.lists.known(kind) or () for backend in known}
-
-
 def is_remembered(backend: Backend, kind: Kind) -> bool:
     """Whether a list is known without the server, which does not run yet or any more."""
     waits = backend.phase in (Phase.IDLE, Phase.CONNECTING)
     return waits and kind in backend.lists.remembered
+
+
+def request_limit(runtime: Runtime, call: Call) -> float:
+    """How long a request beside calls may take, in seconds."""
+    return min(call.ceiling, runtime.settings.timeouts.request_ms / 1000)
 
 
 def say_starting(backend: Backend, call: Call) -> None:

@@ -7,13 +7,15 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from emceepee_stdio.backends.backend_events import LOG_LEVELS, LogLevel
+from emceepee_stdio.backends.interface import LOG_LEVELS, LogLevel
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_output import Logged, Notified
-from emceepee_stdio.state import Excerpt, Pattern, Ring
-from emceepee_stdio.tools.listing import matching, pattern
+from emceepee_stdio.state.event_types import Excerpt
+from emceepee_stdio.state.patterns import Pattern
+from emceepee_stdio.state.ring import Ring
+from emceepee_stdio.tools.listing import matching, pattern, request_limit
 from emceepee_stdio.tools.registry import Params, pages, tool
 
 Source = Literal["protocol", "stderr", "stdout"]
@@ -74,7 +76,7 @@ async def get_logs(runtime: Runtime, p: GetLogs, _call: Call) -> Reply:
     )[-p.limit :]
     share = Counter(line.server for line in newest)
     readings = [
-        (ring.peek if p.peek else ring.read)(limit=share[name], keep=keep, newest=True)
+        ring.read(limit=share[name], keep=keep, newest=True, peek=p.peek)
         for name, ring in rings.items()
     ]
     return Reply.json(
@@ -90,8 +92,7 @@ async def get_logs(runtime: Runtime, p: GetLogs, _call: Call) -> Reply:
 async def set_log_level(runtime: Runtime, p: SetLogLevel, call: Call) -> Reply:
     """Set how much a server is to log."""
     backend = runtime.servers.get(p.server)
-    within = min(call.ceiling, runtime.settings.timeouts.request_ms / 1000)
-    await backend.set_log_level(p.level, within=within)
+    await backend.set_log_level(p.level, within=request_limit(runtime, call))
     return Reply.json({"server": backend.name, "level": p.level})
 
 
@@ -114,7 +115,7 @@ async def _searched(
     wanted: Pattern,
 ) -> Callable[[Logged], bool]:
     """Lines that come while others are searched wait for the next time."""
-    lines = [line for ring in rings.values() for line in ring.peek(keep=keep).items]
+    lines = [line for ring in rings.values() for line in ring.read(keep=keep, peek=True).items]
     found = await matching(runtime, lines, wanted, lambda entry: [entry.line.text])
     chosen = {id(line): line for line in found}
     return lambda line: id(line) in chosen

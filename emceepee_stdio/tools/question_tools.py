@@ -11,11 +11,20 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from emceepee_stdio.errors import InvalidArguments, PolicyDenied, ProxyError, RequestNotFound
 from emceepee_stdio.json_values import elements, mapping
 from emceepee_stdio.session.client_calls import Call
-from emceepee_stdio.session.large_results import kept_whole, page_chars
+from emceepee_stdio.session.rendering import (
+    kept_whole,
+    page_chars,
+    shown_elicitation,
+    shown_sampling,
+)
 from emceepee_stdio.session.reply import Reply, sampled_problem
-from emceepee_stdio.session.response_context import shown_elicitation, shown_sampling
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.state import PendingRequest, Recipient, RequestKind, RequestStatus
+from emceepee_stdio.state.pending_requests import (
+    PendingRequest,
+    Recipient,
+    RequestKind,
+    RequestStatus,
+)
 from emceepee_stdio.tools.listing import Cursor, Limit, page_for
 from emceepee_stdio.tools.registry import (
     Params,
@@ -26,7 +35,7 @@ from emceepee_stdio.tools.registry import (
     read_only,
     tool,
 )
-from emceepee_stdio.wire.codec import to_json
+from emceepee_stdio.wire.codec import INVALID_REQUEST, RpcError, to_json
 
 # The flat schemas of elicitation: whether an answer answers the question.
 #
@@ -205,7 +214,7 @@ async def respond_to_elicitation(runtime: Runtime, p: RespondToElicitation, _cal
         )
     is_form = p.action == "accept" and asked.params.get("mode", "form") == "form"
     content = _checked_form(asked, p) if is_form else None
-    if not session.routing.answer(asked, p.action, content):
+    if not session.questions.answer(asked, p.action, content):
         raise _gone(asked)
     return Reply.json({"answered": asked.id, "server": asked.server, "action": p.action})
 
@@ -216,7 +225,7 @@ async def get_sampling_requests(runtime: Runtime, p: GetSamplingRequests, call: 
     # Whole, as many as one answer holds; of the others a preview, and where the whole is.
     session = runtime.session
     server = None if p.server is UNSET else p.server
-    room = call.budget or page_chars(runtime.settings)
+    room = min(call.budget, page_chars(runtime.settings))
     shown: list[dict[str, object]] = []
     for asked in session.state.requests.pending(kind=RequestKind.SAMPLING, server=server):
         entry = shown_sampling(session, asked, whole=True)
@@ -239,8 +248,8 @@ async def respond_to_sampling(runtime: Runtime, p: RespondToSampling, _call: Cal
     session, now = runtime.session, runtime.clock.now()
     asked = session.state.requests.get(p.request_id, kind=RequestKind.SAMPLING, now=now)
     if p.action == "decline":
-        session.routing.close(asked, RequestStatus.DECLINED)
-        session.questions.refuse(asked, "The user declined the sampling request.")
+        refusal = RpcError(INVALID_REQUEST, "The user declined the sampling request.")
+        session.questions.respond(asked, RequestStatus.DECLINED, refusal)
         return Reply.json({"answered": asked.id, "server": asked.server, "action": "decline"})
     result = {
         "role": p.role,
@@ -248,8 +257,7 @@ async def respond_to_sampling(runtime: Runtime, p: RespondToSampling, _call: Cal
         "model": p.model,
         "stopReason": p.stop_reason,
     }
-    session.routing.close(asked, RequestStatus.COMPLETED)
-    if not session.questions.answer(asked, to_json(result)):
+    if not session.questions.respond(asked, RequestStatus.COMPLETED, to_json(result)):
         raise _gone(asked)
     return Reply.json({"answered": asked.id, "server": asked.server, "action": "accept"})
 

@@ -18,6 +18,7 @@ from msgspec import Raw
 from emceepee_stdio.errors import InvalidArguments
 from emceepee_stdio.foreign_json import decoded, envelope_decoder
 from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.exposed_lists import LONG_RESULTS
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.wire.codec import to_json
@@ -35,7 +36,7 @@ open_world: Mapping[str, bool] = {"destructiveHint": True, "openWorldHint": True
 # a file and show its first 2 KB: `pages` is on every tool whose answer may be long.
 always_loaded: dict[str, bool | int] = {"anthropic/alwaysLoad": True}
 asks_the_user: dict[str, bool | int] = {"anthropic/requiresUserInteraction": True}
-pages: dict[str, bool | int] = {"anthropic/maxResultSizeChars": 500_000}  # the most it may be
+pages: dict[str, bool | int] = {**LONG_RESULTS}
 
 
 WaitMs = Annotated[int, msgspec.Meta(ge=0, le=900_000)]  # longer than any client waits

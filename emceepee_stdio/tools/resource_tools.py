@@ -1,4 +1,4 @@
-"""Tools for resources: list, read, subscribe."""
+"""Tools for resources (list, read, subscribe) and prompts, and completion of arguments."""
 
 import math
 import re
@@ -7,26 +7,33 @@ from typing import Annotated
 
 import anyio
 import anyio.lowlevel
+import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from emceepee_stdio.backends.backend import Backend
-from emceepee_stdio.backends.base import CarriesMeta
-from emceepee_stdio.backends.lists import Kind
-from emceepee_stdio.errors import InvalidArguments, ProxyError, ResourceNotFound
-from emceepee_stdio.session.client_calls import Call
-from emceepee_stdio.session.large_results import (
+from emceepee_stdio.backends.interface import CarriesMeta, Kind
+from emceepee_stdio.errors import (
+    CallFailed,
+    InvalidArguments,
+    PromptNotFound,
+    ProxyError,
+    ResourceNotFound,
+)
+from emceepee_stdio.foreign_json import decoded
+from emceepee_stdio.session.client_calls import UNLIMITED, Call
+from emceepee_stdio.session.own_resources import OWN, read_own
+from emceepee_stdio.session.rendering import (
     CLUSTER_CHARS,
     RESULTS,
     head_within,
     page_chars,
+    room_beside_context,
     whole_characters,
 )
-from emceepee_stdio.session.own_resources import OWN, read_own
-from emceepee_stdio.session.reply import Reply, attributed_text, text_block
-from emceepee_stdio.session.response_context import room_beside_context
+from emceepee_stdio.session.reply import Reply, attributed, attributed_text, mended, text_block
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Origin
-from emceepee_stdio.state import Phase
+from emceepee_stdio.state.phases import Phase
 from emceepee_stdio.tools.listing import (
     ALL,
     QUICK_LIST_TIMEOUT_S,
@@ -36,9 +43,12 @@ from emceepee_stdio.tools.listing import (
     is_remembered,
     list_items,
     pattern,
+    request_limit,
     say_starting,
 )
 from emceepee_stdio.tools.registry import Params, pages, read_only, tool
+from emceepee_stdio.visible_text import LISTED_NAMES, SHOWN_NAME_CHARS
+from emceepee_stdio.wire.codec import to_json
 
 # Which server has a resource that is asked for by its URI alone.
 #
@@ -128,7 +138,7 @@ class _Lookup:
 
     def _known(self, backend: Backend, kind: Kind) -> Sequence[Mapping[str, object]] | None:
         known = backend.lists.known(kind)
-        return self._runtime.surface.greeted(backend.name, kind) if known is None else known
+        return self._runtime.surface.listed(backend.name, kind) if known is None else known
 
     def _unknown(self, having: Sequence[Backend]) -> ProxyError:
         names = ", ".join(sorted(backend.name for backend in having))
@@ -230,14 +240,18 @@ async def read_resource(runtime: Runtime, p: ReadResource, call: Call) -> Reply:
             f"offset, limit and pattern are for stored results of {OWN}.",
             hint="Read the resource without them; what is too large is stored and can be paged.",
         )
-    backend = runtime.servers.get(p.server)
-    within = min(runtime.settings.timeouts.call_ms / 1000, call.ceiling)
-    await runtime.session.begin_in_turn(
-        call, server=backend.name, tool="read_resource", within=within
-    )
-    say_starting(backend, call)
+    backend = await _begun(runtime, call, p.server, "read_resource")
     result = await backend.read_resource(p.uri, within=math.inf, call=call)
     return Reply.contents(result, server=backend.name)
+
+
+async def _begun(runtime: Runtime, call: Call, server: str, tool: str) -> Backend:
+    """The server, once the call has its turn there."""
+    backend = runtime.servers.get(server)
+    within = min(runtime.settings.timeouts.call_ms / 1000, call.ceiling)
+    await runtime.session.begin_in_turn(call, server=backend.name, tool=tool, within=within)
+    say_starting(backend, call)
+    return backend
 
 
 @tool()
@@ -246,8 +260,7 @@ async def subscribe_resource(runtime: Runtime, p: Subscription, call: Call) -> R
     await_activity.
     """
     backend = runtime.servers.get(p.server)
-    within = min(call.ceiling, runtime.settings.timeouts.request_ms / 1000)
-    await backend.subscribe(p.uri, within=within)
+    await backend.subscribe(p.uri, within=request_limit(runtime, call))
     return Reply.json({"subscribed": p.uri, "server": backend.name})
 
 
@@ -255,8 +268,7 @@ async def subscribe_resource(runtime: Runtime, p: Subscription, call: Call) -> R
 async def unsubscribe_resource(runtime: Runtime, p: Subscription, call: Call) -> Reply:
     """Stop being notified of a resource's changes."""
     backend = runtime.servers.get(p.server)
-    within = min(call.ceiling, runtime.settings.timeouts.request_ms / 1000)
-    await backend.unsubscribe(p.uri, within=within)
+    await backend.unsubscribe(p.uri, within=request_limit(runtime, call))
     return Reply.json({"unsubscribed": p.uri, "server": backend.name})
 
 
@@ -268,7 +280,7 @@ async def _read_stored(runtime: Runtime, p: ReadResource, call: Call) -> Reply:
         limit = min(_PAGE_CHARS if p.limit is UNSET else p.limit, page_chars(runtime.settings))
         found = results.page(result_id, offset=p.offset, limit=limit + CLUSTER_CHARS, now=now)
         text = whole_characters(found.text, limit)
-        if call.budget:
+        if call.budget < UNLIMITED:
             text = head_within(text, room_beside_context(runtime.session, call.budget))
         facts: dict[str, object] = {"offset": found.offset, "total_chars": found.total}
         if found.offset + len(text) < found.total:
@@ -298,3 +310,122 @@ async def _search_stored(runtime: Runtime, p: ReadResource, result_id: str) -> R
     if offset is not None:
         facts["next_offset"] = offset
     return Reply.json(facts)
+
+
+class ListPrompts(Params):
+    server: ServerPattern = ALL
+    pattern: Annotated[str, Meta(description="Regex of names and descriptions.")] = ALL
+    limit: Limit = 50
+    cursor: Cursor | UnsetType = UNSET
+
+
+class GetPrompt(Params):
+    server: Server
+    name: Annotated[str, Meta(description="The prompt's name.")]
+    arguments: Annotated[dict[str, str], Meta(description="Its arguments, all strings.")] = (
+        msgspec.field(default_factory=dict)
+    )
+
+
+class CompleteArgument(Params):
+    server: Server
+    argument: Annotated[str, Meta(description="The argument's name.")]
+    value: Annotated[str, Meta(description="What is typed so far.")] = ""
+    prompt: Annotated[str | UnsetType, Meta(description="The prompt's name.")] = UNSET
+    template: Annotated[str | UnsetType, Meta(description="Or: the URI template.")] = UNSET
+    context: Annotated[dict[str, str], Meta(description="Arguments already chosen.")] = (
+        msgspec.field(default_factory=dict)
+    )
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: Raw
+
+
+class _Completed(msgspec.Struct):
+    completion: dict[str, Raw]
+
+
+class _Prompt(msgspec.Struct):
+    messages: list[_Message]
+    description: str | None = None
+
+
+@tool(read_only, meta=pages)
+async def list_prompts(runtime: Runtime, p: ListPrompts, call: Call) -> Reply:
+    """List prompts of all servers, with their arguments."""
+    return await list_items(runtime, p, call, Kind.PROMPTS, ("name", "title", "description"))
+
+
+@tool(read_only, meta=pages)
+async def get_prompt(runtime: Runtime, p: GetPrompt, call: Call) -> Reply:
+    """Use a prompt of a server, filled in: who says what, then the messages, for you to go by."""
+    tool = f"get_prompt {p.name}"[:SHOWN_NAME_CHARS]
+    backend = await _begun(runtime, call, p.server, tool)
+    try:
+        result = await backend.get_prompt(p.name, p.arguments, within=math.inf, call=call)
+    except CallFailed as error:
+        refused = error
+    else:
+        return _messages(result, server=backend.name)
+    await _check_prompt_exists(backend, p.name, refused)
+    raise refused
+
+
+@tool(read_only)
+async def complete_argument(runtime: Runtime, p: CompleteArgument, call: Call) -> Reply:
+    """Suggest values for an argument of a prompt or of a URI template."""
+    backend = runtime.servers.get(p.server)
+    if (p.prompt is UNSET) == (p.template is UNSET):
+        raise InvalidArguments("Give either prompt or template: what the argument belongs to.")
+    ref: dict[str, object] = {"type": "ref/prompt", "name": p.prompt}
+    if p.prompt is UNSET:
+        ref = {"type": "ref/resource", "uri": p.template}
+    result = await backend.complete(
+        ref,
+        {"name": p.argument, "value": p.value},
+        p.context or None,
+        call=call,
+        within=request_limit(runtime, call),
+    )
+    completed = decoded(result, _Completed)
+    if completed is None:
+        raise CallFailed(f"{backend.name} gave a completion that cannot be read.")
+    return Reply.json({"completion": completed.completion})
+
+
+def _messages(result: Raw, *, server: str) -> Reply:
+    """Who says each block, in one block; then every message's content as it came."""
+    try:
+        prompt = msgspec.json.decode(result, type=_Prompt)
+        said = [(m.role, block) for m in prompt.messages for block in _blocks(m.content)]
+    except (msgspec.MsgspecError, RecursionError):
+        raise CallFailed(f"{server} gave a prompt without readable messages.") from None
+    head = {"description": prompt.description, "roles": [role for role, _ in said]}
+    blocks = [text_block(to_json(head).decode())]
+    if said:
+        blocks.append(attributed(b",".join(block for _, block in said)))
+    return Reply(content=b",".join(blocks))
+
+
+def _blocks(content: Raw) -> list[bytes]:
+    """The content of a message: one block, several, or just words."""
+    first = bytes(memoryview(content)[:1])
+    if first == b'"':
+        return [text_block(msgspec.json.decode(content, type=str))]
+    blocks = msgspec.json.decode(content, type=list[Raw]) if first == b"[" else [content]
+    return [mended(b"[%b]" % bytes(block)) for block in blocks]
+
+
+async def _check_prompt_exists(backend: Backend, name: str, error: ProxyError) -> None:
+    try:
+        prompts = await backend.list_all("prompts", within=QUICK_LIST_TIMEOUT_S)
+    except ProxyError:
+        return
+    names = [str(prompt.get("name")) for prompt in prompts]
+    if name not in names:
+        shown = ", ".join(names[:LISTED_NAMES]) or "none"
+        raise PromptNotFound(
+            f"{backend.name} has no prompt {name[:SHOWN_NAME_CHARS]!r}; it has: {shown}."
+        ) from error

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Literal
 from unicodedata import category
 
@@ -10,12 +11,11 @@ import anyio
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
-from emceepee_stdio.auth.orders import SignInNeeded
+from emceepee_stdio.auth.bearer import SignInNeeded
 from emceepee_stdio.backends.backend import Backend
-from emceepee_stdio.backends.base import Hello, SessionIds, Snapshot
-from emceepee_stdio.backends.lists import Kind
-from emceepee_stdio.config import RestartOverrides, ServerConfig
+from emceepee_stdio.backends.interface import Hello, Kind, SessionIds, Snapshot
 from emceepee_stdio.config.entries import starts_emceepee
+from emceepee_stdio.config.server import RestartOverrides, ServerConfig
 from emceepee_stdio.errors import (
     ConfigInvalid,
     InvalidArguments,
@@ -23,14 +23,20 @@ from emceepee_stdio.errors import (
     ServerExists,
     ServerFailed,
 )
-from emceepee_stdio.journal import redact_argv, redact_url
+from emceepee_stdio.journal import JournalEvent, redact_argv, redact_url
 from emceepee_stdio.session.catalogue import TOO_LARGE
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.session.server_registry import OWN_NAME, Origin
-from emceepee_stdio.state import EventType, Phase
-from emceepee_stdio.tools.listing import QUICK_LIST_TIMEOUT_S, shown_names
+from emceepee_stdio.session.server_registry import OWN_NAME, Admission, Origin, RegisteredServer
+from emceepee_stdio.state.event_types import EventType
+from emceepee_stdio.state.phases import Phase
+from emceepee_stdio.tools.listing import (
+    MAX_SERVER_TEXT_CHARS,
+    QUICK_LIST_TIMEOUT_S,
+    cut_text,
+    shown_names,
+)
 from emceepee_stdio.tools.registry import (
     Params,
     always_loaded,
@@ -39,7 +45,7 @@ from emceepee_stdio.tools.registry import (
     read_only,
     tool,
 )
-from emceepee_stdio.trace.open_request import Leg, on_leg
+from emceepee_stdio.trace.request import Leg, on_leg
 from emceepee_stdio.wire.codec import to_json
 from emceepee_stdio.wire.environment import BEHIND_HTTP
 
@@ -48,6 +54,9 @@ from emceepee_stdio.wire.environment import BEHIND_HTTP
 
 _UNSEEN = frozenset({"Cf", "Co", "Cs", "Zl", "Zp", "Mn", "Me"})
 _FILLERS = "\u115f\u1160\u2800\u3164\uffa0"
+
+
+LAST_ERROR = "emceepee/last_error"  # in `_meta` of list_servers with a name
 
 
 def name_problem(name: str) -> str | None:
@@ -78,7 +87,6 @@ _SHORT = (
 _SHOWN_EXPOSED = 50  # names of tools: a page
 _SHORT_ERROR_CHARS = 300  # the fact; what a server printed before it is longer
 _SHOWN_ID_CHARS = 8  # enough to find it in a server's log
-_MAX_SERVER_TEXT_CHARS = 4_000  # instructions are a page; a hostile server has no more room
 
 
 def short_line(facts: Mapping[str, object]) -> dict[str, object]:
@@ -174,13 +182,7 @@ def _introduction(hello: Hello) -> dict[str, object]:
 
 def _bounded(said: Mapping[str, object]) -> object:
     text = to_json(said).decode()
-    return said if len(text) <= _MAX_SERVER_TEXT_CHARS else cut_text(text)
-
-
-def cut_text(text: str) -> str:
-    if len(text) <= _MAX_SERVER_TEXT_CHARS:
-        return text
-    return f"{text[:_MAX_SERVER_TEXT_CHARS]} … (cut from {len(text)} characters)"
+    return said if len(text) <= MAX_SERVER_TEXT_CHARS else cut_text(text)
 
 
 def shown_counts(backend: Backend | None, snapshot: Snapshot) -> dict[str, int]:
@@ -279,7 +281,8 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
     elif member is not None and not p.replace:
         raise ServerExists(f"{config.name} exists already, with other settings.")
     else:
-        admission = await runtime.admission.admit(config, call)
+        late = partial(_add_late, runtime, member)
+        admission = await runtime.admission.admit(config, call, add_late=late)
         backend = await runtime.servers.add(admission, runtime.group(), replacing=member)
     is_new = backend not in present
     if is_new:
@@ -319,6 +322,19 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
         )
     counts = await _counts(runtime, backend)
     return Reply.json({**facts, "counts": counts})
+
+
+async def _add_late(
+    runtime: Runtime, replacing: RegisteredServer | None, admission: Admission
+) -> None:
+    """A person agreed when the call was over; what came in under its name since then stays."""
+    name = admission.config.name
+    try:
+        backend = await runtime.servers.add(admission, runtime.group(), replacing=replacing)
+    except ProxyError as error:  # the same call, made again, says so to the model
+        runtime.journal.record(JournalEvent.SERVER_NOT_ADDED, server=name, error=str(error))
+        return
+    runtime.session.tell_added(name, by="approval", target=backend.snapshot().target)
 
 
 @tool(destructive)
@@ -365,7 +381,9 @@ async def list_servers(runtime: Runtime, p: ListServers, _call: Call) -> Reply:
     starting -= {backend.name for backend in runtime.servers if backend.phase is Phase.CONNECTING}
     is_broken = p.name in runtime.servers.broken and p.name not in runtime.servers.names()
     if p.name is not UNSET and not is_broken:
-        return Reply.json({"servers": [await described(runtime, runtime.servers.get(p.name))]})
+        backend = runtime.servers.get(p.name)
+        meta = _error_parts(runtime, backend.snapshot().error)
+        return Reply.json({"servers": [await described(runtime, backend)]}, meta=meta)
     lines = [short_line(describe(runtime, backend.snapshot())) for backend in runtime.servers]
     lines += [
         {
@@ -382,6 +400,15 @@ async def list_servers(runtime: Runtime, p: ListServers, _call: Call) -> Reply:
     return Reply.json(
         {"servers": wanted, **({} if problem is None else {"configuration_error": problem})}
     )
+
+
+def _error_parts(runtime: Runtime, error: ProxyError | None) -> Mapping[str, object] | None:
+    """`last_error` in parts, for a program: `emceepee doctor --http`."""
+    if error is None:
+        return None
+    shown = error.masked(runtime.session.secrets.mask)
+    stderr = [cut_text(line) for line in shown.stderr]
+    return {LAST_ERROR: {"code": shown.code, "fact": cut_text(shown.fact), "stderr": stderr}}
 
 
 def _printed(runtime: Runtime, name: str) -> list[str]:
@@ -417,9 +444,9 @@ async def _connection_failure(
     error = backend.snapshot().error
     if error is None or backend.phase not in (Phase.FAILED, Phase.RECONNECTING):
         return None
-    if "reconnect_server" in error.next_step:
-        return ServerFailed(error.fact, hint="Fix what it names, then call add_server again.")
-    return ServerFailed(error.fact, hint=f"{error.next_step} Then call add_server again.")
+    own = f"{error.next_step} Then call add_server again."
+    usual = "Fix what it names, then call add_server again."
+    return error.turned_into(ServerFailed, hint=usual if error.reconnects else own)
 
 
 async def _reconnected(runtime: Runtime, backend: Backend, call: Call) -> None:
@@ -433,7 +460,7 @@ async def _reconnected(runtime: Runtime, backend: Backend, call: Call) -> None:
 async def _counts(runtime: Runtime, backend: Backend) -> dict[str, int]:
     """How much the server offers, as far as it says so quickly."""
     within = min(runtime.settings.timeouts.request_ms / 1000, QUICK_LIST_TIMEOUT_S)
-    for kind in ("tools", "resources", "resource_templates", "prompts"):
+    for kind in Kind:
         try:
             await backend.list_all(kind, within=within)
         except ProxyError:

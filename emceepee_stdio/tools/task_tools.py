@@ -7,19 +7,22 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from emceepee_stdio.config import FixedValues
+from emceepee_stdio.config.settings import FixedValues
 from emceepee_stdio.errors import CallFailed
 from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.session.client_calls import Call, shown_task
-from emceepee_stdio.session.reply import Reply
-from emceepee_stdio.session.response_context import (
+from emceepee_stdio.session.rendering import (
     lease_events,
     pending_client,
     shown_elicitations,
     task_of,
 )
+from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.state import Event, EventType, IllegalMove, Lease, TaskStatus
+from emceepee_stdio.state.event_log import Lease
+from emceepee_stdio.state.event_types import Event, EventType
+from emceepee_stdio.state.machine import IllegalMove
+from emceepee_stdio.state.tasks import TaskStatus
 from emceepee_stdio.tools.listing import Cursor, Limit, page_for
 from emceepee_stdio.tools.registry import (
     Params,

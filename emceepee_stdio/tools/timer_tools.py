@@ -1,4 +1,4 @@
-"""Timers of the client."""
+"""Tools for timers: set, list, look at and delete them."""
 
 from typing import Annotated
 
@@ -7,14 +7,17 @@ from msgspec import Meta
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
-from emceepee_stdio.state import IllegalMove, Timer, TimerStatus
+from emceepee_stdio.state.machine import IllegalMove
+from emceepee_stdio.state.timers import MAX_DURATION_S, Timer, TimerStatus
 from emceepee_stdio.tools.registry import Params, read_only, tool
+
+_MAX_MS = int(MAX_DURATION_S * 1000)
 
 TimerId = Annotated[str, Meta(description="As set_timer gave it.")]
 
 
 class SetTimer(Params):
-    duration_ms: Annotated[int, Meta(ge=1, le=86_400_000, description="From now on.")]
+    duration_ms: Annotated[int, Meta(ge=1, le=_MAX_MS, description="From now on.")]
     message: Annotated[
         str, Meta(min_length=1, max_length=500, description="What the event will say.")
     ]

@@ -19,7 +19,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
-from emceepee_stdio.trace.request_records import RequestRecord
+from emceepee_stdio.trace.request import RequestRecord
 from emceepee_stdio.trace.trace_reader import label_of
 
 _NS_PER_MS = 1_000_000

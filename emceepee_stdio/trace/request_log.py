@@ -6,18 +6,23 @@ pays for an append, never for a disk. What comes faster than it can be written i
 counted, and the count is written where the records are missing.
 """
 
-import secrets
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
+from secrets import randbits
 
 import msgspec
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.journal.journal_files import JournalFile
 from emceepee_stdio.journal.writer import BackgroundWriter
-from emceepee_stdio.trace.open_request import OpenRequest, new_traceparent
-from emceepee_stdio.trace.request_records import MAX_PAYLOAD_BYTES, RecordMaker, RequestRecord
+from emceepee_stdio.redaction.known_secrets import Secrets
+from emceepee_stdio.trace.request import (
+    MAX_PAYLOAD_BYTES,
+    OpenRequest,
+    RecordMaker,
+    RequestRecord,
+    new_traceparent,
+)
 from emceepee_stdio.trace.telemetry import Telemetry
 
 _RECENT = 50  # requests that a model is shown of its own work
@@ -33,7 +38,10 @@ _encode = msgspec.json.Encoder().encode_lines
 
 
 class RequestLog:
-    """`keeps_payloads` is what a person has set. No file is touched before the first record."""
+    """`keeps_payloads` is what a person has set; `secrets` are hidden in every record.
+
+    No file is touched before the first record.
+    """
 
     def __init__(
         self,
@@ -46,8 +54,10 @@ class RequestLog:
     ) -> None:
         self._file = file
         self._telemetry = telemetry
+        self.is_collected = telemetry is not None
         self._now = clock.now
-        self._maker = RecordMaker(session, clock, salt=secrets.randbits(_SALT_BITS))
+        self.secrets = Secrets()  # hidden in every record
+        self._maker = RecordMaker(session, clock, salt=randbits(_SALT_BITS), mask=self.secrets.mask)
         self._count = 0
         self._open: dict[OpenRequest, None] = {}
         self._recent: deque[OpenRequest] = deque(maxlen=_RECENT)
@@ -69,9 +79,6 @@ class RequestLog:
 
     def __repr__(self) -> str:
         return f"<RequestLog {len(self._open)} open, {self._count} begun>"
-
-    def hide(self, mask: Callable[[str], str]) -> None:
-        self._maker.mask = mask
 
     def begin(
         self,
@@ -196,15 +203,13 @@ class RequestLog:
             return
         written = self._file.lines
         try:
-            whole = self._file.has_room(len(lines))
-            self._file.append([lines] if whole else lines.splitlines(keepends=True))
+            self._file.append(lines)
         except OSError:
             self._lost += max(count - (self._file.lines - written), 0)
 
     def _finish(self) -> None:
         if self._file is not None:
-            with suppress(OSError):
-                self._file.close()
+            self._file.close()
 
 
 def _size(request: OpenRequest) -> int:

@@ -2,15 +2,15 @@
 
 Theory of operation. The thread that writes the records hands them on; another thread makes spans of
 them by the semantic conventions for MCP and posts those, some at a time. No call ever waits for it:
-what comes faster than the collector takes it, and what the collector refuses, is dropped and
-counted. The classes of the protocol are loaded by that thread, with its first batch, and only where
+what comes faster than the collector takes it, and what the collector refuses, is dropped.
+The classes of the protocol are loaded by that thread, with its first batch, and only where
 a person has named a collector and installed the extra `otel`.
 """
 
 from __future__ import annotations
 
 import http.client
-from contextlib import suppress
+from contextlib import closing, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -21,7 +21,7 @@ from emceepee_stdio.journal.writer import BackgroundWriter
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from emceepee_stdio.trace.request_records import RequestRecord
+    from emceepee_stdio.trace.request import RequestRecord
 
 
 _ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -50,7 +50,6 @@ class Telemetry:
         self._headers = dict(headers)
         self._service = service
         self._histogram: dict[_Attributes, list[float]] = {}
-        self._refused = 0
         self._writer: BackgroundWriter[RequestRecord] = BackgroundWriter(
             "emceepee-otlp",
             self._carry,
@@ -78,10 +77,6 @@ class Telemetry:
         service = environ.get(_SERVICE) or "emceepee"
         return cls(endpoint, _pairs(environ.get(_HEADERS, "")), service=service)
 
-    @property
-    def dropped(self) -> int:
-        return self._writer.dropped + self._refused
-
     def take(self, records: Sequence[RequestRecord]) -> None:
         for record in records:
             self._writer.offer(record, _RECORD_BYTES)
@@ -101,8 +96,7 @@ class Telemetry:
         for record in records:
             self._count(record, metric_attributes(record))
         spans = trace_request(records, service=self._service, version=__version__)
-        if not self._post("/v1/traces", spans):
-            self._refused += len(records)
+        self._post("/v1/traces", spans)
         last_ns = round(max(record.end_ms for record in records) * _NS_PER_MS)
         metrics = metrics_request(
             _DURATION, self._histogram, _BOUNDS, at_ns=last_ns, service=self._service
@@ -119,21 +113,17 @@ class Telemetry:
         series[bucket] += 1
         series[-1] += seconds
 
-    def _post(self, path: str, body: bytes) -> bool:
+    def _post(self, path: str, body: bytes) -> None:
+        """What the collector does not take is dropped."""
         where = self._endpoint
         kind = (
             http.client.HTTPSConnection if where.scheme == "https" else http.client.HTTPConnection
         )
         connection = kind(where.hostname or "", where.port, timeout=_POST_TIMEOUT_S)
         headers = {"Content-Type": "application/x-protobuf", **self._headers}
-        try:
+        with suppress(OSError, http.client.HTTPException, ValueError), closing(connection):
             connection.request("POST", where.path.rstrip("/") + path, body, headers)
-            return connection.getresponse().status < http.client.MULTIPLE_CHOICES
-        except (OSError, http.client.HTTPException, ValueError):
-            return False
-        finally:
-            with suppress(OSError):
-                connection.close()
+            connection.getresponse()
 
 
 def _is_installed() -> bool:

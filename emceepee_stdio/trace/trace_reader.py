@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 
 from emceepee_stdio.journal import JournalEvent, Level
-from emceepee_stdio.journal.journal_reader import JournalReader, Line, MergedReader
+from emceepee_stdio.journal.journal_reader import DatedLine, JournalReader, Line, MergedReader
 from emceepee_stdio.journal.writer import Record
-from emceepee_stdio.trace.request_records import DroppedRecords, RequestRecord
+from emceepee_stdio.trace.request import DroppedRecords, RequestRecord
 
 # The records of requests of all processes in one directory, read as one, by when each ended.
 
@@ -23,28 +23,23 @@ _decode_record = msgspec.json.Decoder(RequestRecord).decode
 _decode_dropped = msgspec.json.Decoder(DroppedRecords).decode
 
 
-@dataclass(frozen=True, slots=True)
-class RequestLine:
-    """One line as it is in the file, and what it says; `record` is None for what is not ours."""
-
-    raw: bytes
-    at: float
-    record: RequestRecord | DroppedRecords | None
-
-    @classmethod
-    def of(cls, raw: bytes, otherwise: float) -> "RequestLine":
-        for decode in (_decode_record, _decode_dropped):
-            with suppress(msgspec.MsgspecError, ValueError, RecursionError):
-                record = decode(raw)
-                return cls(raw, record.end_ms / 1000, record)
-        return cls(raw, otherwise, None)
+RequestLine = DatedLine[RequestRecord | DroppedRecords]
 
 
-class RequestReader(MergedReader[RequestLine]):
+def request_line(raw: bytes, otherwise: float) -> RequestLine:
+    """A line without a time of its own has that of its neighbour."""
+    for decode in (_decode_record, _decode_dropped):
+        with suppress(msgspec.MsgspecError, ValueError, RecursionError):
+            record = decode(raw)
+            return DatedLine(raw, record.end_ms / 1000, record)
+    return DatedLine(raw, otherwise, None)
+
+
+class RequestReader(MergedReader[RequestRecord | DroppedRecords]):
     """Begins at the end of every file; `rewind` goes back, `read` goes on."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(directory, _NAME, RequestLine.of)
+        super().__init__(directory, _NAME, request_line)
 
 
 # Which records of requests a person wants to see.

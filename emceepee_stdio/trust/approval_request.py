@@ -347,7 +347,8 @@ def _is_pinned(package: str, *, npm: bool) -> bool:
 class ToolCallRequest:
     """A call that somebody wants. `target` is what the server is, `definition` what the tool is.
 
-    `sorted_args` are the same arguments in an order that does not depend on who wrote them.
+    `sorted_args` are the same arguments in an order that does not depend on who wrote them. `token`
+    is the HTTP client that wants it: a yes to its call is none to the same call of another.
     """
 
     server: str
@@ -356,13 +357,15 @@ class ToolCallRequest:
     sorted_args: bytes
     target: str
     definition: str
+    token: str = ""
 
     def __repr__(self) -> str:
         return f"<ToolCallRequest {shown(self.server)}/{shown(self.tool)}>"
 
     def digest(self, key: bytes) -> str:
-        """The same for the same server, tool and arguments, and no other."""
-        return _keyed(key, "call", self.target, self.tool, self.sorted_args.decode())
+        """The same for the same server, tool, arguments and token, and no other."""
+        token = [self.token] if self.token else []
+        return _keyed(key, "call", self.target, self.tool, self.sorted_args.decode(), *token)
 
     def standing_digest(self, key: bytes) -> str:
         """The same for every call of this tool, as long as its server says the same of it."""
@@ -376,20 +379,19 @@ class ToolCallRequest:
     def text(self, *, hides: bool = False) -> str:
         """All of it; `hides` leaves secrets out, for what is kept or shown to others."""
         arguments = shown(self._arguments())
-        return "\n".join(
-            (
-                f"Server: {shown(self.server)}",
-                f"Tool: {shown(self.tool)}",
-                f"Arguments: {redact_text(arguments) if hides else arguments}",
-            )
-        )
+        lines = [
+            f"Server: {shown(self.server)}",
+            f"Tool: {shown(self.tool)}",
+            f"Arguments: {redact_text(arguments) if hides else arguments}",
+        ]
+        return "\n".join([*lines, *([f"HTTP client: {shown(self.token)}"] if self.token else [])])
 
     def _arguments(self) -> str:
         return bytes(self.args).decode()
 
 
 def tool_call_request(
-    *, server: str, tool: str, args: Raw, target: str, definition: str
+    *, server: str, tool: str, args: Raw, target: str, definition: str, token: str = ""
 ) -> ToolCallRequest:
     try:
         read = decode_value(args)
@@ -404,6 +406,7 @@ def tool_call_request(
         sorted_args=ordered,
         target=target,
         definition=definition,
+        token=token,
     )
 
 

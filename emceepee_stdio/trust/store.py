@@ -7,11 +7,10 @@ is the caller's to tell.
 
 import hashlib
 import hmac
-import os
 import secrets
-import stat
 from base64 import b64decode, b64encode
-from collections.abc import Generator, Mapping
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -20,14 +19,17 @@ import msgspec
 from msgspec import Struct, field
 
 from emceepee_stdio.clock import HOUR_S
-from emceepee_stdio.config.edit import write_whole
 from emceepee_stdio.foreign_json import decoded
+from emceepee_stdio.redaction.redact import redact_text
 from emceepee_stdio.storage.file_lock import file_lock
 from emceepee_stdio.storage.private_file import (
-    PRIVATE_FILE_MODE,
+    Stamp,
+    file_stamp,
     make_private,
-    read_regular,
+    read_own,
     state_directory,
+    write_new,
+    write_whole,
 )
 from emceepee_stdio.trust.tool_pins import Pinned, Pins
 
@@ -77,9 +79,10 @@ _MAX_APPROVALS = 1_000  # every change writes the whole file; the oldest make ro
 _MAX_PENDING = 100  # more than a person will read through
 _MAX_SERVERS = 300  # whose tools are pinned
 _MAX_FILE_BYTES = 4 << 20  # of pins and of what waits: they hold texts of servers
+_MAX_READ_BYTES = 256 << 20  # more than pins of as many servers as are known take
 _MAX_KNOWN_SERVERS = 3_000  # nobody configures as many: those of years of editing go
 _LOCK_TIMEOUT_S = 2.0  # whoever holds it does so for milliseconds
-_ID_CHARS = 8  # short to type, and two of a hundred are hardly ever alike
+ID_CHARS = 8  # short to type, and two of a hundred are hardly ever alike
 
 T = TypeVar("T", bound="Struct")
 
@@ -98,13 +101,14 @@ class Approval(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def id(self) -> str:
-        return self.digest[:_ID_CHARS]
+        return self.digest[:ID_CHARS]
 
 
 class Pending(Struct, frozen=True, kw_only=True):
     """What waits for a person: a server; with `tool`, one call; with `tools`, changes of a server.
 
-    `text` holds no secret. Where something is hidden in it, `sealed` is the whole text.
+    `text` holds no secret. Where something is hidden in it, `sealed` is the whole text. `token` is
+    the HTTP client for which it waits.
     """
 
     digest: str
@@ -116,10 +120,29 @@ class Pending(Struct, frozen=True, kw_only=True):
     sealed: str | None = None
     instructions: Pinned | None = None
     tool: str | None = None
+    standing: str | None = None  # stands for every call of the tool
+    client: str = ""  # whose model wants it
+    session: str = ""
+    token: str = ""
 
     @property
     def id(self) -> str:
-        return self.digest[:_ID_CHARS]
+        return self.digest[:ID_CHARS]
+
+    def redacted(self) -> str:
+        """What may be shown to anybody; an earlier version kept the text of a server whole."""
+        if self.tools is not None or self.sealed is not None:
+            return self.text
+        return "\n".join(map(redact_text, self.text.split("\n")))
+
+    def whole(self, key: bytes) -> str:
+        """What only the person may be shown."""
+        return self.text if self.sealed is None else unseal(key, self.sealed) or self.text
+
+    def target(self) -> str:
+        """The command or the address of a server, without secrets."""
+        lines = [line.partition(": ") for line in self.redacted().split("\n")]
+        return next((what for label, _, what in lines if label in ("Command", "Address")), "")
 
 
 class _Approvals(Struct, kw_only=True):
@@ -127,7 +150,10 @@ class _Approvals(Struct, kw_only=True):
 
 
 class _Waiting(Struct, kw_only=True):
+    """`refused` are digests, for the sessions that wait for an answer."""
+
     waiting: list[Pending] = field(default_factory=list[Pending])
+    refused: list[str] = field(default_factory=list[str])
 
 
 class _Pins(Struct, kw_only=True):
@@ -170,14 +196,13 @@ class TrustStore:
 
     # Approvals
 
-    def stamp(self) -> tuple[int, ...] | None:
-        """Another after every change of what was agreed to: servers, calls, tools."""
-        stamp: list[int] = []
-        for name in ("approvals.json", "pins.json"):
-            with suppress(OSError):
-                found = (self.directory / name).stat()
-                stamp += (found.st_ino, found.st_size, found.st_mtime_ns)
-        return tuple(stamp) or None
+    def stamp(
+        self, names: Iterable[str] = ("approvals.json", "pins.json")
+    ) -> tuple[Stamp | None, ...] | None:
+        """Another after every change of what was agreed to; None while no file can be seen."""
+        files = (self.directory / name for name in names)
+        stamps = tuple(map(file_stamp, files))
+        return stamps if any(one and one[0] > 0 for one in stamps) else None
 
     def is_approved(self, digest: str) -> bool:
         return any(one.digest == digest and not one.until for one in self.granted())
@@ -192,6 +217,19 @@ class TrustStore:
             file.granted.append(approval)
             del file.granted[:-_MAX_APPROVALS]
         self.settle(digest)
+
+    def allow(self, pending: Pending, *, at: str, once_until: str | None = None) -> None:
+        """What a person agreed to: for one time before `once_until`, or from now on."""
+        if pending.tools is not None:
+            self.agree(pending)
+            return
+        what = pending.target() if pending.tool is None else f"every call of {pending.tool}"
+        digest = pending.standing or pending.digest
+        if once_until is not None:
+            digest = pending.digest
+            what = what if pending.tool is None else f"one call of {pending.tool}"
+        self.approve(digest, name=pending.name, at=at, what=what, until=once_until or "")
+        self.settle(pending.digest)
 
     def redeem(self, digest: str, *, now: str) -> bool:
         """Use up an agreement to one call, if there is one that is still good."""
@@ -216,7 +254,11 @@ class TrustStore:
         return self._read("pending", _Waiting).waiting
 
     def wait_for(self, pending: Pending) -> None:
-        """Put it where `emceepee approve` finds it; the oldest make room."""
+        """Put it where `emceepee approve` finds it.
+
+        The oldest make room, of the token that takes most of it: no client pushes out what waits
+        for another.
+        """
         with self._changing("pending", _Waiting) as file:
             file.waiting = [
                 one
@@ -225,20 +267,32 @@ class TrustStore:
                 and (pending.identity is None or one.identity != pending.identity)
             ]
             file.waiting.append(pending)
-            del file.waiting[:-_MAX_PENDING]
+            file.refused = [one for one in file.refused if one != pending.digest]
+            while len(file.waiting) > _MAX_PENDING:
+                _drop_one(file.waiting, lambda _: 1)
             while len(file.waiting) > 1 and len(msgspec.json.encode(file)) > _MAX_FILE_BYTES:
-                del file.waiting[0]
+                _drop_one(file.waiting, lambda one: len(one.text) + len(one.sealed or ""))
 
     def settle(self, digest: str) -> None:
         if any(one.digest == digest for one in self.waiting()):
             with self._changing("pending", _Waiting) as file:
                 file.waiting = [one for one in file.waiting if one.digest != digest]
 
+    def refuse(self, digest: str) -> None:
+        """As `settle`, and whoever waits for the answer learns it."""
+        with self._changing("pending", _Waiting) as file:
+            file.waiting = [one for one in file.waiting if one.digest != digest]
+            file.refused = [*(one for one in file.refused if one != digest), digest]
+            del file.refused[:-_MAX_PENDING]
+
+    def is_refused(self, digest: str) -> bool:
+        return digest in self._read("pending", _Waiting).refused
+
     # Pinned tools
 
     def pinned(self, target: str, *spelt: str) -> Pins:
         """What was agreed to; `spelt` are other names under which it may be kept."""
-        file, found = self._read("pins", _Pins), Pins()
+        file, found = self._read("pins", _Pins, strict=True), Pins()
         for one in (target, *spelt):
             found = found.filled(
                 Pins(tools=file.servers.get(one), instructions=file.instructions.get(one))
@@ -283,35 +337,48 @@ class TrustStore:
                 if key := _private_key(path):  # another one was faster
                     return key
                 path.unlink(missing_ok=True)
-                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE_MODE)
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(made)
+                write_new(path, made)
         return made
 
-    def _read(self, name: str, kind: type[T]) -> T:
+    def _read(self, name: str, kind: type[T], *, strict: bool = False) -> T:
+        """Nothing where there is no file; `strict`: OSError where there is one that is not ours.
+
+        What cannot be read must not be written over, and is no first look at the tools of a server.
+        """
         try:
-            return decoded(read_regular(self.directory / f"{name}.json"), kind) or kind()
+            path = self.directory / f"{name}.json"
+            return decoded(read_own(path, most=_MAX_READ_BYTES), kind) or kind()
+        except FileNotFoundError:
+            return kind()
         except OSError:
+            if strict:
+                raise
             return kind()
 
     @contextmanager
     def _changing(self, name: str, kind: type[T]) -> Generator[T]:
         make_private(self.directory)
         with self._locked():
-            file = self._read(name, kind)
+            file = self._read(name, kind, strict=True)
             yield file
-            text = msgspec.json.encode(file).decode()
-            write_whole(self.directory / f"{name}.json", text)
+            write_whole(self.directory / f"{name}.json", msgspec.json.encode(file))
 
     def _locked(self) -> AbstractContextManager[None]:
         return file_lock(self.directory / "lock", within=_LOCK_TIMEOUT_S)
 
 
+def _drop_one(waiting: list[Pending], weight: Callable[[Pending], int]) -> None:
+    taken: Counter[str] = Counter()
+    for one in waiting:
+        taken[one.token] += weight(one)
+    most = max(taken, key=taken.__getitem__)
+    del waiting[next(at for at, one in enumerate(waiting) if one.token == most)]
+
+
 def _private_key(path: Path) -> bytes | None:
     """The key, if it is whole and nobody else could have read it."""
     try:
-        mode, key = path.stat().st_mode, read_regular(path)
+        key = read_own(path, most=_KEY_BYTES, private=True)
     except OSError:
         return None
-    is_private = os.name != "posix" or not mode & (stat.S_IRWXG | stat.S_IRWXO)
-    return key if is_private and len(key) == _KEY_BYTES else None
+    return key if len(key) == _KEY_BYTES else None

@@ -8,11 +8,12 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import PurePath
 from posixpath import normpath
+from typing import Any
 from urllib.parse import unquote, urldefrag, urlsplit
 
 from emceepee_stdio.config.server import ServerConfig
@@ -66,16 +67,41 @@ def named_area(url: str) -> Area | None:
     return area_of(host)
 
 
-def only(area: Area) -> AddressRule:
+def only(*areas: Area) -> AddressRule:
     """A rule for the addresses that a connection really comes to: the problem with one, or None."""
 
     def problem(address: str) -> str | None:
         found = area_of(address)
-        if found is area:
+        if found in areas:
             return None
         return f"it leads to {address}, an address of {found.value}"
 
     return problem
+
+
+def watched_dial(
+    host: str, rule: AddressRule, *, refused: Callable[[str], Exception]
+) -> Callable[[str, Any], Awaitable[None]]:
+    """The `trace` extension of a request of httpx: judges the address that was connected to.
+
+    Before a byte is sent there. `host` is what the request names, as it is dialled. Made for one
+    request, which dials one connection at a time; dials of several requests overlap.
+    """
+    dials_proxy = False
+
+    async def look(event: str, info: Any) -> None:
+        nonlocal dials_proxy
+        if event == "connection.connect_tcp.started":
+            dials_proxy = str(info["host"]).strip("[]") != host
+        if event != "connection.connect_tcp.complete" or dials_proxy:
+            return  # a proxy of the environment finds the way by itself
+        stream = info["return_value"]
+        problem = rule(str(stream.get_extra_info("server_addr")[0]))
+        if problem is not None:
+            await stream.aclose()
+            raise refused(problem)
+
+    return look
 
 
 def _embedded(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:

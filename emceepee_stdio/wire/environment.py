@@ -5,9 +5,8 @@ Nothing else of ours reaches a child: a token in our own environment is not a to
 
 import os
 import re
-import shutil
-import sys
-from collections.abc import Callable, Iterable, Mapping
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from emceepee_stdio.errors import CannotConnect, CommandNotFound
@@ -17,8 +16,9 @@ ARGS_APART = "The words after {} belong in `args`, not in quotes together with i
 DEPTH = "EMCEEPEE_DEPTH"
 OWNER = "EMCEEPEE_OWNER"
 # The client is on the other side of an HTTP front of ours: the beginning of its session's id there,
-# and under which id its requests are recorded.
+# the name of its token, and under which id its requests are recorded.
 BEHIND_HTTP = "EMCEEPEE_HTTP_SESSION"
+HTTP_TOKEN = "EMCEEPEE_HTTP_TOKEN"  # noqa: S105 - a name
 JOURNAL_SESSION = "EMCEEPEE_JOURNAL_SESSION"
 
 _ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}", re.ASCII)
@@ -30,6 +30,9 @@ _NAMES = frozenset(
     | {"NODE_EXTRA_CA_CERTS"}
 )
 _PREFIXES = ("LC_", "XDG_", "SSL_CERT_")
+_IS_WINDOWS = os.name == "nt"  # tests try its rules elsewhere
+# With it cmd.exe, which runs `npx.cmd`, does not look for `node` in the directory of a project.
+_NOT_IN_CURRENT_DIRECTORY = "NODEFAULTCURRENTDIRECTORYINEXEPATH"
 _WINDOWS_NAMES = frozenset(
     {"APPDATA", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATHEXT", "PROGRAMDATA"}
     | {"PROGRAMFILES", "PROGRAMFILES(X86)", "SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "TMP", "WINDIR"}
@@ -51,6 +54,11 @@ def journal_session(environ: Mapping[str, str]) -> str | None:
     return given if _ULID.fullmatch(given) else None
 
 
+def http_token(environ: Mapping[str, str]) -> str:
+    """The name of the token for which this process works; empty without an HTTP front of ours."""
+    return environ.get(HTTP_TOKEN, "") if BEHIND_HTTP in environ else ""
+
+
 def child_environment(
     environ: Mapping[str, str],
     *,
@@ -59,9 +67,15 @@ def child_environment(
     owner: str,
 ) -> dict[str, str]:
     """The allow-list, what `pass_env` names, what `env` sets, and the marks that are ours."""
-    wanted = set(pass_env)
-    child = {name: value for name, value in environ.items() if _allowed(name) or name in wanted}
-    child |= env
+    wanted = set(map(_key, pass_env))
+    child = {
+        _key(name): value
+        for name, value in environ.items()
+        if _allowed(name) or _key(name) in wanted
+    }
+    if _IS_WINDOWS:
+        child[_NOT_IN_CURRENT_DIRECTORY] = "1"
+    child |= {_key(name): value for name, value in env.items()}
     depth = environ.get(DEPTH, "0")
     child[DEPTH] = str(
         int(depth) + 1 if depth.isdecimal() and len(depth) < _MAX_DEPTH_DIGITS else 1
@@ -70,8 +84,13 @@ def child_environment(
     return child
 
 
+def _key(name: str) -> str:
+    """Windows takes `Path` and `PATH` for the same variable."""
+    return name.upper() if _IS_WINDOWS else name
+
+
 def _allowed(name: str) -> bool:
-    if sys.platform == "win32" and name.upper() in _WINDOWS_NAMES:
+    if _IS_WINDOWS and name.upper() in _WINDOWS_NAMES:
         return True
     return name in _NAMES or name.startswith(_PREFIXES)
 
@@ -97,15 +116,17 @@ def resolve_command(command: str, *, path: str, directory: Path) -> str:
     starts there.
     """
     if _has_separator(command):
-        candidate = directory / _expanded(command)
-        found = shutil.which(str(candidate))
+        candidates = [directory / _expanded(command)]
+        candidate = candidates[0]
         searched, remedy = f"at {candidate}", "correct its path"
     else:
-        places = [str(directory / entry) for entry in path.split(_SEPARATOR)] if path else []
-        candidates = (Path(place) / command for place in places)
+        entries = path.split(os.pathsep) if path else []
+        if _IS_WINDOWS:  # an empty entry is no place there, and stands at the end of many a PATH
+            entries = [entry for entry in entries if entry]
+        candidates = [directory / entry / command for entry in entries]
         candidate = next((one for one in candidates if _is(one, Path.is_file)), None)
-        found = next(filter(None, (shutil.which(command, path=place) for place in places)), None)
         searched, remedy = f"on the PATH {path}", "give the absolute path of the command"
+    found = next(filter(None, map(_program_at, candidates)), None) if command else None
     if found is not None:
         return os.path.abspath(found)  # noqa: PTH100 - its links must stay
     if candidate is not None and _is(candidate, Path.is_dir):
@@ -133,18 +154,85 @@ def first_word(command: str, *, path: str, directory: Path) -> str | None:
     return first
 
 
-_SEPARATOR = ";" if sys.platform == "win32" else ":"
-
-
 def _has_separator(command: str) -> bool:
-    return "/" in command or (sys.platform == "win32" and "\\" in command)
+    return "/" in command or (_IS_WINDOWS and "\\" in command)
+
+
+def _program_at(candidate: Path) -> str | None:
+    """The file that is run for this path; on Windows with one of the endings, if it has none.
+
+    Only there is looked: `shutil.which` would first look into our current directory on Windows,
+    where a project may have put an `npx.cmd`.
+    """
+    if not _IS_WINDOWS:
+        return str(candidate) if _can_run(candidate) else None
+    runnable = [
+        ending
+        for ending in os.environ.get("PATHEXT", ";".join(_RUNNABLE)).lower().split(";")
+        if ending in _RUNNABLE
+    ]
+    named = candidate.suffix.lower() in runnable
+    tried = [str(candidate)] if named else []
+    tried += [f"{candidate}{ending}" for ending in runnable]
+    return next((one for one in tried if _is(Path(one), Path.is_file)), None)
+
+
+def _can_run(candidate: Path) -> bool:
+    try:
+        return os.access(candidate, os.X_OK) and not os.path.isdir(candidate)  # noqa: PTH112 - as text
+    except ValueError:  # no file has such a name
+        return False
+
+
+# Windows: how arguments reach a program.
+#
+# There a program gets one line of text. What is in a .cmd or .bat file (npx, npm and the programs
+# that npm installs) is run by cmd.exe, which reads that line by other rules than every other
+# program, so that an argument can run commands of its own (CVE-2024-24576).
+
+_RUNNABLE = (".com", ".exe", ".bat", ".cmd")  # what the system starts without a program for it
+_BATCH = (".bat", ".cmd")
+_PLAIN = re.compile(r"[\w\-./\\:@+~#$]+")  # what cmd.exe leaves alone without quotes
+_READ_IN_QUOTES = {'"': "a quote", "%": "a percent sign", "!": "an exclamation mark"}
+_LINE_ENDS = {"\n": "a line end", "\r": "a line end", "\0": "a null character"}
+
+
+def command_line(argv: Sequence[str]) -> str | list[str]:
+    """What a process is started with: a list, or on Windows one line."""
+    return windows_line(argv) if _IS_WINDOWS else list(argv)
+
+
+def windows_line(argv: Sequence[str]) -> str:
+    """The command line for an argument list; CannotConnect where cmd.exe would change it.
+
+    In quotes cmd.exe reads only a quote, `%VARIABLE%` and, if the file asks for it, `!VARIABLE!`.
+    """
+    if not argv[0].lower().rstrip(" .").endswith(_BATCH):
+        return subprocess.list2cmdline(argv)
+    for word in argv:
+        for char, what in (_READ_IN_QUOTES | _LINE_ENDS).items():
+            if char in word:
+                raise CannotConnect(
+                    f"{argv[0]} is run by cmd.exe, which would change an argument of it: {what} "
+                    "has a meaning there.",
+                    hint="Name the program that the file starts as the command (for npx: node, and "
+                    "the script as its first argument), or pass the value in `env`.",
+                )
+    return " ".join(_quoted(word) for word in argv)
+
+
+def _quoted(word: str) -> str:
+    if _PLAIN.fullmatch(word):
+        return word
+    ending = word[len(word.rstrip("\\")) :]  # the program reads them as an escape of the quote
+    return f'"{word}{ending}"'
 
 
 def _is(path: Path, what: Callable[[Path], bool]) -> bool:
     """Where we may not even look (a directory of somebody else's on the PATH), nothing is."""
     try:
         return what(path)
-    except OSError:
+    except (OSError, ValueError):  # no file has such a name
         return False
 
 

@@ -33,9 +33,6 @@ class PartialMessages:
         self._max_bytes = max_bytes
         self._sizes: WeakKeyDictionary[Partial, int] = WeakKeyDictionary()
 
-    def __repr__(self) -> str:
-        return f"<PartialMessages {len(self._sizes)}, {self._bytes}/{self._max_bytes} bytes>"
-
     @property
     def _bytes(self) -> int:
         return sum(self._sizes.values())

@@ -6,8 +6,6 @@ it has to know comes on its stdin, never in its arguments, and stdin is also how
 are gone. It answers by its exit code, by what it stores, or in one line on its stdout.
 """
 
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -17,6 +15,7 @@ from typing import Self
 import anyio
 import anyio.to_thread
 
+from emceepee_stdio.wire import system
 from emceepee_stdio.wire.environment import DEPTH, OWNER
 from emceepee_stdio.wire.orphans import forget_child, note_child
 
@@ -31,9 +30,6 @@ class HelperProcess:
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._process = process
         self._is_noted = True
-
-    def __repr__(self) -> str:
-        return f"<HelperProcess {self._process.pid} {self._process.returncode}>"
 
     @classmethod
     def start(
@@ -50,17 +46,21 @@ class HelperProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE if answers else subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            creationflags=getattr(subprocess, "DETACHED_PROCESS", 0),
+            start_new_session=system.NEW_SESSION,
+            creationflags=system.HELPER_FLAGS,
             env={name: value for name, value in environ.items() if name not in (OWNER, DEPTH)},
         )
         note_child(process.pid)
         helper = cls(process)
-        if process.stdin is not None:
-            with suppress(OSError):
-                process.stdin.write(order + b"\n")
-                process.stdin.flush()
+        helper.send(order)
         return helper
+
+    def send(self, line: bytes) -> None:
+        """Blocks while the pipe is full; nothing where it has ended."""
+        if self._process.stdin is not None:
+            with suppress(OSError, ValueError):  # ValueError: it was let go
+                self._process.stdin.write(line + b"\n")
+                self._process.stdin.flush()
 
     def poll(self) -> int | None:
         """Its exit code, once it has one."""
@@ -78,14 +78,18 @@ class HelperProcess:
             with suppress(OSError):
                 self._process.stdin.close()
 
-    async def answer(self, max_bytes: int) -> bytes:
+    async def answer(self, max_bytes: int, *, last: bool = True) -> bytes:
         """The line that it writes; what there is of it where it ends before."""
 
         def line() -> bytes:
-            if self._process.stdout is None:
+            told = self._process.stdout
+            if told is None or told.closed:
                 return b""
-            with self._process.stdout as told:
+            try:
                 return told.readline(max_bytes)
+            finally:
+                if last:
+                    told.close()
 
         return await anyio.to_thread.run_sync(line, abandon_on_cancel=True)
 
@@ -94,10 +98,7 @@ class HelperProcess:
         with anyio.CancelScope(shield=True):
             if self._process.poll() is None:
                 with suppress(OSError):
-                    if sys.platform == "win32":
-                        self._process.kill()
-                    else:
-                        os.killpg(self._process.pid, signal.SIGKILL)
+                    system.kill_tree(self._process)
             with anyio.move_on_after(_END_S):
                 await self.wait()
 

@@ -12,28 +12,20 @@ that is all ours, nothing here does anything.
 import os
 import re
 import select
-import signal
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from typing import NamedTuple
 
 from emceepee_stdio.clock import Clock
+from emceepee_stdio.wire import system
 from emceepee_stdio.wire.environment import OWNER
 
 # Processes as the system shows them: who their parent is, when they began, what memory they hold.
 #
-# Linux tells all of it in /proc. Elsewhere only whether a process is there can be said, and a later
-# one with the same number is taken for it. Windows is untested: written from the documents.
-
-
-_PROC = Path("/proc")
-# Fields of /proc/PID/stat, counted from behind the name.
-_STATE, _PARENT, _STARTED, _SIZE, _PAGES = 0, 1, 19, 20, 21
-_DEAD = (b"Z", b"X")
+# Linux tells all of it in /proc, Windows when a process was created. Elsewhere only whether it is
+# there can be said, and a later one with the same number is taken for it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,22 +39,23 @@ class ProcessFacts:
 
 def process_table() -> Mapping[int, ProcessFacts]:
     """Every living process that can be seen; none where the system does not show them so."""
-    if sys.platform != "linux":
-        return {}
-    return {pid: facts for pid in _processes() if (facts := _facts(pid)) is not None}
+    seen = ((pid, system.facts(pid)) for pid in system.processes())
+    return {
+        pid: ProcessFacts(parent=facts[0], started=facts[1], memory=facts[2])
+        for pid, facts in seen
+        if facts is not None
+    }
 
 
 def started(pid: int) -> str:
     """What tells a process from a later one with its number; empty where that cannot be said."""
-    facts = _facts(pid) if sys.platform == "linux" else None
-    return "" if facts is None else facts.started
+    facts = system.facts(pid)
+    return "" if facts is None else facts[1]
 
 
 def is_running(pid: int, began: str) -> bool:
     """Whether the process is still there that had this number when it `began`."""
-    if sys.platform == "linux":
-        return bool(began) and started(pid) == began
-    return _exists(pid)
+    return system.is_running(pid, began)
 
 
 def memory_of_trees(roots: Iterable[int], table: Mapping[int, ProcessFacts]) -> int:
@@ -81,70 +74,7 @@ def memory_of_trees(roots: Iterable[int], table: Mapping[int, ProcessFacts]) -> 
 
 def namespace() -> str:
     """What tells our process numbers from those of a container with the same files."""
-    try:
-        return str((_PROC / "self/ns/pid").stat().st_ino)
-    except OSError:
-        return ""
-
-
-def _facts(pid: int) -> ProcessFacts | None:
-    if sys.platform != "linux":
-        return None
-    fields = _stat(pid)
-    if len(fields) <= _PAGES or fields[_STATE] in _DEAD:
-        return None
-    return ProcessFacts(
-        parent=int(fields[_PARENT]),
-        started=fields[_STARTED].decode(),
-        memory=int(fields[_PAGES]) * os.sysconf("SC_PAGE_SIZE"),
-    )
-
-
-def _stat(pid: int) -> list[bytes]:
-    return (_read(pid, "stat") or b"").rpartition(b")")[2].split()
-
-
-def _read(pid: int, what: str) -> bytes | None:
-    try:
-        return (_PROC / str(pid) / what).read_bytes()
-    except OSError:
-        return None
-
-
-def _processes() -> list[int]:
-    """None where not even /proc can be opened, for want of descriptors."""
-    try:
-        return [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal()]
-    except OSError:
-        return []
-
-
-if sys.platform == "win32":
-    import ctypes
-
-    _QUERY_LIMITED_INFORMATION = 0x1000
-    _STILL_ACTIVE = 259
-
-    def _exists(pid: int) -> bool:
-        kernel = ctypes.WinDLL("kernel32", use_last_error=True)
-        handle = kernel.OpenProcess(_QUERY_LIMITED_INFORMATION, 0, pid)
-        if not handle:
-            return False
-        code = ctypes.c_ulong()
-        kernel.GetExitCodeProcess(handle, ctypes.byref(code))
-        kernel.CloseHandle(handle)
-        return code.value == _STILL_ACTIVE
-
-else:
-
-    def _exists(pid: int) -> bool:
-        try:
-            os.kill(pid, 0)
-        except PermissionError:
-            return True
-        except (OSError, OverflowError):
-            return False
-        return True
+    return system.namespace()
 
 
 _PR_SET_CHILD_SUBREAPER = 36  # from linux/prctl.h
@@ -158,7 +88,7 @@ _known: set[int] | None = None  # children that we started or had before; None: 
 def expect_orphans() -> None:
     """From the first child on we adopt, where the kernel also tells whom."""
     global _known  # noqa: PLW0603 - the kernel keeps it per process, and so do we
-    before = _children(os.getpid()) if sys.platform == "linux" else None
+    before = system.children(os.getpid())
     _known = None if before is None else set(before)
 
 
@@ -188,7 +118,7 @@ def orphans() -> list[int]:
     """Who came to us, alive or waiting to be buried."""
     if _known is None:
         return []
-    return [pid for pid in _children(os.getpid()) or () if pid not in _known]
+    return [pid for pid in system.children(os.getpid()) or () if pid not in _known]
 
 
 def bury_orphans() -> set[int]:
@@ -198,9 +128,9 @@ def bury_orphans() -> set[int]:
     """
     groups: set[int | None] = set()
     for pid in orphans():
-        groups.add(_group(pid))
-        _bury(pid)
-    return {group for group in groups if group is not None and has_members(group)}
+        groups.add(system.group_of(pid))
+        system.reap(pid)
+    return {group for group in groups if group is not None and system.has_members(group)}
 
 
 async def end_orphans() -> None:
@@ -211,7 +141,7 @@ async def end_orphans() -> None:
         found = orphans()
         for pid in found:
             _kill(pid)
-            _bury(pid)
+            system.reap(pid)
         if not found:
             return
         await anyio.sleep(_PASS_PAUSE_S)
@@ -222,19 +152,8 @@ def descendants(pid: int) -> list[int]:
     found = [pid]
     for one in found:
         if len(found) < _MAX_DESCENDANTS:
-            found += _all_children(one)
+            found += system.all_children(one)
     return found[1:]
-
-
-def has_members(group: int) -> bool:
-    """Whether somebody is in that process group; the kernel answers in one go."""
-    if sys.platform == "win32":
-        return False
-    try:
-        os.killpg(group, 0)
-    except OSError:
-        return False
-    return True
 
 
 def _kill(pid: int) -> None:
@@ -242,49 +161,9 @@ def _kill(pid: int) -> None:
 
     The kernel kills a group as one, also while its members fork.
     """
-    if sys.platform == "win32":
-        return
-    if group := _group(pid):
-        with suppress(OSError):
-            os.killpg(group, signal.SIGKILL)
-    with suppress(OSError):
-        os.kill(pid, signal.SIGKILL)
-
-
-def _group(pid: int) -> int | None:
-    if sys.platform == "win32":
-        return None
-    try:
-        group = os.getpgid(pid)
-    except OSError:
-        return None
-    return None if group == os.getpgrp() else group
-
-
-def _bury(pid: int) -> bool:
-    if sys.platform == "win32":
-        return True
-    try:
-        return os.waitpid(pid, os.WNOHANG)[0] == pid
-    except OSError:
-        return True
-
-
-def _all_children(pid: int) -> list[int]:
-    try:
-        threads = [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
-    except OSError:
-        return []
-    return [child for thread in threads for child in _children(pid, thread) or ()]
-
-
-def _children(pid: int, thread: int | None = None) -> list[int] | None:
-    """The children of one thread, without more the main one; None where that cannot be read."""
-    try:
-        data = Path(f"/proc/{pid}/task/{thread or pid}/children").read_bytes()
-    except OSError:
-        return None
-    return [int(child) for child in data.split()]
+    if group := system.group_of(pid):
+        system.signal_group(group, force=True)
+    system.kill(pid)
 
 
 # Processes that a child left behind, wherever they went.
@@ -297,11 +176,9 @@ def _children(pid: int, thread: int | None = None) -> list[int] | None:
 _OWNER_MARK = re.compile(
     rb"\0" + OWNER.encode() + rb"=[0-9A-Z]+-(?P<pid>\d{1,10})-(?P<started>\d*)[.\0]"
 )
-_KILL_WAIT_MS = 500  # a killed process ends in milliseconds, unless the kernel holds it
 _SCANNING_S = 0.5  # in all, for processes that are just starting, or that fork on
 _MIN_SCANS = 3  # however slow the machine is
 _SCAN_PAUSE_S = 0.01  # an exec takes about a millisecond
-_STARTING_AGE_S = 2.0  # an exec is over long before; an older one really has no environment
 
 
 class Leftover(NamedTuple):
@@ -319,28 +196,15 @@ def owner_mark(unique: str) -> str:
 def leftovers(home: str | None) -> list[Leftover]:
     """Processes of this home that carry the mark of an owner that has gone without them."""
     found: list[Leftover] = []
-    if sys.platform != "linux":
-        return found
-    for pid in _processes():
-        environment = b"\0" + (_read(pid, "environ") or b"")
+    for pid in system.processes():
+        environment = b"\0" + (system.about(pid, "environ") or b"")
         if home is not None and b"\0HOME=" + os.fsencode(home) + b"\0" not in environment:
             continue
         mark = _OWNER_MARK.search(environment)
         if mark and started(int(mark["pid"])) != mark["started"].decode():
-            name = (_read(pid, "comm") or b"").decode(errors="replace").strip()
+            name = (system.about(pid, "comm") or b"").decode(errors="replace").strip()
             found.append(Leftover(pid, name))
     return found
-
-
-def kill_group(pgid: int, *, force: bool) -> bool:
-    """Signal a whole process group; False when nobody is left in it."""
-    if sys.platform == "win32":
-        return False
-    try:
-        os.killpg(pgid, signal.SIGKILL if force else signal.SIGTERM)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
 
 
 def marked(owner: str) -> list[int]:
@@ -357,13 +221,17 @@ def kill_marked(owner: str, *, clock: Clock | None = None) -> list[int]:
     """
     killed: list[int] = []
     mark, others = _mark(owner), set[int]()
+
+    def carries(pid: int) -> bool:
+        return _carries(system.about(pid, "environ"), mark)
+
     now = (clock or Clock()).now
     until = now() + _SCANNING_S
     for scans in count(1):
         in_doubt = _kill_orphans(mark, others)
         found, somebody_starts = _look(mark)
         if found:
-            killed += _kill_straggler(found, mark)
+            killed += system.kill_pinned(found, still=carries)
         elif in_doubt or somebody_starts:
             select.select([], [], [], _SCAN_PAUSE_S)
         else:
@@ -379,21 +247,18 @@ def _kill_orphans(mark: bytes, others: set[int]) -> bool:
     Whether there is a group left of which nobody could be looked at: its members were dead by then.
     """
     unseen: set[int] = set()
-    if sys.platform == "win32":
-        return False
     for pid in reversed(orphans()):  # the last to come is the one that lives
-        with suppress(OSError):
-            group = os.getpgid(pid)
-            if group in others:
-                continue
-            environment = _read(pid, "environ")
-            if not environment:
-                unseen.add(group)
-            elif _carries(environment, mark):
-                kill_group(group, force=True)
-            else:
-                others.add(group)
-    return any(has_members(group) for group in unseen - others)
+        group = system.group_of(pid)
+        if group is None or group in others:
+            continue
+        environment = system.about(pid, "environ")
+        if not environment:
+            unseen.add(group)
+        elif _carries(environment, mark):
+            system.signal_group(group, force=True)
+        else:
+            others.add(group)
+    return any(system.has_members(group) for group in unseen - others)
 
 
 def moments_of_birth(pids: Iterable[int]) -> dict[int, str]:
@@ -403,13 +268,10 @@ def moments_of_birth(pids: Iterable[int]) -> dict[int, str]:
 
 def kill_same(born: Mapping[int, str]) -> None:
     """Kill those that are still the same, and all below them."""
-    if sys.platform == "win32":
-        return
     for pid, began in born.items():
         if began and started(pid) == began:
             for one in (*descendants(pid), pid):
-                with suppress(OSError):
-                    os.kill(one, signal.SIGKILL)
+                system.kill(one)
 
 
 def _mark(owner: str) -> bytes:
@@ -420,62 +282,14 @@ def _look(mark: bytes) -> tuple[list[int], bool]:
     """Who carries the mark, and whether there is somebody of whom that cannot be said yet."""
     found: list[int] = []
     somebody_starts = False
-    if sys.platform == "linux":
-        for pid in _processes():
-            environment = _read(pid, "environ")
-            if _carries(environment, mark):
-                found.append(pid)
-            elif environment == b"" and _is_starting(pid):
-                somebody_starts = True
+    for pid in system.processes():
+        environment = system.about(pid, "environ")
+        if _carries(environment, mark):
+            found.append(pid)
+        elif environment == b"" and system.is_starting(pid):
+            somebody_starts = True
     return found, somebody_starts
-
-
-def _kill_straggler(pids: Sequence[int], mark: bytes) -> list[int]:
-    if sys.platform != "linux":
-        return []
-    handles: dict[int, int] = {}
-    try:
-        for pid in pids:
-            with suppress(OSError):
-                handles[pid] = os.pidfd_open(pid)
-                if _carries(_read(pid, "environ"), mark):
-                    signal.pidfd_send_signal(handles[pid], signal.SIGKILL)
-                else:
-                    os.close(handles.pop(pid))
-        _await_end(handles.values())
-    finally:
-        for handle in handles.values():
-            os.close(handle)
-    return list(handles)
-
-
-def _await_end(handles: Iterable[int]) -> None:
-    if sys.platform == "win32":
-        return
-    poll = select.poll()
-    waiting = set(handles)
-    for handle in waiting:
-        poll.register(handle, select.POLLIN)
-    while waiting and (ended := poll.poll(_KILL_WAIT_MS)):
-        for handle, _ in ended:
-            poll.unregister(handle)
-            waiting.discard(handle)
 
 
 def _carries(environment: bytes | None, mark: bytes) -> bool:
     return environment is not None and b"\0" + mark in b"\0" + environment
-
-
-def _is_starting(pid: int) -> bool:
-    """Whether a process without an environment has memory and is young: the middle of an exec."""
-    if sys.platform == "win32":
-        return False
-    fields = _stat(pid)
-    if len(fields) <= _SIZE or int(fields[_SIZE]) == 0:
-        return False
-    try:
-        uptime = float((_PROC / "uptime").read_bytes().split()[0])
-    except OSError:
-        return False
-    age = uptime - int(fields[_STARTED]) / os.sysconf("SC_CLK_TCK")
-    return 0 <= age < _STARTING_AGE_S

@@ -5,9 +5,10 @@ Our children are told how deep they are in a variable. A program in between may 
 
 import os
 import re
-import sys
 from contextlib import suppress
 from pathlib import Path
+
+from emceepee_stdio.wire import system
 
 # The memory allocator of the C library, told to give large blocks back at once.
 #
@@ -25,11 +26,9 @@ _KEPT_BYTES = 4 << 20
 
 def give_back_large_blocks() -> None:
     """On Linux with glibc; elsewhere there is nothing to do."""
-    if sys.platform != "linux":
-        return
     import ctypes  # noqa: PLC0415 - not before the client has been greeted
 
-    with suppress(OSError, AttributeError):
+    with suppress(OSError, AttributeError, TypeError):
         library = ctypes.CDLL(None)
         library.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
         library.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
@@ -48,18 +47,15 @@ _PR_SET_DUMPABLE = 4
 
 def protect_memory() -> bool:
     """Before the first child is started. False where the system has no such thing."""
-    if sys.platform != "linux":
-        return False
     try:
         import ctypes  # noqa: PLC0415 - only needed here, and not before the greeting
 
         return ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) == 0
-    except (ImportError, OSError, AttributeError):  # a Python without ctypes, a strange libc
+    # Another system, a Python without ctypes, a strange libc.
+    except (ImportError, OSError, AttributeError, TypeError):
         return False
 
 
-_PROC = Path("/proc")
-_PARENT_FIELD = 1  # field of /proc/PID/stat, counted from behind the name
 _MAX_ANCESTORS = 100  # the tree may change while it is read; no real one is this deep
 _INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*")
 _SCRIPTS = frozenset({"emceepee", "emceepee-stdio"})
@@ -67,15 +63,14 @@ _SCRIPTS = frozenset({"emceepee", "emceepee-stdio"})
 
 def proxies_above() -> int:
     """How many of our own kind are among our ancestors; an HTTP front only starts them."""
-    if sys.platform != "linux":
-        return 0
     count, pid = 0, os.getppid()
     for _ in range(_MAX_ANCESTORS):
         if pid <= 1:
             break
-        argv = _read(pid, "cmdline").decode(errors="replace").split("\0")
+        argv = (system.about(pid, "cmdline") or b"").decode(errors="replace").split("\0")
         count += is_ours(argv) and not any(word.startswith("--http") for word in argv)
-        pid = _parent(pid)
+        facts = system.facts(pid)
+        pid = 0 if facts is None else facts[0]
     return count
 
 
@@ -87,15 +82,3 @@ def is_ours(argv: list[str]) -> bool:
             return True
         name = Path(rest[0]).name if rest else ""
     return name in _SCRIPTS
-
-
-def _parent(pid: int) -> int:
-    fields = _read(pid, "stat").rpartition(b")")[2].split()
-    return int(fields[_PARENT_FIELD]) if len(fields) > _PARENT_FIELD else 0
-
-
-def _read(pid: int, what: str) -> bytes:
-    try:
-        return (_PROC / str(pid) / what).read_bytes()
-    except OSError:
-        return b""

@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from emceepee_stdio.errors import ProxyError
-from emceepee_stdio.state.deadlines import Deadlines
+from emceepee_stdio.state.machine import Deadlines
 from emceepee_stdio.wire.codec import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,

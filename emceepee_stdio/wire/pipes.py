@@ -8,7 +8,6 @@ import asyncio
 import contextvars
 import os
 import queue
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import Protocol
 
 import anyio
 
+from emceepee_stdio.wire import system
 from emceepee_stdio.wire.framing import turns
 
 # What a pipe holds; a larger buffer is only more to clear away.
@@ -48,7 +48,7 @@ def open_reader(
     fd: int, *, on_data: Callable[[bytes], None], on_end: Callable[[], None]
 ) -> PipeReader:
     """Start reading; the reader owns the descriptor from now on."""
-    if sys.platform != "win32":
+    if system.WATCHES_PIPES:
         with suppress(PermissionError):
             return _LoopReader(fd, on_data, on_end)
     return _ThreadReader(fd, on_data, on_end)
@@ -64,7 +64,7 @@ def open_writer(
 
     `on_written` hears how many bytes have left in all, each time that some have.
     """
-    if sys.platform != "win32":
+    if system.WATCHES_PIPES:
         with suppress(PermissionError):
             return _LoopWriter(fd, on_broken, on_written)
     return _ThreadWriter(fd, on_broken, on_written)
@@ -382,16 +382,11 @@ class _ThreadWriter:
 
 def _unblock(fd: int) -> bool:
     """Let reads and writes return at once; whether they waited before."""
-    if sys.platform == "win32":
-        raise NotImplementedError("pipes are read and written in threads there")
-    waited = os.get_blocking(fd)
-    os.set_blocking(fd, False)
-    return waited
+    return system.set_blocking(fd, blocking=False)
 
 
 def _hand_back(fd: int, *, blocking: bool) -> None:
     """Close it; whoever shares it finds it as it was before."""
-    if sys.platform != "win32":
-        with suppress(OSError):
-            os.set_blocking(fd, blocking)
+    with suppress(OSError):
+        system.set_blocking(fd, blocking=blocking)
     os.close(fd)

@@ -1,4 +1,4 @@
-"""One child process: started in its own group, watched, stopped with all that it started.
+"""One child process on any system: started, watched, stopped with all that it started.
 
 Its exit is noticed by itself, not by the end of its output: a grandchild may hold that open.
 Whatever happens, `ended` is set once, and nothing is pushed after it.
@@ -16,18 +16,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 import anyio
 import anyio.to_thread
 
 from emceepee_stdio.errors import CannotConnect
+from emceepee_stdio.storage.private_file import stamp_of
+from emceepee_stdio.wire import system
+from emceepee_stdio.wire.environment import command_line
 from emceepee_stdio.wire.framing import Lines, Oversized
 from emceepee_stdio.wire.orphans import (
     adopt_orphans,
     descendants,
     forget_child,
-    kill_group,
     kill_marked,
     kill_same,
     moments_of_birth,
@@ -58,8 +60,7 @@ class ProgramFile:
             found = os.stat(file)  # noqa: PTH116 - as a string, like its path
         except OSError:
             return cls(path=path, file=file, identity=())
-        identity = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
-        return cls(path=path, file=file, identity=identity)
+        return cls(path=path, file=file, identity=(found.st_dev, *stamp_of(found)))
 
     def check(self) -> None:
         """Raise when the path leads to another file by now."""
@@ -69,79 +70,6 @@ class ProgramFile:
                 "the server was added.",
                 hint="If the change is wanted, remove the server and add it again.",
             )
-
-
-# Windows: a Job Object that takes a child and its descendants along when its handle closes.
-#
-# The counterpart of process groups and the watchdog. The handle belongs to our process, so the
-# system closes it however we end. Untested: written from the documented interface.
-
-
-class Job(Protocol):
-    """What holds a child and its descendants together."""
-
-    def kill(self) -> None: ...
-    def close(self) -> None: ...
-
-
-def contain(pid: int) -> Job | None:
-    """A job around this child; None where process groups do that work."""
-    return _JobObject(pid) if sys.platform == "win32" else None
-
-
-if sys.platform == "win32":
-    import ctypes
-    from ctypes import wintypes
-
-    _KILL_ON_JOB_CLOSE = 0x2000
-    _EXTENDED_LIMIT_INFORMATION = 9
-    _TERMINATE_AND_SET_QUOTA = 0x0101  # what AssignProcessToJobObject needs
-
-    class _BasicLimits(ctypes.Structure):
-        _fields_ = [
-            ("PerProcessUserTimeLimit", wintypes.LARGE_INTEGER),
-            ("PerJobUserTimeLimit", wintypes.LARGE_INTEGER),
-            ("LimitFlags", wintypes.DWORD),
-            ("MinimumWorkingSetSize", ctypes.c_size_t),
-            ("MaximumWorkingSetSize", ctypes.c_size_t),
-            ("ActiveProcessLimit", wintypes.DWORD),
-            ("Affinity", ctypes.c_size_t),
-            ("PriorityClass", wintypes.DWORD),
-            ("SchedulingClass", wintypes.DWORD),
-        ]
-
-    class _ExtendedLimits(ctypes.Structure):
-        _fields_ = [
-            ("BasicLimitInformation", _BasicLimits),
-            ("IoInfo", ctypes.c_ulonglong * 6),
-            ("ProcessMemoryLimit", ctypes.c_size_t),
-            ("JobMemoryLimit", ctypes.c_size_t),
-            ("PeakProcessMemoryUsed", ctypes.c_size_t),
-            ("PeakJobMemoryUsed", ctypes.c_size_t),
-        ]
-
-    class _JobObject:
-        """One job for one child."""
-
-        def __init__(self, pid: int) -> None:
-            self._kernel = ctypes.WinDLL("kernel32", use_last_error=True)
-            self._kernel.CreateJobObjectW.restype = wintypes.HANDLE
-            self._kernel.OpenProcess.restype = wintypes.HANDLE
-            self._job = wintypes.HANDLE(self._kernel.CreateJobObjectW(None, None))
-            limits = _ExtendedLimits()
-            limits.BasicLimitInformation.LimitFlags = _KILL_ON_JOB_CLOSE
-            self._kernel.SetInformationJobObject(
-                self._job, _EXTENDED_LIMIT_INFORMATION, ctypes.byref(limits), ctypes.sizeof(limits)
-            )
-            process = wintypes.HANDLE(self._kernel.OpenProcess(_TERMINATE_AND_SET_QUOTA, 0, pid))
-            self._kernel.AssignProcessToJobObject(self._job, process)
-            self._kernel.CloseHandle(process)
-
-        def kill(self) -> None:
-            self._kernel.TerminateJobObject(self._job, 1)
-
-        def close(self) -> None:
-            self._kernel.CloseHandle(self._job)
 
 
 _KILL_WAIT_S = 2.0  # SIGKILL takes milliseconds, unless the kernel holds the process
@@ -202,7 +130,12 @@ class Process:
     """A running child. Made by `start`; `stop` leaves nothing of it behind."""
 
     def __init__(
-        self, popen: subprocess.Popen[bytes], spawn: Spawn, listener: Listener, drain: float
+        self,
+        popen: subprocess.Popen[bytes],
+        job: system.Job,
+        spawn: Spawn,
+        listener: Listener,
+        drain: float,
     ) -> None:
         self._popen = popen
         self._spawn = spawn
@@ -216,8 +149,8 @@ class Process:
         self.exit: Exit | None = None
         self.exited = anyio.Event()
         self.ended = anyio.Event()
-        self._output_over = False
-        self._job = contain(popen.pid)
+        self._open_outputs = 2
+        self._job = job
         self._stdin_fd = _take_fd(popen.stdin)
         self.stdin = open_writer(
             self._stdin_fd, on_broken=self._input_broken, on_written=listener.on_written
@@ -236,12 +169,11 @@ class Process:
     @classmethod
     async def start(cls, spawn: Spawn, listener: Listener, *, drain: float = 0.1) -> "Process":
         """Start it, off the loop: a slow disk must not hold up other backends."""
-        popen = await anyio.to_thread.run_sync(_popen, spawn)
+        popen, job = await anyio.to_thread.run_sync(_popen, spawn)
         try:
-            return cls(popen, spawn, listener, drain)
+            return cls(popen, job, spawn, listener, drain)
         except OSError:  # there was no descriptor left for its pipes: it must not run unheard
-            if sys.platform != "win32":
-                kill_group(popen.pid, force=True)
+            job.kill()
             popen.kill()
             popen.wait()
             forget_child(popen.pid)
@@ -254,9 +186,9 @@ class Process:
             self.stdin.close()
             await self._wait_exit(times.term)
             if self.exit is None:
-                self._signal(force=False)
+                self._job.ask()
                 await self._wait_exit(times.kill - times.term)
-            self._signal(force=True)
+            self._job.kill()
             await self._wait_exit(_KILL_WAIT_S)
             await anyio.to_thread.run_sync(kill_same, family)
             await anyio.to_thread.run_sync(kill_marked, self._spawn.owner)
@@ -265,16 +197,7 @@ class Process:
     @property
     def unread(self) -> int:
         """Bytes of its input that it has not read, where the platform can tell; else none."""
-        if sys.platform != "linux" or self.ended.is_set():
-            return 0
-        import fcntl  # noqa: PLC0415 - not on every platform, and seldom needed
-        import termios  # noqa: PLC0415
-
-        try:
-            size = fcntl.ioctl(self._stdin_fd, termios.FIONREAD, bytes(4))
-        except OSError:
-            return 0
-        return int.from_bytes(size, sys.byteorder)
+        return 0 if self.ended.is_set() else system.unread(self._stdin_fd)
 
     def pause(self) -> None:
         """Read no more of its output for now."""
@@ -285,7 +208,7 @@ class Process:
 
     def kill(self) -> None:
         """End the whole group at once; its exit is noticed as any other."""
-        self._signal(force=True)
+        self._job.kill()
 
     def _family(self) -> dict[int, str]:
         """Who is below it: known by that alone if it left the group and cleared its mark."""
@@ -296,20 +219,10 @@ class Process:
             with anyio.move_on_after(seconds):
                 await self.exited.wait()
 
-    def _signal(self, *, force: bool) -> None:
-        if sys.platform != "win32":
-            kill_group(self.pid, force=force)
-        elif force and self._job is not None:
-            self._job.kill()
-        else:
-            self._popen.terminate()
-
     def _watch_exit(self) -> None:
-        if sys.platform == "linux" and hasattr(os, "pidfd_open"):
-            with suppress(OSError):
-                pidfd = os.pidfd_open(self.pid)
-                self._loop.add_reader(pidfd, self._pidfd_ready, pidfd)
-                return
+        if (pidfd := system.pidfd(self.pid)) is not None:
+            self._loop.add_reader(pidfd, self._pidfd_ready, pidfd)
+            return
         threading.Thread(target=self._wait_in_thread, name=f"wait-{self.pid}", daemon=True).start()
 
     def _pidfd_ready(self, pidfd: int) -> None:
@@ -326,7 +239,7 @@ class Process:
         forget_child(self.pid)
         self.exit = Exit(code=code)
         self.exited.set()
-        if self._output_over:
+        if not self._open_outputs:
             self._finish()
         else:
             self._loop.call_later(self._drain, self._finish)
@@ -338,17 +251,20 @@ class Process:
 
     def _output_ended(self) -> None:
         """Its output is over: it is leaving, or of no more use. Its exit code gets a moment."""
-        self._output_over = True
-        if self.exit is not None:
+        self._loop.call_later(self._drain, self._finish)
+        self._one_output_ended()
+
+    def _one_output_ended(self) -> None:
+        self._open_outputs -= 1
+        if not self._open_outputs and self.exit is not None:
             self._finish()
-        else:
-            self._loop.call_later(self._drain, self._finish)
 
     def _on_stderr(self, data: bytes) -> None:
         self._take_stderr(self._stderr_lines.feed(data))
 
     def _stderr_ended(self) -> None:
         self._take_stderr(self._stderr_lines.end())
+        self._one_output_ended()
 
     def _take_stderr(self, lines: list[bytes | Oversized]) -> None:
         for line in lines:
@@ -360,11 +276,10 @@ class Process:
     def _finish(self) -> None:
         if self.ended.is_set():
             return
-        self._stderr_ended()
+        self._take_stderr(self._stderr_lines.end())
         for end in (self.stdin, self._stdout, self._stderr):
             end.close()
-        if self._job is not None:
-            self._job.close()
+        self._job.close()
         self.ended.set()
         self._listener.on_end()
 
@@ -378,20 +293,21 @@ def _take_fd(pipe: IO[bytes] | None) -> int:
     return fd
 
 
-def _popen(spawn: Spawn) -> subprocess.Popen[bytes]:
+def _popen(spawn: Spawn) -> tuple[subprocess.Popen[bytes], system.Job]:
     if spawn.agreed is not None:
         spawn.agreed.check()
     adopt_orphans()
     try:
-        return subprocess.Popen(  # noqa: S603 - argv only, never a shell; policy was asked above
-            list(spawn.argv),
+        popen = subprocess.Popen(  # noqa: S603 - argv only, never a shell; policy was asked above
+            command_line(spawn.argv),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=dict(spawn.env),
             cwd=spawn.cwd,
             bufsize=0,
-            start_new_session=sys.platform != "win32",
+            start_new_session=system.NEW_SESSION,
+            creationflags=system.CREATION_FLAGS,
         )
     except FileNotFoundError:
         script = Path(spawn.argv[0]).exists()
@@ -409,3 +325,4 @@ def _popen(spawn: Spawn) -> subprocess.Popen[bytes]:
             f"{spawn.argv[0]} is no program that this system can run.",
             hint="Name its interpreter as the command, and the file as its first argument.",
         ) from None
+    return popen, system.contain(popen)

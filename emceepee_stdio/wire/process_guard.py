@@ -6,13 +6,13 @@ comes to us on Linux: it is reaped, and guarded like the children themselves.
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 
 import anyio
 import anyio.to_thread
 
+from emceepee_stdio.wire import system
 from emceepee_stdio.wire.environment import OWNER
 from emceepee_stdio.wire.orphans import bury_orphans, end_orphans, forget_child, note_child
 from emceepee_stdio.wire.process import Listener, Process, Spawn
@@ -95,7 +95,7 @@ class Watchdog:
 
     def start(self) -> None:
         """Before the first child, so that there is no moment without a guard."""
-        if self._process is not None or sys.platform == "win32":
+        if self._process is not None or not system.NEW_SESSION:
             return
         try:
             self._process = self._spawn()
@@ -178,9 +178,6 @@ class ProcessGuard:
         self.owner = owner
         self._watchdog = Watchdog(owner, warn=warn)
         self._is_closed = False
-
-    def __repr__(self) -> str:
-        return f"<ProcessGuard {self._watchdog!r}>"
 
     async def start(self, spawn: Spawn, listener: Listener, *, drain: float) -> Process:
         self._watchdog.start()

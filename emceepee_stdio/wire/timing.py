@@ -64,9 +64,13 @@ class Wakeup:
         event, self._event = self._event, anyio.Event()
         event.set()
 
+    async def wait(self) -> None:
+        """Until it is woken; the caller looks again for what it waits for."""
+        await self._event.wait()
+
     async def wait_for(self, condition: Callable[[], object]) -> None:
         while not condition():
-            await self._event.wait()
+            await self.wait()
 
 
 async def first_of(*waits: Callable[[], Awaitable[object]]) -> None:

@@ -19,9 +19,7 @@ import anyio.to_thread
 import msgspec
 from mcp_types import methods
 
-from emceepee_stdio.backends.backend import Backend, BackendOptions
-from emceepee_stdio.backends.backend_events import Emit, Question
-from emceepee_stdio.backends.base import Era
+from emceepee_stdio.backends.backend import Backend, BackendOptions, HealthPolicy
 from emceepee_stdio.backends.channels.http_channel import HttpChannel, HttpOptions, HttpTimes
 from emceepee_stdio.backends.channels.stdio_channel import (
     ChildContext,
@@ -30,7 +28,7 @@ from emceepee_stdio.backends.channels.stdio_channel import (
     StdioOptions,
 )
 from emceepee_stdio.backends.connection import Channel
-from emceepee_stdio.backends.health import HealthPolicy
+from emceepee_stdio.backends.interface import Emit, Era, Question
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import ProxyError, ServerUnavailable
 from emceepee_stdio.ids import Ids

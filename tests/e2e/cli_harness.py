@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -143,6 +144,7 @@ class Home:
             "HOME": str(self.path),
             "EMCEEPEE_CONFIG": str(self.config),
             "EMCEEPEE_LOG_DIR": str(self.path / "logs"),
+            "EMCEEPEE_PAGE": "off",
             **self.env,
             **more,
         }
@@ -161,14 +163,18 @@ class Home:
     async def run(self, *arguments: str, stdin: bytes = b"", **more: str) -> Ran:
         """A command in a pipe, to its end; nothing of it is left."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with anyio.fail_after(WAIT_S):
-            done = await anyio.run_process(
-                [*EMCEEPEE, *arguments],
-                input=stdin,
-                cwd=self.path,
-                env=self.environ(**more),
-                check=False,
-            )
+        # Not by anyio, which fails if the command ends before it has read its input.
+        run = partial(
+            subprocess.run,
+            [*EMCEEPEE, *arguments],
+            input=stdin,
+            capture_output=True,
+            cwd=self.path,
+            env=self.environ(**more),
+            timeout=WAIT_S,
+            check=False,
+        )
+        done: subprocess.CompletedProcess[bytes] = await anyio.to_thread.run_sync(run)
         assert await anyio.to_thread.run_sync(self.left_over) == []
         return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
 

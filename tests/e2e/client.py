@@ -20,7 +20,7 @@ import anyio.abc
 import pytest
 from mcp_types import methods
 
-from emceepee_stdio.state import EventType
+from emceepee_stdio.state.event_types import EventType
 from tests.e2e.clients.raw import is_context, own_first
 from tests.e2e.harness import json_lines, signs_in
 from tests.e2e.official_schema import Judge
@@ -471,6 +471,7 @@ class Setting:
             "EMCEEPEE_CONFIG": str(self.config),
             "EMCEEPEE_LOG_DIR": str(self.home / "logs"),
             "EMCEEPEE_STATE_DIR": str(self.home / "state"),
+            "EMCEEPEE_PAGE": "off",
         }
 
     def journal(self) -> list[Message]:

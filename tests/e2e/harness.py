@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from emceepee_stdio.backends.backend_events import (
+from emceepee_stdio.backends.channels.stdio_channel import (
+    ChildContext,
+    Command,
+    StdioChannel,
+    StdioOptions,
+)
+from emceepee_stdio.backends.interface import (
     AttemptFailed,
     BackendEvent,
     HealthChange,
@@ -24,14 +30,9 @@ from emceepee_stdio.backends.backend_events import (
     ProcessEnded,
     ProcessStarted,
     Question,
+    Seen,
     ServerNotification,
     Withdrawn,
-)
-from emceepee_stdio.backends.channels.stdio_channel import (
-    ChildContext,
-    Command,
-    StdioChannel,
-    StdioOptions,
 )
 from emceepee_stdio.backends.supervisor import Supervisor
 from emceepee_stdio.clock import Clock
@@ -43,7 +44,7 @@ from emceepee_stdio.wire.process import StopTimes
 from emceepee_stdio.wire.process_guard import ProcessGuard
 
 if TYPE_CHECKING:
-    from emceepee_stdio.backends.base import Loss
+    from emceepee_stdio.backends.interface import Loss
     from emceepee_stdio.errors import ProxyError
 
 WAIT_S = 60.0
@@ -61,6 +62,7 @@ class Recorder:
         self.logs: list[tuple[LogSource, str]] = []
         self.lines: list[LogLine] = []
         self.differing: list[Sequence[str]] = []
+        self.listed: list[Seen] = []
         self.questions: list[Question] = []
         self.withdrawn_questions: list[Question] = []
         self.failed_attempts: list[ProxyError] = []
@@ -99,6 +101,9 @@ class Recorder:
             case ListsDiffer():
                 self.differing.append(event.kinds)
                 self._hear(f"lists differ {','.join(event.kinds)}")
+            case Seen():
+                self.listed.append(event)
+                self._wake()
             case HealthChange():
                 self._hear("health degraded" if event.degraded else "health restored")
             case _:

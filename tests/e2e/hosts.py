@@ -75,6 +75,7 @@ class Host(Proxy):
     modern = False
     elicits = True
     has_roots = False
+    client_name = "raw"
     _marks = 0
 
     @property
@@ -94,6 +95,7 @@ class Host(Proxy):
         version: str = LEGACY,
     ) -> "Host":
         self.elicits, self.modern, self.has_roots = elicits, modern, has_roots
+        self.client_name = name
         if not modern:
             info = {"name": name, "version": "1"}
             hello = INITIALIZE | {"capabilities": self.capabilities, "clientInfo": info}
@@ -111,7 +113,10 @@ class Host(Proxy):
     ) -> int:
         params: Message = {"name": tool, "arguments": args}
         if self.modern:
-            params["_meta"] = MODERN | {f"{_P}clientCapabilities": self.capabilities}
+            params["_meta"] = MODERN | {
+                f"{_P}clientCapabilities": self.capabilities,
+                f"{_P}clientInfo": {"name": self.client_name, "version": "1"},
+            }
             if replies is not None:
                 params["inputResponses"] = replies
             if state is not None:

@@ -18,8 +18,7 @@ import anyio
 from anyio.abc import SocketAttribute
 from anyio.from_thread import start_blocking_portal
 
-from emceepee_stdio.trace.page_feed import PageFeed
-from emceepee_stdio.trace.page_server import PageAccess, PageIdentity, PageServer
+from emceepee_stdio.trace.trace_page import PageFeed, PageIdentity, PageServer
 from tests.e2e.cli_harness import WAIT_S, Home
 
 if TYPE_CHECKING:
@@ -84,10 +83,10 @@ def served(directory: Path, identity: PageIdentity | None = None) -> Iterator[Pa
         where = {"local_host": "127.0.0.1", "local_port": port}
         listener = portal.call(partial(anyio.create_tcp_listener, **where)).listeners[0]
         bound = listener.extra(SocketAttribute.local_port)
-        access = PageAccess(identity or PageIdentity.new(bound, now=0.0))
-        running = portal.start_task_soon(PageServer(access, feed).run, listener)
+        server = PageServer(identity or PageIdentity.new(bound, now=0.0), feed)
+        running = portal.start_task_soon(server.run, listener)
         try:
-            yield Page(access.address, access.identity)
+            yield Page(server.address, server.identity)
         finally:
             running.cancel()
 

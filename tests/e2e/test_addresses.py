@@ -17,11 +17,13 @@ import pytest
 from emceepee_stdio.app import environment_of
 from emceepee_stdio.backends.channels.http_carrier import Carrier, HttpTimes, sockets
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Config, ServerConfig, Settings
+from emceepee_stdio.config.server import ServerConfig
+from emceepee_stdio.config.settings import Config, Settings
 from emceepee_stdio.errors import CannotConnect, InvalidArguments, NeedsApproval, ProxyError
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
-from emceepee_stdio.session.client_calls import Call, ConsentQuestion, Decision, OnLate
+from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.person import Choice, Decision, OnLate
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Admission
 from emceepee_stdio.tools.server_tools import (
@@ -132,11 +134,15 @@ class Agreeing:
         self.shown: list[str] = []
 
     async def confirm(
-        self, question: ConsentQuestion, *, on_ask: Callable[[], None], on_late: OnLate
+        self, question: Choice, *, on_ask: Callable[[], None], on_late: OnLate
     ) -> Decision:
         on_ask()
         self.shown.append("\n".join(question.lines))
         return Decision.AGREED
+
+
+async def never(_: Admission) -> None:
+    raise AssertionError("a person was asked, and answered late")
 
 
 @asynccontextmanager
@@ -165,7 +171,7 @@ async def session(tmp_path: Path, mode: str = "auto") -> AsyncIterator[Runtime]:
 
 async def add(runtime: Runtime, url: str, person: Any = None, **fields: Any) -> ProxyError | None:
     """Have a model add it; the error, if there is one."""
-    call = Call(answer=lambda _: None, ceiling=10.0, consent=person)
+    call = Call(answer=lambda _: None, ceiling=10.0, person=person)
     try:
         await add_server(runtime, AddServer(name="s", url=url, **fields), call)
     except ProxyError as error:
@@ -253,7 +259,9 @@ async def test_https_to_the_internet_needs_no_word(
     resolver.names["example.com"] = [[PUBLIC]]
     async with session(tmp_path) as runtime:
         call = Call(answer=lambda _: None, ceiling=1.0)
-        admission = await runtime.admission.admit(ServerConfig(name="s", url=url), call)
+        admission = await runtime.admission.admit(
+            ServerConfig(name="s", url=url), call, add_late=never
+        )
         assert admission.grounds == "policy auto"
         assert admission.rule is not None
         assert admission.rule(PUBLIC) is None
@@ -327,7 +335,7 @@ async def test_the_rule_stays_when_the_era_of_a_server_is_changed(
                 name="s", url=f"https://rebind.example:{listener.port}/mcp", lazy=True
             )
             call = Call(answer=lambda _: None, ceiling=10.0)
-            admission = await runtime.admission.admit(config, call)
+            admission = await runtime.admission.admit(config, call, add_late=never)
             await runtime.servers.add(admission, runtime.group())
             with pytest.raises(ProxyError):
                 await reconnect_server(runtime, ReconnectServer(name="s", era="legacy"), call)

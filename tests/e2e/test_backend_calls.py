@@ -7,7 +7,7 @@ import anyio
 import msgspec
 import pytest
 
-from emceepee_stdio.backends.base import RemoteError
+from emceepee_stdio.backends.interface import RemoteError
 from emceepee_stdio.errors import (
     CallFailed,
     CallTimeout,

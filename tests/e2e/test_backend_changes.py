@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from emceepee_stdio.backends.backend_events import LogLine, LogSource
+from emceepee_stdio.backends.interface import LogLine, LogSource
 from emceepee_stdio.errors import InvalidArguments, NotSupported
 from tests.e2e.backend_harness import COMBINATIONS, BackendRig, running
 from tests.e2e.harness import WAIT_S

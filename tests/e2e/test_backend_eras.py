@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from emceepee_stdio.backends.base import RemoteError
+from emceepee_stdio.backends.interface import RemoteError
 from tests import peers
 from tests.e2e.backend_harness import Reply, beside, running
 

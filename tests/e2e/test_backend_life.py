@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from emceepee_stdio.backends.health import HealthPolicy
+from emceepee_stdio.backends.backend import HealthPolicy
 from emceepee_stdio.errors import ProxyError, ServerUnavailable
 from emceepee_stdio.state.phases import Phase
 from tests.e2e.backend_harness import COMBINATIONS, BackendRig, beside, running

@@ -5,7 +5,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from emceepee_stdio.backends.lists import Kind
+from emceepee_stdio.backends.interface import Kind
 from emceepee_stdio.errors import CallFailed, CallTimeout
 from tests.e2e.backend_harness import COMBINATIONS, running
 from tests.e2e.harness import WAIT_S

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from emceepee_stdio.backends.base import RemoteError
+from emceepee_stdio.backends.interface import RemoteError
 from emceepee_stdio.errors import CallFailed, CallTimeout, ServerDisconnected
 from emceepee_stdio.wire.codec import RpcError
 from tests.e2e.backend_harness import (

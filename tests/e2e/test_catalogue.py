@@ -375,7 +375,7 @@ async def test_rules_hold_for_what_the_catalogue_says_and_what_it_starts(tmp_pat
 
 
 def _files(setting: Setting) -> list[Path]:
-    return sorted((setting.home / "state" / "catalogue").glob("*.json"))
+    return sorted((setting.home / "state" / "catalogue").glob("[!g]*.json"))
 
 
 def _corrupt(path: Path) -> None:
@@ -473,7 +473,7 @@ async def test_ten_sessions_with_eight_known_servers_start_only_the_one_that_is_
 WRITER = """
 import sys
 from pathlib import Path
-from emceepee_stdio.backends.base import Era, Hello
+from emceepee_stdio.backends.interface import Era, Hello
 from emceepee_stdio.backends.lists import Seen
 from emceepee_stdio.backends.lists import Kind
 from emceepee_stdio.session.catalogue import CatalogueStore
@@ -545,7 +545,8 @@ async def test_exposed_tools_of_a_known_server_are_listed_without_starting_it(tm
         home=tmp_path, servers=known("s", expose=["echo"]), fixed={"exposed_settle_s": 0.02}
     )
     await learn(setting)
-    (tmp_path / "state" / "greeting.json").unlink()
+    (greeting,) = (tmp_path / "state" / "catalogue").glob("greeting-*.json")
+    greeting.unlink()
     async with proxy(setting) as client:
         client.exposes = True
         listed_now: list[str] = []

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from emceepee_stdio.config import load_file
 from emceepee_stdio.config.clients import CLIENTS, Client
+from emceepee_stdio.config.load import load_file
 from emceepee_stdio.tools.server_tools import AddServer, _config_line
 from tests.e2e.cli_harness import Cli
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from emceepee_stdio.config import load_file
+from emceepee_stdio.config.load import load_file
 from tests.e2e.cli_harness import Cli, Home
 
 SECRET = "ghp_9e3779b97f4a7c159e3779b97f4a7c15abcd"

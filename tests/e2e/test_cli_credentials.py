@@ -1,6 +1,7 @@
 """What commands say of secrets and tokens that others have, that stay, or that stand open."""
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -44,55 +45,58 @@ def test_a_secret_in_plain_text_on_the_command_line_is_told_with_the_better_way(
     for name, value in keyring_environ(cli.home).items():
         cli.monkeypatch.setenv(name, value)
     said = cli.run("config", "add", "git", "-e", f"TOKEN={SECRET}", "--", "true").well()
-    assert "env.TOKEN" in said.err
-    assert "emceepee secrets move git" in said.err
-    assert "--secret-env" in said.err
+    line = f"Secrets in plain text in {cli.config}: git: env.TOKEN. To change that: "
+    assert said.err == f"{line}emceepee secrets move git\n"
     assert SECRET not in said.out + said.err
 
 
 def test_a_secret_among_the_arguments_is_told_as_well(cli: Cli):
     said = cli.run("config", "add", "git", "--", "true", "--token", SECRET).well()
-    assert "In plain text in the file: args[1].\n" in said.err
-    assert "args[1]: other users see arguments. Give it in `env`, if you can.\n" in said.err
-    assert "keyring" not in said.err
+    step = "To change that: emceepee secrets move"
+    assert said.err == f"Secrets in plain text in {cli.config}: git: args[1]. {step} git\n"
+    moved = cli.run("secrets", "move", "git").well()
+    advice = "git: args[1] stays: other users see arguments. Give it in `env`, if you can.\n"
+    assert advice in moved.err
     for name, value in keyring_environ(cli.home).items():
         cli.monkeypatch.setenv(name, value)
     words = ("-e", f"TOKEN={SECRET}", "--", "true", "--token", SECRET)
     both = cli.run("config", "add", "both", *words).well()
-    assert "In plain text in the file: env.TOKEN, args[1]." in both.err
-    assert "emceepee secrets move both" in both.err
-    assert "args[1]: other users see arguments." in both.err
-    assert SECRET not in said.out + said.err + both.out + both.err
+    assert f": both: env.TOKEN, both: args[1]. {step} both\n" in both.err
+    assert SECRET not in said.out + said.err + moved.out + moved.err + both.out + both.err
 
 
 def test_a_secret_that_was_taken_out_by_hand_is_named_in_older_backups(cli: Cli):
     cli.run("config", "add", "git", "-e", f"TOKEN={SECRET}", "--", "true").well()
     other = cli.run("config", "add", "other", "--", "true").well()
-    assert "Backups" not in other.err
+    assert "plain text" not in other.err
     words = ("config", "add", "git", "--replace")
     still = cli.run(*words, "-e", f"TOKEN={SECRET}x", "--", "true").well()
-    assert "Backups" not in still.err
+    assert f"in {cli.config}: git: env.TOKEN. To change that: emceepee secrets move" in still.err
     out = cli.run(*words, "-e", "TOKEN", "--", "true").well()
     held = [path for path in cli.config.parent.iterdir() if SECRET in path.read_text()]
     assert len(held) > 1
-    line, command = out.err.splitlines()[-2:]
-    assert line == "Backups still hold secrets of git in plain text; remove them:"
-    assert {*shlex.split(command)} == {"rm", *map(str, held)}
+    start, files, end = re.split(" in (?=/)|(?<=\\d|k): ", out.err.splitlines()[-1])
+    assert start == "Secrets in plain text"
+    assert {*files.split(", ")} == {*map(str, held)}
+    assert end == "git: env.TOKEN. To change that: emceepee doctor"
+    checks = json.loads(cli.run("doctor", "--json", "--timeout", "5").out)["checks"]
+    (check,) = [check for check in checks if check["id"] == "config.secrets"]
+    assert {*shlex.split(check["remediation"].splitlines()[-1])} == {"rm", *map(str, held)}
     assert SECRET not in out.out + out.err
     for path in held:
         path.unlink()
-    assert "Backups" not in cli.run(*words, "-e", "TOKEN", "--", "true", "x").well().err
+    assert "plain text" not in cli.run(*words, "-e", "TOKEN", "--", "true", "x").well().err
 
 
 def test_json_that_takes_a_secret_out_names_it_in_older_backups_and_among_arguments(cli: Cli):
     cli.run("config", "add", "git", "-e", f"TOKEN={SECRET}", "--", "true").well()
     entry = json.dumps({"command": "true", "env": {"TOKEN": "${TOKEN}"}})
     out = cli.run("config", "add-json", "git", entry, "--replace").well()
-    assert f"  rm {cli.config}.bak\n" in out.err
+    assert f"{cli.config}.bak: git: env.TOKEN. To change that: emceepee doctor\n" in out.err
     entry = json.dumps({"command": "true", "args": ["--token", SECRET]})
     open_ = cli.run("config", "add-json", "git", entry, "--replace").well()
-    assert "git: args[1] is in plain text: other users see arguments." in open_.err
-    assert "Backups" not in open_.err
+    line = f"Secrets in plain text in {cli.config}: git: args[1]. To change that: "
+    assert open_.err == f"{line}emceepee secrets move git\n"
 
 
 async def test_a_server_that_is_removed_names_what_is_kept_of_it(tmp_path: Path):
@@ -172,14 +176,14 @@ def keyring(tmp_path: Path) -> KeyringHome:
 async def test_an_import_that_moves_secrets_says_where_they_still_stand(keyring: KeyringHome):
     theirs = keyring.path / ".cursor" / "mcp.json"
     first = (await keyring.run("config", "import", "cursor", "--move-secrets")).well()
-    assert f"Cursor still has secrets in plain text in {theirs}: s: env.A_TOKEN." in first.err
-    assert "emceepee config import cursor --replace" in first.err
+    line = f"Secrets in plain text in {theirs}: s: env.A_TOKEN. To change that: "
+    assert f"{line}emceepee config import cursor --replace\n" in first.err
     replaced = (await keyring.run("config", "import", "cursor", "--replace")).well()
     assert SECRET not in theirs.read_text()
     backup = theirs.with_name("mcp.json.bak")
     assert SECRET in backup.read_text()
-    assert f"The backup of {theirs} has secrets in plain text: s: env.A_TOKEN." in replaced.err
-    assert f"rm {backup}" in replaced.err
+    line = f"Secrets in plain text in {backup}: s: env.A_TOKEN. To change that: "
+    assert f"{line}emceepee doctor\n" in replaced.err
     again = (await keyring.run("config", "import", "cursor", "--replace")).well()
     assert "Nothing was taken over." in again.out
     assert "plain text" not in again.err
@@ -206,8 +210,8 @@ def test_an_import_names_a_secret_that_is_still_in_the_file_of_the_project(keyri
         screen.until_said("Take gh over? [y/N]:")
         screen.type("y\n")
         assert screen.wait() == 0
-        assert ".mcp.json still has secrets in plain text: gh: env.A_TOKEN." in screen.words
-        assert "write ${A_TOKEN} there in place of the value" in screen.words
+        assert ".mcp.json: gh: env.A_TOKEN." in screen.words
+        assert "emceepee doctor" not in screen.words, "it does not read the file of a project"
         assert SECRET not in screen.text
 
 

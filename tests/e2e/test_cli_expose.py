@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from emceepee_stdio.config import load_file
+from emceepee_stdio.config.load import load_file
 from tests.e2e.cli_harness import Cli, Home
 from tests.e2e.client import server
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from emceepee_stdio.config import load_file
+from emceepee_stdio.config.load import load_file
 from emceepee_stdio.trust.store import TrustStore
 from tests.e2e.cli_harness import Cli, Home
 from tests.e2e.client import command, received_by_server
@@ -76,9 +76,9 @@ def test_a_dry_run_changes_nothing(cli: Cli) -> None:
     [
         (["other", "*", "ask"], "there is no server 'other'"),
         (["bank", "x", "--remove"], "bank has no rule for x"),
-        (["bank", "x", "never"], "expected allow, ask or off"),
-        (["bank", "x"], "expected allow, ask or off"),
-        (["bank", "x", "ask", "--remove"], "either a rule or --remove"),
+        (["bank", "x", "never"], "'never' is not one of 'allow', 'ask', 'off'"),
+        (["bank", "x"], "a rule, allow, ask or off"),
+        (["bank", "x", "ask", "--remove"], "either a rule, allow, ask or off, or --remove"),
         (["bank", "[x", "ask"], "a [ without its ]"),
     ],
 )

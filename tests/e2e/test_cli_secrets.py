@@ -32,11 +32,13 @@ async def test_a_secret_of_a_url_is_told_once_with_what_works_for_it(home: Keyri
     url = f"https://example.org/mcp?token={SECRET}&api_key={OLD}"
     header = f"Authorization: Bearer {SECRET}"
     ran = (await home.run("config", "add", "h1", "--header", header, "--url", url)).well()
-    assert "In plain text in the file: headers.Authorization, url.\n" in ran.err
-    assert "--secret-env" not in ran.err
-    assert "emceepee secrets move h1" in ran.err
-    of_command = await home.run("config", "add", "c1", "-e", f"A_TOKEN={SECRET}", "--", "x")
-    assert "With --secret-env you are asked for a value" in of_command.well().err
+    assert ran.err == (
+        f"Secrets in plain text in {home.config}: h1: headers.Authorization, h1: url."
+        " To change that: emceepee secrets move h1\n"
+    )
+    (await home.run("secrets", "move", "h1")).well()
+    assert SECRET not in home.config.read_text()
+    assert OLD not in home.config.read_text()
 
 
 async def test_a_secret_is_stored_from_stdin_listed_by_name_and_removed(home: KeyringHome):
@@ -351,18 +353,20 @@ async def test_a_locked_keyring_is_a_keyring_and_the_doctor_does_not_wait_for_it
     assert not home.file.with_suffix(".hangs").exists()
 
 
-async def test_without_a_keyring_an_import_names_a_variable_and_moves_nothing(home: KeyringHome):
+async def test_without_a_keyring_an_import_leads_to_a_variable_and_moves_nothing(home: KeyringHome):
     client_file(home)
     home.use("keyring.backends.fail.Keyring")
     refused = (await home.run("config", "import", "cursor", "--move-secrets")).said("no keyring")
     assert refused.code == 1
     assert not home.config.exists()
+    line = f"Secrets in plain text in {home.config}: s: env.A_TOKEN. To change that: emceepee "
     ran = (await home.run("config", "import", "cursor")).well()
-    assert instead(ran.err, home.config)
+    assert f"{line}secrets move s\n" in ran.err
     home.config.unlink()
     added = await home.run("config", "add", "s", "-e", f"A_TOKEN={SECRET}", "--", "x")
-    assert instead(added.well().err, home.config)
+    assert f"{line}secrets move s\n" in added.well().err
     assert "--secret-env" not in added.err
+    assert instead((await home.run("secrets", "move", "s")).err, home.config)
 
 
 def test_without_a_keyring_a_person_is_not_asked_whether_to_use_it(home: KeyringHome):
@@ -370,7 +374,7 @@ def test_without_a_keyring_a_person_is_not_asked_whether_to_use_it(home: Keyring
     home.use("keyring.backends.fail.Keyring")
     with home.screen("config", "import", "cursor") as screen:
         assert screen.wait() == 0, screen.text
-        assert instead(screen.text, home.config)
+        assert "s: env.A_TOKEN. To change that: emceepee secrets move s" in screen.words
         assert "[Y/n]" not in screen.text
 
 

@@ -1,11 +1,13 @@
 """`emceepee trace --web` as a person starts and ends it."""
 
+import html
 import json
 import re
 import socket
 import stat
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -52,6 +54,13 @@ def test_a_chosen_port_is_taken_on_this_machine_alone_or_refused_in_words(home: 
         assert own == [f"0100007F:{port:04X}"]
 
 
+def led_to(opened: Path) -> str:
+    """The address to which the page leads that the browser was given."""
+    page = Path(urlsplit(opened.read_text().strip()).path).read_text()
+    [address] = re.findall('0;url=([^"]*)"', page)
+    return html.unescape(address)
+
+
 def test_the_browser_is_opened_at_a_terminal_and_only_there(home: Home, tmp_path: Path) -> None:
     opened = tmp_path / "opened"
     browser = tmp_path / "browser"
@@ -60,7 +69,7 @@ def test_the_browser_is_opened_at_a_terminal_and_only_there(home: Home, tmp_path
     home.env["BROWSER"] = str(browser)
     with home.screen("trace", "--web") as screen:
         screen.until(opened.exists, "the browser")
-        screen.until(lambda: opened.read_text().strip() in screen.text, "the same address")
+        screen.until(lambda: led_to(opened) in screen.text, "the same address")
         screen.type("\x03")
         assert screen.wait() == 0
     opened.unlink()

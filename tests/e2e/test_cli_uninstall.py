@@ -85,8 +85,8 @@ def test_secrets_that_stand_in_plain_text_again_are_named(cli: Cli, client: Clie
     cli.run("config", "import", client.key, "--replace").well()
     for words in (["--dry-run"], []):
         ran = cli.run("uninstall", client.key, "--restore", *words).well()
-        assert f"secrets stand in plain text in {path}: gh: env.GITHUB_TOKEN." in ran.err
-        assert f"\n  emceepee config import {client.key} --replace\n" in ran.err
+        line = f"Secrets in plain text in {path}: gh: env.GITHUB_TOKEN. To change that: "
+        assert f"{line}emceepee config import {client.key} --replace\n" in ran.err
         assert SECRET not in ran.out + ran.err
     cli.run("config", "import", client.key, "--replace").well()
     cli.run("config", "remove", "gh").well()
@@ -293,7 +293,7 @@ def test_the_file_as_it_was_before_a_restore_is_named(cli: Cli, claude: Claude):
     assert Path(named.removeprefix("The file as it was: ")).read_text() == before
 
 
-def test_servers_come_back_also_where_the_restored_file_cannot_be_kept(cli: Cli, claude: Claude):
+def test_servers_come_back_also_where_older_backups_cannot_be_kept(cli: Cli, claude: Claude):
     claude.write(user={"foo": FOO}, local={})
     cli.run("config", "import", "claude-code", "--replace").well()
     claude.path.with_name(".claude.json.bak.2").mkdir()  # so one more backup cannot be made
@@ -303,13 +303,78 @@ def test_servers_come_back_also_where_the_restored_file_cannot_be_kept(cli: Cli,
 
 
 def test_names_that_would_steer_a_terminal_are_shown_as_text(cli: Cli, claude: Claude):
-    place = f"{claude.project}\n\x1b[2J"
-    whole = {"projects": {place: {"mcpServers": {"foo": FOO}}}}
-    cli.run("config", "add", "foo", "--", "foo").well()
-    cli.run("install", "claude-code").well()
-    claude.path.with_name(".claude.json.bak").write_text(json.dumps(whole))
+    claude.project = cli.home / "project\n\x1b[2J"
+    claude.project.mkdir()
+    cli.monkeypatch.chdir(claude.project)
+    claude.write(user={}, local={"foo": FOO})
+    ran = moved_and_put_back(cli)
+    assert f"foo (local, {cli.home}/project\\n\\x1b[2J)." in ran.out
+
+
+def moved_list(cli: Cli) -> Path:
+    return cli.home / ".claude.json.moved.json"
+
+
+def test_the_list_of_moved_servers_has_no_secrets_and_goes_with_a_restore(cli: Cli, claude: Claude):
+    secret = {**FOO, "env": {"TOKEN": SECRET}}
+    claude.write(user={"foo": secret}, local={"near": secret})
+    cli.run("config", "import", "claude-code", "--replace", "--dry-run").well()
+    assert not moved_list(cli).exists()
+    cli.run("config", "import", "claude-code", "--replace").well()
+    local = ["projects", str(claude.project), "mcpServers", "near"]
+    assert json.loads(moved_list(cli).read_text()) == [local, ["mcpServers", "foo"]]
+    assert moved_list(cli).stat().st_mode & 0o777 == 0o600
+    cli.run("uninstall", "claude-code").well()
+    assert moved_list(cli).exists()
+    cli.run(*RESTORE).well()
+    assert not moved_list(cli).exists()
+
+
+@pytest.mark.parametrize("listed", ["", "{", "[1]", '{"foo": 1}'])
+def test_a_list_of_moved_servers_that_cannot_be_read_puts_nothing_back(
+    cli: Cli, claude: Claude, listed: str
+):
+    claude.write(user={"foo": FOO}, local={})
+    cli.run("config", "import", "claude-code", "--replace").well()
+    moved_list(cli).write_text(listed)
     ran = cli.run(*RESTORE).well()
-    assert f"foo (local, {claude.project}\\n\\x1b[2J)." in ran.out
+    assert claude.user == {}
+    assert "emceepee's configuration has, and Claude Code has not: foo." in ran.err
+
+
+def test_a_server_that_the_person_removed_before_an_import_stays_away(cli: Cli, claude: Claude):
+    claude.write(user={"foo": FOO, "bar": FOO}, local={})
+    cli.run("install", "claude-code").well()  # its backup has both
+    cli.run("config", "add", "foo", "--", "foo").well()
+    claude.write(user={"bar": FOO}, local={})
+    cli.run("config", "import", "claude-code", "--replace").well()
+    cli.run(*RESTORE).well()
+    assert claude.user == {"bar": FOO}
+
+
+def test_a_server_is_put_back_as_the_newest_backup_has_it(cli: Cli, claude: Claude):
+    new = {**FOO, "args": ["new"]}
+    for entry in (FOO, new):
+        claude.write(user={"foo": entry}, local={})
+        cli.run("config", "import", "claude-code", "--replace").well()
+        cli.run("config", "remove", "foo").well()
+    cli.run("config", "add", "foo", "--", "foo").well()
+    cli.run(*RESTORE).well()
+    assert claude.user == {"foo": new}
+
+
+def test_a_server_that_came_back_by_hand_is_not_listed_twice(cli: Cli, claude: Claude):
+    for _ in range(2):
+        claude.write(user={"foo": FOO}, local={})
+        cli.run("config", "import", "claude-code", "--replace").well()
+    assert json.loads(moved_list(cli).read_text()) == [["mcpServers", "foo"]]
+
+
+def test_where_the_list_cannot_be_written_an_import_moves_nothing(cli: Cli, claude: Claude):
+    claude.write(user={"foo": FOO}, local={})
+    moved_list(cli).mkdir()
+    cli.run("config", "import", "claude-code", "--replace").said("cannot be read")
+    assert claude.user == {"foo": FOO}
 
 
 def test_a_configuration_of_its_own_tells_what_was_moved(cli: Cli):

@@ -58,7 +58,8 @@ async def test_an_app_equals_the_direct_one_but_for_the_name_and_the_output_sche
         while f"app__{TOOL}" not in (shown := await listed(client)):
             await client.call("await_activity", timeout_ms=20)
         without = {key: value for key, value in tool.items() if key != "outputSchema"}
-        assert shown == {f"app__{TOOL}": {**without, "name": f"app__{TOOL}"}}
+        long = {**tool["_meta"], "anthropic/maxResultSizeChars": 500_000}
+        assert shown == {f"app__{TOOL}": {**without, "name": f"app__{TOOL}", "_meta": long}}
         pages = await listed(client, *RESOURCES)
         assert list(pages.values()) == resources["resources"]
         read = await client.request("resources/read", {"uri": PAGE})
@@ -81,7 +82,7 @@ def forms(value: Any) -> Any:
 async def test_the_result_of_an_app_is_whole_however_large_it_is(tmp_path: Path) -> None:
     """Its page reads what the model is not shown."""
     servers = {"app": command(budget_allocator(), expose=["get-*"])}
-    limits = {"result_chars": 500}
+    limits = {"result_bytes": 500}
     setting = Setting(home=tmp_path / "home", servers=servers, fixed=FIXED, limits=limits)
     async with proxy(setting) as client:
         client.exposes = True

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from emceepee_stdio.greeting import greeting_file
 from tests.e2e.client import (
     Setting,
     both_backends,
@@ -100,7 +101,7 @@ class Kept(Setting):
 
     @property
     def greeting(self) -> Path:
-        return self.home / "state" / "greeting.json"
+        return Path(greeting_file(str(self.config), self.environ()))
 
 
 GATED = """
@@ -162,6 +163,62 @@ async def test_what_was_exposed_is_listed_and_called_before_the_server_is_up(
         await client.received(lambda: changes(client))
         told = [note["method"] for note in client.notifications if "list_changed" in note["method"]]
         assert set(told) == {"notifications/tools/list_changed"}, "only the tools have changed"
+
+
+class Beside(Kept):
+    """One of several configurations of a person, who has one state directory."""
+
+    def environ(self) -> dict[str, str]:
+        return super().environ() | {"EMCEEPEE_STATE_DIR": str(self.home.parent / "state")}
+
+
+async def test_with_two_configurations_in_turn_each_first_list_has_its_exposed_tools(
+    tmp_path: Path,
+) -> None:
+    """The greeting of one configuration does not take the place of another's."""
+    gate = tmp_path / "gate"
+    gate.touch()
+    settings = [
+        Beside(home=tmp_path / name, servers={name: gated(tmp_path, expose=["echo"])}, fixed=FIXED)
+        for name in ("a", "b")
+    ]
+    for setting in settings:
+        async with exposing(tmp_path, setting=setting) as client:
+            await until_listed(client, f"{setting.home.name}__echo")
+    gate.unlink()
+    for setting in settings * 2:
+        async with exposing(tmp_path, setting=setting) as client:
+            assert list(await listed(client)) == [f"{setting.home.name}__echo"]
+
+
+class WithToken(Kept):
+    """An environment in which a variable has another value in each run."""
+
+    token = "first"
+
+    def environ(self) -> dict[str, str]:
+        return super().environ() | {"TOKEN": self.token}
+
+
+async def test_exposed_tools_stay_while_a_server_is_started_with_another_token(
+    tmp_path: Path,
+) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    entry = gated(tmp_path, expose=["echo"])
+    entry["env"] = {**entry.get("env", {}), "TOKEN": "${TOKEN}"}
+    setting = WithToken(home=tmp_path / "home", servers={"s": entry}, fixed=FIXED)
+    async with exposing(tmp_path, setting=setting) as client:
+        await until_listed(client, "s__echo")
+        await left(setting, "s__echo")
+    gate.unlink()
+    setting.token = "second"
+    async with exposing(tmp_path, setting=setting) as client:
+        assert list(await listed(client)) == ["s__echo"]
+        pending = await client.begin_call("s__echo", message="hi")
+        gate.touch()
+        assert (await pending.answer()).text == "hi"
+        assert changes(client) == []
 
 
 async def test_a_server_that_is_not_what_it_was_is_told_of_once_it_is_up(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from tests.peers import plain
 
 FIXED = {"config_poll_s": 0.02, "exposed_settle_s": 0.02, "exposed_pace_s": 0.02}
 LISTED = "notifications/tools/list_changed"
+LONG = {"anthropic/maxResultSizeChars": 500_000}  # else a host shows 2 KB of a long result
 
 
 async def listed(client: Client, method: str = "tools/list", key: str = "tools") -> dict[str, Any]:
@@ -103,6 +104,7 @@ async def test_exposed_tools_are_listed_as_their_server_gave_them_and_run(
                 expected = {
                     **{k: v for k, v in tool.items() if k in shown},
                     "name": f"s__{tool['name']}",
+                    "_meta": {**tool.get("_meta", {}), **LONG},
                 }
                 assert shown == expected
                 assert "inputSchema" in shown
@@ -194,7 +196,7 @@ async def test_an_error_of_an_exposed_tool_carries_no_events_either(tmp_path: Pa
 
 
 async def test_a_large_result_of_an_exposed_tool_is_paged(tmp_path: Path) -> None:
-    async with exposing(tmp_path, ["*"], limits={"result_chars": 2_000}) as client:
+    async with exposing(tmp_path, ["*"], limits={"result_bytes": 2_000}) as client:
         await until_listed(client, "s__big")
         answer = await client.call("s__big", bytes=50_000)
         uri = answer.json["stored_result"]["uri"]
@@ -329,7 +331,7 @@ async def test_what_would_spoil_the_list_for_a_client_is_left_out_and_journaled(
     )
     async with exposing(tmp_path, setting=setting) as client:
         tools = await until_listed(client, "s__good", "flood__t0")
-        assert tools["s__good"] == {"name": "s__good", "inputSchema": SCHEMA}
+        assert tools["s__good"] == {"name": "s__good", "inputSchema": SCHEMA, "_meta": LONG}
         assert [name for name in tools if name.startswith("s__")] == ["s__good"]
         assert 20 < len(tools) < 30, "half a megabyte of one server"
         assert (await client.call("good")).text == "s ran good"

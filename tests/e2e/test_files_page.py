@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from emceepee_stdio.auth.browser import page_directory
 from emceepee_stdio.auth.keyring_access import StoredNames
 from emceepee_stdio.auth.token_store import default_token_directory
-from emceepee_stdio.config import default_path
 from emceepee_stdio.config.edit import edit_lock_file
+from emceepee_stdio.config.load import default_path
 from emceepee_stdio.front.http.access import default_token_file
 from emceepee_stdio.greeting import greeting_file
 from emceepee_stdio.journal import default_directory
 from emceepee_stdio.session.catalogue_files import default_catalogue_directory
 from emceepee_stdio.session.proxy_status import status_directory
-from emceepee_stdio.trace.page_server import identity_file
+from emceepee_stdio.trace.trace_page import identity_file
 from emceepee_stdio.trust.store import default_trust_directory
 from tests.e2e.cli_harness import Cli
 from tests.e2e.clients.raw import entry, proxy
@@ -44,13 +45,14 @@ def test_every_place_in_the_code_is_on_the_page(cli: Cli):
         default_path(os.environ),
         default_directory(os.environ) / "emceepee-x.jsonl",
         default_directory(os.environ) / "requests-x.jsonl",
-        Path(greeting_file(os.environ)),
+        Path(greeting_file("x", os.environ)),
         default_catalogue_directory(os.environ) / "x",
         status_directory(os.environ) / "x",
         default_trust_directory(os.environ) / "x",
         default_token_directory(os.environ) / "x",
         default_token_file(os.environ),
         identity_file(os.environ),
+        page_directory(os.environ) / "x",
         edit_lock_file(os.environ),
         *(cli.home / name for name in cli.files()),
     }

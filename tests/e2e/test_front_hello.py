@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from emceepee_stdio.greeting import greeting_file
 from tests.e2e.client import (
     ENVELOPE,
     LEGACY,
@@ -426,9 +427,10 @@ async def test_the_next_greeting_names_the_configured_servers_with_a_line_each(
 ) -> None:
     servers = {"one": server(description="Numbers and letters"), "two": server()}
     setting = Kept(home=tmp_path / "home", servers=servers, fixed={"config_poll_s": 0.05})
-    left = setting.home / "state" / "greeting.json"
+    left = Path(greeting_file(str(setting.config), setting.environ()))
     async with proxy(setting, modern=modern, greet=False) as client:
-        assert "Configured servers" not in await instructions(client, modern=modern)
+        text = await instructions(client, modern=modern)
+        assert "\n- one: Numbers and letters\n- two\n" in text, "as the file names them"
         await client.call("list_tools", server="two")
         await until(lambda: left.exists() and '"two","plain"' in left.read_text())
     assert left.stat().st_mode & 0o777 == 0o600
@@ -438,7 +440,8 @@ async def test_the_next_greeting_names_the_configured_servers_with_a_line_each(
         assert len(text.encode()) < 2_000
     setting.config.write_text(setting.config.read_text() + " ")
     async with proxy(setting, modern=modern, greet=False) as client:
-        assert "Configured servers" not in await instructions(client, modern=modern)
+        text = await instructions(client, modern=modern)
+        assert "\n- one: Numbers and letters\n- two\n" in text, "after an edit by hand, again"
 
 
 async def instructions(client: Client, *, modern: bool) -> str:

@@ -78,7 +78,7 @@ async def test_a_session_starts_a_known_server_when_it_is_used(
             await client.call(f"list_{lister}")
 
     def is_known() -> bool:
-        files = list((tmp_path / "state" / "catalogue").glob("*.json"))
+        files = list((tmp_path / "state" / "catalogue").glob("[!g]*.json"))
         return any(len(json.loads(file.read_bytes())["lists"]) == 4 for file in files)
 
     until(is_known, "the catalogue")
@@ -508,6 +508,8 @@ async def test_a_model_over_http_adds_nothing_that_nobody_approved_on_this_machi
             async with client.post(calling("add_server", name="new", **target)) as response:
                 said = [e.message async for e in events_of(response) if e.message is not None]
             front.look()
+    waiting = next(tmp_path.rglob("pending.json"))
+    assert json.loads(waiting.read_text())["waiting"][0]["token"] == "default"
     [answer] = said
     assert answer["result"]["isError"] is True
     told = answer["result"]["content"][0]["text"]
@@ -578,6 +580,20 @@ async def test_of_two_hosts_none_is_taken(shared: RunningFront) -> None:
         head = f"GET /metrics HTTP/1.1\r\nHost: evil.example\r\nHost: localhost\r\n{token}\r\n\r\n"
         await stream.send(head.encode())
         assert (await stream.receive()).startswith(b"HTTP/1.1 421 ")
+
+
+async def test_the_host_of_an_absolute_target_counts(shared: RunningFront) -> None:
+    parts = urlsplit(shared.url)
+    token = f"Authorization: Bearer {shared.token}"
+    for target, host, status in (
+        ("http://evil.example/metrics", "localhost", b"421"),
+        ("http://localhost@evil.example/metrics", "localhost", b"421"),
+        ("http://localhost/metrics", "evil.example", b"200"),
+    ):
+        async with await anyio.connect_tcp(str(parts.hostname), parts.port or 0) as stream:
+            head = f"GET {target} HTTP/1.1\r\nHost: {host}\r\n{token}\r\n\r\n"
+            await stream.send(head.encode())
+            assert (await stream.receive()).split(b" ")[1] == status
 
 
 async def test_more_headers_than_anybody_needs_are_refused(shared: RunningFront) -> None:

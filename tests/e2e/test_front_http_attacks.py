@@ -386,7 +386,7 @@ async def test_the_bodies_that_arrive_of_one_token_are_bounded(tmp_path: Path) -
 
 async def test_the_answers_that_a_modern_client_does_not_read_are_bounded(tmp_path: Path) -> None:
     servers = {"large": entry([sys.executable, str(SERVERS / "large.py")], tmp_path, "large")}
-    settings = {"limits": {"result_chars": 0}}
+    settings = {"limits": {"result_bytes": 0}}
     most = 8 << 20  # an answer is longer than what the sockets of both sides hold
     python = front_command(held_bytes=most)
     say = {"server": "large", "tool": "tell", "args": {"chars": 2 << 20}}
@@ -450,7 +450,7 @@ def open_files(front: RunningFront) -> int:
 async def test_a_connection_that_does_not_take_its_answer_is_cut_off(tmp_path: Path) -> None:
     servers = {"large": entry([sys.executable, str(SERVERS / "large.py")], tmp_path, "large")}
     quick = front_command(stuck_s=1, sweep_s=0.1)
-    settings = {"limits": {"result_chars": 0}}
+    settings = {"limits": {"result_bytes": 0}}
     with running_front(tmp_path, servers=servers, settings=settings, python=quick) as front:
         async with session(front) as client:
             say = {"server": "large", "tool": "tell", "args": {"chars": 2_000_000}}

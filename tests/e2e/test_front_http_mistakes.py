@@ -82,7 +82,7 @@ def refusal(tmp_path: Path, *options: str, code: int = 1) -> str:
         ("key", "cert", "key.pem has no certificate in PEM format."),
         ("empty", "key", "empty.pem has no certificate in PEM format."),
         ("cert", "encrypted-key", "encrypted-key.pem is encrypted."),
-        ("cert", "missing", "There is no file"),
+        ("cert", "missing", "missing.pem cannot be read: No such file or directory."),
     ],
 )
 def test_files_with_which_https_would_not_work_are_refused_before_anything_is_served(

@@ -3,7 +3,7 @@
 import socket
 import ssl
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,7 +19,6 @@ sys.modules["uvloop"] = None
 runpy.run_path(sys.argv.pop(1), run_name="__main__")
 """
 FEW, CROWD = 20, 120  # uvicorn refuses the next one at 64 more than few
-DESCRIPTORS = 100  # less than the crowd, and more than a front needs that serves few
 
 
 def asyncio_command(**limits: float) -> list[str]:
@@ -72,25 +71,6 @@ async def test_a_crowd_that_never_closes_shuts_nobody_out(
                 made.sendall(asked.encode())
                 assert made.recv(15) == b"HTTP/1.1 200 OK"
         assert await is_healthy(front)
-
-
-@on_each_loop
-async def test_a_crowd_that_never_does_its_handshake_takes_no_descriptors(
-    tmp_path: Path, command: Command
-) -> None:
-    limited = ["sh", "-c", f'ulimit -n {DESCRIPTORS}; exec "$@"', "sh"]
-    with tls_front(tmp_path, [*limited, *command(handshakes=FEW)]) as front, ExitStack() as stack:
-        for _ in range(CROWD):
-            stack.enter_context(raw_connection(front))
-        assert await is_healthy(front)
-
-
-@on_each_loop
-async def test_a_handshake_that_does_not_end_is_cut_off(tmp_path: Path, command: Command) -> None:
-    with tls_front(tmp_path, command(handshake_s=0.5)) as front, raw_connection(front) as made:
-        made.sendall(b"\x16\x03\x01")
-        with suppress(ConnectionResetError):
-            assert made.recv(1) == b""
 
 
 @on_each_loop

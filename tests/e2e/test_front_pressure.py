@@ -60,7 +60,7 @@ async def test_a_client_that_does_not_read_is_not_read_from_and_gets_everything_
 async def test_events_of_an_answer_that_was_not_read_yet_are_told_by_it_and_no_other(
     tmp_path: Path, *, modern: bool
 ) -> None:
-    setting = Setting(home=tmp_path / "home", servers={"s": server()}, limits={"result_chars": 0})
+    setting = Setting(home=tmp_path / "home", servers={"s": server()}, limits={"result_bytes": 0})
     async with proxy(setting, modern=modern) as client:
         await client.connected()
         await client.drain()

@@ -421,7 +421,7 @@ async def test_a_call_made_while_a_question_waits_is_soon_a_task(tmp_path: Path,
         assert quick.text == "still quick"
         assert quick.questions == [question]
         slow = await client.execute("slow", args={"seconds": 60}, timeout_ms=40_000)
-        assert slow.json["reason"] == "timeout", "the question is older than the call"
+        assert slow.json["reason"] == "question_pending", "the question is older than the call"
         assert "s has a question open" in slow.text
         read = await client.call("read_resource", server="s", uri="fixture://one")
         assert read.text == "text of fixture://one"

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from emceepee_stdio.backends.base import Era
+from emceepee_stdio.backends.interface import Era
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.state.phases import Phase
 from tests.e2e.harness import WAIT_S, outgoing

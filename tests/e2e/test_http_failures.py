@@ -19,7 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from emceepee_stdio.backends.backend_events import LogSource
+from emceepee_stdio.backends.interface import LogSource
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.state.phases import Phase
 from tests.e2e.harness import WAIT_S

@@ -10,7 +10,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from emceepee_stdio.backends.base import Era, RemoteError
+from emceepee_stdio.backends.interface import Era, RemoteError
 from emceepee_stdio.errors import ProxyError
 from tests import peers
 from tests.e2e.harness import WAIT_S, free_port, outgoing

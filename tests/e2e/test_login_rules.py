@@ -234,6 +234,42 @@ async def test_a_server_by_its_address_names_another_host_before_the_browser_ope
         assert len(place.issuer.visits) == 1
 
 
+def leads_elsewhere(place: Place) -> None:
+    """Its metadata leads to the sign-in at another host, and brings the code to itself."""
+    elsewhere = place.issuer.url.replace("127.0.0.1", "localhost")
+    place.issuer.authorization_endpoint = f"{elsewhere}/authorize"
+
+
+async def test_a_sign_in_of_another_host_is_given_to_nobody_before_a_person_trusts_both(home: Home):
+    async with protected() as place:
+        leads_elsewhere(place)
+        home.write({"vault": place.entry()})
+        ran = await home.run("login", "vault")
+        ran.said("gives a sign-in at localhost to 127.0.0.1", "oauth.issuer")
+        for answer, code in (("n", 3), ("y", 0)):
+            assert (place.issuer.visits, place.issuer.grants) == ([], [])
+            with home.screen("login", "vault", columns=4000, color=False) as screen:
+                await anyio.to_thread.run_sync(screen.until_said, "127.0.0.1. Trust both?")
+                screen.type(f"{answer}\n")
+                assert await anyio.to_thread.run_sync(screen.wait) == code
+        assert len(place.issuer.grants) == 1
+
+
+async def test_an_issuer_that_is_configured_or_named_in_the_answer_may_sign_in_at_two_hosts(
+    home: Home,
+):
+    async with protected() as place:
+        leads_elsewhere(place)
+        home.write({"vault": place.entry(oauth={"issuer": place.issuer.url})})
+        (await home.run("login", "vault")).well()
+        home.write({"vault": place.entry()})
+        (await home.run("logout", "vault")).well()
+        place.issuer.says = {"authorization_response_iss_parameter_supported": True}
+        ran = await home.run("login", "vault")  # and without it in the answer it is refused
+        ran.said("Not signed in to vault", "names another issuer")
+        assert (len(place.issuer.visits), len(place.issuer.grants)) == (2, 1)
+
+
 async def test_pasting_ends_when_nobody_types_any_more(home: Home):
     async with protected() as place:
         home.write({"vault": place.entry()})

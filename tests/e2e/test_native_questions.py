@@ -282,6 +282,180 @@ def test_a_fast_answer_that_accepts_is_the_persons(tmp_path: Path) -> None:
         assert result_of(client.said_to(call)) == {"action": "accept", "content": ADA}
 
 
+# Forms with fields that a host cannot show
+
+PAYMENT: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "amount": {"type": "number", "description": "In EUR.", "minimum": 1, "maximum": 1000},
+        "copies": {"type": "integer", "default": 2},
+        "to": {"type": "array", "items": {"type": "string", "enum": ["Ada", "Grace"]}},
+        "note": {"type": "string", "title": "A note"},
+    },
+    "required": ["amount", "to"],
+}
+
+
+def begin_form(client: Person, **how: Any) -> int:
+    question = {"mode": "form", "message": "Transfer 500 EUR?", "requestedSchema": PAYMENT}
+    return client.begin("ask_this", args={"question": json.dumps(question)}, **how)
+
+
+@both_eras
+def test_what_a_host_cannot_show_is_asked_as_text_until_the_answer_fits(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    with person(tmp_path, modern=modern, client="codex-mcp-client") as client:
+        call = begin_form(client)
+        shown = client.asked(call)["requestedSchema"]
+        assert {field["type"] for field in shown["properties"].values()} == {"string"}
+        assert shown["properties"]["note"] == PAYMENT["properties"]["note"]
+        assert shown["properties"]["copies"]["default"] == "2"
+        assert shown["properties"]["amount"]["description"] == (
+            "In EUR. Write a number from 1 to 1000, in digits with a point before decimals, such as"
+            " 1500 or 12.50."
+        )
+        assert shown["properties"]["to"]["description"] == (
+            "Write one or more of these, with commas between them: Ada, Grace."
+        )
+        assert shown["required"] == ["amount"]
+        call = client.say(call, {"action": "accept", "content": {"amount": "1,500"}})
+        again = client.asked(call, 1)
+        lines = again["message"].splitlines()
+        assert lines[0].startswith('emceepee: the server "s" asks again, as the answer did not fit')
+        assert lines[1].startswith('> amount: "1,500" cannot be read. Write a number from 1 to')
+        assert lines[2] == "> Transfer 500 EUR?"
+        assert again["requestedSchema"] == shown
+        good = {"amount": "500", "to": "grace, Ada", "note": "rent"}
+        call = client.say(call, {"action": "accept", "content": good}, 1)
+        assert result_of(client.said_to(call)) == {
+            "action": "accept",
+            "content": {"amount": 500, "copies": 2, "to": ["Grace", "Ada"], "note": "rent"},
+        }
+        assert "elicitation_request" not in client.events()
+        assert client.calls_of("ask_this") == 1
+        assert len(client.questions) == (0 if modern else 2)
+
+
+@both_eras
+def test_an_answer_that_never_fits_is_no_decision_after_three_tries(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    with person(tmp_path, modern=modern, client="codex-mcp-client") as client:
+        call = begin_form(client)
+        for number, amount in enumerate(("1.500", "", "2000")):
+            client.asked(call, number)
+            call = client.say(call, {"action": "accept", "content": {"amount": amount}}, number)
+        assert result_of(client.said_to(call)) == {"action": "cancel"}
+        assert client.pending() == []
+
+
+@both_eras
+def test_a_form_that_a_host_refuses_by_itself_is_asked_once_more_as_text(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    with person(tmp_path, modern=modern, fixed={"automatic_answer_s": 30.0}) as client:
+        call = begin_form(client)
+        assert client.asked(call)["requestedSchema"]["properties"]["amount"]["type"] == "number"
+        call = client.say(call, {"action": "cancel"})
+        shown = client.asked(call, 1)["requestedSchema"]["properties"]
+        assert shown["amount"]["type"] == "string"
+        assert client.pending()[0]["asked"] == "person"
+        good = {"action": "accept", "content": {"amount": "5", "to": "Ada", "copies": "3"}}
+        call = client.say(call, good, 1)
+        assert result_of(client.said_to(call))["content"] == {
+            "amount": 5,
+            "copies": 3,
+            "to": ["Ada"],
+        }
+        call = begin_form(client)
+        call = client.say(call, {"action": "decline"}, 2)
+        client.asked(call, 3)
+        said = client.said_to(client.say(call, {"action": "decline"}, 3))
+        assert "proxy_task" in said.text, "refused as text, too: the tools have it"
+
+
+def test_a_form_of_a_task_that_ends_is_withdrawn_although_it_was_asked_again(
+    tmp_path: Path,
+) -> None:
+    with person(tmp_path, client="codex-mcp-client") as client:
+        call = begin_form(client, timeout_ms=0)
+        task = json.loads(client.said_to(call).result["content"][1]["text"])["proxy_task"]
+        client.accept(client.question(), amount="many")
+        asked = client.question(1)
+        client.use("cancel_task", task_id=task["task_id"])
+        client.read_until(lambda: client.withdrawn() == [asked["id"]], "its withdrawal")
+        client.accept(asked, amount="5", to="Ada")
+        assert client.execute("s", "echo", message="still here").text.startswith("still here")
+        assert len(client.questions) == 2
+
+
+@both_eras
+def test_a_page_that_is_accepted_at_once_was_seen_by_no_person(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    with person(tmp_path, modern=modern, fixed={"automatic_answer_s": 30.0}) as client:
+        call = client.begin("ask", args={"mode": "url"})
+        said = client.said_to(client.say(call, {"action": "accept"}))
+        assert "proxy_task" in said.text
+        [question] = client.pending()
+        assert question["url"] == "https://example.com/sign-in"
+        client.use("respond_to_elicitation", request_id=question["request_id"], action="decline")
+
+
+@both_eras
+def test_a_page_that_is_accepted_at_once_is_not_decided_where_no_tool_may_answer(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    how: dict[str, Any] = {"settings": {"questions": "client"}, "modern": modern}
+    with person(tmp_path, fixed={"automatic_answer_s": 30.0}, **how) as client:
+        call = client.begin("ask", args={"mode": "url"})
+        said = client.said_to(client.say(call, {"action": "accept"}))
+        assert result_of(said) == {"action": "cancel"}
+
+
+def late_answers(client: Person) -> list[dict[str, Any]]:
+    told = client.use("await_activity", timeout_ms=0).json["events"]
+    events = [event for group in told for event in group["events"]]
+    return [event["data"] for event in events if event["type"] == "late_answer"]
+
+
+def test_an_answer_after_the_call_was_cancelled_is_told(tmp_path: Path) -> None:
+    with person(tmp_path) as client:
+        call = client.begin("ask")
+        asked = client.question()
+        client.send({"method": "notifications/cancelled", "params": {"requestId": call}})
+        client.accept(asked, **ADA)
+        client.sync()
+        assert late_answers(client) == [
+            {
+                "tool": "ask",
+                "delivered": True,
+                "note": "The call had ended before, and its answer did not wait for this one.",
+            }
+        ]
+
+
+@pytest.mark.parametrize("limit", ["8000", None], ids=["the host's limit", "the question's"])
+def test_an_answer_of_a_modern_client_after_its_call_was_stopped_is_told(
+    tmp_path: Path, limit: str | None
+) -> None:
+    more: dict[str, Any] = {"settings": {"timeouts": {"client_request_ms": 400}}}
+    if limit is not None:
+        more = {"env": {"MCP_TOOL_TIMEOUT": limit}}
+    with person(tmp_path, modern=True, **more) as client:
+        call = client.begin("ask")
+        client.asked(call)
+        until(lambda: stopped(client) or None, "the word to stop")
+        late = client.said_to(client.say(call, {"action": "accept", "content": ADA}))
+        assert "[request_not_found]" in late.text
+        [told] = late_answers(client)
+        assert (told["tool"], told["delivered"]) == ("ask", False)
+        again = client.say(call, {"action": "accept", "content": ADA})
+        assert "[request_not_found]" in client.said_to(again).text
+        assert late_answers(client) == [], "told once"
+
+
 def test_an_answer_after_the_task_has_ended_is_nobodys(tmp_path: Path) -> None:
     with person(tmp_path) as client:
         call = client.begin("ask", timeout_ms=0)
@@ -417,6 +591,20 @@ def test_a_call_that_is_made_again_without_its_answer_is_asked_again(tmp_path: P
         call = client.say(again, {"action": "accept", "content": ADA})
         assert result_of(client.said_to(call))["content"] == ADA
         assert client.calls_of("ask") == 1
+
+
+class Numbers(Person):
+    """Sends a number that no float holds."""
+
+    def write(self, data: bytes) -> None:
+        super().write(data.replace(b'"NUMBER"', b"1e999"))
+
+
+def test_arguments_that_cannot_be_read_end_nothing_when_their_call_asks(tmp_path: Path) -> None:
+    with person(tmp_path, modern=True, kind=Numbers) as client:
+        call = client.begin("transfer", args={"amount": "NUMBER", "to": "x"})
+        call = client.say(call, {"action": "accept", "content": {"sure": "yes"}})
+        assert client.said_to(call).blocks[0]["text"] == "inf EUR paid to x"
 
 
 def test_several_questions_at_once_are_carried_together(tmp_path: Path) -> None:

@@ -54,11 +54,11 @@ def hide(client: Proxy, server: str, where: Path, how: Sequence[str]) -> Hidden:
 def orphans_of(client: Proxy, group: int) -> list[int]:
     """The proxy's own children that are in this group, also the dead ones."""
     found: list[int] = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
+    for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            _, parent, its_group = path.read_text().rpartition(")")[2].split()[:3]
+            _, parent, its_group = (path / "stat").read_text().rpartition(")")[2].split()[:3]
             if (int(parent), int(its_group)) == (client.process.pid, group):
-                found.append(int(path.parent.name))
+                found.append(int(path.name))
     return found
 
 

@@ -1,5 +1,6 @@
 """Servers that a model adds: who decides, what they see, and what is remembered of it."""
 
+import fcntl
 import json
 import os
 import signal
@@ -647,6 +648,33 @@ def test_the_same_proposal_at_the_same_time_is_asked_once(tmp_path: Path) -> Non
         assert not client.said_to(first).is_error
         assert not client.said_to(second).is_error
         assert sorted(client.servers()) == ["a", "b"]
+
+
+def test_a_proposal_that_crosses_the_answer_to_the_same_is_not_asked_again(tmp_path: Path) -> None:
+    with host(tmp_path) as client:
+        for number in range(40):  # each meets the answer at another moment
+            what = {"command": "true", "args": [str(number)]}
+            calls = [client.start("add_server", name=name, **what) for name in ("a", "b")]
+            client.reply(client.question(number), "accept")
+            for call in calls:
+                assert "[server_failed]" in client.said_to(call).text
+            assert len(client.questions) == number + 1
+
+
+def test_what_is_proposed_while_a_yes_is_written_down_is_not_asked_again(tmp_path: Path) -> None:
+    with host(tmp_path) as client:
+        first = client.start("add_server", **proposal(name="a"))
+        asked = client.question()
+        with (tmp_path / "state" / "lock").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the yes cannot be written down before it ends
+            client.reply(asked, "accept")
+            client.until_noted("approval_granted")
+            second = client.start("add_server", **proposal(name="b"))
+            for _ in range(20):  # time enough to ask again
+                client.sync()
+        assert not client.said_to(first).is_error
+        assert not client.said_to(second).is_error
+        assert len(client.questions) == 1
 
 
 def test_other_calls_go_on_while_a_person_thinks(tmp_path: Path) -> None:

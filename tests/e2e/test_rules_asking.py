@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +115,25 @@ def test_over_http_a_yes_is_for_one_call_whatever_the_client_answers(
     assert not (tmp_path / "state" / "approvals.json").exists()
     with bank(tmp_path, modern=modern) as owner:
         assert owner.asked_for(owner.start("execute_tool", **HI)), "so is the owner"
+    assert ran(tmp_path) == [{"message": "hi"}]
+
+
+def test_over_http_an_approval_is_for_the_call_of_one_token(tmp_path: Path) -> None:
+    def client_with(token: str) -> AbstractContextManager[Host]:
+        env = {"EMCEEPEE_HTTP_SESSION": "h", "EMCEEPEE_HTTP_TOKEN": token}
+        return bank(tmp_path, elicits=False, env=env)
+
+    store = TrustStore(tmp_path / "state")
+    with client_with("one") as one, client_with("two") as two:
+        assert "[needs_approval]" in one.use("execute_tool", **HI).text
+        (waiting,) = store.waiting()
+        assert waiting.token == "one"
+        assert "HTTP client: one" in waiting.text
+        store.approve(waiting.digest, name="bank", at="", until="9999")
+        assert "[needs_approval]" in two.use("execute_tool", **HI).text
+        assert ran(tmp_path) == []
+        assert one.use("execute_tool", **HI).text.startswith("hi")
+        assert "[needs_approval]" in one.use("execute_tool", **HI).text
     assert ran(tmp_path) == [{"message": "hi"}]
 
 

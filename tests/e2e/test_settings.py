@@ -55,7 +55,7 @@ async def test_a_request_that_is_not_answered_in_the_configured_time_is_an_error
 
 
 async def test_an_answer_over_the_configured_bytes_of_a_line_is_refused(tmp_path: Path):
-    made = setting(tmp_path, limits={"line_bytes": 20_000, "result_chars": 0})
+    made = setting(tmp_path, limits={"line_bytes": 20_000, "result_bytes": 0})
     async with proxy(made) as client:
         await client.connected()
         assert not (await client.execute("big", args={"bytes": 10_000})).is_error

@@ -309,7 +309,7 @@ def test_a_client_that_only_closed_its_end_still_gets_its_answer(tmp_path: Path)
 def test_a_client_that_does_not_read_does_not_hold_up_the_end(tmp_path: Path) -> None:
     servers = {"server": entry(plain(), tmp_path, "server")}
     big = {"server": "server", "tool": "big", "args": {"bytes": 2_000_000}}
-    whole = {"limits": {"result_chars": 0}}
+    whole = {"limits": {"result_bytes": 0}}
     with proxy(tmp_path, servers=servers, settings=whole) as client:
         connect(client, "server")
         client.meet_family()
@@ -326,7 +326,8 @@ def test_nothing_is_started_for_a_client_that_is_going(tmp_path: Path) -> None:
         "slow": entry(rude("slow-exit", "300"), tmp_path, "slow"),
         "stubborn": entry(rude("stubborn"), tmp_path, "stubborn"),
     }
-    patient = {"signal_kill_s": 1}
+    # The server that is replaced is still ending when the signal comes, however late that is.
+    patient = {"signal_kill_s": 1, "stop_term_s": 60, "stop_kill_s": 90}
     late = entry(plain(), tmp_path, "late")
     with proxy(tmp_path, servers=servers, fixed=patient) as client:
         connect(client, "slow", "stubborn")

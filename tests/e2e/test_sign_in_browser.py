@@ -19,6 +19,8 @@ pytestmark = [
 ]
 
 OPTIONS = (
+    # It is given a page that leads on, and would show that one without a budget of time.
+    "--virtual-time-budget=60000 "
     "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking "
     "--disable-component-update --window-size=900,600 "
     '--host-resolver-rules="MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"'

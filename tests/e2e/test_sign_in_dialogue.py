@@ -19,6 +19,7 @@ from emceepee_stdio.wire.orphans import descendants
 from tests.e2e.client import both_eras
 from tests.e2e.clients.raw import Message, until
 from tests.e2e.harness import argv_of
+from tests.e2e.person_page_harness import Desktop, Visit
 from tests.e2e.persons import Person, person
 from tests.e2e.servers.authorization import AuthorizationServer
 from tests.e2e.sign_in_harness import BROWSER, Place, protected
@@ -245,6 +246,28 @@ async def test_a_sign_in_at_another_host_begins_when_the_person_agrees_to_that_h
 
 
 @both_eras
+@pytest.mark.parametrize("answer", [YES, NO])
+async def test_the_person_is_asked_before_a_sign_in_is_given_to_another_host(
+    tmp_path: Path, *, modern: bool, answer: Message
+) -> None:
+    def play(place: Place) -> None:
+        elsewhere = place.issuer.url.replace("127.0.0.1", "localhost")
+        place.issuer.authorization_endpoint = f"{elsewhere}/authorize"
+        with at_the_form(tmp_path, place, modern=modern) as client:
+            call = client.begin("echo", args={"message": "hello"})
+            assert client.asked(call)["message"].splitlines() == [
+                'emceepee: "s" wants you to sign in at localhost.',
+                "Beware: the sign-in there is then given to 127.0.0.1, another host.",
+                "It is at another host, 127.0.0.1.",
+            ]
+            said = client.said_to(client.say(call, answer))
+            assert said.text.startswith("hello" if answer is YES else "s wants a person to sign in")
+
+    issuer = await played(play)
+    assert len(issuer.grants) == len(issuer.visits) == (answer is YES)
+
+
+@both_eras
 async def test_without_consent_to_another_host_nothing_is_sent_there(
     tmp_path: Path, *, modern: bool
 ) -> None:
@@ -280,3 +303,37 @@ async def test_the_browser_outlives_every_server_and_the_proxy(tmp_path: Path) -
     finally:
         if note.exists():
             os.kill(int(note.read_text()), signal.SIGKILL)
+
+
+class SilentPerson(Person):
+    """Behind a client that can ask nothing, at a screen."""
+
+    @property
+    def capabilities(self) -> Message:
+        return {}
+
+
+@both_eras
+async def test_a_client_that_cannot_ask_leads_its_person_to_the_sign_in_by_the_page(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    screen = Desktop(tmp_path / "screen")
+
+    def play(place: Place) -> None:
+        with person(
+            tmp_path,
+            kind=SilentPerson,
+            modern=modern,
+            servers={"s": place.entry()},
+            env=screen.env,
+        ) as client:
+            call = client.begin("echo", args={"message": "hello"})
+            visit = Visit(screen.until_opened()).enter()
+            (item,) = visit.waiting()
+            assert item["kind"] == "question"
+            assert "sign in at 127.0.0.1" in item["text"]
+            visit.reply(item["id"], {"action": "accept"})
+            httpx2.get(item["url"], follow_redirects=True, timeout=60)
+            assert "hello" in client.said_to(call).text
+
+    await played(play)

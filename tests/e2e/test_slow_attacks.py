@@ -112,7 +112,7 @@ async def test_a_long_secret_and_a_long_line_that_is_nearly_it_keep_nobody_waiti
     tmp_path: Path,
 ) -> None:
     servers = {"bad": noisy(tmp_path), "good": server()}
-    setting = Setting(home=tmp_path, servers=servers, limits={"result_chars": 100_000})
+    setting = Setting(home=tmp_path, servers=servers, limits={"result_bytes": 100_000})
     async with proxy(setting) as client:
         await client.connected("bad", "good")
         under_attack = await client.begin_execute("log", "bad")

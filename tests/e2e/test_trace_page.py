@@ -9,7 +9,7 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from emceepee_stdio.trace.page_feed import exported_page
+from emceepee_stdio.trace.trace_page import exported_page
 from tests.e2e.chromium import Chromium, chromium
 from tests.e2e.client import Setting, proxy, server
 from tests.e2e.page_harness import served

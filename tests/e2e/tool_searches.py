@@ -6,6 +6,31 @@ only to see how well it does. The first of each pair is over the catalogue of 1,
 over the real servers of `scripts/measure_tool_search.py`.
 """
 
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from emceepee_stdio.tools.tool_ranking import ToolIndex, ToolQuery
+
+Item = tuple[str, Mapping[str, object]]
+
+
+def query_over(query: str, items: Sequence[Item]) -> ToolQuery:
+    """A query that was asked of these tools, without a session around it."""
+    indexes: list[ToolIndex] = []
+    for server, of_one in groupby(items, key=lambda item: item[0]):
+        indexes.append(ToolIndex(server, [tool for _, tool in of_one]))
+        for _ in indexes[-1].build():
+            pass
+    asked = ToolQuery(query, indexes)
+    for _ in asked.run():
+        pass
+    return asked
+
+
+def rank(query: str, items: Sequence[Item]) -> list[Item]:
+    return query_over(query, items).best
+
+
 QUERIES = {
     "will it rain in Lisbon tomorrow? weather forecast": ("weather", "get_forecast"),
     "send an email to my boss": ("gmail", "send_email"),

@@ -68,7 +68,7 @@ _TIMEOUTS = {
 }
 _LIMITS = {
     "stored_bytes": 4 << 20,
-    "result_chars": 20_000,
+    "result_bytes": 20_000,
 }
 _RESTART = {"base_ms": 50, "cap_ms": 400}
 # What the log lines of a flood nearly are: masking must not be slow because of it.

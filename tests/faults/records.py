@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from emceepee_stdio.trace.open_request import MAX_LEGS
-from emceepee_stdio.trace.request_records import DroppedRecords, RequestRecord
+from emceepee_stdio.trace.request import MAX_LEGS, DroppedRecords, RequestRecord
 from emceepee_stdio.trace.trace_reader import RequestReader
 
 _EXACT_MS = 1.0  # by which the legs may miss the time that they are the parts of

@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from emceepee_stdio.backends.channels.event_stream import EventStream
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Config
+from emceepee_stdio.config.settings import Config
 from emceepee_stdio.errors import CallFailed
 from emceepee_stdio.front import hello
 from emceepee_stdio.front.front import Front

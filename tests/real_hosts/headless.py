@@ -102,9 +102,7 @@ class Headless:
     def _processes(self) -> list[str]:
         """Those that have this home."""
         mark = f"HOME={self.place}\0".encode()
-        return [
-            path.parent.name for path in Path("/proc").glob("[0-9]*/environ") if _has(path, mark)
-        ]
+        return [path.name for path in Path("/proc").glob("[0-9]*") if _has(path / "environ", mark)]
 
 
 def _has(path: Path, mark: bytes) -> bool:

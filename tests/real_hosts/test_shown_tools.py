@@ -70,11 +70,11 @@ def test_codex_in_code_mode_with_an_entry_of_ones_own_shows_nothing_before_it_is
     assert LOOP in found.result
 
 
-def test_the_instructions_name_the_servers_from_the_second_run_on(host: Headless) -> None:
+def test_the_instructions_name_the_servers_from_the_first_run_on(host: Headless) -> None:
     line = "- library: Long texts, and notes"
     (first,) = host.run(Call("list_servers", {})).turns[:1]
     (second,) = host.run().turns
-    assert line not in first.text
+    assert line in first.text
     assert line in second.text
 
 

@@ -6,8 +6,14 @@ import anyio
 import msgspec
 import pytest
 
-from emceepee_stdio.auth.bearer import Bearer, BearerContext, signs_in
-from emceepee_stdio.auth.orders import HelperExit, RefreshOrder, challenged_scope
+from emceepee_stdio.auth.bearer import (
+    Bearer,
+    BearerContext,
+    HelperExit,
+    SignInOrder,
+    challenged_scope,
+    signs_in,
+)
 from emceepee_stdio.auth.token_store import OAuthClient, TokenRecord, TokenStore
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.server import ServerConfig
@@ -26,7 +32,7 @@ class World:
         self.clock = Clock(monotonic=lambda: self.now, wall=lambda: self.now + self.ahead)
         self.config = ServerConfig(name="s", url=URL, **fields)
         self.store = TokenStore(directory, URL)
-        self.orders: list[RefreshOrder] = []
+        self.orders: list[SignInOrder] = []
         self.learned: list[str] = []
         self.outcomes: list[HelperExit] = []
         context = BearerContext(
@@ -51,7 +57,7 @@ class World:
             )
 
     async def refresh(self, order: bytes) -> int:
-        self.orders.append(msgspec.json.decode(order, type=RefreshOrder))
+        self.orders.append(msgspec.json.decode(order, type=SignInOrder))
         await anyio.lowlevel.checkpoint()
         outcome = self.outcomes.pop(0) if self.outcomes else HelperExit.STORED
         if outcome is HelperExit.STORED:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from emceepee_stdio.auth.orders import SignInOrder
+from emceepee_stdio.auth.bearer import SignInOrder
 from emceepee_stdio.auth.sign_in import Announcement, SignInRules
 from emceepee_stdio.config.server import OAuthConfig
 

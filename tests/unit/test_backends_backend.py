@@ -12,24 +12,29 @@ import trio.testing
 from anyio.abc import TaskGroup
 from msgspec import Raw
 
-from emceepee_stdio.backends.backend import Backend, BackendOptions
-from emceepee_stdio.backends.backend_events import (
+from emceepee_stdio.backends.backend import Backend, BackendOptions, HealthPolicy
+from emceepee_stdio.backends.connection import Connection
+from emceepee_stdio.backends.interface import (
     BackendEvent,
     Emit,
+    Era,
     HealthChange,
+    Hello,
+    Kind,
     ListsDiffer,
     LogLine,
     LogSource,
+    Loss,
+    Params,
     PhaseChange,
     Question,
+    RemoteError,
+    Seen,
     ServerNotification,
     Withdrawn,
     log_line,
 )
-from emceepee_stdio.backends.base import Era, Hello, Loss, Params, RemoteError
-from emceepee_stdio.backends.connection import Connection
-from emceepee_stdio.backends.health import HealthPolicy
-from emceepee_stdio.backends.lists import Kind, Remembered, Seen
+from emceepee_stdio.backends.lists import Remembered
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.tool_rules import ToolRules
 from emceepee_stdio.errors import (
@@ -84,6 +89,7 @@ class Told:
         self.withdrawn: list[object] = []
         self.differing: list[Sequence[str]] = []
         self.health: list[bool] = []
+        self.listed: list[Seen] = []
 
     def __call__(self, event: BackendEvent) -> None:
         match event:
@@ -99,6 +105,8 @@ class Told:
                 self.withdrawn.append(key)
             case ListsDiffer(kinds):
                 self.differing.append(kinds)
+            case Seen():
+                self.listed.append(event)
             case HealthChange(degraded=degraded):
                 self.health.append(degraded)
                 self.words.append("degraded" if degraded else "restored")
@@ -890,15 +898,18 @@ async def test_a_tool_that_asks_in_the_way_of_the_other_era_is_told_how_to_switc
 
 
 async def test_the_connection_and_the_session_see_each_new_list_of_tools_once() -> None:
-    seen: list[tuple[object, ...]] = []
-    async with running(on_tools=seen.append) as rig:
+    async with running() as rig:
+
+        def seen() -> list[Sequence[object]]:
+            return [one.items for one in rig.told.listed if one.kind is Kind.TOOLS]
+
         for _ in range(2):
             await rig.backend.list_all("tools", within=60)
         await rig.backend.list_all("resources", within=60)
-        assert rig.server.current.listed == seen == [({"name": "a"},)]
+        assert rig.server.current.listed == seen() == [({"name": "a"},)]
         await rig.crash()
         assert rig.server.current.listed == [({"name": "a"},)]
-        assert seen == [({"name": "a"},)] * 2
+        assert seen() == [({"name": "a"},)] * 2
 
 
 # Its end
@@ -1081,14 +1092,12 @@ async def test_a_server_that_was_stopped_is_known_by_what_it_listed(era: Era) ->
 async def test_a_known_server_is_not_started_and_what_it_lists_then_corrects_what_was_known(
     era: Era,
 ) -> None:
-    seen: list[Seen] = []
     hello = Hello(era=era, protocol_version="1", instructions="as before")
     remembered = Remembered(
         hello=hello, at="T", lists={kind: ({"name": "old"},) for kind in Kind}, sizes={}
     )
-    async with running(
-        era, lazy=True, learns=True, remembered=remembered, on_listed=seen.append
-    ) as rig:
+    async with running(era, lazy=True, learns=True, remembered=remembered) as rig:
+        seen = rig.told.listed
         await anyio.sleep(1000)
         snapshot = rig.backend.snapshot()
         assert (snapshot.phase, snapshot.hello, snapshot.remembered_at) == (Phase.IDLE, hello, "T")

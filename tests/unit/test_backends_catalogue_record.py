@@ -3,15 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emceepee_stdio.backends.base import Era, Hello
-from emceepee_stdio.backends.lists import (
-    CatalogueRecord,
-    Kind,
-    Remembered,
-    Seen,
-    added_to,
-    recalled,
-)
+from emceepee_stdio.backends.interface import Era, Hello, Kind, Seen
+from emceepee_stdio.backends.lists import CatalogueRecord, Remembered, added_to, recalled
 
 HELLO = Hello(era=Era.LEGACY, protocol_version="2025-11-25", instructions="Be kind.")
 

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec import Raw
 
-from emceepee_stdio.backends.backend_events import (
+from emceepee_stdio.backends.connection import Connection
+from emceepee_stdio.backends.interface import (
     BackendEvent,
+    Era,
     LogLine,
+    Loss,
     Question,
     ServerNotification,
     Withdrawn,
 )
-from emceepee_stdio.backends.base import Era, Loss
-from emceepee_stdio.backends.connection import Connection
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.wire.codec import (
     INTERNAL_ERROR,

@@ -8,7 +8,6 @@ from mcp_types import methods
 from msgspec import Raw
 
 from emceepee_stdio import __version__
-from emceepee_stdio.backends.base import Era, Hello
 from emceepee_stdio.backends.eras import (
     initialize_params,
     read_discovery,
@@ -16,6 +15,7 @@ from emceepee_stdio.backends.eras import (
     refuses_handshake,
     stamp,
 )
+from emceepee_stdio.backends.interface import Era, Hello
 from emceepee_stdio.errors import CannotConnect
 from emceepee_stdio.versions import LEGACY_VERSIONS, MODERN_VERSION, UNSUPPORTED_VERSION
 from emceepee_stdio.wire.codec import RpcError

@@ -5,8 +5,8 @@ import pytest
 import trio
 import trio.testing
 
-from emceepee_stdio.backends.base import RemoteError
-from emceepee_stdio.backends.health import Health, HealthPolicy
+from emceepee_stdio.backends.backend import Health, HealthPolicy
+from emceepee_stdio.backends.interface import BackendEvent, HealthChange, RemoteError
 from emceepee_stdio.errors import CallTimeout
 from emceepee_stdio.wire.codec import RpcError
 
@@ -26,9 +26,12 @@ class Patient:
         self.health = Health(
             HealthPolicy(),
             uniform=uniform or (lambda _low, _high: 1.0),
-            on_degraded=lambda n: self.turns.append(("degraded", n)),
-            on_restored=lambda n: self.turns.append(("restored", n)),
+            emit=self.take,
         )
+
+    def take(self, event: BackendEvent) -> None:
+        assert isinstance(event, HealthChange)
+        self.turns.append(("degraded" if event.degraded else "restored", event.misses))
 
     async def look(self, within: float) -> None:
         assert within == 60.0

@@ -10,15 +10,18 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from emceepee_stdio.backends.backend_events import (
+from emceepee_stdio.backends.connection import Connection
+from emceepee_stdio.backends.exchange import ExchangeContext, MultiRoundTrip, required_urls
+from emceepee_stdio.backends.interface import (
     BackendEvent,
+    Era,
+    Hello,
+    Loss,
     Question,
+    RemoteError,
     ServerNotification,
     Withdrawn,
 )
-from emceepee_stdio.backends.base import Era, Hello, Loss, RemoteError
-from emceepee_stdio.backends.connection import Connection
-from emceepee_stdio.backends.exchange import MultiRoundTrip, required_urls
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, CallTimeout, ProxyError, ServerDisconnected
 from emceepee_stdio.wire.codec import (
@@ -104,14 +107,17 @@ class Table:
         self.request = OutgoingRequest(
             method="tools/call", params={"name": "t"}, deadline=deadline, call="the call"
         )
-        self.round_trips = MultiRoundTrip(
-            "server",
-            self.connection,
-            self.request,
+        unused: Any = None
+        context = ExchangeContext(
+            server="server",
+            supervisor=unused,
             emit=self.take,
             clock=clock,
-            limit=limit,
+            max_rounds=limit,
+            list_tools=unused,
+            refusal=unused,
         )
+        self.round_trips = MultiRoundTrip(context, self.connection, self.request)
 
     @property
     def sent(self) -> list[dict[str, Any]]:

@@ -7,8 +7,8 @@ import trio
 import trio.testing
 from msgspec import Raw
 
-from emceepee_stdio.backends.base import RemoteError
-from emceepee_stdio.backends.lists import Kind, Lists, differ
+from emceepee_stdio.backends.interface import Kind, RemoteError
+from emceepee_stdio.backends.lists import Lists, differ
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, CallTimeout
 from emceepee_stdio.wire.codec import RpcError, to_json

@@ -10,10 +10,18 @@ import trio.testing
 from anyio.abc import TaskGroup
 from msgspec import Raw
 
-from emceepee_stdio.backends.backend_events import BackendEvent, ServerNotification, without_stream
-from emceepee_stdio.backends.base import Era, Hello, Loss, Params, RemoteError
 from emceepee_stdio.backends.connection import Connection
-from emceepee_stdio.backends.lists import Kind
+from emceepee_stdio.backends.interface import (
+    BackendEvent,
+    Era,
+    Hello,
+    Kind,
+    Loss,
+    Params,
+    RemoteError,
+    ServerNotification,
+    without_stream,
+)
 from emceepee_stdio.backends.subscriptions import ACKNOWLEDGED, Subscriptions, SubscriptionStream
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import (

@@ -15,9 +15,15 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from trio._core import _run as trio_run
 
-from emceepee_stdio.backends.backend_events import AttemptFailed, BackendEvent, PhaseChange
-from emceepee_stdio.backends.base import Era, Hello, Loss
 from emceepee_stdio.backends.connection import Connection
+from emceepee_stdio.backends.interface import (
+    AttemptFailed,
+    BackendEvent,
+    Era,
+    Hello,
+    Loss,
+    PhaseChange,
+)
 from emceepee_stdio.backends.supervisor import Supervisor
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import (
@@ -155,7 +161,7 @@ class Told:
                 self.said.append(event.phase.value)
                 self.on_change(event)
             case AttemptFailed():
-                self.said.append(f"attempt failed: {event.error.fact}")
+                self.said.append(f"attempt failed: {event.error.whole_fact}")
             case _:
                 raise AssertionError(event)
 
@@ -412,7 +418,7 @@ def test_a_crash_is_told_and_recovered_from_in_this_order():
         assert lost.loss == Loss(fact="b exited with code 1.", tail=["oops"], exit_code=1)
         assert (lost.attempt, lost.attempts, lost.retry_in) == (1, 5, 1.0)
         assert lost.error is not None
-        assert "oops" in lost.error.fact
+        assert "oops" in lost.error.whole_fact
         assert lost.hello is None
         assert (first.was_connected_before, again.was_connected_before) == (False, True)
         assert again.hello is world.channel.current.hello
@@ -645,7 +651,7 @@ def test_a_loss_is_decided_before_whoever_lost_a_request_is_told(
 
         def on_done(outcome: Raw | ProxyError) -> None:
             assert isinstance(outcome, ServerDisconnected)
-            assert outcome.fact == str(lost.loss)
+            assert outcome.whole_fact == str(lost.loss)
             assert outcome.next_step == next_step
             seen.append((world.phase, world.backend.current, world.told.said[-1]))
 
@@ -720,7 +726,7 @@ def test_a_connection_that_was_lost_before_it_was_gained_is_a_loss_like_any_othe
         await world.call()
         (error,) = world.outcomes
         assert isinstance(error, ServerUnavailable)
-        assert error.fact == str(world.channel.current.loss)
+        assert error.whole_fact == str(world.channel.current.loss)
         await world.until(Phase.CONNECTED)
         assert world.told.said == ["connecting", "connected", "reconnecting", "connected"]
         assert world.told.changes[2].loss is world.channel.connections[0].loss

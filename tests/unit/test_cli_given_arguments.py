@@ -4,6 +4,7 @@ import pytest
 import typer
 
 from emceepee_stdio.cli.call import fitted, fitted_to_prompt, given_arguments
+from emceepee_stdio.cli.config_write import _words
 
 NUMBER_OR_NULL = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
 
@@ -102,3 +103,10 @@ def test_a_prompt_takes_texts_and_names_what_is_missing():
     assert fitted_to_prompt(given_arguments(["city=1"]), arguments) == ({"city": "1"}, [])
     _, problems = fitted_to_prompt(given_arguments(["stat=x"]), arguments)
     assert problems == ["city is missing", "stat is unknown (did you mean state?)"]
+
+
+def test_a_backslash_of_windows_is_part_of_the_path_of_an_editor():
+    assert _words("C:\\windows\\notepad.exe", posix=False) == ["C:\\windows\\notepad.exe"]
+    line = '"C:\\Program Files\\Edit\\e.exe" --wait'
+    assert _words(line, posix=False) == ["C:\\Program Files\\Edit\\e.exe", "--wait"]
+    assert _words("'my editor' -w", posix=True) == ["my editor", "-w"]

@@ -4,7 +4,7 @@ import pytest
 from rich.color import Color
 
 from emceepee_stdio.cli.tail_logs import STYLES, Story, _cut, plain_text, story_of
-from emceepee_stdio.journal.journal_reader import Line
+from emceepee_stdio.journal.journal_reader import DatedLine
 from emceepee_stdio.journal.writer import Record
 
 
@@ -74,7 +74,9 @@ def test_what_is_useful_comes_first(found: Record, story: Story):
 
 def test_in_a_pipe_all_of_it_is_one_line():
     found = record("server_disconnected", reason="It went.", stderr=["a", "b"])
-    assert plain_text(Line(b"", 0.0, found)) == 'server_disconnected: It went. stderr=["a","b"]'
+    assert (
+        plain_text(DatedLine(b"", 0.0, found)) == 'server_disconnected: It went. stderr=["a","b"]'
+    )
 
 
 @pytest.mark.parametrize(

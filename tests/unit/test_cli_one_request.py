@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from emceepee_stdio.auth.orders import SignInNeeded, SignInOrder
-from emceepee_stdio.cli.one_request import remedy
+from emceepee_stdio.auth.bearer import SignInNeeded, SignInOrder
+from emceepee_stdio.cli.call import remedy
 from emceepee_stdio.cli.shared_options import ServerChoice
 from emceepee_stdio.config.server import ServerConfig
 from emceepee_stdio.config.settings import Settings

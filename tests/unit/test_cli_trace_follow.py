@@ -44,7 +44,7 @@ def test_following_prints_what_is_new_and_keeps_none_of_it(
         write_batch(path, polls)
         return polls > POLLS
 
-    monkeypatch.setattr("emceepee_stdio.cli.trace.reader_leaves_within", poll)
+    monkeypatch.setattr("emceepee_stdio.cli.log_reading.reader_leaves_within", poll)
     trace(follow=True, lines=BATCH, as_json=as_json, session="all", log_dir=tmp_path)
     shown = capsys.readouterr().out.splitlines()
     if as_json:

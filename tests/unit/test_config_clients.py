@@ -21,6 +21,7 @@ from emceepee_stdio.config.clients import (
 )
 from emceepee_stdio.config.jsonc import CannotEdit, Unreadable
 from emceepee_stdio.config.own_file import (
+    Outcome,
     judge,
     places,
     put_server,
@@ -472,8 +473,13 @@ def test_what_became_of_each_server_is_told():
         "off": {"command": "x", "disabled": True},
     }
     own = json.dumps({"mcpServers": {"same": {"command": "s"}, "other": {"command": "mine"}}})
-    text, outcomes = take_over(CLIENTS["vscode"], servers, own, environ={}, source="x")
-    assert {one.name: one.result for one in outcomes} == {
+    text: str | None = own
+    outcomes: dict[str, Outcome] = {}
+    for name, entry in servers.items():
+        text, outcomes[name] = take_over(
+            CLIENTS["vscode"], name, entry, text, environ={}, source="x"
+        )
+    assert {name: one.result for name, one in outcomes.items()} == {
         "time": "taken",
         "proxy": "itself",
         "same": "there",
@@ -488,10 +494,9 @@ def test_what_became_of_each_server_is_told():
     kept = json.loads(text or "")["mcpServers"]
     assert kept["time"] == servers["time"]
     assert list(kept) == ["same", "other", "time", "token", "off"]
-    reasons = {one.name: one.reason for one in outcomes}
-    assert "${input:key}" in reasons["input"]
-    assert "NOPE" in reasons["token"]
-    assert all(one.reason for one in outcomes if one.result == "skipped")
+    assert "${input:key}" in outcomes["input"].reason
+    assert "NOPE" in outcomes["token"].reason
+    assert all(one.reason for one in outcomes.values() if one.result == "skipped")
 
 
 @pytest.mark.parametrize(
@@ -503,7 +508,7 @@ def test_what_became_of_each_server_is_told():
     ],
 )
 def test_a_file_of_somebody_else_does_not_reach_into_the_keyring(entry: object):
-    text, outcomes = take_over(CLIENTS["vscode"], {"sly": entry}, None, environ={}, source="x")
+    text, outcome = take_over(CLIENTS["vscode"], "sly", entry, None, environ={}, source="x")
     assert text is None
-    assert [one.result for one in outcomes] == ["skipped"]
-    assert "keyring" in outcomes[0].reason
+    assert outcome.result == "skipped"
+    assert "keyring" in outcome.reason

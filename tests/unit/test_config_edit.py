@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from emceepee_stdio.config import edit
 from emceepee_stdio.config.edit import Change, EditRefused, guard, read_backup, read_file
 from emceepee_stdio.config.jsonc import CannotEdit, Unreadable
+from emceepee_stdio.storage import private_file
 
-posix_only = pytest.mark.skipif(os.name != "posix", reason="modes and links are POSIX's")
+posix_only = pytest.mark.posix_only("modes and links of POSIX")
 
 
 def names(directory: Path) -> list[str]:
@@ -187,6 +188,31 @@ def test_a_diff_keeps_every_line_to_the_letter(before: str, after: str):
                 parts[side] += line[1:].removesuffix("\n") if bare else line[1:]
     if before != after:
         assert parts == {"-": before, "+": after}
+
+
+def test_a_file_that_somebody_reads_for_a_moment_is_replaced_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "c.json"
+    path.write_text("old")
+    refusals = [PermissionError(5, "another process has it open")] * 2
+    replace = Path.replace
+
+    def refuse_at_first(new: Path, place: Path) -> Path:
+        if refusals:
+            raise refusals.pop()
+        return replace(new, place)
+
+    monkeypatch.setattr(private_file, "_REPLACES_OPEN_FILES", False)
+    monkeypatch.setattr(Path, "replace", refuse_at_first)
+    private_file.write_whole(path, b"new")
+    assert path.read_text() == "new"
+    assert names(tmp_path) == ["c.json"]
+    refusals += [PermissionError(5, "another process has it open")] * 100
+    with pytest.raises(PermissionError):
+        private_file.write_whole(path, b"newer")
+    assert path.read_text() == "new"
+    assert names(tmp_path) == ["c.json"]
 
 
 @pytest.mark.parametrize(

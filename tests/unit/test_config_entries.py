@@ -2,9 +2,10 @@ import json
 
 import pytest
 
-from emceepee_stdio.config import Config, RestartOverrides, ServerConfig, load_text
 from emceepee_stdio.config.entries import Entries
-from emceepee_stdio.config.server import OAuthConfig
+from emceepee_stdio.config.load import load_text
+from emceepee_stdio.config.server import OAuthConfig, RestartOverrides, ServerConfig
+from emceepee_stdio.config.settings import Config
 from emceepee_stdio.errors import ConfigInvalid
 
 

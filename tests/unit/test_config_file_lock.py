@@ -1,13 +1,13 @@
 """Locks between processes. Two descriptors of one process stand in each other's way as well."""
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from emceepee_stdio.storage import file_lock as file_lock_module
 from emceepee_stdio.storage.file_lock import file_lock, is_locked
 
 HOLDER = """
@@ -38,9 +38,19 @@ def test_it_is_free_again_when_its_holder_is_killed(tmp_path: Path):
         [sys.executable, "-c", HOLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as holder:
         assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
+        assert holder.stdout.readline().strip() == b"held"
         assert is_locked(path)
-        os.kill(holder.pid, signal.SIGKILL)
+        holder.kill()
         holder.wait()
         with file_lock(path, within=5):
             pass
+
+
+def test_two_who_look_do_not_see_each_other(tmp_path: Path):
+    path = tmp_path / "lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        assert file_lock_module._take(descriptor, shared=True)
+        assert not is_locked(path)
+    finally:
+        os.close(descriptor)

@@ -3,8 +3,10 @@ from typing import Any
 
 import pytest
 
-from emceepee_stdio.config import Config, ServerConfig, load_text
 from emceepee_stdio.config.fields import filled_in, needed_secrets
+from emceepee_stdio.config.load import load_text
+from emceepee_stdio.config.server import ServerConfig
+from emceepee_stdio.config.settings import Config
 from emceepee_stdio.errors import ConfigInvalid
 
 SECRETS = {"one": "s3cret-1", "two": "s3cret-2"}

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from emceepee_stdio.config import Config, ServerConfig, Settings, default_path, load_file, load_text
+from emceepee_stdio.config.load import default_path, load_file, load_text
+from emceepee_stdio.config.server import ServerConfig
+from emceepee_stdio.config.settings import Config, Settings
 from emceepee_stdio.errors import ConfigInvalid
 
 SECRET = "hunter2-hunter2"

@@ -5,8 +5,8 @@ import jsonschema
 import msgspec
 import pytest
 
-from emceepee_stdio.config import config_schema, load_text
-from emceepee_stdio.config.settings import ServerEntry, SettingsSection
+from emceepee_stdio.config.load import load_text
+from emceepee_stdio.config.settings import ServerEntry, SettingsSection, config_schema
 
 SCHEMA = config_schema()
 DEFINITIONS: Any = SCHEMA["$defs"]

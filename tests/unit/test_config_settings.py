@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from emceepee_stdio.config import Config, ServerConfig, Settings, load_text
-from emceepee_stdio.config.server import RestartOverrides
-from emceepee_stdio.config.settings import RestartConfig, SettingsSection
+from emceepee_stdio.config.load import load_text
+from emceepee_stdio.config.server import RestartOverrides, ServerConfig
+from emceepee_stdio.config.settings import Config, RestartConfig, Settings, SettingsSection
 
 
 def load(emceepee: object, **environ: str) -> Config:
@@ -103,7 +103,16 @@ def test_the_defaults_are_those_that_are_promised():
     assert fixed.promotion_grace_s == 0.1
     assert (fixed.events, fixed.response_events, fixed.response_event_bytes) == (1000, 20, 8192)
     assert (limits.stored_bytes, fixed.client_line_bytes) == (67_108_864, 8_388_608)
-    assert limits.result_chars is None
+    assert limits.result_bytes is None
+
+
+@pytest.mark.parametrize("old", ["result_chars", "resultChars"])
+def test_a_former_name_still_counts_with_a_warning_that_says_the_new_one(old: str):
+    config = load({"limits": {old: 7_000}})
+    warning = f"emceepee.limits.{old} is now called result_bytes; rename it."
+    assert (config.settings.limits.result_bytes, config.warnings) == (7_000, (warning,))
+    both = load({"limits": {"result_bytes": 8_000, old: 7_000}})
+    assert (both.settings.limits.result_bytes, both.warnings) == (8_000, (warning,))
 
 
 def test_one_wrong_value_costs_only_itself():

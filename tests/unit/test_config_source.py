@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from emceepee_stdio.config import Config, ServerConfig
 from emceepee_stdio.config.load import Source
+from emceepee_stdio.config.server import ServerConfig
+from emceepee_stdio.config.settings import Config
 from emceepee_stdio.errors import ConfigInvalid
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from emceepee_stdio.config import Config, load_text
+from emceepee_stdio.config.load import load_text
+from emceepee_stdio.config.settings import Config
 from emceepee_stdio.config.tool_rules import ToolRules, escaped, pattern_problem, rules_of
 
 

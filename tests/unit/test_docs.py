@@ -13,7 +13,7 @@ import pytest
 from emceepee_stdio.config.clients import CLIENTS
 from emceepee_stdio.config.server import NamedEntry, OAuthConfig, RestartOverrides
 from emceepee_stdio.front.client_profile import PROFILES
-from emceepee_stdio.state import EventType
+from emceepee_stdio.state.event_types import EventType
 
 ROOT = Path(__file__).resolve().parents[2]
 # As a client is listed them; `make docs-check` holds the file to the code.

@@ -3,9 +3,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emceepee_stdio import errors
-from emceepee_stdio.backends.base import Loss
-from emceepee_stdio.backends.channels.http_errors import HttpRefused
-from emceepee_stdio.errors import MAX_ERROR_CHARS, ProxyError, TaskLimit, ToolNotFound
+from emceepee_stdio.backends.channels.http_errors import HttpRefused, Unreachable
+from emceepee_stdio.backends.interface import Loss
+from emceepee_stdio.config.edit import EditRefused
+from emceepee_stdio.errors import (
+    MAX_ERROR_CHARS,
+    ConfigInvalid,
+    ProxyError,
+    ServerFailed,
+    TaskLimit,
+    ToolNotFound,
+)
 
 CODES = [
     "server_not_found",
@@ -121,3 +129,47 @@ def test_a_masked_loss_keeps_its_code_and_hides_its_last_words():
     assert (shown.fact, shown.exit_code) == ("it left [redacted].", 3)
     assert str(shown) == "it left [redacted]. The last lines of its stderr:\na [redacted]\nb"
     assert "quiet-river" in str(loss)
+
+
+def test_the_last_lines_of_stderr_are_a_field_and_the_end_of_the_fact():
+    error = ServerFailed("It exited.", stderr=["first", "second"])
+    told = "It exited. The last lines of its stderr:\nfirst\nsecond"
+    assert (error.fact, error.stderr, error.whole_fact) == ("It exited.", ("first", "second"), told)
+    assert str(error) == f"{told} [server_failed] {ServerFailed.hint}"
+
+
+def test_a_secret_of_several_lines_is_hidden_in_stderr():
+    error = ServerFailed("It exited.", stderr=["key:", "ab", "cd", "end"])
+    shown = error.masked(lambda text: text.replace("ab\ncd", "[redacted]"))
+    assert shown.stderr == ("key:", "[redacted]", "end")
+
+
+@pytest.mark.parametrize(
+    ("error", "for_person", "reconnects"),
+    [
+        (ServerFailed("x"), "", True),
+        (ServerFailed("x", hint="Make it."), "Make it.", False),
+        (ServerFailed("x", hint="Call a_tool.", for_person="Run it."), "Run it.", False),
+        (errors.ServerDisconnected("x"), "", False),
+        (ConfigInvalid("x"), ConfigInvalid.hint, False),
+        (EditRefused("x"), EditRefused.hint, False),
+        (HttpRefused("it", 401), "Give a valid Authorization in headers.", True),
+        (HttpRefused("it", 404), HttpRefused("it", 404).next_step, False),
+        (Unreachable("x"), Unreachable.hint, False),
+    ],
+)
+def test_a_person_gets_a_step_that_is_no_call_of_a_tool(
+    error: ProxyError, for_person: str, *, reconnects: bool
+):
+    assert (error.for_person, error.reconnects) == (for_person, reconnects)
+
+
+def test_a_failure_as_another_kind_keeps_what_is_known():
+    error = errors.SecretUnavailable("It is.", hint="Store it.", command="c", stderr=["oops"])
+    other = error.turned_into(ServerFailed, hint="Store it. Then call reconnect_server.")
+    assert type(other) is ServerFailed
+    assert (other.whole_fact, other.command) == (error.whole_fact, "c")
+    assert (other.next_step, other.for_person) == (
+        "Store it. Then call reconnect_server.",
+        "Store it.",
+    )

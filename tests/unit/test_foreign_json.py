@@ -13,19 +13,23 @@ from msgspec import UNSET, Raw
 
 import emceepee_stdio
 from emceepee_stdio.foreign_json import decode_object, decode_value, decoded, decoder, number
+from emceepee_stdio.front.http import http_app
+from emceepee_stdio.front.http.http_replies import HttpRefusal
 
 LONG = b"9" * 101
+read_body = http_app._read
 # These read what we wrote ourselves, or what the person at this terminal typed.
 OWN = {
     "auth.token_store._decoded",
     "cli.call._value",
     "cli.call.given_arguments",
     "cli.doctor.backend_checks._listed",
-    "cli.doctor.report.report_schema",
+    "cli.doctor.checks.report_schema",
     "config.settings.config_schema",
+    "helper_main._serve_page",
     "journal.journal_reader._decode",
     "session.proxy_status._decode",
-    "trace.page_server.saved",
+    "trace.trace_page.saved",
     "trace.trace_reader._decode_dropped",
     "trace.trace_reader._decode_record",
     "trust.store._read",
@@ -108,7 +112,7 @@ def test_what_is_no_number_is_refused(raw: bytes) -> None:
 def modules() -> Iterator[tuple[str, Any]]:
     for found in pkgutil.walk_packages(emceepee_stdio.__path__, "emceepee_stdio."):
         name = found.name.removeprefix("emceepee_stdio.")
-        if not found.ispkg and name != "__main__":
+        if not found.ispkg and name not in ("__main__", "wire.windows"):
             yield name, importlib.import_module(found.name)
 
 
@@ -187,6 +191,34 @@ def test_no_call_of_decode_reads_foreign_json_in_the_slow_way() -> None:
                     slow[f"{module}:{call.lineno}"] = found
     assert count > 10, "calls are found where they are"
     assert slow == {}
+
+
+@pytest.mark.parametrize("value", [b"1e308", b"[]", b'"x"', b"{}", LONG])
+@pytest.mark.parametrize("member", [b"arguments", b"name", b"x"])
+def test_of_a_request_over_http_what_is_large_is_passed_on_unread(value: bytes, member: bytes):
+    many = b"[%b]" % b",".join([value] * 100_000)
+    body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_meta":{"a":1},"%b":%b}}'
+    message = read_body(body % (member, many))
+    assert {**message, "params": None} == {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": None,
+    }
+    params = message["params"]
+    assert isinstance(params, dict)
+    assert params == {"_meta": {"a": 1}, member.decode(): Raw(many)}
+
+
+@pytest.mark.parametrize("member", [b"jsonrpc", b"id", b"method"])
+def test_a_large_value_in_the_head_of_a_request_is_not_read(member: bytes):
+    many = b"[%b]" % b",".join([b"1e308"] * 100_000)
+    assert read_body(b'{"%b":%b}' % (member, many)) == {member.decode(): Raw(many)}
+
+
+def test_a_request_with_large_metadata_is_refused():
+    with pytest.raises(HttpRefusal):
+        read_body(b'{"params":{"_meta":{"a":[%b]}}}' % b",".join([b"[]"] * 50_000))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The table of hosts: who waits how long, and who can show what."""
 
+import math
 from dataclasses import fields
-from typing import Any
 
 import pytest
 
@@ -11,7 +11,7 @@ from emceepee_stdio.front.client_profile import (
     UNKNOWN,
     ClientProfile,
     ceiling_s,
-    is_plain_form,
+    person_limit_s,
     profile_of,
 )
 
@@ -77,11 +77,17 @@ def test_of_several_rows_of_a_client_the_newest_that_its_version_has_reached_cou
     old = ClientProfile(title="old", names=("host",))
     new = ClientProfile(title="new", names=("host",), since=(2, 1))
     table = (new, old)
-    assert profile_of("A Host", "2.0.9", table) is old
-    assert profile_of("A Host", "2.1", table) is new
-    assert profile_of("A Host", "10.0.0-beta.1", table) is new
-    assert profile_of("A Host", "", table) is new, "who tells no version is taken for current"
+    assert profile_of("Host A", "2.0.9", table) is old
+    assert profile_of("Host A", "2.1", table) is new
+    assert profile_of("Host A", "10.0.0-beta.1", table) is new
+    assert profile_of("Host A", "", table) is new, "who tells no version is taken for current"
     assert profile_of("another", "2.1", table) is UNKNOWN
+
+
+def test_a_name_that_a_person_chose_makes_no_other_client_of_it() -> None:
+    """Qwen Code puts the name of the entry at the end of its own."""
+    assert profile_of("qwen-cli-mcp-client-codex").title == "Qwen Code"
+    assert profile_of("my-claude-code") is UNKNOWN
 
 
 def test_every_row_says_where_it_is_from() -> None:
@@ -94,40 +100,6 @@ def test_every_row_says_where_it_is_from() -> None:
 
 def test_every_client_that_can_be_installed_has_a_row() -> None:
     assert {row.key for row in PROFILES} - {None} == CLIENTS.keys()
-
-
-STRING = {"type": "string"}
-FIELDS: dict[str, Any] = {
-    "text": STRING,
-    "format": STRING | {"format": "email"},
-    "yes or no": {"type": "boolean"},
-    "choice": STRING | {"enum": ["a", "b"]},
-    "titled choice": STRING | {"oneOf": [{"const": "a", "title": "A"}]},
-    "number": {"type": "number"},
-    "integer": {"type": "integer"},
-    "choices": {"type": "array", "items": STRING | {"enum": ["a"]}},
-    "nested": {"type": "object"},
-    "nothing": {},
-}
-
-
-def form(kind: str) -> dict[str, Any]:
-    return {"requestedSchema": {"type": "object", "properties": {"x": FIELDS[kind], "y": STRING}}}
-
-
-def test_a_host_shows_the_kinds_of_fields_that_its_forms_have() -> None:
-    codex, code = profile_of("codex"), profile_of("claude-code")
-    shown = [kind for kind in FIELDS if codex.shows_form(form(kind)["requestedSchema"])]
-    assert shown == ["text", "format", "yes or no", "choice", "titled choice"]
-    shown = [kind for kind in FIELDS if code.shows_form(form(kind)["requestedSchema"])]
-    assert shown == [*FIELDS][:-2]
-
-
-def test_a_plain_form_is_one_that_every_host_can_show() -> None:
-    plain = [kind for kind in FIELDS if is_plain_form(form(kind))]
-    assert plain == ["text", "format", "yes or no", "choice", "titled choice"]
-    assert is_plain_form({"mode": "form"})
-    assert not is_plain_form({"mode": "url", "url": "https://example.com"})
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.title)
@@ -149,3 +121,19 @@ def test_no_host_is_taken_to_show_more_than_was_watched() -> None:
 def test_a_host_that_was_not_watched_is_shown_little_and_the_pointer_first(name: str) -> None:
     profile = profile_of(name)
     assert (profile.result_bytes, profile.cuts_end) == (15_000, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "limit"),
+    [
+        ("claude-code", {}, 655.0),
+        ("claude-code", {"MCP_TOOL_TIMEOUT": "300000"}, 295.0),
+        ("claude-code", {"MCP_TOOL_TIMEOUT": "6000"}, 3.0),
+        ("somebody else", {}, math.inf),
+        ("somebody else", {"MCP_TOOL_TIMEOUT": "soon"}, math.inf),
+    ],
+)
+def test_a_question_never_outlives_what_its_host_waits(
+    name: str, said: dict[str, str], limit: float
+) -> None:
+    assert person_limit_s(profile_of(name), said) == limit

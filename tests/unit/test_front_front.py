@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Config
+from emceepee_stdio.config.settings import Config
 from emceepee_stdio.errors import CallFailed
 from emceepee_stdio.front import tool_calls
 from emceepee_stdio.front.front import Front
@@ -21,7 +21,7 @@ from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Environment
-from emceepee_stdio.state import EventType
+from emceepee_stdio.state.event_types import EventType
 from emceepee_stdio.tools import TABLE
 from emceepee_stdio.tools.registry import Params, Tool
 from emceepee_stdio.versions import CLIENT_CAPABILITIES, MODERN_VERSION, PROTOCOL_VERSION

@@ -147,7 +147,7 @@ def test_a_file_that_cannot_be_looked_at_is_told_once_and_the_tokens_stay(
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as broken:
-        broken.setattr(Path, "stat", fails)
+        broken.setattr(os, "stat", fails)
         with pytest.raises(ConfigInvalid, match="cannot be read"):
             tokens.follow()
         assert tokens.follow() == []

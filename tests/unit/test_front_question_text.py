@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from emceepee_stdio.backends.backend_events import Question
-from emceepee_stdio.front.question_dialogue import native_params
+from emceepee_stdio.backends.interface import Question
+from emceepee_stdio.front.person_client import native_params
 from emceepee_stdio.session.client_calls import Call
-from emceepee_stdio.state import PendingRequest, RequestKind, RequestStatus
+from emceepee_stdio.state.pending_requests import PendingRequest, RequestKind, RequestStatus
 
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 

@@ -6,16 +6,17 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from emceepee_stdio.backends.backend_events import Question
+from emceepee_stdio.backends.interface import Question
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Settings
+from emceepee_stdio.config.settings import Settings
 from emceepee_stdio.front.tool_calls import render
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
-from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.client_calls import UNLIMITED, Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.session import Session
-from emceepee_stdio.state import EventType, RequestKind
+from emceepee_stdio.state.event_types import EventType
+from emceepee_stdio.state.pending_requests import RequestKind
 from emceepee_stdio.versions import SERVER_INFO
 
 IDENTITY = b'{"name":"emceepee","version":"1"}'
@@ -210,10 +211,10 @@ async def test_result_and_context_together_stay_within_what_a_client_shows(tmp_p
     assert stored.chars == len(text)
 
 
-@pytest.mark.parametrize("budget", [0, 36_000])
+@pytest.mark.parametrize("budget", [UNLIMITED, 36_000])
 async def test_what_fits_is_shown_whole_and_nothing_is_stored(tmp_path: Path, budget: int) -> None:
     made = session(tmp_path)
-    text = "x" * (35_000 if budget else 500_000)
+    text = "x" * (35_000 if budget < UNLIMITED else 500_000)
     mine = Call(answer=lambda _: None, ceiling=1.0, budget=budget)
     assert rendered(made, Reply.text(text), call=mine)["content"] == [
         {"type": "text", "text": text}

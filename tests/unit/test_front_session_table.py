@@ -8,10 +8,11 @@ import pytest
 import trio.testing
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.front.http.http_limits import HttpLimits
-from emceepee_stdio.front.http.http_sessions import ModernSession
-from emceepee_stdio.front.http.session_process import SessionProcess
+from emceepee_stdio.front.http.access import HttpTokens
+from emceepee_stdio.front.http.http_replies import HttpLimits
+from emceepee_stdio.front.http.http_session import HttpSession
 from emceepee_stdio.front.http.session_table import SessionTable
+from emceepee_stdio.front.http.stored_streams import EventStore
 
 pytestmark = pytest.mark.anyio
 
@@ -27,23 +28,26 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 async def test_sessions_that_hang_are_asked_at_the_same_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def hang(_: SessionProcess) -> bool:
+    async def hang(_: HttpSession) -> bool:
         await anyio.sleep(HUNG_S)
         return True
 
-    monkeypatch.setattr(SessionProcess, "is_busy", hang)
+    monkeypatch.setattr(HttpSession, "is_busy", hang)
     renewed: list[float] = []
     async with anyio.create_task_group() as tasks:
         clock = Clock(monotonic=anyio.current_time)
-        table = SessionTable([], LIMITS, clock=clock, tasks=tasks, note=print)
+        table = SessionTable([], LIMITS, HttpTokens(None), clock=clock, tasks=tasks, note=print)
         for number in range(LIMITS.sessions):
-            hung = ModernSession(table._spec("someone"), on_end=table._forget)
-            table._moderns["someone", str(number)] = hung
-        watchdog = table._guard.watchdog
+            store = EventStore(table.total, max_events=1, max_bytes=1)
+            hung = HttpSession(
+                name="", owner="someone", path=str(number), store=store, is_shared=True
+            )
+            table._sessions[hung.key] = hung
+        watchdog = table._watchdog
         monkeypatch.setattr(watchdog, "renew", lambda: renewed.append(anyio.current_time()))
         with anyio.move_on_after(5 * (LIMITS.sweep_s + HUNG_S)):
             await table.sweep()
-        assert len(table) == LIMITS.sessions
+        assert len(list(table)) == LIMITS.sessions
     pauses = [after - before for before, after in pairwise(renewed)]
     assert len(renewed) >= 5
     assert max(pauses) <= LIMITS.sweep_s + HUNG_S

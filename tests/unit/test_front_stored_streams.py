@@ -212,9 +212,9 @@ async def test_what_is_too_much_to_be_taken_at_once_stays_unread() -> None:
     store, stream = make()
     store.add(stream, b"x" * 100, answers=1)
     stream.finish()
-    assert stream.rest(0, most=99) is None
+    assert await stream.rest(0, within=1, most=99) is None
     assert stream.read_up_to == 0
-    assert (stream.rest(0, most=1_000) or b"").endswith(b"x\n\n")
+    assert (await stream.rest(0, within=1, most=1_000) or b"").endswith(b"x\n\n")
 
 
 async def test_whoever_comes_later_takes_the_stream_over() -> None:

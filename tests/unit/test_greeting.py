@@ -20,22 +20,22 @@ class Home:
     """A configuration file, and the greeting that a run with it has left."""
 
     def __init__(self, tmp_path: Path) -> None:
+        tmp_path.mkdir(exist_ok=True)
         self.config = tmp_path / "config.json"
         self.config.write_text("{}")
         self.environ = {
             "EMCEEPEE_CONFIG": str(self.config),
             "EMCEEPEE_STATE_DIR": str(tmp_path),
         }
-        self.file = Path(greeting_file(self.environ))
+        self.file = Path(greeting_file(str(self.config), self.environ))
+        self.file.parent.mkdir()
 
-    def leave(
-        self, *servers: Greeted, exposed: dict[str, bytes] | None = None, owners: bytes = b""
-    ) -> None:
+    def leave(self, *servers: Greeted, exposed: dict[str, bytes] | None = None) -> None:
         found = self.config.stat()
         stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
         path = str(self.config)
-        greeting = Greeting(servers, exposed or {}, owners)
-        held = written_greeting(asked=path, file=path, stamp=stamp, greeting=greeting)
+        greeting = Greeting(servers, exposed or {})
+        held = written_greeting(config=path, file=path, stamp=stamp, greeting=greeting)
         self.file.write_bytes(held)
         self.file.chmod(0o600)
 
@@ -85,6 +85,50 @@ def test_an_edited_configuration_is_not_greeted_from_before(home: Home) -> None:
     assert home.read() == ()
 
 
+def test_after_an_edit_the_servers_are_named_as_the_file_names_them(home: Home) -> None:
+    home.leave(Greeted("old"), exposed=EXPOSED)
+    entries = {
+        "one": {"command": "x", "description": "Numbers\nand letters"},
+        "two": {"url": "https://x", "description": ["no text"]},
+        "off": {"command": "x", "disabled": True},
+        "out": {"command": "x", "enabled": False},
+        "emceepee": {"command": "emceepee"},
+        "none": "x",
+    }
+    listed = [{"name": "three", "command": "x"}, {"command": "nameless"}, 5]
+    home.config.write_text(json.dumps({"mcpServers": entries, "servers": listed, "emceepee": 1}))
+    named = (Greeted("one", "Numbers and letters"), Greeted("two"), Greeted("three"))
+    assert home.greeting() == Greeting(named)
+    home.file.unlink()
+    assert home.greeting() == Greeting(named)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "{} // words", '{"mcpServers": 5}', "[" * 100_000, " " * (1 << 20) + "{}"]
+)
+def test_a_file_that_is_not_plain_json_names_no_servers(home: Home, text: str) -> None:
+    home.config.write_text(text)
+    assert home.greeting() == Greeting()
+
+
+def test_the_default_configuration_is_found_where_the_platform_keeps_it(home: Home) -> None:
+    base = home.config.parent / "base"
+    (base / "emceepee").mkdir(parents=True)
+    (base / "emceepee" / "config.json").write_text('{"mcpServers": {"a": {"command": "x"}}}')
+    del home.environ["EMCEEPEE_CONFIG"]
+    home.environ["XDG_CONFIG_HOME"] = str(base)
+    assert home.read() == (Greeted("a"),)
+
+
+def test_each_configuration_file_has_a_greeting_of_its_own(home: Home) -> None:
+    other = Home(home.config.parent / "other")
+    other.environ["EMCEEPEE_STATE_DIR"] = home.environ["EMCEEPEE_STATE_DIR"]
+    other.file = Path(greeting_file(str(other.config), other.environ))
+    other.leave(Greeted("other"))
+    assert other.read() == (Greeted("other"),)
+    assert home.read()[0] == Greeted("github", "Issues")
+
+
 def test_a_configuration_file_that_was_put_in_its_place_is_another(home: Home) -> None:
     found = home.config.stat()
     other = home.config.with_name("other")
@@ -103,7 +147,7 @@ def test_a_configuration_that_is_gone_has_no_servers(home: Home) -> None:
     "fields",
     [
         {"version": "0.0.0"},
-        {"asked": "/elsewhere"},
+        {"config": "/elsewhere"},
         {"file": 7},
         {"file": "/nowhere"},
         {"stamp": [1, 2, 3]},
@@ -163,14 +207,12 @@ EXPOSED = {
     "resources": b'{"uri":"x:y","name":"\xc3\xa9"}',
     "resourceTemplates": b"",
 }
-OWNERS = b'{"tools":[["s","x"],["s","y"]]}'
 
 
 def test_the_next_run_knows_what_was_exposed_byte_by_byte(home: Home) -> None:
-    home.leave(Greeted("s"), exposed=EXPOSED, owners=OWNERS)
+    home.leave(Greeted("s"), exposed=EXPOSED)
     greeting = home.greeting()
     assert greeting.exposed == EXPOSED
-    assert greeting.owners == OWNERS
     home.config.write_text("{ }")
     assert home.greeting() == Greeting()
 
@@ -191,7 +233,7 @@ def test_the_next_run_knows_what_was_exposed_byte_by_byte(home: Home) -> None:
     ],
 )
 def test_a_greeting_of_which_a_byte_is_different_is_ignored(home: Home, damage: Any) -> None:
-    home.leave(Greeted("s"), exposed=EXPOSED, owners=OWNERS)
+    home.leave(Greeted("s"), exposed=EXPOSED)
     held = home.file.read_bytes()
     assert damage(held) != held
     home.file.write_bytes(damage(held))
@@ -199,7 +241,7 @@ def test_a_greeting_of_which_a_byte_is_different_is_ignored(home: Home, damage: 
 
 
 def test_what_is_exposed_is_left_out_of_a_greeting_that_would_be_too_large(home: Home) -> None:
-    home.leave(Greeted("s"), exposed={"tools": b"1" * (1 << 20)}, owners=OWNERS)
+    home.leave(Greeted("s"), exposed={"tools": b"1" * (1 << 20)})
     assert home.read() == (Greeted("s"),)
     assert not any(home.greeting().exposed.values())
 
@@ -248,7 +290,7 @@ def test_each_server_has_a_line_and_only_its_own_words_are_in_quotes() -> None:
 def test_the_instructions_say_what_an_exposed_name_is_where_there_is_one() -> None:
     many = [Greeted(f"talker{n}" + "n" * 50, "w" * 80, own_words=True) for n in range(99)]
     said = "SERVER__TOOL is the same tool as execute_tool's"
-    text = Protocol(Greeting(many, EXPOSED, OWNERS)).instructions()
+    text = Protocol(Greeting(many, EXPOSED)).instructions()
     assert said in text
     assert len(text.encode()) < 2_000
     assert said not in Protocol(Greeting(many, {"tools": b"", "prompts": b"{}"})).instructions()

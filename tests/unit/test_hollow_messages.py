@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from emceepee_stdio.backends.backend_events import without_stream
 from emceepee_stdio.backends.eras import read_discovery, read_handshake
-from emceepee_stdio.backends.lists import Kind, Lists
+from emceepee_stdio.backends.interface import Kind, without_stream
+from emceepee_stdio.backends.lists import Lists
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, CannotConnect
 from emceepee_stdio.session.reply import Reply

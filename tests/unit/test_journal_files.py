@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.journal import Journal
+from emceepee_stdio.journal import Journal, journal_files
 from emceepee_stdio.journal.journal_files import JournalFile
 
 NOON = 1_800_000_000.0
 DAY = 86_400
 
-posix = pytest.mark.skipif(os.name != "posix", reason="modes, links and pipes are POSIX matters")
+posix = pytest.mark.posix_only("modes, links and pipes of POSIX")
 
 
 def fixed_clock() -> Clock:
@@ -75,7 +75,7 @@ def test_the_name_tells_when_who_and_which_session(directory: Path):
 def test_a_full_file_is_rotated_and_the_oldest_goes(directory: Path):
     file = small_file(directory)
     for n in range(9):
-        file.append([b"%04d\n" % n])
+        file.append(b"%04d\n" % n)
     file.close()
     assert contents(directory) == {
         "": b"0008\n",
@@ -86,9 +86,9 @@ def test_a_full_file_is_rotated_and_the_oldest_goes(directory: Path):
 
 def test_a_batch_fills_each_file_before_it_starts_the_next(directory: Path):
     file = small_file(directory, max_bytes=16)
-    file.append([b"0000\n"])
-    file.append([b"%04d\n" % n for n in range(1, 8)])
-    file.append([b"x" * 40 + b"\n", b"y\n"])
+    file.append(b"0000\n")
+    file.append(b"".join(b"%04d\n" % n for n in range(1, 8)))
+    file.append(b"x" * 40 + b"\ny\n")
     file.close()
     assert contents(directory) == {
         "": b"y\n",
@@ -101,7 +101,7 @@ def test_a_batch_fills_each_file_before_it_starts_the_next(directory: Path):
 
 def test_with_one_file_the_old_lines_give_way(directory: Path):
     file = small_file(directory, files=1)
-    file.append([b"0000\n", b"0001\n", b"0002\n"])
+    file.append(b"0000\n0001\n0002\n")
     file.close()
     assert contents(directory) == {"": b"0002\n"}
 
@@ -157,7 +157,7 @@ def test_directory_and_files_belong_to_the_user_alone_whatever_the_umask(directo
     before = os.umask(0)
     try:
         file = small_file(directory / "deep")
-        file.append([b"0000\n", b"0001\n", b"0002\n"])
+        file.append(b"0000\n0001\n0002\n")
         file.close()
     finally:
         os.umask(before)
@@ -277,6 +277,7 @@ def test_a_file_that_was_replaced_is_noticed(directory: Path, journal: Journal, 
     assert stderr.events() == ["journal_renewed"]
 
 
+@pytest.mark.posix_only("Windows refuses it while somebody reads the file, and writing goes on")
 def test_a_rotation_that_fails_is_reported_and_tried_again(
     directory: Path, stderr: Stderr, monkeypatch: pytest.MonkeyPatch
 ):
@@ -299,6 +300,27 @@ def test_a_rotation_that_fails_is_reported_and_tried_again(
     assert stderr.events() == ["journal_unwritable", "journal_recovered"]
     found = sorted(event for path in directory.iterdir() for event in events_in(path))
     assert found == ["journal_dropped", "x", "y"]
+
+
+def test_a_file_that_is_read_and_cannot_be_rotated_takes_more_within_a_bound(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+):
+    file = small_file(directory, max_bytes=20)
+    monkeypatch.setattr(journal_files, "_RENAMES_OPEN_FILES", False)
+
+    def refuse(_: Path, __: Path) -> None:
+        raise PermissionError(13, "another process has it open")
+
+    line = b"0123456789abcde\n"
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", refuse)
+        for _ in range(6):  # four times its size, and the line that goes over it
+            file.append(line)
+        with pytest.raises(PermissionError):
+            file.append(line)
+    file.append(line)
+    file.close()
+    assert contents(directory) == {"": line, ".1": line * 6}
 
 
 FULL_DISK = """
@@ -425,6 +447,20 @@ def begun(directory: Path, **bounds: int) -> set[str]:
 def test_the_journals_of_all_processes_together_have_a_bound_and_the_oldest_go(directory: Path):
     names = journals(directory, count=10, size=1_000)
     assert begun(directory, max_bytes=1_024, files=1) == set(names[-4:])
+
+
+@posix
+def test_what_a_running_process_writes_is_not_removed_for_others(directory: Path):
+    names = journals(directory, count=10, size=1_000)
+    running = Journal.open(directory=directory, session="running", clock=fixed_clock())
+    running.write("info", "x" * 1_000)
+    running.flush(1.0)
+    own = running.statistics().path
+    os.utime(own, (0, 0))
+    assert begun(directory, max_bytes=1_024, files=1) == {own.name, *names[-4:]}
+    running.close()
+    os.utime(own, (0, 0))
+    assert own.name not in begun(directory, max_bytes=1_024, files=1)
 
 
 def test_there_are_so_many_journals_at_most_however_small_they_are(directory: Path):

@@ -15,7 +15,7 @@ from emceepee_stdio.clock import Clock
 from emceepee_stdio.journal import journal_reader as files_module
 from emceepee_stdio.journal import journal_reader as reader_module
 from emceepee_stdio.journal.journal_files import JournalFile
-from emceepee_stdio.journal.journal_reader import JournalReader, Line, Part
+from emceepee_stdio.journal.journal_reader import DatedLine, JournalReader, Line, Part, journal_line
 from emceepee_stdio.journal.writer import Record
 
 NOON = 1_700_000_000.0
@@ -28,7 +28,7 @@ def name(n: int) -> str:
 
 def line(text: str, *, at: float = NOON, level: str = "info") -> bytes:
     clock = Clock(monotonic=lambda: 0.0, wall=lambda: 0.0)
-    record = Record.of({}, timestamp=clock.iso(at), level=level, event=text, session="S")
+    record = Record(timestamp=clock.iso(at), level=level, event=text, session="S", data={})
     return record.as_json()
 
 
@@ -174,7 +174,7 @@ def test_nothing_is_lost_or_doubled_while_a_writer_rotates_at_the_same_time(
 
     def write() -> None:
         for start in range(0, count, 7):
-            file.append(written[start : start + 7])
+            file.append(b"".join(written[start : start + 7]))
         file.close()
 
     thread = threading.Thread(target=write)
@@ -487,11 +487,11 @@ def test_the_lines_of_several_processes_come_by_their_time(directory: Path, read
     ],
 )
 def test_what_is_not_a_journal_line_is_kept_as_it_is(raw: bytes):
-    assert Line.of(raw, otherwise=7.0) == Line(raw, 7.0, None)
+    assert journal_line(raw, otherwise=7.0) == DatedLine(raw, 7.0, None)
 
 
 def test_a_journal_line_has_its_time_and_its_record():
-    found = Line.of(line("hello", at=NOON + 0.25).rstrip(), otherwise=-inf)
+    found = journal_line(line("hello", at=NOON + 0.25).rstrip(), otherwise=-inf)
     assert found.at == NOON + 0.25
     assert found.record is not None
     assert msgspec.json.encode(found.record) == found.raw

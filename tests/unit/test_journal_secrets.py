@@ -221,6 +221,46 @@ def test_a_value_is_hidden_in_whatever_encoding_it_is_repeated(password: str, to
     assert known.mask(f"got {told(password)}!").strip("\"'got !\\") == MARKER
 
 
+@pytest.mark.parametrize("password", [*PASSWORDS, "quiet-river-71", "s3cr3t"])
+@pytest.mark.parametrize("before", ["", "u", "us", "user:"])
+@pytest.mark.parametrize("behind", ["", "!", "~~"])
+@pytest.mark.parametrize("encode", [b64encode, urlsafe_b64encode])
+def test_a_value_is_hidden_in_base64_whatever_stands_beside_it(
+    password: str, before: str, behind: str, encode: Callable[[bytes], bytes]
+):
+    known = secrets(*found(env={"DB_PASSWORD": password}))
+    told = encode(f"{before}{password}{behind}".encode()).decode()
+    shown = known.mask(f"got {told}.")
+    assert MARKER in shown
+    left = shown.replace(MARKER, "").removeprefix("got ").removesuffix(".")
+    around = len(encode(before.encode())) + len(encode(behind.encode()))
+    assert len(left) <= around + 3, "of the value itself only bits at its ends"
+
+
+@pytest.mark.parametrize("password", [*PASSWORDS, "quiet-river-71"])
+def test_a_value_is_hidden_in_hex(password: str):
+    known = secrets(*found(env={"DB_PASSWORD": password}))
+    for told in (password.encode().hex(), password.encode().hex().upper()):
+        assert known.mask(f"got 0x{told}ff!") == f"got 0x{MARKER}ff!"
+
+
+def test_few_values_are_looked_for_in_an_ordinary_line():
+    """A token and its forms stand only in a run of so many letters."""
+
+    class Counted(str):
+        __slots__ = ()
+        searched = 0
+
+        def find(self, *args: Any) -> int:
+            Counted.searched += 1
+            return super().find(*args)
+
+    known = secrets(*found(env={f"TOKEN_{n}": f"ghp_{n:032}" for n in range(50)}))
+    line = "2026-11-18T21:00:00Z WARN the server at 10.0.0.7 answered 503, try again in 5 s"
+    assert known.mask(Counted(line)) == line
+    assert Counted.searched < 50
+
+
 def test_a_value_of_several_lines_is_hidden_line_by_line():
     known = secrets(*found(env={"SERVICE_KEY": "first-quiet-line\nsecond-quiet-line\r\n\nab\n"}))
     assert known.mask("> second-quiet-line") == f"> {MARKER}"

@@ -19,16 +19,16 @@ from hypothesis.stateful import (
 )
 from msgspec import Raw
 
-from emceepee_stdio.backends.base import Loss, RemoteError, Sender
 from emceepee_stdio.backends.connection import Connection
+from emceepee_stdio.backends.interface import Loss, RemoteError, Sender
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, CallTimeout, ProxyError, ServerDisconnected
-from emceepee_stdio.front.consent import ClientRequests
+from emceepee_stdio.front.client_requests import ClientRequests
 from emceepee_stdio.wire.codec import Malformed, Notification, Request, RequestId
 from emceepee_stdio.wire.peer import OutgoingRequest, Peer
 
 if TYPE_CHECKING:
-    from emceepee_stdio.backends.backend_events import BackendEvent
+    from emceepee_stdio.backends.interface import BackendEvent
 
 Ended = tuple[Raw | type[ProxyError], float]
 
@@ -91,13 +91,12 @@ class ToClient(Line):
         super().__init__(clock)
         self._given_up: list[RequestId] = []
         self.peer = Peer(handler=self, write=self.write)
-        self.sender = client = ClientRequests(self.peer, clock)
+        self.sender = self._client = ClientRequests(self.peer)
+        self.keep_time = anyio.lowlevel.checkpoint  # each wait keeps its own
 
-        async def keep_time() -> None:
-            async with anyio.create_task_group() as tasks:
-                client.keep_time_in(tasks)
-
-        self.keep_time = keep_time
+    async def ask(self, name: str, within: float) -> None:
+        answer = await self._client.ask(OutgoingRequest(method=name), within=within)
+        self.ended[name] = CallFailed if answer is None else answer, self.clock.now()
 
     def hang_up(self) -> None:
         self.peer.close("gone")

@@ -10,13 +10,16 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from emceepee_stdio.backends.backend_events import (
+from emceepee_stdio.backends.interface import (
     AttemptFailed,
     BackendEvent,
+    Era,
     HealthChange,
+    Hello,
     ListsDiffer,
     LogLine,
     LogSource,
+    Loss,
     PhaseChange,
     ProcessEnded,
     ProcessStarted,
@@ -24,23 +27,21 @@ from emceepee_stdio.backends.backend_events import (
     ServerNotification,
     Withdrawn,
 )
-from emceepee_stdio.backends.base import Era, Hello, Loss
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Settings
-from emceepee_stdio.errors import ServerFailed
+from emceepee_stdio.config.settings import Settings
+from emceepee_stdio.errors import RequestNotFound, ServerFailed
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.backend_handler import BackendHandler
 from emceepee_stdio.session.session import Session
-from emceepee_stdio.state import (
+from emceepee_stdio.state.pending_requests import (
     ClosedBy,
     PendingRequest,
-    Phase,
     RequestKind,
     RequestStatus,
-    Task,
-    TaskStatus,
 )
+from emceepee_stdio.state.phases import Phase
+from emceepee_stdio.state.tasks import Task, TaskStatus
 from emceepee_stdio.wire.codec import INVALID_REQUEST, RpcError
 
 HELLO = Hello(
@@ -428,7 +429,7 @@ def test_an_unanswered_question_is_told_with_its_reason(
         expires_at=1.0,
         closed_by=by,
     )
-    around.session.routing.closed(asked)
+    around.session.questions.closed(asked)
     assert around.told() == [(event, {"request_id": "q9", "reason": by.value})]
 
 
@@ -575,8 +576,10 @@ def test_a_question_waits_for_the_client_and_its_answer_goes_back_once(
     assert (asked.kind, asked.server, asked.params) == (kind, "s", {"message": "who?"})
     assert around.told() == [(f"{kind.value}_request", {"request_id": asked.id})]
     assert around.session.ticker.next <= asked.expires_at
-    assert around.session.questions.answer(asked, b'{"a":1}')
-    assert not around.session.questions.answer(asked, b"{}")
+    status = RequestStatus.DECLINED
+    assert around.session.questions.respond(asked, status, b'{"a":1}')
+    with pytest.raises(RequestNotFound):
+        around.session.questions.respond(asked, status, b"{}")
     assert not around.session.questions.refuse(asked, "late")
     assert around.server.received == [("k", b'{"a":1}')]
 
@@ -625,8 +628,7 @@ def test_a_question_that_is_taken_back_is_told_once_and_never_answered(around: A
 def test_taking_back_what_was_answered_is_nothing(around: Around):
     around.take(around.server.question(("p", 1)))
     (asked,) = around.requests.pending()
-    around.requests.respond(asked.id, RequestStatus.ACCEPTED, kind=asked.kind, now=around.now)
-    assert around.session.questions.answer(asked, b"{}")
+    assert around.session.questions.answer(asked, "accept")
     around.told()
     around.take(Withdrawn(("p", 1)))
     assert around.told() == []

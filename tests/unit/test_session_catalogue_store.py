@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from emceepee_stdio.backends.base import Era, Hello
-from emceepee_stdio.backends.lists import Kind, Remembered, Seen, recalled
-from emceepee_stdio.config import ServerConfig
+from emceepee_stdio.backends.interface import Era, Hello, Kind, Seen
+from emceepee_stdio.backends.lists import Remembered, recalled
+from emceepee_stdio.config.server import ServerConfig
 from emceepee_stdio.session.catalogue import CatalogueStore
 
 HELLO = Hello(era=Era.MODERN, protocol_version="2026-07-28", server_info={"name": "s"})

@@ -9,18 +9,20 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from emceepee_stdio.backends.backend_events import Question, Withdrawn
+from emceepee_stdio.backends.interface import Question, Withdrawn
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Settings
+from emceepee_stdio.config.settings import Settings
 from emceepee_stdio.errors import CallFailed, InvalidArguments, TaskLimit
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.backend_handler import BackendHandler
 from emceepee_stdio.session.client_calls import Call, shown_task
+from emceepee_stdio.session.rendering import shown_elicitation
 from emceepee_stdio.session.reply import Reply
-from emceepee_stdio.session.response_context import shown_elicitation
 from emceepee_stdio.session.session import Session
-from emceepee_stdio.state import EventType, RequestKind, RequestStatus, TaskStatus
+from emceepee_stdio.state.event_types import EventType
+from emceepee_stdio.state.pending_requests import RequestKind
+from emceepee_stdio.state.tasks import TaskStatus
 from emceepee_stdio.wire.codec import RpcError
 
 
@@ -198,13 +200,42 @@ async def test_a_call_made_while_a_question_waits_gets_a_second(world: World) ->
     world.after(0.2)
     said = world.said(call)
     assert said is not None
-    assert said["reason"] == "timeout", "the question is older than the call"
+    assert said["reason"] == "question_pending", "the question is older than the call"
     assert "s has a question open" in world.sentence(call)
     assert world.said(other) is None
     late = world.call(within=30)
     world.withdrawn("s", question)
     world.after(5)
     assert world.said(late) is None
+
+
+async def test_a_call_whose_question_the_person_has_waits_its_time_beside_one_at_the_tools(
+    world: World,
+) -> None:
+    world.asked("s", Asking())
+    call, other = world.call(within=30), world.call(within=30)
+    world.session.wait_for_person(call)
+    world.after(29)
+    assert world.said(call) is None
+    said = world.said(other)
+    assert said is not None
+    assert said["reason"] == "question_pending"
+    world.after(2)
+    said = world.said(call)
+    assert said is not None
+    assert said["reason"] == "timeout"
+
+
+async def test_a_call_that_has_asked_the_tools_as_well_does_not_wait_for_the_person(
+    world: World,
+) -> None:
+    call = world.call(within=30)
+    world.asked("s", Asking(call))
+    world.session.wait_for_person(call)
+    world.after(0.2)
+    said = world.said(call)
+    assert said is not None
+    assert said["reason"] == "input_required"
 
 
 async def test_the_plain_timeout_can_be_had_back(tmp_path: Path) -> None:
@@ -529,10 +560,7 @@ async def test_a_call_that_ends_withdraws_and_refuses_what_it_has_asked(
     answered = Asking(call)
     world.asked("s", answered)
     *_, last = world.session.state.requests.pending()
-    world.session.state.requests.respond(
-        last.id, RequestStatus.ACCEPTED, kind=RequestKind.ELICITATION, now=world.now
-    )
-    assert world.session.questions.answer(last, b"{}")
+    assert world.session.questions.answer(last, "accept")
     assert world.told().count("elicitation_expired") == 0
     ids = [asked.id for asked in world.session.state.requests.pending()]
     end(world, call)
@@ -541,7 +569,7 @@ async def test_a_call_that_ends_withdraws_and_refuses_what_it_has_asked(
         assert isinstance(refusal, RpcError)
         assert "has ended" in refusal.message
         assert not asking.question.respond(b"{}"), "it is closed"
-    assert answered.outcomes == [b"{}"]
+    assert answered.outcomes == [b'{"action":"accept"}']
     assert (of_other.outcomes, of_nobody.outcomes) == ([], [])
     assert [asked.id for asked in world.session.state.requests.pending()] == ids[2:]
     expired = [

@@ -11,8 +11,8 @@ import anyio.from_thread
 import pytest
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Config
 from emceepee_stdio.config.load import Source
+from emceepee_stdio.config.settings import Config
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.runtime import Runtime

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emceepee_stdio.backends.lists import Kind
+from emceepee_stdio.backends.interface import Kind
 from emceepee_stdio.session.exposed_lists import (
     MAX_NAME_CHARS,
     ExposedServer,
@@ -84,7 +84,7 @@ def test_a_hidden_tool_is_known_by_name_and_not_listed() -> None:
     lists = list_exposed([server])
     assert [item["name"] for item in shown(server)] == ["s__b"]
     assert lists.tools["s__a"].own == "a"
-    assert lists.owners["tools"] == [("s", "b")]
+    assert lists.listed_names() == {("s", "b"): "s__b"}
 
 
 def test_resources_go_by_their_uris_and_ours_are_nobody_elses() -> None:

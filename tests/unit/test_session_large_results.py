@@ -1,12 +1,13 @@
 import json
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import FixedValues, Limits, Settings
-from emceepee_stdio.session.large_results import (
+from emceepee_stdio.config.settings import FixedValues, Limits, Settings
+from emceepee_stdio.session.rendering import (
     CLUSTER_CHARS,
     fitted,
     head_within,
@@ -15,7 +16,7 @@ from emceepee_stdio.session.large_results import (
     whole_characters,
 )
 from emceepee_stdio.session.reply import Reply, text_block
-from emceepee_stdio.state import SessionState
+from emceepee_stdio.state.session_state import SessionState
 
 FAMILY = "👨‍👩‍👧‍👦"
 IMAGE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
@@ -24,14 +25,14 @@ IMAGE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
 class Around:
     """As much of a session as a large result needs."""
 
-    word = "w0rd"
+    client = SimpleNamespace(word="w0rd")
 
     def __init__(self, fixed: FixedValues | None = None, **limits: int) -> None:
         numbers = count(1)
         self.settings = Settings(limits=Limits(**limits), fixed=fixed or FixedValues())
         self.clock = Clock(monotonic=lambda: 1.0, wall=lambda: 1.0)
         self.state: SessionState[object, object, object] = SessionState(
-            self.settings, new_id=lambda: f"R{next(numbers)}", began=""
+            self.settings, new_id=lambda: f"R{next(numbers)}", began="", on_closed=lambda _id: None
         )
 
     def fitted(self, room: int, *blocks: dict[str, Any], **more: Any) -> list[dict[str, Any]]:
@@ -74,6 +75,18 @@ def test_texts_count_together_and_are_stored_together() -> None:
     kinds = [block["type"] for block in blocks]
     assert kinds == ["image", *["text"] * 5, "image", "odd"]
     assert around.whole() == "abcdef\nghijkl"
+
+
+def test_the_text_of_an_embedded_resource_counts_and_is_stored_with_its_address() -> None:
+    around = Around()
+    resource = {"uri": "file:///x", "text": "0123456789"}
+    small = {"type": "resource", "resource": {**resource, "text": "0"}}
+    picture = {"type": "resource", "resource": {"uri": "file:///y", "blob": "aGk="}}
+    assert around.fitted(100, small, picture) == [small, picture]
+    blocks = around.fitted(10, said("ab"), {"type": "resource", "resource": resource}, picture)
+    assert [block["type"] for block in blocks] == [*["text"] * 5, "resource"]
+    assert blocks[-1] == picture
+    assert around.whole() == "ab\nfile:///x:\n0123456789"
 
 
 def test_other_blocks_are_not_measured() -> None:

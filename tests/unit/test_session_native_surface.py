@@ -7,9 +7,11 @@ import anyio
 import pytest
 from trio.testing import MockClock
 
+from emceepee_stdio.backends.interface import Kind, Seen
+from emceepee_stdio.backends.lists import CatalogueRecord, added_to
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Config, ServerConfig
-from emceepee_stdio.greeting import Greeting
+from emceepee_stdio.config.server import ServerConfig
+from emceepee_stdio.config.settings import Config
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.native_surface import NativeSurface
@@ -36,17 +38,26 @@ def surface_of(directory: Path, *servers: ServerConfig) -> NativeSurface:
     return runtime.surface
 
 
-def listing(*names: str) -> Greeting:
-    """What is known of a server `s` with these tools."""
-    tools = [b'{"name":"s__%b","inputSchema":{"type":"object"}}' % name.encode() for name in names]
-    owners = b",".join(b'["s","%b"]' % name.encode() for name in names)
-    return Greeting((), {"tools": b",".join(tools)}, b'{"tools":[%b]}' % owners)
+class Listing:
+    """A catalogue in which a server has one tool."""
+
+    tool = ""
+
+    def record(self, _config: ServerConfig) -> CatalogueRecord:
+        tools = [{"name": self.tool, "inputSchema": {"type": "object"}}]
+        seen = Seen(kind=Kind.TOOLS, items=tools, hello=None, at="T")
+        return added_to(CatalogueRecord(identity="i"), seen)
+
+    def unpinned(self, _config: ServerConfig, _record: CatalogueRecord) -> frozenset[str]:
+        return frozenset()
 
 
 async def test_a_server_that_changes_its_tools_all_the_time_is_told_of_once_a_second(
     tmp_path: Path,
 ) -> None:
     surface = surface_of(tmp_path, ServerConfig(name="s", command="x", expose=True))
+    catalogue: Any = Listing()
+    surface._catalogue = catalogue
     told: list[float] = []
     last: list[bytes] = []
 
@@ -54,12 +65,14 @@ async def test_a_server_that_changes_its_tools_all_the_time_is_told_of_once_a_se
         told.append(anyio.current_time())
         last.append(lists["tools"])
 
-    surface.on_lists = on_lists
+    surface._on_lists = on_lists
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(surface.run)
+        await anyio.wait_all_tasks_blocked()
         began = anyio.current_time()
         for n in range(200):
-            surface.recall(listing(f"t{n}"))
+            catalogue.tool = f"t{n}"
+            surface.recall({})
             surface.touch()
             await anyio.sleep(0.05)
         assert told[0] - began < 0.2, "the first change is told at once"

@@ -3,13 +3,31 @@ import json
 import pytest
 from msgspec import Raw
 
-from emceepee_stdio.backends.backend_events import Question
-from emceepee_stdio.config import FixedValues
+from emceepee_stdio.backends.interface import Question
+from emceepee_stdio.clock import Clock
+from emceepee_stdio.config.settings import Settings
+from emceepee_stdio.front.protocol import Protocol
+from emceepee_stdio.journal import Journal
+from emceepee_stdio.session.client_link import ClientLink
+from emceepee_stdio.session.person import Decision
 from emceepee_stdio.session.questions import Questions
-from emceepee_stdio.state import Requests
+from emceepee_stdio.state.pending_requests import PendingRequest, Requests
 from emceepee_stdio.wire.codec import RpcError
 
 ids = iter(f"id-{n}" for n in range(10_000))
+
+
+def made(client: ClientLink | None = None) -> Questions:
+    return Questions(
+        Requests(new_id=lambda: next(ids), timeout=60.0, limit=10),
+        Settings(),
+        clock=Clock(),
+        journal=Journal.silent(Clock()),
+        client=client or ClientLink(),
+        tell=lambda *_, **__: "",
+        make_way=lambda *_: None,
+        look=lambda _: None,
+    )
 
 
 def asked(**params: object) -> bytes | RpcError | None:
@@ -20,18 +38,14 @@ def asked(**params: object) -> bytes | RpcError | None:
         answers.append(outcome)
         return True
 
-    questions = Questions(
-        Requests(new_id=lambda: next(ids), timeout=60.0, limit=10),
-        FixedValues(),
-        memory_bytes=1 << 20,
-    )
+    questions = made()
     question = Question(
         method="elicitation/create",
         params=Raw(json.dumps({"message": "m", **params}).encode()),
         key="k",
         deliver=deliver,
     )
-    waiting = questions.admit("s", question, now=0.0)
+    waiting = questions.admit("s", question)
     assert (waiting is None) == bool(answers)
     return answers[0] if answers else None
 
@@ -75,6 +89,13 @@ def test_a_url_is_judged_whatever_the_mode_says():
     assert asked(mode="form", requestedSchema={"type": "object"}) is None
 
 
+@pytest.mark.parametrize("mode", ["video", "", None, ["form"], 7], ids=repr)
+def test_a_mode_that_does_not_exist_is_an_error_in_the_params(mode: object):
+    refused = asked(mode=mode, requestedSchema={"type": "object"})
+    assert isinstance(refused, RpcError)
+    assert refused.code == -32602
+
+
 NESTED = [
     {"type": "object", "properties": {}},
     {"type": "array", "items": {"type": "object"}},
@@ -88,3 +109,28 @@ def test_a_form_with_fields_inside_fields_is_refused(field: object):
     refused = asked(requestedSchema={"type": "object", "properties": {"a": field}})
     assert isinstance(refused, RpcError)
     assert "'a' is nested" in refused.message
+
+
+class NoWay:
+    """A client that is to ask its person, and has no way to do so."""
+
+    def __init__(self, questions: Questions) -> None:
+        self._questions = questions
+
+    async def confirm(self, *_: object, **__: object) -> Decision:
+        return Decision.CANNOT_ASK
+
+    def show(self, asked: PendingRequest) -> bool:
+        self._questions.refuse(asked, "The client has no way to ask a person this.")
+        return True
+
+    def withdraw(self, asked: PendingRequest) -> None: ...
+    def visited(self, server: str, elicitation_id: str) -> None: ...
+
+
+async def test_a_question_of_ours_that_is_refused_at_once_was_not_asked():
+    link = ClientLink()
+    questions = made(link)
+    link.connect(Protocol(), person=NoWay(questions))
+    params = {"mode": "url", "message": "m", "url": "https://example.com/", "elicitationId": "e"}
+    assert await questions.ask_person("s", params, None) is None

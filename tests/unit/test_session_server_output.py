@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from emceepee_stdio.backends.backend_events import LogLine, LogSource
+from emceepee_stdio.backends.interface import LogLine, LogSource
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Settings
+from emceepee_stdio.config.settings import Settings
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.backend_handler import BackendHandler

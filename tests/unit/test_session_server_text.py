@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from emceepee_stdio.errors import CallFailed
 from emceepee_stdio.session.reply import MARK, Reply, attributed, attributed_text
-from emceepee_stdio.tools.prompt_tools import _messages
+from emceepee_stdio.tools.resource_tools import _messages
 
 KEYS = (
     "events_since_last_response",

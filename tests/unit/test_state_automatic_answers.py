@@ -2,7 +2,7 @@
 
 import pytest
 
-from emceepee_stdio.state import AutomaticAnswers
+from emceepee_stdio.state.pending_requests import AutomaticAnswers
 
 FAST, SLOW = 0.1, 0.5
 

@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emceepee_stdio.state.deadlines import Deadlines
+from emceepee_stdio.state.machine import Deadlines
 
 KEYS = st.sampled_from("abcdef")
 WHEN = st.integers(0, 20).map(float)

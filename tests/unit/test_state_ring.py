@@ -25,16 +25,16 @@ def test_a_ring_holds_at_least_one_item(capacity: int):
 def test_a_ring_keeps_the_newest_and_counts_what_it_overwrote():
     ring = ring_of(3, range(10))
     assert len(ring) == 3
-    assert ring.peek() == Reading(items=(7, 8, 9), remaining=0, overwritten=7)
+    assert ring.read(peek=True) == Reading(items=(7, 8, 9), remaining=0, overwritten=7)
 
 
 def test_nothing_is_overwritten_before_the_ring_is_full():
-    assert ring_of(3, range(3)).peek().overwritten == 0
+    assert ring_of(3, range(3)).read(peek=True).overwritten == 0
 
 
 def test_looking_changes_nothing():
     ring = ring_of(3, range(5))
-    assert ring.peek() == ring.peek()
+    assert ring.read(peek=True) == ring.read(peek=True)
     ring.last(2)
     assert ring.read().items == (2, 3, 4)
 
@@ -51,21 +51,27 @@ def test_after_a_reading_there_is_room_again():
     ring.read(limit=2)
     ring.append(10)
     ring.append(11)
-    assert ring.peek() == Reading(items=(2, 10, 11), remaining=0, overwritten=0)
+    assert ring.read(peek=True) == Reading(items=(2, 10, 11), remaining=0, overwritten=0)
 
 
 def test_a_filtered_reading_leaves_the_others_in_their_order():
     ring = ring_of(10, range(7))
     assert ring.read(keep=even).items == (0, 2, 4, 6)
-    assert ring.peek().items == (1, 3, 5)
+    assert ring.read(peek=True).items == (1, 3, 5)
 
 
 def test_a_limit_takes_the_oldest_or_the_newest_of_those_that_match():
     ring = ring_of(10, range(9))
-    assert ring.peek(limit=2, keep=even) == Reading(items=(0, 2), remaining=3, overwritten=0)
-    newest = ring.peek(limit=2, keep=even, newest=True)
+    assert ring.read(peek=True, limit=2, keep=even) == Reading(
+        items=(0, 2), remaining=3, overwritten=0
+    )
+    newest = ring.read(peek=True, limit=2, keep=even, newest=True)
     assert newest == Reading(items=(6, 8), remaining=3, overwritten=0)
-    assert ring.peek(limit=0).items == ring.peek(limit=0, newest=True).items == ()
+    assert (
+        ring.read(peek=True, limit=0).items
+        == ring.read(peek=True, limit=0, newest=True).items
+        == ()
+    )
 
 
 def test_the_last_items_come_oldest_first():
@@ -80,7 +86,7 @@ def test_a_filter_that_raises_changes_nothing():
     ring = ring_of(3, range(4))
     with pytest.raises(ZeroDivisionError):
         ring.read(keep=lambda item: bool(1 // (item - 2)))
-    assert ring.peek() == Reading(items=(1, 2, 3), remaining=0, overwritten=1)
+    assert ring.read(peek=True) == Reading(items=(1, 2, 3), remaining=0, overwritten=1)
 
 
 def test_the_repr_shows_how_full_the_ring_is():
@@ -117,8 +123,8 @@ def test_a_ring_agrees_with_a_plain_list(
         matching = [n for n, item in enumerate(items) if even(item) or not only_even]
         number = len(matching) if limit is None else min(limit, len(matching))
         chosen = matching[len(matching) - number :] if newest else matching[:number]
-        look = ring.read if how == "read" else ring.peek
-        reading = look(limit=limit, keep=even if only_even else lambda _: True, newest=newest)
+        keep = even if only_even else lambda _: True
+        reading = ring.read(limit=limit, keep=keep, newest=newest, peek=how == "peek")
         assert reading == Reading(
             items=tuple(items[n] for n in chosen),
             remaining=len(matching) - number,
@@ -166,7 +172,7 @@ def test_one_server_holds_its_share_of_the_bytes_and_the_loss_is_counted():
 def test_an_item_larger_than_the_share_is_counted_as_lost():
     rings = rings_of()
     rings.append("loud", 1, 101)
-    assert rings["loud"].peek() == Reading(items=(), remaining=0, overwritten=1)
+    assert rings["loud"].read(peek=True) == Reading(items=(), remaining=0, overwritten=1)
 
 
 def test_in_sum_who_has_most_makes_room_for_the_others():

@@ -1,6 +1,6 @@
 import pytest
 
-from emceepee_stdio.state.deadlines import Tombstones
+from emceepee_stdio.state.machine import Tombstones
 
 
 def test_a_name_that_was_never_here_has_no_grave():

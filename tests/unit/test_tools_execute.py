@@ -13,9 +13,10 @@ import anyio
 import pytest
 from msgspec import Raw
 
-from emceepee_stdio.backends.base import Cancel, OnResult, RemoteError, Sender
+from emceepee_stdio.backends.exchange import Recheck
+from emceepee_stdio.backends.interface import Cancel, OnResult, RemoteError, Sender
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Config
+from emceepee_stdio.config.settings import Config
 from emceepee_stdio.errors import CallFailed, ProxyError, ServerDisconnected
 from emceepee_stdio.front.front import Front
 from emceepee_stdio.front.protocol import Protocol
@@ -23,7 +24,8 @@ from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Environment, Origin
-from emceepee_stdio.state import Phase, TaskStatus
+from emceepee_stdio.state.phases import Phase
+from emceepee_stdio.state.tasks import TaskStatus
 from emceepee_stdio.wire.codec import RpcError
 from emceepee_stdio.wire.peer import OutgoingRequest
 from emceepee_stdio.wire.process import StopTimes
@@ -67,7 +69,9 @@ class Server(Sender):
         self.lists.tools = None
         self.may_list = anyio.Event()
 
-    def send(self, request: OutgoingRequest, on_done: OnResult) -> Cancel:
+    def send(
+        self, request: OutgoingRequest, on_done: OnResult, _recheck: Recheck | None = None
+    ) -> Cancel:
         self.sent.append(request)
         self._on_done.append(on_done)
         if self.at_once is not None:

@@ -8,9 +8,10 @@ import pytest
 from msgspec import UNSET
 from trio.testing import MockClock
 
-from emceepee_stdio.backends.lists import Kind
+from emceepee_stdio.backends.interface import Kind
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import BrokenServer, Settings
+from emceepee_stdio.config.server import BrokenServer
+from emceepee_stdio.config.settings import Settings
 from emceepee_stdio.errors import (
     CallFailed,
     InvalidArguments,
@@ -20,7 +21,7 @@ from emceepee_stdio.errors import (
 )
 from emceepee_stdio.journal import Secrets
 from emceepee_stdio.session.client_calls import Call
-from emceepee_stdio.state import Phase
+from emceepee_stdio.state.phases import Phase
 from emceepee_stdio.tools.listing import Found, gather, having, matching, page, pattern
 
 Item = Mapping[str, object]

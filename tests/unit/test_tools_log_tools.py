@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from emceepee_stdio.backends.backend_events import LogLine, LogSource
+from emceepee_stdio.backends.interface import LogLine, LogSource
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import Settings
+from emceepee_stdio.config.settings import Settings
 from emceepee_stdio.errors import ServerNotFound
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.server_output import Logged, Notified
-from emceepee_stdio.state import Results, Ring
+from emceepee_stdio.state.results import Results
+from emceepee_stdio.state.ring import Ring
 from emceepee_stdio.tools.log_tools import GetLogs, GetNotifications, get_logs, get_notifications
 
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from emceepee_stdio.config import Settings
+from emceepee_stdio.config.settings import Settings
 from emceepee_stdio.errors import CallFailed, InvalidArguments
 from emceepee_stdio.session.client_calls import Call
-from emceepee_stdio.tools.prompt_tools import CompleteArgument, _messages, complete_argument
+from emceepee_stdio.tools.resource_tools import CompleteArgument, _messages, complete_argument
 
 WORDS = {"type": "text", "text": "hello"}
 IMAGE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}

@@ -7,7 +7,7 @@ import pytest
 from msgspec import Raw
 
 from emceepee_stdio import tools
-from emceepee_stdio.config import FixedValues, Timeouts
+from emceepee_stdio.config.settings import FixedValues, Timeouts
 from emceepee_stdio.errors import InvalidArguments
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply

@@ -7,12 +7,12 @@ import pytest
 from msgspec import Raw
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import FixedValues, Settings
+from emceepee_stdio.config.settings import FixedValues, Settings
 from emceepee_stdio.errors import CallFailed, InvalidArguments, InvalidPattern, ResourceNotFound
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.own_resources import read_own
 from emceepee_stdio.session.reply import Reply
-from emceepee_stdio.state import Results
+from emceepee_stdio.state.results import Results
 from emceepee_stdio.tools.resource_tools import ReadResource, read_resource
 
 URI = "emceepee://results/R1"

@@ -2,7 +2,7 @@ import msgspec
 
 from emceepee_stdio.cli.terminal import duration_text
 from emceepee_stdio.cli.trace import Waterfall, plain_row
-from emceepee_stdio.trace.request_records import RequestRecord
+from emceepee_stdio.trace.request import RequestRecord
 from emceepee_stdio.trace.trace_reader import RequestFilter, as_chrome, as_json, without_payloads
 
 NOON_MS = 1_700_000_000_000.0

@@ -3,7 +3,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emceepee_stdio.trace.open_request import MAX_LEGS, Leg, OpenRequest, current_request, on_leg
+from emceepee_stdio.trace.request import MAX_LEGS, Leg, OpenRequest, current_request, on_leg
 
 
 def begin(time: Callable[[], float], method: str = "") -> OpenRequest:

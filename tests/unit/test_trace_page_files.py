@@ -7,8 +7,8 @@ from hashlib import sha256
 from pathlib import Path
 
 import emceepee_stdio.trace
-from emceepee_stdio.journal.journal_reader import Line
-from emceepee_stdio.trace.page_feed import SERVED_POLICY, exported_page, page_file
+from emceepee_stdio.journal.journal_reader import journal_line as read_line
+from emceepee_stdio.trace.trace_page import SERVED_POLICY, exported_page, page_file
 from emceepee_stdio.trace.trace_reader import mark_of
 from tests.trace_records import START_MS, journal_line
 
@@ -93,7 +93,7 @@ def test_the_data_of_an_export_ends_no_element() -> None:
 
 def marked(event: str, **more: object) -> tuple[str, str] | None:
     line = journal_line(START_MS, event, **more)
-    mark = mark_of(Line.of(json.dumps(line).encode(), 0.0))
+    mark = mark_of(read_line(json.dumps(line).encode(), 0.0))
     return None if mark is None else (mark.kind, mark.text)
 
 
@@ -120,7 +120,7 @@ def test_the_journal_marks_starts_crashes_questions_promotions_and_log_lines() -
 def test_what_the_records_say_already_or_concerns_no_server_is_no_mark() -> None:
     assert marked("tool_execution_complete", level="debug", server="s") is None
     assert marked("registry_shutdown_start") is None
-    assert mark_of(Line.of(b"not ours", 0.0)) is None
+    assert mark_of(read_line(b"not ours", 0.0)) is None
 
 
 def test_a_long_log_line_is_cut() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emceepee_stdio.config import ServerConfig
+from emceepee_stdio.config.server import ServerConfig
 from emceepee_stdio.trust.approval_request import ApprovalRequest, approval_request_for, shown
 
 KEY = bytes(32)

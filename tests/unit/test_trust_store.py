@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -267,6 +268,26 @@ def test_so_many_wait_the_newest(directory: Path):
     for i in range(105):
         store.wait_for(pending(f"{i}"))
     assert [one.digest for one in store.waiting()] == [f"{i}" for i in range(5, 105)]
+
+
+def test_no_client_over_http_pushes_out_what_waits_for_another(directory: Path):
+    store = TrustStore(directory)
+
+    def wait(token: str, count: int, text: str = "") -> None:
+        for n in range(count):
+            store.wait_for(Pending(digest=f"{token}{n}", name="s", text=text, at=AT, token=token))
+
+    wait("", 2)
+    wait("quiet", 3)
+    wait("loud", 300)
+    wait("another", 60)
+    kept = Counter(one.token for one in store.waiting())
+    assert kept == {"": 2, "quiet": 3, "loud": 47, "another": 48}
+    assert store.waiting()[-1].digest == "another59", "the oldest of a token make room"
+    wait("large", 20, "x" * (1 << 19))
+    kept = Counter(one.token for one in store.waiting())
+    assert (kept[""], kept["quiet"], kept["another"]) == (2, 3, 44), "by number first"
+    assert len((directory / "pending.json").read_bytes()) <= 4 << 20
 
 
 def test_servers_that_a_model_added_make_room_for_each_other_and_for_nobody_else(

@@ -1,6 +1,6 @@
 import pytest
 
-from emceepee_stdio.config import ServerConfig
+from emceepee_stdio.config.server import ServerConfig
 from emceepee_stdio.trust.targets import (
     canonical_url,
     leads_to_same,

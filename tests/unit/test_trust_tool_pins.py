@@ -6,15 +6,18 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.abc import TaskGroup
 from hypothesis import given
 from hypothesis import strategies as st
 
 from emceepee_stdio.clock import Clock
-from emceepee_stdio.config import ServerConfig
+from emceepee_stdio.config.server import ServerConfig
 from emceepee_stdio.errors import NeedsApproval, ToolNotFound
 from emceepee_stdio.journal import Journal
-from emceepee_stdio.session.pin_checks import PinChecks
+from emceepee_stdio.session.approvals import ApprovalFlow
+from emceepee_stdio.session.person_page import PersonPage
 from emceepee_stdio.session.server_registry import ListedTools, Origin
+from emceepee_stdio.session.tool_permissions import PinChecks
 from emceepee_stdio.trust.store import TrustStore
 from emceepee_stdio.trust.targets import target_id, target_id_of_version_1
 from emceepee_stdio.trust.tool_pins import Changes, Pins, compare, pin, pin_all
@@ -187,6 +190,25 @@ def listed(*tools: Any, url: str | None = None, origin: Origin = Origin.CLIENT) 
     return ListedTools(config=config, origin=origin, tools=list(tools), instructions=None)
 
 
+def ignore(*_: object) -> None:
+    """No event is looked at here."""
+
+
+def no_page(store: TrustStore, clock: Clock) -> PersonPage:
+    def group() -> TaskGroup:
+        raise AssertionError("a page was opened")
+
+    return PersonPage(
+        store,
+        session="s",
+        environ={},
+        is_wanted=lambda: False,
+        within=0.0,
+        clock=clock,
+        group=group,
+    )
+
+
 class World:
     """PinChecks on a store of their own, and what they told."""
 
@@ -197,13 +219,20 @@ class World:
         self.journal = Journal.open(
             directory=tmp_path / "journal", session="s", clock=clock, stderr=None
         )
+        store = TrustStore(tmp_path / "trust")
         self.pins = PinChecks(
-            TrustStore(tmp_path / "trust"),
+            store,
+            ApprovalFlow(
+                store, clock=clock, journal=self.journal, page=no_page(store, clock), tell=ignore
+            ),
             mode=lambda: mode,
             tell=lambda _, data: self.told.append(data),
-            clock=clock,
+            show=self._show,
             journal=self.journal,
         )
+
+    async def _show(self) -> bool:
+        return False
 
     async def see(self, *tools: Any) -> None:
         async with anyio.create_task_group() as tasks:

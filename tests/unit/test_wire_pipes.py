@@ -1,7 +1,6 @@
 import asyncio
 import os
 import socket
-import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +15,7 @@ import pytest
 from emceepee_stdio.wire import pipes
 from emceepee_stdio.wire.pipes import PipeReader, PipeWriter, open_reader, open_writer
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="descriptors of POSIX")
+pytestmark = pytest.mark.posix_only("descriptors of POSIX")
 
 
 def run(main: Callable[[], Awaitable[Any]]) -> None:

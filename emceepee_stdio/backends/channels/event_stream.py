@@ -53,9 +53,6 @@ class EventStream:
         self.retry = retry
         self.has_data = False
 
-    def __repr__(self) -> str:
-        return f"<EventStream last_id={self.last_id!r}>"
-
     def again(self) -> "EventStream":
         """The same stream, opened anew: its position and its pause go on."""
         return EventStream(

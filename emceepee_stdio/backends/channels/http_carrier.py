@@ -1,4 +1,4 @@
-"""HTTP requests of one connection: the client (httpx2), headers, bearer token, redirects, errors.
+"""HTTP requests of one connection (httpx2): headers, bearer token attached, redirects, errors.
 
 The only module that knows the HTTP client. Whatever goes wrong on the way leaves it as
 `Unreachable`, when nothing was delivered, or as `BrokenOff`, when something may have been. A POST
@@ -10,15 +10,19 @@ import re
 import ssl
 from collections.abc import (
     AsyncGenerator,
-    Awaitable,
     Callable,
     Generator,
     Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from contextlib import (
+    AbstractAsyncContextManager,
+    aclosing,
+    asynccontextmanager,
+    contextmanager,
+)
+from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from http import HTTPStatus
 from typing import Any, cast
@@ -26,7 +30,6 @@ from urllib.parse import urljoin
 
 import anyio
 import httpx2
-import msgspec
 from anyio.lowlevel import checkpoint
 from msgspec import Raw
 
@@ -41,10 +44,10 @@ from emceepee_stdio.backends.channels.http_errors import (
 )
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CannotConnect
-from emceepee_stdio.foreign_json import decode_value
+from emceepee_stdio.foreign_json import decoded, opened
 from emceepee_stdio.journal import redact_url
 from emceepee_stdio.json_values import mapping
-from emceepee_stdio.trust.targets import AddressRule, Area, named_area
+from emceepee_stdio.trust.targets import AddressRule, Area, named_area, watched_dial
 from emceepee_stdio.wire.codec import to_json
 from emceepee_stdio.wire.framing import PartialMessages, turns
 from emceepee_stdio.wire.peer import OutgoingRequest
@@ -198,12 +201,9 @@ def _schemas(root: object) -> Iterator[tuple[tuple[str, ...] | None, Mapping[str
 
 def _value_at(value: object, path: tuple[str, ...]) -> object:
     """Opened one level at a time: what else is in it may be beyond what can be read."""
-    try:
-        for key in path:
-            value = msgspec.json.decode(to_json(value), type=dict[str, Raw]).get(key)
-        return decode_value(to_json(value))
-    except (msgspec.MsgspecError, RecursionError):
-        return None
+    for key in path:
+        value = (opened(to_json(value), dict[str, Raw]) or {}).get(key)
+    return decoded(to_json(value), object)
 
 
 def _rendered(value: object) -> str | None:
@@ -278,9 +278,6 @@ class Answer:
         self.status = response.status_code
         self.kind = self.header("content-type").partition(";")[0].strip().lower()
 
-    def __repr__(self) -> str:
-        return f"<Answer {self.status} {self.kind}>"
-
     @property
     def is_stream(self) -> bool:
         return self.status == HTTPStatus.OK and self.kind == EVENTS
@@ -319,63 +316,53 @@ class Answer:
                 return
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Carrier:
-    """Posts to one address, and listens to it. `url` follows where the server leads, close by."""
+    """Posts to one address, and listens to it."""
 
-    def __init__(
-        self,
-        server: str,
-        url: str,
-        client: httpx2.AsyncClient,
-        *,
-        clock: Clock,
-        times: HttpTimes,
-        rule: AddressRule | None = None,
-        partial: PartialMessages | None = None,
-        bearer: Bearer | None = None,
-    ) -> None:
-        self._server = server
-        self.partial = partial
-        self.bearer = bearer
-        self.url = url
-        self._client = client
-        self._clock = clock
-        self.times = times
-        self._rule = rule
+    server: str
+    url: str  # follows where the server leads, close by
+    client: httpx2.AsyncClient
+    _: KW_ONLY
+    clock: Clock
+    times: HttpTimes
+    rule: AddressRule | None = None
+    partial: PartialMessages | None = None
+    bearer: Bearer | None = None
 
-    def __repr__(self) -> str:
-        return f"<Carrier {self._server} {redact_url(self.url)}>"
+    def post(
+        self, data: bytes, headers: Mapping[str, str], *, connect: float | None = None
+    ) -> AbstractAsyncContextManager[Answer]:
+        """Send a message; again, after a pause, where the server asks for that."""
+        return self._answer("POST", headers, data=data, connect=connect)
+
+    def listen(self, headers: Mapping[str, str]) -> AbstractAsyncContextManager[Answer]:
+        """Open a stream of events."""
+        return self._answer("GET", headers)
 
     @asynccontextmanager
-    async def post(
-        self, data: bytes, headers: Mapping[str, str], *, connect: float | None = None
+    async def _answer(
+        self,
+        method: str,
+        headers: Mapping[str, str],
+        *,
+        data: bytes | None = None,
+        connect: float | None = None,
     ) -> AsyncGenerator[Answer]:
-        """Send a message; again, after a pause, where the server asks for that."""
+        """The answer, after redirects, another token, and pauses that the server asks for."""
         renewals = 0
+        is_post = data is not None
         for left in reversed(range(_MAX_ATTEMPTS)):
-            async with self._open("POST", headers, data=data, connect=connect) as answer:
-                pause = self._pause(answer)
-                if self._leads_on(answer, left=left, keeps_method=True):
+            async with self._open(method, headers, data=data, connect=connect) as answer:
+                pause = self.wait(answer) if is_post else None
+                if self._leads_on(answer, left=left, keeps_method=is_post):
                     pause = 0.0
                 elif left and renewals < _MAX_RENEWALS and await self._renews(answer):
                     renewals, pause = renewals + 1, 0.0
-                elif pause is None or not left:
+                elif pause is None or pause > _MAX_RETRY_AFTER_S or not left:
                     yield answer
                     return
-            await anyio.sleep(pause or 0.0)
-
-    @asynccontextmanager
-    async def listen(self, headers: Mapping[str, str]) -> AsyncGenerator[Answer]:
-        """Open a stream of events."""
-        renewals = 0
-        for left in reversed(range(_MAX_ATTEMPTS)):
-            async with self._open("GET", headers) as answer:
-                if self._leads_on(answer, left=left, keeps_method=False):
-                    continue
-                if not left or renewals == _MAX_RENEWALS or not await self._renews(answer):
-                    yield answer
-                    return
-                renewals += 1
+            await anyio.sleep(pause)
 
     async def delete(self, headers: Mapping[str, str]) -> None:
         async with self._open("DELETE", headers) as answer:
@@ -385,12 +372,8 @@ class Carrier:
         """How long the server asks us to stay away."""
         if answer.status not in _RETRYABLE:
             return None
-        epoch = self._clock.epoch(self._clock.now())
+        epoch = self.clock.epoch(self.clock.now())
         return retry_after(answer.header("retry-after") or None, epoch=epoch)
-
-    def _pause(self, answer: Answer) -> float | None:
-        pause = self.wait(answer)
-        return None if pause is None or pause > _MAX_RETRY_AFTER_S else pause
 
     @asynccontextmanager
     async def _open(
@@ -406,8 +389,8 @@ class Carrier:
         )
         token = None if self.bearer is None else await self.bearer.token(self.url)
         bearing = {} if token is None else {"authorization": f"Bearer {token}"}
-        with _our_errors(self._server):
-            async with self._client.stream(
+        with _our_errors(self.server):
+            async with self.client.stream(
                 method,
                 self.url,
                 content=data,
@@ -415,8 +398,8 @@ class Carrier:
                 timeout=timeout,
                 extensions=self._extensions(),
             ) as response:
-                _refuse_encoded(self._server, response)
-                yield Answer(response, self._server, token)
+                _refuse_encoded(self.server, response)
+                yield Answer(response, self.server, token)
 
     async def _renews(self, answer: Answer) -> bool:
         """Whether the same request may succeed with another token than it was sent with."""
@@ -424,9 +407,16 @@ class Carrier:
         return bearer is not None and await bearer.renew(answer.token)
 
     def _extensions(self) -> dict[str, Any]:
-        if self._rule is None:
+        if self.rule is None:
             return {}
-        return {"trace": _watch(self._server, self.url, self._rule)}
+        host = httpx2.URL(self.url).raw_host.decode("ascii")
+        return {"trace": watched_dial(host, self.rule, refused=self._refused)}
+
+    def _refused(self, problem: str) -> CannotConnect:
+        return CannotConnect(
+            f"{self.server} was not called: {problem}.",
+            hint="A person can add it with `emceepee config add`.",
+        )
 
     def _leads_on(self, answer: Answer, *, left: int, keeps_method: bool) -> bool:
         """Follow a redirect within the same place; elsewhere is for the person to decide."""
@@ -436,12 +426,12 @@ class Carrier:
             self.url, answer.location
         ):
             raise NotMcp(
-                f"{self._server} redirects to {redact_url(_joined(self.url, answer.location))}, "
+                f"{self.server} redirects to {redact_url(_joined(self.url, answer.location))}, "
                 f"which is not followed (HTTP status {answer.status}).",
                 hint="If that is where the server is, use that URL for it.",
             )
         if not left:
-            raise NotMcp(f"{self._server} redirects us in circles.")
+            raise NotMcp(f"{self.server} redirects us in circles.")
         self.url = _with_user(self.url, _joined(self.url, answer.location))
         return True
 
@@ -477,32 +467,6 @@ async def sockets(
         ) from None
     async with client:
         yield client
-
-
-def _watch(server: str, url: str, rule: AddressRule) -> Callable[[str, Any], Awaitable[None]]:
-    """Looks at the address that was really connected to, before a byte is sent there.
-
-    Made for one request, which dials one connection at a time; dials of several requests overlap.
-    """
-    host = httpx2.URL(url).raw_host.decode("ascii")  # as it is dialled
-    dials_proxy = False
-
-    async def look(event: str, info: Any) -> None:
-        nonlocal dials_proxy
-        if event == "connection.connect_tcp.started":
-            dials_proxy = str(info["host"]).strip("[]") != host
-        if event != "connection.connect_tcp.complete" or dials_proxy:
-            return  # a proxy of the environment finds the way by itself
-        stream = info["return_value"]
-        problem = rule(str(stream.get_extra_info("server_addr")[0]))
-        if problem is not None:
-            await stream.aclose()
-            raise CannotConnect(
-                f"{server} was not called: {problem}.",
-                hint="A person can add it with `emceepee config add`.",
-            )
-
-    return look
 
 
 @cache

@@ -16,8 +16,6 @@ from anyio.abc import TaskGroup
 from msgspec import Raw
 
 from emceepee_stdio.auth.bearer import Bearer
-from emceepee_stdio.backends.backend_events import Emit
-from emceepee_stdio.backends.base import Era, RemoteError
 from emceepee_stdio.backends.channels.http_carrier import Carrier, HeaderMaps, HttpTimes, sockets
 from emceepee_stdio.backends.channels.http_connection import (
     HttpConnection,
@@ -37,7 +35,9 @@ from emceepee_stdio.backends.eras import (
     read_handshake,
     refuses_as_modern,
     refuses_handshake,
+    wrong_era,
 )
+from emceepee_stdio.backends.interface import Emit, Era, RemoteError
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import (
     CallTimeout,
@@ -114,9 +114,6 @@ class HttpChannel:
         self._learned_era: Era | None = None
         self._learned_sse: bool | None = None
 
-    def __repr__(self) -> str:
-        return f"<HttpChannel {self._name} {self.target}>"
-
     @property
     def target(self) -> str:
         return redact_url(self._url)
@@ -160,7 +157,7 @@ class HttpChannel:
         if failure is not None:
             raise failure
 
-    async def _open(self, attempt: "_Attempt") -> HttpConversation:
+    async def _open(self, attempt: _Attempt) -> HttpConversation:
         sse = self._learned_sse if self.options.sse is None else self.options.sse
         try:
             if sse:
@@ -176,7 +173,7 @@ class HttpChannel:
             self._learned_era = self._learned_sse = None
             raise
 
-    async def _open_streamable(self, attempt: "_Attempt") -> HttpConnection | HttpRefused:
+    async def _open_streamable(self, attempt: _Attempt) -> HttpConnection | HttpRefused:
         connection = self._make(HttpConnection, attempt)
         asks = (self.options.era or self._learned_era) is not Era.LEGACY
         if asks and await self._discovered(connection):
@@ -188,7 +185,7 @@ class HttpChannel:
             return self._learn(connection, Era.MODERN, sse=False)
         return refusal or self._learn(connection, Era.LEGACY, sse=False)
 
-    async def _open_fallback(self, attempt: "_Attempt", refusal: HttpRefused) -> HttpConversation:
+    async def _open_fallback(self, attempt: _Attempt, refusal: HttpRefused) -> HttpConversation:
         """The older transport, for servers that refused the newer one; else that refusal."""
         if self.options.sse is not None or refusal.status not in _NOT_STREAMABLE:
             raise refusal
@@ -200,7 +197,7 @@ class HttpChannel:
         except ProxyError:
             raise refusal from None
 
-    async def _open_sse(self, attempt: "_Attempt", within: float) -> HttpConversation:
+    async def _open_sse(self, attempt: _Attempt, within: float) -> HttpConversation:
         connection = self._make(SseConnection, attempt)
         try:
             await connection.open(within)
@@ -213,7 +210,7 @@ class HttpChannel:
             raise refusal
         return self._learn(connection, Era.LEGACY, sse=True)
 
-    def _make(self, kind: type[C], attempt: "_Attempt") -> C:
+    def _make(self, kind: type[C], attempt: _Attempt) -> C:
         connection = kind(
             self._name,
             attempt.carrier,
@@ -254,10 +251,7 @@ class HttpChannel:
                 hint="Update emceepee or the server: they do not agree on the protocol.",
             )
         if self.options.era is Era.MODERN:
-            raise CannotConnect(
-                f"{self._name} does not speak the modern era: {_told(outcome)}",
-                hint="Remove era: modern from this server's settings.",
-            )
+            raise wrong_era(self._name, Era.MODERN, _told(outcome))
         connection.era = Era.LEGACY
         return False
 
@@ -270,10 +264,7 @@ class HttpChannel:
             return None
         if isinstance(outcome, RemoteError) and refuses_handshake(outcome.error):
             if self.options.era is Era.LEGACY:
-                raise CannotConnect(
-                    f"{self._name} speaks only the modern era: {outcome.error.message}",
-                    hint="Remove era: legacy from this server's settings.",
-                )
+                raise wrong_era(self._name, Era.LEGACY, outcome.error.message)
             return outcome
         if isinstance(outcome, RemoteError):
             raise self._refused(outcome)
@@ -294,9 +285,9 @@ class HttpChannel:
         """As an error that is not tried again, where that would change nothing."""
         forbidden = isinstance(error, HttpRefused) and error.status in _AUTH
         if forbidden:
-            return WrongCredentials(error.fact, hint=error.next_step)
+            return error.turned_into(WrongCredentials)
         if isinstance(error, NotMcp | Untrusted):
-            return CannotConnect(error.fact, hint=error.next_step)
+            return error.turned_into(CannotConnect)
         return error
 
     def _refused(self, error: RemoteError) -> ServerFailed:

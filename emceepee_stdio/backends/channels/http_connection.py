@@ -13,9 +13,7 @@ from urllib.parse import urljoin
 import anyio
 from anyio.abc import TaskGroup
 
-from emceepee_stdio.auth.orders import SignInNeeded
-from emceepee_stdio.backends.backend_events import Emit, SignInWanted
-from emceepee_stdio.backends.base import Era, Loss, NotTaken, Params, SessionIds
+from emceepee_stdio.auth.bearer import SignInNeeded
 from emceepee_stdio.backends.channels.event_stream import EventStream, OversizedEvent, ServerEvent
 from emceepee_stdio.backends.channels.http_carrier import (
     EVENTS,
@@ -39,6 +37,15 @@ from emceepee_stdio.backends.channels.http_errors import (
 )
 from emceepee_stdio.backends.connection import Connection
 from emceepee_stdio.backends.eras import stamp
+from emceepee_stdio.backends.interface import (
+    Emit,
+    Era,
+    Loss,
+    NotTaken,
+    Params,
+    SessionIds,
+    SignInWanted,
+)
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, ProxyError, ServerFailed
 from emceepee_stdio.journal import redact_url
@@ -265,7 +272,7 @@ class HttpConversation(Connection):
                 self._end_for_sign_in(error, request_id)
                 await self._see_if_alive(error)
                 if request_id in self._untaken:
-                    error = NotTaken(error.fact, hint=error.next_step)
+                    error = error.turned_into(NotTaken)
                 self._peer.give_up(request_id, error)
                 self._untaken.discard(request_id)
         self._has_status(request_id)

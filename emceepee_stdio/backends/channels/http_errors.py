@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from emceepee_stdio.errors import CallFailed, ServerUnavailable
-from emceepee_stdio.foreign_json import envelope_decoder
+from emceepee_stdio.foreign_json import opened
 from emceepee_stdio.wire.codec import RpcError
 
 _PORTS = {"http": 80, "https": 443}
@@ -44,8 +44,11 @@ class HttpRefused(ServerUnavailable):
         hint = _HINTS.get(HTTPStatus(status)) if status in known else None
         if wait is not None:
             hint = f"It asks to wait {wait:.0f} s: call again after that."
+        is_unknown = wait is None and status == HTTPStatus.UNAUTHORIZED
         super().__init__(
             f"{fact}{': ' + detail if detail else '.'}",
+            reconnects=is_unknown,  # so its hint says
+            for_person="Give a valid Authorization in headers." if is_unknown else None,
             hint=hint or "The server has a problem: try again later, or see its own logs.",
         )
         self.status = status
@@ -55,6 +58,8 @@ class Unreachable(ServerUnavailable):
     """No connection came about: nothing was delivered."""
 
     hint = "Check that the server runs and that the URL is right."
+    hint_for_person = None
+    hint_reconnects = False
 
 
 class Untrusted(Unreachable):
@@ -88,9 +93,6 @@ class _Explained(msgspec.Struct):
     error_description: object = None
     message: object = None
     detail: object = None
-
-
-_decode_explained = envelope_decoder(_Explained)
 
 
 def said(error: BaseException) -> str:
@@ -141,12 +143,10 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def nameless_error(body: bytes) -> RpcError | None:
     """A JSON-RPC error that could not name its request, because that was refused unread."""
-    try:
-        error = msgspec.json.decode(body, type=_Nameless).error
-    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+    if (found := opened(body, _Nameless)) is None:
         return None
-    data = None if error.data is UNSET else error.data
-    return RpcError(error.code, error.message, data)
+    error = found.error
+    return RpcError(error.code, error.message, None if error.data is UNSET else error.data)
 
 
 def challenge(header: str) -> str:
@@ -163,10 +163,7 @@ def excerpt(body: bytes, kind: str) -> str:
     if kind == "text/plain":
         text = body[: _BYTES_PER_CHAR * _SHOWN_CHARS].decode(errors="replace")
     elif kind.endswith("json"):
-        try:
-            told = _decode_explained(body)
-        except (msgspec.MsgspecError, RecursionError, UnicodeError):
-            return ""
+        told = opened(body, _Explained) or _Explained()
         words = (told.error_description, told.message, told.detail, told.error)
         text = next((word for word in words if isinstance(word, str)), "")
     else:

@@ -14,25 +14,30 @@ from pathlib import Path
 import anyio
 from msgspec import Raw
 
-from emceepee_stdio.backends.backend_events import (
-    Emit,
-    LogLine,
-    LogSource,
-    ProcessEnded,
-    ProcessStarted,
-)
-from emceepee_stdio.backends.base import Era, Loss, Params, RemoteError
 from emceepee_stdio.backends.connection import Connection
 from emceepee_stdio.backends.eras import (
     initialize_params,
     read_discovery,
     read_handshake,
     refuses_handshake,
+    wrong_era,
+)
+from emceepee_stdio.backends.interface import (
+    Emit,
+    Era,
+    LogLine,
+    LogSource,
+    Loss,
+    Params,
+    ProcessEnded,
+    ProcessStarted,
+    RemoteError,
 )
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import (
     CallTimeout,
     CannotConnect,
+    OpeningTimeout,
     ProxyError,
     ServerDisconnected,
     ServerFailed,
@@ -125,9 +130,6 @@ class StdioChannel:
         self.options = options or StdioOptions()
         self._learned: Era | None = None
 
-    def __repr__(self) -> str:
-        return f"<StdioChannel {self._name} {self.target}>"
-
     @property
     def target(self) -> str:
         return shlex.join(redact_argv([self._command.command, *self._command.args]))
@@ -165,10 +167,7 @@ class StdioChannel:
         if isinstance(outcome, RemoteError):
             modern = refuses_handshake(outcome.error)
             if modern and self.options.era is Era.LEGACY:
-                raise CannotConnect(
-                    f"{self._name} speaks only the modern era: {outcome.error.message}",
-                    hint="Remove era: legacy from this server's settings.",
-                )
+                raise wrong_era(self._name, Era.LEGACY, outcome.error.message)
             if self.options.era is None:
                 if await self._discover(connection):
                     return True
@@ -210,10 +209,7 @@ class StdioChannel:
         ):
             return False
         if isinstance(outcome, RemoteError):
-            raise CannotConnect(
-                f"{self._name} does not speak the modern era: {outcome.error.message}",
-                hint="Remove era: modern from this server's settings.",
-            )
+            raise wrong_era(self._name, Era.MODERN, outcome.error.message)
         result = connection.opened(outcome, "server/discover")
         connection.hello = read_discovery(result, server=self._name)
         return True
@@ -295,18 +291,19 @@ class StdioConnection(Connection):
             return outcome
         if isinstance(outcome, ServerDisconnected) and self.loss is not None:
             early = f"{self.loss.fact} It ended before it answered {method}."
-            raise ServerFailed(str(Loss(fact=early, tail=self.loss.tail)))
+            raise ServerFailed(early, stderr=self.loss.tail)
         if isinstance(outcome, RemoteError):
             error = outcome.error
             raise ServerFailed(
                 f"{self._name} refused {method} with error {error.code}: {error.message}"
             )
         if isinstance(outcome, CallTimeout):
-            raise ServerFailed(
-                str(Loss(fact=outcome.fact, tail=self._last_lines())),
+            raise OpeningTimeout(
+                outcome.fact,
+                stderr=self._last_lines(),
                 hint="Run the command by hand: it must speak MCP on stdin and stdout.",
             )
-        raise ServerFailed(outcome.fact)
+        raise ServerFailed(outcome.fact, stderr=outcome.stderr)
 
     async def silence(self, seconds: float) -> None:
         """Until the server has read what was sent, and has had so long to answer it."""
@@ -330,6 +327,7 @@ class StdioConnection(Connection):
             unread = ServerUnavailable(
                 f"{self._name} does not read: {stdin.pending} bytes wait for it.",
                 hint="Call reconnect_server to start it again.",
+                for_person="",
             )
             self._peer.give_up(request_id, unread)
         else:

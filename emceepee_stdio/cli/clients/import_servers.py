@@ -1,69 +1,47 @@
-"""`emceepee config import`: copies or moves the servers of a client into our configuration."""
+"""`emceepee config import` and `emceepee uninstall`: servers of a client come and go back."""
 
 import json
 import os
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-import typer
-
-from emceepee_stdio.cli.clients.install import (
-    ClientArgument,
-    ClientScope,
-    DryRunOption,
-    locate,
-    other_directories,
-    our_entry,
-    refusal,
-    scopes_of,
-)
-from emceepee_stdio.cli.doctor.report import with_command
-from emceepee_stdio.cli.keyring_secrets import copies_of_moved, offer_to_move
-from emceepee_stdio.cli.secret_values import (
-    KeyringStorage,
-    PlainSecret,
-    ShowSecretsOption,
-    plain_secrets,
-    show_changes,
-)
-from emceepee_stdio.cli.shared_options import ConfigOption, JsonOption
-from emceepee_stdio.cli.terminal import Terminal
-from emceepee_stdio.config.clients import CLIENTS, Client, is_ours, leave_alone
-from emceepee_stdio.config.edit import (
-    Change,
-    EditRefused,
-    apply_all,
-    backup_files,
-    guard,
-    read_file,
-)
-from emceepee_stdio.config.entries import RESERVED_NAME
+from emceepee_stdio.cli import secret_values
+from emceepee_stdio.cli.clients import install
+from emceepee_stdio.cli.command_line import flag
+from emceepee_stdio.cli.config import some_of
+from emceepee_stdio.cli.keyring_secrets import copies_of_moved, offer_to_move, own_command
+from emceepee_stdio.cli.shared_options import ConfigOption, JsonOption, config_file, tell_backups
+from emceepee_stdio.cli.terminal import terminal, with_command
+from emceepee_stdio.config import clients, edit, own_file
+from emceepee_stdio.config.entries import RESERVED_NAME, is_off
+from emceepee_stdio.config.fields import is_object
+from emceepee_stdio.config.jsonc import Steps, Unreadable
 from emceepee_stdio.config.load import default_path
-from emceepee_stdio.config.own_file import Outcome, places, take_over
 from emceepee_stdio.config.server import label
+from emceepee_stdio.errors import ProxyError
+from emceepee_stdio.foreign_json import decoded
 from emceepee_stdio.visible_text import on_one_line
 
 _SHOWN_PLACES = 5  # a person has many projects
 _STYLES = {"taken": "green", "there": "green", "skipped": "yellow", "itself": "dim"}
 _COVERED = frozenset({"taken", "there"})
-_DRY_RESULTS = {"taken": "would be taken"}
 
 
 def import_servers(
-    client: ClientArgument,
+    client: install.ClientArgument,
     *,
     replace: Annotated[
-        bool,
-        typer.Option("--replace", help="Then leave only emceepee in the client, with a backup."),
+        bool, flag("--replace", "Then leave only emceepee in the client, with a backup.")
     ] = False,
     move_secrets: Annotated[
-        bool,
-        typer.Option("--move-secrets", help="Keep their secrets in the keyring, without asking."),
+        bool, flag("--move-secrets", "Keep their secrets in the keyring, without asking.")
     ] = False,
-    dry_run: DryRunOption = False,
-    show_secrets: ShowSecretsOption = False,
+    dry_run: install.DryRunOption = False,
+    show_secrets: secret_values.ShowSecretsOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -77,139 +55,131 @@ def import_servers(
 
     Example: emceepee config import claude-desktop --replace --dry-run
     """
-    row, terminal = CLIENTS[client], Terminal()
-    theirs = locate(row)
-    text = read_file(theirs)
-    scopes = scopes_of(row, theirs, text or "", Path.cwd(), terminal)
-    if not as_json:
-        _note_elsewhere(row, other_directories(row, text or "", Path.cwd()), terminal)
+    file = install.ClientFile.of(client)
+    row, theirs, text = file
+    scopes = install.scopes_of(file, Path.cwd())
+    # Servers that this run does not see: most are added for the directory of a project.
+    elsewhere = install.other_directories(row, text or "", Path.cwd())
+    if elsewhere and not as_json:
+        shown = some_of([*map(on_one_line, elsewhere)], _SHOWN_PLACES)
+        terminal.note(
+            f"{row.title} has servers for other directories, too: {shown}. To take them over, run "
+            "this command there."
+        )
     if text is None and len(scopes) == 1:
-        raise EditRefused(
+        raise edit.EditRefused(
             f"{row.title} has no configuration at {theirs}.",
             hint="There is nothing to take over; see `emceepee install` for the clients you have.",
         )
-    ours = default_path(os.environ) if config is None else config.expanduser()
-    before = read_file(ours)
+    ours = config_file(config)
+    before = edit.read_file(ours)
     unasked = "without --json you are asked" if as_json else "you will be asked" if dry_run else ""
-    after, found = _take_all(row, scopes, before, ours, terminal, unasked=unasked)
-    changes = [Change(path=ours, before=before, after=after)]
+    after, found = _take_all(row, scopes, before, ours, unasked=unasked)
+    changes = [edit.Change(path=ours, before=before, after=after)]
     taken = [one.name for one in found if one.result == "taken"]
-    if move_secrets and any(one.server in taken for one in plain_secrets(after)):
-        KeyringStorage().require()
+    if move_secrets and any(one.server in taken for one in secret_values.plain_secrets(after)):
+        secret_values.KeyringStorage().require()
+    moved = [
+        (*one.scope.steps, one.name)
+        for one in found
+        if one.scope.path == theirs and one.result != "skipped"
+    ]
     if replace:
-        changes.append(_replacing(row, theirs, text, found, config, terminal, dry_run=dry_run))
+        entry = install.our_entry(row, config, dry_run=dry_run)
+        changes.append(_replacing(file, moved, entry))
     if dry_run:
         entries = [entry for scope in scopes for entry in scope.servers.values()]
-        entries += [place.entry for place in places(before)]
-        show_changes(changes, entries, terminal, show_secrets=show_secrets)
+        entries += [place.entry for place in own_file.places(before)]
+        secret_values.show_changes(changes, entries, show_secrets=show_secrets)
         for one in found:
-            result = _DRY_RESULTS.get(one.result, one.result)
-            reason = f": {one.reason}" if one.reason else ""
-            terminal.note(f"{_title(one)}: {result}{reason}")
+            result = "would be taken" if one.result == "taken" else one.result
+            terminal.note(f"{one}: {result}{one.reason and f': {one.reason}'}")
         return
-    backups = apply_all(changes)
-    _report(row, theirs, changes, found, backups, as_json=as_json, terminal=terminal)
-    offer_to_move(ours, taken, terminal, asks=not as_json, moves=move_secrets)
+    backups = edit.apply_all([*changes, *([list_moved(file, moved)] if replace else ())])
+    if as_json:
+        terminal.document(
+            {
+                "client": client,
+                "from": str(theirs),
+                "to": str(ours),
+                "servers": [one.facts() for one in found],
+                "backups": [str(backup) for backup in backups],
+            }
+        )
+    else:
+        _report(file, ours, found, backups, replaced=replace)
+    offer_to_move(ours, taken, asks=not as_json, moves=move_secrets)
     if taken or any(change.kind == "changed" for change in changes[1:]):
-        _note_copies(row, theirs, ours, found, terminal)
+        _note_copies(file, ours, found)
 
 
-def _note_elsewhere(client: Client, places: Sequence[str], terminal: Terminal) -> None:
-    """Servers that this run does not see: most are added for the directory of a project."""
-    if not places:
-        return
-    more = len(places) - _SHOWN_PLACES
-    shown = ", ".join(map(on_one_line, places[:_SHOWN_PLACES]))
-    shown += f" and {more} more" if more > 0 else ""
-    terminal.note(
-        f"{client.title} has servers for other directories, too: {shown}. To take them over, run "
-        "this command there."
-    )
-
-
-def _note_copies(
-    client: Client, path: Path, ours: Path, found: Sequence["_Found"], terminal: Terminal
-) -> None:
+def _note_copies(file: install.ClientFile, ours: Path, found: Sequence["_Found"]) -> None:
     """Secrets that are in the keyring now, and still stand in files of the client or a project."""
+    client, path, _ = file
     covered = [one for one in found if one.result in _COVERED]
     imported = {one.name: client.our_entry(one.scope.servers[one.name]) for one in covered}
-    backups = backup_files(path)
+    backups = edit.backup_files(path)
     files = dict.fromkeys([path, *(one.scope.path for one in covered), *backups])
     copies = copies_of_moved(ours, imported, files)
-    old = [copy for copy in copies if copy in backups]
-    if path in copies:
-        terminal.note(
-            with_command(
-                f"{client.title} still has secrets in plain text in {path}: "
-                f"{_places(copies[path])}. To leave only emceepee there",
-                f"emceepee config import {client.key} --replace",
-            )
-        )
-    for file, secrets in copies.items():
-        if file != path and file not in old:
-            terminal.note(_in_project_file(client, file, secrets))
-    if old:
-        terminal.note(
-            with_command(
-                f"The backup of {path} has secrets in plain text: "
-                f"{_places(one for copy in old for one in copies[copy])}. You need it to undo the "
-                "import. When all works, remove it",
-                shlex.join(["rm", *map(str, old)]),
-            )
-        )
-
-
-def _in_project_file(client: Client, file: Path, secrets: Sequence[PlainSecret]) -> str:
-    first, variable = secrets[0], secrets[0].variable
-    return (
-        f"The project's {file} still has secrets in plain text: {_places(secrets)}. For "
-        f"{first.place}, write {first.with_variable(variable)} there in place of the value, and "
-        f"set {variable} where {client.title} is started."
-    )
-
-
-def _places(secrets: Iterable[PlainSecret]) -> str:
-    return ", ".join(dict.fromkeys(one.place for one in secrets))
+    # Doctor knows backups; what others may have written in a project's file, it does not read.
+    held = {file for file, _ in copies}
+    command = "emceepee doctor" if held & {*backups} else ""
+    if path in held:
+        command = f"emceepee config import {client.key} --replace"
+    secret_values.note_plain(copies, command)
 
 
 class _Found(NamedTuple):
     """One server of the client, and what became of it."""
 
-    scope: ClientScope
+    scope: install.ClientScope
     name: str
     result: str
     reason: str
 
+    def __str__(self) -> str:
+        scope = "" if self.scope.title == "user" else f" ({self.scope.title})"
+        return f"{label(self.name)}{scope}"
+
+    def facts(self) -> dict[str, str]:
+        more = {"scope": self.scope.title, "file": str(self.scope.path)}
+        return {"name": self.name, "result": self.result, "reason": self.reason, **more}
+
 
 def _take_all(
-    client: Client,
-    scopes: Sequence[ClientScope],
+    client: clients.Client,
+    scopes: Sequence[install.ClientScope],
     text: str | None,
     ours: Path,
-    terminal: Terminal,
     *,
     unasked: str,
 ) -> tuple[str | None, list[_Found]]:
     """Our text with the servers of all scopes; what became of each."""
     found: list[_Found] = []
     for scope, (name, entry) in ((one, item) for one in scopes for item in one.servers.items()):
-        with guard(ours):
-            changed, (outcome,) = take_over(
-                client, {name: entry}, text, environ=os.environ, source=str(ours)
+        with edit.guard(ours):
+            changed, outcome = own_file.take_over(
+                client, name, entry, text, environ=os.environ, source=str(ours)
             )
         if outcome.result == "taken":
-            if reason := refusal(scope, name, entry, terminal, unasked=unasked):
-                outcome = Outcome(name, "skipped", reason)
+            if reason := install.refusal(scope, name, entry, unasked=unasked):
+                outcome = own_file.Outcome("skipped", reason)
             else:
                 text = changed
-        elif outcome.result == "skipped" and any(place.name == name for place in places(text)):
+        elif outcome.result == "skipped" and any(
+            place.name == name for place in own_file.places(text)
+        ):
             outcome = outcome._replace(reason=_name_conflict(client, scope, name, found, ours))
-        found.append(_Found(scope, *outcome))
+        found.append(_Found(scope, name, *outcome))
     return text, found
 
 
 def _name_conflict(
-    client: Client, scope: ClientScope, name: str, found: Sequence[_Found], ours: Path
+    client: clients.Client,
+    scope: install.ClientScope,
+    name: str,
+    found: Sequence[_Found],
+    ours: Path,
 ) -> str:
     """Where the other server of this name stands, and what to do about this one."""
     first = [one.scope.where for one in found if one.name == name and one.result in _COVERED]
@@ -226,96 +196,85 @@ def _name_conflict(
 
 
 def _replacing(
-    client: Client,
-    path: Path,
-    text: str | None,
-    found: Sequence[_Found],
-    config: Path | None,
-    terminal: Terminal,
-    *,
-    dry_run: bool,
-) -> Change:
+    file: install.ClientFile, moved: Sequence[Steps], entry: Mapping[str, object]
+) -> edit.Change:
     """The client's file with emceepee in the place of what is now behind it.
 
     A project's file is not the person's own, and stays.
     """
-    servers = client.servers(text or "")
-    name = next((name for name, entry in servers.items() if is_ours(entry)), RESERVED_NAME)
-    own = [one for one in found if one.scope.path == path and one.result != "skipped"]
-    covered = [(*one.scope.steps, one.name) for one in own]
-    entry = our_entry(client, config, dry_run=dry_run, terminal=terminal)
-    with guard(path):
-        others = [steps for steps in covered if steps != (client.section, name)]
-        after = leave_alone(client, text or "", name=name, entry=entry, others=others)
-    return Change(path=path, before=text, after=after)
+    client, path, text = file
+    name = next((name for name, one in file.servers.items() if clients.is_ours(one)), RESERVED_NAME)
+    others = [steps for steps in moved if steps != (client.section, name)]
+    with edit.guard(path):
+        after = clients.leave_alone(client, text or "", name=name, entry=entry, others=others)
+    return edit.Change(path=path, before=text, after=after)
 
 
-def _title(found: _Found) -> str:
-    scope = "" if found.scope.title == "user" else f" ({found.scope.title})"
-    return f"{label(found.name)}{scope}"
+# Where servers of a client stood before they were moved behind emceepee: a list beside its file.
+#
+# It has no entries: those are in the backups, which a person may remove for the secrets in them.
 
 
-def _names(found: Iterable[_Found]) -> str:
-    return ", ".join(label(one.name) for one in found)
+def moved_places(path: Path) -> list[Steps]:
+    """Of this file of a client."""
+    return [*(decoded(edit.read_file(_moved_file(path)) or "", list[tuple[str, ...]]) or ())]
+
+
+def list_moved(file: install.ClientFile, moved: Iterable[Steps]) -> edit.Change:
+    """The list with these as well, and without those that are in the client's file again."""
+    present = clients.servers_by_place(file.client, file.text or "")
+    before = [steps for steps in moved_places(file.path) if steps not in present]
+    return change_moved(
+        file.path, [*before, *(one for one in moved if not clients.is_ours(present[one]))]
+    )
+
+
+def change_moved(path: Path, moved: Sequence[Steps]) -> edit.Change:
+    """The list as it is to be; an empty one is no file."""
+    file = _moved_file(path)
+    after = f"{json.dumps(moved, indent=2)}\n" if moved else None
+    return edit.Change(path=file, before=edit.read_file(file), after=after, backs_up=False)
+
+
+def _moved_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.moved.json")
 
 
 def _report(
-    client: Client,
-    path: Path,
-    changes: Sequence[Change],
+    file: install.ClientFile,
+    ours: Path,
     found: Sequence[_Found],
     backups: Sequence[Path],
     *,
-    as_json: bool,
-    terminal: Terminal,
+    replaced: bool,
 ) -> None:
-    if as_json:
-        terminal.document(
-            {
-                "client": client.key,
-                "from": str(path),
-                "to": str(changes[0].path),
-                "servers": [_as_data(one) for one in found],
-                "backups": [str(backup) for backup in backups],
-            }
-        )
-        return
+    client, path, _ = file
     if not found:
         terminal.line(f"{client.title} has no servers in {path}.")
     else:
         terminal.table(
             ("SERVER", "RESULT", "WHY"),
-            [(_title(one), one.result, one.reason) for one in found],
+            [(str(one), one.result, one.reason) for one in found],
             styles=_STYLES,
         )
     taken = [one for one in found if one.result == "taken"]
-    terminal.line(
-        f"{len(taken)} taken over into {changes[0].path}." if taken else "Nothing was taken over."
-    )
-    if taken and not changes[1:]:
+    terminal.line(f"{len(taken)} taken over into {ours}." if taken else "Nothing was taken over.")
+    if replaced:
+        own = [one for one in found if one.scope.path == path and one.result == "skipped"]
+        more = f" and {', '.join(label(one.name) for one in own)}" if own else ""
+        terminal.line(f"{client.title} now has emceepee{more}: {path}")
+    elif taken:
         terminal.note(
             f"{client.title} has them as well; `emceepee config import {client.key} --replace` "
             "leaves only emceepee there."
         )
-    for change in changes[1:]:
-        own = [one for one in found if one.scope.path == path and one.result == "skipped"]
-        more = f" and {_names(own)}" if own else ""
-        terminal.line(f"{client.title} now has emceepee{more}: {change.path}")
-    for backup in backups:
-        terminal.line(f"The file as it was: {backup}")
-    _tell_scopes(client, taken, terminal, replaced=bool(changes[1:]))
+    tell_backups(backups)
+    _tell_scopes(client, taken, replaced=replaced)
 
 
-def _as_data(found: _Found) -> dict[str, str]:
-    more = {"scope": found.scope.title, "file": str(found.scope.path)}
-    return {"name": found.name, "result": found.result, "reason": found.reason, **more}
-
-
-def _tell_scopes(
-    client: Client, taken: Sequence[_Found], terminal: Terminal, *, replaced: bool
-) -> None:
+def _tell_scopes(client: clients.Client, taken: Sequence[_Found], *, replaced: bool) -> None:
     """What changes for servers that were for one project only."""
-    if near := _names(one for one in taken if one.scope.title != "user"):
+    if near := ", ".join(label(one.name) for one in taken if one.scope.title != "user"):
         terminal.note(
             f"Behind emceepee, {near} can be used in every project, not in this one only."
         )
@@ -328,3 +287,183 @@ def _tell_scopes(
             f"{path.parent / '.claude' / 'settings.local.json'}\n"
             f"  {json.dumps({'disabledMcpjsonServers': names})}"
         )
+
+
+# `emceepee uninstall`: removes our entry from a client, and puts moved servers back.
+#
+# `config import --replace` has listed which those are; the backups of the client's file have them.
+# A restore takes them off the list: so a server that the person removes afterwards stays away.
+
+
+def uninstall(
+    client: install.ClientArgument,
+    *,
+    name: install.NameOption = RESERVED_NAME,
+    restore: Annotated[
+        bool, flag("--restore", "Put back the servers that were moved behind emceepee.")
+    ] = False,
+    dry_run: install.DryRunOption = False,
+    show_secrets: secret_values.ShowSecretsOption = False,
+) -> None:
+    """Remove emceepee from an MCP client.
+
+    Everything else in its file stays. With --restore the servers come back that `config import
+    --replace` took out: each as the client's file had it then, if emceepee's configuration still
+    has a server of its name. One that you have switched off in emceepee stays off. If the client's
+    file cannot say so, it is not put back.
+
+    Example: emceepee uninstall claude-desktop --restore
+    """
+    file = install.ClientFile.of(client)
+    row, path, text = file
+    with edit.guard(path):
+        known = file.servers
+        moved = _moved(file, known.get(name))
+        back: Mapping[Steps, object] = moved.back if restore else {}
+        if name not in known and not (restore and moved.servers):
+            _tell_absent(file)
+            if restore:
+                _note_none_to_put_back(moved)
+            return
+        edited = clients.unregister(row, text or "", edit.read_backup(path), name=name)
+        after = edited.text
+        for steps, entry in back.items():
+            after = row.language.put(after or "", steps, entry)
+    backs_up = edited.backs_up or bool(back)
+    change = edit.Change(path=path, before=text, after=after, backs_up=backs_up)
+    if dry_run:
+        entries = [*known.values(), *back.values()]
+        secret_values.show_changes([change], entries, show_secrets=show_secrets)
+    else:
+        left = change_moved(path, [one for one in moved_places(path) if one not in back])
+        kept = edit.apply_all([change, *([left] if back else ())])
+        if name in known:
+            gone = f", and {path}, which held nothing else." if after is None else f": {path}"
+            terminal.line(f"Removed emceepee from {row.title}{gone}")
+        if back:
+            terminal.line(f"Put back into {row.title}: {_names(back)}.")
+        tell_backups(kept)
+    if restore:
+        _note_restored(moved)
+    elif moved.servers:
+        behind = f"Moved behind emceepee: {_names(moved.servers)}. To put them back into "
+        restores = f"emceepee uninstall {client} --restore"
+        terminal.note(with_command(f"{behind}{row.title}", restores))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MovedServers:
+    """Servers of a client that are behind emceepee now, and what of them can go back.
+
+    Those of `off` were switched off since; `config` is the configuration that has them. `only_ours`
+    are the names there that the client lacks.
+    """
+
+    file: install.ClientFile
+    config: Path
+    servers: Mapping[Steps, object]
+    off: Collection[Steps]
+    back: Mapping[Steps, object]
+    only_ours: Sequence[str]
+
+
+def _moved(file: install.ClientFile, ours: object) -> _MovedServers:
+    client, path, text = file
+    config = install.named_config(ours) or default_path(os.environ)
+    present = clients.servers_by_place(client, text or "")
+    behind: dict[str | int, bool] = {}  # the servers of the configuration, and whether each is on
+    with suppress(ProxyError), edit.guard(config):
+        for place in own_file.places(edit.read_file(config)):
+            behind[place.name] = not is_off(place.entry)
+    copies: dict[Steps, object] = {}
+    for backup in reversed(edit.backup_files(path)):  # the newest counts
+        with suppress(Unreadable):
+            copies |= clients.servers_by_place(client, edit.readable_text(backup) or "")
+    servers = {
+        steps: copies[steps]
+        for steps in moved_places(path)
+        if steps in copies and steps not in present and steps[-1] in behind
+    }
+    off = [
+        steps
+        for steps, entry in servers.items()
+        if not behind[steps[-1]] and not is_off(client.our_entry(entry))
+    ]
+    # One that is off stays off, or out if the client's file has no switch.
+    back = {
+        steps: {**entry, **client.off} if steps in off and is_object(entry) else entry
+        for steps, entry in servers.items()
+        if steps not in off or client.off
+    }
+    names = {steps[-1] for steps in present}
+    only_ours = [str(name) for name in behind if name not in names]
+    return _MovedServers(
+        file=file, config=config, servers=servers, off=off, back=back, only_ours=only_ours
+    )
+
+
+def _note_none_to_put_back(moved: _MovedServers) -> None:
+    title = moved.file.client.title
+    if not moved.only_ours:
+        terminal.note(f"emceepee has no server that {title} lacks: none to put back.")
+        return
+    names = ", ".join(map(label, moved.only_ours))
+    terminal.note(
+        f"There is no backup of {moved.file.path} with a server to put back. emceepee's "
+        f"configuration has, and {title} has not: {names}. To have one in {title} again, "
+        f"add it there with the command or the URL that {moved.config} has for it; where that "
+        f"refers to the keyring, {title} needs the secret itself."
+    )
+
+
+def _names(servers: Iterable[Steps]) -> str:
+    """Their names; those of one directory with it."""
+    places = {steps: install.local_place(steps[:-1]) for steps in servers}
+    named = {steps: label(str(steps[-1])) for steps in places}
+    return ", ".join(named[one] + (f" ({place})" if place else "") for one, place in places.items())
+
+
+def _note_restored(moved: _MovedServers) -> None:
+    """What a person may not expect: servers that are off, and secrets that can be read again."""
+    client, path, _ = moved.file
+    title = client.title
+    if not moved.servers:
+        _note_none_to_put_back(moved)
+    if moved.back:
+        kept = ", ".join(dict.fromkeys(label(str(steps[-1])) for steps in moved.back))
+        terminal.note(
+            f"emceepee keeps {kept}, for other clients; `emceepee config remove NAME` removes one."
+        )
+    if stays_off := [steps for steps in moved.off if steps in moved.back]:
+        terminal.note(f"Off in {title}, as in emceepee: {_names(stays_off)}.")
+    if stays_out := [steps for steps in moved.off if steps not in moved.back]:
+        names = dict.fromkeys(str(steps[-1]) for steps in stays_out)
+        lines = [own_command(moved.config, "config", "enable", name) for name in names]
+        if moved.config != default_path(os.environ):  # only our entry tells which one it was
+            lines.append(own_command(moved.config, "install", client.key))
+        lines.append(f"emceepee uninstall {client.key} --restore")
+        terminal.note(
+            with_command(
+                f"Not put back: {_names(stays_out)}, which you switched off in emceepee. The file "
+                f"of {title} cannot say that a server is off, so it would run. To put it back, "
+                "switch it on first",
+                "\n".join(lines),
+            )
+        )
+    secrets = [
+        (path, one)
+        for steps, entry in moved.back.items()
+        for one in secret_values.secrets_of({str(steps[-1]): client.our_entry(entry)})
+    ]
+    secret_values.note_plain(secrets, f"emceepee config import {client.key} --replace")
+
+
+def _tell_absent(file: install.ClientFile) -> None:
+    client, path, _ = file
+    ours = [name for name, entry in file.servers.items() if clients.is_ours(entry)]
+    if ours:
+        raise edit.EditRefused(
+            f"{client.title} has emceepee under another name: {', '.join(map(label, ours))}.",
+            hint=f"Run: emceepee uninstall {client.key} --name {shlex.quote(ours[0])}",
+        )
+    terminal.line(f"emceepee is not registered in {client.title}: {path}")

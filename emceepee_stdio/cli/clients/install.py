@@ -9,60 +9,32 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
 import typer
 
 from emceepee_stdio import __version__
-from emceepee_stdio.auth.keyring_access import NO_KEYRING
-from emceepee_stdio.cli.doctor.report import with_command
-from emceepee_stdio.cli.secret_values import (
-    KeyringStorage,
-    ShowSecretsOption,
-    secret_name,
-    secrets_of,
-    show_changes,
-    shown_entry,
+from emceepee_stdio.cli import secret_values
+from emceepee_stdio.cli.command_line import argument, flag, option
+from emceepee_stdio.cli.shared_options import tell_backups
+from emceepee_stdio.cli.terminal import confirm, is_person_there, terminal
+from emceepee_stdio.config.clients import (
+    CLIENTS,
+    HTTP_TOKEN,
+    Client,
+    ClientKey,
+    is_ours,
+    register,
+    servers_by_place,
 )
-from emceepee_stdio.cli.terminal import Terminal, confirm
-from emceepee_stdio.config.clients import CLIENTS, HTTP_TOKEN, Client, ClientKey, is_ours, register
 from emceepee_stdio.config.edit import Change, EditRefused, guard, read_backup, read_file
-from emceepee_stdio.config.fields import is_list, is_object, keyring_reference
+from emceepee_stdio.config.fields import is_list, is_object
 from emceepee_stdio.config.jsonc import Steps, strict_problem
 from emceepee_stdio.config.load import PATH_VARIABLE, default_path
 from emceepee_stdio.config.server import name_problem
 from emceepee_stdio.errors import ConfigInvalid
 from emceepee_stdio.visible_text import on_one_line
-
-# Variables that a person gives to emceepee in a client's file, where a secret is in plain text.
-
-
-def _note_secrets(
-    client: Client, file: Path, variables: Mapping[str, str], *, name: str, terminal: Terminal
-) -> None:
-    """Of variables that are in a client's file now."""
-    secrets = secrets_of({client.title: {"env": dict(variables)}})
-    keys = [one.where.partition(".")[2] for one in secrets]
-    if not keys:
-        return
-    if KeyringStorage().is_absent():
-        way = (
-            f"{NO_KEYRING.problem}. Set {', '.join(keys)} where {client.title} is started instead."
-        )
-    else:
-        names = [secret_name("", key) for key in keys]
-        way = with_command(
-            "Keep secrets in the keyring instead, and refer to them in the configuration of "
-            f"emceepee as {', '.join(map(keyring_reference, names))}",
-            "\n".join(f"emceepee secrets set {name}" for name in names),
-        )
-    where = ", ".join(one.where for one in secrets)
-    out = with_command(
-        "Then take our entry out of the file, and install it without them", _undo(client, name)
-    )
-    terminal.note(f"In plain text in {file}: {where}.\n{way}\n{out}")
-
 
 # The scopes in which a client keeps its servers: for the user, for one project, in its file.
 #
@@ -70,7 +42,6 @@ def _note_secrets(
 # the person has seen it and agreed.
 
 
-_STREAMS = (0, 2)
 _REJECTED = "disabledMcpjsonServers"  # what the person refused of a project's file, in the client
 
 
@@ -95,13 +66,29 @@ def local_place(section: Steps) -> str:
     return f"local, {on_one_line(str(inside[0]))}" if inside else ""
 
 
-def scopes_of(
-    client: Client, path: Path, text: str, directory: Path, terminal: Terminal
-) -> list[ClientScope]:
+class ClientFile(NamedTuple):
+    """The file of a client, or where it would be, and its text."""
+
+    client: Client
+    path: Path
+    text: str | None
+
+    @classmethod
+    def of(cls, key: ClientKey) -> Self:
+        path = locate(CLIENTS[key])
+        return cls(CLIENTS[key], path, read_file(path))
+
+    @property
+    def servers(self) -> dict[str, object]:
+        return self.client.servers(self.text or "")
+
+
+def scopes_of(file: ClientFile, directory: Path) -> list[ClientScope]:
     """The person's own first: the closest, then the user's; a project's file comes last."""
+    client, path, text = file
     with guard(path):
-        document = client.language.read(text)
-        user = ClientScope("user", path, (client.section,), client.servers(text))
+        document = client.language.read(text or "")
+        user = ClientScope("user", path, (client.section,), file.servers)
     projects = _member(document, client.projects)
     places = [place for place in _project_names(directory) if is_object(projects.get(place))]
     local = [
@@ -114,19 +101,16 @@ def scopes_of(
         for place in places
     ]
     rejected = {name for place in places for name in _words(projects[place], _REJECTED)}
-    files = _project_files(client, directory, frozenset(rejected), terminal)
+    files = _project_files(client, directory, frozenset(rejected))
     return [scope for scope in (*local, user, *files) if scope.servers or scope is user]
 
 
 def other_directories(client: Client, text: str, directory: Path) -> list[str]:
     """Those for which the client has servers of their own, without this one."""
-    projects = _member(client.language.read(text), client.projects)
     here = _project_names(directory)
-    return [
-        place
-        for place, found in projects.items()
-        if place not in here and _member(found, client.section)
-    ]
+    servers = servers_by_place(client, text)
+    found = dict.fromkeys(str(steps[1]) for steps in servers if steps[0] == client.projects)
+    return [place for place in found if place not in here]
 
 
 def _member(value: object, key: str) -> Mapping[str, object]:
@@ -148,7 +132,7 @@ def _project_names(directory: Path) -> list[str]:
 
 
 def _project_files(
-    client: Client, directory: Path, rejected: frozenset[str], terminal: Terminal
+    client: Client, directory: Path, rejected: frozenset[str]
 ) -> Iterator[ClientScope]:
     """The files of the projects around this directory, the nearest first."""
     if not client.project_file:
@@ -164,9 +148,7 @@ def _project_files(
         yield ClientScope("project", path, (client.section,), servers, rejected)
 
 
-def refusal(
-    scope: ClientScope, name: str, entry: object, terminal: Terminal, *, unasked: str
-) -> str | None:
+def refusal(scope: ClientScope, name: str, entry: object, *, unasked: str) -> str | None:
     """Why a server of a project's file is not taken over; None where the person agrees.
 
     With `unasked`, which says when a person is asked, nobody is.
@@ -175,16 +157,16 @@ def refusal(
         return None
     if name in scope.rejected:
         return "you refused it in the client."
-    when = unasked if all(map(os.isatty, _STREAMS)) else "at a terminal you are asked"
+    when = unasked if is_person_there() else "at a terminal you are asked"
     if when:
         return f"it stands in {scope.path}: {when} whether to take it."
     terminal.note(
         f"{scope.path}, a file of the project, which others may have written, has {name}:"
     )
-    terminal.note(json.dumps(shown_entry(entry, [entry]), indent=2, ensure_ascii=False))
-    question = f"Take {name} over?"
-    agrees = confirm(question, terminal, usual=False)
-    return None if agrees else "you did not agree."
+    terminal.note(
+        json.dumps(secret_values.shown_entry(entry, [entry]), indent=2, ensure_ascii=False)
+    )
+    return None if confirm(f"Take {name} over?", usual=False) else "you did not agree."
 
 
 # Where a client finds emceepee later, also when it was run from a runner's cache just now.
@@ -198,7 +180,7 @@ _INSTALL_TIMEOUT_S = 600.0  # a slow line, and some 50 packages
 _QUERY_TIMEOUT_S = 30.0  # uv answers in milliseconds
 
 
-def lasting_program(*, dry_run: bool, terminal: Terminal) -> list[str]:
+def lasting_program(*, dry_run: bool) -> list[str]:
     """How to start this very emceepee from anywhere, at any time."""
     command = _this_program()
     if not is_passing(command[0]):
@@ -209,7 +191,7 @@ def lasting_program(*, dry_run: bool, terminal: Terminal) -> list[str]:
             f"for example with: pipx install {shlex.quote(_source())}"
         )
         return command
-    return [str(_install_with(uv, dry_run=dry_run, terminal=terminal))]
+    return [str(_install_with(uv, dry_run=dry_run))]
 
 
 def is_passing(place: str) -> bool:
@@ -225,7 +207,7 @@ def _this_program() -> list[str]:
     return [str(Path(sys.executable).absolute()), "-m", "emceepee_stdio"]
 
 
-def _install_with(uv: str, *, dry_run: bool, terminal: Terminal) -> Path:
+def _install_with(uv: str, *, dry_run: bool) -> Path:
     """Have uv keep what `uvx` only holds in its cache; where it then is."""
     folder = Path(_run([uv, "tool", "dir", "--bin"], _QUERY_TIMEOUT_S).strip())
     program = folder / (f"{_NAME}.exe" if sys.platform == "win32" else _NAME)
@@ -293,42 +275,32 @@ _STATE_STYLES = {
     "not installed": "dim",
 }
 
-ClientArgument = Annotated[
-    ClientKey, typer.Argument(metavar="CLIENT", help=f"One of {', '.join(CLIENTS)}.")
-]
-NameOption = Annotated[
-    str, typer.Option("--name", metavar="NAME", help="What the entry is called in the client.")
-]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Show the change as a diff, and make none.")
-]
+ClientArgument = Annotated[ClientKey, argument("CLIENT", f"One of {', '.join(CLIENTS)}.")]
+NameOption = Annotated[str, option("NAME", "What the entry is called in the client.", "--name")]
+DryRunOption = Annotated[bool, flag("--dry-run", "Show the change as a diff, and make none.")]
 
 
 def install(  # noqa: PLR0913 - one for each option
     client: Annotated[
-        ClientKey | None,
-        typer.Argument(metavar="CLIENT", help=f"One of {', '.join(CLIENTS)}; none lists them."),
+        ClientKey | None, argument("CLIENT", f"One of {', '.join(CLIENTS)}; none lists them.")
     ] = None,
     *,
     name: NameOption = _NAME,
     dry_run: DryRunOption = False,
-    show_secrets: ShowSecretsOption = False,
+    show_secrets: secret_values.ShowSecretsOption = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Also for a client that seems not to be installed.")
+        bool, flag("--force", "Also for a client that seems not to be installed.")
     ] = False,
     config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="The configuration to serve from."),
+        Path | None, option("FILE", "The configuration to serve from.", "--config")
     ] = None,
     env: Annotated[
-        list[str] | None,
-        typer.Option("--env", "-e", metavar="K=V", help="A variable for emceepee in this client."),
+        list[str] | None, option("K=V", "A variable for emceepee in this client.", "--env", "-e")
     ] = None,
     http: Annotated[
-        str | None,
-        typer.Option("--http", metavar="URL", help="Reach a running `emceepee serve --http`."),
+        str | None, option("URL", "Reach a running `emceepee serve --http`.", "--http")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+    as_json: Annotated[bool, flag("--json", "As JSON, for programs.")] = False,
 ) -> None:
     """Register emceepee in an MCP client.
 
@@ -343,41 +315,45 @@ def install(  # noqa: PLR0913 - one for each option
     if problem := name_problem(name):
         raise typer.BadParameter(f"{problem}.", param_hint="--name")
     variables = _variables(env or (), http)
-    row = CLIENTS[client]
-    path = locate(row)
-    terminal = Terminal()
-    _require(row, path, force=force or dry_run, terminal=terminal)
+    file = ClientFile.of(client)
+    row, path, text = file
+    _require(row, path, force=force or dry_run)
     entry = (
-        our_entry(row, config, dry_run=dry_run, terminal=terminal)
+        our_entry(row, config, dry_run=dry_run)
         if http is None
         else _remote_entry(row, http, config)
     )
-    _note_missing_file(entry, terminal)
+    _note_missing_file(entry)
     with guard(path):
-        text = read_file(path)
-        known = row.servers(text or "")
+        known = file.servers
         entry = _with_kept_choices(row, entry, known.get(name), variables)
         edited = register(row, text, read_backup(path), name=name, entry=entry)
     change = Change(path=path, before=text, after=edited.text, backs_up=edited.backs_up)
     if dry_run:
         entries = [*known.values(), *row.servers(edited.text or "").values()]
-        show_changes([change], entries, terminal, show_secrets=show_secrets)
-        _explain_settings(row, entry, terminal)
+        secret_values.show_changes([change], entries, show_secrets=show_secrets)
+        _explain_settings(row, entry)
         return
     backup = change.apply()
+    secrets = [(path, one) for one in secret_values.secrets_of({name: {"env": variables}})]
+    secret_values.note_plain(secrets, _undo(row, name))
     if as_json:
         terminal.document({"client": client, **change.facts(backup)})
-        _note_secrets(row, path, variables, name=name, terminal=terminal)
         return
-    _tell(row, change, backup, entry, name=name, renewed=name in known, terminal=terminal)
-    _tell_raised(row, known.get(name), terminal)
+    if change.kind == "unchanged":
+        terminal.line(f"emceepee is registered in {row.title} already: {path}")
+    else:
+        _tell(row, change, backup, verb="Renewed" if name in known else "Registered")
+        terminal.line(f"Restart {row.title} to see it; `{_undo(row, name)}` undoes it.")
+        if name not in known:
+            _explain_settings(row, entry)
+    _tell_raised(row, known.get(name))
     if http is not None:
         terminal.note(
             f"{row.title} takes the token from the variable {HTTP_TOKEN}: set it where "
             f"{row.title} is started. Then try it: emceepee doctor --http {http}"
         )
-    _note_secrets(row, path, variables, name=name, terminal=terminal)
-    _note_others(row, path, text or "", terminal)
+    _note_others(file)
 
 
 def _undo(client: Client, name: str) -> str:
@@ -385,11 +361,12 @@ def _undo(client: Client, name: str) -> str:
     return f"emceepee uninstall {client.key}{named}"
 
 
-def _note_others(client: Client, path: Path, text: str, terminal: Terminal) -> None:
+def _note_others(file: ClientFile) -> None:
     """How many servers an import would take from here."""
+    client = file.client
     names = {
         name
-        for scope in scopes_of(client, path, text, Path.cwd(), terminal)
+        for scope in scopes_of(file, Path.cwd())
         for name, entry in scope.servers.items()
         if name not in scope.rejected and not is_ours(entry)
     }
@@ -450,14 +427,14 @@ def _with_kept_choices(
     return {**entry, **chosen, **more, **env}
 
 
-def _explain_settings(client: Client, entry: dict[str, object], terminal: Terminal) -> None:
+def _explain_settings(client: Client, entry: dict[str, object]) -> None:
     """A diff shows what is written; this says why, where it is of our choice."""
     for key, setting in client.settings.items():
         if entry.get(key) == setting.value:
             terminal.note(f"{key}: {client.title} {setting.why}.")
 
 
-def _tell_raised(client: Client, before: object, terminal: Terminal) -> None:
+def _tell_raised(client: Client, before: object) -> None:
     if is_object(before) and is_ours(before):
         for key in client.former_settings(before):
             terminal.note(f"{key}: {before[key]} became {client.settings[key].value}.")
@@ -500,11 +477,9 @@ def registered_in() -> list[str]:
     return [client.title for client in CLIENTS.values() if _state(client)["state"] == "registered"]
 
 
-def our_entry(
-    client: Client, config: Path | None, *, dry_run: bool, terminal: Terminal
-) -> dict[str, object]:
+def our_entry(client: Client, config: Path | None, *, dry_run: bool) -> dict[str, object]:
     """Our entry, with nothing in it that only this shell would understand."""
-    command, *args = lasting_program(dry_run=dry_run, terminal=terminal)
+    command, *args = lasting_program(dry_run=dry_run)
     args.append("serve")
     if config is None and os.environ.get(PATH_VARIABLE):
         config = default_path(os.environ)
@@ -513,7 +488,7 @@ def our_entry(
     return client.entry(command, args, {"PATH": _search_path()})
 
 
-def _note_missing_file(entry: dict[str, object], terminal: Terminal) -> None:
+def _note_missing_file(entry: dict[str, object]) -> None:
     """Of a configuration that our entry names; an import makes it in the same moment."""
     named = named_config(entry)
     if named is not None and not named.exists():
@@ -543,7 +518,7 @@ def is_installed(client: Client, path: Path) -> bool:
     return left or any(map(shutil.which, client.programs))
 
 
-def _require(client: Client, path: Path, *, force: bool, terminal: Terminal) -> None:
+def _require(client: Client, path: Path, *, force: bool) -> None:
     if is_installed(client, path):
         return
     sign = client.home(path, os.environ, _home())
@@ -557,33 +532,15 @@ def _require(client: Client, path: Path, *, force: bool, terminal: Terminal) -> 
     terminal.note(fact)
 
 
-def _tell(
-    client: Client,
-    change: Change,
-    backup: Path | None,
-    entry: dict[str, object],
-    *,
-    name: str,
-    renewed: bool,
-    terminal: Terminal,
-) -> None:
-    if change.kind == "unchanged":
-        terminal.line(f"emceepee is registered in {client.title} already: {change.path}")
-        return
-    verb = "Renewed" if renewed else "Registered"
+def _tell(client: Client, change: Change, backup: Path | None, *, verb: str) -> None:
     terminal.line(f"{verb} emceepee in {client.title}: {change.path}")
-    if backup is not None:
-        terminal.line(f"The file as it was: {backup}")
-    terminal.line(f"Restart {client.title} to see it; `{_undo(client, name)}` undoes it.")
-    if not renewed:
-        _explain_settings(client, entry, terminal)
+    tell_backups([backup])
     if client.strict and (problem := strict_problem(change.after or "")):
         terminal.note(f"{client.title} may refuse this file: it has {problem}.")
 
 
 def _list(*, as_json: bool) -> None:
     rows = [_state(client) for client in CLIENTS.values()]
-    terminal = Terminal()
     if as_json:
         terminal.document({"clients": rows})
         return

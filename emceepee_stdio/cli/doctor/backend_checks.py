@@ -7,45 +7,32 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
 import msgspec
 
+from emceepee_stdio import errors
 from emceepee_stdio.auth.bearer import signs_in, store_of
 from emceepee_stdio.backends.backend import Backend
-from emceepee_stdio.backends.backend_events import LogSource
-from emceepee_stdio.backends.lists import Item, Kind
+from emceepee_stdio.backends.interface import Item, Kind, LogSource
 from emceepee_stdio.cli.config import some_of
-from emceepee_stdio.cli.doctor.report import Check, Status, with_command
+from emceepee_stdio.cli.doctor.checks import Check, Status
 from emceepee_stdio.cli.one_shot import OneShotSession, one_shot_session
-from emceepee_stdio.config import BrokenServer, Config, ServerConfig
-from emceepee_stdio.config.server import Rule
+from emceepee_stdio.cli.terminal import with_command
+from emceepee_stdio.config.server import BrokenServer, Rule, ServerConfig
+from emceepee_stdio.config.settings import Config
 from emceepee_stdio.config.tool_rules import ToolRules, rules_of
-from emceepee_stdio.errors import (
-    CallFailed,
-    CannotConnect,
-    CommandNotFound,
-    NeedsSignIn,
-    ProxyError,
-    SecretUnavailable,
-    WrongCredentials,
-    error_types,
-)
 from emceepee_stdio.journal import redact_argv, redact_url
 from emceepee_stdio.json_values import elements, mapping
 from emceepee_stdio.redaction.redact import MARKER
 from emceepee_stdio.session.exposed_lists import exposed_as, idle_patterns
+from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.tools.server_tools import LAST_ERROR
 from emceepee_stdio.trust.tool_pins import Changes
-from emceepee_stdio.wire.environment import (
-    ARGS_APART,
-    child_directory,
-    child_environment,
-    first_word,
-    resolve_command,
-)
+from emceepee_stdio.wire import environment
 
 # What the rules and the exposing of an entry come to, for the tools that its server lists.
 
@@ -54,55 +41,47 @@ _RULES: tuple[Rule, Rule] = ("ask", "off")
 _SHOWN_NAMES = 5  # of exposed tools: --json has all
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class EntryEffect:
     """A sentence, the facts, and what is perhaps a slip of the pen, with its remedy."""
 
-    sentence: str = ""
-    details: Mapping[str, object] = field(default_factory=dict[str, object])
-    slip: str = ""
-    remedy: str = ""
+    sentence: str
+    details: Mapping[str, object]
+    slip: str
+    remedy: str
 
 
-def ruling(server: ServerConfig, tools: Sequence[Item]) -> EntryEffect:
-    rules = rules_of({server.name: server.tools})
-    if rules is None:
-        return EntryEffect()
-    names = [str(tool.get("name")) for tool in tools]
-    found = {rule: [name for name in names if rules.rule(name) == rule] for rule in _RULES}
-    ask, off = (len(found[rule]) for rule in _RULES)
-    each = {pattern: ToolRules({pattern: "off"}) for pattern in server.tools}
-    idle = [one for one, rule in each.items() if not any(map(rule.hides, names))]
-    look = f"emceepee config rules {shlex.quote(server.name)}"
-    return EntryEffect(
-        sentence=_ruled(ask, off),
-        details={"rules": {"written": server.tools, **found}},
-        slip=f" No tool matches {', '.join(map(repr, idle))} of your rules." if idle else "",
-        remedy=with_command("Look whether the rules say what you mean", look),
-    )
-
-
-def _ruled(ask: int, off: int) -> str:
-    are_off = f"{off} {'is' if off == 1 else 'are'} off"
-    if ask and off:
-        return f" By your rules you are asked for {ask} of its tools, and {are_off}."
-    if ask:
-        return f" By your rules you are asked for {ask} of its tools."
-    return f" By your rules {are_off.replace(' ', ' of its tools ', 1)}." if off else ""
-
-
-def exposing(
+def entry_effects(
     server: ServerConfig, tools: Sequence[Item], configured: Collection[str]
-) -> EntryEffect:
+) -> Iterator[EntryEffect]:
     """`configured` are the names of all servers, on which those of exposed tools depend."""
-    names = list(exposed_as(server, tools, configured).values())
+    quoted = shlex.quote(server.name)
+    if (rules := rules_of({server.name: server.tools})) is not None:
+        names = [str(tool.get("name")) for tool in tools]
+        found = {rule: [name for name in names if rules.rule(name) == rule] for rule in _RULES}
+        ask, off = (len(found[rule]) for rule in _RULES)
+        are_off = f"{off}{'' if ask else ' of its tools'} {'is' if off == 1 else 'are'} off"
+        parts = [f"you are asked for {ask} of its tools"] if ask else []
+        ruled = ", and ".join([*parts, are_off] if off else parts)
+        each = {pattern: ToolRules({pattern: "off"}) for pattern in server.tools}
+        idle = [one for one, rule in each.items() if not any(map(rule.hides, names))]
+        yield EntryEffect(
+            f" By your rules {ruled}." if ruled else "",
+            {"rules": {"written": server.tools, **found}},
+            f" No tool matches {', '.join(map(repr, idle))} of your rules." if idle else "",
+            with_command(
+                "Look whether the rules say what you mean", f"emceepee config rules {quoted}"
+            ),
+        )
+    exposed = list(exposed_as(server, tools, configured).values())
     idle = idle_patterns(server, tools)
-    look = f"emceepee config expose {shlex.quote(server.name)}"
-    return EntryEffect(
-        sentence=f" Exposed as: {some_of(names, _SHOWN_NAMES)}." if names else "",
-        details={"exposed_as": names} if server.expose else {},
-        slip=f" No tool matches {', '.join(map(repr, idle))} of expose." if idle else "",
-        remedy=with_command("Look whether the patterns say what you mean", look),
+    yield EntryEffect(
+        f" Exposed as: {some_of(exposed, _SHOWN_NAMES)}." if exposed else "",
+        {"exposed_as": exposed} if server.expose else {},
+        f" No tool matches {', '.join(map(repr, idle))} of expose." if idle else "",
+        with_command(
+            "Look whether the patterns say what you mean", f"emceepee config expose {quoted}"
+        ),
     )
 
 
@@ -112,12 +91,6 @@ def exposing(
 # until none of them is still connecting, and makes a check of each that cannot be used.
 
 
-_STDERR = " The last lines of its stderr:\n"
-# What follows the fact in an error is for the model of that session.
-_NEXT_STEP = re.compile(
-    rf" \[(?:{'|'.join(kind.code for kind in error_types())})\] .*\Z", re.DOTALL
-)
-_SIGN_IN = re.compile(r"`(emceepee login [^`]+)`")  # an address where no file has the server
 _WELL = ("connected", "idle")
 _THERE = "on the machine of the front"
 
@@ -126,9 +99,13 @@ async def check_front_servers(here: OneShotSession, front: Backend, within: floa
     """A check for each server that failed, is broken or needs a sign-in."""
     try:
         servers = await _settled(here, front, within)
-        unwell = [one for one in servers if one.get("phase") not in _WELL and not _is_off(one)]
-        return [_check(here, await _whole(front, one, within), within) for one in unwell]
-    except ProxyError as error:
+        found = [
+            await _listed(front, {"name": one.get("name")}, within)
+            for one in servers
+            if one.get("phase") not in _WELL and not one.get("switched_off")
+        ]
+        return [_check(here, one, within) for named in found for one in named]
+    except errors.ProxyError as error:
         fact = f"Its servers are not known: {here.shown(error.fact)}"
         remedy = "Check that the address is that of `emceepee serve --http`."
         return [Check.of(f"backend.{front.name}/servers", "warning", fact, remedy)]
@@ -148,14 +125,6 @@ async def _settled(
         await front.call_tool("await_activity", {"timeout_ms": left_ms}, within=within + 1.0)
 
 
-async def _whole(
-    front: Backend, server: Mapping[str, object], within: float
-) -> Mapping[str, object]:
-    """With all of its error, which a line of the list has only in part."""
-    found = await _listed(front, {"name": server.get("name")}, within)
-    return found[0] if found else server
-
-
 async def _listed(
     front: Backend, arguments: Mapping[str, object], within: float
 ) -> list[Mapping[str, object]]:
@@ -168,19 +137,17 @@ async def _listed(
         except msgspec.DecodeError:
             continue
         if "servers" in mapping(said):
-            return [mapping(one) for one in elements(mapping(said).get("servers"))]
-    raise CallFailed("it does not list servers.")
-
-
-def _is_off(server: Mapping[str, object]) -> bool:
-    return server.get("switched_off") is True
+            parts = mapping(answer.get("_meta")).get(LAST_ERROR)
+            servers = map(mapping, elements(mapping(said).get("servers")))
+            return [{**one, LAST_ERROR: parts} for one in servers]
+    raise errors.CallFailed("it does not list servers.")
 
 
 def _check(here: OneShotSession, server: Mapping[str, object], within: float) -> Check:
     name, phase = str(server.get("name")), server.get("phase")
-    said = str(server.get("last_error") or "")
-    fact, _, tail = _NEXT_STEP.sub("", said).partition(_STDERR)
-    lines = [here.shown(line) for line in tail.split("\n") if line]
+    error = mapping(server.get(LAST_ERROR))
+    fact = str(error.get("fact") or server.get("last_error") or "")
+    lines = [here.shown(str(line)) for line in elements(error.get("stderr")) if line]
     status: Status = "failed"
     log = f"emceepee tail-logs --server {shlex.quote(name)}"
     remedy = with_command(f"See its log, {_THERE}", log)
@@ -188,15 +155,14 @@ def _check(here: OneShotSession, server: Mapping[str, object], within: float) ->
     match phase:
         case "needs_sign_in":
             status, fact = "auth", fact or "A person has to sign in."
-            sign_in = _SIGN_IN.search(said)
-            line = sign_in[1] if sign_in else f"emceepee login {shlex.quote(name)}"
-            remedy = with_command(f"Sign in, {_THERE}", line)
+            line = mapping(server.get("sign_in")).get("command")
+            line = line or f"emceepee login {shlex.quote(name)}"
+            remedy = with_command(f"Sign in, {_THERE}", str(line))
         case "disabled":
             state = {"state": "broken"}
             fact = f"Its entry is broken: {fact}"
-            remedy = with_command(
-                f"Fix its entry, {_THERE}; this tells when it is right", "emceepee config check"
-            )
+            wanted = f"Fix its entry, {_THERE}; this tells when it is right"
+            remedy = with_command(wanted, "emceepee config check")
         case "connecting":
             fact = fact or f"It has not connected within {within:g} s."
         case _:
@@ -223,7 +189,6 @@ _NO_PACKAGE = re.compile(
 _UNSET = re.compile(
     r"(?P<fact>.* needs the environment variable (?P<variable>\w+), which is not set);.*", re.DOTALL
 )
-_TOOL_TALK = re.compile(r"\b(?:re)?connect_server\b|\bcall \w+_\w+|\bget_logs\b|\badd_server\b")
 _INSTALLERS = {
     "npx": "Install Node.js, which brings npx",
     "node": "Install Node.js",
@@ -257,7 +222,7 @@ async def check_backends(
     ) as here:
 
         async def look(server: ServerConfig) -> None:
-            patient = _Patient(here, server, environ=environ, shell_path=shell_path, within=within)
+            patient = _Patient(here, server, environ, shell_path, within)
             check = await patient.check()
             on_check(check)
             if behind is not None and check.status in ("ok", "warning"):
@@ -283,31 +248,25 @@ def broken_check(
         remedy = unset_remedy.replace("{}", variable)
         remedy += f"\nWhere it is no secret, you can also write a default: ${{{variable}:-…}}."
         if has_keyring():
-            in_place = f"A secret can be in the keyring: write ${{keyring:{variable}}}"
-            store = with_command(f"{in_place}, and store it", f"emceepee secrets set {variable}")
-            remedy += f"\n{store}"
+            wanted = f"A secret can be in the keyring: write ${{keyring:{variable}}}, and store it"
+            remedy += f"\n{with_command(wanted, f'emceepee secrets set {variable}')}"
     return Check.of(check_id, "failed", f"Its entry is broken: {reason}", remedy, details=details)
 
 
+@dataclass(repr=False)
 class _Patient:
     """One server under examination."""
 
-    def __init__(
-        self,
-        here: OneShotSession,
-        server: ServerConfig,
-        *,
-        environ: Mapping[str, str],
-        shell_path: str,
-        within: float,
-    ) -> None:
-        self._here = here
-        self._runtime = here.runtime
-        self._server = server
-        self._environ = environ
-        self._shell_path = shell_path
-        self._within = within
-        self._details: dict[str, object] = {}
+    _here: OneShotSession
+    _server: ServerConfig
+    _environ: Mapping[str, str]
+    _shell_path: str
+    _within: float
+    _details: dict[str, object] = field(default_factory=dict[str, object])
+
+    @property
+    def _runtime(self) -> Runtime:
+        return self._here.runtime
 
     async def check(self) -> Check:
         clock = self._runtime.clock
@@ -319,15 +278,13 @@ class _Patient:
         }
         if program := self._program():
             self._details["program"] = program
-        failure: ProxyError | None = None
+        failure: errors.ProxyError | None = None
         try:
             await self._examine(begun)
-        except ProxyError as error:
+        except errors.ProxyError as error:
             failure = self._link.snapshot().error or error
         spent = round((clock.now() - begun) * 1000)
-        if failure is not None:
-            return self._failed(failure, spent)
-        return await self._well(spent)
+        return await self._well(spent) if failure is None else self._failed(failure, spent)
 
     async def _examine(self, begun: float) -> None:
         clock = self._runtime.clock
@@ -349,8 +306,10 @@ class _Patient:
                 "server_info": hello.server_info,
             }
         self._details["counts"] = dict(snapshot.counts)
-        if signed_in := self._signed_in():
-            self._details["signed_in"] = signed_in
+        if signs_in(self._server):
+            record = store_of(self._server, self._runtime.sign_ins.context.directory).read()
+            if record is not None and record.access_token:
+                self._details["signed_in"] = record.validity()
         changes, pending = await self._runtime.pins.changes(self._server.name)
         if changes:
             self._details["tools_changed"] = msgspec.to_builtins(changes)
@@ -371,7 +330,10 @@ class _Patient:
                 spent,
                 remedy="Behind emceepee it works; other clients may break. Have it log to stderr.",
             )
-        summary, effects = self._summary(snapshot.counts), self._effects()
+        summary = self._summary(snapshot.counts)
+        tools = self._link.lists.known(Kind.TOOLS) or ()
+        configured = self._runtime.servers.configured_names
+        effects = list(entry_effects(self._server, tools, configured))
         for effect in effects:
             summary += effect.sentence
             self._details |= effect.details
@@ -379,16 +341,9 @@ class _Patient:
         if self._server.oauth.is_unbound_secret:
             fact = f"{summary} Without oauth.issuer its client_secret is sent to nobody."
             return self._result("warning", fact, spent, remedy=self._sign_in())
-        for effect in effects:
-            if effect.slip:
-                slip = f"{summary}{effect.slip}"
-                return self._result("warning", slip, spent, remedy=effect.remedy)
+        if slip := next((effect for effect in effects if effect.slip), None):
+            return self._result("warning", f"{summary}{slip.slip}", spent, remedy=slip.remedy)
         return self._result("ok", summary, spent)
-
-    def _effects(self) -> list[EntryEffect]:
-        tools = self._link.lists.known(Kind.TOOLS) or ()
-        configured = self._runtime.servers.configured_names
-        return [ruling(self._server, tools), exposing(self._server, tools, configured)]
 
     def _summary(self, counts: Mapping[str, int]) -> str:
         offered = [
@@ -403,64 +358,51 @@ class _Patient:
         times += f"; signed in {signed_in}" if signed_in else ""
         return f"{', '.join(offered) or 'nothing offered'}; {protocol}; {times}."
 
-    def _signed_in(self) -> str | None:
-        """Until when, and with which scopes; None where nobody is signed in."""
-        if not signs_in(self._server):
-            return None
-        record = store_of(self._server, self._runtime.sign_ins.context.directory).read()
-        return None if record is None or not record.access_token else record.validity()
-
-    def _failed(self, error: ProxyError, spent: int) -> Check:
-        fact, _, tail = error.fact.partition(" The last lines of its stderr:\n")
-        lines = [line for line in tail.split("\n") if line] or self._lines(LogSource.STDERR)
+    def _failed(self, error: errors.ProxyError, spent: int) -> Check:
+        fact = error.fact
+        lines = [line for line in error.stderr if line] or self._lines(LogSource.STDERR)
         self._details["code"] = error.code
         if lines:
             self._details["stderr"] = [self._shown(line) for line in lines]
         if noise := self._lines(LogSource.STDOUT):
             self._details["stdout_noise"] = noise
-        if isinstance(error, CommandNotFound):
+        if isinstance(error, errors.CommandNotFound):
             fact = f"The command {self._server.command!r} was not found."
             self._details["path"] = self._child_path()
-        auth = isinstance(error, WrongCredentials | NeedsSignIn)
-        return self._result(
-            "auth" if auth else "failed",
-            self._shown(fact),
-            spent,
-            remedy=self._remedy(error, "\n".join(lines)),
+        status = (
+            "auth" if isinstance(error, errors.WrongCredentials | errors.NeedsSignIn) else "failed"
         )
+        remedy = self._remedy(error, "\n".join(lines))
+        return self._result(status, self._shown(fact), spent, remedy=remedy)
 
     def _result(
         self, status: Status, summary: str, spent: int, *, remedy: str | None = None
     ) -> Check:
-        return Check(
-            id=f"backend.{self._server.name}",
-            category="backend",
-            status=status,
-            summary=summary,
-            details=self._details,
-            remediation=remedy,
-            duration_ms=spent,
-        )
+        name = f"backend.{self._server.name}"
+        return Check.of(name, status, summary, remedy, details=self._details, duration_ms=spent)
 
-    def _remedy(self, error: ProxyError, words: str) -> str:
+    def _remedy(self, error: errors.ProxyError, words: str) -> str:
         url = self._server.url
-        if isinstance(error, SecretUnavailable):
+        if isinstance(error, errors.SecretUnavailable):
             store = error.command
-            return with_command("Store it", store) if store else error.next_step
+            return with_command("Store it", store) if store else error.for_person
         if url is None:
             return self._shown(self._remedy_of_command(error, words))
-        if isinstance(error, NeedsSignIn):
+        if isinstance(error, errors.NeedsSignIn):
             return self._sign_in()
-        if isinstance(error, WrongCredentials):
+        if isinstance(error, errors.WrongCredentials):
             return self._credentials(url)
-        return self._shown(self._plain(error, "Check the URL, and whether the server runs."))
+        return self._shown(error.for_person or "Check the URL, and whether the server runs.")
 
-    def _remedy_of_command(self, error: ProxyError, words: str) -> str:
+    def _remedy_of_command(self, error: errors.ProxyError, words: str) -> str:
         server = self._server
         command = server.command or ""
-        if isinstance(error, CommandNotFound):
+        if isinstance(error, errors.CommandNotFound):
             return self._find(command)
-        if script := self._missing_script(words):
+        missing = {Path(found[1]).name for found in _NO_SCRIPT.finditer(words)}
+        named = [self._directory() / arg for arg in server.args if Path(arg).name in missing]
+        if script := next((path for path in named if not os.access(path, os.F_OK)), None):
+            # A file that its arguments name, where its interpreter does not find it.
             return with_command(
                 f"There is no file {script}: correct it in `args` of {server.name}",
                 "emceepee config edit",
@@ -470,17 +412,13 @@ class _Patient:
             return self._packages(command, is_mcp=is_mcp)
         if _NO_PACKAGE.search(words):
             return "Check the name and the version of the package in its arguments."
-        if "did not answer" in error.fact:
+        if isinstance(error, errors.OpeningTimeout | errors.CallTimeout):
             again = shlex.join(["emceepee", "doctor", server.name, "--timeout", "120"])
-            return "\n".join(
-                [
-                    with_command("A first start may have to download it", again),
-                    self._by_hand(
-                        "Otherwise run it by hand; it must speak MCP on stdin and stdout"
-                    ),
-                ]
+            by_hand = "Otherwise run it by hand; it must speak MCP on stdin and stdout"
+            return with_command(
+                "A first start may have to download it", again, self._by_hand(by_hand)
             )
-        return self._plain(error, self._by_hand("Run it by hand to see why"))
+        return error.for_person or self._by_hand("Run it by hand to see why")
 
     def _sign_in(self) -> str:
         command = shlex.join(["emceepee", "login", self._server.name])
@@ -496,24 +434,19 @@ class _Patient:
             return with_command(
                 "Give valid credentials in its url or headers", "emceepee config edit"
             )
-        words = ["emceepee", "config", "add", self._server.name, "--replace", "--url", url]
-        words += ["--header", "Authorization: Bearer ${TOKEN}"]
-        wanted = "Give valid credentials, for example from a variable"
-        return with_command(wanted, shlex.join(words))
-
-    def _plain(self, error: ProxyError, otherwise: str) -> str:
-        """The next step of the error, unless that is for a model to take."""
-        return otherwise if _TOOL_TALK.search(error.next_step) else error.next_step
-
-    def _missing_script(self, words: str) -> Path | None:
-        """The file that its arguments name, where its interpreter does not find it."""
-        missing = {Path(found[1]).name for found in _NO_SCRIPT.finditer(words)}
-        named = [self._directory() / arg for arg in self._server.args if Path(arg).name in missing]
-        return next((path for path in named if not os.access(path, os.F_OK)), None)
+        add = shlex.join(
+            ["emceepee", "config", "add", self._server.name, "--replace", "--url", url]
+        )
+        return with_command(
+            "Give valid credentials, for example from a variable",
+            f"{add} --header 'Authorization: Bearer ${{TOKEN}}'",
+        )
 
     def _find(self, command: str) -> str:
-        if first := first_word(command, path=self._child_path(), directory=self._directory()):
-            return with_command(ARGS_APART.format(first), "emceepee config edit")
+        if first := environment.first_word(
+            command, path=self._child_path(), directory=self._directory()
+        ):
+            return with_command(environment.ARGS_APART.format(first), "emceepee config edit")
         elsewhere = shutil.which(command, path=self._shell_path)
         if elsewhere is not None:
             return with_command(
@@ -521,34 +454,32 @@ class _Patient:
                 "register emceepee again, which records the PATH of your shell",
                 "emceepee install CLIENT",
             )
-        install = _INSTALLERS.get(Path(command).name, "Install it")
-        path = "the path where it is now" if _names_a_path(command) else "its absolute path"
-        return with_command(
-            f"{install}, or write {path} as `command` of {self._server.name}",
-            "emceepee config edit",
-        )
+        name = Path(command).name
+        path = "its absolute path" if name == command else "the path where it is now"
+        step = f"{_INSTALLERS.get(name, 'Install it')}, or write {path} as `command` of "
+        return with_command(f"{step}{self._server.name}", "emceepee config edit")
 
     def _packages(self, command: str, *, is_mcp: bool) -> str:
         runner = Path(command).stem
         if runner in {"npx", "node", "bunx"}:
             return "Its modules are incomplete: install the package again, or pin its version."
-        if runner in {"uvx", "uv"}:
+        is_uv = runner in {"uvx", "uv"}
+        wrong = f"Its Python packages {'do not fit together' if is_mcp else 'are incomplete'}"
+        if is_uv:
             wanted = (
-                "do not fit together: pin one that does, for example with the arguments "
-                "--with 'mcp<2' before the package"
+                "pin one that does, for example with the arguments --with 'mcp<2'"
                 if is_mcp
-                else "are incomplete: add the missing one with the arguments --with NAME before "
-                "the package"
+                else "add the missing one with the arguments --with NAME"
             )
-            return f"Its Python packages {wanted}, or pin an other version of it."
-        fitting = "Its Python packages are incomplete: install the missing one in its environment."
-        if is_mcp:
-            fitting = with_command(
-                "Its Python packages do not fit together: in its environment, install the missing "
-                "module or an older `mcp`",
-                "pip install 'mcp<2'",
-            )
-        return f"{fitting}\n{self._by_hand('By hand')}"
+            return f"{wrong}: {wanted} before the package, or pin an other version of it."
+        by_hand = self._by_hand("By hand")
+        if not is_mcp:
+            return f"{wrong}: install the missing one in its environment.\n{by_hand}"
+        return with_command(
+            f"{wrong}: in its environment, install the missing module or an older `mcp`",
+            "pip install 'mcp<2'",
+            by_hand,
+        )
 
     def _by_hand(self, why: str) -> str:
         variables = [f"{name}=…" for name in self._server.env]
@@ -559,23 +490,23 @@ class _Patient:
         return with_command(f"{why}{hidden}", line)
 
     def _child_path(self) -> str:
-        env = child_environment(
-            self._environ, env=self._server.env, pass_env=self._server.pass_env, owner=""
+        env, passed = self._server.env, self._server.pass_env
+        return environment.child_environment(self._environ, env=env, pass_env=passed, owner="").get(
+            "PATH", ""
         )
-        return env.get("PATH", "")
 
     def _directory(self) -> Path:
-        return child_directory(self._server.cwd, ours=Path.cwd(), home=Path.home())
+        return environment.child_directory(self._server.cwd, ours=Path.cwd(), home=Path.home())
 
     def _program(self) -> str | None:
         """The file that the command resolves to."""
         if self._server.command is None:
             return None
         try:
-            return resolve_command(
+            return environment.resolve_command(
                 self._server.command, path=self._child_path(), directory=self._directory()
             )
-        except (CannotConnect, OSError, RuntimeError):
+        except (errors.CannotConnect, OSError, RuntimeError):
             return None
 
     def _lines(self, source: LogSource) -> list[str]:
@@ -589,12 +520,11 @@ class _Patient:
         return self._here.shown(text)
 
 
-def _names_a_path(command: str) -> bool:
-    return Path(command).name != command
-
-
 def _changed(changes: Changes) -> str:
-    parts = [("changed", tuple(changes.changed)), ("added", changes.added)]
-    parts.append(("removed", changes.removed))
-    parts.append(("changed", ("its instructions",) if changes.instructions else ()))
+    parts = (
+        ("changed", tuple(changes.changed)),
+        ("added", changes.added),
+        ("removed", changes.removed),
+        ("changed", ("its instructions",) if changes.instructions else ()),
+    )
     return "; ".join(f"{what} {', '.join(tools)}" for what, tools in parts if tools)

@@ -1,4 +1,4 @@
-"""Doctor's checks beside the servers: this program, its files, the clients."""
+"""Doctor's findings, and its checks beside the servers: this program, its files, the clients."""
 
 import os
 import platform
@@ -6,36 +6,141 @@ import shlex
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated, Any, Literal, cast
 
+import msgspec
 import typer
+from msgspec import Meta, Struct
 
 from emceepee_stdio import __version__
-from emceepee_stdio.cli.clients.install import (
-    client_here,
-    client_servers,
-    named_config,
-    program_is_gone,
-    program_of,
-)
-from emceepee_stdio.cli.doctor.report import Check, with_command
-from emceepee_stdio.cli.keyring_secrets import (
-    client_copies_with_secrets,
-    copies_with_secrets,
-    foreign_secrets,
-    how_to_move,
-)
+from emceepee_stdio.cli import keyring_secrets
+from emceepee_stdio.cli.clients import install
 from emceepee_stdio.cli.secret_values import KeyringStorage, PlainSecret, plain_secrets
-from emceepee_stdio.config import Config, QuestionsMode, ServerConfig
+from emceepee_stdio.cli.status import shared_servers
+from emceepee_stdio.cli.terminal import with_command
 from emceepee_stdio.config.clients import CLIENTS, Client, is_ours
 from emceepee_stdio.config.edit import EditRefused, read_file
 from emceepee_stdio.config.fields import is_list, is_object
 from emceepee_stdio.config.load import PATH_VARIABLE
+from emceepee_stdio.config.server import ServerConfig
+from emceepee_stdio.config.settings import Config, QuestionsMode
 from emceepee_stdio.front.client_profile import PROFILES, UNKNOWN, questions_go_to
 from emceepee_stdio.journal import default_directory
 from emceepee_stdio.redaction.redact import MARKER, redact_env
-from emceepee_stdio.wire.orphans import leftovers
+from emceepee_stdio.session.proxy_status import read_running, status_directory
+from emceepee_stdio.wire.orphans import leftovers, process_table
+
+Status = Literal["ok", "warning", "off", "auth", "failed"]
+Category = Literal["environment", "config", "registration", "backend"]
+
+
+_SUBJECTS = {"config.file": "configuration", "registration.none": "registration"}
+
+
+class Check(Struct, frozen=True, kw_only=True):
+    """One thing that was looked at."""
+
+    id: Annotated[str, Meta(description="Stable: the category, a dot, and what was looked at.")]
+    category: Category
+    status: Annotated[
+        Status,
+        Meta(description="auth: the server wants other credentials; off: disabled by you."),
+    ]
+    summary: Annotated[str, Meta(description="One sentence for people.")]
+    details: Annotated[dict[str, Any], Meta(description="What was measured or seen, by name.")] = (
+        msgspec.field(default_factory=dict[str, Any])
+    )
+    remediation: Annotated[
+        str | None,
+        Meta(
+            description="What to do about it; null when there is nothing to do. "
+            "A command stands on a line of its own, behind two spaces."
+        ),
+    ] = None
+    duration_ms: Annotated[
+        int | None, Meta(description="How long the check took, where that says something.")
+    ] = None
+
+    @classmethod
+    def of(
+        cls,
+        check_id: str,
+        status: Status,
+        summary: str,
+        remedy: str | None = None,
+        *,
+        details: Mapping[str, object] | None = None,
+        duration_ms: int | None = None,
+    ) -> "Check":
+        return cls(
+            id=check_id,
+            category=cast("Category", check_id.partition(".")[0]),
+            status=status,
+            summary=summary,
+            details=dict(details or {}),
+            remediation=remedy,
+            duration_ms=duration_ms,
+        )
+
+    @property
+    def state(self) -> str:
+        """How a person reads the status: a server that was not tried is disabled or broken."""
+        return str(self.details.get("state", self.status))
+
+    @property
+    def subject(self) -> str:
+        """What a person calls it."""
+        return _SUBJECTS.get(self.id) or self.id.partition(".")[2]
+
+    @property
+    def found(self) -> str:
+        """The summary for a row that has begun with the subject: without its name once more."""
+        rest = self.summary.removeprefix(f"{self.subject} ")
+        return self.summary if rest == self.summary else f"{rest[:1].upper()}{rest[1:]}"
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """The report of `emceepee doctor --json`."""
+
+    schema_version: Annotated[int, Meta(description="Changes when a reader has to.")] = 1
+    overall_status: Annotated[
+        Literal["ok", "warning", "failed"], Meta(description="The worst of the checks.")
+    ] = "ok"
+    environment: Annotated[
+        str,
+        Meta(description="With whose variables servers were tried: a client's, desktop or shell."),
+    ] = "shell"
+    interrupted: Annotated[
+        bool, Meta(description="Whether it was stopped; then checks of servers are missing.")
+    ] = False
+    checks: tuple[Check, ...] = ()
+
+    @classmethod
+    def of(
+        cls, checks: tuple[Check, ...], *, environment: str = "shell", interrupted: bool = False
+    ) -> "Report":
+        found = {check.status for check in checks}
+        worst = (
+            "failed" if found & {"failed", "auth"} else "warning" if "warning" in found else "ok"
+        )
+        return cls(
+            overall_status=worst, environment=environment, interrupted=interrupted, checks=checks
+        )
+
+
+def report_schema() -> dict[str, object]:
+    """JSON Schema of the report."""
+    (root,), definitions = msgspec.json.schema_components([Report], ref_template="#/$defs/{name}")
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "emceepee doctor report",
+        **root,
+        "$defs": definitions,
+    }
+    return msgspec.json.decode(msgspec.json.encode(schema), type=dict[str, object])
+
 
 # The environment in which `emceepee doctor` tries servers: that of the client which starts us.
 #
@@ -72,12 +177,9 @@ class CheckedEnvironment:
 
     key: str
     summary: str
-    variables: Mapping[str, str]
+    variables: Mapping[str, str] = field(repr=False)  # may hold secrets
     unset_remedy: str = "Set {} where emceepee is started."
     config: Path | None = None
-
-    def __repr__(self) -> str:
-        return f"<CheckedEnvironment {self.key} {len(self.variables)} variables>"
 
 
 def checked_environment(
@@ -122,7 +224,7 @@ def _of_client(
         summary=f"Tried as {client.title} starts them: {_WORDS[client.inherits]}.",
         variables={**bases[client.inherits], **more},
         unset_remedy=_remedy(client),
-        config=None if environ.get(PATH_VARIABLE) else named_config(entry),
+        config=None if environ.get(PATH_VARIABLE) else install.named_config(entry),
     )
 
 
@@ -139,7 +241,7 @@ def _registrations() -> Iterator[tuple[Client, Mapping[str, object]]]:
     """Each client that starts us, with its entry; those that reach us over HTTP start nothing."""
     for client in CLIENTS.values():
         try:
-            _, servers = client_servers(client)
+            _, servers = install.client_servers(client)
         except EditRefused:
             continue
         entry = next(filter(is_ours, servers.values()), None)
@@ -168,7 +270,15 @@ def environment_checks(config: Config) -> Iterator[Check]:
             "interpreter": sys.executable,
         },
     )
-    yield _journal_check(config)
+    chosen = config.settings.logging.directory
+    directory = Path(chosen) if chosen else default_directory(os.environ)
+    existing = next(place for place in (directory, *directory.parents) if place.exists())
+    status, fact, remedy = "ok", f"{directory} can be written.", None
+    if not os.access(existing, os.W_OK | os.X_OK):
+        status, fact = "warning", f"{directory} cannot be written: tail-logs will show nothing."
+        remedy = f"Give yourself write access to {existing}, or set emceepee.logging.directory."
+    details = {"directory": str(directory)}
+    yield Check.of("environment.journal", status, fact, remedy, details=details)
     # Servers whose proxy was killed together with its watchdog; there hardly ever are any.
     if found := leftovers(os.environ.get("HOME")):
         names = ", ".join(f"{left.name} ({left.pid})" for left in found)
@@ -180,23 +290,11 @@ def environment_checks(config: Config) -> Iterator[Check]:
             with_command("End them", shlex.join(["kill", *map(str, pids)])),
             details={"pids": pids},
         )
-
-
-def _journal_check(config: Config) -> Check:
-    chosen = config.settings.logging.directory
-    directory = Path(chosen) if chosen else default_directory(os.environ)
-    existing = next(place for place in (directory, *directory.parents) if place.exists())
-    details = {"directory": str(directory)}
-    if os.access(existing, os.W_OK | os.X_OK):
-        fact = f"{directory} can be written."
-        return Check.of("environment.journal", "ok", fact, details=details)
-    return Check.of(
-        "environment.journal",
-        "warning",
-        f"{directory} cannot be written: nothing will be there for tail-logs.",
-        f"Give yourself write access to {existing}, or set emceepee.logging.directory.",
-        details=details,
-    )
+    # Nothing is wrong with these, but they can be had for less.
+    if shared := shared_servers(read_running(status_directory(os.environ)), process_table()):
+        facts = msgspec.to_builtins(shared)
+        facts["memory_bytes"] = facts.pop("memory")
+        yield Check.of("environment.shared_servers", "ok", shared.proposal(), details=facts)
 
 
 def config_checks(config: Config, file: Path) -> Iterator[Check]:
@@ -204,7 +302,7 @@ def config_checks(config: Config, file: Path) -> Iterator[Check]:
     yield _file_check(config, file)
     try:
         text = read_file(file)
-        plain, foreign = plain_secrets(text), foreign_secrets(text)
+        plain, foreign = plain_secrets(text), keyring_secrets.foreign_secrets(text)
     except (EditRefused, ValueError):
         plain, foreign = None, {}
     if plain is not None:
@@ -221,7 +319,7 @@ def config_checks(config: Config, file: Path) -> Iterator[Check]:
             ),
             details={secret: {"of": of, "given_to": to} for secret, (of, to) in foreign.items()},
         )
-    if found := client_copies_with_secrets():
+    if found := keyring_secrets.client_copies_with_secrets():
         held = "; ".join(f"{copy} ({', '.join(places)})" for copy, places in found.items())
         yield Check.of(
             "config.backups",
@@ -238,7 +336,7 @@ def config_checks(config: Config, file: Path) -> Iterator[Check]:
 
 def _secret_checks(file: Path, found: Sequence[PlainSecret]) -> Iterator[Check]:
     """Secrets in plain text, in the file and in what was kept of it."""
-    copies = [str(copy) for copy in copies_with_secrets(file)]
+    copies = [str(copy) for copy in keyring_secrets.copies_with_secrets(file)]
     where = list(dict.fromkeys(one.place for one in found))
     words = [f"Secrets stand in plain text in {file}: {', '.join(where)}."] if found else []
     words += [f"Backups hold secrets in plain text: {', '.join(copies)}."] if copies else []
@@ -246,7 +344,7 @@ def _secret_checks(file: Path, found: Sequence[PlainSecret]) -> Iterator[Check]:
     remedies: list[str] = []
     if movable:
         has_keyring = not KeyringStorage().is_absent()
-        remedies.append(how_to_move(file, *movable, has_keyring=has_keyring))
+        remedies.append(keyring_secrets.how_to_move(file, *movable, has_keyring=has_keyring))
     if copies:
         remedies.append(with_command("Remove the backups", shlex.join(["rm", *copies])))
     remedies += [f"{one.place}: {one.obstacle}" for one in found if one.steps is None]
@@ -316,7 +414,7 @@ def registration_checks(config: Config) -> Iterator[Check]:
     found = [check for client in CLIENTS.values() if (check := _registration(client, mode))]
     yield from found
     if not any("names" in check.details for check in found):
-        client = client_here()
+        client = install.client_here()
         yield Check.of(
             "registration.none",
             "warning",
@@ -329,9 +427,9 @@ def registration_checks(config: Config) -> Iterator[Check]:
 
 
 def _registration(client: Client, mode: QuestionsMode) -> Check | None:
-    check_id, install = f"registration.{client.key}", f"emceepee install {client.key}"
+    check_id, again = f"registration.{client.key}", f"emceepee install {client.key}"
     try:
-        path, servers = client_servers(client)
+        path, servers = install.client_servers(client)
     except EditRefused as error:
         return Check.of(check_id, "warning", error.fact, "Fix that file by hand.")
     ours = {name: entry for name, entry in servers.items() if is_ours(entry)}
@@ -340,16 +438,16 @@ def _registration(client: Client, mode: QuestionsMode) -> Check | None:
     others = len(servers) - len(ours)
     details: dict[str, object] = {"path": str(path), "names": list(ours), "other_servers": others}
     for name, entry in ours.items():
-        details["command"] = command = program_of(entry)
-        if program_is_gone(entry):
+        details["command"] = command = install.program_of(entry)
+        if install.program_is_gone(entry):
             fact = f"Its entry {name} starts {command}, which is not there."
-            remedy = with_command("Write it again", install)
+            remedy = with_command("Write it again", again)
             return Check.of(check_id, "failed", fact, remedy, details=details)
         if is_object(entry) and (former := client.former_settings(entry)):
             key = former[0]
             now = client.settings[key]
             fact = f"has the {key} of an earlier version, {entry[key]}: {now.short}."
-            remedy = with_command(f"Raise it to {now.value}", install)
+            remedy = with_command(f"Raise it to {now.value}", again)
             return Check.of(
                 check_id, "warning", f"Its entry {name} {fact}", remedy, details=details
             )

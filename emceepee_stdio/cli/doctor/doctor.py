@@ -1,9 +1,16 @@
 """`emceepee doctor`: runs all checks, and says what to do about each finding."""
 
+import json
 import os
+import platform
+import re
 import shlex
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
 from functools import cache, partial
+from importlib import metadata
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -11,37 +18,39 @@ from urllib.parse import urlsplit
 import msgspec
 import typer
 
-from emceepee_stdio.cli.doctor.bug_report import refuse_existing, write_bug_report
-from emceepee_stdio.cli.doctor.checks import (
-    CheckedEnvironment,
-    checked_environment,
-    config_checks,
-    environment_checks,
-    registration_checks,
-)
-from emceepee_stdio.cli.doctor.report import COMMAND_INDENT, Check, Report, report_schema
-from emceepee_stdio.cli.secret_values import KeyringStorage
+from emceepee_stdio import __version__
+from emceepee_stdio.cli import shared_options
+from emceepee_stdio.cli.command_line import argument, flag, option
+from emceepee_stdio.cli.doctor import checks
+from emceepee_stdio.cli.secret_values import KeyringStorage, entry_secrets, shown_entry
 from emceepee_stdio.cli.serve_http import is_loopback
-from emceepee_stdio.cli.shared_options import (
-    ConfigOption,
-    JsonOption,
-    complete_servers,
-    unknown_server,
-)
-from emceepee_stdio.cli.status import shared_server_checks
 from emceepee_stdio.cli.terminal import (
+    COMMAND_INDENT,
     CREDENTIALS_REFUSED,
     FAILED,
+    JSON_VERSION,
     SERVER_FAILED,
-    Terminal,
     interrupts,
+    terminal,
 )
-from emceepee_stdio.config import Config, Policy, ServerConfig, Settings, default_path, load_file
+from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.clients import CLIENTS, HTTP_TOKEN
+from emceepee_stdio.config.edit import EditRefused, read_file
+from emceepee_stdio.config.fields import is_list, is_object
+from emceepee_stdio.config.jsonc import Unreadable
+from emceepee_stdio.config.jsonc import read as read_json
+from emceepee_stdio.config.load import default_path, load_file
+from emceepee_stdio.config.own_file import places
+from emceepee_stdio.config.server import ServerConfig
+from emceepee_stdio.config.settings import Config, Policy, Settings
 from emceepee_stdio.errors import ConfigInvalid, InvalidArguments, NeedsSignIn
 from emceepee_stdio.front.http.access import default_token_file
+from emceepee_stdio.journal import Secrets, default_directory, given_secrets, redact
+from emceepee_stdio.json_values import elements
 from emceepee_stdio.session.proxy_status import read_running, status_directory
-from emceepee_stdio.storage.private_file import read_regular
+from emceepee_stdio.storage.private_file import read_regular, write_new
+from emceepee_stdio.trace.request import RequestRecord
+from emceepee_stdio.trace.trace_reader import RequestReader, without_payloads
 
 # A running HTTP front, as `emceepee doctor --http` reaches it: like any server behind a URL.
 
@@ -59,37 +68,24 @@ def running_front(url: str, environ: Mapping[str, str]) -> ServerConfig:
     reached in the handshake era, whose session ends when the check does.
     """
     token = environ.get(HTTP_TOKEN)
-    if not token and _is_here(url):
-        token = _first_token(default_token_file(environ))
+    with suppress(ValueError, OSError):  # no address at all, or no file: told when it is tried
+        if not token and is_loopback(urlsplit(url).hostname or ""):
+            token = _first_token(default_token_file(environ))
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        ServerConfig(name="front", url=url)
+        return ServerConfig(name="front", url=url, headers=headers, era="legacy")
     except ConfigInvalid:
-        raise _wrong_address(url) from None
-    return ServerConfig(name="front", url=url, headers=headers, era="legacy")
-
-
-def _wrong_address(given: str) -> InvalidArguments:
-    place = given.strip().rpartition("://")[2].strip("/").removesuffix("/mcp") or "127.0.0.1:8080"
-    return InvalidArguments(
-        f"{given!r} is no address of an HTTP front.",
-        hint=f"Write it as `emceepee serve --http` shows it when it starts, such as http://{place}/mcp",
-    )
-
-
-def _is_here(url: str) -> bool:
-    try:
-        return is_loopback(urlsplit(url).hostname or "")
-    except ValueError:  # no address at all, which is told when it is tried
-        return False
+        place = url.strip().rpartition("://")[2].strip("/").removesuffix("/mcp")
+        shown = f"http://{place or '127.0.0.1:8080'}/mcp"
+        raise InvalidArguments(
+            f"{url!r} is no address of an HTTP front.",
+            hint=f"Write it as `emceepee serve --http` shows it when it starts, such as {shown}",
+        ) from None
 
 
 def _first_token(path: Path) -> str | None:
     """Of the file that a front on this machine has made."""
-    try:
-        lines = read_regular(path).decode("utf-8-sig", "replace").splitlines()
-    except OSError:
-        return None
+    lines = read_regular(path).decode("utf-8-sig", "replace").splitlines()
     named = [line.split() for line in lines if not line.lstrip().startswith("#")]
     return next((words[1] for words in named if len(words) > 1), None)
 
@@ -111,43 +107,33 @@ _MAX_NAME_COLUMNS = 24  # of a terminal with 80: the rest is for what was found
 def doctor(  # noqa: PLR0913 - one for each option
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[NAME]...", help="Only these servers.", autocompletion=complete_servers
+        argument(
+            "[NAME]...", "Only these servers.", autocompletion=shared_options.complete_servers
         ),
     ] = None,
     *,
     timeout: Annotated[
         float,
-        typer.Option(
-            metavar="SECONDS",
-            min=0.1,
-            max=3600,
-            help="How long each server may take; all are tried at once.",
+        option(
+            "SECONDS", "How long each server may take; all are tried at once.", min=0.1, max=3600
         ),
     ] = _TIMEOUT_S,
     desktop_env: Annotated[
-        bool,
-        typer.Option("--desktop-env", help="As a desktop starts it: bare PATH, no profile."),
+        bool, flag("--desktop-env", "As a desktop starts it: bare PATH, no profile.")
     ] = False,
-    shell_env: Annotated[
-        bool, typer.Option("--shell-env", help="With the variables of your shell.")
-    ] = False,
-    config: ConfigOption = None,
+    shell_env: Annotated[bool, flag("--shell-env", "With the variables of your shell.")] = False,
+    config: shared_options.ConfigOption = None,
     http: Annotated[
         str | None,
-        typer.Option(
-            "--http", metavar="URL", help="Only a running `emceepee serve --http` and its servers."
-        ),
+        option("URL", "Only a running `emceepee serve --http` and its servers.", "--http"),
     ] = None,
     bug_report: Annotated[
         Path | None,
-        typer.Option(
-            "--report", metavar="FILE", help="Write all of it into a new file, for a bug report."
-        ),
+        option("FILE", "Write all of it into a new file, for a bug report.", "--report"),
     ] = None,
-    as_json: JsonOption = False,
+    as_json: shared_options.JsonOption = False,
     schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON Schema of --json, and do nothing else.")
+        bool, flag("--schema", "Print the JSON Schema of --json, and do nothing else.")
     ] = False,
 ) -> None:
     """Check the setup and try every server.
@@ -166,29 +152,26 @@ def doctor(  # noqa: PLR0913 - one for each option
 
     Example: emceepee doctor --report report.json
     """
-    terminal = Terminal()
     if bug_report is not None:
         refuse_existing(bug_report)
     if schema:
-        terminal.data(report_schema())
+        terminal.data(checks.report_schema())
         return
     if http is not None:
         if bug_report is not None:
             raise typer.BadParameter("is not for --http.", param_hint="--report")
-        checked = checked_environment(os.environ, desktop=False, of_shell=True)
+        checked = checks.checked_environment(os.environ, desktop=False, of_shell=True)
         front = Config(servers=(running_front(http, os.environ),), settings=FRONT_SETTINGS)
-        examination = _Examination(
-            front, checked, terminal, as_json=as_json, credentials=FRONT_REMEDY, is_front=True
-        )
+        examination = _Examination(front, checked, as_json=as_json, is_front=True)
         examination.try_servers([], timeout=timeout)
         raise typer.Exit(examination.tell())
-    checked = checked_environment(os.environ, desktop=desktop_env, of_shell=shell_env)
+    checked = checks.checked_environment(os.environ, desktop=desktop_env, of_shell=shell_env)
     file = checked.config or default_path(os.environ) if config is None else config.expanduser()
     try:
         loaded, unread = load_file(file, environ=checked.variables), None
     except ConfigInvalid as error:
         loaded, unread = Config(), error
-    examination = _Examination(loaded, checked, terminal, as_json=as_json)
+    examination = _Examination(loaded, checked, as_json=as_json)
     if unread is None:
         examination.require(names or [])
     for check in _surroundings(loaded, file, unread) if not names or unread else ():
@@ -197,7 +180,7 @@ def doctor(  # noqa: PLR0913 - one for each option
         examination.try_servers(names or [], timeout=timeout)
     code = examination.tell()
     if bug_report is not None:
-        write_bug_report(bug_report, examination.report(), file, terminal)
+        write_bug_report(bug_report, examination.report(), file)
     raise typer.Exit(code)
 
 
@@ -207,21 +190,17 @@ class _Examination:
     def __init__(
         self,
         config: Config,
-        checked: CheckedEnvironment,
-        terminal: Terminal,
+        checked: checks.CheckedEnvironment,
         *,
         as_json: bool,
-        credentials: str | None = None,
         is_front: bool = False,
     ) -> None:
         self._config = config
         self._checked = checked
-        self._terminal = terminal
         self._as_json = as_json
-        self._credentials = credentials  # what to do about those of what no file configures
         self._is_front = is_front
         self._known = [server.name for server in (*config.servers, *config.disabled)]
-        self._found: list[Check] = []
+        self._found: list[checks.Check] = []
         self._unfinished: list[str] = []
         widest = max(map(len, (*self._known, *CLIENTS, "configuration")))
         # What the servers of a front are called is not known yet.
@@ -229,21 +208,17 @@ class _Examination:
         widths = (widest, max(map(len, _STYLES)))
         self._show_row = terminal.growing_table(("WHAT", "STATE", "FOUND"), widths, styles=_STYLES)
 
-    def __repr__(self) -> str:
-        return f"<_Examination {len(self._found)} checks>"
-
     def require(self, names: list[str]) -> None:
         """Refuse a name that no server has."""
         for name in names:
             if name not in self._known:
-                raise _not_in_file(name) or unknown_server(
+                raise _not_in_file(name) or shared_options.unknown_server(
                     name, self._config.marked_names, argument="NAME"
                 )
 
-    def add(self, check: Check) -> None:
-        is_known = check.subject in self._known
-        if check.status == "auth" and is_known and self._credentials is not None:
-            check = msgspec.structs.replace(check, remediation=self._credentials)
+    def add(self, check: checks.Check) -> None:
+        if self._is_front and check.status == "auth" and check.subject in self._known:
+            check = msgspec.structs.replace(check, remediation=FRONT_REMEDY)
         self._found.append(check)
         if not self._as_json:
             self._show_row((check.subject, check.state, check.found))
@@ -257,16 +232,16 @@ class _Examination:
             check_front_servers,
         )
 
-        remedy, keyring = self._checked.unset_remedy, cache(_has_keyring)
+        keyring = cache(lambda: not KeyringStorage().is_absent())
         for broken in self._config.disabled:
             if not names or broken.name in names:
-                self.add(broken_check(broken, remedy, has_keyring=keyring))
+                self.add(broken_check(broken, self._checked.unset_remedy, has_keyring=keyring))
         servers = [one for one in self._config.servers if not names or one.name in names]
         if not servers:
             return
         waiting = f"Trying {len(servers)} server{'' if len(servers) == 1 else 's'}"
         try:
-            with self._terminal.waiting(f"{waiting}, {timeout:g} s at most …"):
+            with terminal.waiting(f"{waiting}, {timeout:g} s at most …"):
                 interrupts.run(
                     partial(
                         check_backends,
@@ -283,12 +258,12 @@ class _Examination:
             done = {check.id for check in self._found}
             self._unfinished = [one.name for one in servers if f"backend.{one.name}" not in done]
 
-    def report(self) -> Report:
+    def report(self) -> checks.Report:
         """All that is known, servers in the order of the configuration."""
         order = {name: index for index, name in enumerate(self._known)}
         backends = [check for check in self._found if check.category == "backend"]
         others = [check for check in self._found if check.category != "backend"]
-        return Report.of(
+        return checks.Report.of(
             (*others, *sorted(backends, key=lambda check: order.get(check.subject, len(order)))),
             environment=self._checked.key,
             interrupted=bool(self._unfinished),
@@ -298,30 +273,29 @@ class _Examination:
         """Show the whole; the exit code."""
         report = self.report()
         if self._as_json:
-            self._terminal.document(msgspec.to_builtins(report))
+            terminal.document(msgspec.to_builtins(report))
         else:
-            _show_remedies(report, self._terminal)
+            _show_remedies(report)
             if self._known:
-                self._terminal.line(self._checked.summary)
+                terminal.line(self._checked.summary)
             if self._unfinished:
-                self._terminal.line(f"Interrupted. Not finished: {', '.join(self._unfinished)}.")
-            self._terminal.line(_verdict(report))
+                terminal.line(f"Interrupted. Not finished: {', '.join(self._unfinished)}.")
+            terminal.line(_verdict(report))
         return _INTERRUPTED if self._unfinished else _exit_code(report)
 
 
-def _has_keyring() -> bool:
-    return not KeyringStorage().is_absent()
-
-
-def _surroundings(config: Config, file: Path, unread: ConfigInvalid | None) -> Iterator[Check]:
-    yield from environment_checks(config)
-    yield from shared_server_checks()
+def _surroundings(
+    config: Config, file: Path, unread: ConfigInvalid | None
+) -> Iterator[checks.Check]:
+    yield from checks.environment_checks(config)
     if unread is None:
-        yield from config_checks(config, file)
+        yield from checks.config_checks(config, file)
     else:
         details = {"path": str(file)}
-        yield Check.of("config.file", "failed", unread.fact, unread.next_step, details=details)
-    yield from registration_checks(config)
+        yield checks.Check.of(
+            "config.file", "failed", unread.fact, unread.for_person, details=details
+        )
+    yield from checks.registration_checks(config)
 
 
 def _not_in_file(name: str) -> typer.BadParameter | None:
@@ -334,34 +308,30 @@ def _not_in_file(name: str) -> typer.BadParameter | None:
     return typer.BadParameter(f"{fact} {log}", param_hint="NAME")
 
 
-def _show_remedies(report: Report, terminal: Terminal) -> None:
+def _show_remedies(report: checks.Report) -> None:
     wrong = [check for check in report.checks if check.status in {"warning", "auth", "failed"}]
     for check in wrong:
-        lines = [str(line) for line in _list(check.details.get("stderr"))]
-        noise = [str(line) for line in _list(check.details.get("stdout_noise"))]
-        words = [check.found] if lines else []
+        lines = elements(check.details.get("stderr"))
+        noise = elements(check.details.get("stdout_noise"))
+        words: list[str] = []
         if lines:
-            words += ["The last lines of its stderr:", *(f"  {line}" for line in lines)]
+            words += [check.found, "The last lines of its stderr:"]
+            words += [f"  {line}" for line in lines]
         if noise and check.status == "failed":
             words += ["On stdout, where only MCP belongs:", *(f"  {line}" for line in noise)]
         terminal.rule(f"{check.subject}: {check.state}")
         for line in "\n".join(words).splitlines():
             terminal.paragraph(line)
-        if check.remediation:
-            _show_remedy(check.remediation, terminal)
+        for line in f"→ {check.remediation}".split("\n") if check.remediation else ():
+            if line.startswith(COMMAND_INDENT):
+                terminal.command(line.removeprefix(COMMAND_INDENT))
+            else:
+                terminal.paragraph(line)
     if wrong:
         terminal.rule()
 
 
-def _show_remedy(remedy: str, terminal: Terminal) -> None:
-    for line in f"→ {remedy}".split("\n"):
-        if line.startswith(COMMAND_INDENT):
-            terminal.command(line.removeprefix(COMMAND_INDENT))
-        else:
-            terminal.paragraph(line)
-
-
-def _verdict(report: Report) -> str:
+def _verdict(report: checks.Report) -> str:
     bad = [check for check in report.checks if check.status in {"auth", "failed"}]
     odd = [check.subject for check in report.checks if check.status == "warning"]
     if bad:
@@ -375,7 +345,7 @@ def _verdict(report: Report) -> str:
     return "Nothing else failed." if report.interrupted else "All is well."
 
 
-def _kind_of_failure(check: Check) -> str:
+def _kind_of_failure(check: checks.Check) -> str:
     if check.state == "broken":
         return "Broken"
     if check.status != "auth":
@@ -384,7 +354,7 @@ def _kind_of_failure(check: Check) -> str:
     return "Sign-in needed" if NeedsSignIn.code in said else "Credentials refused"
 
 
-def _exit_code(report: Report) -> int:
+def _exit_code(report: checks.Report) -> int:
     failed = {check.category for check in report.checks if check.status == "failed"}
     if "backend" in failed:
         return SERVER_FAILED
@@ -393,5 +363,123 @@ def _exit_code(report: Report) -> int:
     return CREDENTIALS_REFUSED if any(check.status == "auth" for check in report.checks) else 0
 
 
-def _list(value: object) -> list[object]:
-    return list(value) if isinstance(value, list) else []  # pyright: ignore[reportUnknownArgumentType]
+# `emceepee doctor --report`: one file for a bug report, without secrets.
+#
+# Nothing is sent. Everything in the file passes the same three filters, whatever it came from:
+# values that the configuration holds as secrets, patterns and names of secrets, the home directory.
+
+_MAX_REQUESTS = 200  # the end of a session: a person looks through all of it before it is sent
+_DISTRIBUTION = "emceepee-stdio"
+_PACKAGE = re.compile(r"[\w.-]+", re.ASCII)  # the name with which a requirement begins
+_ABOUT = (
+    "Made by `emceepee doctor --report` for a bug report. Secrets are hidden as far as they are"
+    " recognised; names of servers, their commands, addresses and stderr are not. Read it before"
+    " you send it."
+)
+
+
+def refuse_existing(path: Path) -> None:
+    """A report takes nobody's place, and there is no need to try the servers first."""
+    if os.path.lexists(path):
+        raise EditRefused(
+            f"{path} exists already.", hint="Nothing was written; name a file that does not exist."
+        )
+    if not path.absolute().parent.is_dir():
+        raise EditRefused(
+            f"The directory of {path} does not exist.",
+            hint="Nothing was written; make it, or name another file.",
+        )
+
+
+def write_bug_report(path: Path, report: checks.Report, config: Path) -> None:
+    """Write the file and say what is in it."""
+    text = ""
+    with suppress(ConfigInvalid):
+        text = read_file(config) or ""
+    requests = _last_requests(default_directory(os.environ))
+    document: dict[str, object] = {
+        "schema_version": JSON_VERSION,
+        "about": _ABOUT,
+        "made_at": Clock().iso(Clock().now()),
+        "versions": {"emceepee": __version__, "python": sys.version, **_packages()},
+        "platform": platform.platform(),
+        "configuration": _configuration(config, text),
+        "doctor": msgspec.to_builtins(report),
+        "trace": [msgspec.to_builtins(request) for request in requests],
+    }
+    shown = _clean(redact(document), _secrets(text))
+    text = json.dumps(shown, indent=2, ensure_ascii=False) + "\n"
+    write_new(path, text.encode("utf-8", "backslashreplace"))
+    count = f"the last {len(requests)} requests, without arguments and results"
+    last = count if requests else "no requests, because none is recorded"
+    terminal.note(
+        f"Wrote {path}, which only you can read. Nothing was sent.\n"
+        "It has: versions and platform; the configuration with secrets hidden; what doctor found; "
+        f"{last}.\n"
+        "It names your servers, their commands and addresses, and what they wrote to stderr.\n"
+        "Read it before you send it to anybody: no program finds every secret."
+    )
+
+
+def _packages() -> dict[str, str]:
+    """The versions of what emceepee is built on."""
+    found: dict[str, str] = {}
+    with suppress(metadata.PackageNotFoundError):
+        for requirement in metadata.requires(_DISTRIBUTION) or ():
+            named = _PACKAGE.match(requirement)
+            if named is None or "extra ==" in requirement:
+                continue
+            found[named[0]] = "not installed"
+            with suppress(metadata.PackageNotFoundError):
+                found[named[0]] = metadata.version(named[0])
+    return found
+
+
+def _configuration(path: Path, text: str) -> dict[str, object]:
+    try:
+        found = list(places(text))
+        document = read_json(text)
+    except Unreadable:
+        return {"path": str(path), "problem": "it is not valid JSON; doctor says where."}
+    entries = [place.entry for place in found]
+    return {
+        "path": str(path),
+        "servers": {place.name: shown_entry(place.entry, entries) for place in found},
+        "settings": document.get("emceepee") if is_object(document) else None,
+    }
+
+
+def _secrets(text: str) -> Secrets:
+    """What the entries hold, and what the variables hold to which they refer."""
+    known = Secrets()
+    with suppress(Unreadable):
+        values = [one for place in places(text) for one in entry_secrets(place.entry)]
+        known.add(one for one in values if "${" not in one)
+    named = {name: value for name, value in os.environ.items() if name in text}
+    known.add(given_secrets(env=named))
+    return known
+
+
+def _last_requests(directory: Path) -> list[RequestRecord]:
+    """The end of the last session, without payloads."""
+    with closing(RequestReader(directory)) as reader:
+        records = (line.record for line in reader.backward())
+        requests = (record for record in records if isinstance(record, RequestRecord))
+        if (last := next(requests, None)) is None:
+            return []
+        earlier = (record for record in requests if record.session == last.session)
+        found = [last, *islice(earlier, _MAX_REQUESTS - 1)]
+    return [without_payloads(record) for record in reversed(found)]
+
+
+def _clean(value: object, known: Secrets) -> object:
+    if is_object(value):
+        return {_text(name, known): _clean(one, known) for name, one in value.items()}
+    if is_list(value):
+        return [_clean(one, known) for one in value]
+    return _text(value, known) if isinstance(value, str) else value
+
+
+def _text(text: str, known: Secrets) -> str:
+    home = str(Path.home())
+    return known.mask(text).replace(home, "~") if len(home) > 1 else known.mask(text)

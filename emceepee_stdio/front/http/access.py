@@ -7,7 +7,6 @@ A page in a browser can make requests to this machine, under a name of its own t
 import base64
 import hashlib
 import hmac
-import os
 import re
 import secrets
 import shlex
@@ -15,11 +14,19 @@ import stat
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 
 from emceepee_stdio.errors import ConfigInvalid, InvalidArguments
-from emceepee_stdio.storage.private_file import make_private, read_regular, state_directory
+from emceepee_stdio.front.http.http_replies import Headers, refusal
+from emceepee_stdio.storage.private_file import (
+    Stamp,
+    file_stamp,
+    make_private,
+    read_regular,
+    state_directory,
+    write_new,
+)
 
 # Who may use the front: named tokens in a file that only its owner can read.
 #
@@ -46,26 +53,22 @@ class HttpTokens:
     """The tokens by name, as `path` has them. None at all: everybody may come, under one name."""
 
     def __init__(
-        self,
-        tokens: Mapping[str, str] | None,
-        path: Path | None = None,
-        stamp: tuple[int, ...] | None = None,
+        self, tokens: Mapping[str, str] | None, path: Path | None = None, stamp: Stamp | None = None
     ) -> None:
         self._digests = None if tokens is None else _digests(tokens)
         self._path = path
-        self._stamp: tuple[int, ...] | None = stamp
-        self._emptied: tuple[int, ...] | None = None  # the stamp under which it had no token
-        self._revoked: Counter[str] = Counter()
-
-    def __repr__(self) -> str:
-        return f"<HttpTokens {'none' if self._digests is None else sorted(self._digests)}>"
+        self._stamp: Stamp | None = stamp
+        self._emptied: Stamp | None = None  # the stamp under which it had no token
+        # How often a token under this name was revoked. Counted in the event loop, where sessions
+        # begin and end: `follow` runs in a thread.
+        self.revocations: Counter[str] = Counter()
 
     @classmethod
     def read(cls, path: Path) -> "HttpTokens":
         """Those in the file, which is made with one token where there is none."""
         if not path.exists():
             _write_new(path)
-        stamp = _stamp(path)  # before: what is written meanwhile is read again
+        stamp = file_stamp(path)  # before: what is written meanwhile is read again
         tokens = _tokens_in(path)
         if not tokens:
             raise ConfigInvalid(
@@ -80,8 +83,10 @@ class HttpTokens:
         A file without a token, or none, lets nobody in, if it is so twice: an editor may be writing
         it. While the file cannot be used, which is raised once, all stays as it was.
         """
-        stamp = _stamp(self._path)
-        if self._digests is None or self._path is None or stamp == self._stamp:
+        if self._digests is None or self._path is None:
+            return []
+        stamp = file_stamp(self._path)
+        if stamp == self._stamp:
             self._emptied = None
             return []
         before, self._stamp = self._stamp, stamp
@@ -92,12 +97,7 @@ class HttpTokens:
         self._emptied = None
         gone = [name for name, digest in self._digests.items() if now.get(name) != digest]
         self._digests = now
-        self._revoked.update(gone)
         return gone
-
-    def revocations(self, owner: str) -> int:
-        """How often a token under this name has lost its worth."""
-        return self._revoked[owner]
 
     @property
     def is_empty(self) -> bool:
@@ -132,17 +132,6 @@ def _password(encoded: str) -> str:
         return ""
 
 
-def _stamp(path: Path | None) -> tuple[int, ...] | None:
-    """What differs when the file does, or who may read it; None where there is none."""
-    try:
-        found = None if path is None else path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:  # it may be there all the same
-        return (-(error.errno or 1),)
-    return found and (found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode)
-
-
 def _digests(tokens: Mapping[str, str]) -> dict[str, bytes]:
     return {name: _digest(token) for name, token in tokens.items()}
 
@@ -157,17 +146,14 @@ def _write_new(path: Path) -> None:
             f"{path} is a link to a file that does not exist.",
             hint="Make that file, or remove the link: the next start makes a file with a token.",
         )
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
     try:
         make_private(path.parent)
-        descriptor = os.open(path, flags, stat.S_IRUSR | stat.S_IWUSR)
+        write_new(path, f"default {secrets.token_urlsafe(_TOKEN_BYTES)}\n".encode())
     except OSError as error:
         raise ConfigInvalid(
             f"{path} cannot be made: {error.strerror or error}.",
             hint="Name another file with --token-file.",
         ) from None
-    with os.fdopen(descriptor, "w") as file:
-        file.write(f"default {secrets.token_urlsafe(_TOKEN_BYTES)}\n")
 
 
 def _tokens_in(path: Path) -> dict[str, str]:
@@ -236,12 +222,11 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}  # which no browser writes into an o
 
 def check_host(given: str) -> None:
     """Refuse what is never in a Host header."""
-    if _HOST.fullmatch(given.lower()):
-        return
-    raise InvalidArguments(
-        f"--allow-host {given!r} is not a host name.",
-        hint=f"Write the name alone: --allow-host {_host(given.rpartition('://')[2])}",
-    )
+    if not _HOST.fullmatch(given.lower()):
+        raise InvalidArguments(
+            f"--allow-host {given!r} is not a host name.",
+            hint=f"Write the name alone: --allow-host {_host(given.rpartition('://')[2])}",
+        )
 
 
 def check_origin(given: str) -> None:
@@ -251,12 +236,11 @@ def check_origin(given: str) -> None:
             "--allow-origin '*' would let every page in, which is not possible.",
             hint="Name each origin: --allow-origin https://app.example.org",
         )
-    if (right := _origin(given)) == given.lower().rstrip("/"):
-        return
-    raise InvalidArguments(
-        f"--allow-origin {given!r} is not an origin.",
-        hint=f"Write scheme and host as the browser sends them: --allow-origin {right}",
-    )
+    if (right := _origin(given)) != given.lower().rstrip("/"):
+        raise InvalidArguments(
+            f"--allow-origin {given!r} is not an origin.",
+            hint=f"Write scheme and host as the browser sends them: --allow-origin {right}",
+        )
 
 
 def _origin(given: str) -> str:
@@ -288,59 +272,43 @@ _ALLOWED_HEADERS = (
 _PREFLIGHT_S = 600  # for which a browser need not ask again
 
 
-class Denied(Exception):
-    """Why a request may not come in, as a status and a sentence."""
-
-    def __init__(self, status: int, reason: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
-        self.headers = headers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """`hosts` and `origins` were named by a person; loopback is always among the hosts."""
 
-    tokens: HttpTokens
-    hosts: frozenset[str] = field(default_factory=frozenset)
-    origins: frozenset[str] = field(default_factory=frozenset)
-
-    @classmethod
-    def allowing(
-        cls, tokens: HttpTokens, *, hosts: Iterable[str], origins: Iterable[str]
-    ) -> "Access":
-        return cls(
-            tokens=tokens,
-            hosts=frozenset(host.lower() for host in hosts),
-            origins=frozenset(origin.lower().rstrip("/") for origin in origins),
-        )
+    def __init__(self, tokens: HttpTokens, *, hosts: Iterable[str], origins: Iterable[str]) -> None:
+        self.tokens = tokens
+        self._hosts = _LOOPBACK | {host.lower() for host in hosts}
+        self._origins = {origin.lower().rstrip("/") for origin in origins}
 
     def check(self, headers: Mapping[str, str]) -> None:
         """Deny a request that came by a name or from a page that is not allowed."""
         host = headers.get("host", "").lower()
-        if _without_port(host) not in _LOOPBACK and not {host, _without_port(host)} & self.hosts:
-            raise Denied(421, "The Host header names none of this server's names.")
+        if not {host, _without_port(host)} & self._hosts:
+            reason = "The Host header names none of this server's names."
+            raise refusal(HTTPStatus.MISDIRECTED_REQUEST, reason)
         origin = headers.get("origin", "").lower()
-        if origin and origin not in self.origins and not _is_loopback(origin):
-            raise Denied(403, "The Origin header names a page that was not allowed.")
+        scheme, _, rest = origin.partition("://")
+        is_local = scheme in _DEFAULT_PORTS and _without_port(rest) in _LOOPBACK
+        if origin and origin not in self._origins and not is_local:
+            reason = "The Origin header names a page that was not allowed."
+            raise refusal(HTTPStatus.FORBIDDEN, reason)
 
     def owner(self, headers: Mapping[str, str]) -> str:
         """Whose token the request carries."""
         owner = self.tokens.owner(headers.get("authorization"))
         if owner is None:
-            raise Denied(
-                401,
+            raise refusal(
+                HTTPStatus.UNAUTHORIZED,
                 "A bearer token is needed: the line that `emceepee serve --http` showed names "
                 "the file that holds it.",
                 (("www-authenticate", 'Bearer realm="emceepee"'),),
             )
         return owner
 
-    def cors(self, headers: Mapping[str, str], *, preflight: bool) -> tuple[tuple[str, str], ...]:
+    def cors(self, headers: Mapping[str, str], *, preflight: bool) -> Headers:
         """What a page of a named origin needs to read the answer; nothing for any other."""
         origin = headers.get("origin", "")
-        if origin.lower() not in self.origins:
+        if origin.lower() not in self._origins:
             return ()
         shown = (
             ("access-control-allow-origin", origin),
@@ -360,8 +328,3 @@ class Access:
 def _without_port(host: str) -> str:
     name, separator, port = host.rpartition(":")
     return name if separator and port.isdecimal() else host
-
-
-def _is_loopback(origin: str) -> bool:
-    scheme, separator, rest = origin.partition("://")
-    return bool(separator) and scheme in ("http", "https") and _without_port(rest) in _LOOPBACK

@@ -1,32 +1,72 @@
-"""The ASGI application of the HTTP front: checks access, and routes by path."""
+"""The ASGI application of the HTTP front: access, routes, MCP, and resuming by Last-Event-ID.
+
+In the handshake era a client has a session; a request of the modern era is complete in itself.
+"""
 
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
+import msgspec
+from mcp.shared.inbound import (
+    ERROR_CODE_HTTP_STATUS,
+    InboundLadderRejection,
+    classify_inbound_request,
+    find_duplicated_routing_header,
+)
+from msgspec import Raw
+
 from emceepee_stdio import __version__
-from emceepee_stdio.front.http.access import Access, Denied
-from emceepee_stdio.front.http.http_endpoints import McpEndpoint
-from emceepee_stdio.front.http.http_limits import HttpLimits
-from emceepee_stdio.front.http.http_replies import (
+from emceepee_stdio.errors import CallFailed
+from emceepee_stdio.foreign_json import decode_value, envelope_decoder
+from emceepee_stdio.front.http.access import Access, HttpTokens
+from emceepee_stdio.front.http.http_exchange import (
+    EVENTS,
+    HeldBytes,
     HttpExchange,
+    Incoming,
+    Receive,
+    Send,
+)
+from emceepee_stdio.front.http.http_replies import (
+    RETRY,
+    HttpLimits,
     HttpRefusal,
     HttpReply,
-    Incoming,
     refusal,
+    rpc_refusal,
 )
+from emceepee_stdio.front.http.http_session import ANSWER_DROPPED, HttpSession, LiveCall
 from emceepee_stdio.front.http.session_table import SessionTable
+from emceepee_stdio.front.http.stored_streams import StoredStream, event_frame
 from emceepee_stdio.front.http.trace_endpoint import TRACE, TraceEndpoint
+from emceepee_stdio.versions import HEADER_MISMATCH, LEGACY_VERSIONS
+from emceepee_stdio.wire.codec import (
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    Malformed,
+    Message,
+    Noise,
+    Request,
+    RpcError,
+    decode,
+    to_json,
+)
+from emceepee_stdio.wire.framing import one_line
+from emceepee_stdio.wire.timing import first_of
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
-_MCP = re.compile(r"/mcp(?:/[A-Za-z0-9_.~-]{1,64})?/?")
+SESSION = "mcp-session-id"
+_MCP = re.compile(r"/mcp(?:/[A-Za-z0-9_.~-]{1,64})?")
 _MAX_HEADERS = 128  # a browser behind two proxies sends thirty
 _TEXT = (("content-type", "text/plain; version=0.0.4"),)
+_FIRST_PRIMED = "2025-11-25"  # older clients stumble over an event without data
+_AT_ONCE_S = 0.02  # most calls are answered by then, and cost one write instead of five
+_AT_ONCE_BYTES = 1 << 16  # more is written event by event, for as many as may read a session
+_ACCEPTED = {"GET": ("text/event-stream",), "POST": ("application/json", "text/event-stream")}
 
 
 class HttpApp:
@@ -43,7 +83,7 @@ class HttpApp:
         self._open: Counter[str] = Counter()  # exchanges, by whose token
         self._requests = 0
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         self._requests += 1
@@ -55,54 +95,46 @@ class HttpApp:
         headers = _combined(listed)
         extra = self._access.cors(headers, preflight=scope["method"] == "OPTIONS")
         exchange = HttpExchange(receive, send, extra=extra)
+        incoming = Incoming(
+            method=scope["method"],
+            path=scope["path"],
+            query=scope["query_string"].decode("latin-1"),
+            listed=listed,
+            headers=headers,
+        )
         try:
             if len(listed) > _MAX_HEADERS:
                 reason = f"A request has at most {_MAX_HEADERS} headers here."
                 raise refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, reason)
-            if scope["path"] == "/health":  # under any name: a probe knows only an address
+            if incoming.path == "/health":  # under any name: a probe knows only an address
                 await exchange.reply(HttpReply(HTTPStatus.OK, b'{"status":"ok"}'))
                 return
             self._access.check(headers)
-            if scope["path"] == TRACE or scope["path"].startswith(f"{TRACE}/"):
-                plain = HttpExchange(receive, send)  # no other page may read it
-                path, query = scope["path"], scope["query_string"]
-                await self._trace.serve(plain, scope["method"], headers, path, query)
-            elif scope["method"] == "OPTIONS":
+            if incoming.path == TRACE or incoming.path.startswith(f"{TRACE}/"):
+                await self._trace.serve(HttpExchange(receive, send), incoming)  # for no other page
+            elif incoming.method == "OPTIONS":
                 await exchange.reply(HttpReply(HTTPStatus.NO_CONTENT))
             else:
-                await self._serve(exchange, scope, listed, headers)
-        except Denied as denied:
-            reply = refusal(denied.status, denied.reason, denied.headers).reply
+                owner = self._access.owner(headers)
+                path = "" if b"%" in scope["raw_path"] else incoming.path.removesuffix("/")
+                await self._serve(exchange, replace(incoming, owner=owner, path=path))
         except HttpRefusal as refused:
             reply = refused.reply
         else:
             return
         await exchange.reply(reply)  # here, so that no traceback holds the body meanwhile
 
-    async def _serve(
-        self,
-        exchange: HttpExchange,
-        scope: Scope,
-        listed: list[tuple[str, str]],
-        headers: dict[str, str],
-    ) -> None:
-        owner = self._access.owner(headers)
-        if scope["path"] == "/metrics":
+    async def _serve(self, exchange: HttpExchange, incoming: Incoming) -> None:
+        owner = incoming.owner
+        if incoming.path == "/metrics":
             await exchange.reply(HttpReply(HTTPStatus.OK, self._metrics(), _TEXT))
             return
-        if not _MCP.fullmatch(scope["path"]) or b"%" in scope["raw_path"]:
+        if not _MCP.fullmatch(incoming.path):
             raise refusal(HTTPStatus.NOT_FOUND, "There is nothing here; MCP is spoken at /mcp.")
         there = self._open[owner]
         if there >= self._limits.exchanges:
             reason = f"This token has {there} requests open. Wait until one has ended."
             raise refusal(HTTPStatus.TOO_MANY_REQUESTS, reason)
-        incoming = Incoming(
-            owner=owner,
-            method=scope["method"],
-            path=scope["path"].rstrip("/"),
-            listed=listed,
-            headers=headers,
-        )
         self._open[owner] += 1
         try:
             await self._mcp.serve(exchange, incoming)
@@ -133,3 +165,295 @@ def _combined(listed: list[tuple[str, str]]) -> dict[str, str]:
     for name, value in listed[:_MAX_HEADERS]:
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     return headers
+
+
+class McpEndpoint:
+    """POST, GET and DELETE of the handshake era, and POST of the modern one."""
+
+    def __init__(self, sessions: SessionTable, tokens: HttpTokens, limits: HttpLimits) -> None:
+        self._sessions = sessions
+        self._tokens = tokens
+        self._limits = limits
+        self._held: Counter[str] = Counter()  # bytes, by whose token
+
+    async def serve(self, exchange: HttpExchange, incoming: Incoming) -> None:
+        version = incoming.headers.get("mcp-protocol-version")
+        is_handshake = version is None or version in LEGACY_VERSIONS
+        _check_form(incoming, ("GET", "POST", "DELETE") if is_handshake else ("POST",))
+        held = HeldBytes(self._held, incoming.owner, self._limits.held_bytes)
+        try:
+            if incoming.method == "GET":
+                await self._get(exchange, incoming)
+            elif incoming.method == "DELETE":
+                self._session(incoming).end()
+                await exchange.reply(HttpReply(HTTPStatus.OK))
+            else:
+                await self._post(exchange, incoming, held, is_handshake=is_handshake)
+        except CallFailed as error:
+            raise refusal(HTTPStatus.SERVICE_UNAVAILABLE, error.fact) from None
+        finally:
+            held.release()
+
+    async def _body(self, exchange: HttpExchange, incoming: Incoming, held: HeldBytes) -> bytes:
+        """As a process will read it. While an answer is awaited, nothing here holds it."""
+        body = await exchange.body(held, self._limits)
+        # The token may have been revoked while the body arrived.
+        if self._tokens.owner(incoming.headers.get("authorization")) != incoming.owner:
+            raise refusal(HTTPStatus.UNAUTHORIZED, "This token was revoked.")
+        return one_line(body)
+
+    async def _post(
+        self, exchange: HttpExchange, incoming: Incoming, held: HeldBytes, *, is_handshake: bool
+    ) -> None:
+        take = self._take_handshake if is_handshake else self._take_modern
+        taken = await take(exchange, incoming, held)
+        held.release()
+        if isinstance(taken, HttpReply):
+            await exchange.reply(taken)
+            return
+        session, call = taken
+        if isinstance(call, StoredStream):
+            await self._stream(exchange, session, call, 0)
+            return
+        try:
+            await _answer(exchange, call)
+        finally:
+            session.finish(call)
+
+    # The handshake era
+
+    async def _take_handshake(
+        self, exchange: HttpExchange, incoming: Incoming, held: HeldBytes
+    ) -> tuple[HttpSession, StoredStream] | HttpReply:
+        """A call that was made, and its stream; else the whole answer."""
+        body = await self._body(exchange, incoming, held)
+        messages = decode(body, strict=True)
+        _check_messages(messages)
+        first = messages[0]
+        is_first = SESSION not in incoming.headers
+        if is_first and isinstance(first, Request) and first.method == "initialize":
+            session = await self._sessions.begin(incoming)
+            call = session.initialize(first, body, held)
+            return await self._begun(exchange, session, call)
+        session = self._session(incoming)
+        ids = [message.id for message in messages if isinstance(message, Request)]
+        if ids:
+            self._check_room(session.calls)  # before anything is done
+        if len({*ids} - session.ids) < len(ids):
+            raise refusal(HTTPStatus.BAD_REQUEST, "A request with this id is under way.")
+        stream = session.send(messages, body, primes=_is_primed(incoming))
+        return (session, stream) if ids else HttpReply(HTTPStatus.ACCEPTED)
+
+    async def _get(self, exchange: HttpExchange, incoming: Incoming) -> None:
+        """The stream of what no request asked for; with the id of an event, what came after it."""
+        session = self._session(incoming)
+        last = incoming.headers.get("last-event-id")
+        found = session.store.find(last) if last else (session.unasked, session.unasked.read_up_to)
+        if found is None:  # not 404, by which the client would take its session for over
+            raise refusal(
+                HTTPStatus.BAD_REQUEST,
+                "This Last-Event-ID is not known here, or no longer. Open the stream without it.",
+            )
+        if not last and session.unasked.is_read:
+            reason = "This session has its stream already. Close it, or resume it by Last-Event-ID."
+            raise refusal(HTTPStatus.CONFLICT, reason)
+        self._check_room(session.readers)
+        # The id once more: a client that is cut off before the next event would have lost it.
+        again = event_frame(b"", last) if last and _is_primed(incoming) else b""
+        await self._stream(exchange, session, *found, begin=again)
+
+    async def _begun(
+        self, exchange: HttpExchange, session: HttpSession, call: LiveCall
+    ) -> HttpReply:
+        """The answer to `initialize`; the session ends if its process refuses the client."""
+
+        async def answered() -> None:
+            while not call.is_over:
+                await call.wait()
+
+        await first_of(exchange.gone, answered)  # its process may never answer
+        if exchange.is_gone or call.error is not None:
+            session.end()
+            return HttpReply(HTTPStatus.OK, call.whole_answer)
+        return HttpReply(HTTPStatus.OK, call.whole_answer, ((SESSION, session.name),))
+
+    def _session(self, incoming: Incoming) -> HttpSession:
+        """The session that the request names."""
+        name = incoming.headers.get(SESSION)
+        if name is None:
+            raise refusal(HTTPStatus.BAD_REQUEST, "The header Mcp-Session-Id is missing.")
+        found = self._sessions.find(name, incoming)
+        if found is None:
+            raise refusal(HTTPStatus.NOT_FOUND, "There is no such session. Begin a new one.")
+        return found
+
+    def _check_room(self, there: int) -> None:
+        if there >= self._limits.streams:
+            reason = f"This session has {there} calls or streams open. Wait until one has ended."
+            raise refusal(HTTPStatus.TOO_MANY_REQUESTS, reason)
+
+    async def _stream(
+        self,
+        exchange: HttpExchange,
+        session: HttpSession,
+        stream: StoredStream,
+        place: int,
+        *,
+        begin: bytes = b"",
+    ) -> None:
+        header = ((SESSION, session.name),)
+        rest = await stream.rest(place, within=_AT_ONCE_S, most=_AT_ONCE_BYTES)
+        if rest is not None:
+            await exchange.reply(HttpReply(HTTPStatus.OK, begin + rest, (*EVENTS, *header)))
+            return
+        session.readers += 1
+        reader = stream.take()
+        try:
+            await exchange.stream(stream.read(reader, place, begin), (*EVENTS, *header))
+        finally:
+            session.readers -= 1
+            stream.leave(reader)
+
+    # The modern era
+
+    async def _take_modern(
+        self, exchange: HttpExchange, incoming: Incoming, held: HeldBytes
+    ) -> tuple[HttpSession, LiveCall] | HttpReply:
+        """The call, made; else the whole answer.
+
+        What was decoded takes many times its size, so it must not live as long as the call.
+        """
+        message = _read(await self._body(exchange, incoming, held))
+        if "id" not in message:
+            return HttpReply(HTTPStatus.ACCEPTED)
+        _check_request(message, incoming.listed)
+        session = await self._sessions.modern(incoming)
+        self._check_room(session.readers)
+        try:
+            return session, session.request(message, held)
+        except RecursionError:
+            raise refusal(HTTPStatus.BAD_REQUEST, "The body is nested too deeply.") from None
+
+
+def _check_form(incoming: Incoming, allowed: Sequence[str]) -> None:
+    """Refuse a client that could not read the answer, or that sends something else than JSON."""
+    method, headers = incoming.method, incoming.headers
+    if method not in allowed:
+        reason = f"{method} is not for this address."
+        allow = (("allow", ", ".join(allowed)),)
+        raise refusal(HTTPStatus.METHOD_NOT_ALLOWED, reason, allow)
+    accept = headers.get("accept", "")
+    wanted = _ACCEPTED.get(method, ())
+    if "*/*" not in accept and not all(kind in accept for kind in wanted):
+        raise refusal(HTTPStatus.NOT_ACCEPTABLE, f"Accept must name {' and '.join(wanted)}.")
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if method == "POST" and kind != "application/json":
+        raise refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "The body must be application/json.")
+
+
+def _is_primed(incoming: Incoming) -> bool:
+    return incoming.headers.get("mcp-protocol-version", "") >= _FIRST_PRIMED
+
+
+def _check_messages(messages: Sequence[Message]) -> None:
+    """Refuse a body of which not all can be taken."""
+    for message in messages:
+        if isinstance(message, Malformed):
+            error = RpcError(message.code, message.reason, None)
+            raise rpc_refusal(HTTPStatus.BAD_REQUEST, error, message.id)
+        if isinstance(message, Noise):
+            error = RpcError(PARSE_ERROR, "Parse error: no JSON that can be taken", None)
+            raise rpc_refusal(HTTPStatus.BAD_REQUEST, error)
+    if not messages:
+        raise refusal(HTTPStatus.BAD_REQUEST, "The body is empty.")
+    if messages[1:] and any(isinstance(m, Request) and m.method == "initialize" for m in messages):
+        raise refusal(HTTPStatus.BAD_REQUEST, "initialize must be alone in its body.")
+
+
+async def _answer(exchange: HttpExchange, call: LiveCall) -> None:
+    """With JSON where the answer is all there is to say, else with a stream of events."""
+    await first_of(exchange.gone, call.wait)
+    if exchange.is_gone:
+        return
+    if call.notes or not call.is_over:
+        await exchange.stream(call.events())
+    elif call.error is ANSWER_DROPPED:
+        await exchange.reply(HttpReply(HTTPStatus.SERVICE_UNAVAILABLE, call.whole_answer, RETRY))
+    else:
+        code = call.error.code if call.error else 0
+        status = ERROR_CODE_HTTP_STATUS.get(code, HTTPStatus.OK)
+        await exchange.reply(HttpReply(status, call.whole_answer))
+
+
+# Of a body only what says whose it is and where it goes is read here: a call of a few megabytes of
+# tiny values would take seconds, and hold up every other client. The rest is passed on unread.
+_MAX_READ_BYTES = 1 << 12  # of one value that is read: an id, a name, an address
+_MAX_META_BYTES = 1 << 16  # capabilities, names of the client, and tracing
+
+
+class _Body(msgspec.Struct, gc=False):
+    jsonrpc: Raw = Raw()
+    id: Raw = Raw()
+    method: Raw = Raw()
+    params: Raw = Raw()
+
+
+_read_body = envelope_decoder(_Body)
+_read_fields = envelope_decoder(dict[str, Raw])
+
+
+def _read(body: bytes) -> Mapping[str, object]:
+    try:
+        found = _read_body(body)
+        read = {name: _value(getattr(found, name)) for name in ("jsonrpc", "id", "method")}
+        params = _params(found.params)
+    except msgspec.ValidationError:
+        raise refusal(HTTPStatus.BAD_REQUEST, "The body is no JSON object") from None
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        error = RpcError(PARSE_ERROR, "Parse error: the body is no JSON", None)
+        raise rpc_refusal(HTTPStatus.BAD_REQUEST, error) from None
+    read["params"] = params
+    return {name: value for name, value in read.items() if value != Raw()}
+
+
+def _value(raw: Raw) -> object:
+    return raw if not 0 < len(bytes(raw)) <= _MAX_READ_BYTES else decode_value(raw)
+
+
+def _params(raw: Raw) -> object:
+    """With what the protocol says in them read; `raw` where they are no object."""
+    if not bytes(raw).startswith(b"{"):
+        return raw
+    params: dict[str, object] = {**_read_fields(raw)}
+    for name in ("name", "uri", "_meta"):
+        value = params.get(name)
+        if not isinstance(value, Raw):
+            continue
+        if name != "_meta":
+            params[name] = _value(value)
+        elif len(bytes(value)) > _MAX_META_BYTES:
+            reason = f"_meta has more than {_MAX_META_BYTES} bytes."
+            raise refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
+        else:
+            params[name] = decode_value(value)
+    return params
+
+
+def _check_request(message: Mapping[str, object], headers: Sequence[tuple[str, str]]) -> None:
+    """Refuse what the SDK refuses for its own servers."""
+    request_id = message["id"]
+    if isinstance(request_id, bool) or not isinstance(request_id, int | str):
+        raise refusal(HTTPStatus.BAD_REQUEST, "id must be a string or an integer")
+    if message.get("jsonrpc") != "2.0" or not isinstance(message.get("method"), str):
+        error = RpcError(INVALID_REQUEST, "This is no JSON-RPC 2.0 request", None)
+        raise rpc_refusal(HTTPStatus.BAD_REQUEST, error, request_id)
+    if message["method"] == "initialize":  # its process would take it for a handshake
+        found = InboundLadderRejection(METHOD_NOT_FOUND, "Method not found: initialize")
+    elif twice := find_duplicated_routing_header(headers):
+        found = InboundLadderRejection(HEADER_MISMATCH, f"The header {twice} appears twice")
+    else:
+        found = classify_inbound_request(message, headers=dict(headers))
+    if isinstance(found, InboundLadderRejection):
+        data = None if found.data is None else Raw(to_json(found.data))
+        status = ERROR_CODE_HTTP_STATUS.get(found.code, HTTPStatus.OK)
+        raise rpc_refusal(status, RpcError(found.code, found.message, data), request_id)

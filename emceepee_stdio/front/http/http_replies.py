@@ -1,35 +1,36 @@
-"""HTTP bodies in and replies out for ASGI: whole ones, and event streams."""
+"""Limits of the HTTP front, whole answers and refusals; without anything that has to run."""
 
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Mapping,
-    MutableMapping,
-    Sequence,
-)
+from collections.abc import Sequence
 from dataclasses import dataclass
-from http import HTTPStatus
-from typing import Any
 
-import anyio
-
-from emceepee_stdio.front.http.http_limits import HeldBytes
 from emceepee_stdio.wire.codec import INVALID_REQUEST, RequestId, RpcError, encode_error
 
 Headers = Sequence[tuple[str, str]]
-_Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-_Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 RETRY: Headers = (("retry-after", "10"),)  # by then a session has ended, or a body has arrived
-_CLOSE = ("connection", "close")
-_JSON = ("content-type", "application/json")
-_PIECE_BYTES = 1 << 16  # of a body that is written at once: who does not read holds no more of it
-EVENTS: Headers = (
-    ("content-type", "text/event-stream"),
-    ("cache-control", "no-cache, no-transform"),
-    ("x-accel-buffering", "no"),  # nginx would keep events back
-)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """Everything is per front unless it says otherwise."""
+
+    sessions: int = 16  # each is a process of about 40 MB
+    streams: int = 128  # and calls of one session; its process says itself that 100 are enough
+    connections: int = 512  # sockets; one client of many calls at once has dozens
+    exchanges: int = 384  # of one token at a time, so that others find a place
+    body_bytes: int = 4 << 20  # of one request, as the SDKs have it
+    held_bytes: int = 64 << 20  # of one token: bodies that arrive, modern answers not yet written
+    body_s: float = 30.0  # for a request to arrive whole
+    quiet_s: float = 20.0  # for a connection on which nothing is asked
+    stuck_s: float = 120.0  # for a connection that takes nothing of what is written to it
+    idle_s: float = 1800.0  # without request, stream, task or timer: then a session ends
+    unused_s: float = 60.0  # of a session whose client never comes back after the handshake
+    sweep_s: float = 5.0  # between two looks at all of these
+    finish_s: float = 5.0  # for calls under way when the front ends
+    session_events: int = 1_000
+    session_bytes: int = 64 << 20  # eight of the longest answers
+    events: int = 10_000  # of all sessions together
+    bytes: int = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +40,6 @@ class HttpReply:
     status: int
     body: bytes = b""
     headers: Headers = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Incoming:
-    """A request whose token was accepted. `owner` is the name of the token."""
-
-    owner: str
-    method: str
-    path: str
-    listed: Sequence[tuple[str, str]]  # the headers as they came
-    headers: Mapping[str, str]  # each with all of its values
 
 
 class HttpRefusal(Exception):
@@ -68,82 +58,3 @@ def rpc_refusal(
 
 def refusal(status: int, reason: str, headers: Headers = ()) -> HttpRefusal:
     return rpc_refusal(status, RpcError(INVALID_REQUEST, reason, None), headers=headers)
-
-
-class HttpExchange:
-    """One HTTP request and its answer. `extra` headers go with whatever it is."""
-
-    def __init__(self, receive: _Receive, send: _Send, *, extra: Headers = ()) -> None:
-        self._receive = receive
-        self._send = send
-        self._extra = extra
-
-    async def body(self, held: HeldBytes, *, limit: int, within: float) -> bytes:
-        """All of it, charged to `held`."""
-        parts: list[bytes] = []
-        size = 0
-        with anyio.move_on_after(within):
-            while True:
-                message = await self._receive()
-                if message["type"] == "http.disconnect":
-                    raise HttpRefusal(HttpReply(HTTPStatus.BAD_REQUEST))
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
-                if size > limit:
-                    raise refusal(
-                        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                        f"The body is larger than {limit} bytes.",
-                        (_CLOSE,),
-                    )
-                if not held.take(len(parts[-1])):
-                    raise refusal(
-                        HTTPStatus.SERVICE_UNAVAILABLE,
-                        "This token has as many bytes under way as it may have. Wait until "
-                        "requests have arrived and answers are read.",
-                        (*RETRY, _CLOSE),
-                    )
-                if not message.get("more_body", False):
-                    return b"".join(parts)
-        raise refusal(HTTPStatus.REQUEST_TIMEOUT, "The body did not come in time.", (_CLOSE,))
-
-    async def reply(self, reply: HttpReply) -> None:
-        headers = [*reply.headers, *self._extra, ("content-length", str(len(reply.body)))]
-        if reply.body and not any(name == "content-type" for name, _ in reply.headers):
-            headers.append(_JSON)
-        await self._begin(reply.status, headers)
-        await self._write(reply.body, more=False)
-
-    async def stream(
-        self, events: AsyncGenerator[bytes], on_gone: Callable[[], None], headers: Headers = EVENTS
-    ) -> None:
-        """Write events until they are over, or the client has gone.
-
-        The server takes what is written to a client that has left, so that is watched for.
-        """
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self.watch, on_gone)
-            await self._begin(HTTPStatus.OK, [*headers, *self._extra])
-            async for event in events:
-                await self._write(event, more=True)
-            await self._write(b"", more=False)
-            tasks.cancel_scope.cancel()
-
-    async def watch(self, on_gone: Callable[[], None]) -> None:
-        """Until the client has gone."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        on_gone()
-
-    async def _write(self, data: bytes, *, more: bool) -> None:
-        """The server waits before each piece until the client has taken those before it."""
-        for start in range(0, max(len(data), 1), _PIECE_BYTES):
-            end = start + _PIECE_BYTES
-            piece = data[start:end] if len(data) > _PIECE_BYTES else data
-            is_last = end >= len(data) and not more
-            await self._send(
-                {"type": "http.response.body", "body": piece, "more_body": not is_last}
-            )
-
-    async def _begin(self, status: int, headers: Headers) -> None:
-        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-        await self._send({"type": "http.response.start", "status": status, "headers": raw})

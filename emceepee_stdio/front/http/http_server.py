@@ -1,42 +1,51 @@
-"""uvicorn, with limits that it lacks: idle connections, endless headers, TLS handshakes."""
+"""The HTTP front as a process: its socket, its signals, its end, and uvicorn within limits.
 
-import asyncio
+uvicorn has no limit for connections that ask nothing, and none for headers without an end.
+"""
+
 import socket
 import ssl
 import sys
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
-import anyio.lowlevel
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import ConfigInvalid
-from emceepee_stdio.front.http.http_limits import HttpLimits
-
-if TYPE_CHECKING:
-    from anyio.abc import TaskGroup
-
-    from emceepee_stdio.front.http.http_app import HttpApp
-
+from emceepee_stdio.front.http.access import Access
+from emceepee_stdio.front.http.http_app import HttpApp
+from emceepee_stdio.front.http.http_replies import HttpLimits
+from emceepee_stdio.front.http.session_table import SessionTable
+from emceepee_stdio.front.http.trace_endpoint import TraceEndpoint
+from emceepee_stdio.front.shutdown_signals import heed_signals
+from emceepee_stdio.storage.private_file import read_regular
 
 # The certificate and the key for https, tried before anything is served.
 #
 # uvicorn reads them when it serves already, and OpenSSL would ask the terminal for a passphrase.
 
 
-_OTHER_KEY = "KEY_VALUES_MISMATCH"
+class _Encrypted(Exception):
+    """The key has a passphrase."""
 
 
 def check_tls_files(certificate: str, key: str) -> None:
     """Refuse files with which https would not work."""
     for file in (certificate, key):
-        _require_readable(file)
+        try:
+            read_regular(Path(file))
+        except OSError as error:
+            raise ConfigInvalid(
+                f"{file} cannot be read: {error.strerror or error}.",
+                hint="Name a file for https that the user who starts the front can read.",
+            ) from None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_verify_locations(certificate)
@@ -47,25 +56,19 @@ def check_tls_files(certificate: str, key: str) -> None:
         ) from None
     try:
         context.load_cert_chain(certificate, key, password=_refuse_passphrase)
-    except (ssl.SSLError, _Encrypted) as error:
-        raise _unusable(certificate, key, error) from None
-
-
-def _require_readable(file: str) -> None:
-    if not Path(file).is_file():
-        raise ConfigInvalid(f"There is no file {file}.", hint="Name the file for https.")
-    try:
-        with Path(file).open("rb"):
-            pass
-    except OSError as error:
+    except _Encrypted:
         raise ConfigInvalid(
-            f"{file} cannot be read: {error.strerror or error}.",
-            hint="Let the user who starts the front read it.",
+            f"The key in {key} is encrypted.",
+            hint=f"Give a key without a passphrase: openssl pkey -in {key} -out NEW_FILE",
         ) from None
-
-
-class _Encrypted(Exception):
-    """The key has a passphrase."""
+    except ssl.SSLError as error:
+        is_other = error.reason == "KEY_VALUES_MISMATCH"
+        problem = "is not the key of the certificate in" if is_other else "has no private key for"
+        raise ConfigInvalid(
+            f"{key} {problem} {certificate}.",
+            hint="Give --tls-key the private key of --tls-cert, in PEM format; in a chain, the "
+            "server's certificate comes first.",
+        ) from None
 
 
 def _refuse_passphrase() -> str:
@@ -73,97 +76,11 @@ def _refuse_passphrase() -> str:
     raise _Encrypted
 
 
-def _unusable(certificate: str, key: str, error: Exception) -> ConfigInvalid:
-    if isinstance(error, _Encrypted):
-        return ConfigInvalid(
-            f"The key in {key} is encrypted.",
-            hint=f"Give a key without a passphrase: openssl pkey -in {key} -out NEW_FILE",
-        )
-    reason = getattr(error, "reason", None)
-    if reason == _OTHER_KEY:
-        return ConfigInvalid(
-            f"The key in {key} is not the key of the certificate in {certificate}.",
-            hint="Give two files that were made together; the server's certificate comes first.",
-        )
-    return ConfigInvalid(
-        f"{key} has no private key that fits {certificate}{f' ({reason})' if reason else ''}.",
-        hint="Give --tls-key the private key of --tls-cert, in PEM format.",
-    )
-
-
-# TLS connections until their handshake is done, in bounded number and for a bounded time.
-#
-# asyncio's own servers show a connection after its handshake, so nobody would count those that
-# never do one. Here sockets are accepted one by one, and the oldest handshake gives way to a new
-# one.
-
-
-_ACCEPT_AGAIN_S = 0.1  # after an error: a client that has gone, or no descriptor that is free
-
-
-class TlsListener:
-    """One listening socket, which is closed at the end. `protocol` makes one for a connection."""
-
-    def __init__(
-        self,
-        listener: socket.socket,
-        context: ssl.SSLContext,
-        limits: HttpLimits,
-        *,
-        protocol: Callable[[], asyncio.Protocol],
-    ) -> None:
-        self._listener = listener
-        self._context = context
-        self._limits = limits
-        self._protocol = protocol
-        self._accepting = anyio.CancelScope()
-        self._handshakes: dict[anyio.CancelScope, None] = {}  # the oldest first
-
-    def __repr__(self) -> str:
-        return f"<TlsListener {len(self._handshakes)} handshakes>"
-
-    def close(self) -> None:
-        """Accept no more."""
-        self._accepting.cancel()
-
-    async def run(self) -> None:
-        """Until `close`."""
-        loop = asyncio.get_running_loop()
-        self._listener.settimeout(0)
-        with self._listener, self._accepting:
-            async with anyio.create_task_group() as tasks:
-                while True:
-                    try:
-                        connection, _ = await loop.sock_accept(self._listener)
-                    except OSError:
-                        await anyio.sleep(_ACCEPT_AGAIN_S)
-                        continue
-                    tasks.start_soon(self._handshake, connection)
-                    await anyio.lowlevel.checkpoint()  # asyncio accepts without a pause
-
-    async def _handshake(self, connection: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        with anyio.move_on_after(self._limits.handshake_s) as scope:
-            self._add(scope)
-            try:
-                await loop.connect_accepted_socket(self._protocol, connection, ssl=self._context)
-            except Exception:  # noqa: BLE001, S110 - whatever a stranger sends, others are served
-                pass
-            finally:
-                self._handshakes.pop(scope, None)
-
-    def _add(self, scope: anyio.CancelScope) -> None:
-        self._handshakes[scope] = None
-        if len(self._handshakes) > self._limits.handshakes:
-            oldest = next(iter(self._handshakes))
-            del self._handshakes[oldest]
-            oldest.cancel()
-
-
 _MAX_EXTRA_BYTES = 1 << 16  # of a request beside its body: head, trailer, sizes of chunks
 _MAX_FIELDS = 256  # of a head and a trailer; the application says more kindly what is too much
 _MAX_PIPELINED = 16  # requests that wait behind the one that is being answered
 _CLOSING = 64  # connections that were told to go, and are still counted for a moment
+_BACKLOG = 2048  # as uvicorn has it: a crowd is accepted and sent away, and delays no other
 _GRACE_S = 2  # for answers that were just written, when everything ends
 
 
@@ -178,12 +95,15 @@ class _Protocol(HttpToolsProtocol):
     behind the body (RFC 9110, trailers) are left out: they come after a request was judged.
     """
 
+    cycle: Any  # None before the first request
     _received = 0  # of the request that is coming in
     _body = 0
     _fields = 0
-    resumed = 0  # how often its client took enough of what was written for more to be written
+    _resumed = 0  # how often its client took enough of what was written for more to be written
     is_stuck = False  # its client took nothing between the last two looks
     is_cut = False  # aborted by us, and counted for a moment
+    _state: object = "new"  # as the last look found it
+    _since = 0.0  # when it was first found so
     _answered: Any = None  # the request that is being answered; others may wait behind it
     _in_head = False  # also of a request that comes while another is being answered
 
@@ -208,6 +128,10 @@ class _Protocol(HttpToolsProtocol):
         waiting = len(self.pipeline)
         if waiting >= _MAX_PIPELINED:
             raise _TooMuchError
+        if not self.url.startswith(b"/"):  # then its host counts, and not the header (RFC 9112)
+            authority = self.url.partition(b"://")[2].partition(b"/")[0].partition(b"?")[0]
+            self.headers[:] = [field for field in self.headers if field[0] != b"host"]
+            self.headers.append((b"host", authority))
         super().on_headers_complete()
         if len(self.pipeline) == waiting:
             self._answered = self.cycle
@@ -235,7 +159,7 @@ class _Protocol(HttpToolsProtocol):
             super().shutdown()
 
     def resume_writing(self) -> None:
-        self.resumed += 1
+        self._resumed += 1
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -256,7 +180,7 @@ class _Protocol(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         if not self.transport.is_closing():
-            _close(self)
+            self.close()
 
     def _make_room(self) -> None:
         """One of those that ask nothing goes, so that a crowd of them shuts nobody out.
@@ -267,44 +191,111 @@ class _Protocol(HttpToolsProtocol):
         connections: set[Any] = self.connections
         if len(connections) <= most:
             return
-        there = [c for c in connections if not c.is_cut and not _is_leaving(c)]
+        there = [c for c in connections if not c.is_cut and not c.is_leaving]
         if len(there) > most:
-            idle = [c for c in there if c is not self and _can_go(c)]
+            idle = [
+                c
+                for c in there
+                if c is not self and (c.is_stuck or c.transport.is_closing() or c.asks_nothing)
+            ]
             if idle:
-                _close(min(idle, key=lambda c: (c.is_stuck, _has_asked(c))))
+                min(idle, key=lambda c: (c.is_stuck, c.cycle is not None)).close()
 
+    def look(self, now: float, limits: HttpLimits) -> None:
+        """Close it if its client has asked nothing, or taken nothing, for too long."""
+        is_blocked = self._is_blocked
+        if is_blocked:
+            state: object = self._resumed, self.transport.get_write_buffer_size(), self._unsent
+        else:
+            state = self.cycle if self.asks_nothing else now
+        if state != self._state:
+            self._state, self._since = state, now
+        age = now - self._since
+        self.is_stuck = is_blocked and age > 0
+        if age >= (limits.stuck_s if is_blocked else limits.quiet_s):
+            self.close()
 
-def server_config(
-    app: "HttpApp", limits: HttpLimits, *, certificate: str | None, key: str | None
-) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http=_Protocol,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        log_level="error",  # below that is what strangers send, and advice on packages
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        limit_concurrency=limits.connections + _CLOSING,
-        timeout_keep_alive=int(limits.quiet_s),
-        timeout_graceful_shutdown=_GRACE_S,
-        ssl_certfile=certificate,
-        ssl_keyfile=key,
-    )
+    def close(self) -> None:
+        """What a client does not take would be waited for, without an end.
+
+        Under TLS, a close waits for the client's close_notify, and a silent client sends none.
+        """
+        if self._is_blocked or (self._is_tls and self._has_taken_all):
+            self.is_cut = True
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    @property
+    def asks_nothing(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def is_leaving(self) -> bool:
+        """Closing, and its client still takes the rest of its answer."""
+        if self.is_stuck or not self.transport.is_closing():
+            return False
+        return not (self._is_tls and self._has_taken_all)
+
+    @property
+    def _is_tls(self) -> bool:
+        return self.scheme == "https"
+
+    @property
+    def _is_blocked(self) -> bool:
+        """Whether what is written to it waits for its client; under TLS also a close does."""
+        waits = self._is_tls or self.transport.get_write_buffer_size() > 0
+        return self.flow.write_paused or (self.transport.is_closing() and waits)
+
+    @property
+    def _has_taken_all(self) -> bool:
+        """Whether no part of an answer would be lost by an abort."""
+        is_written = self.transport.get_write_buffer_size() == 0 and self._unsent == 0
+        return is_written or self.cycle is None
+
+    @property
+    def _unsent(self) -> int:
+        """What the system still holds, which changes with each piece; 0 where it does not say."""
+        if sys.platform != "linux":
+            return 0
+        from fcntl import ioctl  # noqa: PLC0415 - not on every platform
+        from termios import TIOCOUTQ  # noqa: PLC0415 - as above
+
+        try:
+            held = ioctl(self.transport.get_extra_info("socket").fileno(), TIOCOUTQ, bytes(4))
+        except OSError:
+            return 0
+        return int.from_bytes(held, sys.byteorder)
 
 
 class HttpServer(uvicorn.Server):
     """Leaves signals to us, and closes connections on which nothing is asked."""
 
-    def __init__(self, config: uvicorn.Config, limits: HttpLimits, clock: Clock) -> None:
-        super().__init__(config)
-        self._limits = limits
+    def __init__(
+        self, options: "FrontOptions", clock: Clock, sessions: SessionTable, trace: TraceEndpoint
+    ) -> None:
+        self._limits = options.limits
         self._clock = clock
-        self._before_end: Callable[[], Awaitable[None]] | None = None
-        self._tasks: TaskGroup | None = None
-        self._tls: list[TlsListener] = []
+        self._sessions = sessions
+        self._trace = trace
+        super().__init__(
+            uvicorn.Config(
+                HttpApp(sessions, options.access, options.limits, trace),
+                http=_Protocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level="error",  # below that is what strangers send, and advice on packages
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                limit_concurrency=options.limits.connections + _CLOSING,
+                timeout_keep_alive=int(options.limits.quiet_s),
+                timeout_graceful_shutdown=_GRACE_S,
+                ssl_certfile=options.certificate,
+                ssl_keyfile=options.key,
+            )
+        )
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -314,133 +305,92 @@ class HttpServer(uvicorn.Server):
         """End in order."""
         self.should_exit = True
 
-    async def run_until_told(
-        self, listeners: Sequence[socket.socket], *, before_end: Callable[[], Awaitable[None]]
-    ) -> None:
-        """Serve until `on_signal`; uvicorn waits for open answers, so they are ended first."""
-        self._before_end = before_end
-        async with anyio.create_task_group() as self._tasks:
-            await self.serve(sockets=list(listeners))
-            self._tasks.cancel_scope.cancel()  # a signal during the start leaves out `shutdown`
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn does it, but for TLS."""
-        context = self.config.ssl
-        await super().startup(sockets if context is None else [])
-        if context is None or self._tasks is None:
-            return
-        protocol = partial(_Protocol, self.config, self.server_state, {})
-        for listener in sockets or []:
-            self._tls.append(TlsListener(listener, context, self._limits, protocol=protocol))
-            self._tasks.start_soon(self._tls[-1].run)
-
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for server in [*self.servers, *self._tls]:
+        """End open answers first: uvicorn waits for them."""
+        for server in self.servers:
             server.close()
-        if self._before_end is not None:
-            await self._before_end()
+        self._trace.close()
+        await self._sessions.close()
         await super().shutdown(sockets)
 
     async def close_quiet(self) -> None:
         """For as long as it runs; who never finishes a request would hold a socket for ever."""
-        limits = self._limits
-        quiet, stuck = _Unchanged(), _Unchanged()
         while True:
-            await anyio.sleep(limits.sweep_s)
+            await anyio.sleep(self._limits.sweep_s)
             now = self._clock.now()
-            there: list[Any] = list(self.server_state.connections)
-            blocked = {c: _taken(c) for c in there if _is_blocked(c)}
-            asks_nothing = {c: c.cycle for c in there if _asks_nothing(c) and c not in blocked}
-            over = [c for c, age in quiet.look(asks_nothing, now) if age >= limits.quiet_s]
-            for connection, age in stuck.look(blocked, now):
-                connection.is_stuck = age > 0
-                over += [connection] if age >= limits.stuck_s else []
-            for connection in over:
-                _close(connection)
+            connections: list[Any] = list(self.server_state.connections)
+            for connection in connections:
+                connection.look(now, self._limits)
 
 
-class _Unchanged:
-    """For how long things have been the same, from one look to the next."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontOptions:
+    """Where to listen and what to start.
 
-    def __init__(self) -> None:
-        self._since: dict[Any, tuple[object, float]] = {}
-
-    def look(self, values: Mapping[Any, object], now: float) -> list[tuple[Any, float]]:
-        """Each with the seconds for which it has had its value."""
-        before = self._since
-        self._since = {
-            key: before[key] if key in before and before[key][0] == value else (value, now)
-            for key, value in values.items()
-        }
-        return [(key, now - since) for key, (_, since) in self._since.items()]
-
-
-def _is_blocked(connection: Any) -> bool:
-    """Whether what is written to it waits for its client; under TLS also a close does."""
-    transport = connection.transport
-    waits = transport.get_write_buffer_size() > 0 or _is_tls(connection)
-    return connection.flow.write_paused or (transport.is_closing() and waits)
-
-
-def _taken(connection: Any) -> tuple[int, int, int]:
-    """What differs when its client has taken anything."""
-    transport = connection.transport
-    return connection.resumed, transport.get_write_buffer_size(), _unsent(transport)
-
-
-def _unsent(transport: Any) -> int:
-    """What the system still holds, which changes with each piece; 0 where it does not say."""
-    if sys.platform != "linux":
-        return 0
-    from fcntl import ioctl  # noqa: PLC0415 - not on every platform
-    from termios import TIOCOUTQ  # noqa: PLC0415 - as above
-
-    try:
-        held = ioctl(transport.get_extra_info("socket").fileno(), TIOCOUTQ, bytes(4))
-    except OSError:
-        return 0
-    return int.from_bytes(held, sys.byteorder)
-
-
-def _close(connection: Any) -> None:
-    """What a client does not take would be waited for, without an end.
-
-    Under TLS, a close waits for the client's close_notify, and a silent client sends none.
+    `children` are the options of each session's process, which records in `log_directory`.
     """
-    transport = connection.transport
-    if _is_blocked(connection) or (_is_tls(connection) and _has_taken_all(connection)):
-        connection.is_cut = True
-        transport.abort()
-    else:
-        transport.close()
+
+    host: str
+    port: int
+    access: Access
+    log_directory: Path
+    children: Sequence[str] = ()
+    certificate: str | None = None
+    key: str | None = None
+    limits: HttpLimits = field(default_factory=HttpLimits)
 
 
-def _is_leaving(connection: Any) -> bool:
-    """Closing, and its client still takes the rest of its answer."""
-    if connection.is_stuck or not connection.transport.is_closing():
-        return False
-    return not (_is_tls(connection) and _has_taken_all(connection))
+def run_front(
+    options: FrontOptions, *, ready: Callable[[str], None], note: Callable[[str], None]
+) -> None:
+    """Serve until a signal comes. `ready` is told the address, `note` what goes wrong."""
+    listener = _listen(options.host, options.port)
+    uses_uvloop = sys.platform != "win32" and find_spec("uvloop") is not None
+    anyio.run(_serve, options, listener, ready, note, backend_options={"use_uvloop": uses_uvloop})
 
 
-def _can_go(connection: Any) -> bool:
-    is_closing = connection.transport.is_closing()
-    return connection.is_stuck or is_closing or _asks_nothing(connection)
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        if sys.platform != "win32":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        raise ConfigInvalid(
+            f"{host}:{port} cannot be listened on: {error.strerror or error}.",
+            hint="Name another address: emceepee serve --http HOST:PORT.",
+        ) from None
+    return listener
 
 
-def _has_taken_all(connection: Any) -> bool:
-    """Whether no part of an answer would be lost by an abort."""
-    transport = connection.transport
-    is_empty = transport.get_write_buffer_size() == 0 and _unsent(transport) == 0
-    return is_empty or not _has_asked(connection)
+async def _serve(
+    options: FrontOptions,
+    listener: socket.socket,
+    ready: Callable[[str], None],
+    note: Callable[[str], None],
+) -> None:
+    clock, tokens = Clock(), options.access.tokens
+    async with anyio.create_task_group() as tasks:
+        sessions = SessionTable(
+            options.children, options.limits, tokens, clock=clock, tasks=tasks, note=note
+        )
+        began = clock.epoch(clock.now())
+        trace = TraceEndpoint(sessions, tokens, options.log_directory, since=began)
+        server = HttpServer(options, clock, sessions, trace)
+        await tasks.start(heed_signals, server.on_signal)  # before the address is known
+        tasks.start_soon(sessions.sweep)
+        tasks.start_soon(sessions.follow_tokens)
+        tasks.start_soon(server.close_quiet)
+        ready(_address(listener, secure=options.certificate is not None))
+        await server.serve(sockets=[listener])
+        tasks.cancel_scope.cancel()
 
 
-def _is_tls(connection: Any) -> bool:
-    return connection.scheme == "https"
-
-
-def _has_asked(connection: Any) -> bool:
-    return connection.cycle is not None
-
-
-def _asks_nothing(connection: Any) -> bool:
-    return connection.cycle is None or connection.cycle.response_complete
+def _address(listener: socket.socket, *, secure: bool) -> str:
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if secure else 'http'}://{shown}:{port}/mcp"

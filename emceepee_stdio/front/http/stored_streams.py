@@ -8,12 +8,13 @@ each session and in sum; the session that stores most gives way.
 
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
 
 from emceepee_stdio.wire.codec import RequestId, RpcError, encode_error
 from emceepee_stdio.wire.framing import one_line
+from emceepee_stdio.wire.timing import Wakeup
 
 REQUEST_LOST = -32000  # of JSON-RPC, for what a server defines itself
 KEEP_ALIVE_S = 15.0  # proxies in between close what is silent for a minute
@@ -27,6 +28,7 @@ class _Event:
     stream: "StoredStream"
     frame: bytes
     answers: RequestId | None  # the request whose answer it is
+    place: int = 0  # behind it, in its stream
     is_primer: bool = False  # by which the stream can be resumed from its beginning
     is_read: bool = False
     is_dropped: bool = False
@@ -40,15 +42,11 @@ class StoredStream:
         self._first = 0  # the place of the first event that is still stored
         self._lost: list[RequestId] = []  # whose answers nobody fetched in time
         self._reader: object | None = None
-        self._news: anyio.Event | None = None  # while somebody waits for it
+        self._news = Wakeup()
         self.read_up_to = 0
         self.awaited = awaited
         self.is_of_calls = awaited > 0
         self.is_over = False
-
-    def __repr__(self) -> str:
-        state = "over" if self.is_over else "open"
-        return f"<StoredStream {state} {self._first}+{len(self._events)}>"
 
     @property
     def is_read(self) -> bool:
@@ -67,24 +65,17 @@ class StoredStream:
     def finish(self) -> None:
         """Nothing more will be said on it."""
         self.is_over = True
-        self._wake()
+        self._news.wake()
 
-    async def is_over_within(self, seconds: float) -> bool:
-        with anyio.move_on_after(seconds):
-            while not self.is_over:
-                await self._wait_for_news()
-        return self.is_over
+    async def rest(self, place: int, *, within: float, most: int) -> bytes | None:
+        """All that is stored from that place on, to be taken at once.
 
-    @property
-    def has_losses(self) -> bool:
-        """Whether somebody has to be told that an answer is no longer stored."""
-        return bool(self._lost)
-
-    def rest(self, place: int, *, most: int) -> bytes | None:
-        """All that is stored from that place on, for whoever takes it at once.
-
-        None where that are more than `most` bytes.
+        None if it is not over by then, has more than `most` bytes, or lost an answer.
         """
+        with anyio.move_on_after(within):
+            await self._news.wait_for(lambda: self.is_over)
+        if not self.is_over or self._lost:
+            return None
         events = [
             event
             for event in list(self._events)[max(place - self._first, 0) :]
@@ -98,16 +89,16 @@ class StoredStream:
         return b"".join([event.frame for event in events])
 
     def take(self) -> object:
-        """Become its reader; whoever read before is sent away."""
+        """Become its reader, in place of the one before."""
         self._reader = object()
-        self._wake()
+        self._news.wake()
         return self._reader
 
     def leave(self, reader: object) -> None:
         """That reader has gone, perhaps after another one had taken the stream over."""
         if self._reader is reader:
             self._reader = None
-            self._wake()
+            self._news.wake()
 
     async def read(self, reader: object, place: int, begin: bytes = b"") -> AsyncGenerator[bytes]:
         """The events from that place on, as they come, for as long as it is the reader."""
@@ -126,31 +117,19 @@ class StoredStream:
                 event.is_read = True
                 self.read_up_to = max(self.read_up_to, place)
             elif self._lost:
-                yield _frame(None, _lost(self._lost.pop()))
+                yield event_frame(_lost(self._lost.pop()))
             elif self.is_over:
                 self._reader = None
-            elif not await self._has_news():
-                yield KEEP_ALIVE
-
-    async def _has_news(self) -> bool:
-        with anyio.move_on_after(KEEP_ALIVE_S):
-            await self._wait_for_news()
-            return True
-        return False
-
-    async def _wait_for_news(self) -> None:
-        if self._news is None:
-            self._news = anyio.Event()
-        await self._news.wait()
-
-    def _wake(self) -> None:
-        if self._news is not None:
-            self._news.set()
-            self._news = None
+            else:
+                with anyio.move_on_after(KEEP_ALIVE_S) as silence:
+                    await self._news.wait()
+                if silence.cancelled_caught:
+                    yield KEEP_ALIVE
 
     def add(self, event: _Event) -> None:
         self._events.append(event)
-        self._wake()
+        event.place = self.end
+        self._news.wake()
 
     def drop(self, event: _Event) -> None:
         """Store it no longer; those before it may stay, so it keeps its place until they go."""
@@ -177,19 +156,16 @@ class EventStore:
         self._max_events = max_events
         self._max_bytes = max_bytes
         self._count = 0
-        self._places: dict[str, tuple[StoredStream, int]] = {}
-        self._former: dict[str, tuple[_Event, int]] = {}  # events that had to go, and their places
+        self._stored: dict[str, _Event] = {}
+        self._former: dict[str, _Event] = {}  # those that had to go
         self._notes: deque[_Event] = deque()
         self._answers: deque[_Event] = deque()
         self.size = 0
         self.lost_answers = 0
         total.stores.add(self)
 
-    def __repr__(self) -> str:
-        return f"<EventStore {len(self)} events, {self.size} bytes, {self.lost_answers} lost>"
-
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._stored)
 
     def add(
         self,
@@ -202,10 +178,10 @@ class EventStore:
         """Store a message, and make room for it at the cost of older ones."""
         self._count += 1
         name = str(self._count)
-        frame = _frame(name, data, retry_ms)
+        frame = event_frame(data, name, retry_ms)
         event = _Event(name, stream, frame, answers, is_primer=retry_ms is not None)
         stream.add(event)
-        self._places[name] = stream, stream.end
+        self._stored[name] = event
         (self._notes if answers is None else self._answers).append(event)
         self._weigh(1, len(event.frame))
         while len(self) > self._max_events or (self.size > self._max_bytes and len(self) > 1):
@@ -214,11 +190,10 @@ class EventStore:
 
     def find(self, event_id: str) -> tuple[StoredStream, int] | None:
         """The stream of an event, and the place behind it."""
-        former = self._former.get(event_id)
-        if former is None:
-            return self._places.get(event_id)
-        event, place = former
-        return None if event.stream.is_done else (event.stream, place)
+        event = self._stored.get(event_id) or self._former.get(event_id)
+        if event is None or (event.is_dropped and event.stream.is_done):
+            return None
+        return event.stream, event.place
 
     def drop_one(self) -> None:
         """The oldest that somebody has read or that answers nothing; else the oldest answer."""
@@ -227,22 +202,19 @@ class EventStore:
         event.stream.drop(event)
         self._weigh(-1, -len(event.frame))
         event.frame = b""
-        self._remember(event, self._places.pop(event.id)[1])
-
-    def _remember(self, event: _Event, place: int) -> None:
-        """Of a stream that is not of calls, its client is told that events are gone."""
-        if event.stream.is_of_calls:
-            self._former[event.id] = event, place
+        del self._stored[event.id]
+        if event.stream.is_of_calls:  # to a client of another stream it is said that they are gone
+            self._former[event.id] = event
         if len(self._former) > _MAX_FORMER:
             self._forget_former()
 
     def _forget_former(self) -> None:
         """Those that lead nowhere; if they are not enough, half of the others, primers last."""
-        left = [one for one in self._former.values() if not one[0].stream.is_done]
+        left = [event for event in self._former.values() if not event.stream.is_done]
         if len(left) > _MAX_FORMER // 2:
-            left.sort(key=lambda one: (one[0].is_primer, int(one[0].id)))
+            left.sort(key=lambda event: (event.is_primer, int(event.id)))
             left = left[-_MAX_FORMER // 2 :]
-        self._former = {event.id: (event, place) for event, place in left}
+        self._former = {event.id: event for event in left}
 
     def _next_to_go(self) -> _Event:
         read = next((event for event in self._answers if event.is_read), None)
@@ -262,24 +234,21 @@ class EventStore:
         self._total.size += size
 
 
+@dataclass(eq=False, slots=True, kw_only=True)
 class StoreTotal:
     """What all sessions store together."""
 
-    def __init__(self, *, max_events: int, max_bytes: int) -> None:
-        self._max_events = max_events
-        self._max_bytes = max_bytes
-        self.stores: set[EventStore] = set()
-        self.events = 0
-        self.size = 0
-
-    def __repr__(self) -> str:
-        return f"<StoreTotal {self.events} events, {self.size} bytes>"
+    max_events: int
+    max_bytes: int
+    stores: set[EventStore] = field(default_factory=set[EventStore])
+    events: int = 0
+    size: int = 0
 
     def make_room(self) -> None:
         """At the cost of the token that stores most, in however many sessions."""
-        while self.events > self._max_events:
+        while self.events > self.max_events:
             self._heaviest(len).drop_one()
-        while self.size > self._max_bytes and self.events > 1:
+        while self.size > self.max_bytes and self.events > 1:
             self._heaviest(lambda store: store.size).drop_one()
 
     def _heaviest(self, weight: Callable[["EventStore"], int]) -> "EventStore":
@@ -290,7 +259,7 @@ class StoreTotal:
         return max((store for store in self.stores if store.owner == owner), key=weight)
 
 
-def _frame(name: str | None, data: bytes, retry_ms: int | None = None) -> bytes:
+def event_frame(data: bytes, name: str | None = None, retry_ms: int | None = None) -> bytes:
     """An event as it is written; without data it only tells its id, and when to come back."""
     data = one_line(data)  # a line end would end the event
     head = b"" if name is None else b"id: %b\n" % name.encode()

@@ -5,41 +5,23 @@ and nowhere else, because a browser sends a password along whichever page made i
 a token sees the sessions that were begun with it, and nothing of others.
 """
 
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import parse_qs
 
 from emceepee_stdio.front.http.access import HttpTokens
-from emceepee_stdio.front.http.http_replies import Headers, HttpExchange, HttpReply
+from emceepee_stdio.front.http.http_exchange import HttpExchange, Incoming
+from emceepee_stdio.front.http.http_replies import HttpReply
 from emceepee_stdio.front.http.session_table import SessionTable
-from emceepee_stdio.trace.page_feed import (
-    CONTENT_TYPES,
-    PAGE,
-    SERVED_POLICY,
-    PageEvents,
-    PageFeed,
-    page_file,
-)
-from emceepee_stdio.trace.page_server import (
-    EVENT_STREAM,
-    HTML,
-    PageRefusal,
-    check_fetch_site,
-    page_headers,
-    refusal_page,
-)
+from emceepee_stdio.trace.trace_page import PageFeed, trace_reply
+from emceepee_stdio.wire.loopback_http import PageRefusal, PageReply, check_origin
 
 TRACE = "/trace"
-_EVENTS = "events"
 _MAX_STREAMS = 8  # of one token: a person has a few tabs
 _ASK = ("www-authenticate", 'Basic realm="emceepee trace: the token is the password"')
-_EXTRA: Mapping[int, Headers] = {
-    HTTPStatus.UNAUTHORIZED: (_ASK,),
-    HTTPStatus.METHOD_NOT_ALLOWED: (("allow", "GET"),),
-}
 
 
 @dataclass(eq=False, slots=True)
@@ -47,7 +29,6 @@ class _OpenFeed:
     """The feed of one token while somebody follows it."""
 
     feed: PageFeed
-    events: PageEvents
     streams: int = 0
 
 
@@ -64,36 +45,39 @@ class TraceEndpoint:
         self._feeds: dict[tuple[str, int], _OpenFeed] = {}
         self._is_closing = False
 
-    def __repr__(self) -> str:
-        return f"<TraceEndpoint {len(self._feeds)} feeds>"
-
     def close(self) -> None:
         """Streams end as soon as they look."""
         self._is_closing = True
 
-    async def serve(
-        self,
-        exchange: HttpExchange,
-        method: str,
-        headers: Mapping[str, str],
-        path: str,
-        query: bytes,
-    ) -> None:
-        try:
-            _check_origin(method, headers)
-            owner = self._owner(headers)
-            name = path.removeprefix(f"{TRACE}/")
-            if path == TRACE:
-                way_on = (("location", f"{TRACE}/"), *page_headers(HTML))
-                await exchange.reply(HttpReply(HTTPStatus.PERMANENT_REDIRECT, b"", way_on))
-            elif name == _EVENTS:
-                await self._follow(exchange, owner, query)
+    async def serve(self, exchange: HttpExchange, incoming: Incoming) -> None:
+        with ExitStack() as held:  # the feed, while it is read
+            try:
+                reply = self._reply(incoming, held)
+            except PageRefusal as refused:
+                reply = refused.reply
+            if isinstance(reply.body, bytes):
+                await exchange.reply(HttpReply(reply.status, reply.body, reply.headers))
             else:
-                await exchange.reply(_file(name or PAGE))
-        except PageRefusal as refused:
-            more = _EXTRA.get(refused.status, ())
-            reply = HttpReply(refused.status, refusal_page(refused), (*page_headers(HTML), *more))
-            await exchange.reply(reply)
+                await exchange.stream(reply.body, reply.headers)
+
+    def _reply(self, incoming: Incoming, held: ExitStack) -> PageReply:
+        host = incoming.headers.get("host", "")
+        own = (f"http://{host}", f"https://{host}")
+        check_origin(incoming.method, incoming.headers, own=own, methods=("GET",))
+        owner = self._owner(incoming.headers)
+        if incoming.path == TRACE:
+            way_on = (("location", f"{TRACE}/"),)
+            return PageReply(b"", status=HTTPStatus.PERMANENT_REDIRECT, more=way_on)
+        before = self._tokens.revocations[owner]
+
+        def is_over() -> bool:
+            return self._is_closing or self._tokens.revocations[owner] != before
+
+        def read(after: str) -> AsyncGenerator[bytes]:
+            return held.enter_context(self._feed(owner, before)).events(after, is_over=is_over)
+
+        after = parse_qs(incoming.query).get("after", [""])[0]
+        return trace_reply(incoming.path.removeprefix(f"{TRACE}/"), after, read)
 
     def _owner(self, headers: Mapping[str, str]) -> str:
         if self._tokens.is_open:
@@ -102,59 +86,27 @@ class TraceEndpoint:
         owner = self._tokens.owner(headers.get("authorization"), as_password=True)
         if owner is None:
             text = "Give a token of this front as the password; the user name does not matter."
-            raise PageRefusal(HTTPStatus.UNAUTHORIZED, text)
+            raise PageRefusal(HTTPStatus.UNAUTHORIZED, text, (_ASK,))
         return owner
 
-    async def _follow(self, exchange: HttpExchange, owner: str, query: bytes) -> None:
-        after = parse_qs(query.decode("latin-1")).get("after", [""])[0]
-        gone: list[bool] = []
-        before = self._tokens.revocations(owner)
-
-        def is_over() -> bool:
-            return self._is_closing or bool(gone) or self._tokens.revocations(owner) != before
-
-        with self._feed(owner, before) as events:
-            told = events.read(after, is_over=is_over)
-            await exchange.stream(told, lambda: gone.append(True), page_headers(EVENT_STREAM))
-
     @contextmanager
-    def _feed(self, owner: str, revoked: int) -> Generator[PageEvents]:
+    def _feed(self, owner: str, revoked: int) -> Generator[PageFeed]:
         """Of one holder of the name: the next one sees nothing of it."""
-        found = self._feeds.get((owner, revoked)) or self._open(owner, revoked)
+        found = self._feeds.get((owner, revoked))
+        if found is None:
+            feed = PageFeed(
+                self._directory,
+                shows=lambda session: self._sessions.was_begun_by(owner, session),
+                since=self._since,
+            )
+            found = self._feeds[owner, revoked] = _OpenFeed(feed)
         if found.streams >= _MAX_STREAMS:
             raise PageRefusal(HTTPStatus.TOO_MANY_REQUESTS, "Close other tabs of this page first.")
         found.streams += 1
         try:
-            yield found.events
+            yield found.feed
         finally:
             found.streams -= 1
             if not found.streams:
                 del self._feeds[owner, revoked]
                 found.feed.close()
-
-    def _open(self, owner: str, revoked: int) -> _OpenFeed:
-        feed = PageFeed(
-            self._directory,
-            shows=lambda session: self._sessions.was_begun_by(owner, session),
-            since=self._since,
-        )
-        opened = self._feeds[owner, revoked] = _OpenFeed(feed, PageEvents(feed))
-        return opened
-
-
-def _check_origin(method: str, headers: Mapping[str, str]) -> None:
-    """Only this front's own page may ask, also where others may use the front."""
-    if method != "GET":
-        raise PageRefusal(HTTPStatus.METHOD_NOT_ALLOWED, "Only GET is answered here.")
-    origin = headers.get("origin")
-    if origin is not None and origin.partition("://")[2] != headers.get("host"):
-        raise PageRefusal(HTTPStatus.FORBIDDEN, "Another page asked for this.")
-    check_fetch_site(headers)
-
-
-def _file(name: str) -> HttpReply:
-    body = page_file(name)
-    if body is None:
-        raise PageRefusal(HTTPStatus.NOT_FOUND, "There is nothing here.")
-    kind = CONTENT_TYPES[name.rpartition(".")[2]]
-    return HttpReply(HTTPStatus.OK, body, page_headers(kind, SERVED_POLICY))

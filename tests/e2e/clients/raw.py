@@ -77,6 +77,7 @@ def surroundings(
         "EMCEEPEE_CONFIG": str(config),
         "EMCEEPEE_LOG_DIR": str(tmp_path / "journal"),
         "EMCEEPEE_STATE_DIR": str(tmp_path / "state"),
+        "EMCEEPEE_PAGE": "off",
     }
 
 

@@ -4,15 +4,17 @@ Usage: lasting_browser.py PIDFILE URL
 """
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
-from urllib.request import ProxyHandler, build_opener
+
+BROWSER = Path(__file__).with_name("browser.py")
 
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         Path(sys.argv[1]).write_text(str(os.getpid()))
-        build_opener(ProxyHandler({})).open(sys.argv[2], timeout=60).read()
+        subprocess.run([sys.executable, BROWSER, sys.argv[2]], check=True)
         time.sleep(600)
     os._exit(0)

@@ -1,0 +1,133 @@
+"""The one way to ask a person: what they are asked, who shows it, and what comes of it.
+
+A question of ours is one choice, and No is its default: a host that shows a boolean as True and
+False takes both for an accept. Whoever can reach the person implements `Person`: the client, in
+either era, a page in their browser, or a terminal. What a model says never counts as consent.
+"""
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Protocol
+
+from msgspec import Raw
+
+from emceepee_stdio.foreign_json import decoded
+from emceepee_stdio.json_values import mapping
+from emceepee_stdio.state.pending_requests import PendingRequest
+from emceepee_stdio.trust.store import Pending
+from emceepee_stdio.wire.codec import RequestId
+
+
+class Decision(Enum):
+    """What came of asking a person; with the last three, no person was asked."""
+
+    AGREED = auto()
+    AGREED_ONCE = auto()
+    REFUSED = auto()
+    OPEN = auto()
+    ON_PAGE = auto()  # as OPEN, in their browser
+    CANNOT_ASK = auto()
+    TOO_LONG = auto()
+    AUTOMATIC = auto()
+
+
+WHY_NOT_ASKED: Mapping[Decision, str] = {
+    Decision.CANNOT_ASK: "this client cannot ask",
+    Decision.TOO_LONG: "it is longer than this client shows of a question",
+    Decision.AUTOMATIC: "this client answers by itself, without showing the question",
+}
+
+OnLate = Callable[[Decision], Awaitable[None]]
+
+NO = "No"
+_FIELD = "decision"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRequest:
+    """A request that may be answered with questions, upon which the client makes it again."""
+
+    id: RequestId
+    tool: str
+    arguments: Raw | None
+    modes: frozenset[str]  # the kinds of questions that its client can ask
+    token: int | str | None = None  # for its progress
+    state: str | None = None  # what it brings back, if it was made before
+    answers: Mapping[str, Raw] = field(default_factory=dict[str, Raw])
+
+    def content(self) -> tuple[str, object]:
+        """What is asked for, however it is written; as it is written where it cannot be read."""
+        arguments = self.arguments or b"{}"
+        found = decoded(arguments, object)
+        return self.tool, bytes(arguments) if found is None else found
+
+
+class InputRequired(Exception):
+    """The answer to this call is a question: the client asks, and makes the call again."""
+
+    def __init__(self, requests: Mapping[str, object], state: str) -> None:
+        super().__init__("input required")
+        self.requests = requests
+        self.state = state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A question of ours. It is shown whole, or the person is not asked."""
+
+    title: str  # the question
+    lines: tuple[str, ...]  # what it is about: the first names it, the second warns or says more
+    digest: str  # stands for exactly this
+    pending: Pending | None = None  # all of it, as it waits for a person elsewhere
+    call: object = None  # that waits for the answer
+    within: float = math.inf  # seconds that its client waits
+    request: ClientRequest | None = None  # what its client makes again, if it is a modern one
+
+
+def choice_form(title: str, answers: list[str], *, titled: bool = True) -> dict[str, object]:
+    """The form of one choice; `titled` as clients know it since 2025-11-25."""
+    values = [NO, *answers]
+    choices: dict[str, object] = {"enum": values, "enumNames": values}
+    if titled:
+        choices = {"oneOf": [{"const": value, "title": value} for value in values]}
+    field = {"type": "string", "title": title, **choices, "default": NO}
+    return {"type": "object", "properties": {_FIELD: field}, "required": [_FIELD]}
+
+
+def chosen(answer: Mapping[str, object]) -> str:
+    """What the person chose in such a form; No unless they accepted it."""
+    found = mapping(answer.get("content")).get(_FIELD)
+    return found if answer.get("action") == "accept" and isinstance(found, str) else NO
+
+
+class Person(Protocol):
+    """A way to the person, for one client or one terminal."""
+
+    async def confirm(
+        self, choice: Choice, *, on_ask: Callable[[], None], on_late: OnLate
+    ) -> Decision:
+        """Ask for a yes that a call waits for.
+
+        `on_ask` is called before the person is disturbed, and may refuse it: not for an answer that
+        is there already, nor for one that is awaited. `on_late` is called when they decide after
+        the call has ended.
+        """
+        ...
+
+
+class Dialogue(Person, Protocol):
+    """A way that also shows questions which no call waits for, servers' questions among them."""
+
+    def show(self, asked: PendingRequest) -> bool:
+        """Put a pending question to the person, its recipient from now on; False if it cannot."""
+        ...
+
+    def withdraw(self, asked: PendingRequest) -> None:
+        """It has ended without an answer of the person."""
+        ...
+
+    def visited(self, server: str, elicitation_id: str) -> None:
+        """The person is done at a page that they were sent to."""
+        ...
