@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -123,11 +124,11 @@ from emceepee_stdio.wire.orphans import adopt_orphans, bury_orphans, expect_orph
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.wire.orphans import kill_marked
 
-script, where = sys.argv[1], Path(sys.argv[2])
+script, where, mark = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 told = lambda: [int(word) for word in where.read_text().split()]
 expect_orphans()
 adopt_orphans()
-env = {**os.environ, "EMCEEPEE_OWNER": "01MARK.x"}
+env = {**os.environ, "EMCEEPEE_OWNER": mark + ".x"}
 first = subprocess.Popen([sys.executable, script, where, "left", "forks"], env=env)
 note_child(first.pid)
 first.wait()
@@ -149,7 +150,7 @@ os.killpg(group, signal.SIGKILL)
 ENDING = """
 while told()[1] < 300:
     pass
-kill_marked("01MARK")
+kill_marked(mark)
 bury_orphans()
 print(bury_orphans() == set())
 with suppress(ProcessLookupError):
@@ -159,7 +160,8 @@ with suppress(ProcessLookupError):
 
 def adopted(tmp_path: Path, and_then: str) -> str:
     argv = [sys.executable, "-c", ADOPTING + and_then]
-    argv += [str(SERVERS / "descendant.py"), str(tmp_path / "descendant")]
+    # A mark of its own: who carries it is killed anywhere on the machine, in another test, too.
+    argv += [str(SERVERS / "descendant.py"), str(tmp_path / "descendant"), f"01{uuid4().hex}"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=100)
     return done.stdout + done.stderr
 
