@@ -422,10 +422,7 @@ class Backend(Sender):
         if request.method != "tools/call":
             return None
         params = request.params or {}
-        # What a person agrees to is kept with the client's call: those very arguments.
-        permit = getattr(request.call, "permit", None)
-        permitted = permit is not None and permit is params.get("arguments")
-        return self.refusal(params.get("name"), permitted=permitted)
+        return self.refusal(params.get("name"), permitted=request.is_agreed)
 
     def refusal(self, tool: object, *, permitted: bool = True) -> ProxyError | None:
         """Why a tool does not run; before a call is sent, the person may still be asked."""
@@ -449,10 +446,24 @@ class Backend(Sender):
         )
 
     async def call_tool(
-        self, tool: str, arguments: Raw | Params, *, within: float, call: object = None
+        self,
+        tool: str,
+        arguments: Raw | Params,
+        *,
+        within: float,
+        call: object = None,
+        is_agreed: bool = False,
     ) -> Raw:
-        params = {"name": tool, "arguments": arguments}
-        return await self.ask("tools/call", params, within=within, call=call)
+        return await self.request(
+            OutgoingRequest(
+                method="tools/call",
+                params={"name": tool, "arguments": arguments},
+                within=within,
+                deadline=self._clock.now() + within,
+                call=call,
+                is_agreed=is_agreed,
+            )
+        )
 
     async def read_resource(
         self, uri: str, *, within: float, call: CarriesMeta | None = None

@@ -303,9 +303,11 @@ def call(
                 raise refused
         args = _tool_arguments(tool, given, listed, backend, is_checked=not unchecked)
         asking = call_at_terminal(timeout)
-        args = await permissions.admit(backend, tool, args, asking)
+        args, is_agreed = await permissions.admit(backend, tool, args, asking)
         with terminal.waiting(f"Calling {tool} …"):
-            return await backend.call_tool(tool, args, within=timeout, call=asking)
+            return await backend.call_tool(
+                tool, args, within=timeout, call=asking, is_agreed=is_agreed
+            )
 
     result = ask_server(choice, send, within=timeout)
     if not isinstance(result.get("content", []), list):

@@ -28,7 +28,7 @@ from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal, redact_text
 from emceepee_stdio.json_values import elements, mapping
 from emceepee_stdio.session.catalogue import TOO_LARGE
-from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.client_calls import Call, CallingClient
 from emceepee_stdio.session.person import Choice, Decision, OnLate
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Admission
@@ -177,7 +177,7 @@ class _PersonAtTerminal:
 def call_at_terminal(within: float) -> Call:
     """A call for which the person is asked, if one is there."""
     person = _PersonAtTerminal() if is_person_there() else None
-    return Call(ceiling=within, person=person)
+    return Call(client=CallingClient(ceiling=within, person=person))
 
 
 # The person at the terminal answers what a server asks while a command runs.

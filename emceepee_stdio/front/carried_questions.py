@@ -31,7 +31,6 @@ from emceepee_stdio.front.client_requests import RequestStates
 from emceepee_stdio.session.client_calls import Call, Work
 from emceepee_stdio.session.person import ClientRequest, InputRequired
 from emceepee_stdio.session.questions import question_of
-from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state.event_types import EventType
 from emceepee_stdio.state.pending_requests import ClosedBy, PendingRequest, Recipient
@@ -63,11 +62,7 @@ class _Parked:
     took: float = 0.0  # from its question until it was made again
     call: Call | None = None
     within: float = math.inf
-    reply: Reply | None = None
     resumed: anyio.Event = field(default_factory=anyio.Event)
-
-    def keep(self, reply: Reply) -> None:
-        self.reply = reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +126,7 @@ class CarriedQuestions:
         able = [
             call
             for call in self._line.calls.values()
-            if call.request is not None and mode in call.request.modes and not call.answered
+            if call.request.takes(mode) and not call.answered
         ]
         raised = [call for call in able if call is question_of(asked).call]
         of_server = [call for call in able if call.server == asked.server]
@@ -158,15 +153,11 @@ class CarriedQuestions:
         questions = self._still_open(self._rounds.pop(call))
         if not questions:
             return
-        if (
-            call.answered
-            or call.request is None
-            or self._line.calls.get(call.request.id) is not call
-        ):
+        if call.answered or self._line.calls.get(call.request.id) is not call:
             for asked in questions:  # it has ended meanwhile
                 self._session.questions.put(asked)
         else:
-            self._park(call, call.request, questions)
+            self._park(call, questions)
 
     def _still_open(self, questions: Sequence[str]) -> list[PendingRequest]:
         found = self._session.state.requests.open
@@ -178,18 +169,15 @@ class CarriedQuestions:
 
     # Calls that are answered with questions
 
-    def _park(self, call: Call, request: ClientRequest, questions: list[PendingRequest]) -> None:
-        only_waits = call.server is None
-        question = self._required(request, questions, began=call.began_at or None)
+    def _park(self, call: Call, questions: list[PendingRequest]) -> None:
+        question = self._required(call.request, questions, began=call.began_at or None)
         parked = self._parked[question.state]
-        self._line.ask_back(request.id, question)
-        if only_waits:
-            self._session.abandon(call)
-            call.cancel()
+        self._line.ask_back(call.request.id, question)
+        if call.run is None:  # it only waits
+            self._session.cancel(call)
         else:
             parked.call = call
             parked.within = self._session.pause(call)
-            call.answer, call.token = parked.keep, None
 
     def _required(
         self, request: ClientRequest, questions: list[PendingRequest], *, began: float | None = None
@@ -225,14 +213,13 @@ class CarriedQuestions:
         if len(self._stopped) > _MAX_STOPPED:
             del self._stopped[next(iter(self._stopped))]
         if parked.call is not None and not parked.call.answered:
-            self._session.abandon(parked.call)
-            parked.call.cancel()
+            self._session.cancel(parked.call)
 
     # Calls that come in
 
     def begin(self, work: Work, request: ClientRequest) -> Result:
         """The work of a call, after what it carries: questions, or the answers to some."""
-        self._modes = request.modes
+        self._modes = request.modes or frozenset()
         if not request.modes and self._held:  # this client cannot ask any more
             held, self._held = self._held, {}
             for asked in self._still_open(list(held)):
@@ -250,7 +237,7 @@ class CarriedQuestions:
         return work()
 
     def _held_for(self, request: ClientRequest) -> list[PendingRequest]:
-        return [a for a in self._still_open(list(self._held)) if mode_of(a) in request.modes]
+        return [a for a in self._still_open(list(self._held)) if request.takes(mode_of(a))]
 
     def _opened(self, state: str, request: ClientRequest) -> _Parked:
         parked = self._parked.get(state)
@@ -282,13 +269,12 @@ class CarriedQuestions:
             self._session.tell(EventType.LATE_ANSWER, server=call.server, data=data)
 
     def _resume(self, parked: _Parked, call: Call, request: ClientRequest) -> None:
-        call.request = request
         self._line.bind(request, call)
-        self._session.resume(call, within=parked.within)
+        self._session.resume(call, request, within=parked.within)
         missing = self._take(parked, request)
-        if parked.reply is not None:  # it came to its end while nobody waited
+        if call.kept is not None:  # it ended while its client asked the person
             self._held.update(dict.fromkeys(asked.id for asked in missing))
-            call.answer(parked.reply)
+            call.client.end.answer(call, call.kept)
             return
         if further := missing + self._held_for(request):
             self._add_to_round(call, [asked.id for asked in further])

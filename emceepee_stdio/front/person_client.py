@@ -269,9 +269,9 @@ class PersonClient:
         self, choice: Choice, *, on_ask: Callable[[], None], on_late: OnLate
     ) -> Decision:
         request = choice.request
-        if "form" not in (self._protocol.modes if request is None else request.modes):
+        if "form" not in (self._protocol.modes if request.modes is None else request.modes):
             return Decision.CANNOT_ASK
-        if request is None:
+        if request.modes is None:
             return await self._confirm_by_request(choice, on_ask, on_late)
         # Bound to what the person reads as well: the name of a server is no part of the request.
         about = choice.digest, choice.lines
@@ -384,7 +384,7 @@ class PersonClient:
             self._rebuilt[asked.id] = _Rebuilt(kinds)
         by_request = mode_of(asked) in self._protocol.modes
         call = question_of(asked).call
-        if by_request and not (isinstance(call, Call) and call.request):
+        if by_request and not (isinstance(call, Call) and call.request.modes is not None):
             self._send(asked)
             return True
         if self.carried.carry(asked):
@@ -395,8 +395,8 @@ class PersonClient:
     def _ask_on_page(self, asked: PendingRequest, wanted: str) -> bool:
         """A question of ours, or by the configuration any, where the client has no forms."""
         call = question_of(asked).call
-        request = call.request if isinstance(call, Call) else None
-        modes = self._protocol.modes if request is None else request.modes
+        carried = call.request.modes if isinstance(call, Call) else None
+        modes = self._protocol.modes if carried is None else carried
         is_meant = wanted == "page" or question_of(asked).is_ours
         page = self._runtime.page
         if "form" in modes or not is_meant or not page.is_there:

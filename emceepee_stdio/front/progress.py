@@ -4,7 +4,6 @@ What a server tells after its call became a task is noted with the task.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -155,11 +154,8 @@ class CallProgress:
         self._heartbeats = Heartbeats(clock, every=every, beat=self._beat)
         self._is_running = False
 
-    def begin(self, call: Call, token: int | str) -> None:
+    def begin(self, call: Call) -> None:
         """The client waits for this call and wants to hear of it."""
-        call.token = token
-        call.on_progress = partial(self._forward, call)
-        call.on_status = partial(self._tell, call)
         self._heartbeats.begin(call)
         if not self._is_running:
             self._is_running = True
@@ -168,7 +164,7 @@ class CallProgress:
     def end(self, call: Call) -> None:
         self._heartbeats.end(call)
 
-    def _forward(self, call: Call, params: Raw) -> None:
+    def forward(self, call: Call, params: Raw) -> None:
         call.trace.progress += 1
         if call.answered:
             self._session.note_progress(call, params)
@@ -178,24 +174,23 @@ class CallProgress:
             progress, total = _number(received.progress), _number(received.total)
         except (msgspec.MsgspecError, RecursionError):
             return  # the client would not understand it either
-        if progress is None or call.token is None or self._unread() > _UNREAD_BYTES:
+        if progress is None or call.is_paused or self._unread() > _UNREAD_BYTES:
             return  # the client does not keep up; later progress says more than this
         message = received.message
         if message is not None and len(message) > _MESSAGE_CHARS:
             message = f"{message[:_MESSAGE_CHARS]} … (cut from {len(message)} characters)"
         self._beat(call, self._heartbeats.told(call, Progress(progress, total)), message)
 
-    def _tell(self, call: Call, message: str) -> None:
+    def status(self, call: Call, message: str) -> None:
         """What we do for the call before its server can tell anything."""
         if not call.answered:
             self._beat(call, self._heartbeats.ours(call), message)
 
     def _beat(self, call: Call, progress: Progress, message: str | None = None) -> None:
-        if call.token is None or self._unread() > _UNREAD_BYTES:
+        token = call.request.token
+        if token is None or call.is_paused or self._unread() > _UNREAD_BYTES:
             return
-        told = _Told(
-            token=call.token, progress=progress.value, total=progress.total, message=message
-        )
+        told = _Told(token=token, progress=progress.value, total=progress.total, message=message)
         self._peer.notify("notifications/progress", to_json(told))
 
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
-from typing import NamedTuple
 
 import anyio
 import msgspec
@@ -32,9 +31,15 @@ from emceepee_stdio.front.progress import CallProgress
 from emceepee_stdio.front.protocol import IDENTITY, Protocol, Refused, elicitation_modes
 from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.json_values import mapping
-from emceepee_stdio.session.client_calls import UNLIMITED, Call, Work
+from emceepee_stdio.session.client_calls import Call, CallEnd, CallingClient, Work
 from emceepee_stdio.session.person import ClientRequest, InputRequired
-from emceepee_stdio.session.rendering import fitted, lease_events, pending_client, stored_whole
+from emceepee_stdio.session.rendering import (
+    answer_budget,
+    fitted,
+    lease_events,
+    pending_client,
+    stored_whole,
+)
 from emceepee_stdio.session.reply import Reply, text_block
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.session import Session
@@ -60,16 +65,6 @@ from emceepee_stdio.versions import (
 from emceepee_stdio.wire.codec import INVALID_PARAMS, Request, RequestId, to_json
 from emceepee_stdio.wire.environment import BEHIND_HTTP
 from emceepee_stdio.wire.peer import Peer
-
-
-class CallingClient(NamedTuple):
-    """What follows from the name of a client: how long it waits, and what it shows."""
-
-    name: str
-    ceiling: float
-    budget: int
-    context_first: bool
-
 
 _NULL = Raw(b"null")
 _MAX_REQUESTS = 1_000  # of one client at the same time; a client that has more is broken
@@ -98,7 +93,7 @@ _read_meta = envelope_decoder(Meta)
 _read_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-class ToolCalls:
+class ToolCalls(CallEnd):
     """The calls of one client. `queued` says how many bytes `peer` has been given to write."""
 
     def __init__(
@@ -168,8 +163,7 @@ class ToolCalls:
             self._session.trace.end(trace, "cancelled")
         if call := self._calls.pop(request_id, None):
             self._progress.end(call)
-            self._session.abandon(call)
-            call.cancel()
+            self._session.cancel(call)
             self._session.trace.end(call.trace, "cancelled")
             self._answered.set()
 
@@ -189,46 +183,56 @@ class ToolCalls:
         client = self._client
         if client is None or client.name != self._protocol.client_name:
             client = self._client = self._calling_client()
-        call = Call(
-            tool=tool.name,
-            ceiling=client.ceiling,
-            budget=client.budget,
-            context_first=client.context_first,
-            person=self.person,
-            client=client.name,
-            trace=trace,
-        )
-        call.answer = partial(self._answer, request.id, call, self._identity if modern else None)
-        call.proceed = partial(self._proceed, call)
-        if asked.meta is not UNSET and meta is not None:
-            call.meta = _passed_on(asked.meta)
-            trace.traceparent = traceparent_in(meta.traceparent)
-            if meta.progress is not UNSET:
-                self._progress.begin(call, meta.progress)
-        if self._session.trace.is_collected:
-            call.meta = self._session.trace.with_trace(call.meta, trace)
-        self._calls[request.id] = call
         arguments = None if asked.arguments in (UNSET, _NULL) else asked.arguments
         if self._session.trace.keeps_payloads and arguments is not None:
             trace.arguments = bytes(memoryview(arguments)[:MAX_PAYLOAD_BYTES])
-        if modern and meta is not None:
-            call.request = ClientRequest(
-                id=request.id,
-                tool=asked.name,
-                arguments=arguments,
-                modes=elicitation_modes(mapping(meta.capabilities)),
-                token=call.token,
-                state=asked.state,
-                answers=asked.responses or {},
-            )
+        made = ClientRequest(
+            id=request.id,
+            tool=asked.name,
+            arguments=arguments,
+            native=tool.native,
+            whole=tool.whole,
+        )
+        if meta is not None or self._session.trace.is_collected:
+            made = self._with_meta(made, asked, meta, trace, is_modern=modern)
+        call = self._calls[request.id] = Call(client=client, request=made, trace=trace)
+        if made.token is not None:
+            self._progress.begin(call)
         work: Work = partial(tool.call, self._runtime, arguments, call)
-        if call.request is not None or self._protocol.word.encode() in bytes(request.params or b""):
-            work = partial(self._run, work, call, request)
+        if modern or self._protocol.word.encode() in bytes(request.params or b""):
+            work = partial(self._run, work, made, request)
         is_known = self._runtime.configured.is_known
-        self._proceed(call, work if is_known else partial(self._once_known, work))
+        self.proceed(call, work if is_known else partial(self._once_known, work))
         return None
 
-    def _run(self, work: Work, call: Call, request: Request) -> Result:
+    def _with_meta(
+        self,
+        request: ClientRequest,
+        asked: _Call,
+        meta: Meta | None,
+        trace: OpenRequest,
+        *,
+        is_modern: bool,
+    ) -> ClientRequest:
+        """The request with what its `_meta` says: to its server, to us, and of its era."""
+        passed, token = request.meta, None
+        if asked.meta is not UNSET and meta is not None:
+            passed = _passed_on(asked.meta)
+            trace.traceparent = traceparent_in(meta.traceparent)
+            token = None if meta.progress is UNSET else meta.progress
+        passed = self._session.trace.with_trace(passed, trace)
+        if meta is None or not is_modern:
+            return msgspec.structs.replace(request, meta=passed, token=token)
+        return msgspec.structs.replace(
+            request,
+            meta=passed,
+            token=token,
+            modes=elicitation_modes(mapping(meta.capabilities)),
+            state=asked.state,
+            answers=asked.responses or {},
+        )
+
+    def _run(self, work: Work, made: ClientRequest, request: Request) -> Result:
         """What the tool gives, after what a modern call carries: roots, or answers to questions."""
         if self._protocol.word.encode() in bytes(request.params or b""):
             # A server that knows the word could forge our blocks.
@@ -236,11 +240,11 @@ class ToolCalls:
                 "The arguments hold the word by which you know emceepee's own blocks.",
                 hint="Leave it out: it is for nobody but you.",
             )
-        if call.request is None:
+        if made.modes is None:
             return work()
         if self._protocol.modern_roots:
-            work = partial(self._roots.begin, work, call.request)
-        return self.person.carried.begin(work, call.request)
+            work = partial(self._roots.begin, work, made)
+        return self.person.carried.begin(work, made)
 
     def _calling_client(self) -> CallingClient:
         """What follows from the name that the client gave last."""
@@ -254,12 +258,13 @@ class ToolCalls:
             configured_ms=settings.client_ceilings_ms,
             environ=environ,
         )
-        configured = settings.limits.result_bytes
         return CallingClient(
             name=name,
             ceiling=ceiling,
-            budget=profile.result_bytes if configured is None else configured or UNLIMITED,
+            budget=answer_budget(settings, profile.result_bytes),
             context_first=profile.cuts_end,
+            person=self.person,
+            end=self,
         )
 
     def begin_refused(self, request: Request) -> OpenRequest:
@@ -276,8 +281,7 @@ class ToolCalls:
         self._session.trace.made_again(call.trace, self._calls[request.id].trace)
         self._calls[request.id] = call
         if request.token is not None:
-            self._progress.begin(call, request.token)
-        call.answer = partial(self._answer, request.id, call, self._identity)
+            self._progress.begin(call)
 
     def check(self, meta: Meta | None) -> tuple[bool, Refused | None]:
         """Whether a request is of the modern era, and if so whether it may be served."""
@@ -298,7 +302,7 @@ class ToolCalls:
         result = work()
         return await result if isawaitable(result) else result
 
-    def _proceed(self, call: Call, work: Work) -> None:
+    def proceed(self, call: Call, work: Work) -> None:
         """Answer with what the work gives; in a task where that has to be waited for."""
         token = current_request.set(call.trace)
         try:
@@ -322,28 +326,24 @@ class ToolCalls:
             except Exception as error:  # noqa: BLE001 - see above
                 self._fail(call, error)
             else:
-                self._proceed(call, lambda: reply)
+                self.proceed(call, lambda: reply)
         if call.scope.cancelled_caught:
             self._session.abandon(call)
-        if call.lease is not None:
-            self._session.state.events.release(call.lease)
-            self._session.wake()
 
     def _fail(self, call: Call, error: Exception) -> None:
         if isinstance(error, InputRequired):
             self._session.abandon(call)
-            for request_id in [name for name, other in self._calls.items() if other is call]:
-                self._ask_back(request_id, error)
+            self._ask_back(call.request.id, error)
         elif isinstance(error, ProxyError):
             self._session.fail(call, error)
         else:
             self._session.fail(call, self.unexpected(error, call.tool))
 
-    def _answer(
-        self, request_id: RequestId, call: Call, identity: bytes | None, reply: Reply
-    ) -> None:
-        self._calls.pop(request_id, None)
-        if call.token is not None:
+    def answer(self, call: Call, reply: Reply) -> None:
+        request = call.request
+        identity = None if request.modes is None else self._identity
+        self._calls.pop(request.id, None)
+        if request.token is not None:
             self._progress.end(call)
         self._answered.set()
         try:
@@ -351,8 +351,8 @@ class ToolCalls:
         except Exception as error:  # noqa: BLE001 - whatever is in it, the client gets an answer
             instead = replace(Reply.error(self.unexpected(error)), whole=True)
             body, leases = render(self._session, instead, call, identity=identity)
-        call.lease = None
-        if self._peer.answer(request_id, body):
+        call.leases = ()  # from here on they are with those that wait to be written
+        if self._peer.answer(request.id, body):
             if leases:
                 self._unwritten.append((self._queued(), leases))
         else:
@@ -373,6 +373,12 @@ class ToolCalls:
             self._session.trace.asked_back(call.trace)
         self._peer.answer(request_id, to_json(body))
         self._answered.set()
+
+    def progress(self, call: Call, params: Raw) -> None:
+        self._progress.forward(call, params)
+
+    def status(self, call: Call, text: str) -> None:
+        self._progress.status(call, text)
 
     def unexpected(self, error: Exception, what: str = "a request") -> ProxyError:
         reference = self._runtime.ids()
@@ -400,25 +406,24 @@ def render(
     """The result, and the leases that it fulfils. `identity` stamps an answer of the modern era."""
     leases: list[Lease] = []
     context: list[bytes] = []
+    budget = call.client.budget
     try:
-        if call.own_events:
-            leases.append(session.state.events.take_these(call.own_events))
         has_news = session.state.events.undelivered or session.state.requests.open
         if has_news and not (reply.whole or reply.native):
-            leases.append(session.state.events.take(limit=session.settings.fixed.response_events))
-            leases[-1], events = lease_events(session, leases[-1], call.budget)
-            context = _blocks(session, leases[-1], events, call.budget)
+            lease = session.state.events.take(limit=session.settings.fixed.response_events)
+            lease, events = lease_events(session, lease, budget)
+            leases.append(lease)
+            context = _blocks(session, lease, events, budget)
     except BaseException:
         for taken in leases:
             session.state.events.release(taken)
         raise
-    if call.lease is not None:
-        leases.append(call.lease)
-    first = call.context_first
+    leases += call.leases
+    first = call.client.context_first
     assemble = partial(_assemble, context=context, identity=identity, context_first=first)
     body = assemble(reply)
     limit = session.settings.fixed.client_line_bytes
-    budget = limit if reply.whole else min(call.budget, limit)
+    budget = limit if reply.whole else min(budget, limit)
     if reply.structured is not None and len(body) > budget:
         reply = reply.as_text()
         body = assemble(reply)

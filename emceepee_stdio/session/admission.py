@@ -142,7 +142,7 @@ class AdmissionControl:
             )
         if obstacle is not None:
             approval = _with_remark(approval, obstacle)
-        subject = _subject(config, approval, standing.digest, call.client)
+        subject = _subject(config, approval, standing.digest, call.client.name)
         if is_over_http:
             raise await self._flow.put_aside(subject, _OVER_HTTP)
         agreed = partial(_admitted, config, "a person agreed", rule, program=program)

@@ -91,7 +91,7 @@ class ApprovalFlow:
             lines=subject.lines,
             digest=digest or subject.digest,
             call=call,
-            within=call.ceiling,
+            within=call.client.ceiling,
             request=call.request,
         )
 
@@ -109,8 +109,8 @@ class ApprovalFlow:
 
         decision = Decision.CANNOT_ASK
         with on_leg(Leg.PERSON):
-            if call.person is not None:
-                decision = await call.person.confirm(
+            if call.client.person is not None:
+                decision = await call.client.person.confirm(
                     choice, on_ask=before_asking, on_late=decided_late
                 )
             if decision in (Decision.CANNOT_ASK, Decision.TOO_LONG):

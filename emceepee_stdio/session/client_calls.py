@@ -7,7 +7,6 @@ it is promoted: the client gets a task, the call goes on, and its reply becomes 
 import math
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import anyio
 import msgspec
@@ -33,53 +32,86 @@ UNLIMITED = sys.maxsize
 Work = Callable[[], "Reply | Coroutine[object, object, Reply | None] | None"]
 
 
-@dataclass(eq=False, slots=True, kw_only=True)
-class Call:
-    """One request of the client, as the session sees it: what is asked, and how far it has come."""
+class CallEnd:
+    """The client's end of its calls. This one drops what it is given: no client waits."""
 
-    # The client, and how it is answered
-    ceiling: float  # seconds that this client waits at most
-    budget: int = UNLIMITED  # bytes of an answer that it shows
+    def answer(self, call: "Call", reply: Reply) -> None:
+        """Send the answer."""
+
+    def proceed(self, call: "Call", work: Work) -> None:
+        """Answer with what the work gives."""
+
+    def progress(self, call: "Call", params: Raw) -> None:
+        """Pass on a progress notification of its server."""
+
+    def status(self, call: "Call", text: str) -> None:
+        """Report what we do for it before its server can report anything."""
+
+
+class CallingClient(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """What calls need to know of their client. It is the same for all calls until it is renamed."""
+
+    ceiling: float  # seconds that it waits at most
+    budget: int = UNLIMITED  # bytes of an answer that it shows, see `rendering.answer_budget`
     context_first: bool = False  # it cuts the end of an answer, so what matters comes first
-    answer: Callable[[Reply], None] = field(default=lambda _reply: None)
-    proceed: Callable[[Work], None] = field(default=lambda _work: None)  # with what is to be made
+    name: str = ""  # its own, which a person is shown
     person: Person | None = None
-    client: str = ""  # its own name, which a person is shown
-    request: ClientRequest | None = None  # what a client makes again whose calls carry questions
-    meta: Mapping[str, Raw] = field(default_factory=dict[str, Raw])  # for the server
-    token: int | str | None = None  # the client's own, for progress
-    on_progress: Callable[[Raw], None] | None = None
-    on_status: Callable[[str], None] | None = None  # progress in words
-    # What is asked
-    server: str | None = None
-    tool: str = ""
-    args: Raw | None = None
-    extra: Mapping[str, Raw] = field(default_factory=dict[str, Raw])  # unknown to the tool
-    permit: Raw | None = None  # the arguments that a person agreed to under an `ask` rule
-    native: bool = False  # of an exposed tool: answered as its server gave it
-    whole: bool = False  # of an exposed tool whose page reads all of the result
+    end: CallEnd = CallEnd()
+
+
+class ServerRun(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """What a call runs at a server."""
+
+    server: str
+    tool: str
+    args: Raw | None = None  # as the client gave them
+    ttl: float | None = None  # seconds of the task that it may become
+    note: str | None = None  # is added to the answer of a promotion
+
+
+class Call(msgspec.Struct, eq=False, kw_only=True):
+    """One call of the client: what was asked stays as it is, how far it is the session changes."""
+
+    # What was asked
+    client: CallingClient
+    request: ClientRequest = ClientRequest()  # another one when a modern client makes it again
+    trace: OpenRequest = msgspec.field(
+        default_factory=lambda: OpenRequest(now=lambda: 0.0, started_at=0.0, since=0.0)
+    )
     # How far it has come
+    run: ServerRun | None = None  # from `Session.begin` on
     began_at: float = 0.0
     deadline: float = math.inf  # then it becomes a task
     promote_at: float = math.inf  # then it becomes one if its server waits for an answer
-    ttl: float | None = None
-    slot: Slot | None = None
+    slot: Slot | None = None  # its place in the limit of calls
     task: str | None = None
     answered: bool = False
-    note: str | None = None  # is added to the answer of a promotion
+    is_paused: bool = False  # its client asks a question first; a reply is kept in `kept`
+    kept: Reply | None = None
     own_scope: anyio.CancelScope | None = None
     cancel_request: Cancel | None = None  # gives up the request that it waits for
     # Questions at the tools that it may have raised; those at the person are counted by `trace`.
-    questions: set[str] = field(default_factory=set[str])
-    own_events: list[str] = field(default_factory=list[str])  # that the reply itself reports
-    lease: Lease | None = None  # the same, of events that were taken before
-    trace: OpenRequest = field(
-        default_factory=lambda: OpenRequest(now=lambda: 0.0, started_at=0.0, since=0.0)
-    )
+    questions: frozenset[str] = frozenset()
+    leases: tuple[Lease, ...] = ()  # of events that its reply reports
 
     def __repr__(self) -> str:
         state = self.task or ("answered" if self.answered else "in flight")
         return f"<Call {self.server or '-'}/{self.tool} {state}>"
+
+    @property
+    def server(self) -> str | None:
+        """Where it runs; None for a call that waits on no server."""
+        return None if self.run is None else self.run.server
+
+    @property
+    def tool(self) -> str:
+        """What it runs: a tool of a server, or one of ours."""
+        return self.request.tool if self.run is None else self.run.tool
+
+    @property
+    def meta(self) -> Mapping[str, Raw]:
+        """What the client says to the server beside the arguments."""
+        return self.request.meta
 
     @property
     def scope(self) -> anyio.CancelScope:
@@ -93,63 +125,6 @@ class Call:
         if self.cancel_request is not None:
             self.cancel_request()
         self.scope.cancel()
-
-    def reply(self, reply: Reply) -> None:
-        """Answer the client, once."""
-        if not self.answered:
-            self.answered = True
-            self.answer(reply)
-
-
-class Calls:
-    """The calls that wait on a server, by server."""
-
-    def __init__(self) -> None:
-        self.by_server: dict[str, dict[Call, None]] = {}
-        self._asking: dict[str, list[OpenRequest]] = {}  # who waits for the answer, by question
-
-    def add(self, server: str, call: Call) -> None:
-        self.by_server.setdefault(server, {})[call] = None
-
-    def count(self, server: str) -> int:
-        """How many are at work, with those that have become tasks."""
-        return len(self.by_server.get(server, ()))
-
-    def remove(self, call: Call) -> bool:
-        """Whether it was in flight until now."""
-        calls = self.by_server.get(call.server or "", {})
-        if call not in calls:
-            return False
-        del calls[call]
-        if not calls and call.server is not None:
-            del self.by_server[call.server]
-        return True
-
-    def waiting_on(self, server: str) -> list[Call]:
-        """Those that have not been answered yet."""
-        return [call for call in self.by_server.get(server, ()) if not call.answered]
-
-    def asked(self, request_id: str, server: str, asking_call: object) -> None:
-        """Who waits for the answer: the call that asked, or, where that is not known, all calls."""
-        calls = self.by_server.get(server, {})
-        waiting = [asking_call] if isinstance(asking_call, Call) else calls
-        traces = [call.trace for call in waiting]
-        if isinstance(asking_call, OpenRequest):  # one that is no call
-            traces = [asking_call]
-        self._asking[request_id] = traces
-        for trace in traces:
-            trace.ask()
-
-    def answered(self, request_id: str) -> None:
-        """The question is closed, whatever came of it."""
-        for trace in self._asking.pop(request_id, ()):
-            trace.answered()
-
-    def of_task(self, task_id: str) -> Call | None:
-        return next(
-            (call for calls in self.by_server.values() for call in calls if call.task == task_id),
-            None,
-        )
 
 
 # What a client reads of a call that has become a task: why, with what, how far, how to go on.

@@ -7,10 +7,12 @@ either era, a page in their browser, or a terminal. What a model says never coun
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
+from types import MappingProxyType
 from typing import Protocol
 
+import msgspec
 from msgspec import Raw
 
 from emceepee_stdio.foreign_json import decoded
@@ -45,23 +47,35 @@ NO = "No"
 _FIELD = "decision"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientRequest:
-    """A request that may be answered with questions, upon which the client makes it again."""
+_NOTHING: Mapping[str, Raw] = MappingProxyType({})
 
-    id: RequestId
-    tool: str
-    arguments: Raw | None
-    modes: frozenset[str]  # the kinds of questions that its client can ask
+
+class ClientRequest(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """A call as it came in. A modern one may be answered with questions, and is made again then."""
+
+    id: RequestId = 0
+    tool: str = ""  # as the client named it
+    arguments: Raw | None = None
+    native: bool = False  # of an exposed tool: answered as its server gave it
+    whole: bool = False  # of an exposed tool whose page reads all of the result
     token: int | str | None = None  # for its progress
-    state: str | None = None  # what it brings back, if it was made before
-    answers: Mapping[str, Raw] = field(default_factory=dict[str, Raw])
+    meta: Mapping[str, Raw] = _NOTHING  # for the server
+    modes: frozenset[str] | None = None  # kinds of questions that a modern client can ask
+    state: str | None = None  # what a modern client brings back if it makes it again
+    answers: Mapping[str, Raw] = _NOTHING  # the same
+
+    def takes(self, mode: str) -> bool:
+        """Whether such a question may be its answer."""
+        return self.modes is not None and mode in self.modes
 
     def content(self) -> tuple[str, object]:
         """What is asked for, however it is written; as it is written where it cannot be read."""
         arguments = self.arguments or b"{}"
         found = decoded(arguments, object)
         return self.tool, bytes(arguments) if found is None else found
+
+
+_NO_REQUEST = ClientRequest()
 
 
 class InputRequired(Exception):
@@ -83,7 +97,7 @@ class Choice:
     pending: Pending | None = None  # all of it, as it waits for a person elsewhere
     call: object = None  # that waits for the answer
     within: float = math.inf  # seconds that its client waits
-    request: ClientRequest | None = None  # what its client makes again, if it is a modern one
+    request: ClientRequest = _NO_REQUEST  # what a modern client makes again
 
 
 def choice_form(title: str, answers: list[str], *, titled: bool = True) -> dict[str, object]:

@@ -45,6 +45,13 @@ class _Session(Protocol):
     state: SessionState[Notified, Logged, Call]
 
 
+def answer_budget(settings: Settings, shown: int) -> int:
+    """Bytes of an answer: what its client shows or a person has set, and fits into a line."""
+    line = settings.fixed.client_line_bytes
+    configured = settings.limits.result_bytes
+    return min(shown if configured is None else configured or line, line)
+
+
 def room_beside_context(session: _Session, budget: int) -> int:
     """How many bytes of an answer are left for what the tool itself says: a quarter at least."""
     events = 0

@@ -30,22 +30,23 @@ from emceepee_stdio.journal import Journal, JournalEvent, Level
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import (
     Call,
-    Calls,
+    ServerRun,
     progress_text,
     promoted,
     shown_arguments,
     why_promoted,
 )
 from emceepee_stdio.session.client_link import ClientLink
+from emceepee_stdio.session.person import ClientRequest
 from emceepee_stdio.session.questions import Questions
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.server_output import Logged, Notified, RateLimits, kept_data
-from emceepee_stdio.state.event_log import Added, EventLog
+from emceepee_stdio.state.event_log import Added, EventLog, Lease
 from emceepee_stdio.state.event_types import Event, EventData, EventType, Excerpt
 from emceepee_stdio.state.pending_requests import PendingRequest
 from emceepee_stdio.state.session_state import SessionState
 from emceepee_stdio.state.tasks import Task
-from emceepee_stdio.trace.request import Leg, on_leg
+from emceepee_stdio.trace.request import Leg, OpenRequest, on_leg
 from emceepee_stdio.trace.request_log import RequestLog
 from emceepee_stdio.wire.timing import Ticker, Wakeup
 
@@ -231,9 +232,11 @@ class Session:
         self.client = client or ClientLink()
         self.trace = trace or RequestLog.silent(clock)
         self.secrets = self.trace.secrets
-        self._calls = Calls()
+        self._calls: dict[str, dict[Call, None]] = {}  # those that wait on a server, by server
+        # Those that wait for the answer to a question, by question.
+        self._asking: dict[str, list[OpenRequest]] = {}
         self.state: SessionState[Notified, Logged, Call] = SessionState(
-            settings, new_id=ids, began=clock.iso(clock.now()), on_closed=self._calls.answered
+            settings, new_id=ids, began=clock.iso(clock.now()), on_closed=self.answered
         )
         self.questions = Questions(
             self.state.requests,
@@ -245,9 +248,7 @@ class Session:
             make_way=self.make_way,
             look=self._look,
         )
-        self.answered = self._calls.answered
         self._written = SessionJournal(journal, clock, settings)
-        self.waiting_on, self.asked = self._calls.waiting_on, self._calls.asked
         self._queue = CallQueue()
         self._news = Wakeup()
         self.wake = self._news.wake
@@ -317,21 +318,27 @@ class Session:
 
     # Calls
 
-    def begin(
-        self, call: Call, *, server: str, tool: str, within: float, ttl: float | None = None
-    ) -> None:
+    def waiting_on(self, server: str) -> list[Call]:
+        """The calls of a server that have not been answered yet."""
+        return [call for call in self._calls.get(server, ()) if not call.answered]
+
+    def begin(self, call: Call, run: ServerRun, *, within: float) -> None:
         """The call is about to wait on a server: it counts, and it will be answered in time.
 
         Its requests need no deadline of their own: it becomes a task, and that expires.
         """
-        if ttl is not None:
-            call.ttl = self.state.tasks.check_ttl(ttl)
-        if self._calls.by_server.get(server) and not self._has_room(server):
+        server = run.server
+        if run.ttl is not None:
+            self.state.tasks.check_ttl(run.ttl)
+        calls = self._calls.get(server)
+        if calls is None:
+            calls = self._calls[server] = {}
+        elif calls and not self._has_room(server):
             raise self._no_place(server)
         call.slot = self.state.tasks.admit(beyond=True)
-        call.server, call.tool = server, tool
-        call.trace.server, call.trace.server_tool = server, tool
-        self._calls.add(server, call)
+        call.run = run
+        call.trace.server, call.trace.server_tool = server, run.tool
+        calls[call] = None
         now = call.began_at = self.clock.now()
         call.deadline = now + within
         if self.journal.debugs:
@@ -348,17 +355,15 @@ class Session:
         """Whether a call of this server may begin now: there is room, and nobody waits for it."""
         return self._has_room(server) and server not in self._queue.by_server
 
-    async def begin_in_turn(
-        self, call: Call, *, server: str, tool: str, within: float, ttl: float | None = None
-    ) -> None:
+    async def begin_in_turn(self, call: Call, run: ServerRun, *, within: float) -> None:
         """Begin as soon as there is a place; the call's own time goes on meanwhile."""
         deadline = self.clock.now() + within
+        server = run.server
 
         def begin() -> None:
-            left = deadline - self.clock.now()
-            self.begin(call, server=server, tool=tool, within=left, ttl=ttl)
+            self.begin(call, run, within=deadline - self.clock.now())
 
-        self.state.tasks.check_ttl(ttl)
+        self.state.tasks.check_ttl(run.ttl)
         if self.has_place(server) or within <= 0:
             begin()
             return
@@ -370,14 +375,14 @@ class Session:
 
     def _has_room(self, server: str) -> bool:
         """One call is every server's own, beyond all limits; more are within both of them."""
-        at_work = self._calls.count(server)
+        at_work = len(self._calls.get(server, ()))
         return not at_work or (
             at_work < self.settings.limits.server_calls and self.state.tasks.has_room()
         )
 
     def _no_place(self, server: str) -> TaskLimit:
         asks = bool(self.state.requests.at_tools(server=server))
-        return no_place(server, self._calls.count(server), self.settings.limits, asks=asks)
+        return no_place(server, len(self._calls.get(server, ())), self.settings.limits, asks=asks)
 
     def _let_in(self) -> None:
         if self._queue.by_server:
@@ -387,7 +392,7 @@ class Session:
         """The tool is done: answer the client, or keep the reply as the result of its task."""
         self._forget(call, "completed", bytes=len(reply.content), is_error=reply.is_error)
         if call.task is None:
-            call.reply(reply)
+            self._reply(call, reply)
             if self._queue.by_server:
                 self._let_in()
             return
@@ -407,7 +412,7 @@ class Session:
         self.state.starting.discard(call.server or "")
         self._forget(call, "failed", error=error.code)
         if call.task is None:
-            call.reply(Reply.error(error, native=call.native))
+            self._reply(call, Reply.error(error, native=call.request.native))
             self._let_in()
             return
         task = self.state.tasks.fail(call.task, str(error), now=self.clock.now())
@@ -422,11 +427,40 @@ class Session:
             self._tell_failed(task, fact)
         return len(failed)
 
+    def cancel(self, call: Call) -> None:
+        """Stop the work on it, at its server too; nothing is answered."""
+        call.cancel()
+        self.abandon(call)
+
     def abandon(self, call: Call) -> None:
         """The client cancelled: nothing is answered, the place is free."""
         self._forget(call, "cancelled")
         call.answered = True
+        self.release(call)
         self._let_in()
+
+    def release(self, call: Call) -> None:
+        """Its reply reports no events any more: others do."""
+        leases, call.leases = call.leases, ()
+        for lease in leases:
+            self.state.events.release(lease)
+        if leases:
+            self.wake()
+
+    def report_in(self, call: Call, lease: Lease) -> None:
+        """These events are for the reply of this call."""
+        call.leases = (*call.leases, lease)
+
+    def _reply(self, call: Call, reply: Reply) -> None:
+        """Answer the client, once; one that asks a question first has the reply kept."""
+        if call.answered:
+            self.release(call)
+            return
+        call.answered = True
+        if call.is_paused:
+            call.kept = reply
+        else:
+            call.client.end.answer(call, reply)
 
     def cancel_task(self, task_id: str, *, by: Call | None = None) -> Task:
         """Stop a working task, also at its server; the answer of `by` tells it."""
@@ -434,7 +468,7 @@ class Session:
         self._stop(task_id, "cancelled")
         event_id = self._tell_task(EventType.TASK_CANCELLED, task)
         if by is not None:
-            by.own_events.append(event_id)
+            self.report_in(by, self.state.events.take_these([event_id]))
         return task
 
     def note_progress(self, call: Call, params: Raw) -> None:
@@ -451,48 +485,49 @@ class Session:
 
     def promote(self, call: Call, reason: str, *, why: str | None = None) -> None:
         """Answer with a task now; the call goes on."""
-        if call.answered or call.slot is None or call.server is None:
+        run = call.run
+        if call.answered or call.slot is None or run is None:
             return
         self.state.promotions.clear(call)
         now = self.clock.now()
         task = self.state.tasks.promote(
             call.slot,
-            server=call.server,
-            tool=call.tool,
-            args=shown_arguments(call.args, mask=self.secrets.mask),
+            server=run.server,
+            tool=run.tool,
+            args=shown_arguments(run.args, mask=self.secrets.mask),
             now=now,
-            ttl=call.ttl,
+            ttl=run.ttl,
         )
         call.task = task.id
         self.ticker.look(task.expires_at)
         ttl_ms = round((task.expires_at - now) * 1000)
-        call.own_events.append(
-            self._tell_task(EventType.TASK_CREATED, task, reason=reason, ttl_ms=ttl_ms)
-        )
+        created = self._tell_task(EventType.TASK_CREATED, task, reason=reason, ttl_ms=ttl_ms)
+        self.report_in(call, self.state.events.take_these([created]))
         self._written.task(JournalEvent.TOOL_EXECUTION_TIMEOUT, task, reason=reason)
         open_questions = self.state.requests.pending(server=task.server)
-        call.reply(
-            promoted(
-                task,
-                reason,
-                why=why or why_promoted(task, open_questions, call),
-                note=call.note,
-                working=self.state.tasks.working(server=task.server),
-                questions=open_questions,
-                word=self.client.word,
-                clock=self.clock,
-            )
+        reply = promoted(
+            task,
+            reason,
+            why=why or why_promoted(task, open_questions, call),
+            note=run.note,
+            working=self.state.tasks.working(server=task.server),
+            questions=open_questions,
+            word=self.client.word,
+            clock=self.clock,
         )
+        self._reply(call, reply)
 
     def pause(self, call: Call) -> float:
         """Its client asks a question first: its time stands still. How much it had in all."""
         self.state.promotions.clear(call)
+        call.is_paused = True
         within = call.deadline - call.began_at
         call.deadline = call.promote_at = math.inf
         return within
 
-    def resume(self, call: Call, *, within: float) -> None:
-        """Its client waits again; only for a moment where a tool has to answer something first."""
+    def resume(self, call: Call, request: ClientRequest, *, within: float) -> None:
+        """Its client has made it again; it waits for a moment if a tool has to answer first."""
+        call.request, call.is_paused = request, False
         if not call.answered:
             now = self.clock.now()
             call.deadline = now + within
@@ -507,17 +542,26 @@ class Session:
             self.ticker.look(deadline)
 
     def _stop(self, task_id: str, outcome: str) -> None:
-        if call := self._calls.of_task(task_id):
+        if call := self._of_task(task_id):
             call.cancel()
             self._forget(call, outcome)
             self._let_in()
 
+    def _of_task(self, task_id: str) -> Call | None:
+        found = (call for calls in self._calls.values() for call in calls if call.task == task_id)
+        return next(found, None)
+
     def _forget(self, call: Call, outcome: str, **more: str | int) -> None:
         """It is no longer in flight; the first time that this is said, it is journaled."""
-        if call.slot is None:
+        if call.slot is None or call.run is None:
             return
+        call.cancel_request = None  # it refers to the call: garbage is freed at once without it
         self.state.promotions.clear(call)
-        if self._calls.remove(call):
+        calls = self._calls.get(call.run.server)
+        if calls is not None and call in calls:
+            del calls[call]
+            if not calls:
+                del self._calls[call.run.server]
             if self.journal.debugs:
                 self._written.call_ended(call, outcome, **more)
             if call.task is not None:
@@ -538,6 +582,21 @@ class Session:
 
     # Questions
 
+    def asked(self, request_id: str, server: str, asking_call: object) -> None:
+        """Who waits for the answer: the call that asked, or, if it is not known, all calls."""
+        waiting = [asking_call] if isinstance(asking_call, Call) else self._calls.get(server, {})
+        traces = [call.trace for call in waiting]
+        if isinstance(asking_call, OpenRequest):  # one that is no call
+            traces = [asking_call]
+        self._asking[request_id] = traces
+        for trace in traces:
+            trace.ask()
+
+    def answered(self, request_id: str) -> None:
+        """The question is closed, whatever came of it."""
+        for trace in self._asking.pop(request_id, ()):
+            trace.answered()
+
     def _look(self, at: float) -> None:
         self.ticker.look(at)
 
@@ -545,10 +604,9 @@ class Session:
         """A client that calls one tool at a time could not answer: let its calls go, soon."""
         self._queue.send_away(asked.server)
         grace = self.clock.now() + self.settings.fixed.promotion_grace_s
-        for call in self._calls.waiting_on(asked.server):
+        for call in self.waiting_on(asked.server):
             if asking_call is call or (asking_call is None and self.settings.promote_on_input):
-                call.questions.add(asked.id)
-                call.questions &= self.state.requests.open.keys()
+                call.questions = (call.questions | {asked.id}) & self.state.requests.open.keys()
                 if self.settings.promote_on_input:
                     self._promote_at(call, min(grace, call.promote_at))
 

@@ -212,9 +212,9 @@ class SignIns:
         self.want(server, needed, call=call)
         await until(
             lambda: server in {*self._visits, *self._with_person} or server not in self._leading,
-            within=min(call.ceiling, _ANSWER_TIMEOUT_S),
+            within=min(call.client.ceiling, _ANSWER_TIMEOUT_S),
         )
-        await until(lambda: server not in self._with_person, within=call.ceiling)
+        await until(lambda: server not in self._with_person, within=call.client.ceiling)
         return server not in self._leading and server not in self._visits
 
     async def stop(self) -> None:

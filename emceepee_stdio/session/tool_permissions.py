@@ -100,18 +100,17 @@ class ToolPermissions:
 
     # A call
 
-    async def admit(self, backend: Backend, tool: str, args: Raw, call: Call) -> Raw:
-        """The arguments to send, once the person agreed to them if a rule asks for that.
+    async def admit(self, backend: Backend, tool: str, args: Raw, call: Call) -> tuple[Raw, bool]:
+        """The arguments to send, and whether the person agreed to them because a rule asks them.
 
         May wait for them as long as the client waits for us. The call must not have become a task.
         """
         if backend.rules is None or backend.rules.rule(tool) != "ask":
-            return args
+            return args, False
         request = await anyio.to_thread.run_sync(self._request, backend, tool, args)
         if not await anyio.to_thread.run_sync(self._is_agreed, request):
             await self._ask(request, call)
-        call.permit = request.args
-        return request.args
+        return request.args, True
 
     def _request(self, backend: Backend, tool: str, args: Raw) -> ToolCallRequest:
         member = self._servers.members.get(backend.name)
@@ -141,7 +140,7 @@ class ToolPermissions:
 
     async def _ask(self, request: ToolCallRequest, call: Call) -> None:
         """Return when the person agrees to this call; raise otherwise."""
-        subject = _subject(request, self._store.key(), call.client)
+        subject = _subject(request, self._store.key(), call.client.name)
         decision = Decision.AGREED_ONCE
         if self._late.pop(subject.digest, 0.0) <= self._clock.now():
             decision = await self._decision(request, subject, call)

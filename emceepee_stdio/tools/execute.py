@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
-from typing import Annotated
+from typing import Annotated, ClassVar, NamedTuple
 
 import anyio
 import msgspec
@@ -21,7 +21,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from msgspec.structs import replace
 
 from emceepee_stdio.backends.backend import Backend
-from emceepee_stdio.backends.interface import Kind, NotTaken, RemoteError, with_meta
+from emceepee_stdio.backends.interface import Kind, NotTaken, RemoteError
 from emceepee_stdio.config.settings import Timeouts
 from emceepee_stdio.errors import (
     InvalidArguments,
@@ -35,7 +35,7 @@ from emceepee_stdio.errors import (
 from emceepee_stdio.foreign_json import decoded
 from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.json_values import mapping
-from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.client_calls import Call, ServerRun
 from emceepee_stdio.session.exposed_lists import ExposedItem
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
@@ -244,6 +244,16 @@ def _is_configured(runtime: Runtime, backend: Backend) -> bool:
 
 
 Schema = Mapping[str, object]
+Extra = Mapping[str, Raw]
+_NO_EXTRA: Extra = {}
+
+
+class Given(NamedTuple):
+    """The arguments of a tool as a client gave them; `extra` stood beside them."""
+
+    args: Raw | None
+    extra: Extra = _NO_EXTRA
+
 
 _BRACE = ord("{")
 
@@ -257,10 +267,9 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 }
 
 
-def repaired(
-    args: Raw | None, extra: Mapping[str, Raw], schema: Schema, *, tool: str
-) -> tuple[Raw, list[str]]:
+def repaired(given: Given, schema: Schema, *, tool: str) -> tuple[Raw, list[str]]:
     """The arguments to send, and what was put right to get them."""
+    args, extra = given
     repairs: list[str] = []
     properties = mapping(schema.get("properties"))
     if args is None and extra:
@@ -282,15 +291,17 @@ def repaired(
     return _converted(args, properties, repairs), repairs
 
 
-def is_plain(args: Raw | None, extra: Mapping[str, Raw]) -> bool:
+def is_plain(given: Given) -> bool:
     """Whether nothing about these arguments could be put right, whatever the schema."""
+    args, extra = given
     if extra or args is None:
         return not extra
     return memoryview(args)[0] == _BRACE and not _CONVERTIBLE.search(args)
 
 
-def depends_on_schema(args: Raw | None, extra: Mapping[str, Raw]) -> bool:
+def depends_on_schema(given: Given) -> bool:
     """Whether the tool's schema may change how these arguments are read."""
+    args, extra = given
     if extra:
         return True
     if args is None or not _HOLDS_A_STRING.search(args):
@@ -376,10 +387,6 @@ class ExecuteTool(Params):
     ] = UNSET
     task_ttl_ms: TaskTtl | UnsetType = UNSET
 
-    @property
-    def ttl_s(self) -> float | None:
-        return None if self.task_ttl_ms is UNSET else self.task_ttl_ms / 1000
-
 
 class ExecuteReadonlyTool(ExecuteTool):
     """The same arguments, for a tool that only reads."""
@@ -387,29 +394,29 @@ class ExecuteReadonlyTool(ExecuteTool):
 
 @tool(open_world, meta=always_loaded | pages, forgiving=True)
 def execute_tool(
-    runtime: Runtime, p: ExecuteTool, call: Call
+    runtime: Runtime, p: ExecuteTool, call: Call, extra: Extra = _NO_EXTRA
 ) -> Coroutine[object, object, None] | None:
     """Run a tool of a server: call any MCP tool with its arguments.
 
     Answers with its result; with a task_id when it takes long or its server asks a question:
     answer the question, then get_task_result.
     """
-    call.args = None if p.args is UNSET else p.args
+    given = Given(None if p.args is UNSET else p.args, extra)
     member = None if p.server is UNSET else runtime.servers.members.get(p.server)
     if (
         member is None
         or runtime.configured.config.settings.policy.pin == "enforce"
-        or not is_plain(call.args, call.extra)
+        or not is_plain(given)
         or member.backend.channel.needs_tools
         or member.backend.rules is not None
         or member.backend.lists.remembered
         or p.tool in runtime.surface.lists.tools
     ):
-        return _prepare(runtime, p, call)
+        return _prepare(runtime, p, call, given)
     try:
-        _Execution(runtime, member.backend, p, call).send(call.args or _NO_ARGUMENTS)
+        _Execution(runtime, member.backend, p, call, given).send(given.args or _NO_ARGUMENTS)
     except TaskLimit:  # it has to wait for a place
-        return _prepare(runtime, p, call)
+        return _prepare(runtime, p, call, given)
     return None
 
 
@@ -421,11 +428,11 @@ def execute_readonly_tool(
 
     Else as execute_tool.
     """
-    call.args = None if p.args is UNSET else p.args
-    return _prepare(runtime, p, call)
+    given = Given(None if p.args is UNSET else p.args)
+    return _prepare(runtime, p, call, given)
 
 
-async def _prepare(runtime: Runtime, p: ExecuteTool, call: Call) -> None:
+async def _prepare(runtime: Runtime, p: ExecuteTool, call: Call, given: Given) -> None:
     """Find the server, then do what the call has to wait for before it is sent."""
     if p.server is not UNSET:
         p = replace(p, tool=own_name(runtime, p.server, p.tool))
@@ -439,7 +446,7 @@ async def _prepare(runtime: Runtime, p: ExecuteTool, call: Call) -> None:
         call.trace.server_tool = p.tool  # also if no server has it
     call.trace.server = backend.name  # also if it is refused before it is sent
     await checkpoint_if_cancelled()  # it may have been cancelled in the same moment
-    await _Execution(runtime, backend, p, call).prepare_and_send()
+    await _Execution(runtime, backend, p, call, given).prepare_and_send()
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,23 +457,23 @@ class _Execution:
     backend: Backend
     p: ExecuteTool
     call: Call
+    given: Given
 
     async def prepare_and_send(self) -> None:
         """Learn the tools of the server, check that this one may run as a person saw it; send."""
         runtime, backend, p, call = self.runtime, self.backend, self.p, self.call
         arrived = runtime.clock.now()
         if isinstance(p, ExecuteReadonlyTool):
-            within = min(self._request_s, call.ceiling)
+            within = min(self._request_s, call.client.ceiling)
             await require_read_only(runtime, backend, p.tool, within=within)
+        is_agreed = False
         if backend.rules is not None and backend.rules.rule(p.tool) != "allow":
-            args = await self._permitted()
+            args, is_agreed = await self._permitted()
         else:
             args = None if self._needs_schema() else self._repaired()
-        left = max(call.ceiling - (runtime.clock.now() - arrived), 0.0)
-        within = min(self._within(), left)
-        await runtime.session.begin_in_turn(
-            call, server=backend.name, tool=p.tool, within=within, ttl=p.ttl_s
-        )
+        left = max(call.client.ceiling - (runtime.clock.now() - arrived), 0.0)
+        run, within = self._run(args)
+        await runtime.session.begin_in_turn(call, run, within=min(within, left))
         if Kind.TOOLS in backend.lists.remembered:
             await self._confirm()
         await self._check_pins()
@@ -476,30 +483,31 @@ class _Execution:
         if backend.rules is not None:
             await backend.list_ruled(p.tool, within=self._request_s)
         await checkpoint_if_cancelled()
-        self.send(args)
+        self.send(args, is_agreed=is_agreed)
 
-    def send(self, args: Raw) -> None:
-        backend, p, call = self.backend, self.p, self.call
+    def send(self, args: Raw, *, is_agreed: bool = False) -> None:
+        call, asked = self.call, self.call.request
         if call.slot is None:
-            within = self._within()
-            self.runtime.session.begin(
-                call, server=backend.name, tool=p.tool, within=within, ttl=p.ttl_s
-            )
-        if call.on_status is not None:
-            say_starting(backend, call)
-        call.args = args
-        params = {"name": p.tool, "arguments": args}
+            run, within = self._run(args)
+            self.runtime.session.begin(call, run, within=within)
+        params: Mapping[str, object] = {"name": self.p.tool, "arguments": args}
+        if asked.meta:
+            params = {**params, "_meta": asked.meta}
+        on_progress = None
+        if asked.token is not None:
+            say_starting(self.backend, call)
+            on_progress = partial(call.client.end.progress, call)
         request = OutgoingRequest(
             method="tools/call",
-            params=with_meta(params, call) if call.meta else params,
+            params=params,
             call=call,
-            on_progress=call.on_progress,
+            on_progress=on_progress,
+            is_agreed=is_agreed,
         )
+        call.cancel_request = self.backend.send(request, self._on_done, self._recheck)
 
-        def on_done(outcome: Raw | ProxyError) -> None:
-            call.proceed(partial(self._answered, outcome))
-
-        call.cancel_request = backend.send(request, on_done, self._recheck)
+    def _on_done(self, outcome: Raw | ProxyError) -> None:
+        self.call.client.end.proceed(self.call, partial(self._answered, outcome))
 
     async def _recheck(self) -> None:
         """The server has not seen the call; the one that it meets now may be another one."""
@@ -509,8 +517,7 @@ class _Execution:
             await require_read_only(runtime, backend, tool, within=self._request_s)
         if backend.rules is not None:
             await backend.list_ruled(tool, within=self._request_s)
-        if self.call.on_status is not None:
-            say_starting(backend, self.call)
+        say_starting(backend, self.call)
 
     async def _confirm(self) -> None:
         """Start the server, and see that it still has the tool that it is remembered to have."""
@@ -540,13 +547,13 @@ class _Execution:
             await self._learn()
         return False
 
-    async def _permitted(self) -> Raw:
-        """The arguments that a person agrees to.
+    async def _permitted(self) -> tuple[Raw, bool]:
+        """The arguments, and whether a person agreed to them.
 
         Before the call begins: once it is a task, it can no longer be answered with a question.
         """
         permissions, tool = self.runtime.permissions, self.p.tool
-        within = min(self._request_s, self.call.ceiling)
+        within = min(self._request_s, self.call.client.ceiling)
         await self.backend.list_ruled(tool, within=within)
         if refused := self.backend.refusal(tool):
             raise refused  # the person need not be asked
@@ -570,19 +577,21 @@ class _Execution:
         """Whether the arguments cannot be read, or sent, before the server has listed its tools."""
         lists = self.backend.lists
         unlisted = lists.tools is None or Kind.TOOLS in lists.remembered
-        return self.backend.channel.needs_tools or (
-            unlisted and depends_on_schema(self.call.args, self.call.extra)
-        )
+        return self.backend.channel.needs_tools or (unlisted and depends_on_schema(self.given))
 
-    def _within(self) -> float:
-        """How long this client may be kept waiting, with a note if it asked for more."""
-        p, call = self.p, self.call
-        times = self.runtime.settings.timeouts
-        wanted = (times.call_ms if p.timeout_ms is UNSET else p.timeout_ms) / 1000
-        if p.timeout_ms is not UNSET and wanted > call.ceiling:
-            lowered = round(call.ceiling * 1000)
-            call.note = f"timeout_ms was lowered to {lowered}, because this client waits no longer."
-        return min(wanted, call.ceiling)
+    def _run(self, args: Raw | None) -> tuple[ServerRun, float]:
+        """What is run, and how long this client waits; with a note if it asked for longer."""
+        p, ceiling, note = self.p, self.call.client.ceiling, None
+        wanted = self.runtime.settings.timeouts.call_ms / 1000
+        if p.timeout_ms is not UNSET:
+            wanted = p.timeout_ms / 1000
+            if wanted > ceiling:
+                lowered = round(ceiling * 1000)
+                note = f"timeout_ms was lowered to {lowered}, because this client waits no longer."
+        ttl = None if p.task_ttl_ms is UNSET else p.task_ttl_ms / 1000
+        args = self.given.args if args is None else args
+        run = ServerRun(server=self.backend.name, tool=p.tool, args=args, ttl=ttl, note=note)
+        return run, min(wanted, ceiling)
 
     @property
     def _request_s(self) -> float:
@@ -591,7 +600,7 @@ class _Execution:
     def _repaired(self) -> Raw:
         tool, server = self.p.tool, self.backend.name
         schema = mapping((self.backend.lists.tool(tool) or {}).get("inputSchema"))
-        args, repairs = repaired(self.call.args, self.call.extra, schema, tool=tool)
+        args, repairs = repaired(self.given, schema, tool=tool)
         if repairs:
             self.runtime.journal.record(
                 JournalEvent.TOOL_ARGUMENTS_REPAIRED, server=server, tool=tool, repairs=repairs
@@ -601,8 +610,8 @@ class _Execution:
     def _answered(self, outcome: Raw | ProxyError) -> Result:
         call = self.call
         if isinstance(outcome, Raw):
-            native = call.native and call.task is None
-            whole = native and call.whole
+            native = call.request.native and call.task is None
+            whole = native and call.request.whole
             return Reply.result(outcome, server=self.backend.name, native=native, whole=whole)
         # With pins enforced, no person may have seen the names of its other tools.
         if isinstance(outcome, RemoteError) and not self.runtime.pins.enforced:
@@ -660,13 +669,18 @@ class ExposedTool:
     item: ExposedItem
     by_own_name: bool
 
+    native: ClassVar[bool] = True
+
     @property
     def name(self) -> str:
         return self.item.shown
 
+    @property
+    def whole(self) -> bool:
+        return self.item.page is not None
+
     def call(self, runtime: Runtime, arguments: Raw | None, call: Call) -> Result:
         item = self.item
-        call.native, call.whole = True, item.page is not None
         call.trace.server, call.trace.server_tool = item.server, item.own
         if not runtime.surface.shows(item.server):
             raise _gone(item)

@@ -146,7 +146,7 @@ async def gather(runtime: Runtime, kind: str, servers: str, call: Call) -> Found
     answers: dict[str, Sequence[Mapping[str, object]]] = {
         backend.name: backend.lists.known(Kind(kind)) or () for backend in known
     }
-    within = min(_LIST_TIMEOUT_S, call.ceiling)
+    within = min(_LIST_TIMEOUT_S, call.client.ceiling)
     mask = runtime.session.secrets.mask
 
     waits = {b.name: anyio.CancelScope() for b in backends if b.phase is not Phase.CONNECTED}
@@ -215,13 +215,13 @@ def is_remembered(backend: Backend, kind: Kind) -> bool:
 
 def request_limit(runtime: Runtime, call: Call) -> float:
     """How long a request beside calls may take, in seconds."""
-    return min(call.ceiling, runtime.settings.timeouts.request_ms / 1000)
+    return min(call.client.ceiling, runtime.settings.timeouts.request_ms / 1000)
 
 
 def say_starting(backend: Backend, call: Call) -> None:
     """Tell a client that asked for progress why its call takes longer than the next one."""
-    if call.on_status is not None and backend.phase is Phase.IDLE:
-        call.on_status(f"starting {backend.name}")
+    if call.request.token is not None and backend.phase is Phase.IDLE:
+        call.client.end.status(call, f"starting {backend.name}")
 
 
 def shown_names(backend: Backend, names: Iterable[str]) -> list[str]:
@@ -289,7 +289,7 @@ def page_for(
     show: Callable[[T], dict[str, object]],
 ) -> tuple[list[dict[str, object]], dict[str, object]]:
     """The page that is asked for, as long as it may be beside the context of this answer."""
-    room = room_beside_context(runtime.session, call.budget)
+    room = room_beside_context(runtime.session, call.client.budget)
     return page(items, show, limit=p.limit, cursor=p.cursor, room=room)
 
 

@@ -225,7 +225,7 @@ async def get_sampling_requests(runtime: Runtime, p: GetSamplingRequests, call: 
     # Whole, as many as one answer holds; of the others a preview, and where the whole is.
     session = runtime.session
     server = None if p.server is UNSET else p.server
-    room = min(call.budget, page_chars(runtime.settings))
+    room = min(call.client.budget, page_chars(runtime.settings))
     shown: list[dict[str, object]] = []
     for asked in session.state.requests.pending(kind=RequestKind.SAMPLING, server=server):
         entry = shown_sampling(session, asked, whole=True)

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Annotated, Any, TypeVar, cast, get_type_hints
+from typing import Annotated, ClassVar, TypeVar, cast, get_type_hints
 
 import msgspec
 from msgspec import Raw
@@ -47,7 +47,7 @@ class Params(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 Result = Reply | Coroutine[object, object, Reply | None] | None
-Run = Callable[[Runtime, Any, Call], Result]
+Run = Callable[..., Result]
 F = TypeVar("F", bound=Run)
 
 
@@ -58,7 +58,10 @@ def _decoder(params: type[Params]) -> Callable[[bytes | Raw], Params]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A `forgiving` one is also given arguments that it does not know."""
+    """A `forgiving` one is also given the arguments that it does not know."""
+
+    native: ClassVar[bool] = False  # answered as a server gave it
+    whole: ClassVar[bool] = False
 
     name: str
     params: type[Params]
@@ -88,21 +91,14 @@ class Tool:
             server = _server_in(arguments)
             if server is not None and server in runtime.servers.marked_names():
                 call.trace.server = server
-            if self.forgiving and arguments is not None:
-                params = self._decode_known(arguments, call)
-            else:
-                params = self.decode(arguments)
+            given = decoded(arguments, dict[str, Raw]) if self.forgiving and arguments else None
+            if given is not None:
+                known = self.params.__struct_encode_fields__
+                mine = to_json({key: given[key] for key in known if key in given})
+                extra = {key: value for key, value in given.items() if key not in known}
+                return self.run(runtime, self.decode(Raw(mine)), call, extra)
+            params = self.decode(arguments)
         return self.run(runtime, params, call)
-
-    def _decode_known(self, arguments: Raw, call: Call) -> Params:
-        """Put the arguments that this tool does not know aside, for it to make sense of."""
-        try:
-            given = msgspec.json.decode(arguments, type=dict[str, Raw])
-        except (msgspec.MsgspecError, RecursionError):
-            return self.decode(arguments)
-        known = self.params.__struct_encode_fields__
-        call.extra = {key: value for key, value in given.items() if key not in known}
-        return self.decode(Raw(to_json({key: given[key] for key in known if key in given})))
 
     def listed(self) -> dict[str, object]:
         """The tool as tools/list shows it."""

@@ -20,7 +20,7 @@ from emceepee_stdio.errors import (
     ResourceNotFound,
 )
 from emceepee_stdio.foreign_json import decoded
-from emceepee_stdio.session.client_calls import UNLIMITED, Call
+from emceepee_stdio.session.client_calls import Call, ServerRun
 from emceepee_stdio.session.own_resources import OWN, read_own
 from emceepee_stdio.session.rendering import (
     CLUSTER_CHARS,
@@ -248,8 +248,9 @@ async def read_resource(runtime: Runtime, p: ReadResource, call: Call) -> Reply:
 async def _begun(runtime: Runtime, call: Call, server: str, tool: str) -> Backend:
     """The server, once the call has its turn there."""
     backend = runtime.servers.get(server)
-    within = min(runtime.settings.timeouts.call_ms / 1000, call.ceiling)
-    await runtime.session.begin_in_turn(call, server=backend.name, tool=tool, within=within)
+    within = min(runtime.settings.timeouts.call_ms / 1000, call.client.ceiling)
+    run = ServerRun(server=backend.name, tool=tool)
+    await runtime.session.begin_in_turn(call, run, within=within)
     say_starting(backend, call)
     return backend
 
@@ -280,13 +281,12 @@ async def _read_stored(runtime: Runtime, p: ReadResource, call: Call) -> Reply:
         limit = min(_PAGE_CHARS if p.limit is UNSET else p.limit, page_chars(runtime.settings))
         found = results.page(result_id, offset=p.offset, limit=limit + CLUSTER_CHARS, now=now)
         text = whole_characters(found.text, limit)
-        if call.budget < UNLIMITED:
-            text = head_within(text, room_beside_context(runtime.session, call.budget))
+        text = head_within(text, room_beside_context(runtime.session, call.client.budget))
         facts: dict[str, object] = {"offset": found.offset, "total_chars": found.total}
         if found.offset + len(text) < found.total:
             facts["next_offset"] = found.offset + len(text)
         blocks = [text_block(attributed_text(text)), Reply.json(facts).content]
-        ordered = reversed(blocks) if call.context_first else blocks
+        ordered = reversed(blocks) if call.client.context_first else blocks
         return Reply(content=b",".join(ordered), paged=True)
     return await _search_stored(runtime, p, result_id)
 

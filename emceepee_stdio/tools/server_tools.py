@@ -363,7 +363,7 @@ async def reconnect_server(runtime: Runtime, p: ReconnectServer, call: Call) -> 
             backend = await runtime.servers.add(
                 replace(member.admission, config=changed), runtime.group(), replacing=member
             )
-            await backend.connect(within=call.ceiling)
+            await backend.connect(within=call.client.ceiling)
         else:
             await _reconnected(runtime, backend, call)
     finally:
@@ -419,11 +419,9 @@ def _printed(runtime: Runtime, name: str) -> list[str]:
 
 def _claim_events(runtime: Runtime, name: str, call: Call, before: int) -> None:
     """What the tool itself did to the server is told by its answer; the rest stays news."""
-    call.own_events += [
-        event.id
-        for event in runtime.session.state.events.since(before)
-        if event.server == name and event.type in _OWN_EVENTS
-    ]
+    events = runtime.session.state.events
+    own = [e.id for e in events.since(before) if e.server == name and e.type in _OWN_EVENTS]
+    runtime.session.report_in(call, events.take_these(own))
 
 
 async def _connection_failure(
@@ -439,7 +437,7 @@ async def _connection_failure(
                 backend.phase not in unfinished
                 or len(session.state.requests.at_tools(server=backend.name)) > asked
             ),
-            within=call.ceiling,
+            within=call.client.ceiling,
         )
     error = backend.snapshot().error
     if error is None or backend.phase not in (Phase.FAILED, Phase.RECONNECTING):
@@ -451,8 +449,8 @@ async def _connection_failure(
 
 async def _reconnected(runtime: Runtime, backend: Backend, call: Call) -> None:
     starts = backend.snapshot().starts
-    with anyio.move_on_after(call.ceiling):
-        await backend.reconnect(within=call.ceiling)
+    with anyio.move_on_after(call.client.ceiling):
+        await backend.reconnect(within=call.client.ceiling)
     if backend.snapshot().starts == starts:
         runtime.session.wake()
 

@@ -65,19 +65,19 @@ async def await_activity(runtime: Runtime, p: AwaitActivity, call: Call) -> Repl
         session.state.events.release(lease)
         before = session.state.events.latest
         await session.until(
-            lambda: session.state.events.latest > before, within=min(wanted, call.ceiling)
+            lambda: session.state.events.latest > before, within=min(wanted, call.client.ceiling)
         )
         woken_by = session.state.events.since(before)
         triggers = _triggers(woken_by)
         lease = _take(runtime, p)
     told_elsewhere = _told_elsewhere(runtime, woken_by, lease)
-    lease, events = lease_events(session, lease, call.budget)
-    call.lease = lease
+    lease, events = lease_events(session, lease, call.client.budget)
+    session.report_in(call, lease)
     body: dict[str, object] = {
         "triggers": triggers,
         "events": _by_server(events),
         "pending_server": _working(runtime),
-        "pending_client": pending_client(session, call.budget),
+        "pending_client": pending_client(session, call.client.budget),
     }
     if lease.remaining:
         body["events_remaining"] = lease.remaining
@@ -216,8 +216,8 @@ async def get_task_result(runtime: Runtime, p: GetTaskResult, call: Call) -> Rep
         )
         return current.status is not TaskStatus.WORKING or asks or sign_in(task.server) not in told
 
-    wanted = call.ceiling if p.timeout_ms is UNSET else p.timeout_ms / 1000
-    await session.until(is_time, within=min(wanted, call.ceiling))
+    wanted = call.client.ceiling if p.timeout_ms is UNSET else p.timeout_ms / 1000
+    await session.until(is_time, within=min(wanted, call.client.ceiling))
     task = session.fetch(p.task_id)
     if isinstance(task.result, Reply):
         return replace(task.result, key=task.id)

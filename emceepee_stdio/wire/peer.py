@@ -49,7 +49,8 @@ class OutgoingRequest:
     """A request on its way to the other side: made once, and handed down whole.
 
     `deadline` is an instant, `within` the seconds that it was given; infinite where somebody else
-    watches over the time. `call` is the client's call on whose behalf it is made, if any.
+    watches over the time. `call` is the client's call on whose behalf it is made, if any;
+    `is_agreed` if a person agreed to exactly these params, because a rule asks them.
     """
 
     method: str
@@ -58,6 +59,7 @@ class OutgoingRequest:
     within: float = math.inf
     call: object = None
     on_progress: OnProgress | None = None
+    is_agreed: bool = False
 
     def __repr__(self) -> str:
         return f"<OutgoingRequest {self.method} within={self.within:g}>"

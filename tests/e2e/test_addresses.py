@@ -22,7 +22,7 @@ from emceepee_stdio.config.settings import Config, Settings
 from emceepee_stdio.errors import CannotConnect, InvalidArguments, NeedsApproval, ProxyError
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
-from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.client_calls import Call, CallingClient
 from emceepee_stdio.session.person import Choice, Decision, OnLate
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Admission
@@ -171,7 +171,7 @@ async def session(tmp_path: Path, mode: str = "auto") -> AsyncIterator[Runtime]:
 
 async def add(runtime: Runtime, url: str, person: Any = None, **fields: Any) -> ProxyError | None:
     """Have a model add it; the error, if there is one."""
-    call = Call(answer=lambda _: None, ceiling=10.0, person=person)
+    call = Call(client=CallingClient(ceiling=10.0, person=person))
     try:
         await add_server(runtime, AddServer(name="s", url=url, **fields), call)
     except ProxyError as error:
@@ -258,7 +258,7 @@ async def test_https_to_the_internet_needs_no_word(
     """Admitted; whether somebody is there is another question, which is not asked here."""
     resolver.names["example.com"] = [[PUBLIC]]
     async with session(tmp_path) as runtime:
-        call = Call(answer=lambda _: None, ceiling=1.0)
+        call = Call(client=CallingClient(ceiling=1.0))
         admission = await runtime.admission.admit(
             ServerConfig(name="s", url=url), call, add_late=never
         )
@@ -334,7 +334,7 @@ async def test_the_rule_stays_when_the_era_of_a_server_is_changed(
             config = ServerConfig(
                 name="s", url=f"https://rebind.example:{listener.port}/mcp", lazy=True
             )
-            call = Call(answer=lambda _: None, ceiling=10.0)
+            call = Call(client=CallingClient(ceiling=10.0))
             admission = await runtime.admission.admit(config, call, add_late=never)
             await runtime.servers.add(admission, runtime.group())
             with pytest.raises(ProxyError):
@@ -537,7 +537,7 @@ def test_a_url_that_needs_a_word_is_put_to_the_person(tmp_path: Path, *, modern:
 async def test_the_rule_stays_when_a_server_is_added_and_removed_at_the_same_time(
     tmp_path: Path,
 ) -> None:
-    call = Call(answer=lambda _: None, ceiling=10.0)
+    call = Call(client=CallingClient(ceiling=10.0))
 
     async def remove(runtime: Runtime) -> None:
         with suppress(ProxyError):

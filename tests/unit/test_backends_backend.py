@@ -1,7 +1,6 @@
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -995,12 +994,9 @@ async def test_no_request_for_a_tool_gets_past_the_rules_whoever_makes_it() -> N
         for tool, refusal in refusals.items():
             with pytest.raises(refusal):
                 await rig.backend.call_tool(tool, {}, within=60)
-        agreed = Raw(b"{}")
-        call = SimpleNamespace(permit=agreed)
-        await rig.backend.call_tool("asks", agreed, within=60, call=call)
-        for tool, args in (("asks", Raw(b"{}")), ("never", agreed)):
-            with pytest.raises(ProxyError):
-                await rig.backend.call_tool(tool, args, within=60, call=call)
+        await rig.backend.call_tool("asks", {}, within=60, is_agreed=True)
+        with pytest.raises(PolicyDenied):
+            await rig.backend.call_tool("never", {}, within=60, is_agreed=True)
         assert rig.server.methods().count("tools/call") == 2
 
 

@@ -423,15 +423,15 @@ async def test_what_comes_later_is_answered_when_it_comes(
             it.say(request_id, "kept")
         assert it.lines == []
         first, second, third = kept.calls
-        third.proceed(lambda: Reply.text("plain"))
-        second.proceed(fail)
-        first.proceed(waited)
+        third.client.end.proceed(third, lambda: Reply.text("plain"))
+        second.client.end.proceed(second, fail)
+        first.client.end.proceed(first, waited)
         assert it.answers(1) == []
         assert (await it.result(1))["content"][0]["text"] == "waited for"
         assert "It broke." in (await it.result(2))["content"][0]["text"]
         assert (await it.result(3))["content"][0]["text"] == "plain"
         for call in kept.calls:
-            call.proceed(lambda: Reply.text("again"))
+            call.client.end.proceed(call, lambda: Reply.text("again"))
         assert len(it.lines) == 3
 
 
@@ -446,8 +446,8 @@ async def test_a_call_without_a_task_is_given_up_where_it_waits(
         it.cancel(1)
         first, second = kept.calls
         assert kept.cancelled == [first]
-        first.proceed(lambda: Reply.text("too late"))
-        second.proceed(lambda: Reply.text("in time"))
+        first.client.end.proceed(first, lambda: Reply.text("too late"))
+        second.client.end.proceed(second, lambda: Reply.text("in time"))
         assert it.answers(1) == []
         await it.result(2)
         with anyio.fail_after(10):

@@ -4,7 +4,7 @@ import pytest
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.front.progress import Heartbeats, Progress
-from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.client_calls import Call, CallingClient
 
 EVERY = 15.0
 
@@ -21,7 +21,7 @@ class Rig:
         )
 
     def begin(self) -> Call:
-        call = Call(ceiling=45.0)
+        call = Call(client=CallingClient(ceiling=45.0))
         self.heartbeats.begin(call)
         return call
 

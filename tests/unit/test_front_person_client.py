@@ -38,7 +38,7 @@ def yes(decision: str = ALWAYS) -> dict[str, Any]:
 
 
 def question(digest: str = "d", *lines: str, request: ClientRequest | None = None) -> Choice:
-    lines = lines or ("run", "Beware.")
+    lines, request = lines or ("run", "Beware."), request or ClientRequest()
     return Choice(title="May it?", lines=lines, digest=digest, within=WAIT_S, request=request)
 
 

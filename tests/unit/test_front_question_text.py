@@ -7,14 +7,15 @@ from msgspec import Raw
 
 from emceepee_stdio.backends.interface import Question
 from emceepee_stdio.front.person_client import native_params
-from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.client_calls import Call, CallingClient, ServerRun
 from emceepee_stdio.state.pending_requests import PendingRequest, RequestKind, RequestStatus
 
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 
 def asked(*, server: str = "bank", tool: str | None = None, **params: Any) -> PendingRequest:
-    call = None if tool is None else Call(ceiling=1.0, tool=tool)
+    run = None if tool is None else ServerRun(server=server, tool=tool)
+    call = run and Call(client=CallingClient(ceiling=1.0), run=run)
     source = Question(
         method="elicitation/create", params=Raw(b"{}"), key=1, deliver=lambda _: True, call=call
     )

@@ -12,7 +12,7 @@ from emceepee_stdio.config.settings import Settings
 from emceepee_stdio.front.tool_calls import render
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
-from emceepee_stdio.session.client_calls import UNLIMITED, Call
+from emceepee_stdio.session.client_calls import UNLIMITED, Call, CallingClient
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state.event_types import EventType
@@ -32,7 +32,7 @@ def session(tmp_path: Path, **fixed: int) -> Session:
 
 
 def call() -> Call:
-    return Call(answer=lambda _: None, ceiling=1.0)
+    return Call(client=CallingClient(ceiling=1.0))
 
 
 def rendered(made: Session, reply: Reply | None = None, **more: Any) -> dict[str, Any]:
@@ -90,7 +90,8 @@ async def test_long_data_is_cut_and_stays_valid(tmp_path: Path) -> None:
 
 async def test_what_the_tool_did_itself_is_not_told_again(tmp_path: Path) -> None:
     made, mine = session(tmp_path), call()
-    mine.own_events.append(made.tell(EventType.SERVER_ADDED, server="s"))
+    own = made.tell(EventType.SERVER_ADDED, server="s")
+    made.report_in(mine, made.state.events.take_these([own]))
     made.tell(EventType.TIMER_EXPIRED)
     told = context(rendered(made, call=mine))
     assert [event["type"] for event in told["events_since_last_response"]] == ["timer_expired"]
@@ -180,7 +181,7 @@ async def test_a_modern_answer_is_stamped_by_us_and_keeps_the_rest(
 
 
 def codex(**more: Any) -> Call:
-    return Call(answer=lambda _: None, ceiling=1.0, budget=36_000, context_first=True, **more)
+    return Call(client=CallingClient(ceiling=1.0, budget=36_000, context_first=True), **more)
 
 
 def shown_bytes(result: dict[str, Any]) -> int:
@@ -215,7 +216,7 @@ async def test_result_and_context_together_stay_within_what_a_client_shows(tmp_p
 async def test_what_fits_is_shown_whole_and_nothing_is_stored(tmp_path: Path, budget: int) -> None:
     made = session(tmp_path)
     text = "x" * (35_000 if budget < UNLIMITED else 500_000)
-    mine = Call(answer=lambda _: None, ceiling=1.0, budget=budget)
+    mine = Call(client=CallingClient(ceiling=1.0, budget=budget))
     assert rendered(made, Reply.text(text), call=mine)["content"] == [
         {"type": "text", "text": text}
     ]
@@ -249,7 +250,7 @@ async def test_a_page_is_not_cut_again_however_much_there_is_to_tell_beside_it(
 
 
 def unknown(**more: Any) -> Call:
-    return Call(answer=lambda _: None, ceiling=1.0, budget=15_000, context_first=True, **more)
+    return Call(client=CallingClient(ceiling=1.0, budget=15_000, context_first=True), **more)
 
 
 async def test_a_small_budget_holds_result_events_and_questions_together(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from emceepee_stdio.errors import CallFailed, InvalidArguments, TaskLimit
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.backend_handler import BackendHandler
-from emceepee_stdio.session.client_calls import Call, shown_task
+from emceepee_stdio.session.client_calls import Call, CallEnd, CallingClient, ServerRun, shown_task
 from emceepee_stdio.session.rendering import shown_elicitation
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.session import Session
@@ -50,6 +50,16 @@ class Asking:
         return True
 
 
+class Kept(CallEnd):
+    """Keeps the replies of calls."""
+
+    def __init__(self, replies: list[Reply]) -> None:
+        self._replies = replies
+
+    def answer(self, call: Call, reply: Reply) -> None:
+        self._replies.append(reply)
+
+
 class World:
     """A session and its clock."""
 
@@ -81,11 +91,19 @@ class World:
         """The kinds of all events so far."""
         return [event.type.value for event in self.session.state.events.since(0)]
 
-    def call(self, server: str = "s", *, within: float = 40.0, ttl: float | None = None) -> Call:
+    def call(
+        self,
+        server: str = "s",
+        *,
+        within: float = 40.0,
+        ttl: float | None = None,
+        args: bytes = b"{}",
+    ) -> Call:
         replies: list[Reply] = []
-        call = Call(answer=replies.append, ceiling=45.0)
+        call = Call(client=CallingClient(ceiling=45.0, end=Kept(replies)))
         self.answers[id(call)] = replies
-        self.session.begin(call, server=server, tool="t", within=within, ttl=ttl)
+        run = ServerRun(server=server, tool="t", args=Raw(args), ttl=ttl)
+        self.session.begin(call, run, within=within)
         return call
 
     def after(self, seconds: float) -> None:
@@ -316,10 +334,9 @@ async def test_a_task_shows_its_arguments_without_secrets_and_not_all_of_them(
     world: World,
 ) -> None:
     world.session.secrets.add(["hunter2hunter2"])
-    plain, secret, large = world.call(within=5), world.call(within=5), world.call(within=5)
-    plain.args = Raw(b'{"a":1}')
-    secret.args = Raw(b'{"password":"p4ssw0rd","said":"it is hunter2hunter2"}')
-    large.args = Raw(b'{"text":"%b"}' % (b"x" * 5_000))
+    plain = world.call(within=5, args=b'{"a":1}')
+    secret = world.call(within=5, args=b'{"password":"p4ssw0rd","said":"it is hunter2hunter2"}')
+    large = world.call(within=5, args=b'{"text":"%b"}' % (b"x" * 5_000))
     world.after(6)
     shown = [(world.said(call) or {})["proxy_task"]["tool_args"] for call in (plain, secret, large)]
     assert shown[0] == {"a": 1}
@@ -393,7 +410,7 @@ async def test_a_task_whose_time_is_over_cancels_its_call_and_late_ends_count_fo
     task = world.session.state.tasks.get(call.task or "", now=0)
     assert task.status is TaskStatus.EXPIRED
     kinds = [event.type.value for event in world.session.state.events.take().events]
-    assert kinds == ["task_created", "task_expired"]
+    assert kinds == ["task_expired"], "its answer reports that it was created"
 
 
 async def test_a_lifetime_is_judged_before_the_call_is_made(tmp_path: Path) -> None:
@@ -452,10 +469,9 @@ def test_one_server_cannot_ask_more_than_its_share(tmp_path: Path) -> None:
 
 def test_a_call_is_answered_once(world: World) -> None:
     call = world.call()
-    call.reply(Reply.text("first"))
-    call.reply(Reply.text("second"))
-    world.session.finish(call, Reply.text("third"))
-    world.session.fail(call, CallFailed("fourth"))
+    world.session.finish(call, Reply.text("first"))
+    world.session.finish(call, Reply.text("second"))
+    world.session.fail(call, CallFailed("third"))
     assert len(world.answers[id(call)]) == 1
     assert repr(call) == "<Call s/t answered>"
 
@@ -542,7 +558,7 @@ def abandon(world: World, call: Call) -> None:
 
 def cancel_its_task(world: World, call: Call) -> None:
     world.after(1)
-    world.session.cancel_task(call.task or "", by=Call(ceiling=45.0))
+    world.session.cancel_task(call.task or "", by=Call(client=CallingClient(ceiling=45.0)))
 
 
 def let_its_task_expire(world: World, _call: Call) -> None:

@@ -20,7 +20,7 @@ from emceepee_stdio.errors import (
     ServerNotFound,
 )
 from emceepee_stdio.journal import Secrets
-from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.client_calls import Call, CallingClient
 from emceepee_stdio.state.phases import Phase
 from emceepee_stdio.tools.listing import Found, gather, having, matching, page, pattern
 
@@ -85,7 +85,7 @@ def runtime(*servers: Server, now: Any = None, broken: Sequence[BrokenServer] = 
 
 
 def call(ceiling: float = 45.0) -> Call:
-    return Call(answer=lambda _: None, ceiling=ceiling)
+    return Call(client=CallingClient(ceiling=ceiling))
 
 
 def tools(*names: str) -> list[Item]:

@@ -9,7 +9,7 @@ from emceepee_stdio.backends.interface import LogLine, LogSource
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.settings import Settings
 from emceepee_stdio.errors import ServerNotFound
-from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.client_calls import Call, CallingClient
 from emceepee_stdio.session.server_output import Logged, Notified
 from emceepee_stdio.state.results import Results
 from emceepee_stdio.state.ring import Ring
@@ -72,7 +72,7 @@ class Around:
 
 
 def _call() -> Call:
-    return Call(answer=lambda _: None, ceiling=45.0)
+    return Call(client=CallingClient(ceiling=45.0))
 
 
 async def test_the_newest_of_all_servers_come_out_first_and_in_order() -> None:

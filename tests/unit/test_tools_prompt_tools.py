@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from emceepee_stdio.config.settings import Settings
 from emceepee_stdio.errors import CallFailed, InvalidArguments
-from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.client_calls import Call, CallingClient
 from emceepee_stdio.tools.resource_tools import CompleteArgument, _messages, complete_argument
 
 WORDS = {"type": "text", "text": "hello"}
@@ -78,7 +78,7 @@ class Completing:
 async def complete(server: Completing, **arguments: Any) -> Any:
     runtime: Any = SimpleNamespace(servers=server, settings=Settings())
     params = CompleteArgument(server="s", argument="a", **arguments)
-    reply = await complete_argument(runtime, params, Call(answer=lambda _: None, ceiling=45.0))
+    reply = await complete_argument(runtime, params, Call(client=CallingClient(ceiling=45.0)))
     return json.loads(json.loads(reply.content)["text"])
 
 

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Mapping
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -9,7 +10,7 @@ from msgspec import Raw
 from emceepee_stdio import tools
 from emceepee_stdio.config.settings import FixedValues, Timeouts
 from emceepee_stdio.errors import InvalidArguments
-from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.client_calls import Call, CallingClient
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.tools import TABLE
 from emceepee_stdio.tools.registry import Params, Tool, tools_of
@@ -102,19 +103,24 @@ class Recorded:
 
     def __init__(self, *, forgiving: bool) -> None:
         self.given: list[Params] = []
+        self.extra: Mapping[str, Raw] = {}
         self.tool = Tool(name="t", params=Some, run=self._run, description="", forgiving=forgiving)
 
-    def _run(self, _runtime: object, params: Params, _call: Call) -> Reply:
+    def _run(
+        self, _runtime: object, params: Params, _call: Call, extra: Mapping[str, Raw] | None = None
+    ) -> Reply:
         self.given.append(params)
+        self.extra = extra or {}
         return Reply.text("ran")
 
     def call(self, arguments: bytes | None) -> dict[str, bytes]:
         """The arguments that were put aside."""
         runtime: Any = None
-        call = Call(ceiling=1.0)
+        call = Call(client=CallingClient(ceiling=1.0))
+        self.extra = {}
         result = self.tool.call(runtime, None if arguments is None else Raw(arguments), call)
         assert isinstance(result, Reply)
-        return {name: bytes(value) for name, value in call.extra.items()}
+        return {name: bytes(value) for name, value in self.extra.items()}
 
 
 @pytest.mark.parametrize("forgiving", [True, False])

@@ -9,7 +9,7 @@ from msgspec import Raw
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.settings import FixedValues, Settings
 from emceepee_stdio.errors import CallFailed, InvalidArguments, InvalidPattern, ResourceNotFound
-from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.client_calls import Call, CallingClient
 from emceepee_stdio.session.own_resources import read_own
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.state.results import Results
@@ -22,8 +22,12 @@ def runtime(text: str = "", **fixed: int) -> Any:
     numbers = count(1)
     results = Results(new_id=lambda: f"R{next(numbers)}", max_bytes=10**8)
     results.put(text, now=0.0)
+    nothing_else = {
+        "events": SimpleNamespace(undelivered={}),
+        "requests": SimpleNamespace(open={}),
+    }
     return SimpleNamespace(
-        session=SimpleNamespace(state=SimpleNamespace(results=results)),
+        session=SimpleNamespace(state=SimpleNamespace(results=results, **nothing_else)),
         settings=Settings(fixed=FixedValues(**fixed)),
         clock=Clock(monotonic=lambda: 0.0, wall=lambda: 0.0),
     )
@@ -31,7 +35,7 @@ def runtime(text: str = "", **fixed: int) -> Any:
 
 async def read(here: Any, **arguments: Any) -> list[str]:
     given = {"server": "emceepee", "uri": URI, **arguments}
-    call = Call(answer=lambda _: None, ceiling=45.0)
+    call = Call(client=CallingClient(ceiling=45.0))
     reply = await read_resource(here, ReadResource(**given), call)
     return [block["text"] for block in json.loads(b"[%b]" % reply.content)]
 
