@@ -76,13 +76,13 @@ def refusal(tmp_path: Path, *options: str, code: int = 1) -> str:
 @pytest.mark.parametrize(
     ("cert", "key", "words"),
     [
-        ("cert", "other-key", "is not the key of the certificate"),
-        ("cert", "empty", "has no private key"),
-        ("cert", "half-key", "has no private key"),
-        ("key", "cert", "key.pem has no certificate in PEM format."),
-        ("empty", "key", "empty.pem has no certificate in PEM format."),
-        ("cert", "encrypted-key", "encrypted-key.pem is encrypted."),
-        ("cert", "missing", "missing.pem cannot be read: No such file or directory."),
+        ("cert", "other-key", "key values mismatch"),
+        ("cert", "empty", "empty.pem: "),
+        ("cert", "half-key", "half-key.pem: "),
+        ("key", "cert", "key.pem and "),
+        ("empty", "key", "empty.pem and "),
+        ("cert", "encrypted-key", "encrypted-key.pem: "),
+        ("cert", "missing", "missing.pem: No such file or directory."),
     ],
 )
 def test_files_with_which_https_would_not_work_are_refused_before_anything_is_served(
@@ -92,6 +92,7 @@ def test_files_with_which_https_would_not_work_are_refused_before_anything_is_se
     said = refusal(
         tmp_path, "--http", "127.0.0.1:0", "--tls-cert", files[cert], "--tls-key", files[key]
     )
+    assert "https cannot be served with" in said
     assert words in said
     assert said.count("\n") == 2, "the fact, and the next step"
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
+import anyio
 import pytest
 
 from emceepee_stdio.front.http.http_exchange import HeldBytes, HttpExchange
@@ -32,9 +33,8 @@ class Upload:
 
 
 async def body(upload: Upload) -> bytes:
-    return await HttpExchange(upload.receive, upload.send).body(
-        HeldBytes(Counter(), "o", 1_000), LIMITS
-    )
+    exchange = HttpExchange(upload.receive, upload.send, anyio.Event())
+    return await exchange.body(HeldBytes(Counter(), "o", 1_000), LIMITS)
 
 
 async def test_a_body_within_the_limit_is_read_whole() -> None:

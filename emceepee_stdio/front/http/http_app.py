@@ -60,6 +60,7 @@ from emceepee_stdio.wire.framing import one_line
 from emceepee_stdio.wire.timing import first_of
 
 SESSION = "mcp-session-id"
+CONNECTION = "connection"  # of the request, in the state of its scope
 _MCP = re.compile(r"/mcp(?:/[A-Za-z0-9_.~-]{1,64})?")
 _MAX_HEADERS = 128  # a browser behind two proxies sends thirty
 _TEXT = (("content-type", "text/plain; version=0.0.4"),)
@@ -86,6 +87,13 @@ class HttpApp:
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        connection = scope["state"][CONNECTION]
+        try:
+            await self._answer(scope, HttpExchange(receive, send, connection.lost))
+        finally:
+            connection.end_request()
+
+    async def _answer(self, scope: MutableMapping[str, Any], exchange: HttpExchange) -> None:
         self._requests += 1
         # One of the parsers leaves white space at the end of values.
         listed = [
@@ -93,8 +101,7 @@ class HttpApp:
             for name, value in scope["headers"]
         ]
         headers = _combined(listed)
-        extra = self._access.cors(headers, preflight=scope["method"] == "OPTIONS")
-        exchange = HttpExchange(receive, send, extra=extra)
+        exchange.extra = self._access.cors(headers, preflight=scope["method"] == "OPTIONS")
         incoming = Incoming(
             method=scope["method"],
             path=scope["path"],
@@ -111,7 +118,8 @@ class HttpApp:
                 return
             self._access.check(headers)
             if incoming.path == TRACE or incoming.path.startswith(f"{TRACE}/"):
-                await self._trace.serve(HttpExchange(receive, send), incoming)  # for no other page
+                exchange.extra = ()  # for no other page
+                await self._trace.serve(exchange, incoming)
             elif incoming.method == "OPTIONS":
                 await exchange.reply(HttpReply(HTTPStatus.NO_CONTENT))
             else:

@@ -78,13 +78,13 @@ class Incoming:
 
 
 class HttpExchange:
-    """What is read from and written to one client. `extra` headers go with every answer."""
+    """What is read from and written to one client, until its connection is `lost`."""
 
-    def __init__(self, receive: Receive, send: Send, *, extra: Headers = ()) -> None:
+    def __init__(self, receive: Receive, send: Send, lost: anyio.Event) -> None:
         self._receive = receive
         self._send = send
-        self._extra = extra
-        self.is_gone = False  # its client; known while `gone` waits
+        self._lost = lost
+        self.extra: Headers = ()  # with every answer
 
     async def body(self, held: HeldBytes, limits: HttpLimits) -> bytes:
         """All of it, charged to `held`."""
@@ -119,7 +119,7 @@ class HttpExchange:
         raise refusal(HTTPStatus.REQUEST_TIMEOUT, "The body did not come in time.", (_CLOSE,))
 
     async def reply(self, reply: HttpReply) -> None:
-        headers = [*reply.headers, *self._extra, ("content-length", str(len(reply.body)))]
+        headers = [*reply.headers, *self.extra, ("content-length", str(len(reply.body)))]
         if reply.body and not any(name == "content-type" for name, _ in reply.headers):
             headers.append(_JSON)
         await self._begin(reply.status, headers)
@@ -129,7 +129,7 @@ class HttpExchange:
         """Write events until they are over, or the client has gone."""
 
         async def write() -> None:
-            await self._begin(HTTPStatus.OK, [*headers, *self._extra])
+            await self._begin(HTTPStatus.OK, [*headers, *self.extra])
             async for event in events:
                 await self._write(event, more=True)
                 if self.is_gone:  # then the server throws away what it is given, without a word
@@ -139,11 +139,13 @@ class HttpExchange:
         async with aclosing(events):
             await first_of(self.gone, write)
 
+    @property
+    def is_gone(self) -> bool:
+        return self._lost.is_set()
+
     async def gone(self) -> None:
-        """Until the client has gone."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self.is_gone = True
+        """Until the client has gone. The server says so only to the newest request of several."""
+        await self._lost.wait()
 
     async def _write(self, data: bytes, *, more: bool) -> None:
         """The server waits before each piece until the client has taken those before it."""

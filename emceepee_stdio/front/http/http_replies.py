@@ -22,7 +22,7 @@ class HttpLimits:
     held_bytes: int = 64 << 20  # of one token: bodies that arrive, modern answers not yet written
     body_s: float = 30.0  # for a request to arrive whole
     quiet_s: float = 20.0  # for a connection on which nothing is asked
-    stuck_s: float = 120.0  # for a connection that takes nothing of what is written to it
+    stuck_s: float = 120.0  # for a connection that takes nothing of what is written (Linux)
     idle_s: float = 1800.0  # without request, stream, task or timer: then a session ends
     unused_s: float = 60.0  # of a session whose client never comes back after the handshake
     sweep_s: float = 5.0  # between two looks at all of these
