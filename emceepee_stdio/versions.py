@@ -19,3 +19,4 @@ LOG_LEVEL = f"{PREFIX}logLevel"
 
 # Of ours: between a session's process and the HTTP front, the request for which something is asked.
 HTTP_REQUEST = "emceepee/httpRequest"
+NO_READER = -32099  # the error with which the front refuses a question: no client reads the stream

@@ -26,12 +26,16 @@ from emceepee_stdio.session.person import ClientRequest, InputRequired
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.tools.registry import Result
-from emceepee_stdio.versions import HTTP_REQUEST
-from emceepee_stdio.wire.codec import RequestId, encode_request, to_json
+from emceepee_stdio.versions import HTTP_REQUEST, NO_READER
+from emceepee_stdio.wire.codec import RequestId, RpcError, encode_request, to_json
 from emceepee_stdio.wire.peer import Outcome, OutgoingRequest, Peer
 
 _STATE_BYTES = 24  # cannot be guessed
 _STATE_LIFETIME_S = 600.0  # a person may take some minutes to decide
+
+
+class NoReader(CallFailed):
+    """Over HTTP, the client reads no stream: it was not asked."""
 
 
 class ClientRequests(Sender):
@@ -49,7 +53,9 @@ class ClientRequests(Sender):
             if isinstance(outcome, Raw):
                 on_done(outcome)
             else:
-                on_done(CallFailed(f"The client did not answer {request.method}."))
+                unread = isinstance(outcome, RpcError) and outcome.code == NO_READER
+                kind = NoReader if unread else CallFailed
+                on_done(kind(f"The client did not answer {request.method}."))
 
         request_id = self._peer.expect(request, done)
         if request_id is None:

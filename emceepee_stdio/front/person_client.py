@@ -26,7 +26,7 @@ from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.foreign_json import decoded
 from emceepee_stdio.front.carried_questions import CallLine, CarriedQuestions, mode_of
 from emceepee_stdio.front.client_profile import ClientProfile, person_limit_s, profile_of
-from emceepee_stdio.front.client_requests import ClientRequests, RequestStates
+from emceepee_stdio.front.client_requests import ClientRequests, NoReader, RequestStates
 from emceepee_stdio.front.plain_forms import KNOWN_KINDS, PLAIN_KINDS, as_text, is_plain, read_back
 from emceepee_stdio.front.protocol import Protocol
 from emceepee_stdio.journal import JournalEvent
@@ -474,6 +474,11 @@ class PersonClient:
         self, asked: PendingRequest, sent_at: float, call: object, outcome: Raw | ProxyError
     ) -> None:
         del self._sent[asked.id]
+        wanted = self._runtime.configured.config.settings.questions
+        if isinstance(outcome, NoReader) and wanted != "client":
+            self._rebuilt.pop(asked.id, None)
+            self._session.questions.put_to_tools(asked)
+            return
         answer = outcome if isinstance(outcome, Raw) else None
         self.settle(asked, answer, took=self._session.clock.now() - sent_at)
         still = self._session.state.requests.open.get(asked.id)

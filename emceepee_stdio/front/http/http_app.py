@@ -250,6 +250,8 @@ class McpEndpoint:
         if len({*ids} - session.ids) < len(ids):
             raise refusal(HTTPStatus.BAD_REQUEST, "A request with this id is under way.")
         stream = session.send(messages, body, primes=_is_primed(incoming))
+        if isinstance(first, Request) and first.method == "initialize":
+            session.ask_again(everything=True)
         return (session, stream) if ids else HttpReply(HTTPStatus.ACCEPTED)
 
     async def _get(self, exchange: HttpExchange, incoming: Incoming) -> None:
@@ -309,18 +311,20 @@ class McpEndpoint:
         *,
         begin: bytes = b"",
     ) -> None:
-        header = ((SESSION, session.name),)
-        rest = await stream.rest(place, within=_AT_ONCE_S, most=_AT_ONCE_BYTES)
-        if rest is not None:
-            await exchange.reply(HttpReply(HTTPStatus.OK, begin + rest, (*EVENTS, *header)))
-            return
+        headers = (*EVENTS, (SESSION, session.name))
         session.readers += 1
         reader = stream.take()
+        session.ask_again()
         try:
-            await exchange.stream(stream.read(reader, place, begin), (*EVENTS, *header))
+            rest = await stream.rest(place, within=_AT_ONCE_S, most=_AT_ONCE_BYTES)
+            if rest is None:
+                await exchange.stream(stream.read(reader, place, begin), headers)
+            else:
+                await exchange.reply(HttpReply(HTTPStatus.OK, begin + rest, headers))
         finally:
             session.readers -= 1
             stream.leave(reader)
+            session.ask_again()
 
     # The modern era
 

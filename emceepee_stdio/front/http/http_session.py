@@ -2,7 +2,9 @@
 
 In the handshake era one client has the session. What its process says goes to stored streams: an
 answer and progress to that of their request, a question to that of the call for which it is asked,
-all else to the stream that the client opens by GET. A call goes on while its client is away.
+all else to the stream that the client opens by GET. A call goes on while its client is away. A
+question that no client reads moves to the stream that is read; where there is none, the process is
+told so after a while, and leaves it to the tools.
 
 In the modern era several clients may share it, so ids, progress tokens and the ids of subscriptions
 are ours on its wire, and the client's own again in what is said to it. A call lives as long as its
@@ -35,6 +37,7 @@ from emceepee_stdio.front.http.stored_streams import (
     KEEP_ALIVE_S,
     REQUEST_LOST,
     EventStore,
+    StoredEvent,
     StoredStream,
     event_frame,
 )
@@ -43,6 +46,7 @@ from emceepee_stdio.versions import (
     CLIENT_CAPABILITIES,
     HTTP_REQUEST,
     MODERN_VERSION,
+    NO_READER,
     PROTOCOL_VERSION,
     SUBSCRIPTION_ID,
 )
@@ -212,6 +216,21 @@ def _encoded(request_id: RequestId | None, outcome: Raw | RpcError) -> bytes:
     return encode_result(cast("RequestId", request_id), outcome).strip()
 
 
+@dataclass(eq=False, slots=True)
+class _Question:
+    """What the process asks its client, and where that stands."""
+
+    line: bytes
+    stream: StoredStream
+    event: StoredEvent
+    was_unread: bool = False  # at the last look
+
+    @property
+    def is_unread(self) -> bool:
+        return not (self.event.is_read or self.stream.is_read)
+
+
+_UNREAD = RpcError(NO_READER, "The client reads no stream.", None)
 _Calls = dict[RequestId | None, StoredCall | LiveCall]  # None finds nothing
 
 
@@ -234,7 +253,7 @@ class HttpSession:
         self._unasked = StoredCall(id=None, stream=StoredStream(), store=store)
         self._calls: _Calls = {}  # by their ids at the process
         self._tokens: _Calls = {}  # by their progress tokens there
-        self._questions: dict[RequestId | None, StoredCall] = {}
+        self._questions: dict[RequestId | None, _Question] = {}
         self._numbers = count(1)
         self._prefix = secrets.token_hex(_PREFIX_BYTES)
         self._lines = Lines()
@@ -407,7 +426,10 @@ class HttpSession:
             call = self._tokens.get(_id(params["progressToken"]))
         elif note.method == "notifications/cancelled":
             asked = self._questions.pop(_id(params.get("requestId")), None)
-            call = None if asked is None or asked.stream.is_over else asked
+            if asked is not None and not asked.stream.is_over:
+                self.store.add(asked.stream, encode_notification(note.method, note.params).strip())
+                return
+            call = None
         else:
             call = self._calls.get(_id(mapping(params.get("_meta")).get(SUBSCRIPTION_ID)))
         if call is not None or not self.is_shared:
@@ -419,11 +441,35 @@ class HttpSession:
         meta = dict(mapping(params.pop("_meta", None)))
         found = self._calls.get(_id(meta.pop(HTTP_REQUEST, None)))
         call = found if isinstance(found, StoredCall) else self._unasked
-        self._questions[request.id] = call
         if meta:
             params["_meta"] = meta
         line = encode_request(request.id, request.method, to_json(params) if params else None)
-        self.store.add(call.stream, line.strip())
+        self._put(request.id, line.strip(), call.stream)
+        self.ask_again()
+
+    def _put(self, request_id: RequestId | None, line: bytes, stream: StoredStream) -> None:
+        self._questions[request_id] = _Question(line, stream, self.store.add(stream, line))
+
+    def ask_again(self, *, everything: bool = False) -> None:
+        """Move to the stream that no request asked for what it alone can bring to the client.
+
+        `everything`: the client began again, and knows of nothing that it was asked.
+        """
+        for request_id, asked in list(self._questions.items()):
+            moves = asked.is_unread and self.unasked.is_read
+            if everything or (moves and asked.stream is not self.unasked):
+                self.store.take_back(asked.event)
+                self._put(request_id, asked.line, self.unasked)
+
+    def give_up_unread(self) -> None:
+        """Refuse what no client read between two looks: the process leaves it to the tools."""
+        for request_id, asked in list(self._questions.items()):
+            if request_id is not None and asked.is_unread and asked.was_unread:
+                del self._questions[request_id]
+                self.store.take_back(asked.event)
+                with suppress(CallFailed):  # it hangs
+                    self._write(encode_error(request_id, _UNREAD).strip())
+            asked.was_unread = asked.is_unread
 
 
 def _params(message: Request | Notification) -> dict[str, object]:

@@ -211,10 +211,12 @@ class SessionTable:
                     session.end()
 
     async def sweep(self) -> None:
-        """End sessions that have been idle for long, and renew the watchdog if it died."""
+        """Look after idle sessions, questions that no client reads, and the watchdog."""
         while True:
             await anyio.sleep(self._limits.sweep_s)
             self._watchdog.renew()
+            for session in self:
+                session.give_up_unread()
             # At the same time: each process that hangs would delay all the others.
             async with anyio.create_task_group() as looks:
                 for session in self:

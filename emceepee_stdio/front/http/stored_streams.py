@@ -23,7 +23,9 @@ _MAX_FORMER = 4_096  # ids of events that are no longer stored: up to a kilobyte
 
 
 @dataclass(eq=False, slots=True)
-class _Event:
+class StoredEvent:
+    """One message of a stream."""
+
     id: str
     stream: "StoredStream"
     frame: bytes
@@ -38,7 +40,7 @@ class StoredStream:
     """What is said on one stream, for one reader at a time; `awaited` answers will come on it."""
 
     def __init__(self, *, awaited: int = 0) -> None:
-        self._events: deque[_Event] = deque()
+        self._events: deque[StoredEvent] = deque()
         self._first = 0  # the place of the first event that is still stored
         self._lost: list[RequestId] = []  # whose answers nobody fetched in time
         self._reader: object | None = None
@@ -126,12 +128,12 @@ class StoredStream:
                 if silence.cancelled_caught:
                     yield KEEP_ALIVE
 
-    def add(self, event: _Event) -> None:
+    def add(self, event: StoredEvent) -> None:
         self._events.append(event)
         event.place = self.end
         self._news.wake()
 
-    def drop(self, event: _Event) -> None:
+    def drop(self, event: StoredEvent) -> None:
         """Store it no longer; those before it may stay, so it keeps its place until they go."""
         event.is_dropped = True
         if event.answers is not None and not event.is_read:
@@ -156,10 +158,10 @@ class EventStore:
         self._max_events = max_events
         self._max_bytes = max_bytes
         self._count = 0
-        self._stored: dict[str, _Event] = {}
-        self._former: dict[str, _Event] = {}  # those that had to go
-        self._notes: deque[_Event] = deque()
-        self._answers: deque[_Event] = deque()
+        self._stored: dict[str, StoredEvent] = {}
+        self._former: dict[str, StoredEvent] = {}  # those that had to go
+        self._notes: deque[StoredEvent] = deque()
+        self._answers: deque[StoredEvent] = deque()
         self.size = 0
         self.lost_answers = 0
         total.stores.add(self)
@@ -174,12 +176,12 @@ class EventStore:
         *,
         answers: RequestId | None = None,
         retry_ms: int | None = None,
-    ) -> None:
+    ) -> StoredEvent:
         """Store a message, and make room for it at the cost of older ones."""
         self._count += 1
         name = str(self._count)
         frame = event_frame(data, name, retry_ms)
-        event = _Event(name, stream, frame, answers, is_primer=retry_ms is not None)
+        event = StoredEvent(name, stream, frame, answers, is_primer=retry_ms is not None)
         stream.add(event)
         self._stored[name] = event
         (self._notes if answers is None else self._answers).append(event)
@@ -187,6 +189,7 @@ class EventStore:
         while len(self) > self._max_events or (self.size > self._max_bytes and len(self) > 1):
             self.drop_one()
         self._total.make_room()
+        return event
 
     def find(self, event_id: str) -> tuple[StoredStream, int] | None:
         """The stream of an event, and the place behind it."""
@@ -197,7 +200,15 @@ class EventStore:
 
     def drop_one(self) -> None:
         """The oldest that somebody has read or that answers nothing; else the oldest answer."""
-        event = self._next_to_go()
+        self._drop(self._next_to_go())
+
+    def take_back(self, event: StoredEvent) -> None:
+        """It is no answer, and is said elsewhere now."""
+        if not event.is_dropped:
+            self._notes.remove(event)
+            self._drop(event)
+
+    def _drop(self, event: StoredEvent) -> None:
         self.lost_answers += event.answers is not None and not event.is_read
         event.stream.drop(event)
         self._weigh(-1, -len(event.frame))
@@ -216,7 +227,7 @@ class EventStore:
             left = left[-_MAX_FORMER // 2 :]
         self._former = {event.id: event for event in left}
 
-    def _next_to_go(self) -> _Event:
+    def _next_to_go(self) -> StoredEvent:
         read = next((event for event in self._answers if event.is_read), None)
         if read is not None and (not self._notes or int(read.id) < int(self._notes[0].id)):
             self._answers.remove(read)
