@@ -17,7 +17,7 @@ import typer
 from emceepee_stdio.cli import secret_values, shared_options
 from emceepee_stdio.cli.clients.install import DryRunOption
 from emceepee_stdio.cli.command_line import CommandGroup, LazyCommand, argument, flag, option
-from emceepee_stdio.cli.keyring_secrets import note_removed, note_shared, offer_to_move
+from emceepee_stdio.cli.keyring_secrets import note_plain_secrets, note_removed, note_shared
 from emceepee_stdio.cli.terminal import FAILED, read_secrets, terminal, with_command
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import jsonc, own_file
@@ -401,7 +401,7 @@ def add(  # noqa: PLR0913 - one for each option
             terminal.note(said)
         if not file.dry_run:
             note_shared(after, name)
-            offer_to_move(file.path, [name], asks=False, moves=False)
+            note_plain_secrets(file.path, [name])
 
     writing = partial(_storing, secrets) if secrets else nullcontext
     return Edit(what=f"Added {label(name)}", after=after, writing=writing, then=tell)

@@ -22,7 +22,7 @@ import typer
 
 from emceepee_stdio.cli import config
 from emceepee_stdio.cli.command_line import argument, flag
-from emceepee_stdio.cli.keyring_secrets import offer_to_move
+from emceepee_stdio.cli.keyring_secrets import note_plain_secrets
 from emceepee_stdio.cli.secret_values import references
 from emceepee_stdio.cli.shared_options import ServerArgument, complete_patterns, place_of
 from emceepee_stdio.cli.terminal import FAILED, confirm, is_person_there, terminal, with_command
@@ -328,7 +328,7 @@ def add_json(
         if outcome.reason and outcome.result == "taken":
             terminal.note(outcome.reason)
         if not file.dry_run:
-            offer_to_move(file.path, [name], asks=True, moves=False)
+            note_plain_secrets(file.path, [name])
 
     return config.Edit(what=f"Added {label(name)}", after=after, then=tell)
 

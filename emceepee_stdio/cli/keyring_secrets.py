@@ -6,11 +6,10 @@ of the file is made, because it would hold the secrets; older ones that do are n
 no keyring, nothing proposes one: an environment variable takes its place.
 """
 
-import json
 import os
 import shlex
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -22,13 +21,7 @@ from emceepee_stdio.auth.token_store import TokenStore, default_token_directory
 from emceepee_stdio.cli import secret_values, shared_options
 from emceepee_stdio.cli.clients.install import locate
 from emceepee_stdio.cli.command_line import CommandGroup, LazyCommand, argument, flag
-from emceepee_stdio.cli.terminal import (
-    confirm,
-    is_person_there,
-    read_secrets,
-    terminal,
-    with_command,
-)
+from emceepee_stdio.cli.terminal import read_secrets, terminal, with_command
 from emceepee_stdio.config import edit
 from emceepee_stdio.config.clients import CLIENTS, servers_by_place
 from emceepee_stdio.config.fields import KEYRING_NAME, keyring_reference
@@ -158,7 +151,7 @@ def move(
             one for one in secret_values.plain_secrets(text) if not servers or one.server in servers
         ]
     _require_keyring(file, found, as_json=as_json)
-    moved = planned_moves(found) if dry_run else move_secrets(file, text, found)
+    moved = planned_moves(found) if dry_run else move_into_keyring(file, text, found)
     if as_json:
         rows = [{"name": n, "server": one.server, "where": one.where} for n, one in moved.items()]
         stays = [one.place for one in found if one.steps is None]
@@ -230,26 +223,10 @@ def client_copies_with_secrets() -> dict[Path, list[str]]:
     return {copy: list(dict.fromkeys(places)) for copy, places in found.items()}
 
 
-def copies_of_moved(
-    ours: Path, entries: Mapping[str, object], files: Iterable[Path]
-) -> list[tuple[Path, secret_values.PlainSecret]]:
-    """Secrets of these servers that ours refers to, with those of these files that hold them."""
-    open_here = {one.value for one in secret_values.plain_secrets(edit.read_file(ours))}
-    movable = [one for one in secret_values.secrets_of(entries) if one.steps is not None]
-    moved = [one for one in movable if one.value not in open_here]
-    texts = {file: edit.readable_text(file) or "" for file in files}
-    return [
-        (file, one)
-        for file, text in texts.items()
-        for one in moved
-        if one.value in text or json.dumps(one.value)[1:-1] in text
-    ]
-
-
 _MAX_ADVICE = 5  # lines; a person begins with these, and asks again
 
 
-def move_secrets(
+def move_into_keyring(
     file: Path, text: str, found: Sequence[secret_values.PlainSecret]
 ) -> dict[str, secret_values.PlainSecret]:
     """Into the keyring, and references into the file; by the names that they have there."""
@@ -359,35 +336,15 @@ def tell_moved(
         terminal.note(with_command("Backups still hold secrets; remove them", words))
 
 
-def offer_to_move(file: Path, servers: Iterable[str], *, asks: bool, moves: bool) -> None:
-    """Secrets of these servers: moved where that is wanted or agreed to, else named."""
-    chosen, text = set(servers), edit.read_file(file) or ""
-    plain = [one for one in secret_values.plain_secrets(text) if one.server in chosen]
-    if not plain:
-        copies = [(copy, one) for copy in edit.backup_files(file) for one in _secrets_in(copy)]
-        held = [(copy, one) for copy, one in copies if one.server in chosen]
-        secret_values.note_plain(held, "emceepee doctor")
-        return
-    may_ask = asks and is_person_there() and any(one.steps for one in plain)
-    if not moves and not (may_ask and not secret_values.KeyringStorage().is_absent()):
-        owners = dict.fromkeys(one.server for one in plain)
-        secret_values.note_plain(
-            [(file, one) for one in plain], own_command(file, "secrets", "move", *owners)
-        )
-        return
-    places = ", ".join(dict.fromkeys(one.place for one in plain if one.steps))
-    question = f"Secrets in plain text ({places}). Move them into the keyring?"
-    if not moves and not confirm(question, usual=True):
-        return
-    try:
-        moved = move_secrets(file, text, plain)
-    except SecretUnavailable as error:
-        if moves:
-            raise
-        terminal.note(f"They stay where they are. {error.fact} {error.next_step}")
-        return
-    if asks:
-        tell_moved(file, plain, moved)
+def note_plain_secrets(file: Path, servers: Collection[str]) -> None:
+    """One line on those of these servers; the rest is for `emceepee doctor` to say."""
+    plain = [
+        one for one in secret_values.plain_secrets(edit.read_file(file)) if one.server in servers
+    ]
+    owners = dict.fromkeys(one.server for one in plain)
+    secret_values.note_plain(
+        [(file, one) for one in plain], own_command(file, "secrets", "move", *owners)
+    )
 
 
 # What is said of secrets and tokens when a server comes or goes: who else has them, what stays.
@@ -409,24 +366,14 @@ def foreign_secrets(text: str | None) -> dict[str, tuple[str, list[str]]]:
 
 
 def note_shared(text: str | None, name: str) -> None:
-    """Of a server that is in the file now: the secrets that others have as well."""
-    used, mine = secret_values.references(text), label(name)
-    stored = set(keyring_access.StoredNames(os.environ).all())
-    for secret in [secret for secret, users in used.items() if mine in users]:
-        others = [user for user in used[secret] if user != mine]
-        owner = _owner(secret, [label(place.name) for place in places(text)])
-        if owner not in (None, mine):
-            others = list(dict.fromkeys([str(owner), *others]))
-        if others:
-            whose = f"which is also the secret of {', '.join(others)}"
-        elif owner is None and secret in stored:
-            whose = "which was stored before, and not under the name of this server"
-        else:
-            continue
-        terminal.note(
-            f"{mine} is given the secret {secret}, {whose}. Unless you mean that: emceepee config "
-            f"remove {shlex.quote(name)}"
-        )
+    """Of a server that is in the file now: the secrets of others that it is given."""
+    mine = label(name)
+    for secret, (owner, others) in foreign_secrets(text).items():
+        if mine in others:
+            terminal.note(
+                f"{mine} is given the secret {secret}, which is also the secret of {owner}. Unless "
+                f"you mean that: emceepee config remove {shlex.quote(name)}"
+            )
 
 
 def note_removed(before: str | None, after: str | None, name: str) -> None:

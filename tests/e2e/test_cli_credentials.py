@@ -1,7 +1,6 @@
 """What commands say of secrets and tokens that others have, that stay, or that stand open."""
 
 import json
-import re
 import shlex
 from pathlib import Path
 
@@ -33,14 +32,6 @@ def test_a_new_server_that_is_given_the_secret_of_another_one_is_told(cli: Cli):
     assert "bank.TOKEN (evil)" in check["summary"]
 
 
-def test_a_new_server_that_is_given_a_secret_from_before_is_told(cli: Cli, tmp_path: Path):
-    names = tmp_path / "state" / "secrets"
-    names.mkdir(parents=True)
-    (names / "bank.TOKEN").touch()
-    said = cli.run("config", "add", "evil", "-e", "A=${keyring:bank.TOKEN}", "--", "true").well()
-    assert "bank.TOKEN, which was stored before" in said.err
-
-
 def test_a_secret_in_plain_text_on_the_command_line_is_told_with_the_better_way(cli: Cli):
     for name, value in keyring_environ(cli.home).items():
         cli.monkeypatch.setenv(name, value)
@@ -65,7 +56,7 @@ def test_a_secret_among_the_arguments_is_told_as_well(cli: Cli):
     assert SECRET not in said.out + said.err + moved.out + moved.err + both.out + both.err
 
 
-def test_a_secret_that_was_taken_out_by_hand_is_named_in_older_backups(cli: Cli):
+def test_a_secret_that_was_taken_out_by_hand_is_named_in_older_backups_by_the_doctor(cli: Cli):
     cli.run("config", "add", "git", "-e", f"TOKEN={SECRET}", "--", "true").well()
     other = cli.run("config", "add", "other", "--", "true").well()
     assert "plain text" not in other.err
@@ -75,24 +66,18 @@ def test_a_secret_that_was_taken_out_by_hand_is_named_in_older_backups(cli: Cli)
     out = cli.run(*words, "-e", "TOKEN", "--", "true").well()
     held = [path for path in cli.config.parent.iterdir() if SECRET in path.read_text()]
     assert len(held) > 1
-    start, files, end = re.split(" in (?=/)|(?<=\\d|k): ", out.err.splitlines()[-1])
-    assert start == "Secrets in plain text"
-    assert {*files.split(", ")} == {*map(str, held)}
-    assert end == "git: env.TOKEN. To change that: emceepee doctor"
+    assert "plain text" not in out.err, "backups are for the doctor to name"
     checks = json.loads(cli.run("doctor", "--json", "--timeout", "5").out)["checks"]
     (check,) = [check for check in checks if check["id"] == "config.secrets"]
     assert {*shlex.split(check["remediation"].splitlines()[-1])} == {"rm", *map(str, held)}
     assert SECRET not in out.out + out.err
-    for path in held:
-        path.unlink()
-    assert "plain text" not in cli.run(*words, "-e", "TOKEN", "--", "true", "x").well().err
 
 
-def test_json_that_takes_a_secret_out_names_it_in_older_backups_and_among_arguments(cli: Cli):
+def test_json_with_a_secret_among_arguments_names_it(cli: Cli):
     cli.run("config", "add", "git", "-e", f"TOKEN={SECRET}", "--", "true").well()
     entry = json.dumps({"command": "true", "env": {"TOKEN": "${TOKEN}"}})
     out = cli.run("config", "add-json", "git", entry, "--replace").well()
-    assert f"{cli.config}.bak: git: env.TOKEN. To change that: emceepee doctor\n" in out.err
+    assert "plain text" not in out.err
     entry = json.dumps({"command": "true", "args": ["--token", SECRET]})
     open_ = cli.run("config", "add-json", "git", entry, "--replace").well()
     line = f"Secrets in plain text in {cli.config}: git: args[1]. To change that: "
@@ -173,46 +158,18 @@ def keyring(tmp_path: Path) -> KeyringHome:
     return home
 
 
-async def test_an_import_that_moves_secrets_says_where_they_still_stand(keyring: KeyringHome):
-    theirs = keyring.path / ".cursor" / "mcp.json"
-    first = (await keyring.run("config", "import", "cursor", "--move-secrets")).well()
-    line = f"Secrets in plain text in {theirs}: s: env.A_TOKEN. To change that: "
-    assert f"{line}emceepee config import cursor --replace\n" in first.err
-    replaced = (await keyring.run("config", "import", "cursor", "--replace")).well()
-    assert SECRET not in theirs.read_text()
-    backup = theirs.with_name("mcp.json.bak")
-    assert SECRET in backup.read_text()
-    line = f"Secrets in plain text in {backup}: s: env.A_TOKEN. To change that: "
-    assert f"{line}emceepee doctor\n" in replaced.err
-    again = (await keyring.run("config", "import", "cursor", "--replace")).well()
-    assert "Nothing was taken over." in again.out
-    assert "plain text" not in again.err
-
-
-async def test_an_import_that_takes_nothing_over_says_nothing_of_older_backups(
+async def test_after_an_import_that_moves_secrets_only_the_doctor_names_the_backup(
     keyring: KeyringHome,
 ):
     theirs = keyring.path / ".cursor" / "mcp.json"
-    before = theirs.read_text()
     words = ("config", "import", "cursor", "--replace", "--move-secrets")
-    assert "plain text" in (await keyring.run(*words)).well().err
-    theirs.write_text(before)
-    again = (await keyring.run("config", "import", "cursor")).well()
-    assert "Nothing was taken over." in again.out
-    assert "plain text" not in again.err
-
-
-def test_an_import_names_a_secret_that_is_still_in_the_file_of_the_project(keyring: KeyringHome):
-    servers = {"gh": {"command": "x", "env": {"A_TOKEN": SECRET}}}
-    path = keyring.path / ".mcp.json"
-    path.write_text(json.dumps({"mcpServers": servers}))
-    with keyring.screen("config", "import", "claude-code", "--move-secrets") as screen:
-        screen.until_said("Take gh over? [y/N]:")
-        screen.type("y\n")
-        assert screen.wait() == 0
-        assert ".mcp.json: gh: env.A_TOKEN." in screen.words
-        assert "emceepee doctor" not in screen.words, "it does not read the file of a project"
-        assert SECRET not in screen.text
+    assert "plain text" not in (await keyring.run(*words)).well().err
+    assert SECRET not in theirs.read_text()
+    backup = theirs.with_name("mcp.json.bak")
+    assert SECRET in backup.read_text()
+    checks = json.loads((await keyring.run("doctor", "--json", "--timeout", "5")).out)["checks"]
+    (check,) = [check for check in checks if check["id"] == "config.backups"]
+    assert check["details"] == {str(backup): ["s: env.A_TOKEN"]}
 
 
 async def test_a_dry_run_names_what_a_move_then_does(keyring: KeyringHome):

@@ -369,9 +369,8 @@ async def test_without_a_keyring_an_import_leads_to_a_variable_and_moves_nothing
     assert instead((await home.run("secrets", "move", "s")).err, home.config)
 
 
-def test_without_a_keyring_a_person_is_not_asked_whether_to_use_it(home: KeyringHome):
+def test_an_import_at_a_terminal_asks_nothing_and_names_the_command(home: KeyringHome):
     client_file(home)
-    home.use("keyring.backends.fail.Keyring")
     with home.screen("config", "import", "cursor") as screen:
         assert screen.wait() == 0, screen.text
         assert "s: env.A_TOKEN. To change that: emceepee secrets move s" in screen.words
@@ -433,18 +432,6 @@ async def test_an_import_names_the_secrets_that_came_with_it_and_moves_them_wher
     assert home.held == {"s.A_TOKEN": SECRET}
     assert SECRET not in home.config.read_text()
     assert SECRET not in ran.out + ran.err + moved.out + moved.err
-
-
-@pytest.mark.parametrize("answer", ["\n", "n\n"])
-def test_at_a_terminal_an_import_asks_whether_to_move_them(home: KeyringHome, answer: str):
-    client_file(home)
-    with home.screen("config", "import", "cursor") as screen:
-        screen.until_said("Move them into the keyring? [Y/n]:")
-        screen.type(answer)
-        assert screen.wait() == 0, screen.text
-    agreed = answer == "\n"
-    assert (home.held == {"s.A_TOKEN": SECRET}) is agreed
-    assert (SECRET in home.config.read_text()) is not agreed
 
 
 async def test_doctor_names_secrets_in_plain_text_and_what_moves_them(home: KeyringHome):

@@ -13,7 +13,12 @@ from emceepee_stdio.cli import secret_values
 from emceepee_stdio.cli.clients import install
 from emceepee_stdio.cli.command_line import flag
 from emceepee_stdio.cli.config import some_of
-from emceepee_stdio.cli.keyring_secrets import copies_of_moved, offer_to_move, own_command
+from emceepee_stdio.cli.keyring_secrets import (
+    move_into_keyring,
+    note_plain_secrets,
+    own_command,
+    tell_moved,
+)
 from emceepee_stdio.cli.shared_options import ConfigOption, JsonOption, config_file, tell_backups
 from emceepee_stdio.cli.terminal import terminal, with_command
 from emceepee_stdio.config import clients, edit, own_file
@@ -38,7 +43,7 @@ def import_servers(
         bool, flag("--replace", "Then leave only emceepee in the client, with a backup.")
     ] = False,
     move_secrets: Annotated[
-        bool, flag("--move-secrets", "Keep their secrets in the keyring, without asking.")
+        bool, flag("--move-secrets", "Keep their secrets in the keyring.")
     ] = False,
     dry_run: install.DryRunOption = False,
     show_secrets: secret_values.ShowSecretsOption = False,
@@ -48,7 +53,7 @@ def import_servers(
     """Import the servers of an MCP client.
 
     With --replace the client keeps only emceepee, and those servers that could not be taken over.
-    Secrets that came in plain text can be moved into the keyring: at a terminal you are asked.
+    Secrets that came in plain text stay so without --move-secrets; `emceepee doctor` names them.
 
     Of Claude Code it takes the servers of the user and of the directory that you are in (its local
     scope). Those of a project's .mcp.json are shown one by one, and you are asked for each.
@@ -108,25 +113,14 @@ def import_servers(
         )
     else:
         _report(file, ours, found, backups, replaced=replace)
-    offer_to_move(ours, taken, asks=not as_json, moves=move_secrets)
-    if taken or any(change.kind == "changed" for change in changes[1:]):
-        _note_copies(file, ours, found)
-
-
-def _note_copies(file: install.ClientFile, ours: Path, found: Sequence["_Found"]) -> None:
-    """Secrets that are in the keyring now, and still stand in files of the client or a project."""
-    client, path, _ = file
-    covered = [one for one in found if one.result in _COVERED]
-    imported = {one.name: client.our_entry(one.scope.servers[one.name]) for one in covered}
-    backups = edit.backup_files(path)
-    files = dict.fromkeys([path, *(one.scope.path for one in covered), *backups])
-    copies = copies_of_moved(ours, imported, files)
-    # Doctor knows backups; what others may have written in a project's file, it does not read.
-    held = {file for file, _ in copies}
-    command = "emceepee doctor" if held & {*backups} else ""
-    if path in held:
-        command = f"emceepee config import {client.key} --replace"
-    secret_values.note_plain(copies, command)
+    if move_secrets:
+        text = edit.read_file(ours) or ""
+        plain = [one for one in secret_values.plain_secrets(text) if one.server in taken]
+        moved_secrets = move_into_keyring(ours, text, plain)
+        if not as_json:
+            tell_moved(ours, plain, moved_secrets)
+    else:
+        note_plain_secrets(ours, taken)
 
 
 class _Found(NamedTuple):
