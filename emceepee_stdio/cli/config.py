@@ -21,7 +21,7 @@ from emceepee_stdio.cli.keyring_secrets import note_plain_secrets, note_removed,
 from emceepee_stdio.cli.terminal import FAILED, read_secrets, terminal, with_command
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import jsonc, own_file
-from emceepee_stdio.config.edit import Change, EditRefused, guard, read_file
+from emceepee_stdio.config.edit import Change, EditRefused, alone, guard, read_file
 from emceepee_stdio.config.entries import how_treated
 from emceepee_stdio.config.fields import is_list, is_object, keyring_reference
 from emceepee_stdio.config.load import default_path, load_file, load_text
@@ -52,6 +52,11 @@ class EditedFile:
     def text(self) -> str | None:
         """Read when it is first needed: a person may be typing for a while before that."""
         return read_file(self.path)
+
+    def read_again(self) -> str | None:
+        """The text of now; the change will be one of that."""
+        vars(self).pop("text", None)
+        return self.text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +101,13 @@ PREVIEWED = ("dry_run", "show_secrets", "config")
 
 
 def changes_config(
-    *options: str,
+    *options: str, waits: bool = False
 ) -> Callable[[Callable[..., Edit | None]], Callable[..., None]]:
     """Make a command of a function that says what becomes of the file; None if it only showed it.
 
-    The command has these common options behind those of the function.
+    The command has these common options behind those of the function. Other commands wait
+    meanwhile, so that each changes what the one before it wrote; but not for one that `waits` for a
+    person.
     """
 
     def decorate(decide: Callable[..., Edit | None]) -> Callable[..., None]:
@@ -108,10 +115,11 @@ def changes_config(
         def command(**given: Any) -> None:
             common = {name: given.pop(name) for name in options}
             file = EditedFile(path=shared_options.config_file(common.pop("config")), **common)
-            with guard(file.path):
-                edit = decide(file, **given)
-            if edit is not None:
-                edit.carry_out(file)
+            with nullcontext() if waits or file.dry_run else alone():
+                with guard(file.path):
+                    edit = decide(file, **given)
+                if edit is not None:
+                    edit.carry_out(file)
 
         # Typer reads the parameters of a command from its signature.
         parameters = list(signature(decide).parameters.values())[1:]

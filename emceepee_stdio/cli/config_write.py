@@ -28,7 +28,7 @@ from emceepee_stdio.cli.shared_options import ServerArgument, complete_patterns,
 from emceepee_stdio.cli.terminal import FAILED, confirm, is_person_there, terminal, with_command
 from emceepee_stdio.config import jsonc, own_file
 from emceepee_stdio.config.clients import CLIENTS
-from emceepee_stdio.config.edit import EditRefused, read_file
+from emceepee_stdio.config.edit import EditRefused, guard, read_file
 from emceepee_stdio.config.entries import KNOWN_KEYS, OFF_KEYS, is_off
 from emceepee_stdio.config.fields import is_object, keyring_names, keyring_reference
 from emceepee_stdio.config.jsonc import Unreadable
@@ -405,7 +405,7 @@ _FALLBACKS = ("notepad",) if sys.platform == "win32" else ("sensible-editor", "n
 _NEW_FILE = '{\n  "mcpServers": {\n  }\n}\n'
 
 
-@config.changes_config("config")
+@config.changes_config("config", waits=True)
 def edit(
     file: config.EditedFile,
     *,
@@ -415,36 +415,38 @@ def edit(
 
     The editor is $VISUAL, else $EDITOR. You edit a copy. When the editor ends, the copy is checked.
     It takes the place of the file unless it cannot be read or a changed entry cannot be used; then
-    it is kept, and --resume opens it again.
+    it is kept, and --resume opens it again. What others change in the file meanwhile stays.
 
     Example: emceepee config edit
     """
     copy = file.path.with_name(f"{file.path.stem}.edit{file.path.suffix}")
-    text = file.text
     command = _editor()
-    _prepare(copy, text, resume=resume)
+    base = _prepare(copy, file.text, resume=resume)
     while True:
-        _run(command, copy, text or _NEW_FILE)
+        _run(command, copy, base)
         edited = read_file(copy)
-        if edited is None or edited == (text or _NEW_FILE):
-            copy.unlink(missing_ok=True)
+        if edited is None or edited == base:
+            _drop(copy)
             terminal.line(f"Nothing was changed: {file.path}")
             return None
-        if not (problems := list(_problems(edited, text, str(copy)))):
+        if not (problems := list(_problems(edited, file.text or "", str(copy)))):
             break
         terminal.note("\n".join(problems))
         if not (is_person_there() and confirm("Edit it again?", usual=True)):
             terminal.note(_kept(copy))
             raise typer.Exit(FAILED)
+    with _keeping(copy), guard(file.path):
+        after = _merged(edited, base, file.read_again() or _NEW_FILE, copy)
     return config.Edit(
         what="Changed the configuration",
-        after=edited,
+        after=after,
         writing=partial(_putting_in_place, copy),
-        then=lambda: config.note_warnings(load_text(edited, environ=os.environ, source="it")),
+        then=lambda: config.note_warnings(load_text(after, environ=os.environ, source="it")),
     )
 
 
-def _prepare(copy: Path, text: str | None, *, resume: bool) -> None:
+def _prepare(copy: Path, text: str | None, *, resume: bool) -> str:
+    """Make the copy that is edited; what the file was when that was made."""
     there = read_file(copy) is not None
     if resume and not there:
         raise EditRefused(
@@ -456,9 +458,52 @@ def _prepare(copy: Path, text: str | None, *, resume: bool) -> None:
             f"An edit that was not taken is still there: {copy}.",
             hint="Go on with it: emceepee config edit --resume; or remove that file to begin anew.",
         )
-    if not there:
-        make_private(copy.parent)
-        write_whole(copy, (text or _NEW_FILE).encode())
+    if there:  # without a base, what is in the file stays, unless the edit says otherwise
+        return read_file(_base_of(copy)) or _NEW_FILE
+    make_private(copy.parent)
+    for path in (_base_of(copy), copy):
+        write_whole(path, (text or _NEW_FILE).encode())
+    return text or _NEW_FILE
+
+
+def _base_of(copy: Path) -> Path:
+    return copy.with_suffix(".base")
+
+
+def _drop(copy: Path) -> None:
+    for path in (copy, _base_of(copy)):
+        path.unlink(missing_ok=True)
+
+
+def _merged(edited: str, base: str, now: str, copy: Path) -> str:
+    """The edit with what others have changed in the file since it began: both, or a refusal."""
+    ours, before, theirs = map(_members, (edited, base, now))
+    for steps in dict.fromkeys((*before, *theirs)):
+        if theirs.get(steps) in (before.get(steps), ours.get(steps)):
+            continue
+        if ours.get(steps) != before.get(steps):
+            raise EditRefused(
+                f"{'.'.join(steps)} was changed in the file meanwhile, and otherwise in your edit.",
+                hint=f"Write it into {copy} as it is in the file.",
+            )
+        in_file = theirs.get(steps)
+        edited = (
+            jsonc.remove(edited, steps) if in_file is None else jsonc.put(edited, steps, in_file)
+        )
+    return edited
+
+
+def _members(text: str) -> dict[tuple[str, ...], object]:
+    """What stands in a configuration by its place: each server, each setting, or a whole list."""
+    found: dict[tuple[str, ...], object] = {}
+    document = jsonc.read(text)
+    for key, value in document.items() if is_object(document) else ():
+        found |= (
+            {(key, name): one for name, one in value.items()}
+            if is_object(value)
+            else {(key,): value}
+        )
+    return found
 
 
 def _words(line: str, *, posix: bool = os.name == "posix") -> list[str]:
@@ -501,7 +546,7 @@ def _run(command: list[str], copy: Path, text: str) -> None:
         return
     is_same = read_file(copy) == text
     if is_same:
-        copy.unlink()
+        _drop(copy)
     raise EditRefused(
         f"The editor `{shlex.join(command)}` failed: {reason}.",
         hint="Nothing was changed; name another one, for example: EDITOR=nano"
@@ -514,7 +559,7 @@ def _leave_to_the_editor(_number: int, _frame: FrameType | None) -> None:
     """Not SIG_IGN, which the editor would inherit."""
 
 
-def _problems(edited: str, before: str | None, source: str) -> Iterator[str]:
+def _problems(edited: str, before: str, source: str) -> Iterator[str]:
     """Why the edit cannot be used; what was wrong before is no obstacle."""
     try:
         load_text(edited, environ=os.environ, source=source)
@@ -531,7 +576,7 @@ def _problems(edited: str, before: str | None, source: str) -> Iterator[str]:
             yield error.fact
 
 
-def _entries(text: str | None) -> list[tuple[str, object]]:
+def _entries(text: str) -> list[tuple[str, object]]:
     try:
         return [(place.name, place.entry) for place in own_file.places(text)]
     except Unreadable:
@@ -540,16 +585,22 @@ def _entries(text: str | None) -> list[tuple[str, object]]:
 
 @contextmanager
 def _putting_in_place(copy: Path) -> Generator[None]:
+    with _keeping(copy):
+        yield
+    _drop(copy)
+
+
+@contextmanager
+def _keeping(copy: Path) -> Generator[None]:
+    """An edit that cannot be taken now is kept, and the next step is to go on with it."""
     try:
         yield
-    except EditRefused:
-        terminal.note(_kept(copy))
-        raise
-    copy.unlink()
+    except EditRefused as error:
+        raise EditRefused(error.fact, hint=_kept(copy, error.next_step)) from None
 
 
-def _kept(copy: Path) -> str:
+def _kept(copy: Path, first: str = "") -> str:
     return (
-        f"The configuration is as it was. Your edit is kept in {copy}. "
+        f"The configuration is as it was. Your edit is kept in {copy}. {first} "
         "Go on with it: emceepee config edit --resume; drop it: remove that file."
-    )
+    ).replace("  ", " ")

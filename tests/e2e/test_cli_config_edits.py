@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from emceepee_stdio.config import jsonc
 from emceepee_stdio.config.load import load_file
 from tests.e2e.cli_harness import Cli, Home
 
@@ -139,13 +140,51 @@ def test_a_broken_edit_is_kept_and_the_file_stays_as_it_was(cli: Cli, script: st
     cli.run("config", "edit", "--resume").said("no edit to go on with")
 
 
-def test_an_edit_beside_another_change_is_kept(cli: Cli):
-    editor(
-        cli, f"text = text.replace('-y', 'z'); pathlib.Path({str(cli.config)!r}).write_text('{{}}')"
+def written_meanwhile(cli: Cli, text: str) -> str:
+    """A line of an editor during which another program writes our file."""
+    return f"pathlib.Path({str(cli.config)!r}).write_text({text!r})"
+
+
+def test_an_edit_and_what_others_change_meanwhile_both_stay(cli: Cli):
+    before = cli.config.read_text()
+    late = jsonc.put(before, ("mcpServers", "late"), {"command": "late"})
+    late = jsonc.put(late, ("emceepee", "start"), "auto")
+    editor(cli, f"text = text.replace('-y', 'z'); {written_meanwhile(cli, late)}")
+    cli.run("config", "edit").well()
+    assert usable(cli) == ["github", "late"]
+    assert cli.config.read_text() == late.replace("-y", "z")
+    assert not list(cli.config.parent.glob("*.edit.*"))
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["", "from an earlier version"])
+def test_an_edit_that_is_resumed_keeps_what_was_added_since(cli: Cli, *, is_lost: bool):
+    before = cli.config.read_text()
+    editor(cli, "text = text[:-3]")
+    cli.run("config", "edit").said("is not valid JSON", "--resume")
+    if is_lost:
+        cli.config.with_name("config.edit.base").unlink()
+    cli.run("config", "add", "late", "--", "late").well()
+    cli.run("config", "remove", "github").well() if not is_lost else None
+    editor(cli, f"text = {before.replace('{', '{ ', 1)!r}")
+    cli.run("config", "edit", "--resume").well()
+    assert usable(cli) == (["github", "late"] if is_lost else ["late"])
+
+
+def test_an_edit_of_what_others_changed_otherwise_is_kept_with_one_next_step(cli: Cli):
+    editor(cli, f"text = text.replace('-y', 'z'); {written_meanwhile(cli, '{}')}")
+    copy = cli.config.with_name("config.edit.json")
+    ran = cli.run("config", "edit").said(
+        "mcpServers.github was changed in the file meanwhile, and otherwise in your edit.",
+        f"Your edit is kept in {copy}",
+        "emceepee config edit --resume",
     )
-    cli.run("config", "edit").said("changed by another program", "Your edit is kept")
+    assert "run the command again" not in ran.err
     assert cli.config.read_text() == "{}"
-    assert '"z"' in cli.config.with_name("config.edit.json").read_text()
+    assert '"z"' in copy.read_text()
+    editor(cli, "text = '{}'")  # as it is in the file
+    cli.run("config", "edit", "--resume").well()
+    assert cli.config.read_text() == "{}"
+    assert not copy.exists()
 
 
 @pytest.mark.parametrize("name", ["no-such-editor", "false", "it's"])
@@ -291,14 +330,10 @@ async def test_an_entry_with_a_secret_comes_on_stdin_and_is_not_shown(tmp_path: 
     assert SECRET in home.config.read_text()
 
 
-def test_of_commands_at_the_same_time_each_has_its_way_or_says_that_it_has_not(tmp_path: Path):
+def test_commands_at_the_same_time_wait_for_each_other_and_all_succeed(tmp_path: Path):
     home = Home(tmp_path / "home")
     home.write({})
-    names: list[str] = []
-    for number in range(3):
-        adding = [f"{name}{number}" for name in "abcd"]
-        ran = home.run_together(*(["config", "add", name, "--", "x"] for name in adding))
-        names += [name for name, one in zip(adding, ran, strict=True) if one.code == 0]
-        for one in ran:
-            assert one.code == 0 or "was changed by another program" in one.err, one
-    assert sorted(json.loads(home.config.read_text())["mcpServers"]) == sorted(names)
+    names = [f"s{number}" for number in range(6)]
+    for ran in home.run_together(*(["config", "add", name, "--", "x"] for name in names)):
+        assert ran.code == 0, ran
+    assert sorted(json.loads(home.config.read_text())["mcpServers"]) == names
