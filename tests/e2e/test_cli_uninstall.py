@@ -65,6 +65,32 @@ def test_servers_that_were_moved_behind_emceepee_come_back(cli: Cli, client: Cli
     assert json.loads(cli.config.read_text())["mcpServers"].keys() == {"time", "gh"}
 
 
+REMARKED = {
+    "codex": (
+        'model = "x"\n\n[mcp_servers.time]\ncommand = "uvx" # via uv\nargs = ["t"]\n'
+        'env = { A = "b" }\n# a disabled one\n#[mcp_servers.old]\n\n[mcp_servers.gh]\n'
+        'command = "npx"\n\n[other]\nx = 1\n# last line comment\n'
+    ),
+    "cursor": (
+        '{\n  "mcpServers": {\n    // by uv\n    "time": {"args": ["t"], /* it */ "command": "x"},'
+        '\n    "gh": {\n      "command": "npx", // a token\n    },\n  },\n  "theme": "dark"\n}\n'
+    ),
+}
+
+
+@pytest.mark.parametrize("installed", [[], ["install"]], ids=["", "installed before"])
+@pytest.mark.parametrize("key", REMARKED)
+def test_a_file_that_nothing_else_changed_is_again_what_it_was(
+    cli: Cli, key: str, installed: list[str]
+):
+    path = filled(CLIENTS[key], cli)  # pyright: ignore[reportArgumentType]
+    path.write_text(REMARKED[key])
+    for words in (*([word, key] for word in installed), ["config", "import", key, "--replace"]):
+        cli.run(*words).well()
+    cli.run("uninstall", key, "--restore").well()
+    assert path.read_text() == REMARKED[key]
+
+
 def test_what_was_moved_in_several_steps_comes_back_whole(cli: Cli):
     client = CLIENTS["cursor"]
     path = filled(client, cli)

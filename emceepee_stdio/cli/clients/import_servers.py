@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -24,7 +25,7 @@ from emceepee_stdio.cli.terminal import terminal, with_command
 from emceepee_stdio.config import clients, edit, own_file
 from emceepee_stdio.config.entries import RESERVED_NAME, is_off
 from emceepee_stdio.config.fields import is_object
-from emceepee_stdio.config.jsonc import Steps, Unreadable
+from emceepee_stdio.config.jsonc import CannotEdit, Steps, Unreadable
 from emceepee_stdio.config.load import default_path
 from emceepee_stdio.config.server import label
 from emceepee_stdio.errors import ProxyError
@@ -303,7 +304,8 @@ def uninstall(
 
     Everything else in its file stays. With --restore the servers come back that `config import
     --replace` took out: each as the client's file had it then, if emceepee's configuration still
-    has a server of its name. One that you have switched off in emceepee stays off. If the client's
+    has a server of its name. If nothing else in the file was changed since, the file is again what
+    it was, to the byte. One that you have switched off in emceepee stays off. If the client's
     file cannot say so, it is not put back.
 
     Example: emceepee uninstall claude-desktop --restore
@@ -320,9 +322,11 @@ def uninstall(
                 _note_none_to_put_back(moved)
             return
         edited = clients.unregister(row, text or "", edit.read_backup(path), name=name)
-        after = edited.text
-        for steps, entry in back.items():
-            after = row.language.put(after or "", steps, entry)
+        after = _as_before_import(file, name, moved) if restore else None
+        if after is None:
+            after = edited.text
+            for steps, entry in back.items():
+                after = row.language.put(after or "", steps, entry)
     backs_up = edited.backs_up or bool(back)
     change = edit.Change(path=path, before=text, after=after, backs_up=backs_up)
     if dry_run:
@@ -343,6 +347,22 @@ def uninstall(
         behind = f"Moved behind emceepee: {_names(moved.servers)}. To put them back into "
         restores = f"emceepee uninstall {client} --restore"
         terminal.note(with_command(f"{behind}{row.title}", restores))
+
+
+def _as_before_import(file: install.ClientFile, name: str, moved: "_MovedServers") -> str | None:
+    """The very text from before the import, if the file has been changed by nothing else since."""
+    client, path, text = file
+    entry = file.servers.get(name)
+    if moved.off or not moved.servers or not is_object(entry):
+        return None
+    texts = [edit.readable_text(backup) or "" for backup in edit.backup_files(path)]
+    for before, older in zip_longest(texts, texts[1:]):
+        with suppress(Unreadable, CannotEdit, clients.NameTaken):
+            others = moved.servers.keys() & clients.servers_by_place(client, before).keys()
+            after = clients.leave_alone(client, before, name=name, entry=entry, others=others)
+            if after == text and others == moved.servers.keys():
+                return clients.unregister(client, before, older, name=name).text
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
