@@ -22,6 +22,7 @@ from emceepee_stdio.cli.command_line import argument, flag, option
 from emceepee_stdio.cli.terminal import (
     CREDENTIALS_REFUSED,
     FAILED,
+    PERSON_S,
     SERVER_FAILED,
     USAGE,
     interrupts,
@@ -46,7 +47,10 @@ TimeoutOption = Annotated[float, option("SECONDS", "How long it may take.", min=
 def ask_server(
     choice: shared_options.ServerChoice, send: "Send", *, within: float
 ) -> dict[str, Any]:
-    """The result; where there is none, say why, and end with the exit code for it."""
+    """The result; where there is none, say why, and end with the exit code for it.
+
+    `within` is the time of the server: that of a person who is asked something comes on top.
+    """
     from emceepee_stdio.cli.one_shot import request  # noqa: PLC0415 - not for the help
 
     result, reached = interrupts.run(partial(request, choice, send, within))
@@ -302,11 +306,11 @@ def call(
             if refused := backend.refusal(tool):
                 raise refused
         args = _tool_arguments(tool, given, listed, backend, is_checked=not unchecked)
-        asking = call_at_terminal(timeout)
+        asking = call_at_terminal(here)
         args, is_agreed = await permissions.admit(backend, tool, args, asking)
         with terminal.waiting(f"Calling {tool} …"):
             return await backend.call_tool(
-                tool, args, within=timeout, call=asking, is_agreed=is_agreed
+                tool, args, within=PERSON_S, call=asking, is_agreed=is_agreed
             )
 
     result = ask_server(choice, send, within=timeout)
@@ -380,7 +384,7 @@ def read_resource(
 
     async def send(_here: "OneShotSession", backend: "Backend") -> Raw:
         with terminal.waiting(f"Reading {uri} …"):
-            return await backend.read_resource(uri, within=timeout)
+            return await backend.read_resource(uri, within=PERSON_S)
 
     result = ask_server(choice, send, within=timeout)
     if as_json:
@@ -438,7 +442,7 @@ def get_prompt(
         with terminal.waiting(f"Asking for {name} …"):
             listed = await backend.list_all("prompts", within=timeout)
             values = _prompt_arguments(name, given, listed, backend.name)
-            return await backend.get_prompt(name, values, within=timeout)
+            return await backend.get_prompt(name, values, within=PERSON_S)
 
     result = ask_server(choice, send, within=timeout)
     if as_json:

@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 import anyio
-import anyio.to_thread
 import msgspec
 import typer
 
@@ -24,6 +22,7 @@ from emceepee_stdio.cli.shared_options import ConfigOption, chosen, complete_ser
 from emceepee_stdio.cli.terminal import (
     CREDENTIALS_REFUSED,
     FAILED,
+    ask,
     ask_whether,
     interrupts,
     is_person_there,
@@ -294,9 +293,7 @@ class _SignIn:
                 "That is not the address at which this sign-in ends; it has /callback? in it."
             )
         self._is_pasted = True
-        terminal.ask("Address:")
-        line = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
-        return line or None
+        return await ask("Address:")
 
     async def _join(self) -> token_store.TokenRecord:
         """Another process leads a person already: the same visit is good for both."""

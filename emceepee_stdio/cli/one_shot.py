@@ -5,9 +5,10 @@ This loads the whole proxy, so it is a module of its own: commands import it whe
 """
 
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from math import inf
 from typing import Any
 
@@ -18,11 +19,11 @@ from emceepee_stdio.app import environment_of
 from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.backends.lists import Remembered
 from emceepee_stdio.cli.shared_options import ServerChoice
-from emceepee_stdio.cli.terminal import ask, ask_whether, is_person_there, terminal
+from emceepee_stdio.cli.terminal import PERSON_S, ask, ask_whether, is_person_there, terminal
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.server import RestartOverrides, ServerConfig
 from emceepee_stdio.config.settings import Config, Settings
-from emceepee_stdio.errors import CallFailed, ProxyError
+from emceepee_stdio.errors import CallFailed, CallTimeout, ProxyError
 from emceepee_stdio.foreign_json import envelope_decoder
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal, redact_text
@@ -33,8 +34,8 @@ from emceepee_stdio.session.person import Choice, Decision, OnLate
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Admission
 from emceepee_stdio.state.pending_requests import PendingRequest, RequestKind
-from emceepee_stdio.tools.question_tools import choices_of, form_problems
-from emceepee_stdio.visible_text import marked_lines
+from emceepee_stdio.tools.question_tools import choices_of, form_problems, with_defaults
+from emceepee_stdio.visible_text import marked_lines, on_one_line
 from emceepee_stdio.wire.own_process import protect_memory
 from emceepee_stdio.wire.process import StopTimes
 
@@ -45,9 +46,17 @@ _STOP = StopTimes(term=0.2, kill=0.6)  # s: a person waits for the command to en
 
 @dataclass(frozen=True, slots=True)
 class OneShotSession:
-    """The session of one command."""
+    """The session of one command. `limit` ends its request when its time is up."""
 
     runtime: Runtime
+    limit: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+    @contextmanager
+    def person_answers(self) -> Generator[None]:
+        """The time of the person is not that of the server."""
+        left, self.limit.deadline = self.limit.deadline - anyio.current_time(), inf
+        yield
+        self.limit.deadline = anyio.current_time() + left
 
     async def open(self, server: ServerConfig) -> Backend:
         """A server that has begun to connect, and is not started again when it fails."""
@@ -144,7 +153,10 @@ async def request(
                 # A little longer than the attempt itself, which can say more about why it failed.
                 await backend.connect(within=within + 1.0)
             reached = True
-            result = envelope_decoder(dict[str, Any])(await send(here, backend))
+            here.limit.deadline = anyio.current_time() + within
+            result = CallTimeout(f"{choice.server.name} did not answer within {within:g} s.")
+            with here.limit:
+                result = envelope_decoder(dict[str, Any])(await send(here, backend))
         except (msgspec.MsgspecError, RecursionError):
             result = CallFailed(f"{choice.server.name} gave an answer that cannot be read.")
         except ProxyError as error:
@@ -157,8 +169,11 @@ async def request(
 # The person at the terminal, asked whether a call may be made.
 
 
+@dataclass(frozen=True, slots=True)
 class _PersonAtTerminal:
     """Asks at once, and waits for as long as they take."""
+
+    _here: OneShotSession
 
     async def confirm(
         self,
@@ -170,14 +185,15 @@ class _PersonAtTerminal:
         on_ask()
         for line in choice.lines:
             terminal.note(line)
-        agrees = await ask_whether(choice.title, usual=False)
+        with self._here.person_answers():
+            agrees = await ask_whether(choice.title, usual=False)
         return Decision.AGREED_ONCE if agrees else Decision.REFUSED
 
 
-def call_at_terminal(within: float) -> Call:
-    """A call for which the person is asked, if one is there."""
-    person = _PersonAtTerminal() if is_person_there() else None
-    return Call(client=CallingClient(ceiling=within, person=person))
+def call_at_terminal(here: OneShotSession) -> Call:
+    """A call for which the person is asked, if one is there; `here` ends it when its time is up."""
+    person = _PersonAtTerminal(here) if is_person_there() else None
+    return Call(client=CallingClient(ceiling=PERSON_S, person=person))
 
 
 # The person at the terminal answers what a server asks while a command runs.
@@ -191,7 +207,8 @@ async def _answer_questions(here: OneShotSession) -> None:
     while True:
         await session.until(lambda: bool(session.state.requests.pending()), within=inf)
         for asked in session.state.requests.pending():
-            answer = await _answer_question(here, asked)
+            with here.person_answers():
+                answer = await _answer_question(here, asked)
             if asked.id not in [one.id for one in session.state.requests.pending()]:
                 terminal.note(f"{asked.server} no longer wants to know.")
                 continue
@@ -206,9 +223,7 @@ async def _answer_question(here: OneShotSession, asked: PendingRequest) -> dict[
     """What the person says; None to decline."""
     message = marked_lines(here.shown(str(asked.params.get("message", ""))))
     if asked.kind is RequestKind.SAMPLING:
-        terminal.note(
-            f"{asked.server} asks for a text of a model, which a shell has not: declined."
-        )
+        terminal.note(f"{asked.server} asks for a text of a model. A shell has no model: declined.")
         return None
     if not is_person_there():
         terminal.note(f"{asked.server} asks: {message} (declined: nobody is at a terminal)")
@@ -239,50 +254,59 @@ async def _fill_in(params: Mapping[str, object]) -> dict[str, Any] | None:
 async def _value(
     name: str, field: Mapping[str, object], *, is_needed: bool
 ) -> dict[str, Any] | None:
-    """What the person gives for one field, under its name, asked until it fits; None to decline."""
-    kind = str(field.get("type"))
-    label = _label(name, field, is_needed=is_needed)
+    """What the person gives for one field, under its name, asked until it fits; None to decline.
+
+    An empty line is the default; without one it leaves an optional field out.
+    """
+    form = {"properties": {name: field}}
+    usual = with_defaults({}, form)
     while True:
-        asked = _yes_or_no(label, field) if kind == "boolean" else ask(f"{label}:")
-        text = await asked
+        text = await ask(f"{_label(name, field, is_needed=is_needed)}{_usual(field, usual)}:")
         if text is None:
             return None
-        content = {name: _typed(text, kind)} if text or is_needed else {}
-        problems = form_problems(content, {"properties": {name: field}})
+        content = {name: _typed(text, field)} if text or (is_needed and not usual) else usual
+        problems = form_problems(content, form)
         if not problems:
             return content
         terminal.note(f"That does not fit: {'; '.join(problems)}.")
 
 
-async def _yes_or_no(label: str, field: Mapping[str, object]) -> str | None:
-    """`yes` or `no`; an empty line is the default, or leaves it out where there is none."""
-    usual = field.get("default")
-    choices = "Y/n" if usual is True else "y/N" if usual is False else "y/n"
-    while True:
-        text = await ask(f"{label} [{choices}]:")
-        if text is None:
-            return None
-        if not text and isinstance(usual, bool):
-            return "yes" if usual else "no"
-        if text.lower() in {"", *_BOOLEANS}:
-            return text
+def _usual(field: Mapping[str, object], usual: Mapping[str, object]) -> str:
+    """What an empty line stands for."""
+    value = next(iter(usual.values()), None)
+    if field.get("type") == "boolean":
+        return " [Y/n]" if value is True else " [y/N]" if value is False else " [y/n]"
+    shown = [name for name, one in _choices(field).items() if one in (elements(value) or [value])]
+    said = ", ".join(shown) or on_one_line(str(value))
+    return f" [{said}]" if usual else ""
+
+
+def _choices(field: Mapping[str, object]) -> dict[str, object]:
+    """The values that may be chosen, by their titles where each has one of its own."""
+    of = field if choices_of(field) else mapping(field.get("items"))
+    values = choices_of(of)
+    titled = [mapping(one).get("title") for one in elements(of.get("oneOf") or of.get("anyOf"))]
+    titles = (elements(of.get("enumNames")) or titled)[: len(values)]
+    named = {str(title or value): value for title, value in zip_longest(titles, values)}
+    return named if len(named) == len(values) else {str(value): value for value in values}
 
 
 def _label(name: str, field: Mapping[str, object], *, is_needed: bool) -> str:
     about = [str(field.get("description") or field.get("title") or field.get("type") or "")]
-    if one := choices_of(field):
-        about.append(f"one of {', '.join(map(str, one))}")
-    elif several := choices_of(mapping(field.get("items"))):
-        about.append(f"any of {', '.join(map(str, several))}, with commas between")
+    if (names := ", ".join(_choices(field))) and choices_of(field):
+        about.append(f"one of {names}")
+    elif names:
+        about.append(f"any of {names}, with commas between")
     if not is_needed:
         about.append("optional")
     return f"{name} ({', '.join(filter(None, about))})"
 
 
-def _typed(text: str, kind: str) -> object:
+def _typed(text: str, field: Mapping[str, object]) -> object:
     """The words of a person as the kind of value that was asked for, where they are one."""
+    chosen = {title.casefold(): value for title, value in _choices(field).items()}
     try:
-        match kind:
+        match field.get("type"):
             case "integer":
                 return int(text)
             case "number":
@@ -290,8 +314,9 @@ def _typed(text: str, kind: str) -> object:
             case "boolean":
                 return _BOOLEANS.get(text.lower(), text)
             case "array":
-                return [part.strip() for part in text.split(",") if part.strip()]
+                parts = [part.strip() for part in text.split(",") if part.strip()]
+                return [chosen.get(part.casefold(), part) for part in parts]
             case _:
-                return text
+                return chosen.get(text.casefold(), text)
     except ValueError:
         return text

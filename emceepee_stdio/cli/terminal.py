@@ -150,6 +150,7 @@ class Interrupts:
 interrupts = Interrupts(Clock())
 
 
+PERSON_S = 86_400.0  # of a request in which a person may be asked; they take their time
 COMMAND_INDENT = "  "  # of a line of a remedy that is a command, to be copied whole
 
 
@@ -506,7 +507,7 @@ async def ask(question: str) -> str | None:
     import anyio.to_thread  # noqa: PLC0415
 
     terminal.ask(question)
-    if sys.platform == "win32":
+    if sys.platform == "win32" or not sys.stdin.isatty():
         line = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
     else:
         # A terminal has a whole line or none: no thread is left waiting when the command is ended.

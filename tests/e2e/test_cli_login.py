@@ -68,6 +68,16 @@ async def test_without_a_browser_here_the_address_is_printed_and_one_is_typed_in
         assert "Signed in to vault" in screen.words
 
 
+async def test_ctrl_c_ends_the_wait_for_an_address_at_once(home: Home):
+    async with protected() as place:
+        home.write({"vault": place.entry()})
+        with home.screen("login", "vault", "--paste") as screen:
+            await anyio.to_thread.run_sync(screen.until_said, "Address:")
+            screen.type("\x03")
+            assert await anyio.to_thread.run_sync(screen.wait) == 130
+        assert "Traceback" not in screen.text
+
+
 async def redirected(url: str) -> str:
     async with httpx2.AsyncClient() as browser:
         return (await browser.get(url)).headers["location"]

@@ -326,8 +326,12 @@ def say(**message):
     print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
 fields = {"pay": {"type": "boolean", "description": "Pay it"},
           "gift": {"type": "boolean", "default": True}, "note": {"type": "boolean"},
-          "size": {"type": "string", "oneOf": [{"const": "s", "title": "Small"}, {"const": "l"}]},
-          "with": {"type": "array", "items": {"anyOf": [{"const": "milk"}, {"const": "sugar"}]}}}
+          "size": {"type": "string", "oneOf": [{"const": "s", "title": "Small"}, {"const": "l"}],
+                   "default": "s"},
+          "with": {"type": "array", "items": {"anyOf": [{"const": "milk", "title": "Whole milk"},
+                                                        {"const": "sugar"}]}},
+          "count": {"type": "integer", "default": 42},
+          "who": {"type": "string", "default": "Monica"}}
 for line in sys.stdin:
     m = json.loads(line)
     if m.get("method") == "initialize":
@@ -337,7 +341,7 @@ for line in sys.stdin:
         say(id=m["id"], result={"tools": [{"name": "buy", "inputSchema": {"type": "object"}}]})
     elif m.get("method") == "tools/call":
         call = m["id"]
-        form = {"type": "object", "properties": fields, "required": ["pay"]}
+        form = {"type": "object", "properties": fields, "required": ["pay", "who"]}
         say(id="q", method="elicitation/create", params={"message": "?", "requestedSchema": form})
     elif m.get("id") == "q" and "result" in m:
         text = json.dumps(m["result"])
@@ -347,27 +351,33 @@ for line in sys.stdin:
 """
 
 
-def test_a_boolean_is_answered_with_yes_or_no_and_choices_are_shown(home: Home):
+def test_a_form_shows_choices_by_title_and_defaults_and_says_why_it_asks_again(home: Home):
     home.write({"it": command([plain()[0], "-c", ASKS_YES_OR_NO], era="legacy")})
     with home.screen("call", "it", "buy") as screen:
         screen.until_said("Answer it? [Y/n]:")
         screen.type("y\n")
         screen.until_said("pay (Pay it) [y/n]:")
         screen.type("perhaps\n")
+        screen.until_said("That does not fit: pay must be true or false.")
         screen.until_said_times("pay (Pay it) [y/n]:", 2)
         screen.type("no\n")
         screen.until_said("gift (boolean, optional) [Y/n]:")
         screen.type("\n")
         screen.until_said("note (boolean, optional) [y/n]:")
         screen.type("\n")
-        screen.until_said("size (string, one of s, l, optional):")
+        screen.until_said("size (string, one of Small, l, optional) [Small]:")
         screen.type("m\n")
         screen.until_said("That does not fit: size must be one of 's', 'l'.")
         screen.type("l\n")
-        screen.until_said("with (array, any of milk, sugar, with commas between, optional):")
-        screen.type("milk, sugar\n")
+        screen.until_said("with (array, any of Whole milk, sugar, with commas between, optional):")
+        screen.type("whole milk, sugar\n")
+        screen.until_said("count (integer, optional) [42]:")
+        screen.type("\n")
+        screen.until_said("who (string) [Monica]:")
+        screen.type("\n")
         assert screen.wait() == 0
         content = {"pay": False, "gift": True, "size": "l", "with": ["milk", "sugar"]}
+        content |= {"count": 42, "who": "Monica"}
         assert _answer(screen) == {"action": "accept", "content": content}
 
 
