@@ -23,6 +23,7 @@ from emceepee_stdio.tools.registry import Tool
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "emceepee_stdio"
+REFERENCE = ROOT / "docs" / "reference"
 _BOUNDS = {
     "minimum": "at least",
     "maximum": "at most",
@@ -137,7 +138,7 @@ def tools_page() -> str:
         " it and its answer, as `python -m scripts.record_examples` wrote them down. Beside these,"
         " a client is listed what you [expose](configuration.md#exposing-a-server) of a server.\n"
     )
-    recorded = json.loads((ROOT / "docs" / "examples.json").read_text(encoding="utf-8"))
+    recorded = json.loads((REFERENCE / "examples.json").read_text(encoding="utf-8"))
     examples = {example["tool"]: example for example in recorded}
     missing = [name for name in TABLE if name not in examples]
     if missing:
@@ -218,9 +219,9 @@ def _client_row(row: ClientProfile) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _filled(page: str, made: str) -> str:
-    """A page of docs/ as it is, with what is made from the code between its two marks."""
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+def _filled(page: Path, made: str) -> str:
+    """A page as it is, with what is made from the code between its two marks."""
+    text = page.read_text(encoding="utf-8")
     head, begin, rest = text.partition("<!-- Begin: ")
     notice, _, rest = rest.partition("-->\n")
     tail = rest.partition("<!-- End. -->")[2]
@@ -244,7 +245,7 @@ def clients_page() -> str:
         for row in PROFILES
         if row.notes
     ]
-    return _filled("clients.md", "\n".join([*table, "", *notes]))
+    return _filled(REFERENCE / "clients.md", "\n".join([*table, "", *notes]))
 
 
 def _about(path: Path) -> str:
@@ -283,7 +284,9 @@ def architecture_page() -> str:
             title = f"### {inner}/\n\n{_about(init)}\n"
             folders += [title, "| module | about |", "|---|---|", *rows, ""]
     head = ["| layer | about |", "|---|---|"]
-    return _filled("architecture.md", "\n".join([*head, *layers, "", *folders]).rstrip())
+    return _filled(
+        ROOT / "docs" / "architecture.md", "\n".join([*head, *layers, "", *folders]).rstrip()
+    )
 
 
 def tools_list() -> str:
@@ -293,13 +296,13 @@ def tools_list() -> str:
 
 
 PAGES: dict[Path, Callable[[], str]] = {
-    ROOT / "docs" / "states.md": states_page,
-    ROOT / "docs" / "errors.md": errors_page,
-    ROOT / "docs" / "journal.md": journal_page,
-    ROOT / "docs" / "events.md": events_page,
-    ROOT / "docs" / "tools.md": tools_page,
-    ROOT / "docs" / "cli.md": cli_page,
-    ROOT / "docs" / "clients.md": clients_page,
+    REFERENCE / "states.md": states_page,
+    REFERENCE / "errors.md": errors_page,
+    REFERENCE / "journal.md": journal_page,
+    REFERENCE / "events.md": events_page,
+    REFERENCE / "tools.md": tools_page,
+    REFERENCE / "cli.md": cli_page,
+    REFERENCE / "clients.md": clients_page,
     ROOT / "docs" / "architecture.md": architecture_page,
     ROOT / "emceepee_stdio" / "front" / "tools.json": tools_list,
 }

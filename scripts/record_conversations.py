@@ -1,4 +1,4 @@
-"""Hold the four conversations of docs/using.md with a real proxy, and write them down anew.
+"""Hold the four conversations of a page of the reference with a real proxy, and write them down.
 
 Run it as `python -m scripts.record_conversations` after an answer has changed its shape. The words
 around the conversations are the page's own and stay as they are.
@@ -16,7 +16,7 @@ import anyio
 from emceepee_stdio.cli import demo_server
 from tests.e2e.client import Answer, Client, Setting, proxy
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "using.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "conversations.md"
 
 _ID = re.compile(r"\b[0-9A-HJKMNP-TV-Z]{22}([0-9A-HJKMNP-TV-Z]{4})\b")
 _LEFT_OUT = {"created_at", "last_updated_at", "expires_at", "due_at", "word"}

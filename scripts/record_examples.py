@@ -19,7 +19,7 @@ import anyio
 from tests.e2e.client import Answer, Client, Setting, proxy
 from tests.peers import SERVERS, plain
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "docs" / "examples.json"
+EXAMPLES = Path(__file__).resolve().parent.parent / "docs" / "reference" / "examples.json"
 
 
 class Recorder:

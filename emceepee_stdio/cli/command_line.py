@@ -25,7 +25,7 @@ from emceepee_stdio import __version__
 from emceepee_stdio.cli.terminal import FAILED, abandon_stdout, terminal
 from emceepee_stdio.errors import ProxyError
 
-# The help of a command: one value, shown at a terminal and written into docs/cli.md.
+# The help of a command: one value, shown at a terminal and written into docs/reference/cli.md.
 #
 # Typer names types where a person expects a placeholder, and breaks a sentence where its source
 # does. Here a flag has no placeholder, and a paragraph fills the lines of the terminal.

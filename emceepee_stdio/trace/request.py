@@ -213,7 +213,7 @@ class on_leg:  # noqa: N801 - used as a statement: with on_leg(Leg.SERVER)
             self._request.leave(self.leg)
 
 
-# The record of a request as a JSON line of the trace file; see docs/tracing.md.
+# The record of a request as a JSON line of the trace file; see docs/reference/tracing.md.
 #
 # It is made off the loop, where the lines are written. What a client or a server said is bounded in
 # it, and searched for secrets.

@@ -1,6 +1,6 @@
 """Everything that grows has a bound, and past it there is a clear refusal or a counted drop.
 
-Bounds whose tests stand elsewhere are not tried again here; docs/security.md names them all.
+Bounds whose tests stand elsewhere are not tried again here: the page of promises names them all.
 """
 
 import json

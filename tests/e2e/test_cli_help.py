@@ -13,7 +13,7 @@ from emceepee_stdio.cli.command_line import app
 from tests.e2e.cli_harness import Cli
 
 COLUMNS = 80
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "cli.md"
 ENDS = (".", ":", ";", "?", "!")
 
 

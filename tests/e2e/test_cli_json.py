@@ -1,4 +1,4 @@
-"""What programs read: every answer of `--json`, held to the shapes of docs/json.md."""
+"""What programs read: every answer of `--json`, held to the shapes of docs/reference/json.md."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from tests.e2e.clients.raw import entry, proxy, until
 from tests.e2e.keyring_harness import KeyringHome
 from tests.peers import plain
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "json.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "json.md"
 SECRET = "ghp_quietriverbank0123456789abcdefghij"
 AT = "2026-01-01T00:00:00.000Z"
 _ROW = re.compile(r"^\| `([^`]+)` \| ([a-z ]+) \| (.+) \|$", re.MULTILINE)

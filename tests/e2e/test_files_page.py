@@ -23,7 +23,7 @@ from tests.e2e.cli_harness import Cli
 from tests.e2e.clients.raw import entry, proxy
 from tests.peers import plain
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "files.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "files.md"
 UNSET = ("EMCEEPEE_CONFIG", "EMCEEPEE_LOG_DIR", "EMCEEPEE_STATE_DIR")
 
 

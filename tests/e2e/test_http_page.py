@@ -1,4 +1,4 @@
-"""The examples of docs/http.md: a conversation with curl, and a page that is reloaded in a call."""
+"""The examples of the page on HTTP: a conversation with curl, and a page reloaded in a call."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from tests.peers import PeerMissingError, node_modules, plain
 async def test_the_conversation_with_curl_works_as_the_page_has_it(tmp_path: Path) -> None:
     if shutil.which("curl") is None:
         raise PeerMissingError("curl")
-    page = (ROOT / "docs" / "http.md").read_text()
+    page = (ROOT / "docs" / "reference" / "http.md").read_text()
     (script,) = re.findall(r"^```sh\n(url=.*?)^```", page, re.MULTILINE | re.DOTALL)
     with running_front(tmp_path) as front:
         script = script.replace("http://127.0.0.1:8080/mcp", front.url)

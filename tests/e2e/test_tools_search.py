@@ -1,4 +1,4 @@
-"""docs/tool-search.md: every call that it shows, made in its order through the real process."""
+"""docs/reference/jobs.md: every call that it shows, made in its order through the real process."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.e2e.client import Answer, Client, Setting, proxy
 from tests.e2e.tool_searches import HELD_OUT_REAL, QUERIES_REAL
 from tests.peers import everything, filesystem, time
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "tool-search.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "jobs.md"
 CALL = re.compile(r"^(\w+) (\{.*\})$", re.MULTILINE)
 # What the last answer of each job says.
 SAID = {

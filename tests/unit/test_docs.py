@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # As a client is listed them; `make docs-check` holds the file to the code.
 TOOLS: list[Any] = json.loads((ROOT / "emceepee_stdio/front/tools.json").read_bytes())
 NUMBERS = {word: n for n, word in enumerate(("five", "six", "seven", "eight", "nine"), start=5)}
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 
 _TEST = re.compile(r"`(test_[a-z0-9_]+)(?:\[[^\]]*\])?`")
 _FUNCTION = re.compile(r"`([a-z_/]+):([A-Za-z_.]+)`")
@@ -109,7 +109,7 @@ def test_every_function_of_the_walks_exists() -> None:
 
 
 def test_the_page_of_events_has_every_type_with_its_data() -> None:
-    page = (ROOT / "docs" / "events.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "events.md").read_text(encoding="utf-8")
     for kind in EventType:
         section = page.split(f"## {kind.value}\n")[1].split("\n## ")[0]
         assert kind.meaning in section
@@ -129,9 +129,9 @@ def test_every_place_where_we_differ_from_the_seeds_has_its_reason() -> None:
     ("page", "pattern"),
     [
         ("README.md", r"through (\d+) tools that never change"),
-        ("docs/clients.md", r"There are always (\d+) tools"),
-        ("docs/clients.md", r"emceepee uses (\d+) of these"),
-        ("docs/clients.md", r"all (\d+) tools and the instructions"),
+        ("docs/reference/clients.md", r"There are always (\d+) tools"),
+        ("docs/reference/clients.md", r"emceepee uses (\d+) of these"),
+        ("docs/reference/clients.md", r"all (\d+) tools and the instructions"),
     ],
 )
 def test_the_number_of_tools_is_right(page: str, pattern: str) -> None:
@@ -140,9 +140,11 @@ def test_the_number_of_tools_is_right(page: str, pattern: str) -> None:
 
 def test_the_number_of_core_tools_and_the_longest_name_are_right() -> None:
     core = [tool for tool in TOOLS if tool.get("_meta", {}).get("anthropic/alwaysLoad")]
-    assert NUMBERS[found("docs/clients.md", r"the (\w+) core tools")] == len(core)
+    assert NUMBERS[found("docs/reference/clients.md", r"the (\w+) core tools")] == len(core)
     longest = max(len(tool["name"]) for tool in TOOLS)
-    said = found("docs/clients.md", r"the longest has (\d+ characters, \d+) with `emceepee`")
+    said = found(
+        "docs/reference/clients.md", r"the longest has (\d+ characters, \d+) with `emceepee`"
+    )
     assert said == f"{longest} characters, {longest + len('emceepee')}"
 
 
@@ -154,12 +156,13 @@ def test_the_readme_has_every_tool_once() -> None:
 def test_lists_of_clients_are_complete() -> None:
     keys, quoted = list(CLIENTS), [f"`{key}`" for key in CLIENTS]
     assert found("README.md", r"install claude-desktop # or (.+?) emceepee") == ", ".join(keys[1:])
-    assert found("docs/configuration.md", r"The clients are (.+?)\. ") == spoken(quoted)
+    assert found("docs/reference/configuration.md", r"The clients are (.+?)\. ") == spoken(quoted)
 
 
 def test_the_page_of_clients_has_the_files_and_limits_of_each() -> None:
     files = rows_of(
-        "docs/clients.md", "client | `install` | file on Linux | section | other keys of the entry"
+        "docs/reference/clients.md",
+        "client | `install` | file on Linux | section | other keys of the entry",
     )
     for row, client in zip(files, CLIENTS.values(), strict=True):
         beside = [*(f'"{key}": "{value}"' for key, value in client.marks.items()), *client.settings]
@@ -167,7 +170,7 @@ def test_the_page_of_clients_has_the_files_and_limits_of_each() -> None:
         keys = ", ".join(f"`{key}`" for key in beside)
         assert row == [client.title, *(f"`{x}`" for x in (client.key, file, client.section)), keys]
     limits = rows_of(
-        "docs/clients.md",
+        "docs/reference/clients.md",
         "client | waits for a call | size of a result | tools and their names | other",
     )
     assert [row[0] for row in limits] == [client.title for client in CLIENTS.values()]
@@ -175,9 +178,11 @@ def test_the_page_of_clients_has_the_files_and_limits_of_each() -> None:
 
 def test_the_page_of_http_names_the_clients_that_it_is_for() -> None:
     titles = [client.title for client in CLIENTS.values() if client.remote]
-    assert found("docs/http.md", r"`install` supports (.+?)\. ") == spoken(titles)
+    assert found("docs/reference/http.md", r"`install` supports (.+?)\. ") == spoken(titles)
     for client in CLIENTS.values():
-        assert client.remote or found("docs/http.md", rf"{client.title}'s file (cannot|has no) ")
+        assert client.remote or found(
+            "docs/reference/http.md", rf"{client.title}'s file (cannot|has no) "
+        )
 
 
 def test_the_readme_names_the_clients_that_cannot_ask() -> None:
@@ -197,7 +202,7 @@ def shown_default(field: msgspec.structs.FieldInfo) -> str:
 
 
 def test_the_page_of_the_configuration_has_every_key_of_a_server_with_its_default() -> None:
-    rows = rows_of("docs/configuration.md", "key | default | meaning")
+    rows = rows_of("docs/reference/configuration.md", "key | default | meaning")
     shown = {row[0]: row[1] for row in rows}
     fields = {f"`{field.encode_name}`": field for field in msgspec.structs.fields(NamedEntry)}
     assert shown.keys() == fields.keys()
@@ -210,7 +215,8 @@ def test_the_page_of_the_configuration_has_every_key_of_a_server_with_its_defaul
 @pytest.mark.parametrize(("key", "kind"), [("oauth", OAuthConfig), ("restart", RestartOverrides)])
 def test_the_row_of_a_key_with_keys_has_all_of_them(key: str, kind: type[msgspec.Struct]) -> None:
     meaning = {
-        row[0]: row[2] for row in rows_of("docs/configuration.md", "key | default | meaning")
+        row[0]: row[2]
+        for row in rows_of("docs/reference/configuration.md", "key | default | meaning")
     }
     listed = re.findall(r"`(\w+)`", meaning[f"`{key}`"])
     assert listed == [field.encode_name for field in msgspec.structs.fields(kind)]

@@ -13,7 +13,7 @@ from typer.main import get_command
 from emceepee_stdio.cli.command_line import app
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PACKAGE = ROOT / "emceepee_stdio"
 COMMAND = get_command(app)
 COMMANDS = "|".join(getattr(COMMAND, "commands", {}))
@@ -92,7 +92,7 @@ def test_no_message_sends_a_person_to_a_page_that_is_not_installed() -> None:
         module.name: text
         for module in sorted(PACKAGE.rglob("*.py"))
         for text in messages(module)
-        if re.search(r"\bdocs/\w+\.md", text) and not is_docstring(module, text)
+        if re.search(r"\bdocs/[\w/]+\.md", text) and not is_docstring(module, text)
     }
     assert found == {}
 
