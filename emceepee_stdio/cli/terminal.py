@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-# What a command's exit code says to a script; docs/reference/cli.md tells them, so they do not change.
+# What an exit code says to a script. They do not change: docs/reference/cli.md names them.
 
 
 FAILED = 1

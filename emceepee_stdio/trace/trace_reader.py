@@ -79,7 +79,7 @@ def _searched_text(record: RequestRecord) -> str:
 
 # Records of requests for other programs: as one JSON object, and as Chrome's trace events.
 #
-# Both are documented in docs/reference/tracing.md. Payloads go out only where the person asks for them.
+# docs/reference/tracing.md documents both. Payloads go out only where the person asks for them.
 
 
 SCHEMA_VERSION = 1
