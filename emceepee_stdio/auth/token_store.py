@@ -21,16 +21,8 @@ import msgspec
 from msgspec import Struct
 
 from emceepee_stdio.foreign_json import decoded
+from emceepee_stdio.storage import private_file
 from emceepee_stdio.storage.file_lock import file_lock, is_locked
-from emceepee_stdio.storage.private_file import (
-    Stamp,
-    file_stamp,
-    make_private,
-    read_own,
-    state_directory,
-    write_new,
-    write_whole,
-)
 from emceepee_stdio.trust.targets import canonical_url
 from emceepee_stdio.visible_text import cut, spelled_out
 
@@ -168,7 +160,7 @@ class Visit(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def default_token_directory(environ: Mapping[str, str]) -> Path:
     """Beside what people agreed to."""
-    return state_directory(environ) / "tokens"
+    return private_file.state_directory(environ) / "tokens"
 
 
 class TokenStore:
@@ -200,9 +192,9 @@ class TokenStore:
                 found.append(one)
         return found
 
-    def stamp(self) -> Stamp | None:
+    def stamp(self) -> private_file.Stamp | None:
         """Another after every change of the record; None while there is none."""
-        return file_stamp(self._path("json"))
+        return private_file.file_stamp(self._path("json"))
 
     def read(self) -> TokenRecord | None:
         record = self._decoded("json", TokenRecord)
@@ -217,7 +209,7 @@ class TokenStore:
         """In the place of what was there; only with the lock `write`."""
         if self.is_newer():
             raise PermissionError(errno.EPERM, "a newer emceepee wrote it", self._path("json").name)
-        write_whole(self._path("json"), msgspec.json.encode(record))
+        private_file.write_whole(self._path("json"), msgspec.json.encode(record))
 
     def remove(self) -> bool:
         """Forget it; whether there was anything. Only with the lock `write`."""
@@ -237,8 +229,8 @@ class TokenStore:
         return visit
 
     def tell(self, visit: Visit) -> None:
-        make_private(self.directory)
-        write_whole(self._path("visit.json"), msgspec.json.encode(visit))
+        private_file.make_private(self.directory)
+        private_file.write_whole(self._path("visit.json"), msgspec.json.encode(visit))
 
     def end_visit(self) -> None:
         for suffix in ("visit.json", "opened"):
@@ -248,7 +240,7 @@ class TokenStore:
     def claim_opening(self) -> bool:
         """Whether nobody else has opened a browser for the visit under way."""
         try:
-            write_new(self._path("opened"), b"")
+            private_file.write_new(self._path("opened"), b"")
         except OSError:
             return False
         return True
@@ -259,11 +251,11 @@ class TokenStore:
     # Locks
 
     def person(self, *, within: float) -> AbstractContextManager[None]:
-        make_private(self.directory)
+        private_file.make_private(self.directory)
         return file_lock(self._path("person.lock"), within=within)
 
     def writing(self, *, within: float = WRITE_TIMEOUT_S) -> AbstractContextManager[None]:
-        make_private(self.directory)
+        private_file.make_private(self.directory)
         return file_lock(self._path("write.lock"), within=within)
 
     def _path(self, suffix: str) -> Path:
@@ -272,6 +264,6 @@ class TokenStore:
     def _decoded(self, suffix: str, kind: type[T]) -> T | None:
         """What cannot be read counts as not there."""
         try:
-            return decoded(read_own(self._path(suffix), most=_MAX_RECORD_BYTES), kind)
+            return decoded(private_file.read_own(self._path(suffix), most=_MAX_RECORD_BYTES), kind)
         except OSError:
             return None

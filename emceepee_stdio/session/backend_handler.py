@@ -133,15 +133,17 @@ class BackendHandler:
         elif change.phase is Phase.CONNECTING and (is_start or change.previous is Phase.IDLE):
             self._session.state.starting.add(server)
         elif change.phase is Phase.RECONNECTING:
-            self._session.add(EventType.SERVER_RECONNECTING, server=server, data=_prospects(change))
+            self._session.tell(
+                EventType.SERVER_RECONNECTING, server=server, data=_prospects(change)
+            )
         elif change.phase is Phase.FAILED:
-            self._session.add(
+            self._session.tell(
                 EventType.SERVER_RESTART_FAILED, server=server, data=_prospects(change)
             )
         elif isinstance(change.error, SignInNeeded):
             self._signed_out.add(server)
             command = {"command": change.error.command}
-            self._session.add(EventType.SIGN_IN_REQUIRED, server=server, data=command)
+            self._session.tell(EventType.SIGN_IN_REQUIRED, server=server, data=command)
             self._journal.record(JournalEvent.SIGN_IN_REQUIRED, server=server, **command)
         elif change.phase is Phase.DISCONNECTED:
             self._outages.pop(server, None)
@@ -165,16 +167,16 @@ class BackendHandler:
             kind, data = EventType.SERVER_CONNECTED, _introduction(change)
         if server in self._signed_out:
             self._signed_out.discard(server)
-            self._session.add(EventType.SIGNED_IN, server=server)
+            self._session.tell(EventType.SIGNED_IN, server=server)
             self._journal.record(JournalEvent.SIGNED_IN, server=server)
         self._hellos[server] = change.hello
         if tell:
-            self._session.add(kind, server=server, data=data)
+            self._session.tell(kind, server=server, data=data)
 
     def _lost(self, server: str, change: PhaseChange) -> None:
         fact = change.loss.fact if change.loss else f"The connection to {server} was closed."
         session = self._session
-        session.add(EventType.SERVER_DISCONNECTED, server=server, data={"reason": fact})
+        session.tell(EventType.SERVER_DISCONNECTED, server=server, data={"reason": fact})
         self._journal_loss(server, change, fact)
         tasks = session.fail_tasks(server, str(change.loss or fact), fact=fact)
         asked = Counter(asked.kind for asked in self._reject(server, change))
@@ -256,7 +258,7 @@ class BackendHandler:
 
     def _process_started(self, server: str, pid: int) -> None:
         if server not in self._session.state.starting:
-            self._session.add(EventType.PROCESS_STARTED, server=server, data={"pid": pid})
+            self._session.tell(EventType.PROCESS_STARTED, server=server, data={"pid": pid})
         command = self._target_of(server)
         self._journal.record(JournalEvent.SERVER_SPAWNED, server=server, pid=pid, command=command)
 
@@ -268,11 +270,11 @@ class BackendHandler:
         if not event.expected:
             data["stderr"] = list(loss.tail)
         kind = EventType.PROCESS_STOPPED if event.expected else EventType.PROCESS_CRASHED
-        self._session.add(kind, server=server, data=data)
+        self._session.tell(kind, server=server, data=data)
 
     def _health_changed(self, server: str, change: HealthChange) -> None:
         kinds = (EventType.SERVER_HEALTH_RESTORED, EventType.SERVER_HEALTH_DEGRADED)
-        self._session.add(kinds[change.degraded], server=server, data={"missed": change.misses})
+        self._session.tell(kinds[change.degraded], server=server, data={"missed": change.misses})
 
     # What servers say
 
@@ -285,7 +287,7 @@ class BackendHandler:
         )
         session.state.notifications.append(server, kept, kept.size)
         data, fold = self._told(server, method, params)
-        session.add(EventType.NOTIFICATION, server=server, data=data, fold=fold)
+        session.tell(EventType.NOTIFICATION, server=server, data=data, fold=fold)
 
     def _told(self, server: str, method: str, params: Raw | None) -> tuple[EventData, Hashable]:
         """What the event says, and what makes another say the same; large params stay bytes."""
@@ -301,7 +303,7 @@ class BackendHandler:
     def _lists_differ(self, server: str, kinds: Sequence[str]) -> None:
         for kind in kinds:
             method = f"notifications/{kind}/list_changed"
-            self._session.add(
+            self._session.tell(
                 EventType.NOTIFICATION,
                 server=server,
                 data={"method": method, "since_reconnect": True},

@@ -285,25 +285,13 @@ class Session:
         data: EventData | None = None,
         fold: Hashable = None,
     ) -> str:
-        """Something happened: keep it for the client and wake whoever waits. Its id."""
-        event_id = self.add(kind, server=server, data=data, fold=fold)
-        self.wake()
-        return event_id
-
-    def add(
-        self,
-        kind: EventType,
-        *,
-        server: str | None = None,
-        data: EventData | None = None,
-        fold: Hashable = None,
-    ) -> str:
-        """Keep it for the client; who adds more before anybody is woken wakes them himself."""
+        """Keep an event for the client, wake what waits for one, and return its id."""
         data, size = kept_data(data or {}, self.settings.fixed.event_data_bytes)
         added = self.state.events.add(
             kind, now=self.clock.now(), server=server, data=data, size=size, fold=fold
         )
         self._written.event_added(self.state.events, added)
+        self.wake()
         return added.event.id
 
     def tell_added(self, server: str, *, by: str, target: str) -> None:

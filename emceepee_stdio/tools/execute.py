@@ -248,7 +248,7 @@ Extra = Mapping[str, Raw]
 _NO_EXTRA: Extra = {}
 
 
-class Given(NamedTuple):
+class SentArguments(NamedTuple):
     """The arguments of a tool as a client gave them; `extra` stood beside them."""
 
     args: Raw | None
@@ -267,7 +267,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 }
 
 
-def repaired(given: Given, schema: Schema, *, tool: str) -> tuple[Raw, list[str]]:
+def repaired(given: SentArguments, schema: Schema, *, tool: str) -> tuple[Raw, list[str]]:
     """The arguments to send, and what was put right to get them."""
     args, extra = given
     repairs: list[str] = []
@@ -291,7 +291,7 @@ def repaired(given: Given, schema: Schema, *, tool: str) -> tuple[Raw, list[str]
     return _converted(args, properties, repairs), repairs
 
 
-def is_plain(given: Given) -> bool:
+def is_plain(given: SentArguments) -> bool:
     """Whether nothing about these arguments could be put right, whatever the schema."""
     args, extra = given
     if extra or args is None:
@@ -299,7 +299,7 @@ def is_plain(given: Given) -> bool:
     return memoryview(args)[0] == _BRACE and not _CONVERTIBLE.search(args)
 
 
-def depends_on_schema(given: Given) -> bool:
+def depends_on_schema(given: SentArguments) -> bool:
     """Whether the tool's schema may change how these arguments are read."""
     args, extra = given
     if extra:
@@ -401,7 +401,7 @@ def execute_tool(
     Answers with its result; with a task_id when it takes long or its server asks a question:
     answer the question, then get_task_result.
     """
-    given = Given(None if p.args is UNSET else p.args, extra)
+    given = SentArguments(None if p.args is UNSET else p.args, extra)
     member = None if p.server is UNSET else runtime.servers.members.get(p.server)
     if (
         member is None
@@ -428,11 +428,11 @@ def execute_readonly_tool(
 
     Else as execute_tool.
     """
-    given = Given(None if p.args is UNSET else p.args)
+    given = SentArguments(None if p.args is UNSET else p.args)
     return _prepare(runtime, p, call, given)
 
 
-async def _prepare(runtime: Runtime, p: ExecuteTool, call: Call, given: Given) -> None:
+async def _prepare(runtime: Runtime, p: ExecuteTool, call: Call, given: SentArguments) -> None:
     """Find the server, then do what the call has to wait for before it is sent."""
     if p.server is not UNSET:
         p = replace(p, tool=own_name(runtime, p.server, p.tool))
@@ -457,7 +457,7 @@ class _Execution:
     backend: Backend
     p: ExecuteTool
     call: Call
-    given: Given
+    given: SentArguments
 
     async def prepare_and_send(self) -> None:
         """Learn the tools of the server, check that this one may run as a person saw it; send."""

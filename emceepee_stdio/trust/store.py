@@ -21,16 +21,8 @@ from msgspec import Struct, field
 from emceepee_stdio.clock import HOUR_S
 from emceepee_stdio.foreign_json import decoded
 from emceepee_stdio.redaction.redact import redact_text
+from emceepee_stdio.storage import private_file
 from emceepee_stdio.storage.file_lock import file_lock
-from emceepee_stdio.storage.private_file import (
-    Stamp,
-    file_stamp,
-    make_private,
-    read_own,
-    state_directory,
-    write_new,
-    write_whole,
-)
 from emceepee_stdio.trust.tool_pins import Pinned, Pins
 
 # Text that lies in a file and is to be read only with our key: sealed, and opened again.
@@ -173,7 +165,7 @@ class _Pins(Struct, kw_only=True):
 
 def default_trust_directory(environ: Mapping[str, str]) -> Path:
     """EMCEEPEE_STATE_DIR, or the platform's own place for what a program remembers."""
-    directory = state_directory(environ)
+    directory = private_file.state_directory(environ)
     return directory if environ.get("EMCEEPEE_STATE_DIR") else directory / "trust"
 
 
@@ -198,10 +190,10 @@ class TrustStore:
 
     def stamp(
         self, names: Iterable[str] = ("approvals.json", "pins.json")
-    ) -> tuple[Stamp | None, ...] | None:
+    ) -> tuple[private_file.Stamp | None, ...] | None:
         """Another after every change of what was agreed to; None while no file can be seen."""
         files = (self.directory / name for name in names)
-        stamps = tuple(map(file_stamp, files))
+        stamps = tuple(map(private_file.file_stamp, files))
         return stamps if any(one and one[0] > 0 for one in stamps) else None
 
     def is_approved(self, digest: str) -> bool:
@@ -332,12 +324,12 @@ class TrustStore:
             return key
         made = secrets.token_bytes(_KEY_BYTES)
         with suppress(OSError):
-            make_private(self.directory)
+            private_file.make_private(self.directory)
             with self._locked():
                 if key := _private_key(path):  # another one was faster
                     return key
                 path.unlink(missing_ok=True)
-                write_new(path, made)
+                private_file.write_new(path, made)
         return made
 
     def _read(self, name: str, kind: type[T], *, strict: bool = False) -> T:
@@ -347,7 +339,7 @@ class TrustStore:
         """
         try:
             path = self.directory / f"{name}.json"
-            return decoded(read_own(path, most=_MAX_READ_BYTES), kind) or kind()
+            return decoded(private_file.read_own(path, most=_MAX_READ_BYTES), kind) or kind()
         except FileNotFoundError:
             return kind()
         except OSError:
@@ -357,11 +349,11 @@ class TrustStore:
 
     @contextmanager
     def _changing(self, name: str, kind: type[T]) -> Generator[T]:
-        make_private(self.directory)
+        private_file.make_private(self.directory)
         with self._locked():
             file = self._read(name, kind, strict=True)
             yield file
-            write_whole(self.directory / f"{name}.json", msgspec.json.encode(file))
+            private_file.write_whole(self.directory / f"{name}.json", msgspec.json.encode(file))
 
     def _locked(self) -> AbstractContextManager[None]:
         return file_lock(self.directory / "lock", within=_LOCK_TIMEOUT_S)
@@ -378,7 +370,7 @@ def _drop_one(waiting: list[Pending], weight: Callable[[Pending], int]) -> None:
 def _private_key(path: Path) -> bytes | None:
     """The key, if it is whole and nobody else could have read it."""
     try:
-        key = read_own(path, most=_KEY_BYTES, private=True)
+        key = private_file.read_own(path, most=_KEY_BYTES, private=True)
     except OSError:
         return None
     return key if len(key) == _KEY_BYTES else None

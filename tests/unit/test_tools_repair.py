@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from emceepee_stdio.errors import InvalidArguments
-from emceepee_stdio.tools.execute import Given, depends_on_schema, is_plain, repaired
+from emceepee_stdio.tools.execute import SentArguments, depends_on_schema, is_plain, repaired
 
 SCHEMA = {
     "properties": {
@@ -26,19 +26,19 @@ def raw(value: object) -> Raw:
 
 def fixed(args: object = None, **extra: object) -> tuple[Any, list[str]]:
     given_args = None if args is None else raw(args)
-    given = Given(given_args, {name: raw(value) for name, value in extra.items()})
+    given = SentArguments(given_args, {name: raw(value) for name, value in extra.items()})
     sent, repairs = repaired(given, SCHEMA, tool="t")
     return json.loads(bytes(sent)), repairs
 
 
 def test_what_is_right_keeps_its_bytes() -> None:
     args = Raw(b'{"n" : 1, "s":"1", "x": 1.50}')
-    assert repaired(Given(args), SCHEMA, tool="t") == (args, [])
+    assert repaired(SentArguments(args), SCHEMA, tool="t") == (args, [])
 
 
 @pytest.mark.parametrize("args", [None, Raw(b"null")])
 def test_no_arguments_are_an_empty_object(args: Raw | None) -> None:
-    assert repaired(Given(args), SCHEMA, tool="t") == (Raw(b"{}"), [])
+    assert repaired(SentArguments(args), SCHEMA, tool="t") == (Raw(b"{}"), [])
 
 
 def test_an_object_in_a_string_is_opened() -> None:
@@ -81,14 +81,14 @@ def test_anything_but_an_object_is_refused(args: object) -> None:
 
 
 def test_the_schema_matters_only_where_something_could_be_repaired() -> None:
-    assert not depends_on_schema(Given(None, {}))
-    assert not depends_on_schema(Given(raw({"n": 1, "s": "words"}), {}))
-    assert not depends_on_schema(Given(raw([1]), {}))
-    assert not depends_on_schema(Given(raw("{"), {}))
-    assert depends_on_schema(Given(raw({"n": "1"}), {}))
-    assert depends_on_schema(Given(raw({"b": "false"}), {}))
-    assert depends_on_schema(Given(raw('{"n": "1"}'), {}))
-    assert depends_on_schema(Given(None, {"n": raw(1)}))
+    assert not depends_on_schema(SentArguments(None, {}))
+    assert not depends_on_schema(SentArguments(raw({"n": 1, "s": "words"}), {}))
+    assert not depends_on_schema(SentArguments(raw([1]), {}))
+    assert not depends_on_schema(SentArguments(raw("{"), {}))
+    assert depends_on_schema(SentArguments(raw({"n": "1"}), {}))
+    assert depends_on_schema(SentArguments(raw({"b": "false"}), {}))
+    assert depends_on_schema(SentArguments(raw('{"n": "1"}'), {}))
+    assert depends_on_schema(SentArguments(None, {"n": raw(1)}))
 
 
 JSON = st.recursive(
@@ -110,8 +110,8 @@ def test_nothing_but_quoted_values_ever_changes(args: dict[str, Any]) -> None:
 @given(st.dictionaries(st.sampled_from(["n", "x", "b", "s"]), JSON))
 def test_without_a_schema_the_same_comes_out_unless_it_depends_on_one(args: dict[str, Any]) -> None:
     with_schema, _ = fixed(args)
-    sent, _ = repaired(Given(raw(args)), {}, tool="t")
-    if not depends_on_schema(Given(raw(args), {})):
+    sent, _ = repaired(SentArguments(raw(args)), {}, tool="t")
+    if not depends_on_schema(SentArguments(raw(args), {})):
         assert json.loads(bytes(sent)) == with_schema
 
 
@@ -137,15 +137,15 @@ def test_what_is_plain_is_sent_as_it_is_whatever_the_schema(
     given_args = Raw(
         json.dumps(args, ensure_ascii=escaped, indent=indent).encode("utf-8", "replace")
     )
-    if is_plain(Given(given_args, {})):
-        assert repaired(Given(given_args), SCHEMA, tool="t") == (given_args, [])
+    if is_plain(SentArguments(given_args, {})):
+        assert repaired(SentArguments(given_args), SCHEMA, tool="t") == (given_args, [])
 
 
 def test_only_an_object_without_anything_to_put_right_is_plain() -> None:
-    assert is_plain(Given(None, {}))
-    assert is_plain(Given(raw({}), {}))
-    assert is_plain(Given(raw({"n": 1, "s": "one", "l": ["1"]}), {}))
-    assert not is_plain(Given(None, {"n": raw(1)}))
-    assert not is_plain(Given(raw({}), {"n": raw(1)}))
+    assert is_plain(SentArguments(None, {}))
+    assert is_plain(SentArguments(raw({}), {}))
+    assert is_plain(SentArguments(raw({"n": 1, "s": "one", "l": ["1"]}), {}))
+    assert not is_plain(SentArguments(None, {"n": raw(1)}))
+    assert not is_plain(SentArguments(raw({}), {"n": raw(1)}))
     for odd in (Raw(b"null"), raw("{}"), raw([1]), raw({"n": "1"}), raw({"b": "true"})):
-        assert not is_plain(Given(odd, {}))
+        assert not is_plain(SentArguments(odd, {}))

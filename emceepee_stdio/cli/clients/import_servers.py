@@ -360,7 +360,7 @@ def _as_before_import(file: install.ClientFile, name: str, moved: "_MovedServers
         with suppress(Unreadable, CannotEdit, clients.NameTaken):
             others = moved.servers.keys() & clients.servers_by_place(client, before).keys()
             after = clients.leave_alone(client, before, name=name, entry=entry, others=others)
-            if after == text and others == moved.servers.keys():
+            if after == text and len(others) == len(moved.servers):
                 return clients.unregister(client, before, older, name=name).text
     return None
 
