@@ -13,6 +13,7 @@ is used: this is loaded before anything else.
 
 import json
 import os
+import re
 import sys
 from binascii import crc32
 from collections.abc import Iterator, Mapping, Sequence
@@ -140,10 +141,14 @@ def _remembered(config: str, environ: Mapping[str, str]) -> Greeting:
 
 
 def _named_in(config: str) -> Iterator[Greeted]:
-    """The servers that a configuration file names, where it is plain JSON, without comments."""
+    """The servers that a configuration file names."""
     if os.stat(config).st_size > MAX_BYTES:  # noqa: PTH116 - as text
         return
-    document = mapping(json.loads(read_regular(Path(config))))
+    data = read_regular(Path(config))
+    try:
+        document = mapping(json.loads(data))
+    except ValueError:
+        document = mapping(json.loads(_plain(data.decode("utf-8-sig"))))
     for section in ("mcpServers", "servers", "context_servers"):
         listed = map(mapping, elements(document.get(section)))
         named = {str(entry.get("name", "")): entry for entry in listed}
@@ -157,6 +162,13 @@ def _named_in(config: str) -> Iterator[Greeted]:
                 about = entry.get("description")
                 line = _shown(about) if isinstance(about, str) else ""
                 yield Greeted(_shown(name, _NAME_CHARS), line)
+
+
+def _plain(text: str) -> str:
+    """JSON as people write it, without its comments and trailing commas."""
+    string = r'("(?:[^"\\]++|\\.)*+"?+)'
+    bare = re.sub(rf"{string}|//[^\n]*|/\*.*?(?:\*/|\Z)", r"\1 ", text, flags=re.DOTALL)
+    return re.sub(rf"{string}|,(?=\s*[]}}])", r"\1", bare, flags=re.DOTALL)
 
 
 def _greeted(item: object) -> Greeted:

@@ -103,10 +103,30 @@ def test_after_an_edit_the_servers_are_named_as_the_file_names_them(home: Home) 
     assert home.greeting() == Greeting(named)
 
 
+def test_a_file_with_comments_and_trailing_commas_names_its_servers(home: Home) -> None:
+    home.config.write_text(
+        """\ufeff{
+          // those that I use
+          "mcpServers": {
+            "one": {"url": "https://x//y", "description": "say \\"hi\\" /* now */, }",},
+            /* "gone": {"command": "x"}, */
+            "two": {"command": "x", "args": ["a", /* b */],}, // the last
+          },
+        }"""
+    )
+    assert home.read() == (Greeted("one", "say 'hi' /* now */, }"), Greeted("two"))
+
+
+@pytest.mark.parametrize("many", ['"\\', "/*", ", ", "//", "[,"])
+def test_a_file_that_is_no_json_at_all_costs_little(home: Home, many: str) -> None:
+    home.config.write_text(many * ((1 << 20) // len(many)))
+    assert home.greeting() == Greeting()
+
+
 @pytest.mark.parametrize(
     "text", ["{", "[]", "{} // words", '{"mcpServers": 5}', "[" * 100_000, " " * (1 << 20) + "{}"]
 )
-def test_a_file_that_is_not_plain_json_names_no_servers(home: Home, text: str) -> None:
+def test_a_file_that_holds_no_servers_names_none(home: Home, text: str) -> None:
     home.config.write_text(text)
     assert home.greeting() == Greeting()
 
