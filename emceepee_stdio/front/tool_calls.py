@@ -45,7 +45,7 @@ from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state.event_log import Lease
 from emceepee_stdio.tools import TABLE
-from emceepee_stdio.tools.execute import exposed_tool, unknown_tool
+from emceepee_stdio.tools.execute import UnknownTool, exposed_tool, unknown_tool
 from emceepee_stdio.tools.registry import Result
 from emceepee_stdio.trace.request import (
     MAX_PAYLOAD_BYTES,
@@ -62,7 +62,7 @@ from emceepee_stdio.versions import (
     PROTOCOL_VERSION,
     SERVER_INFO,
 )
-from emceepee_stdio.wire.codec import INVALID_PARAMS, Request, RequestId, to_json
+from emceepee_stdio.wire.codec import INVALID_PARAMS, Request, RequestId, RpcError, to_json
 from emceepee_stdio.wire.environment import BEHIND_HTTP
 from emceepee_stdio.wire.peer import Peer
 
@@ -334,6 +334,8 @@ class ToolCalls(CallEnd):
         if isinstance(error, InputRequired):
             self._session.abandon(call)
             self._ask_back(call.request.id, error)
+        elif isinstance(error, UnknownTool):
+            self._refuse(call, error)
         elif isinstance(error, ProxyError):
             self._session.fail(call, error)
         else:
@@ -372,6 +374,17 @@ class ToolCalls(CallEnd):
             self._progress.end(call)
             self._session.trace.asked_back(call.trace)
         self._peer.answer(request_id, to_json(body))
+        self._answered.set()
+
+    def _refuse(self, call: Call, error: ProxyError) -> None:
+        """As `begin` refuses, after the call was waited with."""
+        self._session.abandon(call)
+        self._calls.pop(call.request.id, None)
+        self._progress.end(call)
+        call.trace.error_code = error.code
+        text = error.masked(self._session.secrets.mask).whole_fact
+        self._peer.answer(call.request.id, RpcError(INVALID_PARAMS, text))
+        self._session.trace.answered(call.trace, b"", is_error=True)
         self._answered.set()
 
     def progress(self, call: Call, params: Raw) -> None:

@@ -46,6 +46,7 @@ from emceepee_stdio.session.exposed_lists import (
     ExposedItem,
     ExposedLists,
     ExposedServer,
+    claimants,
     exposed_server,
     list_exposed,
 )
@@ -155,6 +156,7 @@ class NativeSurface:
         self._is_known = is_known
         self._entries: dict[str, ServerConfig] = {}
         self._listed: dict[str, _Lists] = {}  # as it was read last, in this run or an earlier one
+        self._listing = set[str]()  # servers whose tools are in `lists`
         self._unjudged: dict[str, Callable[[], frozenset[str]]] = {}  # recalled, not compared yet
         self._unpinned: dict[str, frozenset[str]] = {}  # tools that are not what they were
         self._looking: dict[str, bool] = {}  # servers being looked at; whether once more
@@ -180,6 +182,18 @@ class NativeSurface:
             return item
         item = self.lists.own_tools.get(name)
         return None if item is None or self._servers.claiming(name, but=item.server) else item
+
+    def awaited(self, name: str) -> list[str]:
+        """Servers that may have a tool of this name, and have not listed their tools yet."""
+        missing = self._entries.keys() - self._listing
+        return [server for server in claimants(name, sorted(missing)) if self.shows(server)]
+
+    async def learn(self, server: str, *, within: float) -> None:
+        """Have its tools listed now, for a call that waits for one of them."""
+        await self._servers.get(server).list_all(Kind.TOOLS, within=within)
+        await self._settle(server)
+        self._make()
+        self.touch()  # the client is told of what is new in its own time
 
     def shows(self, server: str) -> bool:
         """Whether this is a server of the configuration that is exposed, now.
@@ -261,6 +275,7 @@ class NativeSurface:
             for name, entry in self._entries.items()
             if self.shows(name)
         ]
+        self._listing = {name for name, known in self._listed.items() if Kind.TOOLS in known}
         self.lists = list_exposed(shown, self._servers.configured_names)
 
     async def run(self) -> None:

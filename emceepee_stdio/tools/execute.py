@@ -7,7 +7,7 @@ then sends the same request in the same way.
 """
 
 import re
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -668,6 +668,7 @@ class ExposedTool:
 
     item: ExposedItem
     by_own_name: bool
+    timeout_ms: int | UnsetType = UNSET
 
     native: ClassVar[bool] = True
 
@@ -685,7 +686,7 @@ class ExposedTool:
         if not runtime.surface.shows(item.server):
             raise _gone(item)
         args = UNSET if arguments is None else arguments
-        p = ExecuteTool(server=item.server, tool=item.own, args=args)
+        p = ExecuteTool(server=item.server, tool=item.own, args=args, timeout_ms=self.timeout_ms)
         if self.by_own_name:
             return _resolve(runtime, item, p, call)
         return execute_tool(runtime, p, call)
@@ -709,7 +710,42 @@ def _gone(item: ExposedItem) -> ProxyError:
     )
 
 
-def exposed_tool(runtime: Runtime, name: str) -> ExposedTool | None:
+class UnknownTool(ToolNotFound):
+    """Answered as a call is that was refused at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedTool:
+    """Called before its server has listed its tools: it is waited for, within the call's time."""
+
+    name: str
+    servers: Sequence[str]
+
+    native: ClassVar[bool] = True
+    whole: ClassVar[bool] = False
+
+    async def call(self, runtime: Runtime, arguments: Raw | None, call: Call) -> Reply | None:
+        longest = min(runtime.settings.timeouts.call_ms / 1000, call.client.ceiling)
+        until = runtime.clock.now() + longest
+        try:
+            for server in self.servers:
+                await runtime.surface.learn(server, within=until - runtime.clock.now())
+        except ProxyError as error:
+            raise UnknownTool(f"Unknown tool: {self.name[:_SHOWN_CHARS]}. {error}") from None
+        item = runtime.surface.tool(self.name)
+        if item is None:
+            raise UnknownTool(unknown_tool(runtime, self.name))
+        left_ms = int(max(until - runtime.clock.now(), 0.0) * 1000)
+        found = ExposedTool(item, by_own_name=False, timeout_ms=left_ms)
+        call.request = replace(call.request, whole=found.whole)
+        result = found.call(runtime, arguments, call)
+        return await result if isawaitable(result) else result
+
+
+def exposed_tool(runtime: Runtime, name: str) -> ExposedTool | AwaitedTool | None:
     """The tool that a client means by a name that is none of ours."""
     item = runtime.surface.tool(name)
-    return None if item is None else ExposedTool(item, by_own_name=name != item.shown)
+    if item is not None:
+        return ExposedTool(item, by_own_name=name != item.shown)
+    servers = runtime.surface.awaited(name)
+    return AwaitedTool(name, servers) if servers else None

@@ -24,7 +24,8 @@ def server(tmp_path: Path, who: str, *names: str, **answers: Any) -> Impostor:
 
 
 def setting_of(tmp_path: Path, **servers: dict[str, Any]) -> Setting:
-    return Setting(home=tmp_path / "home", servers=servers, fixed=FIXED)
+    calls = {"call_ms": 4_000}  # as long as a tool of a silent server is waited for
+    return Setting(home=tmp_path / "home", servers=servers, fixed=FIXED, timeouts=calls)
 
 
 # Names that begin like those of another server

@@ -225,7 +225,9 @@ async def test_progress_and_cancel_reach_an_exposed_call(tmp_path: Path) -> None
 
 
 ODD = """
-import json, sys
+import json, os, sys, time
+while "WAIT_FOR" in os.environ and not os.path.exists(os.environ["WAIT_FOR"]):
+    time.sleep(0.01)
 tools = json.load(open(sys.argv[1]))
 for line in sys.stdin:
     m = json.loads(line)
@@ -361,6 +363,34 @@ async def test_a_name_that_is_not_listed_leads_to_the_tool_that_runs_it(
             "Unknown tool: no_such_tool. Call list_tools to find the tools of servers, and "
             "execute_tool to run one."
         )
+
+
+@both_eras
+async def test_a_call_of_an_exposed_tool_waits_for_its_server_to_list_it(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    """The client knows the name from an earlier session, and its server is slow to start."""
+    opened = tmp_path / "opened"
+    entry = odd(tmp_path, "late", "echo", expose=["echo"])
+    entry["env"] = {"WAIT_FOR": str(opened)}
+    setting = Setting(home=tmp_path / "home", servers={"s": entry}, fixed={"exposed_pace_s": 30})
+    async with proxy(setting, modern=modern) as client:
+        waiting = await client.begin_call("s__echo")
+        unknown = await client.begin("tools/call", {"name": "s__other"})
+        await client.refused("tools/call", {"name": "t__echo"})
+        opened.touch()
+        assert (await waiting.answer()).text == "late ran echo"
+        assert (await unknown.error())["message"].startswith("Unknown tool: s__other. Call ")
+
+
+async def test_a_call_of_an_exposed_tool_says_why_its_server_cannot_list_it(tmp_path: Path) -> None:
+    entry = {"command": "/nowhere/at/all", "expose": True}
+    setting = Setting(home=tmp_path / "home", servers={"s": entry}, fixed=FIXED)
+    async with proxy(setting) as client:
+        refused = await client.refused("tools/call", {"name": "s__echo"})
+        assert refused["code"] == -32602
+        assert "Unknown tool: s__echo. " in refused["message"]
+        assert "/nowhere/at/all" in refused["message"]
 
 
 async def test_execute_tool_knows_a_tool_of_the_server_by_the_name_under_which_it_is_listed(
