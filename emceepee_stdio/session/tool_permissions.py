@@ -40,7 +40,15 @@ from emceepee_stdio.session.server_registry import ListedTools, Origin, Register
 from emceepee_stdio.trust.approval_request import ToolCallRequest, tool_call_request
 from emceepee_stdio.trust.store import ONE_CALL_LIFETIME_S, Pending, TrustStore
 from emceepee_stdio.trust.targets import leads_to_same, target_id, target_id_of_version_1
-from emceepee_stdio.trust.tool_pins import Changes, Pins, compare_pins, pin_all, pin_key, pin_text
+from emceepee_stdio.trust.tool_pins import (
+    Changes,
+    Pins,
+    agreed_pins,
+    compare_pins,
+    pin_all,
+    pin_key,
+    pin_text,
+)
 from emceepee_stdio.visible_text import SHOWN_NAME_CHARS
 
 _TITLE = "May this tool run?"
@@ -218,6 +226,7 @@ class _Look:
     def __init__(self, listed: ListedTools) -> None:
         self.listed = listed
         self.now = Pins()
+        self.agreed = Pins()
         self.changes = Changes()
         self.pending = ""
         self.begun = False
@@ -401,9 +410,10 @@ class PinChecks:
         key, config = self._store.key(), look.listed.config
         identity = target_id(config, key)
         agreed = self._store.pinned(identity, target_id_of_version_1(config, key))
-        agreed = agreed.filled(self._unkept.get(identity, Pins()))
-        look.changes = compare_pins(agreed, look.now)
-        return agreed
+        look.agreed = agreed.filled(self._unkept.get(identity, Pins()))
+        said = look.listed.instructions or ""
+        look.changes = compare_pins(look.agreed, look.now, tools=look.listed.tools, said=said)
+        return look.agreed
 
     def _identity(self, look: _Look) -> str:
         return target_id(look.listed.config, self._store.key())
@@ -411,15 +421,16 @@ class PinChecks:
     def _pending(self, look: _Look) -> Pending:
         """The changes, as a person is to agree to them."""
         identity = self._identity(look)
+        seen = agreed_pins(look.agreed, look.now, look.changes)
         text = f"Server: {look.server}\n{look.changes.text()}"
         pending = Pending(
             digest=hashlib.sha256(f"{identity}{text}".encode("utf-8", "replace")).hexdigest(),
             name=look.server,
             text=text,
             at=self._flow.now(),
-            tools=look.now.tools,
+            tools=seen.tools,
             identity=identity,
-            instructions=look.now.instructions,
+            instructions=seen.instructions,
             session=self._journal.session,
         )
         look.pending = pending.id

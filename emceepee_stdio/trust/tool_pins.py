@@ -1,13 +1,15 @@
 """Pins: tools and instructions as first seen, and how they differ now.
 
 A server that was trusted for what it said may say something else later. All that it says of each
-tool is compared; what a person has not seen is not what they agreed to.
+tool is compared; what a person has not seen is not what they agreed to. So what is too large to be
+shown is not covered by their answer, and stays a change.
 """
 
 import difflib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 
 from msgspec import Struct, field, structs
 
@@ -15,7 +17,9 @@ from emceepee_stdio.trust.approval_request import shown
 
 # What a person reads first; whatever else a server says of a tool comes after it.
 _FIRST = ("title", "description", "inputSchema", "outputSchema", "annotations")
-_MAX_TEXT_CHARS = 8_000  # of a larger tool only the hash is kept: a change is told, not shown
+_MAX_TEXT_CHARS = 50_000  # of a larger tool only the hash is kept: a change shows all it is now
+_MAX_DIFF_CHARS = 8_000  # difflib may take the square of the number of lines
+_MAX_SHOWN_CHARS = 250_000  # of all changes together; the next answer may cover what is beyond
 _MAX_TOOLS = 5_000  # as many as a list has; what is beyond is not pinned, and so not shown
 _MAX_TEXTS_CHARS = 250_000  # of one server: the hashes of all its tools take about as much
 _MAX_NAME_CHARS = 200  # names are shorter; of a longer one the hash is the key
@@ -51,13 +55,17 @@ class Pins(Struct, frozen=True, kw_only=True):
 
 
 class Changes(Struct, frozen=True, kw_only=True):
-    """What is different now: of each changed tool a readable diff, of each added one its text."""
+    """What is different now: of each changed tool a readable diff, of each added one its text.
+
+    `unseen` are those of both that are too large to be shown.
+    """
 
     changed: dict[str, str] = field(default_factory=dict[str, str])
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     texts: dict[str, str] = field(default_factory=dict[str, str])
     instructions: str = ""
+    unseen: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
         return bool(self.changed or self.added or self.removed or self.instructions)
@@ -65,9 +73,7 @@ class Changes(Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """All of it for a person to read."""
         parts = [f"Changed: {shown(tool)}\n{diff}" for tool, diff in self.changed.items()]
-        for tool in self.added:
-            text = self.texts.get(tool) or "(too large to be shown)"
-            parts.append(f"Added: {shown(tool)}\n+{text.replace(chr(10), chr(10) + '+')}")
+        parts += [f"Added: {shown(tool)}\n{self.texts[tool]}" for tool in self.added]
         if self.removed:
             parts.append(f"Removed: {', '.join(map(shown, self.removed))}")
         if self.instructions:
@@ -87,10 +93,14 @@ def pin_text(text: str) -> Pinned:
 
 
 def pin(tool: Mapping[str, object]) -> Pinned:
-    others = sorted(key for key in tool if key not in {"name", *_FIRST})
-    parts = {part: tool[part] for part in (*_FIRST, *others) if tool.get(part) is not None}
+    parts = _parts(tool)
     exact = json.dumps([tool.get("name"), parts], sort_keys=True, separators=(",", ":"))
     return _pinned(exact, parts)
+
+
+def _parts(tool: Mapping[str, object]) -> dict[str, object]:
+    others = sorted(key for key in tool if key not in {"name", *_FIRST})
+    return {part: tool[part] for part in (*_FIRST, *others) if tool.get(part) is not None}
 
 
 def _pinned(exact: str, parts: Mapping[str, object]) -> Pinned:
@@ -136,36 +146,87 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def compare_pins(agreed: Pins, now: Pins) -> Changes:
-    """What was never looked at is no change."""
+def compare_pins(
+    agreed: Pins, now: Pins, *, tools: Sequence[Mapping[str, object]] = (), said: str = ""
+) -> Changes:
+    """What was never looked at is no change. `tools` and `said` are what `now` was made of."""
     both = agreed.tools is not None and now.tools is not None
-    changes = compare(agreed.tools or {}, now.tools or {}) if both else Changes()
-    before, said = agreed.instructions, now.instructions
-    if before is None or said is None or before.digest == said.digest:
+    changes = compare(agreed.tools or {}, now.tools or {}, tools) if both else Changes()
+    before, after = agreed.instructions, now.instructions
+    if before is None or after is None or before.digest == after.digest:
         return changes
-    return structs.replace(changes, instructions=_diff(before.text, said.text))
+    text = after.text or _readable({"instructions": said})
+    return structs.replace(changes, instructions=_diff(before.text, text))
 
 
-def compare(before: Mapping[str, Pinned], now: Mapping[str, Pinned]) -> Changes:
+def agreed_pins(agreed: Pins, now: Pins, changes: Changes) -> Pins:
+    """What counts when a person agrees to these changes: what they did not see stays as it was."""
+    before = agreed.tools or {}
+    kept = {
+        key: before.get(key) if key in changes.unseen else pinned
+        for key, pinned in (now.tools or {}).items()
+    }
+    tools = {key: pinned for key, pinned in kept.items() if pinned is not None}
+    return structs.replace(now, tools=None if now.tools is None else tools)
+
+
+def compare(
+    before: Mapping[str, Pinned],
+    now: Mapping[str, Pinned],
+    tools: Sequence[Mapping[str, object]] = (),
+) -> Changes:
+    differing = [
+        tool for tool in now if tool not in before or before[tool].digest != now[tool].digest
+    ]
+    texts = {tool: [now[tool].text] if now[tool].text else [] for tool in differing}
+    for tool in tools:
+        key = pin_key(tool)
+        if key in texts and not now[key].text:
+            texts[key].append(_readable(_parts(tool)))
+    told, unseen, room = dict[str, str](), set[str](), _MAX_SHOWN_CHARS
+    for tool, found in texts.items():
+        text = "\n".join(found)
+        told[tool] = _diff(before[tool].text, text) if tool in before else _marked("+", text)
+        if not found or len(told[tool]) > room:
+            unseen.add(tool)
+            told[tool] = (
+                f"({len(text):,} characters are more than is shown at once. What is answered here "
+                "does not cover it.)"
+            )
+        room -= len(told[tool])
     return Changes(
-        changed={
-            tool: _diff(before[tool].text, pinned.text)
-            for tool, pinned in now.items()
-            if tool in before and before[tool].digest != pinned.digest
-        },
+        changed={tool: diff for tool, diff in told.items() if tool in before},
         added=tuple(tool for tool in now if tool not in before),
         removed=tuple(tool for tool in before if tool not in now),
-        texts={tool: pinned.text for tool, pinned in now.items() if tool not in before},
+        texts={tool: text for tool, text in told.items() if tool not in before},
+        unseen=frozenset(unseen),
     )
 
 
 def _diff(before: str, now: str) -> str:
-    if not before or not now:
-        return "(too large to be kept, so that the change cannot be shown)"
-    lines = difflib.unified_diff(before.split("\n"), now.split("\n"), n=1, lineterm="")
-    # The first two name the files; no line of a tool begins with what begins a part.
-    shown = [line for line in list(lines)[2:] if not line.startswith("@@")]
-    return "\n".join(shown) or "(something became another kind of value that reads the same)"
+    if not before:
+        return f"(what it was is too large to be kept; all that it is now)\n{_marked('+', now)}"
+    old, new = before.split("\n"), now.split("\n")
+    if max(len(before), len(now)) > _MAX_DIFF_CHARS:
+        first, last = _common(old, new), _common(old[::-1], new[::-1])
+        last = min(last, min(len(old), len(new)) - first)
+        old, new = old[first : len(old) - last], new[first : len(new) - last]
+        lines = [*(f"-{line}" for line in old), *(f"+{line}" for line in new)]
+    else:
+        # The first two name the files; no line of a tool begins with what begins a part.
+        lines = list(difflib.unified_diff(old, new, n=1, lineterm=""))[2:]
+        lines = [line for line in lines if not line.startswith("@@")]
+    return "\n".join(lines) or "(something became another kind of value that reads the same)"
+
+
+def _common(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many lines are the same, from the first on."""
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return sum(1 for _ in same)
+
+
+def _marked(mark: str, text: str) -> str:
+    return "\n".join(f"{mark}{line}" for line in text.split("\n"))
 
 
 def _readable(parts: Mapping[str, object]) -> str:

@@ -20,7 +20,15 @@ from emceepee_stdio.session.server_registry import ListedTools, Origin
 from emceepee_stdio.session.tool_permissions import PinChecks
 from emceepee_stdio.trust.store import TrustStore
 from emceepee_stdio.trust.targets import target_id, target_id_of_version_1
-from emceepee_stdio.trust.tool_pins import Changes, Pins, compare, pin, pin_all
+from emceepee_stdio.trust.tool_pins import (
+    Changes,
+    Pins,
+    agreed_pins,
+    compare,
+    compare_pins,
+    pin,
+    pin_all,
+)
 
 TOOL: dict[str, Any] = {
     "name": "send",
@@ -114,12 +122,70 @@ def test_no_name_of_a_tool_can_forge_a_line():
     assert text.split("\n")[0] == r"Changed: x\nRemoved: everything\x1b[2K"
 
 
-def test_a_change_of_a_huge_tool_is_told_though_not_shown():
-    assert "too large" in diff(description="x" * 100_000)
-    before = pin_all([changed(description="x" * 100_000)])
-    now = pin_all([changed(description="x" * 99_999 + "y")])
+def test_of_a_change_of_a_huge_tool_all_that_it_is_now_is_shown():
+    huge = changed(description="x" * 100_000)
+    now = changed(description="x" * 99_999 + "y")
+    before = pin_all([huge])
     assert before["send"].text == ""
-    assert "too large" in compare(before, now).changed["send"]
+    for agreed in (before, pin_all([TOOL])):
+        changes = compare(agreed, pin_all([now]), [now])
+        assert f"+description: {'x' * 99_999}y" in changes.text().split("\n")
+        assert not changes.unseen
+    assert "what it was is too large to be kept" in compare(before, pin_all([now]), [now]).text()
+    added = compare({}, pin_all([now]), [now])
+    assert f"+description: {'x' * 99_999}y" in added.text().split("\n")
+
+
+@pytest.mark.parametrize("repeated", [1, 2], ids=["once", "listed twice"])
+def test_a_tool_that_nobody_could_read_is_not_agreed_to(repeated: int):
+    before, monster = [TOOL], changed(description="x" * 250_001)
+    now = [*([monster] * repeated), changed(name="new"), changed(name="huge", title="y" * 250_001)]
+    agreed, current = Pins(tools=pin_all(before)), Pins(tools=pin_all(now))
+    changes = compare_pins(agreed, current, tools=now)
+    assert changes.unseen == {"send", "huge"}
+    assert "What is answered here does not cover it." in changes.changed["send"]
+    seen = agreed_pins(agreed, current, changes).tools
+    assert seen is not None
+    assert seen.keys() == {"send", "new"}
+    assert agreed.tools is not None
+    assert seen["send"] == agreed.tools["send"]
+    rest = compare_pins(Pins(tools=seen), current, tools=now)
+    assert (list(rest.changed), rest.added) == (["send"], ("huge",))
+
+
+def test_what_is_beyond_one_reading_is_covered_by_the_next_answer():
+    tools = [changed(name=f"t{i}", description=f"{i} " * 10_000) for i in range(30)]
+    agreed, current = Pins(tools=pin_all([])), Pins(tools=pin_all(tools))
+    seen = set[str]()
+    for _ in range(10):
+        changes = compare_pins(agreed, current, tools=tools)
+        assert len(changes.text()) < 300_000
+        agreed = agreed_pins(agreed, current, changes)
+        assert not changes or len(seen) < len(agreed.tools or {})
+        seen = set(agreed.tools or {})
+    assert agreed == current
+
+
+def test_a_tool_without_a_word_can_be_agreed_to():
+    now = [{"name": "send"}]
+    assert not compare(pin_all([TOOL]), pin_all(now), now).unseen
+
+
+LINES = st.lists(st.sampled_from("abc"), min_size=1, max_size=5)
+
+
+@given(LINES, LINES)
+def test_the_difference_of_long_texts_is_complete(before: list[str], now: list[str]):
+    """What stands before and after it is the same in both."""
+    old, new = [word * 9_000 for word in before], [word * 9_000 for word in now]
+    one, other = ({"name": "t", "description": "\n".join(lines)} for lines in (old, new))
+    shown = compare(pin_all([one]), pin_all([other])).changed.get("t", "").split("\n")
+    gone = [line.removeprefix("-description: ") for line in shown if line.startswith("-")]
+    come = [line.removeprefix("+description: ") for line in shown if line.startswith("+")]
+    assert any(
+        new == old[:n] + come + old[n + len(gone) :] and gone == old[n : n + len(gone)]
+        for n in range(len(old) + 1)
+    )
 
 
 def test_a_long_diff_is_shown_whole():
