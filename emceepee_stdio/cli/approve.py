@@ -27,13 +27,11 @@ from emceepee_stdio.trust.store import (
 
 
 def approve(
-    wanted: Annotated[
-        str | None, argument("[ID]", "What to answer; none lists what waits.")
-    ] = None,
+    wanted: Annotated[str | None, argument("[ID]")] = None,
     *,
-    granted: Annotated[bool, flag("--granted", "List what was agreed to instead.")] = False,
-    revoke: Annotated[str | None, option("ID", "Take an agreement back.")] = None,
-    web: Annotated[bool, flag("--web", "Show what waits on a page in your browser.")] = False,
+    granted: Annotated[bool, flag("--granted")] = False,
+    revoke: Annotated[str | None, option("ID")] = None,
+    web: Annotated[bool, flag("--web")] = False,
     show_secrets: ShowSecretsOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -45,6 +43,12 @@ def approve(
     within an hour, with exactly these arguments.
 
     With --web, all of it is shown on a page in your browser, with what you allowed before.
+
+    Takes:
+      wanted: What to answer; none lists what waits.
+      granted: List what was agreed to instead.
+      revoke: Take an agreement back.
+      web: Show what waits on a page in your browser.
 
     Example: emceepee approve 3f9c21aa
     """

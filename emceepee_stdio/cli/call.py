@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 REQUEST_TIMEOUT_S = 120.0  # a first start may download the server, and then the request takes time
 _LISTED_NAMES = 20  # in a sentence on what there is
 
-TimeoutOption = Annotated[float, option("SECONDS", "How long it may take.", min=0.1, max=86_400)]
+TimeoutOption = Annotated[
+    float, option("SECONDS", about="How long it may take.", min=0.1, max=86_400)
+]
 
 
 def ask_server(
@@ -257,26 +259,10 @@ def _value(text: str, schema: signatures.Schema, root: signatures.Schema) -> obj
 def call(
     context: typer.Context,
     server: shared_options.AnyServerArgument,
-    tool: Annotated[
-        str,
-        argument(
-            "TOOL",
-            "One of its tools; see emceepee ls.",
-            autocompletion=shared_options.complete_tools,
-        ),
-    ],
-    arguments: Annotated[
-        list[str] | None,
-        argument(
-            "[ARGS]...",
-            "NAME=VALUE words, converted as the tool wants them, or one JSON object; - reads it"
-            " from stdin.",
-        ),
-    ] = None,
+    tool: Annotated[str, argument("TOOL", autocompletion=shared_options.complete_tools)],
+    arguments: Annotated[list[str] | None, argument("[ARGS]...")] = None,
     *,
-    unchecked: Annotated[
-        bool, flag("--unchecked", "Call with arguments that do not fit, too.")
-    ] = False,
+    unchecked: Annotated[bool, flag("--unchecked")] = False,
     timeout: TimeoutOption = REQUEST_TIMEOUT_S,
     config: shared_options.ConfigOption = None,
     as_json: shared_options.JsonOption = False,
@@ -289,6 +275,12 @@ def call(
     Exit code 1: the tool says that it failed, does not answer in time, or a rule stops the call; 2:
     there is no such server or tool, or the arguments do not fit, and nothing was called; 3: the
     server wants other credentials; 4: the server failed.
+
+    Takes:
+      tool: One of its tools; see emceepee ls.
+      arguments: NAME=VALUE words, converted as the tool wants them, or one JSON object; - reads it
+          from stdin.
+      unchecked: Call with arguments that do not fit, too.
 
     Example: emceepee call time get_current_time timezone=Europe/Berlin
     Example: emceepee call get_current_time timezone=Europe/Berlin -- uvx mcp-server-time
@@ -365,7 +357,7 @@ def _show(result: Mapping[str, Any], *, as_json: bool) -> None:
 def read_resource(
     context: typer.Context,
     server: shared_options.AnyServerArgument,
-    uri: Annotated[str, argument("URI", "One of its resources; see emceepee ls.")],
+    uri: Annotated[str, argument("URI")],
     *,
     timeout: TimeoutOption = REQUEST_TIMEOUT_S,
     config: shared_options.ConfigOption = None,
@@ -376,6 +368,9 @@ def read_resource(
     A binary resource is only written into a pipe or a file. Exit code 1: the server refuses, or
     does not answer in time; 2: there is no such server, or it says that it has no such resource; 3:
     the server refuses the credentials; 4: the server failed.
+
+    Takes:
+      uri: One of its resources; see emceepee ls.
 
     Example: emceepee read docs file:///notes.txt
     Example: emceepee read pictures picture://logo > logo.png
@@ -416,12 +411,8 @@ def _show_resource(content: Mapping[str, object]) -> None:
 def get_prompt(
     context: typer.Context,
     server: shared_options.AnyServerArgument,
-    name: Annotated[
-        str, argument("NAME", "One of its prompts.", autocompletion=shared_options.complete_prompts)
-    ],
-    arguments: Annotated[
-        list[str] | None, argument("[ARGS]...", "NAME=VALUE words, or one JSON object.")
-    ] = None,
+    name: Annotated[str, argument("NAME", autocompletion=shared_options.complete_prompts)],
+    arguments: Annotated[list[str] | None, argument("[ARGS]...")] = None,
     *,
     timeout: TimeoutOption = REQUEST_TIMEOUT_S,
     config: shared_options.ConfigOption = None,
@@ -432,6 +423,10 @@ def get_prompt(
     Exit code 1: the server refuses, or does not answer in time; 2: there is no such server or
     prompt, or the arguments do not fit; 3: the server refuses the credentials; 4: the server
     failed.
+
+    Takes:
+      name: One of its prompts.
+      arguments: NAME=VALUE words, or one JSON object.
 
     Example: emceepee prompt docs summarize topic=tea
     """

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import takewhile
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -39,21 +39,24 @@ else:
     _Base = object  # Typer has no public name for what its commands and groups share
 
 _EXAMPLE = "Example: "
+# The part of a docstring that says what each parameter is for, unless that stands with its type.
+_TAKES = "\n\nTakes:\n"
+_TAKEN = re.compile(r"^  (\w+): (.*(?:\n {3,}.*)*)", re.MULTILINE)
 _WIDEST_LINE = 100  # longer lines are hard to read, however wide the terminal
 _WIDEST_TERM = 26  # a longer option stands on a line of its own
 
 
-def flag(name: str, about: str, *more: str, **settings: Any) -> Any:
+def flag(*names: str, about: str | None = None, **settings: Any) -> Any:
     """An option without a value."""
-    return typer.Option(name, *more, help=about, **settings)
+    return typer.Option(*names, help=about, **settings)
 
 
-def option(metavar: str, about: str, *names: str, **settings: Any) -> Any:
+def option(metavar: str, *names: str, about: str | None = None, **settings: Any) -> Any:
     """An option with a value."""
     return typer.Option(*names, metavar=metavar, help=about, **settings)
 
 
-def argument(metavar: str, about: str, **settings: Any) -> Any:
+def argument(metavar: str, *, about: str | None = None, **settings: Any) -> Any:
     return typer.Argument(metavar=metavar, help=about, **settings)
 
 
@@ -228,9 +231,18 @@ class LazyCommand(NamedTuple):
             made = get_group(found)
             made.name = name
             return made
+        about, _, takes = inspect.cleandoc(found.__doc__ or "").partition(_TAKES)
+        takes, example, examples = takes.partition(f"\n\n{_EXAMPLE}")
         alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-        alone.command(name, cls=HelpCommand if self.cls is None else _named(self.cls))(found)
-        return get_command(alone)
+        cls = HelpCommand if self.cls is None else _named(self.cls)
+        alone.command(name, cls=cls, help=f"{about}{example}{examples}")(found)
+        made = get_command(alone)
+        texts = {name: " ".join(text.split()) for name, text in _TAKEN.findall(takes)}
+        for param in cast("list[Any]", made.params):
+            param.help = texts.pop(param.name, param.help)
+        if texts:
+            raise ValueError(f"{self.where} takes no {', '.join(texts)}.")
+        return made
 
 
 def _named(where: str) -> Any:
@@ -318,10 +330,11 @@ def emceepee(
     context: typer.Context,
     *,
     version: Annotated[
-        bool, flag("--version", "Show the version and exit.", callback=_version, is_eager=True)
+        bool,
+        flag("--version", about="Show the version and exit.", callback=_version, is_eager=True),
     ] = False,
     debug: Annotated[
-        bool, flag("--debug", "Show where a failure comes from; before the command.")
+        bool, flag("--debug", about="Show where a failure comes from; before the command.")
     ] = False,
 ) -> None:
     """One MCP server for your client, with all your other servers behind it."""

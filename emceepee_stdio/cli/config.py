@@ -284,7 +284,7 @@ def _checked_name(name: str) -> str:
 
 
 _NEW_NAME = "What the server is to be called."
-NewNameArgument = Annotated[str, argument("NAME", _NEW_NAME, callback=_checked_name)]
+NewNameArgument = Annotated[str, argument("NAME", about=_NEW_NAME, callback=_checked_name)]
 # What a command line that we print has in place of a value that we do not show.
 _TO_FILL_IN = "…"
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -342,43 +342,33 @@ def show(
 def add(  # noqa: PLR0913 - one for each option
     file: EditedFile,
     name: NewNameArgument,
-    command: Annotated[
-        list[str] | None, argument("[-- COMMAND [ARG]...]", "Program to start, and its arguments.")
-    ] = None,
+    command: Annotated[list[str] | None, argument("[-- COMMAND [ARG]...]")] = None,
     *,
-    url: Annotated[str | None, option("URL", "Address to call instead.")] = None,
-    env: Annotated[
-        list[str] | None,
-        option(
-            "K=V",
-            "A variable for the command; K alone: the value that K has when the server starts.",
-            "--env",
-            "-e",
-        ),
-    ] = None,
-    secret_env: Annotated[
-        list[str] | None, option("K", "A variable from the keyring; its value is asked for.")
-    ] = None,
-    header: Annotated[list[str] | None, option("'K: V'", "An HTTP header for the URL.")] = None,
-    cwd: Annotated[Path | None, option("DIR", "Directory to start the command in.")] = None,
-    start: Annotated[
-        StartMode | None,
-        option(
-            "WHEN",
-            "eager: with each session; lazy: on first use; auto: lazy once it is known.",
-            show_default="the general setting",
-        ),
-    ] = None,
-    lazy: Annotated[bool, flag("--lazy", "The same as --start lazy.")] = False,
-    replace: Annotated[
-        bool, flag("--replace", "Take the place of a server of this name; its rules stay.")
-    ] = False,
+    url: Annotated[str | None, option("URL")] = None,
+    env: Annotated[list[str] | None, option("K=V", "--env", "-e")] = None,
+    secret_env: Annotated[list[str] | None, option("K")] = None,
+    header: Annotated[list[str] | None, option("'K: V'")] = None,
+    cwd: Annotated[Path | None, option("DIR")] = None,
+    start: Annotated[StartMode | None, option("WHEN", show_default="the general setting")] = None,
+    lazy: Annotated[bool, flag("--lazy")] = False,
+    replace: Annotated[bool, flag("--replace")] = False,
 ) -> Edit:
     """Add a server.
 
     Give a command to start, after two dashes, or a URL to call. A secret does not belong on the
     command line, where others see it: --secret-env asks for it, or reads it from stdin, and keeps
     it in the keyring.
+
+    Takes:
+      command: Program to start, and its arguments.
+      url: Address to call instead.
+      env: A variable for the command; K alone: the value that K has when the server starts.
+      secret_env: A variable from the keyring; its value is asked for.
+      header: An HTTP header for the URL.
+      cwd: Directory to start the command in.
+      start: eager: with each session; lazy: on first use; auto: lazy once it is known.
+      lazy: The same as --start lazy.
+      replace: Take the place of a server of this name; its rules stay.
 
     Example: emceepee config add github --secret-env GITHUB_TOKEN -- ./github-server
     """

@@ -103,25 +103,21 @@ def expose(
     file: config.EditedFile,
     name: ServerArgument,
     patterns: Annotated[
-        list[str] | None,
-        argument(
-            "['PATTERN']...",
-            "Names of tools; * and ? stand for others.",
-            autocompletion=complete_patterns,
-        ),
+        list[str] | None, argument("['PATTERN']...", autocompletion=complete_patterns)
     ] = None,
     *,
-    everything: Annotated[
-        bool, flag("--all", "All tools, and prompts, resources and templates.")
-    ] = False,
-    remove: Annotated[
-        bool, flag("--remove", "Take these patterns out; without any, all of it.")
-    ] = False,
+    everything: Annotated[bool, flag("--all")] = False,
+    remove: Annotated[bool, flag("--remove")] = False,
 ) -> config.Edit | None:
     """Choose tools that the client sees natively.
 
     A tool is listed as SERVER__TOOL, beside emceepee's own. Patterns are added to those that are
     there.
+
+    Takes:
+      patterns: Names of tools; * and ? stand for others.
+      everything: All tools, and prompts, resources and templates.
+      remove: Take these patterns out; without any, all of it.
 
     Example: emceepee config expose github 'search_*'
     """
@@ -219,22 +215,22 @@ def rules(
     file: config.EditedFile,
     name: ServerArgument,
     pattern: Annotated[
-        str | None,
-        argument(
-            "['PATTERN']",
-            "Names of tools; * and ? stand for others.",
-            autocompletion=complete_patterns,
-        ),
+        str | None, argument("['PATTERN']", autocompletion=complete_patterns)
     ] = None,
-    rule: Annotated[Rule | None, argument("[allow|ask|off]", "What holds for them.")] = None,
+    rule: Annotated[Rule | None, argument("[allow|ask|off]")] = None,
     *,
-    remove: Annotated[bool, flag("--remove", "Take the rule for this pattern out.")] = False,
+    remove: Annotated[bool, flag("--remove")] = False,
 ) -> config.Edit | None:
     """Show or change the rules for tools.
 
     allow: they run. ask: you are asked before each call. off: they are hidden and refused. If
     several rules match, the last one counts; a new rule becomes the last. A tool without a rule is
     allowed.
+
+    Takes:
+      pattern: Names of tools; * and ? stand for others.
+      rule: What holds for them.
+      remove: Take the rule for this pattern out.
 
     Example: emceepee config rules github 'delete_*' off
     """
@@ -294,14 +290,18 @@ _SECTIONS = frozenset(("mcp", *(client.section for client in CLIENTS.values())))
 def add_json(
     file: config.EditedFile,
     name: config.NewNameArgument,
-    document: Annotated[str, argument("JSON", "Its entry, in single quotes; - reads stdin.")],
+    document: Annotated[str, argument("JSON")],
     *,
-    replace: Annotated[bool, flag("--replace", "Take the place of a server of this name.")] = False,
+    replace: Annotated[bool, flag("--replace")] = False,
 ) -> config.Edit:
     """Add a server from JSON.
 
     JSON is one entry, or the entry inside of "mcpServers" or "servers". Use - and stdin where it
     holds a secret: others see the command line.
+
+    Takes:
+      document: Its entry, in single quotes; - reads stdin.
+      replace: Take the place of a server of this name.
 
     Example: emceepee config add-json time '{"command": "mcp-server-time"}'
     """
@@ -409,13 +409,16 @@ _NEW_FILE = '{\n  "mcpServers": {\n  }\n}\n'
 def edit(
     file: config.EditedFile,
     *,
-    resume: Annotated[bool, flag("--resume", "Go on with an edit that was not taken.")] = False,
+    resume: Annotated[bool, flag("--resume")] = False,
 ) -> config.Edit | None:
     """Edit the configuration in your editor.
 
     The editor is $VISUAL, else $EDITOR. You edit a copy. When the editor ends, the copy is checked.
     It takes the place of the file unless it cannot be read or a changed entry cannot be used; then
     it is kept, and --resume opens it again. What others change in the file meanwhile stays.
+
+    Takes:
+      resume: Go on with an edit that was not taken.
 
     Example: emceepee config edit
     """

@@ -118,13 +118,14 @@ class _Story:
 
 def demo(
     *,
-    verbose: Annotated[
-        bool, flag("--verbose", "Show every call and its answer, too.", "-v")
-    ] = False,
+    verbose: Annotated[bool, flag("--verbose", "-v")] = False,
 ) -> None:
     """See it at work: the real proxy and a small server.
 
     Takes a few seconds, and leaves nothing behind.
+
+    Takes:
+      verbose: Show every call and its answer, too.
 
     Example: emceepee demo
     """

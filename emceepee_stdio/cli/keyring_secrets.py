@@ -42,7 +42,7 @@ app = CommandGroup(
 )
 
 _STYLES = {"stored": "green", "missing": "red", "unknown": "yellow"}
-NameArgument = Annotated[str, argument("NAME", "What the secret is called.")]
+NameArgument = Annotated[str, argument("NAME", about="What the secret is called.")]
 
 
 def set_secret(name: NameArgument) -> None:
@@ -123,15 +123,10 @@ def remove(name: NameArgument, *, config: shared_options.ConfigOption = None) ->
 
 def move(
     servers: Annotated[
-        list[str] | None,
-        argument(
-            "[SERVER]...", "Only of these servers.", autocompletion=shared_options.complete_servers
-        ),
+        list[str] | None, argument("[SERVER]...", autocompletion=shared_options.complete_servers)
     ] = None,
     *,
-    dry_run: Annotated[
-        bool, flag("--dry-run", "Say what would be moved, and move nothing.")
-    ] = False,
+    dry_run: Annotated[bool, flag("--dry-run")] = False,
     config: shared_options.ConfigOption = None,
     as_json: shared_options.JsonOption = False,
 ) -> None:
@@ -139,6 +134,10 @@ def move(
 
     References take their place: both happens, or neither. No backup of the file is made, because it
     would hold the secrets; older ones that do are named.
+
+    Takes:
+      servers: Only of these servers.
+      dry_run: Say what would be moved, and move nothing.
 
     Example: emceepee secrets move github
     """

@@ -35,7 +35,7 @@ _MAX_NAMES = 10  # of servers or sessions that there are; enough to see one's mi
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smhdw])", re.ASCII)
 _SECONDS_PER_UNIT = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
-GrepOption = Annotated[str | None, option("REGEX", "Only lines in which this is found.")]
+GrepOption = Annotated[str | None, option("REGEX", about="Only lines in which this is found.")]
 
 
 def log_directory(environ: Mapping[str, str], config: Path | None = None) -> Path:

@@ -43,27 +43,29 @@ _LOOK_S = 0.2  # another process tells nobody that it is done
 
 NameArgument = Annotated[
     str,
-    argument("NAME", "A configured server, or the URL of one.", autocompletion=complete_servers),
+    argument(
+        "NAME", about="A configured server, or the URL of one.", autocompletion=complete_servers
+    ),
 ]
 
 
 def login(
     name: NameArgument,
     *,
-    no_browser: Annotated[bool, flag("--no-browser", "Only print the address to open.")] = False,
-    paste: Annotated[
-        bool,
-        flag("--paste", "The browser is on another machine: type in the address at which it ends."),
-    ] = False,
-    scope: Annotated[
-        str | None, option("SCOPES", "Ask for these, instead of what the server names.")
-    ] = None,
+    no_browser: Annotated[bool, flag("--no-browser")] = False,
+    paste: Annotated[bool, flag("--paste")] = False,
+    scope: Annotated[str | None, option("SCOPES")] = None,
     config: ConfigOption = None,
 ) -> None:
     """Sign in to a server with OAuth.
 
     Opens the browser. Every proxy that waits for the sign-in goes on. Exit code 1: what answers
     there is no MCP server; 3: nobody signed in, or the server refused it.
+
+    Takes:
+      no_browser: Only print the address to open.
+      paste: The browser is on another machine: type in the address at which it ends.
+      scope: Ask for these, instead of what the server names.
 
     Example: emceepee login github
     """
@@ -81,15 +83,16 @@ def login(
 def logout(
     name: NameArgument,
     *,
-    revoke: Annotated[
-        bool, flag("--revoke", "Also tell the server that the tokens have ended.")
-    ] = False,
+    revoke: Annotated[bool, flag("--revoke")] = False,
     config: ConfigOption = None,
 ) -> None:
     """Delete the tokens of a server.
 
     Deletes our registration there, too. Exit code 1: the server did not take the revocation; the
     tokens are forgotten all the same.
+
+    Takes:
+      revoke: Also tell the server that the tokens have ended.
 
     Example: emceepee logout github --revoke
     """

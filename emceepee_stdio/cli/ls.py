@@ -154,16 +154,10 @@ _OUR_KEYS = ("rule", "exposed_as")  # what only we say of a tool
 def ls(
     context: typer.Context,
     server: Annotated[
-        str | None,
-        argument(
-            "[SERVER]",
-            "Only this server, with signatures and descriptions: a configured one, the URL of one,"
-            " or -- COMMAND at the end.",
-            autocompletion=shared_options.complete_servers,
-        ),
+        str | None, argument("[SERVER]", autocompletion=shared_options.complete_servers)
     ] = None,
     *,
-    full: Annotated[bool, flag("--full", "Whole descriptions, also of what tools take.")] = False,
+    full: Annotated[bool, flag("--full")] = False,
     timeout: TimeoutOption = _TIMEOUT_S,
     config: shared_options.ConfigOption = None,
     as_json: shared_options.JsonOption = False,
@@ -176,6 +170,11 @@ def ls(
 
     The exit code is 0 if all of them answered, 2 if there is no such server, 3 if one wants other
     credentials, 4 if one failed.
+
+    Takes:
+      server: Only this server, with signatures and descriptions: a configured one, the URL of one,
+          or -- COMMAND at the end.
+      full: Whole descriptions, also of what tools take.
 
     Example: emceepee ls github
     Example: emceepee ls -- uvx mcp-server-time

@@ -37,7 +37,7 @@ from emceepee_stdio.redaction.redact import (
 from emceepee_stdio.redaction.secret_patterns import is_secret_name, is_setting_name
 
 ShowSecretsOption = Annotated[
-    bool, flag("--show-secrets", "Show secrets as well; at a terminal only.")
+    bool, flag("--show-secrets", about="Show secrets as well; at a terminal only.")
 ]
 # Fields in which a text that is nothing but a reference is shown; a default may be a secret.
 _REFERRING = frozenset({"env", "environment", "headers", "oauth"})

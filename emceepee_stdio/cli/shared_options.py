@@ -120,19 +120,23 @@ def _sessions(context: typer.Context) -> Iterator[str]:
 
 
 ConfigOption = Annotated[
-    Path | None, option("FILE", "Another file than the default one.", "--config")
+    Path | None, option("FILE", "--config", about="Another file than the default one.")
 ]
-JsonOption = Annotated[bool, flag("--json", "As JSON, for programs.")]
-ServerArgument = Annotated[str, argument("NAME", "Which server.", autocompletion=complete_servers)]
+JsonOption = Annotated[bool, flag("--json", about="As JSON, for programs.")]
+ServerArgument = Annotated[
+    str, argument("NAME", about="Which server.", autocompletion=complete_servers)
+]
 
 # Of commands that read what proxies have written.
 ServersOption = Annotated[
     list[str] | None,
-    option("NAME", "Only this server; may be repeated.", autocompletion=complete_servers),
+    option("NAME", about="Only this server; may be repeated.", autocompletion=complete_servers),
 ]
-SinceOption = Annotated[str | None, option("TIME", "From then on: 30s, 10m, 2h, 1d or ISO 8601.")]
+SinceOption = Annotated[
+    str | None, option("TIME", about="From then on: 30s, 10m, 2h, 1d or ISO 8601.")
+]
 LogDirectoryOption = Annotated[
-    Path | None, option("DIR", "Another directory than the configured one.")
+    Path | None, option("DIR", about="Another directory than the configured one.")
 ]
 
 
@@ -213,7 +217,7 @@ AnyServerArgument = Annotated[
     str,
     argument(
         "SERVER",
-        "A configured server, the URL of one, or -- COMMAND at the end.",
+        about="A configured server, the URL of one, or -- COMMAND at the end.",
         autocompletion=complete_servers,
     ),
 ]

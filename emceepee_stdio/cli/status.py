@@ -100,12 +100,15 @@ class _Memory:
 
 def status(
     *,
-    servers: Annotated[bool, flag("--servers", "A line for each server.")] = False,
+    servers: Annotated[bool, flag("--servers")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the running proxies.
 
     Shows their clients, servers, calls, tasks, questions and memory.
+
+    Takes:
+      servers: A line for each server.
 
     Example: emceepee status --servers
     """

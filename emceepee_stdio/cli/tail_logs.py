@@ -312,58 +312,35 @@ def tail_logs(  # noqa: PLR0913 - one for each option
     *,
     lines: Annotated[
         int | None,
-        option(
-            "N",
-            "How many of the past lines to show first.",
-            "-n",
-            "--lines",
-            min=0,
-            show_default=f"{_DEFAULT_LINES}; with --since all",
-        ),
+        option("N", "-n", "--lines", min=0, show_default=f"{_DEFAULT_LINES}; with --since all"),
     ] = None,
-    follow: Annotated[bool, flag("--follow/--no-follow", "Go on with the lines to come.")] = True,
+    follow: Annotated[bool, flag("--follow/--no-follow")] = True,
     server: shared_options.ServersOption = None,
-    level: Annotated[
-        Level,
-        option(
-            "LEVEL",
-            "The least important to show: debug, info, warning or error.",
-            case_sensitive=False,
-        ),
-    ] = Level.DEBUG,
-    source: Annotated[
-        OutputSource | None,
-        option(
-            "SOURCE",
-            "Only what servers said there: protocol, stderr or stdout.",
-            case_sensitive=False,
-        ),
-    ] = None,
+    level: Annotated[Level, option("LEVEL", case_sensitive=False)] = Level.DEBUG,
+    source: Annotated[OutputSource | None, option("SOURCE", case_sensitive=False)] = None,
     event: Annotated[
-        list[str] | None,
-        option(
-            "NAME",
-            "Only this event; may be repeated.",
-            autocompletion=shared_options.complete_events,
-        ),
+        list[str] | None, option("NAME", autocompletion=shared_options.complete_events)
     ] = None,
     grep: log_reading.GrepOption = None,
     since: shared_options.SinceOption = None,
     session: Annotated[
-        str | None,
-        option(
-            "ID",
-            "Only sessions whose id begins or ends so.",
-            autocompletion=shared_options.complete_sessions,
-        ),
+        str | None, option("ID", autocompletion=shared_options.complete_sessions)
     ] = None,
-    as_json: Annotated[bool, flag("--json", "One JSON object for each line.")] = False,
-    wrap: Annotated[
-        bool, flag("--wrap", "Show long lines whole, instead of cut to the terminal.")
-    ] = False,
+    as_json: Annotated[bool, flag("--json")] = False,
+    wrap: Annotated[bool, flag("--wrap")] = False,
     log_dir: shared_options.LogDirectoryOption = None,
 ) -> None:
     """Follow the logs of all running proxies.
+
+    Takes:
+      lines: How many of the past lines to show first.
+      follow: Go on with the lines to come.
+      level: The least important to show: debug, info, warning or error.
+      source: Only what servers said there: protocol, stderr or stdout.
+      event: Only this event; may be repeated.
+      session: Only sessions whose id begins or ends so.
+      as_json: One JSON object for each line.
+      wrap: Show long lines whole, instead of cut to the terminal.
 
     Example: emceepee tail-logs --server git --level warning --since 10m
 

@@ -46,69 +46,54 @@ def trace(  # noqa: PLR0913 - one for each option
         int | None,
         option(
             "N",
-            "How many of the last requests to show.",
             "-n",
             "--lines",
             min=1,
             show_default=f"{_DEFAULT_REQUESTS}; all with --since, --json or --export",
         ),
     ] = None,
-    follow: Annotated[
-        bool, flag("--follow/--no-follow", "Go on with those to come.", "-f")
-    ] = False,
+    follow: Annotated[bool, flag("--follow/--no-follow", "-f")] = False,
     session: Annotated[
         str | None,
         option(
             "ID",
-            "The session whose id begins with this; `all` for every session.",
             show_default="the last one; all with --since",
             autocompletion=shared_options.complete_sessions,
         ),
     ] = None,
     server: shared_options.ServersOption = None,
-    slow: Annotated[
-        str | None, option("TIME", "Only requests that took at least this long: 500ms, 2s, 1m.")
-    ] = None,
-    failed: Annotated[bool, flag("--failed", "Only what failed.")] = False,
+    slow: Annotated[str | None, option("TIME")] = None,
+    failed: Annotated[bool, flag("--failed")] = False,
     grep: log_reading.GrepOption = None,
     since: shared_options.SinceOption = None,
-    as_json: Annotated[
-        bool, flag("--json", "One JSON object; with --follow, one for each request.")
-    ] = False,
-    export: Annotated[
-        Path | None,
-        option("FILE", "Write the requests into a new file: .json, or .html for the page."),
-    ] = None,
-    export_format: Annotated[
-        ExportFormat,
-        option(
-            "FORMAT",
-            "Of --json and --export: json, or chrome for Perfetto and chrome://tracing.",
-            "--format",
-        ),
-    ] = ExportFormat.JSON,
-    payloads: Annotated[
-        bool, flag("--payloads", "With arguments and results, where they were recorded.")
-    ] = False,
-    web: Annotated[bool, flag("--web", "Show them as a page in the browser, and follow.")] = False,
-    browser: Annotated[
-        bool, flag("--browser/--no-browser", "With --web: open it, or print its address.")
-    ] = True,
+    as_json: Annotated[bool, flag("--json")] = False,
+    export: Annotated[Path | None, option("FILE")] = None,
+    export_format: Annotated[ExportFormat, option("FORMAT", "--format")] = ExportFormat.JSON,
+    payloads: Annotated[bool, flag("--payloads")] = False,
+    web: Annotated[bool, flag("--web")] = False,
+    browser: Annotated[bool, flag("--browser/--no-browser")] = True,
     port: Annotated[
-        int | None,
-        option(
-            "PORT",
-            "With --web: where it is on this machine.",
-            min=1,
-            max=65_535,
-            show_default="that of the last page, or any",
-        ),
+        int | None, option("PORT", min=1, max=65535, show_default="that of the last page, or any")
     ] = None,
     log_dir: shared_options.LogDirectoryOption = None,
 ) -> None:
     """Show requests: how long each took and how it ended.
 
     Shows also what it waited for.
+
+    Takes:
+      lines: How many of the last requests to show.
+      follow: Go on with those to come.
+      session: The session whose id begins with this; `all` for every session.
+      slow: Only requests that took at least this long: 500ms, 2s, 1m.
+      failed: Only what failed.
+      as_json: One JSON object; with --follow, one for each request.
+      export: Write the requests into a new file: .json, or .html for the page.
+      export_format: Of --json and --export: json, or chrome for Perfetto and chrome://tracing.
+      payloads: With arguments and results, where they were recorded.
+      web: Show them as a page in the browser, and follow.
+      browser: With --web: open it, or print its address.
+      port: With --web: where it is on this machine.
 
     Example: emceepee trace --since 8h --slow 1s
 

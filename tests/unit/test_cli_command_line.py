@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from typer.main import get_group
 
+from emceepee_stdio.cli import config
 from emceepee_stdio.cli.command_line import LazyCommand, app
 
 
@@ -37,3 +38,30 @@ def test_the_help_of_all_commands_loads_none_of_them(
     assert "Register emceepee in an MCP client." in capsys.readouterr().out
     loaded = {name for name in sys.modules if name.startswith("emceepee_stdio.cli.")}
     assert loaded == {"emceepee_stdio.cli.command_line", "emceepee_stdio.cli.terminal"}
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(command, id=path) for path, command, _ in _rows(get_group(app), "")]
+)
+def test_every_parameter_says_what_it_is_for(command: Any) -> None:
+    assert [one.name for one in command.params if not one.help] == []
+
+
+def test_a_docstring_that_names_no_parameter_of_its_command_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def brew(*, cups: int = 1) -> None:
+        """Brew.
+
+        Takes:
+          cups: How many.
+          milk: Whether to
+              add some.
+
+        Example: emceepee brew
+        """
+        del cups
+
+    monkeypatch.setattr(config, "brew", brew, raising=False)
+    with pytest.raises(ValueError, match=r"config:brew takes no milk"):
+        LazyCommand("config:brew", "Brew.").load("brew")

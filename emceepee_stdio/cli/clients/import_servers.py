@@ -40,12 +40,8 @@ _COVERED = frozenset({"taken", "there"})
 def import_servers(
     client: install.ClientArgument,
     *,
-    replace: Annotated[
-        bool, flag("--replace", "Then leave only emceepee in the client, with a backup.")
-    ] = False,
-    move_secrets: Annotated[
-        bool, flag("--move-secrets", "Keep their secrets in the keyring.")
-    ] = False,
+    replace: Annotated[bool, flag("--replace")] = False,
+    move_secrets: Annotated[bool, flag("--move-secrets")] = False,
     dry_run: install.DryRunOption = False,
     show_secrets: secret_values.ShowSecretsOption = False,
     config: ConfigOption = None,
@@ -58,6 +54,10 @@ def import_servers(
 
     Of Claude Code it takes the servers of the user and of the directory that you are in (its local
     scope). Those of a project's .mcp.json are shown one by one, and you are asked for each.
+
+    Takes:
+      replace: Then leave only emceepee in the client, with a backup.
+      move_secrets: Keep their secrets in the keyring.
 
     Example: emceepee config import claude-desktop --replace --dry-run
     """
@@ -294,9 +294,7 @@ def uninstall(
     client: install.ClientArgument,
     *,
     name: install.NameOption = RESERVED_NAME,
-    restore: Annotated[
-        bool, flag("--restore", "Put back the servers that were moved behind emceepee.")
-    ] = False,
+    restore: Annotated[bool, flag("--restore")] = False,
     dry_run: install.DryRunOption = False,
     show_secrets: secret_values.ShowSecretsOption = False,
 ) -> None:
@@ -307,6 +305,9 @@ def uninstall(
     has a server of its name. If nothing else in the file was changed since, the file is again what
     it was, to the byte. One that you have switched off in emceepee stays off. If the client's
     file cannot say so, it is not put back.
+
+    Takes:
+      restore: Put back the servers that were moved behind emceepee.
 
     Example: emceepee uninstall claude-desktop --restore
     """

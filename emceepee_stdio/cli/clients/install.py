@@ -17,7 +17,7 @@ import typer
 from emceepee_stdio import __version__
 from emceepee_stdio.cli import secret_values
 from emceepee_stdio.cli.command_line import argument, flag, option
-from emceepee_stdio.cli.shared_options import tell_backups
+from emceepee_stdio.cli.shared_options import JsonOption, tell_backups
 from emceepee_stdio.cli.terminal import confirm, is_person_there, terminal
 from emceepee_stdio.config.clients import (
     CLIENTS,
@@ -275,37 +275,37 @@ _STATE_STYLES = {
     "not installed": "dim",
 }
 
-ClientArgument = Annotated[ClientKey, argument("CLIENT", f"One of {', '.join(CLIENTS)}.")]
-NameOption = Annotated[str, option("NAME", "What the entry is called in the client.", "--name")]
-DryRunOption = Annotated[bool, flag("--dry-run", "Show the change as a diff, and make none.")]
+ClientArgument = Annotated[ClientKey, argument("CLIENT", about=f"One of {', '.join(CLIENTS)}.")]
+NameOption = Annotated[
+    str, option("NAME", "--name", about="What the entry is called in the client.")
+]
+DryRunOption = Annotated[bool, flag("--dry-run", about="Show the change as a diff, and make none.")]
 
 
 def install(  # noqa: PLR0913 - one for each option
     client: Annotated[
-        ClientKey | None, argument("CLIENT", f"One of {', '.join(CLIENTS)}; none lists them.")
+        ClientKey | None, argument("CLIENT", about=f"One of {', '.join(CLIENTS)}; none lists them.")
     ] = None,
     *,
     name: NameOption = _NAME,
     dry_run: DryRunOption = False,
     show_secrets: secret_values.ShowSecretsOption = False,
-    force: Annotated[
-        bool, flag("--force", "Also for a client that seems not to be installed.")
-    ] = False,
-    config: Annotated[
-        Path | None, option("FILE", "The configuration to serve from.", "--config")
-    ] = None,
-    env: Annotated[
-        list[str] | None, option("K=V", "A variable for emceepee in this client.", "--env", "-e")
-    ] = None,
-    http: Annotated[
-        str | None, option("URL", "Reach a running `emceepee serve --http`.", "--http")
-    ] = None,
-    as_json: Annotated[bool, flag("--json", "As JSON, for programs.")] = False,
+    force: Annotated[bool, flag("--force")] = False,
+    config: Annotated[Path | None, option("FILE", "--config")] = None,
+    env: Annotated[list[str] | None, option("K=V", "--env", "-e")] = None,
+    http: Annotated[str | None, option("URL", "--http")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Register emceepee in an MCP client.
 
     Without CLIENT, lists the clients and their files. Keeps everything else in the client's file,
     and the file as it was in a .bak beside it.
+
+    Takes:
+      force: Also for a client that seems not to be installed.
+      config: The configuration to serve from.
+      env: A variable for emceepee in this client.
+      http: Reach a running `emceepee serve --http`.
 
     Example: emceepee install claude-desktop --dry-run
     """

@@ -106,35 +106,17 @@ _MAX_NAME_COLUMNS = 24  # of a terminal with 80: the rest is for what was found
 
 def doctor(  # noqa: PLR0913 - one for each option
     names: Annotated[
-        list[str] | None,
-        argument(
-            "[NAME]...", "Only these servers.", autocompletion=shared_options.complete_servers
-        ),
+        list[str] | None, argument("[NAME]...", autocompletion=shared_options.complete_servers)
     ] = None,
     *,
-    timeout: Annotated[
-        float,
-        option(
-            "SECONDS", "How long each server may take; all are tried at once.", min=0.1, max=3600
-        ),
-    ] = _TIMEOUT_S,
-    desktop_env: Annotated[
-        bool, flag("--desktop-env", "As a desktop starts it: bare PATH, no profile.")
-    ] = False,
-    shell_env: Annotated[bool, flag("--shell-env", "With the variables of your shell.")] = False,
+    timeout: Annotated[float, option("SECONDS", min=0.1, max=3600)] = _TIMEOUT_S,
+    desktop_env: Annotated[bool, flag("--desktop-env")] = False,
+    shell_env: Annotated[bool, flag("--shell-env")] = False,
     config: shared_options.ConfigOption = None,
-    http: Annotated[
-        str | None,
-        option("URL", "Only a running `emceepee serve --http` and its servers.", "--http"),
-    ] = None,
-    bug_report: Annotated[
-        Path | None,
-        option("FILE", "Write all of it into a new file, for a bug report.", "--report"),
-    ] = None,
+    http: Annotated[str | None, option("URL", "--http")] = None,
+    bug_report: Annotated[Path | None, option("FILE", "--report")] = None,
     as_json: shared_options.JsonOption = False,
-    schema: Annotated[
-        bool, flag("--schema", "Print the JSON Schema of --json, and do nothing else.")
-    ] = False,
+    schema: Annotated[bool, flag("--schema")] = False,
 ) -> None:
     """Check the setup and try every server.
 
@@ -147,6 +129,15 @@ def doctor(  # noqa: PLR0913 - one for each option
 
     A report has versions, the configuration with secrets hidden, these results and the last
     requests without their arguments. Nothing is sent; read it before you send it.
+
+    Takes:
+      names: Only these servers.
+      timeout: How long each server may take; all are tried at once.
+      desktop_env: As a desktop starts it: bare PATH, no profile.
+      shell_env: With the variables of your shell.
+      http: Only a running `emceepee serve --http` and its servers.
+      bug_report: Write all of it into a new file, for a bug report.
+      schema: Print the JSON Schema of --json, and do nothing else.
 
     Example: emceepee doctor github --timeout 120
 
