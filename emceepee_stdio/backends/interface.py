@@ -277,8 +277,7 @@ class Question:
     """The server asks the client; whoever answers first, answers.
 
     `key` names it among the open questions of its connection; `call` raised it, if that is known.
-    `deliver` takes the answer to the server; False when nobody there waits for it. `is_ours`: we
-    ask about the server, in our own words, and nobody but the person may answer.
+    `deliver` takes the answer to the server; False when nobody there waits for it.
     """
 
     method: str
@@ -287,7 +286,6 @@ class Question:
     deliver: Callable[[bytes | RpcError], bool]
     call: object = None
     is_open: bool = True
-    is_ours: bool = False
 
     def __repr__(self) -> str:
         return f"<Question {self.method} {self.key!r} {'open' if self.is_open else 'closed'}>"

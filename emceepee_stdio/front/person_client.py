@@ -33,14 +33,14 @@ from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.person import (
+    AGREEMENTS,
     Choice,
     Decision,
     InputRequired,
     OnLate,
-    choice_form,
-    chosen,
+    OwnQuestion,
 )
-from emceepee_stdio.session.questions import host_of, question_of, url_warning
+from emceepee_stdio.session.questions import choice_of, host_of, question_of, url_warning
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.state.event_types import EventType
 from emceepee_stdio.state.pending_requests import PendingRequest, Recipient
@@ -87,8 +87,7 @@ def native_params(
     mode = mode_of(asked)
     text = mask(str(asked.params.get("message", "")))
     text = text[:chars] + (" …" if len(text) > chars else "")
-    is_ours = question_of(asked).is_ours
-    ours = text.splitlines() if is_ours else [_first_line(asked, mode, again=bool(problem))]
+    ours = [_first_line(asked, mode, again=bool(problem))]
     if mode == "form":
         schema = as_text(mapping(asked.params.get("requestedSchema")), kinds)
         fields = _EMPTY_FORM | {key: schema[key] for key in _OF_A_FORM if key in schema}
@@ -104,7 +103,7 @@ def native_params(
         if warning := url_warning(url):
             ours.append(warning)
         rest = {"url": url, "elicitationId": asked.id}
-    theirs = [] if is_ours else text.splitlines()
+    theirs = text.splitlines()
     if problem:  # it names fields in the server's words
         theirs.insert(0, problem)
     lines = [*ours, *(_QUOTE + readable(line) for line in theirs)]
@@ -179,12 +178,7 @@ def _untitled(fields: Mapping[str, object]) -> dict[str, object]:
 
 
 _KEY = "approval"
-_YES = {
-    "Yes, this time": Decision.AGREED_ONCE,
-    "Yes, and do not ask again": Decision.AGREED,
-}
 _MAX_REMEMBERED = 10_000  # each is one answer of a person; bounds the memory
-_AGREEMENTS = (Decision.AGREED, Decision.AGREED_ONCE)
 _MAX_OPEN = 10  # more at a time would only be clicked away
 
 
@@ -279,7 +273,7 @@ class PersonClient:
         if answer is not None and request.state:
             took = self._states.spend(request.state, about)
             if took is not None:
-                return self._decision(answer, took=took)
+                return self._decision(choice, answer, took=took)
         if obstacle := self._obstacle(choice):
             return obstacle
         on_ask()
@@ -319,13 +313,14 @@ class PersonClient:
         asked_at = self._session.clock.now()
         try:
             answer = await self._client.ask(request, within=within)
-            asked.decision = self._decision(answer, took=self._session.clock.now() - asked_at)
-            if asked.decision in _AGREEMENTS and len(self._agreed) < _MAX_REMEMBERED:
+            took = self._session.clock.now() - asked_at
+            asked.decision = self._decision(choice, answer, took=took)
+            if asked.decision in AGREEMENTS and len(self._agreed) < _MAX_REMEMBERED:
                 self._agreed[choice.digest] = asked.decision
         finally:
             del self._open[choice.digest]
             asked.answered.set()
-        if not asked.waiting and asked.decision in _AGREEMENTS:
+        if not asked.waiting and asked.decision in AGREEMENTS:
             await on_late(asked.decision)
             self._agreed.pop(choice.digest, None)
 
@@ -342,26 +337,21 @@ class PersonClient:
 
     def _elicitation(self, choice: Choice, version: str | None) -> dict[str, object]:
         """For a client of the handshake era that speaks `version`, or for a modern one."""
-        answers = [yes for yes in _YES if self._keeps or _YES[yes] is not Decision.AGREED]
         titled = version is None or version >= _TITLED_SINCE
-        return {
-            "mode": "form",
-            "message": "\n".join(choice.lines),
-            "requestedSchema": choice_form(choice.title, answers, titled=titled),
-        }
+        return choice.params(titled=titled, keeps=self._keeps)
 
-    def _decision(self, answer: Raw | None, *, took: float) -> Decision:
+    def _decision(self, choice: Choice, answer: Raw | None, *, took: float) -> Decision:
         """What an answer says that took so long; None for an error."""
         fields = mapping(None if answer is None else decoded(answer, object))
         action = fields.get("action")
         said = None if answer is None else action if isinstance(action, str) else ""
-        if self._answers.is_automatic(said, took=took, server=None, plain=True):
+        if self._answers.is_automatic(said, took=took, server=None, plain=choice.url is None):
             return Decision.AUTOMATIC
         if answer is None:
             return Decision.CANNOT_ASK
         if self._answers.is_fast(took=took):
             return Decision.AUTOMATIC
-        decision = _YES.get(chosen(fields), Decision.REFUSED)
+        decision = choice.decision(fields)
         is_standing = decision is Decision.AGREED
         return Decision.AGREED_ONCE if is_standing and not self._keeps else decision
 
@@ -397,7 +387,7 @@ class PersonClient:
         call = question_of(asked).call
         carried = call.request.modes if isinstance(call, Call) else None
         modes = self._protocol.modes if carried is None else carried
-        is_meant = wanted == "page" or question_of(asked).is_ours
+        is_meant = wanted == "page" or choice_of(asked) is not None
         page = self._runtime.page
         if "form" in modes or not is_meant or not page.is_there:
             return False
@@ -442,7 +432,8 @@ class PersonClient:
         session.state.requests.hand_to(asked.id, Recipient.PERSON)
         params = self.params(asked, self._protocol.version)
         if "url" in params:
-            self._pages[asked.server, asked.params.get("elicitationId")] = asked.id
+            shown = str(params["elicitationId"])
+            self._pages[asked.server, asked.params.get("elicitationId")] = shown
             if len(self._pages) > _REMEMBERED_PAGES:
                 del self._pages[next(iter(self._pages))]
         # Most servers do not say for which call they ask: then it is for the latest.
@@ -458,6 +449,8 @@ class PersonClient:
             self._sent[asked.id] = cancel
 
     def params(self, asked: PendingRequest, version: str | None = None) -> dict[str, object]:
+        if choice := choice_of(asked):
+            return self._elicitation(choice, version)
         session = self._session
         chars = session.settings.fixed.question_chars
         form = self._rebuilt.get(asked.id, _Rebuilt(KNOWN_KINDS))
@@ -494,6 +487,10 @@ class PersonClient:
 
         It stays open, to be asked again, if the form has to be rebuilt or its answer did not fit.
         """
+        questions = self._session.questions
+        if isinstance(own := question_of(asked), OwnQuestion):
+            questions.decide(asked, own, self._decision(own.choice, said, took=took))
+            return
         form = self._rebuilt.pop(asked.id, _Rebuilt(KNOWN_KINDS))
         schema = mapping(asked.params.get("requestedSchema"))
         is_url = mode_of(asked) == "url"
@@ -507,7 +504,6 @@ class PersonClient:
             answer, is_automatic = None, True  # there was no time to read where the page is
         if self._runtime.configured.config.settings.questions == "client":
             is_automatic = False  # the answer of the host counts, whoever gave it
-        questions = self._session.questions
         if is_automatic and not (is_url or shows_plain):
             self._rebuilt[asked.id] = _Rebuilt(PLAIN_KINDS)
         elif is_automatic:

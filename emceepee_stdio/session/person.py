@@ -7,11 +7,12 @@ either era, a page in their browser, or a terminal. What a model says never coun
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from types import MappingProxyType
 from typing import Protocol
 
+import anyio
 import msgspec
 from msgspec import Raw
 
@@ -44,6 +45,11 @@ WHY_NOT_ASKED: Mapping[Decision, str] = {
 OnLate = Callable[[Decision], Awaitable[None]]
 
 NO = "No"
+CONSENT: Mapping[str, Decision] = {
+    "Yes, this time": Decision.AGREED_ONCE,
+    "Yes, and do not ask again": Decision.AGREED,
+}
+AGREEMENTS = (Decision.AGREED, Decision.AGREED_ONCE)
 _FIELD = "decision"
 
 
@@ -94,26 +100,64 @@ class Choice:
     title: str  # the question
     lines: tuple[str, ...]  # what it is about: the first names it, the second warns or says more
     digest: str  # stands for exactly this
+    server: str = ""
+    answers: Mapping[str, Decision] = field(default_factory=lambda: CONSENT)  # besides No
+    url: str | None = None  # the page that the client is to send them to, in place of a form
     pending: Pending | None = None  # all of it, as it waits for a person elsewhere
     call: object = None  # that waits for the answer
     within: float = math.inf  # seconds that its client waits
     request: ClientRequest = _NO_REQUEST  # what a modern client makes again
 
+    def params(self, *, titled: bool = True, keeps: bool = True) -> dict[str, object]:
+        """The elicitation that shows it; `titled` as clients know forms since 2025-11-25.
 
-def choice_form(title: str, answers: list[str], *, titled: bool = True) -> dict[str, object]:
-    """The form of one choice; `titled` as clients know it since 2025-11-25."""
-    values = [NO, *answers]
-    choices: dict[str, object] = {"enum": values, "enumNames": values}
-    if titled:
-        choices = {"oneOf": [{"const": value, "title": value} for value in values]}
-    field = {"type": "string", "title": title, **choices, "default": NO}
-    return {"type": "object", "properties": {_FIELD: field}, "required": [_FIELD]}
+        Unless an answer `keeps`, one for good is not offered.
+        """
+        message = "\n".join(self.lines)
+        if self.url is not None:
+            return {
+                "mode": "url",
+                "message": message,
+                "url": self.url,
+                "elicitationId": self.digest,
+            }
+        values = [
+            NO,
+            *(a for a, means in self.answers.items() if keeps or means is not Decision.AGREED),
+        ]
+        choices: dict[str, object] = {"enum": values, "enumNames": values}
+        if titled:
+            choices = {"oneOf": [{"const": value, "title": value} for value in values]}
+        form = {"type": "string", "title": self.title, **choices, "default": NO}
+        schema = {"type": "object", "properties": {_FIELD: form}, "required": [_FIELD]}
+        return {"mode": "form", "message": message, "requestedSchema": schema}
+
+    def decision(self, answer: Mapping[str, object]) -> Decision:
+        """What the person chose; No unless they accepted."""
+        if answer.get("action") != "accept":
+            return Decision.REFUSED
+        if self.url is not None:
+            return Decision.AGREED_ONCE
+        chosen = mapping(answer.get("content")).get(_FIELD)
+        return self.answers.get(str(chosen), Decision.REFUSED)
 
 
-def chosen(answer: Mapping[str, object]) -> str:
-    """What the person chose in such a form; No unless they accepted it."""
-    found = mapping(answer.get("content")).get(_FIELD)
-    return found if answer.get("action") == "accept" and isinstance(found, str) else NO
+class OwnQuestion:
+    """A choice that waits for the person among the questions of servers. No tool answers it."""
+
+    params: Raw | None = None
+    key: object = None
+
+    def __init__(self, choice: Choice) -> None:
+        self.choice = choice
+        self.call = choice.call
+        self.decision = Decision.REFUSED
+        self.over = anyio.Event()
+
+    def respond(self, _outcome: object) -> bool:
+        """It has ended, by an answer or without one."""
+        self.over.set()
+        return True
 
 
 class Person(Protocol):

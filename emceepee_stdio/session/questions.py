@@ -1,7 +1,8 @@
 """Questions of servers: admitted within bounds, routed to the person or tools, answered once.
 
 A pending question lives in `state/pending_requests`, and nowhere else; kept with it is the question
-of the backend, through which the answer goes back.
+of the backend, through which the answer goes back. A choice of ours that no call can carry alone
+waits there as well.
 """
 
 import unicodedata
@@ -9,16 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, cast
 from urllib.parse import SplitResult, urlsplit
 
-import anyio
-from msgspec import Raw
-
 from emceepee_stdio.backends.interface import Question
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.settings import Settings
-from emceepee_stdio.foreign_json import decode_value
 from emceepee_stdio.journal import Journal, JournalEvent
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_link import ClientLink
+from emceepee_stdio.session.person import AGREEMENTS, Choice, Decision, OwnQuestion
 from emceepee_stdio.session.server_output import fields_of, is_too_deep
 from emceepee_stdio.state.event_types import EventType
 from emceepee_stdio.state.pending_requests import (
@@ -130,8 +128,13 @@ def _size(asked: PendingRequest) -> int:
     return 0 if params is None else len(memoryview(params))
 
 
-def question_of(asked: PendingRequest) -> Question:
-    return cast("Question", asked.source)
+def question_of(asked: PendingRequest) -> Question | OwnQuestion:
+    return cast("Question | OwnQuestion", asked.source)
+
+
+def choice_of(asked: PendingRequest) -> Choice | None:
+    """What we ask ourselves; None of a question of a server."""
+    return asked.source.choice if isinstance(asked.source, OwnQuestion) else None
 
 
 def _form_problem(params: Mapping[str, object]) -> str | None:
@@ -247,47 +250,43 @@ class Questions:
             self.put_to_tools(asked)
 
     def put_to_tools(self, asked: PendingRequest) -> None:
-        if question_of(asked).is_ours:
+        if choice_of(asked):
             self.refuse(asked, "Only the person may answer this.")
         elif self._requests.hand_to(asked.id, Recipient.TOOLS):
             self._tell(_ASKED[asked.kind], server=asked.server, data={"request_id": asked.id})
             self._make_way(asked, question_of(asked).call)
 
-    async def ask_person(
-        self, server: str, params: Mapping[str, object], call: object
-    ) -> Mapping[str, object] | RpcError | None:
-        """Ask the person something of ours about a server; None if they cannot be asked."""
-        answered = anyio.Event()
-        outcome: bytes | RpcError = b"{}"
-
-        def deliver(given: bytes | RpcError) -> bool:
-            nonlocal outcome
-            outcome = given
-            answered.set()
-            return True
-
-        question = Question(
-            method="elicitation/create",
-            params=Raw(to_json(params)),
-            key=object(),
-            deliver=deliver,
-            call=call,
-            is_ours=True,
-        )
-        asked = None if self._client.person is None else self.admit(server, question)
-        if asked is None or self._client.person is None:
-            return None
-        if not self._client.person.show(asked):
-            self._requests.withdraw(asked.id, now=self._clock.now())
-            return None
-        if answered.is_set():  # refused at once: this client has no way to ask it
-            return None
+    async def confirm(self, choice: Choice) -> Decision:
+        """Ask the person for a yes that several calls may wait for; any of them may carry it."""
+        own, person = OwnQuestion(choice), self._client.person
+        if person is None:
+            return Decision.CANNOT_ASK
         try:
-            await answered.wait()
+            asked = self._requests.add(
+                RequestKind.ELICITATION,
+                server=choice.server,
+                params=choice.params(),
+                now=self._clock.now(),
+                source=own,
+            )
+        except TooManyRequests:
+            return Decision.CANNOT_ASK
+        self._look(asked.expires_at)
+        self._requests.hand_to(asked.id, Recipient.PERSON)
+        try:
+            # One that is over at once was refused: this client has no way to ask it.
+            if not person.show(asked) or own.over.is_set():
+                return Decision.CANNOT_ASK
+            await own.over.wait()
         finally:
-            if not answered.is_set() and params["mode"] == "form":
-                self.withdraw(question.key)
-        return outcome if isinstance(outcome, RpcError) else mapping(decode_value(outcome))
+            self._withdraw(asked)
+        return own.decision
+
+    def decide(self, asked: PendingRequest, own: OwnQuestion, decision: Decision) -> None:
+        """What the person said to a question of ours."""
+        own.decision = decision
+        agreed = decision in AGREEMENTS
+        self.respond(asked, RequestStatus.ACCEPTED if agreed else RequestStatus.DECLINED, b"")
 
     def answer(
         self, asked: PendingRequest, action: str, content: Mapping[str, object] | None = None

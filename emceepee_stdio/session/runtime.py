@@ -77,7 +77,6 @@ class Runtime:
             self.session,
             directory=environment.tokens or environment.trust / "tokens",
             environ=environment.environ,
-            answers=self.automatic_answers,
             is_connected=self._is_connected,
             group=self.group,
         )

@@ -10,7 +10,7 @@ the address. That the person has signed in is seen by the supervisor, in the sto
 there.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,13 +26,11 @@ from emceepee_stdio.auth.token_store import TokenStore, Visit
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.redaction.known_secrets import token_secrets
 from emceepee_stdio.session.client_calls import Call
-from emceepee_stdio.session.person import Decision, choice_form, chosen
+from emceepee_stdio.session.person import Choice, Decision
 from emceepee_stdio.session.questions import host_of, url_problem, url_warning
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state.event_types import EventType
-from emceepee_stdio.state.pending_requests import AutomaticAnswers
 from emceepee_stdio.visible_text import readable
-from emceepee_stdio.wire.codec import RpcError
 from emceepee_stdio.wire.environment import BEHIND_HTTP
 from emceepee_stdio.wire.helper_process import HELPER_MAIN, HelperProcess
 
@@ -44,74 +42,22 @@ from emceepee_stdio.wire.helper_process import HELPER_MAIN, HelperProcess
 
 
 _NAME_CHARS = 25  # of a server: with the host line 1 stays under 110 characters
-_YES = "Yes, open the browser"
+_ANSWERS = {"Yes, open the browser": Decision.AGREED_ONCE}
 
 
-class SignInQuestions:
-    """The questions of one session, at most one for each server."""
-
-    def __init__(self, session: Session, answers: AutomaticAnswers) -> None:
-        self._session = session
-        self._answers = answers
-        self._pages: dict[str, str] = {}  # that the client sent its person to, by server
-
-    async def show_page(self, order: SignInOrder, url: str, call: Call | None) -> Decision:
-        """Have the client send the person there."""
-        if url_problem(order.server):
-            return Decision.CANNOT_ASK
-        name = self._pages[order.name] = self._session.ids()
-        params: dict[str, object] = {
-            "mode": "url",
-            "message": "\n".join(_lines(order, url)),
-            "url": url,
-            "elicitationId": name,
-        }
-        given = await self._session.questions.ask_person(order.name, params, call)
-        if given is None:
-            return Decision.CANNOT_ASK
-        accepts = not isinstance(given, RpcError) and given.get("action") == "accept"
-        return Decision.AGREED_ONCE if accepts else Decision.REFUSED
-
-    async def ask_to_open(
-        self, order: SignInOrder, url: str, call: Call | None, *, given_to: str | None = None
-    ) -> Decision:
-        """Ask the person whether to open a browser there; `url` has at least the host.
-
-        `given_to` is another host that would be given what they do there.
-        """
-        if url_problem(url) or url_problem(order.server):
-            return Decision.CANNOT_ASK
-        warning = url_warning(url)
-        lines = [*_lines(order, url), *([warning] if warning else [])]
-        if given_to is not None:
-            here = host_of(f"https://{given_to}/")
-            lines.insert(1, f"Beware: the sign-in there is then given to {here}, another host.")
-        form = choice_form("Sign in there?", [_YES])
-        params = {"mode": "form", "message": "\n".join(lines), "requestedSchema": form}
-        asked_at = self._session.clock.now()
-        given = await self._session.questions.ask_person(order.name, params, call)
-        if given is None:
-            return Decision.CANNOT_ASK
-        is_fast = self._answers.is_fast(took=self._session.clock.now() - asked_at)
-        is_yes = not isinstance(given, RpcError) and chosen(given) == _YES
-        return Decision.AGREED_ONCE if is_yes and not is_fast else Decision.REFUSED
-
-    def end(self, server: str) -> None:
-        """The visit is over: the client may take its dialogue away."""
-        if name := self._pages.pop(server, None):
-            self._session.questions.visited(server, name)
-
-
-def _lines(order: SignInOrder, url: str) -> list[str]:
+def _lines(order: SignInOrder, url: str, given_to: str | None) -> Iterator[str]:
     name = readable(order.name).replace('"', "'")
     name = name if len(name) <= _NAME_CHARS else f"{name[:_NAME_CHARS]}…"
     there, here = host_of(url), host_of(order.server)
     source = "" if order.trusted else "You did not configure it. "
     other = "" if there == here else "another host, "
-    return [
-        f'emceepee: "{name}" wants you to sign in at {there}.',
-        f"{source}It is at {other}{here}.",
-    ]
+    yield f'emceepee: "{name}" wants you to sign in at {there}.'
+    if given_to is not None:
+        given_to = host_of(f"https://{given_to}/")
+        yield f"Beware: the sign-in there is then given to {given_to}, another host."
+    yield f"{source}It is at {other}{here}."
+    if warning := url_warning(url):
+        yield warning
 
 
 _BROWSER = "emceepee_stdio.auth.browser"
@@ -146,7 +92,6 @@ class SignIns:
         *,
         directory: Path,
         environ: Mapping[str, str],
-        answers: AutomaticAnswers,
         is_connected: Callable[[str], bool],
         group: Callable[[], TaskGroup],
     ) -> None:
@@ -156,7 +101,7 @@ class SignIns:
         self._is_over_http = BEHIND_HTTP in environ
         self._is_connected = is_connected
         self._group = group
-        self._questions = SignInQuestions(session, answers)
+        self._pages: dict[str, str] = {}  # that the client sent its person to, by server
         self._leading: dict[str, SignInNeeded] = {}
         self._next: dict[str, SignInNeeded] = {}  # what else was wanted meanwhile
         self._visits: dict[str, Visit] = {}
@@ -246,7 +191,8 @@ class SignIns:
             self._session.answered(_VISIT + server)
             del self._leading[server]
             self._with_person.discard(server)
-            self._questions.end(server)
+            if page := self._pages.pop(server, None):  # the client may take its dialogue away
+                self._session.questions.visited(server, page)
         further = self._next.pop(server, None)
         if server in self._visits:  # it failed: who waits for it learns why
             self._let_calls_go(server, needed)
@@ -313,7 +259,7 @@ class SignIns:
 
             tasks.start_soon(end_when_signed_in)
             self._with_person.add(order.name)
-            answer = await self._questions.ask_to_open(
+            answer = await self._confirm(
                 order, f"https://{code_from or host}/", call, given_to=code_from and host
             )
             tasks.cancel_scope.cancel()
@@ -325,17 +271,46 @@ class SignIns:
         self, needed: SignInNeeded, led: _Led, store: TokenStore, call: Call | None
     ) -> None:
         order, url = needed.order, led.visit.url or ""
-        answer = await self._questions.show_page(order, url, call)
+        answer = await self._confirm(order, url, call, is_sent=True)
         if answer is Decision.CANNOT_ASK and not self._is_over_http:
             answer = Decision.AGREED_ONCE
             if not led.agreed:
-                answer = await self._questions.ask_to_open(order, url, call)
+                answer = await self._confirm(order, url, call)
             if answer is Decision.AGREED_ONCE and not await self._open(url, store):
                 answer = Decision.CANNOT_ASK
         if answer is not Decision.AGREED_ONCE:
             self._with_person.discard(order.name)
             self._let_calls_go(order.name, needed)
             self._session.wake()
+
+    async def _confirm(
+        self,
+        order: SignInOrder,
+        url: str,
+        call: Call | None,
+        *,
+        given_to: str | None = None,
+        is_sent: bool = False,
+    ) -> Decision:
+        """Ask the person whether to open a browser there; `url` has at least the host.
+
+        `given_to` is another host that would be given what they do there. With `is_sent`, their
+        client is to send them.
+        """
+        if url_problem(url) or url_problem(order.server):
+            return Decision.CANNOT_ASK
+        choice = Choice(
+            title="Sign in there?",
+            lines=tuple(_lines(order, url, given_to)),
+            digest=self._session.ids(),
+            server=order.name,
+            answers=_ANSWERS,
+            url=url if is_sent else None,
+            call=call,
+        )
+        if is_sent:
+            self._pages[order.name] = choice.digest
+        return await self._session.questions.confirm(choice)
 
     async def _open(self, url: str, store: TokenStore) -> bool:
         """Whether a browser shows it, which we opened, or another proxy upon the person's yes."""

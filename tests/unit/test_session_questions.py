@@ -9,7 +9,7 @@ from emceepee_stdio.config.settings import Settings
 from emceepee_stdio.front.protocol import Protocol
 from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.client_link import ClientLink
-from emceepee_stdio.session.person import Decision
+from emceepee_stdio.session.person import Choice, Decision
 from emceepee_stdio.session.questions import Questions
 from emceepee_stdio.state.pending_requests import PendingRequest, Requests
 from emceepee_stdio.wire.codec import RpcError
@@ -17,14 +17,14 @@ from emceepee_stdio.wire.codec import RpcError
 ids = iter(f"id-{n}" for n in range(10_000))
 
 
-def made(client: ClientLink | None = None) -> Questions:
+def made(client: ClientLink | None = None, told: list[object] | None = None) -> Questions:
     return Questions(
         Requests(new_id=lambda: next(ids), timeout=60.0, limit=10),
         Settings(),
         clock=Clock(),
         journal=Journal.silent(Clock()),
         client=client or ClientLink(),
-        tell=lambda *_, **__: "",
+        tell=lambda kind, **_: "" if told is None else str(told.append(kind)),
         make_way=lambda *_: None,
         look=lambda _: None,
     )
@@ -112,25 +112,34 @@ def test_a_form_with_fields_inside_fields_is_refused(field: object):
 
 
 class NoWay:
-    """A client that is to ask its person, and has no way to do so."""
+    """A client that has no way to ask its person; if it `refuses`, it says so at once."""
 
-    def __init__(self, questions: Questions) -> None:
+    def __init__(self, questions: Questions, *, refuses: bool) -> None:
         self._questions = questions
+        self._refuses = refuses
 
     async def confirm(self, *_: object, **__: object) -> Decision:
         return Decision.CANNOT_ASK
 
     def show(self, asked: PendingRequest) -> bool:
-        self._questions.refuse(asked, "The client has no way to ask a person this.")
-        return True
+        if self._refuses:
+            self._questions.refuse(asked, "The client has no way to ask a person this.")
+        return self._refuses
 
     def withdraw(self, asked: PendingRequest) -> None: ...
     def visited(self, server: str, elicitation_id: str) -> None: ...
 
 
-async def test_a_question_of_ours_that_is_refused_at_once_was_not_asked():
-    link = ClientLink()
-    questions = made(link)
-    link.connect(Protocol(), person=NoWay(questions))
-    params = {"mode": "url", "message": "m", "url": "https://example.com/", "elicitationId": "e"}
-    assert await questions.ask_person("s", params, None) is None
+@pytest.mark.parametrize("refuses", [True, False])
+async def test_a_question_of_ours_that_cannot_be_asked_leaves_nothing_behind(
+    *,
+    refuses: bool,
+):
+    link, told = ClientLink(), list[object]()
+    questions = made(link, told)
+    link.connect(Protocol(), person=NoWay(questions, refuses=refuses))
+    choice = Choice(
+        title="May it?", lines=("m",), digest="e", server="s", url="https://example.com/"
+    )
+    assert await questions.confirm(choice) is Decision.CANNOT_ASK
+    assert not told
