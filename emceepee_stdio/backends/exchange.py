@@ -7,13 +7,14 @@ out on, or not at all.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeGuard
 
 import anyio
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
+from msgspec.structs import replace
 
 from emceepee_stdio.backends.connection import Connection
 from emceepee_stdio.backends.interface import (

@@ -11,7 +11,6 @@ fits into the budget of the client is decided here, once.
 
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
 
@@ -20,6 +19,7 @@ import msgspec
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint_if_cancelled
 from msgspec import UNSET, Raw, UnsetType
+from msgspec.structs import replace
 
 from emceepee_stdio.errors import CallFailed, InvalidArguments, ProxyError
 from emceepee_stdio.foreign_json import envelope_decoder
@@ -222,8 +222,8 @@ class ToolCalls(CallEnd):
             token = None if meta.progress is UNSET else meta.progress
         passed = self._session.trace.with_trace(passed, trace)
         if meta is None or not is_modern:
-            return msgspec.structs.replace(request, meta=passed, token=token)
-        return msgspec.structs.replace(
+            return replace(request, meta=passed, token=token)
+        return replace(
             request,
             meta=passed,
             token=token,

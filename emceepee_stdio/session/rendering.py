@@ -7,11 +7,11 @@ in their order. What would not even fit into one line to the client is always st
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Protocol, cast
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.settings import Settings

@@ -6,11 +6,11 @@ A backend's blocks keep their bytes. Our own are text blocks: a sentence, or one
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
+from msgspec.structs import replace
 
 from emceepee_stdio.backends.exchange import COMPLETE, task_refused, type_refused
 from emceepee_stdio.errors import CallFailed, ProxyError
@@ -395,8 +395,7 @@ _read_text_contents = msgspec.json.Decoder(_TextContents).decode
 _read_result = envelope_decoder(_Result)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """`content` is the inside of a JSON array. A reply that is `whole` wants no context added.
 
     Its text is stored under `key`, if it has one, where it is too large to be shown. One that is

@@ -449,8 +449,7 @@ async def _prepare(runtime: Runtime, p: ExecuteTool, call: Call, given: SentArgu
     await _Execution(runtime, backend, p, call, given).prepare_and_send()
 
 
-@dataclass(frozen=True, slots=True)
-class _Execution:
+class _Execution(msgspec.Struct, frozen=True):
     """One run of a tool."""
 
     runtime: Runtime

@@ -1,11 +1,11 @@
 """Tools for calls that became tasks, and for waiting until something happens."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 
 from emceepee_stdio.config.settings import FixedValues
 from emceepee_stdio.errors import CallFailed

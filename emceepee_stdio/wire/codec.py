@@ -42,8 +42,7 @@ _LAST_ID = re.compile(rb'[{,]\s*"id"\s*:\s*(-?\d+|"(?:[^"\\]|\\.)*+")\s*\}\s*$')
 _TELLING = frozenset({b'"method"', b'"result"', b'"error"'})
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, gc=False):
     """Somebody asks; `id` names the answer."""
 
     id: RequestId
@@ -51,8 +50,7 @@ class Request:
     params: Raw | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Notification:
+class Notification(msgspec.Struct, frozen=True, gc=False):
     """Somebody tells; nobody answers."""
 
     method: str
@@ -68,8 +66,7 @@ class RpcError:
     data: Raw | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(msgspec.Struct, frozen=True, gc=False):
     """The answer to a request: a result, or an error."""
 
     id: RequestId

@@ -44,8 +44,7 @@ _SHOWN_CHARS = 200  # enough to recognise an id that we never gave
 OnProgress = Callable[[msgspec.Raw], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutgoingRequest:
+class OutgoingRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request on its way to the other side: made once, and handed down whole.
 
     `deadline` is an instant, `within` the seconds that it was given; infinite where somebody else
