@@ -28,7 +28,17 @@ from emceepee_stdio.session.person import Decision
 from emceepee_stdio.session.server_registry import Admission, Environment, Origin, RegisteredServer
 from emceepee_stdio.trust.approval_request import ApprovalRequest, approval_request_for, shown
 from emceepee_stdio.trust.store import TrustStore
-from emceepee_stdio.trust.targets import AddressRule, Area, area_of, named_area, only, target_id
+from emceepee_stdio.trust.targets import (
+    AddressRule,
+    Area,
+    area_of,
+    leads_to_same,
+    may_be_same,
+    named_area,
+    only,
+    target_id,
+)
+from emceepee_stdio.visible_text import cut
 from emceepee_stdio.wire.environment import (
     BEHIND_HTTP,
     child_directory,
@@ -41,6 +51,7 @@ _REFUSED = "Do not propose the same again; ask the person what they want instead
 _OVER_HTTP = "whoever is at the other end of HTTP does not decide what this machine runs or reaches"
 _TITLE = "May the model add this server?"
 AddLate = Callable[[Admission], Awaitable[None]]
+_RULE_CHARS = 60  # of a line of 110 that a client shows
 _MAX_REFUSALS = 10_000  # each is one question that a person answered; bounds the memory
 
 
@@ -238,7 +249,24 @@ class AdmissionControl:
             return False
 
     def _objection(self, config: ServerConfig, digest: str) -> str | None:
-        """What the configuration says against it: by its name, or of the same target."""
+        """What the configuration says against it: by its name, its target, or the rules of another.
+
+        Rules bind a target. What may be the same in another spelling has none, unless it is
+        configured as it is.
+        """
+        taken = self._taken(config, digest)
+        current = self._config()
+        entries = [*current.servers, *(one.config for one in current.disabled if one.config)]
+        ruled = (one for one in entries if one.tools and may_be_same(config, one))
+        alike = next((one for one in ruled if not leads_to_same(one, config)), None)
+        if alike is None or any(self._is_same(server, digest) for server in current.servers):
+            return taken
+        rules = cut(", ".join(f"{name}: {rule}" for name, rule in alike.tools.items()), _RULE_CHARS)
+        looks = f"Looks like {shown(alike.name)}, whose rules do not bind it: {shown(rules)}."
+        return f"{taken} {looks}" if taken else looks
+
+    def _taken(self, config: ServerConfig, digest: str) -> str | None:
+        """What speaks against it by its name, or of the same target."""
         key, current = self._store.key(), self._config()
         name = shown(config.name)
         for server in current.servers:

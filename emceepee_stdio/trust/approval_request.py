@@ -12,7 +12,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import dropwhile
+from itertools import dropwhile, pairwise
 from pathlib import PurePath
 
 import msgspec
@@ -29,7 +29,12 @@ _SHELLS = frozenset(
     | {"cmd", "powershell", "pwsh"}
 )
 _RAISERS = frozenset({"sudo", "doas", "su", "pkexec", "runas", "gsudo"})
-_WRAPPERS = frozenset({"env", "nohup", "nice", "time", "timeout", "setsid", "stdbuf", "xargs"})
+_WRAPPERS = frozenset(
+    {"env", "nohup", "nice", "time", "timeout", "setsid", "stdbuf", "xargs", "ld.so", "strace"}
+    | {"ltrace", "gdb", "valgrind", "unshare", "nsenter", "chroot", "setpriv", "setarch", "ionice"}
+    | {"taskset", "chrt", "flock", "watch", "parallel", "xvfb-run", "dbus-run-session"}
+    | {"systemd-run", "bwrap", "firejail", "proot", "fakeroot"}
+)
 _CODE_FLAGS = {
     "awk": ("",),
     "sed": ("",),
@@ -53,6 +58,14 @@ _CODE_FLAGS = {
     "php": ("-r", "-B", "-R", "-E", "--run"),
     "lua": ("-e",),
     "osascript": ("-e",),
+    "script": ("-c", "--command"),
+}
+# Options by which a program runs code that is named, and not the file behind them.
+_NAMING_FLAGS = {
+    "python": ("-m",),
+    "node": ("--import", "--require", "-r", "--loader", "--experimental-loader"),
+    "bun": ("--preload", "-r"),
+    "ruby": ("-r",),
 }
 # Options with one letter whose value may stand right behind them, so that what follows is no flag.
 _WITH_GLUED_VALUE = {
@@ -82,15 +95,31 @@ _RUNNING_VERBS = (
     ("uv", "tool"),
 )
 _WORDS_BEFORE_THE_PACKAGE = frozenset({"run", "tool", "dlx", "exec", "x"})
+_SAYING_NOTHING = _SHELLS.union(
+    *(_RAISERS, _WRAPPERS, _LAUNCHERS, _NPM_RUNNERS, _PYTHON_RUNNERS, _CODE_FLAGS),
+    *(_WORDS_BEFORE_THE_PACKAGE, {"npm", "pnpm", "yarn", "java", "dotnet"}),
+)
+# Options whose value says nothing of what is run.
+_WITH_DETAIL = frozenset(
+    {"-e", "--env", "--env-file", "-v", "--volume", "--mount", "--name", "--network", "-w", "-u"}
+    | {"--python", "--directory", "--project"}
+)
 # Variables by which a program is made to run what is not in it.
 _LOADING = frozenset(
     {"LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "PATH", "PYTHONPATH", "PYTHONSTARTUP"}
     | {"PYTHONHOME", "NODE_OPTIONS", "NODE_PATH", "BASH_ENV", "ENV", "PERL5OPT", "PERL5LIB"}
     | {"RUBYOPT", "RUBYLIB", "JAVA_TOOL_OPTIONS", "GIT_SSH_COMMAND", "GIT_EXTERNAL_DIFF"}
-    | {"PYTHONUSERBASE", "GCONV_PATH", "HOME", "USERPROFILE", "XDG_CONFIG_HOME"}
+    | {"PYTHONUSERBASE", "GCONV_PATH", "HOME", "USERPROFILE", "XDG_CONFIG_HOME", "PERL5DB"}
+    | {"_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "CLASSPATH", "DOTNET_STARTUP_HOOKS"}
+    | {"DOTNET_ADDITIONAL_DEPS", "GIT_EXEC_PATH", "GIT_SSH", "GIT_PROXY_COMMAND", "GIT_ASKPASS"}
+    | {"GIT_PAGER", "GIT_EDITOR", "PAGER", "EDITOR", "PHPRC", "PHP_INI_SCAN_DIR", "OPENSSL_CONF"}
 )
-_LOADING_FAMILIES = ("DYLD_", "NPM_CONFIG_", "PIP_", "UV_")
+_LOADING_FAMILIES = (
+    *("DYLD_", "NPM_CONFIG_", "PIP_", "UV_", "BASH_FUNC_", "GIT_CONFIG", "CORECLR_"),
+    *("LUA_INIT", "LUA_PATH", "LUA_CPATH"),
+)
 _VERSION = re.compile(r"\.?\d+(?:\.\d+)*$")
+_DYNAMIC_LINKER = re.compile(r"ld[\w.-]*\.so")
 _WINDOWS_SUFFIX = re.compile(r"\.(?:exe|cmd|bat|ps1)$", re.IGNORECASE)
 # Options of the runners that are followed by a value.
 _WITH_VALUE = frozenset({"-p", "--package", "--from", "--with", "--python", "--index-url", "-c"})
@@ -241,6 +270,8 @@ def _warnings(argv: Sequence[str], *programs: str | None) -> Iterator[str]:
     for name, flags in _CODE_FLAGS.items():
         if name in names and _has_code(name, flags, words[1:]):
             yield f"It runs program text that stands in its arguments, with {name}."
+        elif name in names and _has_code(name, _NAMING_FLAGS.get(name, ()), words[1:]):
+            yield f"It runs code that its arguments name, with {name}."
     if names & (_NPM_RUNNERS | _PYTHON_RUNNERS) or _runs_a_package(names, words):
         package = _package(words[1:])
         pinned = package is not None and _is_pinned(
@@ -310,7 +341,27 @@ def _name(word: str) -> str:
     """`/usr/bin/python3.11` and `Python.EXE` are python."""
     base = PurePath(re.split(r"[\\/]", word)[-1]).name.lower()
     plain = _VERSION.sub("", _WINDOWS_SUFFIX.sub("", base))
-    return _ALIASES.get(plain, plain)
+    return "ld.so" if _DYNAMIC_LINKER.fullmatch(plain) else _ALIASES.get(plain, plain)
+
+
+def words_in(argv: Sequence[str]) -> frozenset[str]:
+    """Every word that a command line holds, also inside of paths, addresses and program text."""
+    words = (word for argument in argv for word in re.split(r"[^\w.-]+", argument))
+    return frozenset(form for word in words for form in (word.lower(), _plain_name(word)) if form)
+
+
+def main_word(argv: Sequence[str]) -> str:
+    """What tells one command line from others: the program that is not there to start another."""
+    for before, word in pairwise(["", *argv]):
+        name = _plain_name(re.split(r"[@:=]", re.split(r"[\\/]", word)[-1])[0])
+        is_detail = _is_option(word) or before in _WITH_DETAIL
+        if name and not is_detail and name not in _SAYING_NOTHING:
+            return name
+    return ""
+
+
+def _plain_name(word: str) -> str:
+    return _name(word).replace("_", "-")
 
 
 def _package(words: Sequence[str]) -> str | None:

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urlsplit
 
 from emceepee_stdio.config.server import ServerConfig
+from emceepee_stdio.trust.approval_request import main_word, words_in
 
 # Where a URL leads: to this machine, into the network around it, or out into the world.
 #
@@ -156,6 +157,21 @@ def leads_to_same(one: ServerConfig, other: ServerConfig) -> bool:
     evil.
     """
     return _place(one) == _place(other)
+
+
+def may_be_same(wanted: ServerConfig, known: ServerConfig) -> bool:
+    """Whether a server that is wanted may be a known one in another spelling.
+
+    As `env X PROGRAM`, as program text of a shell, with one more argument, or at another path of
+    its host. Far more is the same here: it is what a person is told of, and not what is decided.
+    """
+    if known.url is None:
+        argv = [known.command or "", *known.args]
+        return main_word(argv) in words_in([wanted.command or "", *wanted.args])
+    host = _place(known)[1:3]
+    if wanted.url is not None:
+        return _place(wanted)[1:3] == host
+    return host[0] in words_in(wanted.args)
 
 
 # One server often offers both transports, each at the end of the same address.

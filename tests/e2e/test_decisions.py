@@ -116,3 +116,63 @@ def test_an_agreement_for_once_is_not_touched_when_another_is_taken_back(tmp_pat
         take_back(tmp_path)
         until(lambda: "other" not in client.servers(), "the server to go")
         assert "new" in client.servers()
+
+
+SPELLINGS = {
+    "env": {"command": "env", "args": ["plain"]},
+    "sh": {"command": "sh", "args": ["-c", "exec plain"]},
+    "one more argument": {"command": "plain", "args": ["--paged"]},
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_another_spelling_of_a_server_with_rules_is_asked_about_by_their_names(
+    tmp_path: Path, spelling: str
+) -> None:
+    servers = {"mine": entry(lazy=True, tools={"echo": "off", "send_*": "ask"})}
+    proposed = {"name": "new", **SPELLINGS[spelling]}
+    with host(tmp_path, elicits=False, servers=servers) as client:
+        said = client.use("add_server", **proposed)
+        assert "[needs_approval]" in said.text
+        (waiting,) = TrustStore(tmp_path / "state").waiting()
+        like = "Looks like mine, whose rules do not bind it: echo: off, send_*: ask."
+        assert f"Beware: {like}\n" in waiting.text
+
+
+def test_a_person_is_asked_about_a_server_that_looks_like_one_with_rules(tmp_path: Path) -> None:
+    servers = {"mine": entry(lazy=True, tools={"echo": "off"})}
+    with host(tmp_path, servers=servers) as client:
+        client.decide("decline", **proposal("--paged"))
+        warning = client.questions[0]["params"]["message"].split("\n")[1]
+        assert warning == "Looks like mine, whose rules do not bind it: echo: off."
+
+
+def test_an_agreement_to_a_server_does_not_outlive_rules_for_one_that_looks_like_it(
+    tmp_path: Path,
+) -> None:
+    with host(tmp_path, servers={"mine": entry(lazy=True)}) as client:
+        assert not client.decide("accept", **proposal("--paged")).is_error
+    ruled = {"mine": entry(lazy=True, tools={"echo": "off"})}
+    with host(tmp_path, elicits=False, servers=ruled) as client:
+        assert "[needs_approval]" in client.use("add_server", **proposal("--paged")).text
+
+
+def test_what_is_configured_as_it_is_is_known_though_it_looks_like_one_with_rules(
+    tmp_path: Path,
+) -> None:
+    servers = {
+        "mine": entry(lazy=True, tools={"echo": "off"}),
+        "other": entry("--paged", lazy=True),
+    }
+    with host(tmp_path, elicits=False, servers=servers) as client:
+        assert not client.use("add_server", **proposal("--paged")).is_error
+
+
+def test_another_path_of_a_host_with_rules_is_not_added_unasked(tmp_path: Path) -> None:
+    bank = {"url": "https://bank.example/mcp", "start": "lazy", "tools": {"pay": "ask"}}
+    with host(tmp_path, elicits=False, servers={"bank": bank}) as client:
+        for path in ("v2/mcp", "x"):
+            proposed = {"name": "new", "url": f"https://bank.example/{path}"}
+            assert "[needs_approval]" in client.use("add_server", **proposed).text
+        waiting = TrustStore(tmp_path / "state").waiting()
+        assert all("whose rules do not bind it: pay: ask." in one.text for one in waiting)

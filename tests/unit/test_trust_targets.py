@@ -4,6 +4,7 @@ from emceepee_stdio.config.server import ServerConfig
 from emceepee_stdio.trust.targets import (
     canonical_url,
     leads_to_same,
+    may_be_same,
     target_id,
     target_id_of_version_1,
 )
@@ -124,3 +125,61 @@ def test_a_command_is_bound_by_its_program_and_all_of_its_arguments() -> None:
     assert leads_to_same(run("s.js", cwd="/"), elsewhere)
     assert not leads_to_same(run("s.js"), run("t.js"))
     assert not leads_to_same(run(), at("https://node/"))
+
+
+FILES = ServerConfig(name="files", command="/opt/bin/file-server", args=("--root", "/home"))
+PACKAGE = ServerConfig(name="p", command="npx", args=("-y", "@scope/file_server@1.2.3", "/home"))
+SCRIPT = ServerConfig(name="s", command="python3.11", args=("-B", "/srv/file-server.py"))
+MODULE = ServerConfig(name="m", command="python3", args=("-m", "file_server"))
+IMAGE = ServerConfig(
+    name="i",
+    command="docker",
+    args=("run", "-i", "-e", "TOKEN", "-p", "80:8080", "ghcr.io/x/file-server:2"),
+)
+
+
+@pytest.mark.parametrize("known", [FILES, PACKAGE, MODULE, IMAGE], ids=lambda known: known.name)
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["file-server", "--more"],
+        ["env", "/opt/bin/file-server"],
+        ["sh", "-c", "cd /tmp;exec 'file-server' x"],
+        ["npx", "file-server@2"],
+        ["uvx", "--from=file_server==1.0", "x"],
+        ["python3", "-mfile_server", "-m", "file_server"],
+        ["docker", "run", "other/file-server:1"],
+        ["node", "-e", "import('file-server')"],
+    ],
+    ids=" ".join,
+)
+def test_another_spelling_of_a_command_may_be_the_same(known: ServerConfig, argv: list[str]):
+    assert may_be_same(ServerConfig(name="n", command=argv[0], args=tuple(argv[1:])), known)
+
+
+def test_a_script_is_known_by_its_file_whatever_stands_around_it() -> None:
+    assert may_be_same(run("/srv/file-server.py", "x"), SCRIPT)
+    assert may_be_same(
+        ServerConfig(name="n", command="sh", args=("-c", "./file-server.py")), SCRIPT
+    )
+    assert not may_be_same(run("/srv/other.py"), SCRIPT)
+
+
+@pytest.mark.parametrize("known", [FILES, PACKAGE, SCRIPT, MODULE, IMAGE])
+def test_another_program_is_no_other_spelling(known: ServerConfig) -> None:
+    assert not may_be_same(ServerConfig(name="n", command="npx", args=("-y", "weather")), known)
+
+
+@pytest.mark.parametrize("argv", [["sh", "-c"], ["env"], ["npx", "-y"]])
+def test_a_command_that_names_nothing_is_like_no_other(argv: list[str]) -> None:
+    nothing = ServerConfig(name="n", command=argv[0], args=tuple(argv[1:]))
+    assert not may_be_same(ServerConfig(name="m", command="x", args=("///",)), nothing)
+
+
+def test_another_path_of_a_host_and_a_command_that_names_it_may_be_the_same() -> None:
+    known = at("https://bank.example/mcp")
+    assert may_be_same(at("https://BANK.example/v2"), known)
+    assert may_be_same(run("bridge", "https://bank.example/mcp"), known)
+    assert not may_be_same(at("https://bank.example:444/mcp"), known)
+    assert not may_be_same(at("https://other.example/mcp"), known)
+    assert not may_be_same(at("https://bank.example/mcp"), FILES)
