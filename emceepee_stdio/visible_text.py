@@ -1,4 +1,4 @@
-"""Text from outside, made safe to show: control characters made visible, long text cut."""
+"""Text that people see: from outside, made safe and cut; our own docstrings in their parts."""
 
 import difflib
 import re
@@ -15,6 +15,20 @@ _VARIANTS = re.compile("[\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]"
 _SPACES = re.compile(" {4,}")  # three are layout; more may push what follows out of sight
 _FAR = re.compile(" {20,}")  # a table of somebody else has fewer
 _SURROGATES_FROM = 0x10000
+
+
+# The part of a docstring that says what each parameter or field is for.
+_NAMED_TEXTS = re.compile(r"\n\n(?:Takes|Fields):\n(?P<texts>(?:  .*(?:\n|\Z))+)")
+_NAMED_TEXT = re.compile(r"^  (\w+): (.*(?:\n {3,}.*)*)", re.MULTILINE)
+
+
+def docstring_parts(doc: str) -> tuple[str, dict[str, str]]:
+    """What a docstring says of the whole, and what of each parameter or field."""
+    found = _NAMED_TEXTS.search(doc)
+    if found is None:
+        return doc, {}
+    texts = {name: " ".join(text.split()) for name, text in _NAMED_TEXT.findall(found["texts"])}
+    return f"{doc[: found.start()]}\n{doc[found.end() :]}".rstrip(), texts
 
 
 def cut(text: str, chars: int) -> str:

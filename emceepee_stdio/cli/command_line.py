@@ -24,6 +24,7 @@ from typer.main import get_command, get_group
 from emceepee_stdio import __version__
 from emceepee_stdio.cli.terminal import FAILED, abandon_stdout, terminal
 from emceepee_stdio.errors import ProxyError
+from emceepee_stdio.visible_text import docstring_parts
 
 # The help of a command: one value, shown at a terminal and written into docs/reference/cli.md.
 #
@@ -39,9 +40,6 @@ else:
     _Base = object  # Typer has no public name for what its commands and groups share
 
 _EXAMPLE = "Example: "
-# The part of a docstring that says what each parameter is for, unless that stands with its type.
-_TAKES = "\n\nTakes:\n"
-_TAKEN = re.compile(r"^  (\w+): (.*(?:\n {3,}.*)*)", re.MULTILINE)
 _WIDEST_LINE = 100  # longer lines are hard to read, however wide the terminal
 _WIDEST_TERM = 26  # a longer option stands on a line of its own
 
@@ -231,13 +229,11 @@ class LazyCommand(NamedTuple):
             made = get_group(found)
             made.name = name
             return made
-        about, _, takes = inspect.cleandoc(found.__doc__ or "").partition(_TAKES)
-        takes, example, examples = takes.partition(f"\n\n{_EXAMPLE}")
+        about, texts = docstring_parts(inspect.cleandoc(found.__doc__ or ""))
         alone = typer.Typer(add_completion=False, rich_markup_mode=None)
         cls = HelpCommand if self.cls is None else _named(self.cls)
-        alone.command(name, cls=cls, help=f"{about}{example}{examples}")(found)
+        alone.command(name, cls=cls, help=about)(found)
         made = get_command(alone)
-        texts = {name: " ".join(text.split()) for name, text in _TAKEN.findall(takes)}
         for param in cast("list[Any]", made.params):
             param.help = texts.pop(param.name, param.help)
         if texts:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
+from inspect import cleandoc
 from typing import Annotated, Any, NamedTuple, TypeGuard, TypeVar, get_args, get_origin
 
 import msgspec
@@ -15,6 +16,7 @@ from msgspec import Struct, inspect
 
 from emceepee_stdio.config.server import ServerConfig, TemplatePlace, label
 from emceepee_stdio.errors import ConfigInvalid
+from emceepee_stdio.visible_text import docstring_parts
 
 T = TypeVar("T")
 
@@ -41,6 +43,44 @@ def is_list(value: object) -> TypeGuard[list[object]]:
 @cache
 def hints_of(struct: type[Struct]) -> dict[str, Any]:
     return {field.name: field.type for field in msgspec.structs.fields(struct)}
+
+
+def schema_of(root: type[Struct], *, title: str) -> dict[str, object]:
+    """JSON Schema of a document; what each field is for stands in the docstring of its struct."""
+    (top,), definitions = msgspec.json.schema_components([root], ref_template="#/$defs/{name}")
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": title,
+        **top,
+        "$defs": definitions,
+    }
+    for struct in _structs(inspect.type_info(root)):
+        definition = definitions[struct.__name__]
+        bases = (base.__doc__ or "" for base in reversed(struct.__mro__))
+        for about, texts in map(docstring_parts, map(cleandoc, bases)):
+            definition["description"] = about
+            for name in texts.keys() & definition["properties"].keys():
+                definition["properties"][name]["description"] = texts[name]
+    # Defaults that are tuples become the arrays that JSON has.
+    return msgspec.json.decode(msgspec.json.encode(schema), type=dict[str, object])
+
+
+def _structs(kind: inspect.Type) -> Iterator[type[Struct]]:
+    """A struct and those in it."""
+    match kind:
+        case inspect.StructType(cls=struct, fields=fields):
+            yield struct
+            parts = [field.type for field in fields]
+        case inspect.UnionType(types=types):
+            parts = types
+        case inspect.Metadata(type=part):
+            parts = [part]
+        case inspect.VarTupleType(item_type=part) | inspect.DictType(value_type=part):
+            parts = [part]
+        case _:
+            parts = ()
+    for part in parts:
+        yield from _structs(part)
 
 
 def given_fields(

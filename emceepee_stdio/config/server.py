@@ -37,7 +37,7 @@ def name_problem(name: str) -> str | None:
     return None if fits else f"its name must be 1 to {_NAME_CHARS} printable characters"
 
 
-def within(low: float, high: float, description: str) -> Meta:
+def within(low: float, high: float, description: str | None = None) -> Meta:
     return Meta(ge=low, le=high, description=description)
 
 
@@ -78,26 +78,23 @@ class RestartOverrides(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class OAuthConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How to sign in to a server; all of it can be left out where the server registers clients."""
+    """How to sign in to a server; all of it can be left out where the server registers clients.
 
-    client_id: Annotated[
-        str | None,
-        Meta(description="Client that was registered for emceepee; a URL where it is a document."),
-    ] = None
-    client_secret: Annotated[str | None, Meta(description="Its secret, if it has one.")] = None
-    scope: Annotated[
-        str | None, Meta(description="Scopes to ask for, instead of those that the server names.")
-    ] = None
-    redirect_port: Annotated[
-        Annotated[int, within(1, 65_535, "A port.")] | None,
-        Meta(description="Port on this machine that the browser comes back to, if it is fixed."),
-    ] = None
-    resource: Annotated[
-        bool, Meta(description="Name the server in `resource`; some sign-ins refuse that.")
-    ] = True
-    issuer: Annotated[
-        str | None, Meta(description="The only issuer to sign in with, and wherever that is.")
-    ] = None
+    Fields:
+      client_id: Client that was registered for emceepee; a URL where it is a document.
+      client_secret: Its secret, if it has one.
+      scope: Scopes to ask for, instead of those that the server names.
+      redirect_port: Port on this machine that the browser comes back to, if it is fixed.
+      resource: Name the server in `resource`; some sign-ins refuse that.
+      issuer: The only issuer to sign in with, and wherever that is.
+    """
+
+    client_id: str | None = None
+    client_secret: str | None = None
+    scope: str | None = None
+    redirect_port: Annotated[int, within(1, 65_535, "A port.")] | None = None
+    resource: bool = True
+    issuer: str | None = None
 
     def __repr__(self) -> str:
         return f"<OAuthConfig {'own client' if self.client_id else 'registers'}>"
@@ -114,78 +111,61 @@ class OAuthConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ServerEntry(Struct, frozen=True, kw_only=True):
-    """One server, reached by a command to start or a URL to call: exactly one of the two."""
+    """One server, reached by a command to start or a URL to call: exactly one of the two.
 
-    command: Annotated[
-        str | None, Meta(description="Program to start, which then speaks MCP on stdin and stdout.")
-    ] = None
-    args: Annotated[tuple[str, ...], Meta(description="Arguments of the command.")] = ()
-    env: Annotated[
-        dict[str, str], Meta(description="Environment variables to give to the command.")
-    ] = {}
-    pass_env: Annotated[
-        tuple[str, ...],
-        Meta(description="Names of variables of the proxy's own environment to hand on."),
-    ] = ()
-    cwd: Annotated[str | None, Meta(description="Directory to start the command in.")] = None
-    url: Annotated[str | None, Meta(description="Address of the server, http or https.")] = None
-    headers: Annotated[
-        dict[str, str], Meta(description="HTTP headers to send with every request to the URL.")
-    ] = {}
-    transport: Annotated[
-        Literal["auto", "http", "sse", "stdio"],
-        Meta(description="How to speak to the server; auto finds out."),
-    ] = "auto"
-    era: Annotated[
-        Literal["auto", "legacy", "modern"],
-        Meta(description="Which era of the protocol the server speaks; auto finds out."),
-    ] = "auto"
-    auth: Annotated[
-        Literal["oauth", "none"] | None,
-        Meta(description="Sign in by OAuth, or never; null does where the server asks for it."),
-    ] = None
+    Fields:
+      command: Program to start, which then speaks MCP on stdin and stdout.
+      args: Arguments of the command.
+      env: Environment variables to give to the command.
+      pass_env: Names of variables of the proxy's own environment to hand on.
+      cwd: Directory to start the command in.
+      url: Address of the server, http or https.
+      headers: HTTP headers to send with every request to the URL.
+      transport: How to speak to the server; auto finds out.
+      era: Which era of the protocol the server speaks; auto finds out.
+      auth: Sign in by OAuth, or never; null does where the server asks for it.
+      description: What the server is for, in a line; clients are told it.
+      start: When it is started: with the session (eager); on first use where it is known what it
+          lists, else with the session (auto); always on first use (lazy). Null follows
+          emceepee.start.
+      lazy: The same as start: lazy.
+      idle_stop_ms: As emceepee.idle_stop_ms, for this server.
+      disabled: Keep the entry, but do not use it.
+      expose: Show its tools to the client as themselves, beside ours: patterns of their names, or
+          true for all of them and its prompts and resources.
+      tools: Rules for its tools: a pattern of names, and whether they run (allow), are put to the
+          person each time (ask), or are hidden and refused (off). The last match counts.
+    """
+
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    pass_env: tuple[str, ...] = ()
+    cwd: str | None = None
+    url: str | None = None
+    headers: dict[str, str] = {}
+    transport: Literal["auto", "http", "sse", "stdio"] = "auto"
+    era: Literal["auto", "legacy", "modern"] = "auto"
+    auth: Literal["oauth", "none"] | None = None
     oauth: OAuthConfig = field(default_factory=OAuthConfig)
-    description: Annotated[
-        str, Meta(description="What the server is for, in a line; clients are told it.")
-    ] = ""
-    start: Annotated[
-        StartMode | None,
-        Meta(
-            description="When it is started: with the session (eager); on first use where it is"
-            " known what it lists, else with the session (auto); always on first use (lazy). Null"
-            " follows emceepee.start."
-        ),
-    ] = None
-    lazy: Annotated[bool, Meta(description="The same as start: lazy.")] = False
-    idle_stop_ms: Annotated[
-        IdleStopMs | None, Meta(description="As emceepee.idle_stop_ms, for this server.")
-    ] = None
-    disabled: Annotated[bool, Meta(description="Keep the entry, but do not use it.")] = False
+    description: str = ""
+    start: StartMode | None = None
+    lazy: bool = False
+    idle_stop_ms: IdleStopMs | None = None
+    disabled: bool = False
     restart: RestartOverrides = field(default_factory=RestartOverrides)
-    expose: Annotated[
-        bool | tuple[str, ...],
-        Meta(
-            description="Show its tools to the client as themselves, beside ours: patterns of their"
-            " names, or true for all of them and its prompts and resources."
-        ),
-    ] = False
-    tools: Annotated[
-        dict[str, Rule],
-        Meta(
-            description="Rules for its tools: a pattern of names, and whether they run (allow), are"
-            " put to the person each time (ask), or are hidden and refused (off). The last match"
-            " counts."
-        ),
-    ] = {}
+    expose: bool | tuple[str, ...] = False
+    tools: dict[str, Rule] = {}
 
 
 class NamedEntry(ServerEntry, frozen=True, kw_only=True):
-    """One server and its name: a command to start or a URL to call, exactly one of the two."""
+    """One server and its name: a command to start or a URL to call, exactly one of the two.
 
-    name: Annotated[
-        str,
-        Meta(min_length=1, max_length=_NAME_CHARS, description="What the server is called."),
-    ]
+    Fields:
+      name: What the server is called.
+    """
+
+    name: Annotated[str, Meta(min_length=1, max_length=_NAME_CHARS)]
 
 
 class ServerConfig(NamedEntry, frozen=True, kw_only=True):

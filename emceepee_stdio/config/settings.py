@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
-from emceepee_stdio.config.fields import expand, fit, given_fields, hints_of, snake
+from emceepee_stdio.config.fields import expand, fit, given_fields, hints_of, schema_of, snake
 from emceepee_stdio.config.server import (
     DAY_MS,
     HOUR_MS,
@@ -137,140 +137,119 @@ PolicyMode = Literal["auto", "ask", "allow", "deny"]
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """Which servers a model may add by itself, and what to do when a server's tools change."""
+    """Which servers a model may add by itself, and what to do when a server's tools change.
 
-    mode: Annotated[
-        PolicyMode,
-        Meta(description="Whether servers that a model adds are connected, or need a person."),
-    ] = "auto"
-    pin: Annotated[
-        Literal["off", "warn", "enforce"],
-        Meta(description="What to do when the tools of a known server have changed."),
-    ] = "warn"
-    page: Annotated[
-        bool,
-        Meta(
-            description="Ask the person on a page in their browser where the client cannot ask,"
-            " if there is a desktop."
-        ),
-    ] = True
+    Fields:
+      mode: Whether servers that a model adds are connected, or need a person.
+      pin: What to do when the tools of a known server have changed.
+      page: Ask the person on a page in their browser where the client cannot ask, if there is a
+          desktop.
+    """
+
+    mode: PolicyMode = "auto"
+    pin: Literal["off", "warn", "enforce"] = "warn"
+    page: bool = True
 
 
 class Timeouts(Struct, frozen=True, kw_only=True):
-    """How long things may take, in milliseconds."""
+    """How long things may take, in milliseconds.
 
-    call_ms: Annotated[int, within(0, DAY_MS, "A call, before it becomes a task.")] = 2 * MINUTE_MS
-    client_ceiling_ms: Annotated[
-        int, within(1, DAY_MS, "The longest time that a client waits, unless more is known of it.")
-    ] = 45_000
-    connect_ms: Annotated[
-        int, within(1, HOUR_MS, "Start and handshake of a server; a first start may download it.")
-    ] = 2 * MINUTE_MS
-    request_ms: Annotated[
-        int, within(1, DAY_MS, "Any other request to a server, such as a completion.")
-    ] = MINUTE_MS
-    client_request_ms: Annotated[
-        int, within(1, DAY_MS, "An elicitation or a sampling request, before it expires.")
-    ] = 10 * MINUTE_MS
-    task_ttl_ms: Annotated[int, within(1, DAY_MS, "A task, before it expires.")] = 30 * MINUTE_MS
+    Fields:
+      call_ms: A call, before it becomes a task.
+      client_ceiling_ms: The longest time that a client waits, unless more is known of it.
+      connect_ms: Start and handshake of a server; a first start may download it.
+      request_ms: Any other request to a server, such as a completion.
+      client_request_ms: An elicitation or a sampling request, before it expires.
+      task_ttl_ms: A task, before it expires.
+    """
+
+    call_ms: Annotated[int, within(0, DAY_MS)] = 2 * MINUTE_MS
+    client_ceiling_ms: Annotated[int, within(1, DAY_MS)] = 45_000
+    connect_ms: Annotated[int, within(1, HOUR_MS)] = 2 * MINUTE_MS
+    request_ms: Annotated[int, within(1, DAY_MS)] = MINUTE_MS
+    client_request_ms: Annotated[int, within(1, DAY_MS)] = 10 * MINUTE_MS
+    task_ttl_ms: Annotated[int, within(1, DAY_MS)] = 30 * MINUTE_MS
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """How much is kept, shown and accepted."""
+    """How much is kept, shown and accepted.
 
-    memory_bytes: Annotated[
-        int, within(_MIB, _GIB, "Bytes of events, notifications and log lines kept in all.")
-    ] = 32 * _MIB
-    tasks: Annotated[int, within(1, 10_000, "Calls and tasks at work at the same time.")] = 100
-    server_calls: Annotated[
-        int, within(1, 10_000, "Calls and tasks of one server at work at the same time.")
-    ] = 50
-    stored_bytes: Annotated[int, within(0, 16 * _GIB, "Bytes of results kept for one session.")] = (
-        64 * _MIB
-    )
-    result_bytes: (
-        Annotated[
-            int,
-            within(
-                0,
-                _GIB,
-                "Bytes of text over which an answer is stored and paged; 0 never does. "
-                "By default what the client shows.",
-            ),
-        ]
-        | None
-    ) = None
-    line_bytes: Annotated[int, within(_KIB, _GIB, "Bytes of one line from a server.")] = 64 * _MIB
-    servers: Annotated[int, within(1, 10_000, "Servers at the same time.")] = 100
+    Fields:
+      memory_bytes: Bytes of events, notifications and log lines kept in all.
+      tasks: Calls and tasks at work at the same time.
+      server_calls: Calls and tasks of one server at work at the same time.
+      stored_bytes: Bytes of results kept for one session.
+      result_bytes: Bytes of text over which an answer is stored and paged; 0 never does. By default
+          what the client shows.
+      line_bytes: Bytes of one line from a server.
+      servers: Servers at the same time.
+    """
+
+    memory_bytes: Annotated[int, within(_MIB, _GIB)] = 32 * _MIB
+    tasks: Annotated[int, within(1, 10_000)] = 100
+    server_calls: Annotated[int, within(1, 10_000)] = 50
+    stored_bytes: Annotated[int, within(0, 16 * _GIB)] = 64 * _MIB
+    result_bytes: Annotated[int, within(0, _GIB)] | None = None
+    line_bytes: Annotated[int, within(_KIB, _GIB)] = 64 * _MIB
+    servers: Annotated[int, within(1, 10_000)] = 100
 
 
 class Logging(Struct, frozen=True, kw_only=True):
-    """What the journal keeps, and where."""
+    """What the journal keeps, and where.
 
-    level: Annotated[
-        Literal["debug", "info", "warning", "error"],
-        Meta(description="The least important level that is written."),
-    ] = "info"
-    directory: Annotated[
-        Annotated[str, Meta(pattern=f"^{_ABSOLUTE}", description="An absolute path.")] | None,
-        Meta(description="Directory of the journal, an absolute path; null is the platform's own."),
-    ] = None
-    max_bytes: Annotated[int, within(_KIB, _GIB, "Size at which a file is rotated, in bytes.")] = (
-        10 * _MIB
-    )
-    files: Annotated[int, within(1, 1_000, "Files kept for each process, with the one in use.")] = 5
-    max_age_days: Annotated[int, within(1, 3_650, "Days after which a file is removed.")] = 14
-    payloads: Annotated[
-        bool,
-        Meta(
-            description="Record arguments and results of requests, too: cut, known secrets hidden."
-        ),
-    ] = False
+    Fields:
+      level: The least important level that is written.
+      directory: Directory of the journal, an absolute path; null is the platform's own.
+      max_bytes: Size at which a file is rotated, in bytes.
+      files: Files kept for each process, with the one in use.
+      max_age_days: Days after which a file is removed.
+      payloads: Record arguments and results of requests, too: cut, known secrets hidden.
+    """
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    directory: (
+        Annotated[str, Meta(pattern=f"^{_ABSOLUTE}", description="An absolute path.")] | None
+    ) = None
+    max_bytes: Annotated[int, within(_KIB, _GIB)] = 10 * _MIB
+    files: Annotated[int, within(1, 1_000)] = 5
+    max_age_days: Annotated[int, within(1, 3_650)] = 14
+    payloads: bool = False
 
 
 class SettingsSection(Struct, frozen=True, kw_only=True):
-    """The proxy's own settings."""
+    """The proxy's own settings.
+
+    Fields:
+      start: When configured servers are started, unless their entry says; null is eager, and auto
+          for sessions over HTTP.
+      roots: Directories that servers work in, where the client lists none.
+      promote_on_input: Make a call a task as soon as its server asks something.
+      questions: Who is asked what a server asks: the person where the client can ask, else the
+          model (auto); never the model (client); never the person through the client (tools); as
+          auto, but on a page in their browser before the model (page).
+      client_ceilings_ms: The longest time that a client waits, by the client's name.
+    """
 
     policy: Policy = field(default_factory=Policy)
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)
     restart: RestartConfig = field(default_factory=RestartConfig)
     logging: Logging = field(default_factory=Logging)
-    start: Annotated[
-        StartMode | None,
-        Meta(
-            description="When configured servers are started, unless their entry says; null is"
-            " eager, and auto for sessions over HTTP."
-        ),
-    ] = None
+    start: StartMode | None = None
     idle_stop_ms: IdleStopMs = 0
-    roots: Annotated[
-        tuple[
-            Annotated[
-                str,
-                Meta(
-                    pattern=f"^(file://|{_ABSOLUTE})",
-                    description="A file:// URI or an absolute path.",
-                ),
-            ],
-            ...,
+    roots: tuple[
+        Annotated[
+            str,
+            Meta(
+                pattern=f"^(file://|{_ABSOLUTE})", description="A file:// URI or an absolute path."
+            ),
         ],
-        Meta(description="Directories that servers work in, where the client lists none."),
+        ...,
     ] = ()
-    promote_on_input: Annotated[
-        bool, Meta(description="Make a call a task as soon as its server asks something.")
-    ] = True
-    questions: Annotated[
-        QuestionsMode,
-        Meta(
-            description="Who is asked what a server asks: the person where the client can ask, else"
-            " the model (auto); never the model (client); never the person through the client"
-            " (tools); as auto, but on a page in their browser before the model (page)."
-        ),
-    ] = "auto"
-    client_ceilings_ms: Annotated[
-        dict[str, Annotated[int, within(1, DAY_MS, "The longest time that this client waits.")]],
-        Meta(description="The longest time that a client waits, by the client's name."),
+    promote_on_input: bool = True
+    questions: QuestionsMode = "auto"
+    client_ceilings_ms: dict[
+        str, Annotated[int, within(1, DAY_MS, "The longest time that this client waits.")]
     ] = {}
 
 
@@ -301,34 +280,23 @@ class Config(Struct, frozen=True, kw_only=True):
 
 
 class ConfigFile(Struct, frozen=True, kw_only=True, rename={"mcp_servers": "mcpServers"}):
-    """The configuration of emceepee: servers by name, or as a list, and its own settings."""
+    """The configuration of emceepee: servers by name, or as a list, and its own settings.
 
-    mcp_servers: Annotated[
-        dict[str, ServerEntry], Meta(description="Servers by name, as MCP clients write them.")
-    ] = {}
-    servers: Annotated[
-        dict[str, ServerEntry] | tuple[NamedEntry, ...],
-        Meta(description="Servers as a list, each with its name, or by name."),
-    ] = ()
-    context_servers: Annotated[
-        dict[str, ServerEntry], Meta(description="Servers by name, as Zed writes them.")
-    ] = {}
+    Fields:
+      mcpServers: Servers by name, as MCP clients write them.
+      servers: Servers as a list, each with its name, or by name.
+      context_servers: Servers by name, as Zed writes them.
+    """
+
+    mcp_servers: dict[str, ServerEntry] = {}
+    servers: dict[str, ServerEntry] | tuple[NamedEntry, ...] = ()
+    context_servers: dict[str, ServerEntry] = {}
     emceepee: SettingsSection = field(default_factory=SettingsSection)
 
 
 def config_schema() -> dict[str, object]:
     """JSON Schema of the file as a person writes it."""
-    (root,), definitions = msgspec.json.schema_components(
-        [ConfigFile], ref_template="#/$defs/{name}"
-    )
-    schema = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "emceepee configuration",
-        **root,
-        "$defs": definitions,
-    }
-    # Defaults that are tuples become the arrays that JSON has.
-    return msgspec.json.decode(msgspec.json.encode(schema), type=dict[str, object])
+    return schema_of(ConfigFile, title="emceepee configuration")
 
 
 # Former names of settings that are still understood.

@@ -1,3 +1,4 @@
+import inspect
 import json
 from typing import Any
 
@@ -5,8 +6,10 @@ import jsonschema
 import msgspec
 import pytest
 
+from emceepee_stdio.config import server, settings
 from emceepee_stdio.config.load import load_text
 from emceepee_stdio.config.settings import ServerEntry, SettingsSection, config_schema
+from emceepee_stdio.visible_text import docstring_parts
 
 SCHEMA = config_schema()
 DEFINITIONS: Any = SCHEMA["$defs"]
@@ -59,3 +62,10 @@ def test_the_schema_knows_every_field_of_an_entry():
     fields = {field.name for field in msgspec.structs.fields(ServerEntry)}
     assert DEFINITIONS["ServerEntry"]["properties"].keys() == fields
     assert DEFINITIONS["NamedEntry"]["properties"].keys() == fields | {"name"}
+
+
+@pytest.mark.parametrize("struct", [*DEFINITIONS])
+def test_a_docstring_names_fields_alone(struct: str):
+    kind: Any = getattr(settings, struct, None) or getattr(server, struct)
+    _, texts = docstring_parts(inspect.cleandoc(kind.__doc__))
+    assert texts.keys() <= DEFINITIONS[struct]["properties"].keys()

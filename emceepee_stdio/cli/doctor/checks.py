@@ -8,11 +8,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import msgspec
 import typer
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from emceepee_stdio import __version__
 from emceepee_stdio.cli import keyring_secrets
@@ -22,7 +22,7 @@ from emceepee_stdio.cli.status import shared_servers
 from emceepee_stdio.cli.terminal import with_command
 from emceepee_stdio.config.clients import CLIENTS, Client, is_ours
 from emceepee_stdio.config.edit import EditRefused, read_file
-from emceepee_stdio.config.fields import is_list, is_object
+from emceepee_stdio.config.fields import is_list, is_object, schema_of
 from emceepee_stdio.config.load import PATH_VARIABLE
 from emceepee_stdio.config.server import ServerConfig
 from emceepee_stdio.config.settings import Config, QuestionsMode
@@ -40,28 +40,25 @@ _SUBJECTS = {"config.file": "configuration", "registration.none": "registration"
 
 
 class Check(Struct, frozen=True, kw_only=True):
-    """One thing that was looked at."""
+    """One thing that was looked at.
 
-    id: Annotated[str, Meta(description="Stable: the category, a dot, and what was looked at.")]
+    Fields:
+      id: Stable: the category, a dot, and what was looked at.
+      status: auth: the server wants other credentials; off: disabled by you.
+      summary: One sentence for people.
+      details: What was measured or seen, by name.
+      remediation: What to do about it; null when there is nothing to do. A command stands on a line
+          of its own, behind two spaces.
+      duration_ms: How long the check took, where that says something.
+    """
+
+    id: str
     category: Category
-    status: Annotated[
-        Status,
-        Meta(description="auth: the server wants other credentials; off: disabled by you."),
-    ]
-    summary: Annotated[str, Meta(description="One sentence for people.")]
-    details: Annotated[dict[str, Any], Meta(description="What was measured or seen, by name.")] = (
-        msgspec.field(default_factory=dict[str, Any])
-    )
-    remediation: Annotated[
-        str | None,
-        Meta(
-            description="What to do about it; null when there is nothing to do. "
-            "A command stands on a line of its own, behind two spaces."
-        ),
-    ] = None
-    duration_ms: Annotated[
-        int | None, Meta(description="How long the check took, where that says something.")
-    ] = None
+    status: Status
+    summary: str
+    details: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    remediation: str | None = None
+    duration_ms: int | None = None
 
     @classmethod
     def of(
@@ -102,19 +99,19 @@ class Check(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """The report of `emceepee doctor --json`."""
+    """The report of `emceepee doctor --json`.
 
-    schema_version: Annotated[int, Meta(description="Changes when a reader has to.")] = 1
-    overall_status: Annotated[
-        Literal["ok", "warning", "failed"], Meta(description="The worst of the checks.")
-    ] = "ok"
-    environment: Annotated[
-        str,
-        Meta(description="With whose variables servers were tried: a client's, desktop or shell."),
-    ] = "shell"
-    interrupted: Annotated[
-        bool, Meta(description="Whether it was stopped; then checks of servers are missing.")
-    ] = False
+    Fields:
+      schema_version: Changes when a reader has to.
+      overall_status: The worst of the checks.
+      environment: With whose variables servers were tried: a client's, desktop or shell.
+      interrupted: Whether it was stopped; then checks of servers are missing.
+    """
+
+    schema_version: int = 1
+    overall_status: Literal["ok", "warning", "failed"] = "ok"
+    environment: str = "shell"
+    interrupted: bool = False
     checks: tuple[Check, ...] = ()
 
     @classmethod
@@ -132,14 +129,7 @@ class Report(Struct, frozen=True, kw_only=True):
 
 def report_schema() -> dict[str, object]:
     """JSON Schema of the report."""
-    (root,), definitions = msgspec.json.schema_components([Report], ref_template="#/$defs/{name}")
-    schema = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "emceepee doctor report",
-        **root,
-        "$defs": definitions,
-    }
-    return msgspec.json.decode(msgspec.json.encode(schema), type=dict[str, object])
+    return schema_of(Report, title="emceepee doctor report")
 
 
 # The environment in which `emceepee doctor` tries servers: that of the client which starts us.
