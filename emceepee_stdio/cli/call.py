@@ -16,8 +16,8 @@ import msgspec
 import typer
 from msgspec import Raw
 
-from emceepee_stdio import errors
-from emceepee_stdio.cli import shared_options, signatures
+from emceepee_stdio import errors, signatures
+from emceepee_stdio.cli import shared_options
 from emceepee_stdio.cli.command_line import argument, flag, option
 from emceepee_stdio.cli.terminal import (
     CREDENTIALS_REFUSED,

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from emceepee_stdio.cli import shared_options, signatures
+from emceepee_stdio import signatures
+from emceepee_stdio.cli import shared_options
 from emceepee_stdio.cli.call import TimeoutOption, remedy
 from emceepee_stdio.cli.command_line import argument, flag
 from emceepee_stdio.cli.config import note_warnings

@@ -56,7 +56,7 @@ INSTRUCTIONS = """\
 emceepee connects you to any number of MCP servers through these few tools.
 
 1. list_servers shows what is there; add_server connects another at any time, by command or url.
-2. list_tools finds the right tool: query takes plain words; limit 3 gets you the schemas.
+2. list_tools finds the right tool: query takes plain words; limit 3 gets you signatures.
    execute_tool runs it, execute_readonly_tool what only reads; its own arguments go in args.
 3. list_resources and read_resource: files and records; subscribe_resource: be told of changes.
    list_prompts and get_prompt: instructions that a server has ready.

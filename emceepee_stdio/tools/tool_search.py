@@ -10,6 +10,7 @@ from emceepee_stdio.json_values import elements, mapping
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.signatures import python_signature
 from emceepee_stdio.tools.execute import READ_ONLY_ROAD, why_not_read_only
 from emceepee_stdio.tools.listing import (
     ALL,
@@ -32,7 +33,7 @@ from emceepee_stdio.visible_text import cut
 _RANKING = (
     ToolRanking()
 )  # of all sessions in this process: an index is of one server of one of them
-_FULL_DETAIL_TOOLS = 5  # so many schemas are worth their tokens: one of them is called next
+_SIGNED_TOOLS = 5  # so many signatures are worth their tokens: one of them is called next
 _SENTENCE_CHARS = 160  # a line or two in a list
 _SHOWN_WORDS, _WORD_CHARS = 10, 40  # of a query that no tool has
 _ARGUMENTS_CHARS = 300  # names of some 20 arguments
@@ -46,8 +47,8 @@ class ListTools(Params):
     server: ServerPattern = ALL
     tool: Annotated[str, Meta(description="Regex of tool names.")] = ALL
     detail: Annotated[
-        Literal["names", "summary", "full"] | UnsetType,
-        Meta(description="full has the schemas; the default for up to 5."),
+        Literal["names", "summary", "signatures", "full"] | UnsetType,
+        Meta(description="signatures: the default for up to 5; full: the JSON Schemas."),
     ] = UNSET
     limit: Limit = 50
     cursor: Cursor | UnsetType = UNSET
@@ -57,16 +58,16 @@ class ListTools(Params):
 async def list_tools(runtime: Runtime, p: ListTools, call: Call) -> Reply:
     """Find a tool for a job: what the servers can do for you.
 
-    By plain words, by regex, or all. Up to 5 come with their schemas, so set limit, or detail
-    full, before a call.
+    By plain words, by regex, or all. Up to 5 come with their signatures, so set limit, or detail,
+    before a call.
     """
     found = await gather(runtime, "tools", p.server, call)
     tools = await matching(runtime, found.items, pattern(runtime, p.tool), having("name"))
     unmatched: list[str] = []
     if p.query is not UNSET:
         tools, unmatched = await _ranked(runtime, p.query, found.items, among=tools)
-    few = min(len(tools), p.limit) <= _FULL_DETAIL_TOOLS
-    detail = p.detail if p.detail is not UNSET else "full" if few else "summary"
+    few = min(len(tools), p.limit) <= _SIGNED_TOOLS
+    detail = p.detail if p.detail is not UNSET else "signatures" if few else "summary"
 
     exposed = runtime.surface.lists.listed_names()
 
@@ -120,7 +121,10 @@ def _shown(server: str, tool: Mapping[str, object], detail: str) -> dict[str, ob
         if isinstance(text := own.get("description"), str):
             own["description"] = cut_text(text)
         return of_server(server, own)
-    head["description"] = _first_sentence(str(tool.get("description") or tool.get("title") or ""))
+    about = str(tool.get("description") or tool.get("title") or "")
+    if detail == "signatures":
+        return head | {"description": cut_text(about), "signature": python_signature(tool)}
+    head["description"] = _first_sentence(about)
     head["args"] = _arguments(tool.get("inputSchema"))
     return head
 

@@ -31,7 +31,7 @@ async def test_tools_are_found_and_run(tmp_path: Path, era: str) -> None:
     async with ready(tmp_path, era) as client:
         (best, *_) = (await client.call("list_tools", query="add numbers", limit=2)).json["tools"]
         assert (best["server"], best["name"]) == ("s", "add")
-        assert best["inputSchema"]["required"] == ["a", "b"]
+        assert best["signature"] == "add(a: float, b: float)"
         assert (await client.execute("add", args={"a": 1, "b": 2})).text == "3"
         assert (await client.execute("fail")).is_error
         image = await client.execute("image")

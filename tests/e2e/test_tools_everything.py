@@ -57,7 +57,9 @@ async def test_every_tool_is_listed_with_its_schema(tmp_path: Path) -> None:
         full = (await client.call("list_tools", detail="full")).json
         assert full["total"] == len(TOOLS)
         assert all(tool["inputSchema"]["type"] == "object" for tool in full["tools"])
-        one = (await client.call("list_tools", query="add two numbers", limit=1)).json["tools"]
+        one = (
+            await client.call("list_tools", query="add two numbers", limit=1, detail="full")
+        ).json["tools"]
         assert [(t["name"], sorted(t["inputSchema"]["properties"])) for t in one] == [
             ("get-sum", ["a", "b"])
         ]

@@ -62,9 +62,11 @@ async def test_a_query_in_plain_words_finds_its_tool_and_nearly_always_first(
         first = sum(found[0] == HELD_OUT[query] for query, found in held.items())
         near = sum(HELD_OUT[query] in found for query, found in held.items())
         assert (first, near) >= (8, 9), held
-        # What was found comes with its schema, and can be run.
+        # What was found comes with its signature, or its schema, and can be run.
         one = (await client.call("list_tools", query="send an email", limit=1)).json["tools"][0]
-        args = dict.fromkeys(one["inputSchema"]["required"], "x")
+        assert one["signature"].startswith("send_email(to: str, # The to.\n")
+        full = await client.call("list_tools", query="send an email", limit=1, detail="full")
+        args = dict.fromkeys(full.json["tools"][0]["inputSchema"]["required"], "x")
         done = await client.execute(one["name"], one["server"], args=args)
         assert json.loads(done.text) == {"tool": "send_email", "given": args}
         # No other server has it: the server may be left out.

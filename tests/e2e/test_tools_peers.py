@@ -133,7 +133,7 @@ async def test_a_file_is_written_edited_found_and_read(tmp_path: Path) -> None:
         path = str(work / "notes.txt")
         found = (await client.call("list_tools", query="write a file", limit=3)).json["tools"]
         assert found[0]["name"] == "write_file"
-        assert found[0]["inputSchema"]["required"] == ["path", "content"]
+        assert found[0]["signature"].startswith("write_file(path: str, content: str)")
         await client.execute("write_file", "fs", args={"path": path, "content": "milk\n"})
         edits = [{"oldText": "milk", "newText": "tea"}]
         await client.execute("edit_file", "fs", args={"path": path, "edits": edits})

@@ -23,6 +23,12 @@ def test_a_tool_is_shown_by_name_in_short_or_in_full() -> None:
         "description": "Does it.",
         "args": "a, b?",
     }
+    assert _shown("s", TOOL, "signatures") == {
+        "server": "s",
+        "name": "t",
+        "description": "Does it. Then more of it.",
+        "signature": "t(a: str, b: int = ...)",
+    }
     assert _shown("s", TOOL, "full") == {"server": "s", **TOOL}
 
 

@@ -1,16 +1,21 @@
 """A tool or a prompt shown as a function: name, parameters, types and defaults.
 
-Everything in it was worded by a server: it is bounded, on one line, and harmless at a terminal.
+For a person on one line, in the words of JSON, as they are typed in a shell; for a model as Python,
+with what is said of the parameters. Everything in it was worded by a server: it is bounded,
+harmless at a terminal, and cannot leave its place.
 """
 
 import json
+import keyword
+import re
 import textwrap
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from emceepee_stdio.json_values import elements, mapping
-from emceepee_stdio.visible_text import cut, on_one_line
+from emceepee_stdio.visible_text import cut, on_one_line, spelled_out
 
 # What a tool or a prompt takes: its parameters by name, read from what its server listed.
 #
@@ -234,3 +239,174 @@ def _value(value: object) -> str:
     shown = on_one_line(text)
     end = '"' if isinstance(value, str) and len(shown) > _MAX_VALUE_CHARS else ""
     return cut(shown, _MAX_VALUE_CHARS - len(end)) + end
+
+
+# The same as Python, for a model that is about to call the tool.
+#
+# With `def` before it and a body behind, it is a function that Python reads, whatever the server
+# lists: names are identifiers, values are literals, and a comment ends with its line. A name that
+# is no identifier gets another one, and the comment says the real one. What is left out is an
+# ellipsis.
+
+
+_COMMENT_CHARS = 1_000  # of what is said of one parameter
+_MAX_PYTHON_TYPE_CHARS = 600  # a longer one is shown with less of its inside
+_MAX_PYTHON_DEPTH = 4
+_MAX_PARTS = 400  # of one type, which could refer to itself many times over
+_MAX_PYTHON_FIELDS = 24  # of an object; also choices, and alternatives
+_MAX_PYTHON_VALUE_CHARS = 80
+_PYTHON_NAMES = {**_NAMES, "array": "list", "object": "dict", "null": "None"}
+
+
+def python_signature(tool: Mapping[str, Any]) -> str:
+    """`name(…)`, with a comment for each parameter of which something is said."""
+    schema, output = mapping(tool.get("inputSchema")), mapping(tool.get("outputSchema"))
+    taken = parameters(schema)
+    names = _identifiers([*(one.name for one in taken), "more"])
+    shown = list(zip(taken[:_MAX_PARAMETERS], names, strict=False))
+    lines = [(_python_parameter(one, name, schema), _said(one, name)) for one, name in shown]
+    if len(taken) > len(shown):
+        lines.append((f"**{names[-1]}: Any", f"{len(taken) - len(shown)} more"))
+    elif schema.get("additionalProperties") or any(key in schema for key in _COMPOSED):
+        lines.append((f"**{names[-1]}: Any", ""))
+    returned = _PythonType(output, _MAX_PYTHON_DEPTH).bounded(output) if output else "Any"
+    [name] = _identifiers([str(tool.get("name", ""))])
+    end = "" if returned in ("Any", "dict") else f" -> {returned}"
+    return f"{name}({''.join(_laid_out(lines))}){end}"
+
+
+def _laid_out(lines: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """A parameter with a comment ends its line, others go on."""
+    for number, (text, said) in enumerate(lines, start=1):
+        more = number < len(lines)
+        yield f"{text}," if more else text
+        yield f" # {said}\n" if said else " " * more
+
+
+def _python_parameter(one: Parameter, name: str, root: Schema) -> str:
+    text = f"{name}: {_PythonType(root, _MAX_PYTHON_DEPTH).bounded(one.schema)}"
+    if one.is_required:
+        return text
+    default = _literal(one.schema["default"]) if "default" in one.schema else "..."
+    return f"{text} = {default}"
+
+
+def _said(one: Parameter, name: str) -> str:
+    """What its server says of a parameter, on one line, and its real name."""
+    real = "" if name == one.name else f"named {cut(repr(one.name), _MAX_NAME_CHARS)}"
+    text = " ".join(one.description.split())
+    if _letters(text) == _letters(one.name):  # a title that libraries make from the name
+        text = ""
+    return "; ".join(filter(None, (real, cut(on_one_line(text), _COMMENT_CHARS))))
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text)).casefold()
+
+
+def _identifiers(names: Iterable[str]) -> list[str]:
+    """Names that Python takes, each once; those that it takes as they are stay."""
+    names = list(names)
+    used = {name for name in names if _is_identifier(name)}
+    made: list[str] = []
+    for name in names:
+        if name in used and name not in made:
+            made.append(name)
+            continue
+        base = re.sub(r"\W", "_", name[:_MAX_NAME_CHARS], flags=re.ASCII)
+        base = base if _is_identifier(base) else f"_{base}"
+        free, number = base, 1
+        while free in used:
+            number += 1
+            free = f"{base}_{number}"
+        used.add(free)
+        made.append(free)
+    return made
+
+
+def _is_identifier(name: str) -> bool:
+    return (
+        name.isidentifier()
+        and unicodedata.normalize("NFKC", name) == spelled_out(name) == name
+        and not keyword.iskeyword(name)
+        and name != "__debug__"
+        and len(name) <= _MAX_NAME_CHARS
+    )
+
+
+class _PythonType:
+    """The type of values of one schema; deeper than `depth` it says only what kind they are."""
+
+    def __init__(self, root: Schema, depth: int) -> None:
+        self._root = root
+        self._depth = depth
+        self._parts_left = _MAX_PARTS
+
+    def bounded(self, schema: Schema) -> str:
+        for depth in range(self._depth, -1, -1):
+            text = _PythonType(self._root, depth).text(schema, depth)
+            if len(text) <= _MAX_PYTHON_TYPE_CHARS:
+                return text
+        return "Any"
+
+    def text(self, schema: Schema, depth: int) -> str:
+        options = alternatives(_united(schema, self._root), self._root)
+        allowed = [value for option in options for value in choices(option)]
+        kinds = [self._one(option, depth) for option in options if not choices(option)]
+        if allowed:
+            values = [_literal(one) for one in allowed[:_MAX_PYTHON_FIELDS]]
+            more = ["..."] if len(allowed) > len(values) else []
+            kinds.insert(0, f"Literal[{', '.join([*values, *more])}]")
+        return " | ".join(dict.fromkeys(kinds))
+
+    def _one(self, schema: Schema, depth: int) -> str:
+        self._parts_left -= 1
+        if self._parts_left < 0:
+            return "Any"
+        if depth and any(key in schema for key in ("anyOf", "oneOf", "allOf")):
+            return self.text(schema, depth - 1)
+        kind = schema.get("type")
+        if kind == "array" and depth and (items := mapping(schema.get("items"))):
+            return f"list[{self.text(_resolved(items, self._root), depth - 1)}]"
+        if depth and (kind == "object" or "properties" in schema):
+            return self._object(schema, depth)
+        return _PYTHON_NAMES.get(kind, "Any") if isinstance(kind, str) else "Any"
+
+    def _object(self, schema: Schema, depth: int) -> str:
+        fields = {name: mapping(one) for name, one in mapping(schema.get("properties")).items()}
+        others = mapping(schema.get("additionalProperties"))
+        if not fields:
+            if not others:
+                return "dict"
+            return f"dict[str, {self.text(_resolved(others, self._root), depth - 1)}]"
+        required = elements(schema.get("required"))
+        shown = [
+            f"{_literal(name if name in required else f'{name}?')}: "
+            + self.text(_resolved(one, self._root), depth - 1)
+            for name, one in list(fields.items())[:_MAX_PYTHON_FIELDS]
+        ]
+        more = ["'...': ..."] if len(fields) > len(shown) else []
+        return f"{{{', '.join([*shown, *more])}}}"
+
+
+def _united(schema: Schema, root: Schema) -> Schema:
+    """What all of the schemas say together that a value has to fit, where they are objects."""
+    for one in elements(schema.get("allOf"))[:_MAX_ALTERNATIVES]:
+        part = _resolved(mapping(one), root)
+        properties = {**mapping(schema.get("properties")), **mapping(part.get("properties"))}
+        required = [*elements(schema.get("required")), *elements(part.get("required"))]
+        schema = {**part, **schema}
+        if properties:
+            schema |= {"properties": properties, "required": required}
+    return {key: value for key, value in schema.items() if key != "allOf"}
+
+
+def _literal(value: object) -> str:
+    """A value of JSON as Python writes it; an ellipsis for one that is long."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of many digits, or deep
+        return "..."
+    if len(text) <= _MAX_PYTHON_VALUE_CHARS:
+        return text
+    return repr(cut(value, _MAX_PYTHON_VALUE_CHARS // 2)) if isinstance(value, str) else "..."
