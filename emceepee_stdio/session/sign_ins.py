@@ -43,6 +43,7 @@ from emceepee_stdio.wire.helper_process import HELPER_MAIN, HelperProcess
 
 _NAME_CHARS = 25  # of a server: with the host line 1 stays under 110 characters
 _ANSWERS = {"Yes, open the browser": Decision.AGREED_ONCE}
+_THIS_COMPUTER = ("127.0.0.1", "localhost", "::1")
 
 
 def _lines(order: SignInOrder, url: str, given_to: str | None) -> Iterator[str]:
@@ -50,12 +51,14 @@ def _lines(order: SignInOrder, url: str, given_to: str | None) -> Iterator[str]:
     name = name if len(name) <= _NAME_CHARS else f"{name[:_NAME_CHARS]}…"
     there, here = host_of(url), host_of(order.server)
     source = "" if order.trusted else "You did not configure it. "
-    other = "" if there == here else "another host, "
+    place = f"at another host, {here}" if there != here else f"at {here}, too"
+    if there == here in _THIS_COMPUTER:
+        place = "on this computer"
     yield f'emceepee: "{name}" wants you to sign in at {there}.'
     if given_to is not None:
         given_to = host_of(f"https://{given_to}/")
         yield f"Beware: the sign-in there is then given to {given_to}, another host."
-    yield f"{source}It is at {other}{here}."
+    yield f"{source}The server itself is {place}."
     if warning := url_warning(url):
         yield warning
 

@@ -4,8 +4,9 @@ A server that does not answer is named with the reason, never left out in silenc
 pattern nor a long list makes other calls wait, and no page is too long to be read.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Annotated, Protocol, TypeVar
 
@@ -13,12 +14,14 @@ import anyio
 import anyio.lowlevel
 from msgspec import UNSET, Meta, UnsetType
 
+from emceepee_stdio.auth.bearer import SignInNeeded
 from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.backends.interface import Kind
 from emceepee_stdio.config.server import marked_names
 from emceepee_stdio.errors import (
     InvalidArguments,
     InvalidPattern,
+    NeedsSignIn,
     ProxyError,
     ServerNotFound,
     ServerUnavailable,
@@ -43,6 +46,7 @@ _REASON_CHARS = 400  # per server that failed: a sentence or two
 _PATTERN_TIMEOUT_FACTOR = 10  # all texts together may take so many times what one may
 _SLICE_S = 0.01  # other calls get their turn after this much matching
 _CONNECTING_TIMEOUT_S = 1.0  # for who is not there yet, when others have answered
+_SIGNED_IN_WAIT_S = 5.0  # a token that a person brought is seen within a second
 
 _LATER = "Call again later, or list_servers to see what it waits for."
 
@@ -153,14 +157,17 @@ async def gather(runtime: Runtime, kind: str, servers: str, call: Call) -> Found
     asking = [backend for backend in backends if backend.name not in answers]
     answered = anyio.Event()
 
+    get = partial(_get, kind, within, waits)
+    # For the list of one server the person is led to its sign-in, not for those of all.
+    listed = partial(_signed_in, runtime, call, get) if len(backends) == 1 else get
+
     async def ask(backend: Backend) -> None:
         # One that was given up is not started again for a list.
         if backend.phase is Phase.FAILED and (given_up := backend.snapshot().last_error):
             found.fail(backend.name, mask(given_up))
             return
         try:
-            await _connected(backend, waits, within)
-            answers[backend.name] = await _list(backend, kind, within)
+            answers[backend.name] = await listed(backend)
             answered.set()
         except ProxyError as error:
             found.fail(backend.name, mask(str(error)))
@@ -205,6 +212,33 @@ async def list_items(
 
 def _is_hidden(backend: Backend, tool: Mapping[str, object]) -> bool:
     return backend.rules is not None and backend.rules.hides(tool.get("name"))
+
+
+async def is_signed_in(
+    runtime: Runtime, backend: Backend, error: ProxyError | None, call: Call
+) -> bool:
+    """Lead the person to sign in, where a server needs that; whether it goes on without now."""
+    if not isinstance(error, SignInNeeded):
+        return False
+    is_over = await runtime.sign_ins.lead(backend.name, error, call)
+    return is_over and await runtime.session.until(
+        lambda: backend.phase is not Phase.NEEDS_SIGN_IN, within=_SIGNED_IN_WAIT_S
+    )
+
+
+def sign_in_first(runtime: Runtime, server: str, needed: SignInNeeded) -> str:
+    """What to ask the person for, who has not signed in yet."""
+    return (
+        f"{server} wants a person to sign in: {runtime.sign_ins.instruction(server, needed)}. "
+        "It connects by itself afterwards; await_activity tells when."
+    )
+
+
+async def sign_in(runtime: Runtime, backend: Backend, needed: SignInNeeded, call: Call) -> None:
+    """Lead the person there; the error says how they sign in later."""
+    if not await is_signed_in(runtime, backend, needed, call):
+        fact = sign_in_first(runtime, backend.name, needed)
+        raise NeedsSignIn(fact, hint="Then call it again.", command=needed.command)
 
 
 def is_remembered(backend: Backend, kind: Kind) -> bool:
@@ -273,6 +307,23 @@ async def _connected(backend: Backend, waits: dict[str, anyio.CancelScope], with
             del waits[backend.name]
         if wait.cancelled_caught:
             raise ServerUnavailable(f"{backend.name} is still connecting.", hint=_LATER)
+
+
+async def _get(
+    kind: str, within: float, waits: dict[str, anyio.CancelScope], backend: Backend
+) -> Sequence[Mapping[str, object]]:
+    await _connected(backend, waits, within)
+    return await _list(backend, kind, within)
+
+
+async def _signed_in(
+    runtime: Runtime, call: Call, get: Callable[[Backend], Awaitable[T]], backend: Backend
+) -> T:
+    try:
+        return await get(backend)
+    except SignInNeeded as needed:
+        await sign_in(runtime, backend, needed, call)
+        return await get(backend)
 
 
 async def _list(backend: Backend, kind: str, within: float) -> Sequence[Mapping[str, object]]:

@@ -35,7 +35,10 @@ from emceepee_stdio.tools.listing import (
     MAX_SERVER_TEXT_CHARS,
     QUICK_LIST_TIMEOUT_S,
     cut_text,
+    is_signed_in,
     shown_names,
+    sign_in,
+    sign_in_first,
 )
 from emceepee_stdio.tools.registry import (
     Params,
@@ -210,7 +213,6 @@ _OWN_EVENTS = frozenset(
         EventType.PROCESS_CRASHED,
     }
 )
-_SIGNED_IN_WAIT_S = 5.0  # a token that a person brought is seen within a second
 _PRINTED_LINES = 5  # of a server that is still connecting: enough to see what it is
 
 Name = Annotated[str, Meta(description="The server's name.")]
@@ -292,10 +294,7 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
     if failure is not None and is_new and backend in list(runtime.servers):
         await runtime.servers.remove(config.name)
     needed = backend.snapshot().error
-    if isinstance(needed, SignInNeeded) and await runtime.sign_ins.lead(config.name, needed, call):
-        await session.until(
-            lambda: backend.phase is not Phase.NEEDS_SIGN_IN, within=_SIGNED_IN_WAIT_S
-        )
+    if await is_signed_in(runtime, backend, needed, call):
         failure = await _connection_failure(runtime, backend, call)
     _claim_events(runtime, config.name, call, before)
     if failure is not None:
@@ -303,12 +302,7 @@ async def add_server(runtime: Runtime, p: AddServer, call: Call) -> Reply:
     facts = await described(runtime, backend)
     facts["keep_with"] = _config_line(p)
     if isinstance(needed, SignInNeeded) and backend.phase is Phase.NEEDS_SIGN_IN:
-        step = runtime.sign_ins.instruction(config.name, needed)
-        return Reply.sentence(
-            f"{config.name} wants a person to sign in: {step}. It connects by itself afterwards; "
-            "await_activity tells when.",
-            facts,
-        )
+        return Reply.sentence(sign_in_first(runtime, config.name, needed), facts)
     if backend.phase is not Phase.CONNECTED:
         session.state.starting.discard(config.name)
         printed = _printed(runtime, config.name)
@@ -366,6 +360,9 @@ async def reconnect_server(runtime: Runtime, p: ReconnectServer, call: Call) -> 
             await backend.connect(within=call.client.ceiling)
         else:
             await _reconnected(runtime, backend, call)
+    except SignInNeeded as needed:
+        await sign_in(runtime, backend, needed, call)
+        await backend.connect(within=call.client.ceiling)
     finally:
         _claim_events(runtime, p.name, call, before)
     return Reply.json(await described(runtime, backend))

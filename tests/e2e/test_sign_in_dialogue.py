@@ -76,13 +76,56 @@ async def test_the_client_sends_its_person_to_the_sign_in_and_the_call_goes_on(
             assert asked["mode"] == "url"
             assert asked["message"].splitlines() == [
                 'emceepee: "s" wants you to sign in at 127.0.0.1.',
-                "It is at 127.0.0.1.",
+                "The server itself is on this computer.",
             ]
             page = httpx2.get(asked["url"], follow_redirects=True, timeout=60).text
             assert "Signed in to s" in page
             said = client.said_to(client.say(call, {"action": "accept"}))
             assert said.blocks[0]["text"] == "hello"
             assert client.pending() == []
+
+    assert len((await played(play)).visits) == 1
+
+
+@both_eras
+@pytest.mark.parametrize("tool", ["list_tools", "reconnect_server"])
+async def test_other_tools_that_need_one_server_lead_to_the_same_dialogue(
+    tmp_path: Path, tool: str, *, modern: bool
+) -> None:
+    asks = {"server": "s"} if tool == "list_tools" else {"name": "s"}
+
+    def play(place: Place) -> None:
+        with person(tmp_path, modern=modern, servers={"s": place.entry()}) as client:
+            call = client.start(tool, **asks)
+            url = client.asked(call)["url"]
+            said = client.said_to(client.say(call, DECLINED))
+            assert f"s wants a person to sign in: ask the person to open {url} or" in said.text
+            call = client.begin("echo", args={"message": "hello"})
+            task = client.said_to(call).text.partition('"task_id":"')[2].partition('"')[0]
+            assert "Signed in" in httpx2.get(url, follow_redirects=True, timeout=60).text
+            done = client.use("get_task_result", task_id=task, timeout_ms=20_000)
+            assert done.blocks[0]["text"] == "hello"
+
+    assert len((await played(play)).visits) == 1
+
+
+@both_eras
+@pytest.mark.parametrize("tool", ["list_tools", "reconnect_server"])
+async def test_such_a_tool_answers_when_the_person_has_signed_in(
+    tmp_path: Path, tool: str, *, modern: bool
+) -> None:
+    asks = {"server": "s"} if tool == "list_tools" else {"name": "s"}
+
+    def play(place: Place) -> None:
+        with person(tmp_path, modern=modern, servers={"s": place.entry()}) as client:
+            call = client.start(tool, **asks)
+            httpx2.get(client.asked(call)["url"], follow_redirects=True, timeout=60)
+            said = client.said_to(client.say(call, {"action": "accept"}))
+            shown = said.json
+            if tool == "list_tools":
+                assert "echo" in [one["name"] for one in shown["tools"]]
+            else:
+                assert shown["phase"] == "connected"
 
     assert len((await played(play)).visits) == 1
 
@@ -236,7 +279,7 @@ async def test_a_sign_in_at_another_host_begins_when_the_person_agrees_to_that_h
             call = client.start("add_server", name="new", url=place.server.url)
             assert client.asked(call)["message"].splitlines() == [
                 'emceepee: "new" wants you to sign in at localhost.',
-                "You did not configure it. It is at another host, 127.0.0.1.",
+                "You did not configure it. The server itself is at another host, 127.0.0.1.",
             ]
             assert not place.issuer.http.received, "the other host hears nothing before the yes"
             said = client.said_to(client.say(call, YES))
@@ -258,7 +301,7 @@ async def test_the_person_is_asked_before_a_sign_in_is_given_to_another_host(
             assert client.asked(call)["message"].splitlines() == [
                 'emceepee: "s" wants you to sign in at localhost.',
                 "Beware: the sign-in there is then given to 127.0.0.1, another host.",
-                "It is at another host, 127.0.0.1.",
+                "The server itself is at another host, 127.0.0.1.",
             ]
             said = client.said_to(client.say(call, answer))
             assert said.text.startswith("hello" if answer is YES else "s wants a person to sign in")
