@@ -138,7 +138,9 @@ class Connection(Sender):
     def send(self, request: OutgoingRequest, on_done: OnResult) -> Cancel:
         peer = self._peer
         token = None if request.on_progress is None else peer.next_id
-        params = stamp(self.era, request.params, progress_token=token, log_level=self.log_level)
+        params = request.params or None
+        if token is not None or self.era is Era.MODERN:
+            params = stamp(self.era, params, progress_token=token, log_level=self.log_level)
         line = encode_request(peer.next_id, request.method, params)
 
         def done(outcome: Outcome) -> None:

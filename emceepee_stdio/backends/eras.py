@@ -74,17 +74,17 @@ def stamp(
     *,
     progress_token: RequestId | None,
     log_level: str | None = None,
-) -> bytes | None:
+) -> Mapping[str, object] | None:
     """The params of a request as they go out; None where the era allows to leave them out."""
     if era is Era.LEGACY and progress_token is None:
-        return to_json(params) if params else None
+        return params or None
     meta: dict[str, object] = dict(_ENVELOPE) if era is Era.MODERN else {}
     if progress_token is not None:
         meta["progressToken"] = progress_token
     if era is Era.MODERN and log_level is not None:
         meta[LOG_LEVEL] = log_level
     params = params or {}
-    return to_json({**params, "_meta": {**mapping(params.get("_meta")), **meta}})
+    return {**params, "_meta": {**mapping(params.get("_meta")), **meta}}
 
 
 def read_handshake(result: Raw, *, server: str) -> Hello:

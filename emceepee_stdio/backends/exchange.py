@@ -373,7 +373,8 @@ class Exchange:
         self._is_second = False
         self._trace = current_request.get()
         if self._trace is not None:
-            self._trace.at(context.server)
+            if self._trace.server != context.server:
+                self._trace.at(context.server)
             self._trace.enter(_SERVER)
         self._send()
 

@@ -46,8 +46,7 @@ class ClientRequests(Sender):
         self._calls: Mapping[RequestId, Call] = {} if calls is None else calls
 
     def send(self, request: OutgoingRequest, on_done: OnResult) -> Cancel:
-        params = to_json(self._marked(request))
-        line = encode_request(self._peer.next_id, request.method, params)
+        line = encode_request(self._peer.next_id, request.method, self._marked(request))
 
         def done(outcome: Outcome) -> None:
             if isinstance(outcome, Raw):

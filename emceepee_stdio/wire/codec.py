@@ -7,6 +7,7 @@ UTF-8, lone surrogates, NaN); what is broken beyond that but carries an id still
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -140,16 +141,12 @@ def _as_utf8(line: bytes) -> bytes:
 
 
 def _classify(e: _Envelope, *, strict: bool) -> Message:
-    if e.method is None:
-        return _classify_answer(e)
-    if strict and e.jsonrpc != "2.0":
-        message_id = None if e.id is UNSET else e.id
-        return Malformed(message_id, INVALID_REQUEST, 'jsonrpc must be "2.0"')
-    params = None if e.params is UNSET or e.params == _NULL else e.params
-    return Notification(e.method, params) if e.id is UNSET else Request(e.id, e.method, params)
-
-
-def _classify_answer(e: _Envelope) -> Message:
+    if e.method is not None:
+        if strict and e.jsonrpc != "2.0":
+            message_id = None if e.id is UNSET else e.id
+            return Malformed(message_id, INVALID_REQUEST, 'jsonrpc must be "2.0"')
+        params = None if e.params is UNSET or e.params == _NULL else e.params
+        return Notification(e.method, params) if e.id is UNSET else Request(e.id, e.method, params)
     if e.id is UNSET:
         return Malformed(None, INVALID_REQUEST, "neither a method nor an id")
     if e.error is not UNSET and e.error != _NULL:
@@ -332,9 +329,13 @@ def _without_surrogates(value: object) -> object:
     return value
 
 
-def encode_request(message_id: RequestId, method: str, params: bytes | Raw | None) -> bytes:
-    head = b'{"jsonrpc":"2.0","id":%b,"method":%b' % (to_json(message_id), to_json(method))
-    return b"%b}\n" % head if params is None else b'%b,"params":%b}\n' % (head, bytes(params))
+def encode_request(
+    message_id: RequestId, method: str, params: Mapping[str, object] | Raw | None
+) -> bytes:
+    fields: dict[str, object] = {"jsonrpc": "2.0", "id": message_id, "method": method}
+    if params is not None:
+        fields["params"] = params
+    return to_json(fields) + b"\n"
 
 
 def encode_notification(method: str, params: bytes | Raw | None) -> bytes:

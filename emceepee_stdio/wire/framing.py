@@ -52,7 +52,7 @@ class PartialMessages:
 HEAD_BYTES = 65_536  # the id of a message nearly always stands here; searching more costs too much
 TAIL_BYTES = 512  # an id that comes last is well within this
 _MANY_LINES = 100  # in one read: from here on handling lines costs more than reading them
-_TURN_BYTES = 2_048  # of the shortest messages there are, what is taken in within 20 ms
+TURN_BYTES = 2_048  # of the shortest messages there are, what is taken in within 20 ms
 _LONG_TURN_BYTES = 16_384  # of others: a log line of that length takes up to 14 ms to mask
 
 
@@ -68,7 +68,7 @@ class Oversized:
 def turns(data: bytes) -> Iterator[bytes]:
     """The same bytes, of which others get their turn in between where they hold many lines."""
     lines = data.count(b"\n") + data.count(b"\r")
-    step = _TURN_BYTES if lines > _MANY_LINES else _LONG_TURN_BYTES
+    step = TURN_BYTES if lines > _MANY_LINES else _LONG_TURN_BYTES
     if lines <= 1 or len(data) <= step:
         return iter((data,))
     return (data[start : start + step] for start in range(0, len(data), step))

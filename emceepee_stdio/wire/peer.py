@@ -288,7 +288,7 @@ class Peer:
                 self._handler.on_noise(f"a message that cannot be handled: {type(error).__name__}")
 
     def _take_response(self, response: Response) -> None:
-        request_id = _ours(response.id)
+        request_id = response.id if isinstance(response.id, int) else _ours(response.id)
         sent = self._settle(request_id)
         if sent is not None:
             sent.on_done(response.outcome)

@@ -17,7 +17,7 @@ from typing import Protocol
 import anyio
 
 from emceepee_stdio.wire import system
-from emceepee_stdio.wire.framing import turns
+from emceepee_stdio.wire.framing import TURN_BYTES, turns
 
 # What a pipe holds; a larger buffer is only more to clear away.
 _CHUNK_BYTES = 1 << 16
@@ -77,22 +77,18 @@ class _Turn:
     """
 
     def __init__(self) -> None:
-        self._open = False
-        self._flushes: list[Callable[[], None]] = []
+        self.is_open = False
+        self.flushes: list[Callable[[], None]] = []
 
-    def takes(self, flush: Callable[[], None]) -> bool:
-        if self._open:
-            self._flushes.append(flush)
-        return self._open
-
-    def __enter__(self) -> None:
-        self._open = True
-
-    def __exit__(self, *_: object) -> None:
-        self._open = False
-        flushes, self._flushes = self._flushes, []
-        for flush in flushes:
-            flush()
+    def take_in(self, on_data: Callable[[bytes], None], data: bytes) -> None:
+        self.is_open = True
+        try:
+            on_data(data)
+        finally:
+            self.is_open = False
+            flushes, self.flushes = self.flushes, []
+            for flush in flushes:
+                flush()
 
 
 _turn = _Turn()
@@ -124,14 +120,14 @@ class _LoopReader:
             self.close()
             self._on_end()
             return
-        pieces = turns(data)
-        piece = next(pieces)
-        if len(piece) < len(data):
-            self._loop.remove_reader(self._fd)
-            self._turns = pieces
-            self._loop.call_soon(self._go_on)
-        with _turn:
-            self._on_data(piece)
+        if len(data) > TURN_BYTES:
+            size, pieces = len(data), turns(data)
+            data = next(pieces)
+            if len(data) < size:
+                self._loop.remove_reader(self._fd)
+                self._turns = pieces
+                self._loop.call_soon(self._go_on)
+        _turn.take_in(self._on_data, data)
 
     def _go_on(self) -> None:
         """One more piece; the descriptor is looked at again when there is none."""
@@ -143,8 +139,7 @@ class _LoopReader:
             self._loop.add_reader(self._fd, self._readable)
             return
         self._loop.call_soon(self._go_on)
-        with _turn:
-            self._on_data(piece)
+        _turn.take_in(self._on_data, piece)
 
     def pause(self) -> None:
         self._paused = True
@@ -195,7 +190,9 @@ class _LoopWriter:
         self.pending += len(data)
         if not self._scheduled:
             self._scheduled = True
-            if not _turn.takes(self._flush):
+            if _turn.is_open:
+                _turn.flushes.append(self._flush)
+            else:
                 self._loop.call_soon(self._flush)
 
     async def drained(self) -> None:

@@ -18,7 +18,7 @@ from emceepee_stdio.backends.eras import (
 from emceepee_stdio.backends.interface import Era, Hello
 from emceepee_stdio.errors import CannotConnect
 from emceepee_stdio.versions import LEGACY_VERSIONS, MODERN_VERSION, UNSUPPORTED_VERSION
-from emceepee_stdio.wire.codec import RpcError
+from emceepee_stdio.wire.codec import RpcError, encode_request, to_json
 
 PREFIX = "io.modelcontextprotocol/"
 ENVELOPE = {f"{PREFIX}protocolVersion", f"{PREFIX}clientInfo", f"{PREFIX}clientCapabilities"}
@@ -44,8 +44,8 @@ CLIENT_REQUESTS: dict[str, dict[str, Any]] = {
 
 
 def stamped(era: Era, params: Any, token: Any = None) -> Any:
-    raw = stamp(era, params, progress_token=token)
-    return None if raw is None else json.loads(raw)
+    sent = stamp(era, params, progress_token=token)
+    return None if sent is None else json.loads(to_json(sent))
 
 
 def raw(value: Any) -> Raw:
@@ -80,8 +80,10 @@ def test_a_legacy_request_without_params_has_none():
 
 def test_a_legacy_request_goes_out_as_it_was_given():
     given = {"name": "t", "arguments": Raw(b'{"a" : 1.50}'), "_meta": {"x": 1}}
-    assert stamp(Era.LEGACY, given, progress_token=None) == (
-        b'{"name":"t","arguments":{"a" : 1.50},"_meta":{"x":1}}'
+    assert stamp(Era.LEGACY, given, progress_token=None) is given
+    assert encode_request(7, "tools/call", given) == (
+        b'{"jsonrpc":"2.0","id":7,"method":"tools/call",'
+        b'"params":{"name":"t","arguments":{"a" : 1.50},"_meta":{"x":1}}}\n'
     )
 
 
@@ -119,9 +121,9 @@ def test_without_a_token_of_ours_the_one_that_was_given_stays():
 @pytest.mark.parametrize("token", [None, 0, 3])
 def test_only_a_modern_request_asks_for_a_log_level(token: int | None):
     def meta(era: Era) -> dict[str, Any]:
-        raw = stamp(era, {"a": 1}, progress_token=token, log_level="info")
-        assert raw is not None
-        return json.loads(raw).get("_meta", {})
+        sent = stamp(era, {"a": 1}, progress_token=token, log_level="info")
+        assert sent is not None
+        return json.loads(to_json(sent)).get("_meta", {})
 
     expected = {f"{PREFIX}logLevel", *ENVELOPE} | (
         {"progressToken"} if token is not None else set()

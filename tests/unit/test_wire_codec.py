@@ -514,7 +514,7 @@ def check_line(line: bytes) -> Any:
 @given(message_id=ids, method=st.text(), params=st.none() | objects)
 def test_a_request_is_read_as_it_was_written(message_id: int | str, method: str, params: Any):
     raw = None if params is None else to_json(params)
-    line = encode_request(message_id, method, raw)
+    line = encode_request(message_id, method, params)
     assert check_line(line)["method"] == method
     expected = Request(message_id, method, None if raw is None else Raw(raw))
     assert decode(line[:-1], strict=True) == [expected]
@@ -555,7 +555,7 @@ def test_an_error_is_read_as_it_was_written(
 @given(text=st.text(st.characters(codec=None)))
 def test_text_with_surrogates_is_written_as_valid_utf_8(text: str):
     for line in (
-        encode_request(text, text, to_json({text: text})),
+        encode_request(text, text, {text: text}),
         encode_error(text, RpcError(1, text)),
     ):
         check_line(line)

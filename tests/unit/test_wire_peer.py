@@ -640,7 +640,7 @@ class End(Side):
 
     def start(self, method: str, deadline: float) -> None:
         done: list[Outcome] = []
-        line = encode_request(self.peer.next_id, method, b'{"n":%d}' % self.peer.next_id)
+        line = encode_request(self.peer.next_id, method, {"n": self.peer.next_id})
         request_id = self.expect(done.append, method, deadline=deadline)
         if request_id is None:
             assert done == [Closed("over")]

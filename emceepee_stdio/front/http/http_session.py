@@ -79,12 +79,10 @@ _RETRY_MS = 500  # after which a client comes back whose stream was cut
 _PREFIX_BYTES = 8  # of our own request ids: no client guesses them
 _MAX_STATUS_BYTES = 1 << 20
 _STATUS_WAIT_S = 5.0  # it is read from memory
-_STATUS_PARAMS = to_json(
-    {
-        "uri": "emceepee://status",
-        "_meta": {PROTOCOL_VERSION: MODERN_VERSION, CLIENT_CAPABILITIES: {}},
-    }
-)
+_STATUS_PARAMS: Mapping[str, object] = {
+    "uri": "emceepee://status",
+    "_meta": {PROTOCOL_VERSION: MODERN_VERSION, CLIENT_CAPABILITIES: {}},
+}
 
 _CANCELLED = RpcError(-32800, "Request cancelled", None)
 _SESSION_ENDED = RpcError(REQUEST_LOST, "The session has ended. Begin a new one.", None)
@@ -443,7 +441,7 @@ class HttpSession:
         call = found if isinstance(found, StoredCall) else self._unasked
         if meta:
             params["_meta"] = meta
-        line = encode_request(request.id, request.method, to_json(params) if params else None)
+        line = encode_request(request.id, request.method, params or None)
         self._put(request.id, line.strip(), call.stream)
         self.ask_again()
 
