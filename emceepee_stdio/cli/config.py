@@ -22,13 +22,14 @@ from emceepee_stdio.cli.terminal import FAILED, read_secrets, terminal, with_com
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import jsonc, own_file
 from emceepee_stdio.config.edit import Change, EditRefused, alone, guard, read_file
-from emceepee_stdio.config.entries import how_treated
-from emceepee_stdio.config.fields import is_list, is_object, keyring_reference
+from emceepee_stdio.config.entries import flat, how_treated
+from emceepee_stdio.config.fields import keyring_reference
 from emceepee_stdio.config.load import default_path, load_file, load_text
 from emceepee_stdio.config.server import StartMode, label, name_problem
 from emceepee_stdio.config.settings import Config, config_schema
 from emceepee_stdio.errors import ConfigInvalid
 from emceepee_stdio.journal import Journal
+from emceepee_stdio.json_values import elements, mapping
 from emceepee_stdio.redaction.redact import MARKER, redact
 from emceepee_stdio.session.catalogue_files import default_catalogue_directory
 from emceepee_stdio.trust.store import TrustStore, default_trust_directory
@@ -203,17 +204,11 @@ def note_warnings(config: Config) -> None:
 
 def target_of(entry: object) -> str:
     """What an entry without secrets starts or calls, on one line."""
-    if not is_object(entry):
-        return ""
-    inner = entry.get("command")
-    line: Mapping[str, object] = inner if is_object(inner) else entry
-    command = line.get("path") if is_object(inner) else inner
-    if not isinstance(command, str):
-        url = next((entry[key] for key in ("url", "serverUrl", "httpUrl") if entry.get(key)), "")
+    line = flat(mapping(entry))
+    if not isinstance(command := line.get("command"), str):
+        url = next((line[key] for key in ("url", "serverUrl", "httpUrl") if line.get(key)), "")
         return str(url)
-    args = line.get("args")
-    words = [command, *(map(str, args) if is_list(args) else ())]
-    return shlex.join(words)
+    return shlex.join([command, *map(str, elements(line.get("args")))])
 
 
 # What a client is listed of exposed servers, as far as that is known without starting them.
@@ -313,8 +308,7 @@ def show(
     for row in servers:
         if row["state"] == "usable" and (known := exposed.get(str(row["name"]))):
             row["exposed_as"] = known.names
-    document = jsonc.read(text or "")
-    settings: object = redact(document.get("emceepee", {})) if is_object(document) else {}
+    settings = redact(mapping(jsonc.read(text or "")).get("emceepee", {}))
     if as_json:
         facts = {"path": str(file), "exists": text is not None, "servers": servers}
         terminal.document({**facts, "settings": settings, "warnings": loaded.warnings})
@@ -378,8 +372,8 @@ def add(  # noqa: PLR0913 - one for each option
     if lazy and start is not None:
         raise typer.BadParameter("--lazy is --start lazy: give one of them.", param_hint="--start")
     entry |= {"lazy": True} if lazy else {} if start is None else {"start": start}
-    former = next((place.entry for place in own_file.places(file.text) if place.name == name), None)
-    kept = _kept(former, entry) if replace else {}
+    former = own_file.find(file.text, name)
+    kept = _kept(former.fields, entry) if replace and former else {}
     entry |= kept
     try:
         word = own_file.judge(name, entry, environ=os.environ)
@@ -415,9 +409,9 @@ def _storing(secrets: Mapping[str, str]) -> Generator[None]:
         yield
 
 
-def _kept(former: object, entry: Mapping[str, object]) -> dict[str, object]:
+def _kept(former: Mapping[str, object], entry: Mapping[str, object]) -> dict[str, object]:
     """Rules and the like, which the command line does not say: they hold for the new target."""
-    kept = how_treated(former) if is_object(former) else {}
+    kept = how_treated(former)
     starts = {"start", "lazy"}
     said = entry.keys() | starts if starts & entry.keys() else entry.keys()
     return {key: kept[key] for key in kept if key not in said}

@@ -36,6 +36,7 @@ from emceepee_stdio.config.load import SECTIONS, load_text
 from emceepee_stdio.config.server import Rule, label
 from emceepee_stdio.config.tool_rules import pattern_problem
 from emceepee_stdio.errors import ConfigInvalid
+from emceepee_stdio.json_values import mapping
 from emceepee_stdio.storage.private_file import make_private, write_whole
 
 # `emceepee config enable` and `disable`: keep an entry, and say whether it is used.
@@ -307,7 +308,7 @@ def add_json(
     """
     entry = _entry(name, document)
     source = str(file.path)
-    _refuse_references(name, entry, is_known=_has(file.text, name))
+    _refuse_references(name, entry, is_known=own_file.find(file.text, name) is not None)
     base = (
         own_file.remove_server(file.text, name, source=source) if replace else None
     ) or file.text
@@ -315,7 +316,7 @@ def add_json(
         CLIENTS["claude-desktop"], name, entry, base, environ=os.environ, source=source
     )
     if outcome.result in {"skipped", "itself"}:
-        taken = _has(base, name)
+        taken = own_file.find(base, name)
         step = "choose another name, or add --replace." if taken else "correct the entry."
         if outcome.result == "itself":
             step = "add the servers that it is to serve, one by one."
@@ -333,10 +334,6 @@ def add_json(
     return config.Edit(what=f"Added {label(name)}", after=after, then=tell)
 
 
-def _has(text: str | None, name: str) -> bool:
-    return any(place.name == name for place in own_file.places(text))
-
-
 def _refuse_references(name: str, entry: Mapping[str, object], *, is_known: bool) -> None:
     """`config add` may refer to the keyring: there a person types each reference."""
     secrets = references(json.dumps({SECTIONS[0]: {name: entry}}))
@@ -346,7 +343,7 @@ def _refuse_references(name: str, entry: Mapping[str, object], *, is_known: bool
     found = entry.get("env" if "command" in entry else "headers")
     referring = [
         (key, str(text), names[0])
-        for key, text in (found.items() if is_object(found) else ())
+        for key, text in mapping(found).items()
         if (names := keyring_names(str(text)))
     ]
     if "command" in entry:
@@ -499,8 +496,7 @@ def _merged(edited: str, base: str, now: str, copy: Path) -> str:
 def _members(text: str) -> dict[tuple[str, ...], object]:
     """What stands in a configuration by its place: each server, each setting, or a whole list."""
     found: dict[tuple[str, ...], object] = {}
-    document = jsonc.read(text)
-    for key, value in document.items() if is_object(document) else ():
+    for key, value in mapping(jsonc.read(text)).items():
         found |= (
             {(key, name): one for name, one in value.items()}
             if is_object(value)

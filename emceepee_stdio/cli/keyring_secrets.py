@@ -341,9 +341,7 @@ def note_plain_secrets(file: Path, servers: Collection[str]) -> None:
         one for one in secret_values.plain_secrets(edit.read_file(file)) if one.server in servers
     ]
     owners = dict.fromkeys(one.server for one in plain)
-    secret_values.note_plain(
-        [(file, one) for one in plain], own_command(file, "secrets", "move", *owners)
-    )
+    secret_values.note_plain(file, plain, own_command(file, "secrets", "move", *owners))
 
 
 # What is said of secrets and tokens when a server comes or goes: who else has them, what stays.

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,7 @@ from emceepee_stdio.config.own_file import ConfigLocation, places, texts_in
 from emceepee_stdio.config.server import label
 from emceepee_stdio.config.settings import FixedValues
 from emceepee_stdio.errors import SecretUnavailable
-from emceepee_stdio.json_values import mapping
+from emceepee_stdio.json_values import elements, mapping, with_texts
 from emceepee_stdio.redaction.known_secrets import Secrets, given_secrets
 from emceepee_stdio.redaction.redact import (
     MARKER,
@@ -86,7 +86,7 @@ def shown_entry(entry: object, entries: Iterable[object]) -> object:
     known.add(one for each in entries for one in entry_secrets(each) if "${" not in one)
     shown = redact(entry)
     if not is_object(shown) or not is_object(entry):
-        return _masked(shown, known.mask)
+        return with_texts(shown, known.mask)
     if is_object(entry.get("tools")):
         shown["tools"] = entry["tools"]  # names of tools, of which some sound like secrets
     for key in _REFERRING & shown.keys():
@@ -98,15 +98,7 @@ def shown_entry(entry: object, entries: Iterable[object]) -> object:
                 for name, one in given.items()
                 if isinstance(one, str) and _REFERENCE.fullmatch(one)
             }
-    return _masked(shown, known.mask)
-
-
-def _masked(shown: object, mask: Callable[[str], str]) -> object:
-    if is_object(shown):
-        return {name: _masked(value, mask) for name, value in shown.items()}
-    if is_list(shown):
-        return [_masked(value, mask) for value in shown]
-    return mask(shown) if isinstance(shown, str) else shown
+    return with_texts(shown, known.mask)
 
 
 def _without_secrets(diffs: Sequence[str], entries: Iterable[object]) -> list[str]:
@@ -231,16 +223,13 @@ def secrets_of(entries: Mapping[str, object]) -> list[PlainSecret]:
     return plain_secrets(json.dumps({SECTIONS[0]: dict(entries)}))
 
 
-def note_plain(found: Sequence[tuple[Path, PlainSecret]], command: str) -> None:
+def note_plain(file: Path, found: Iterable[PlainSecret], command: str) -> None:
     """The one line of every command on secrets in plain text: where they are, and what helps.
 
     What there is to say beside it, `emceepee doctor` and `emceepee secrets move` say.
     """
-    if found:
-        files = ", ".join(dict.fromkeys(str(file) for file, _ in found))
-        where = ", ".join(dict.fromkeys(one.place for _, one in found))
-        step = f" To change that: {command}" if command else ""
-        terminal.note(f"Secrets in plain text in {files}: {where}.{step}")
+    if where := ", ".join(dict.fromkeys(one.place for one in found)):
+        terminal.note(f"Secrets in plain text in {file}: {where}. To change that: {command}")
 
 
 def without(text: str, moved: Mapping[str, PlainSecret]) -> str:
@@ -294,7 +283,7 @@ def _of_env(place: ConfigLocation, key: str, env: Mapping[str, str]) -> Iterator
 
 
 def _of_args(place: ConfigLocation, args: object) -> Iterator[PlainSecret]:
-    words = [word for word in args if isinstance(word, str)] if is_list(args) else []
+    words = [word for word in elements(args) if isinstance(word, str)]
     for index, (word, shown) in enumerate(zip(words, redact_argv(words), strict=True)):
         if MARKER in shown and "${" not in word:
             yield _found(place, (f"args[{index}]",), word, obstacle=_ARGUMENT)
@@ -322,7 +311,7 @@ def _parts_of(url: str) -> Iterator[str]:
 
 def _beside_references(place: ConfigLocation, key: str, value: object) -> Iterator[PlainSecret]:
     """What the keyring holds is never expanded, so a text with a variable in it cannot go there."""
-    for name, text in value.items() if is_object(value) else ():
+    for name, text in mapping(value).items():
         if not isinstance(text, str) or "${" not in text:
             continue
         rest = _ANY_REFERENCE.sub(" ", text)

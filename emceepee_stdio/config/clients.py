@@ -11,11 +11,12 @@ from pathlib import PurePath
 from typing import Literal, NamedTuple, TypeVar
 
 from emceepee_stdio.config import jsonc, toml_tables
-from emceepee_stdio.config.entries import starts_emceepee
+from emceepee_stdio.config.entries import flat, starts_emceepee
 from emceepee_stdio.config.fields import is_list, is_object
 from emceepee_stdio.config.jsonc import CannotEdit, Steps, Unreadable
 from emceepee_stdio.config.tool_rules import escaped
 from emceepee_stdio.errors import ConfigInvalid
+from emceepee_stdio.json_values import elements, mapping, with_texts
 
 P = TypeVar("P", bound=PurePath)
 
@@ -143,30 +144,24 @@ class Client:
         """The settings in an entry of ours that are as an earlier version wrote them."""
         return [key for key, now in self.settings.items() if entry.get(key) in now.former]
 
-    def servers(self, text: str) -> dict[str, object]:
+    def servers(self, text: str) -> Mapping[str, object]:
         """What stands in its file by name; nothing where there is no section."""
-        document = self.language.read(text)
-        found = document.get(self.section) if is_object(document) else None
-        return found if is_object(found) else {}
+        return mapping(mapping(self.language.read(text)).get(self.section))
 
     def our_entry(self, entry: object) -> object:
         """One of its entries in our words."""
         if not is_object(entry):
             return entry
         ours = _from_codex(entry) if self.language is _TOML else entry
-        return _with_braces(ours) if self.bare_variables else ours
+        return with_texts(ours, _with_braces) if self.bare_variables else ours
 
 
 def is_ours(entry: object) -> bool:
     """Whether an entry of a client starts emceepee, or reaches it over HTTP."""
-    if not is_object(entry):
-        return False
-    if HTTP_TOKEN in str(entry.get("headers", "")) or HTTP_TOKEN in entry.values():
+    line = flat(mapping(entry))
+    if HTTP_TOKEN in str(line.get("headers", "")) or HTTP_TOKEN in line.values():
         return True
-    inner = entry.get("command")
-    line = inner if is_object(inner) else entry
-    command = line.get("path" if is_object(inner) else "command")
-    args = line.get("args", [])
+    command, args = line.get("command"), line.get("args", [])
     if not isinstance(command, str) or not is_list(args):
         return False
     return starts_emceepee(command, [arg for arg in args if isinstance(arg, str)])
@@ -323,43 +318,31 @@ _CODEX_LISTS = ("enabled_tools", "disabled_tools")
 _BARE_VARIABLE = re.compile(r"(?<![$\w])\$([A-Za-z_]\w*)")
 
 
-def _with_braces(value: object) -> object:
-    """The value with each `$NAME` written as `${NAME}`."""
-    if isinstance(value, str):
-        return _BARE_VARIABLE.sub(r"${\1}", value)
-    if is_list(value):
-        return [_with_braces(item) for item in value]
-    if is_object(value):
-        return {key: _with_braces(item) for key, item in value.items()}
-    return value
+def _with_braces(text: str) -> str:
+    """With each `$NAME` written as `${NAME}`."""
+    return _BARE_VARIABLE.sub(r"${\1}", text)
 
 
 def _from_codex(entry: Mapping[str, object]) -> dict[str, object]:
     """Codex names variables where we refer to them."""
     ours = dict(entry)
-    headers: dict[str, object] = {}
-    literal, named = ours.pop("http_headers", None), ours.pop("env_http_headers", None)
-    if is_object(literal):
-        headers |= literal
-    if is_object(named):
-        headers |= {name: f"${{{variable}}}" for name, variable in named.items()}
+    headers = {**mapping(ours.pop("http_headers", None))}
+    named = mapping(ours.pop("env_http_headers", None))
+    headers |= {name: f"${{{variable}}}" for name, variable in named.items()}
     if token := ours.pop("bearer_token_env_var", None):
         headers["Authorization"] = f"Bearer ${{{token}}}"
     if headers:
         ours["headers"] = headers
     names = ours.pop("env_vars", None)
     if is_list(names):
-        ours["pass_env"] = [name.get("name") if is_object(name) else name for name in names]
+        ours["pass_env"] = [mapping(name).get("name", name) for name in names]
     return _codex_rules(ours)
 
 
 def _codex_rules(entry: dict[str, object]) -> dict[str, object]:
     """When Codex asks before a tool runs, as rules; its other ways of asking are its own affair."""
     tables, always = entry.pop("tools", None), entry.pop("default_tools_approval_mode", None)
-    modes = {
-        name: table.get("approval_mode") if is_object(table) else None
-        for name, table in (tables if is_object(tables) else {}).items()
-    }
+    modes = {name: mapping(one).get("approval_mode") for name, one in mapping(tables).items()}
     if "prompt" not in (always, *modes.values()):
         return entry
     only, never = entry.get("enabled_tools"), entry.get("disabled_tools")
@@ -368,7 +351,7 @@ def _codex_rules(entry: dict[str, object]) -> dict[str, object]:
     rules |= {
         escaped(name): "ask" if modes.get(name, always) == "prompt" else "allow" for name in names
     }
-    for name in map(str, never if is_list(never) else ()):
+    for name in map(str, elements(never)):
         rules.pop(escaped(name), None)  # so that it stands last
         rules[escaped(name)] = "off"
     kept = {key: value for key, value in entry.items() if key not in _CODEX_LISTS}
@@ -416,7 +399,8 @@ def unregister(client: Client, text: str, backup: str | None, *, name: str) -> E
     if _leads_to(client, before, text, name, present):
         return Edited(None if backup is None else before, backs_up=False)
     changed = client.language.remove(text, (client.section, name))
-    if before is not None and not client.servers(changed) and not _has_section(client, before):
+    was_there = before is not None and client.section in mapping(client.language.read(before))
+    if before is not None and not client.servers(changed) and not was_there:
         changed = client.language.remove(changed, (client.section,))
     return Edited(None if backup is None and _is_bare(changed) else changed, backs_up=True)
 
@@ -459,28 +443,18 @@ def _leads_to(client: Client, before: str | None, text: str, name: str, present:
         return False
 
 
-def _has_section(client: Client, text: str) -> bool:
-    document = client.language.read(text)
-    return is_object(document) and client.section in document
-
-
 def _is_bare(text: str) -> bool:
     return text.removeprefix("\ufeff").strip() in {"", "{}"}
 
 
 def servers_by_place(client: Client, text: str) -> dict[Steps, object]:
     """Each server by its place: those of the user, and those that the client keeps by project."""
-    document = client.language.read(text)
-    if not is_object(document):
-        return {}
+    document = mapping(client.language.read(text))
     places: dict[Steps, object] = {(client.section,): document.get(client.section)}
-    projects = document.get(client.projects)
-    for name, project in projects.items() if is_object(projects) else ():
-        if is_object(project):
-            places[client.projects, name, client.section] = project.get(client.section)
+    for name, project in mapping(document.get(client.projects)).items():
+        places[client.projects, name, client.section] = mapping(project).get(client.section)
     return {
         (*steps, name): entry
         for steps, section in places.items()
-        if is_object(section)
-        for name, entry in section.items()
+        for name, entry in mapping(section).items()
     }

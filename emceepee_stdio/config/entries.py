@@ -205,7 +205,7 @@ class Entries:
         self.disabled.append(BrokenServer(name=label(name), reason=reason))
 
     def _read(self, name: str, entry: object, path: str) -> ServerConfig | BrokenServer:
-        members = _flat(fit(entry, dict[str, object], path=path))
+        members = flat(fit(entry, dict[str, object], path=path))
         ruling = rule_keys(members)
         slips: list[str] = []
         given = self._given(
@@ -323,7 +323,7 @@ def is_off(entry: object) -> bool:
 def what_runs(entry: Mapping[str, object]) -> dict[str, object]:
     """What an entry, as it is written, starts or reaches; without what is as if not given."""
     given = given_fields(
-        _flat(dict(entry)), known=hints_of(ServerEntry), spellings=_SPELLINGS, path="", warnings=[]
+        flat(entry), known=hints_of(ServerEntry), spellings=_SPELLINGS, path="", warnings=[]
     )
     values = {field: value for field, (_, value) in given.items() if field in _RUNNING}
     found = {field: value for field, value in values.items() if value or value is False}
@@ -349,8 +349,8 @@ def _switched_off(given: dict[str, Given], path: str) -> bool:
     return off
 
 
-def _flat(members: dict[str, object]) -> dict[str, object]:
-    """Zed's older entries hold the whole command line in `command`."""
+def flat(members: Mapping[str, object]) -> Mapping[str, object]:
+    """The members of an entry; Zed's older entries hold the whole command line in `command`."""
     command = members.get("command")
     if not is_object(command):
         return members

@@ -16,6 +16,7 @@ from emceepee_stdio.config.load import SECTIONS, load_text
 from emceepee_stdio.config.server import Rule, label
 from emceepee_stdio.config.tool_rules import ToolRules, check_patterns, read_rules, rule_keys
 from emceepee_stdio.errors import ConfigInvalid
+from emceepee_stdio.json_values import elements, mapping
 
 _KEYRING_REFERENCE = re.compile(r"\$\{keyring:[^}]*\}")
 # What only an editor can fill in.
@@ -33,7 +34,7 @@ class ConfigLocation(NamedTuple):
 
     @property
     def fields(self) -> Mapping[str, object]:
-        return self.entry if is_object(self.entry) else {}
+        return mapping(self.entry)
 
 
 class Outcome(NamedTuple):
@@ -45,27 +46,27 @@ class Outcome(NamedTuple):
 
 def places(text: str | None) -> Iterator[ConfigLocation]:
     """Every entry that has a name."""
-    document = jsonc.read(text or "")
+    document = mapping(jsonc.read(text or ""))
     for section in SECTIONS:
-        found = document.get(section) if is_object(document) else None
-        if is_object(found):
-            for name, entry in found.items():
-                yield ConfigLocation(name, entry, (section, name))
-        elif is_list(found):
-            for index, entry in enumerate(found):
-                name = entry.get("name") if is_object(entry) else None
-                if isinstance(name, str):
-                    yield ConfigLocation(name, entry, (section, index))
+        found = document.get(section)
+        for name, entry in mapping(found).items():
+            yield ConfigLocation(name, entry, (section, name))
+        for index, entry in enumerate(elements(found)):
+            if isinstance(name := mapping(entry).get("name"), str):
+                yield ConfigLocation(name, entry, (section, index))
+
+
+def find(text: str | None, name: str) -> ConfigLocation | None:
+    """The entry of this name that is used: the first."""
+    return next((place for place in places(text) if place.name == name), None)
 
 
 def ignored(text: str | None) -> Iterator[ConfigLocation]:
     """Entries that another one of the same key, further down, takes the place of."""
-    document = jsonc.read(text or "")
+    document = mapping(jsonc.read(text or ""))
     for section in SECTIONS:
-        found = document.get(section) if is_object(document) else None
-        if is_object(found):
-            for name, entry in overridden(found):
-                yield ConfigLocation(name, entry, (section, name))
+        for name, entry in overridden(mapping(document.get(section))):
+            yield ConfigLocation(name, entry, (section, name))
 
 
 def put_server(text: str | None, name: str, entry: Mapping[str, object], *, source: str) -> str:
@@ -73,8 +74,7 @@ def put_server(text: str | None, name: str, entry: Mapping[str, object], *, sour
     text = text or ""
     if text.strip():
         load_text(text, environ={}, source=source)
-    found = next((place for place in places(text) if place.name == name), None)
-    if found is None:
+    if (found := find(text, name)) is None:
         return jsonc.put(text, (SECTIONS[0], name), dict(entry))
     in_list = isinstance(found.steps[-1], int)
     return jsonc.put(text, found.steps, {"name": name, **entry} if in_list else dict(entry))
@@ -127,7 +127,7 @@ def take_over(
     try:
         ours, became = _with_rules(name, entry)
         warning = judge(name, ours, environ=environ)
-        text = put_server(text, name, ours if is_object(ours) else {}, source=source)
+        text = put_server(text, name, mapping(ours), source=source)
     except ConfigInvalid as error:
         return text, Outcome("skipped", error.fact)
     said = (became or _from_modes(theirs, entry), warning)
@@ -136,8 +136,8 @@ def take_over(
 
 def _from_modes(theirs: object, entry: object) -> str:
     """A client may say in its own way when it asks: those are rules in our entry already."""
-    ours = entry.get("tools") if is_object(entry) else None
-    if not is_object(ours) or (is_object(theirs) and ours == theirs.get("tools")):
+    ours = mapping(entry).get("tools")
+    if not is_object(ours) or ours == mapping(theirs).get("tools"):
         return ""
     return "what it asks for and leaves out became rules for its tools."
 
@@ -194,7 +194,7 @@ def _rules(name: str, entry: Mapping[str, object]) -> object:
         ruled = _with_rules(name, entry)[0]
     except ConfigInvalid:
         return {key: entry[key] for key in rule_keys(entry)}
-    return ruled.get("tools") if is_object(ruled) else None
+    return mapping(ruled).get("tools")
 
 
 def _agrees(ours: object, theirs: object) -> bool:
@@ -211,8 +211,7 @@ def texts_in(value: object) -> Iterator[str]:
     """Every text inside of it, at any depth."""
     if isinstance(value, str):
         yield value
-    parts = list(value.values()) if is_object(value) else value if is_list(value) else ()
-    for part in parts:
+    for part in (*mapping(value).values(), *elements(value)):
         yield from texts_in(part)
 
 

@@ -198,7 +198,7 @@ def _replacing(
     A project's file is not the person's own, and stays.
     """
     client, path, text = file
-    name = next((name for name, one in file.servers.items() if clients.is_ours(one)), RESERVED_NAME)
+    name = next(iter(file.ours), RESERVED_NAME)
     others = [steps for steps in moved if steps != (client.section, name)]
     with edit.guard(path):
         after = clients.leave_alone(client, text or "", name=name, entry=entry, others=others)
@@ -466,17 +466,16 @@ def _note_restored(moved: _MovedServers) -> None:
             )
         )
     secrets = [
-        (path, one)
+        one
         for steps, entry in moved.back.items()
         for one in secret_values.secrets_of({str(steps[-1]): client.our_entry(entry)})
     ]
-    secret_values.note_plain(secrets, f"emceepee config import {client.key} --replace")
+    secret_values.note_plain(path, secrets, f"emceepee config import {client.key} --replace")
 
 
 def _tell_absent(file: install.ClientFile) -> None:
     client, path, _ = file
-    ours = [name for name, entry in file.servers.items() if clients.is_ours(entry)]
-    if ours:
+    if ours := list(file.ours):
         raise edit.EditRefused(
             f"{client.title} has emceepee under another name: {', '.join(map(label, ours))}.",
             hint=f"Run: emceepee uninstall {client.key} --name {shlex.quote(ours[0])}",

@@ -29,11 +29,13 @@ from emceepee_stdio.config.clients import (
     servers_by_place,
 )
 from emceepee_stdio.config.edit import Change, EditRefused, guard, read_backup, read_file
-from emceepee_stdio.config.fields import is_list, is_object
+from emceepee_stdio.config.entries import flat
+from emceepee_stdio.config.fields import is_object
 from emceepee_stdio.config.jsonc import Steps, strict_problem
 from emceepee_stdio.config.load import PATH_VARIABLE, default_path
 from emceepee_stdio.config.server import name_problem
 from emceepee_stdio.errors import ConfigInvalid
+from emceepee_stdio.json_values import elements, mapping
 from emceepee_stdio.visible_text import on_one_line
 
 # The scopes in which a client keeps its servers: for the user, for one project, in its file.
@@ -79,8 +81,15 @@ class ClientFile(NamedTuple):
         return cls(CLIENTS[key], path, read_file(path))
 
     @property
-    def servers(self) -> dict[str, object]:
-        return self.client.servers(self.text or "")
+    def servers(self) -> Mapping[str, object]:
+        """Raises where the file cannot be read."""
+        with guard(self.path):
+            return self.client.servers(self.text or "")
+
+    @property
+    def ours(self) -> dict[str, object]:
+        """Those of them that are emceepee."""
+        return {name: entry for name, entry in self.servers.items() if is_ours(entry)}
 
 
 def scopes_of(file: ClientFile, directory: Path) -> list[ClientScope]:
@@ -89,14 +98,14 @@ def scopes_of(file: ClientFile, directory: Path) -> list[ClientScope]:
     with guard(path):
         document = client.language.read(text or "")
         user = ClientScope("user", path, (client.section,), file.servers)
-    projects = _member(document, client.projects)
+    projects = mapping(mapping(document).get(client.projects))
     places = [place for place in _project_names(directory) if is_object(projects.get(place))]
     local = [
         ClientScope(
             "local",
             path,
             (client.projects, place, client.section),
-            _member(projects[place], client.section),
+            mapping(mapping(projects[place]).get(client.section)),
         )
         for place in places
     ]
@@ -113,15 +122,9 @@ def other_directories(client: Client, text: str, directory: Path) -> list[str]:
     return [place for place in found if place not in here]
 
 
-def _member(value: object, key: str) -> Mapping[str, object]:
-    found = value.get(key) if is_object(value) else None
-    return found if is_object(found) else {}
-
-
 def _words(value: object, key: str) -> list[str]:
     """The list of texts that stands under this key; empty if there is none."""
-    found = value.get(key) if is_object(value) else None
-    return [str(word) for word in found] if is_list(found) else []
+    return [str(word) for word in elements(mapping(value).get(key))]
 
 
 def _project_names(directory: Path) -> list[str]:
@@ -252,12 +255,11 @@ def _run(command: list[str], timeout: float) -> str:
 def _source() -> str:
     """What this emceepee was installed from: a file, a repository, or a version on an index."""
     text = importlib.metadata.distribution(_PACKAGE).read_text("direct_url.json")
-    origin: object = json.loads(text) if text else None
-    url = origin.get("url") if is_object(origin) else None
-    if not (is_object(origin) and isinstance(url, str)):
+    origin = mapping(json.loads(text) if text else None)
+    url = origin.get("url")
+    if not isinstance(url, str):
         return f"{_PACKAGE}=={__version__}"
-    version = origin.get("vcs_info")
-    if is_object(version):
+    if version := mapping(origin.get("vcs_info")):
         return f"{version.get('vcs')}+{url}@{version.get('commit_id')}"
     if not url.startswith("file:"):
         return url
@@ -335,8 +337,8 @@ def install(  # noqa: PLR0913 - one for each option
         _explain_settings(row, entry)
         return
     backup = change.apply()
-    secrets = [(path, one) for one in secret_values.secrets_of({name: {"env": variables}})]
-    secret_values.note_plain(secrets, _undo(row, name))
+    secrets = secret_values.secrets_of({name: {"env": variables}})
+    secret_values.note_plain(path, secrets, _undo(row, name))
     if as_json:
         terminal.document({"client": client, **change.facts(backup)})
         return
@@ -446,17 +448,9 @@ def locate(client: Client) -> Path:
     return next((place for place in places if place.parent.is_dir()), places[-1])
 
 
-def client_servers(client: Client) -> tuple[Path, Mapping[str, object]]:
-    """The client's file, and the servers in it."""
-    path = locate(client)
-    with guard(path):
-        return path, client.servers(read_file(path) or "")
-
-
 def program_of(entry: object) -> str:
     """What a client starts by this entry."""
-    command = entry.get("command") if is_object(entry) else None
-    return str(command.get("path") if is_object(command) else command)
+    return str(flat(mapping(entry)).get("command"))
 
 
 def program_is_gone(entry: object) -> bool:
@@ -551,10 +545,9 @@ def _list(*, as_json: bool) -> None:
 def _state(client: Client) -> dict[str, object]:
     names: list[str] = []
     try:
-        path, servers = client_servers(client)
-        ours = {name: entry for name, entry in servers.items() if is_ours(entry)}
+        ours = ClientFile.of(client.key).ours
         names = list(ours)
-        there = is_installed(client, path)
+        there = is_installed(client, locate(client))
         state = "registered" if names else "not registered" if there else "not installed"
         if any(map(program_is_gone, ours.values())):
             state = "program gone"

@@ -6,6 +6,7 @@ import shlex
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -20,14 +21,16 @@ from emceepee_stdio.cli.clients import install
 from emceepee_stdio.cli.secret_values import KeyringStorage, PlainSecret, plain_secrets
 from emceepee_stdio.cli.status import shared_servers
 from emceepee_stdio.cli.terminal import with_command
-from emceepee_stdio.config.clients import CLIENTS, Client, is_ours
+from emceepee_stdio.config.clients import CLIENTS, Client
 from emceepee_stdio.config.edit import EditRefused, read_file
-from emceepee_stdio.config.fields import is_list, is_object, schema_of
+from emceepee_stdio.config.entries import flat
+from emceepee_stdio.config.fields import schema_of
 from emceepee_stdio.config.load import PATH_VARIABLE
 from emceepee_stdio.config.server import ServerConfig
 from emceepee_stdio.config.settings import Config, QuestionsMode
 from emceepee_stdio.front.client_profile import PROFILES, UNKNOWN, questions_go_to
 from emceepee_stdio.journal import default_directory
+from emceepee_stdio.json_values import elements, mapping
 from emceepee_stdio.redaction.redact import MARKER, redact_env
 from emceepee_stdio.session.proxy_status import read_running, status_directory
 from emceepee_stdio.wire.orphans import leftovers, process_table
@@ -204,9 +207,8 @@ def checked_environment(
 def _of_client(
     environ: Mapping[str, str], client: Client, entry: Mapping[str, object]
 ) -> CheckedEnvironment:
-    given, named = entry.get("env"), entry.get("env_vars")
-    more = {k: v for k, v in given.items() if isinstance(v, str)} if is_object(given) else {}
-    names = frozenset(map(str, named)) if is_list(named) else frozenset[str]()
+    more = {k: v for k, v in mapping(entry.get("env")).items() if isinstance(v, str)}
+    names = frozenset(map(str, elements(entry.get("env_vars"))))
     few = {name: value for name, value in environ.items() if name in _FEW_NAMES | names}
     bases = {"desktop": _desktop(environ), "few": few, "shell": dict(environ)}
     return CheckedEnvironment(
@@ -230,14 +232,10 @@ def _remedy(client: Client) -> str:
 def _registrations() -> Iterator[tuple[Client, Mapping[str, object]]]:
     """Each client that starts us, with its entry; those that reach us over HTTP start nothing."""
     for client in CLIENTS.values():
-        try:
-            _, servers = install.client_servers(client)
-        except EditRefused:
-            continue
-        entry = next(filter(is_ours, servers.values()), None)
-        if is_object(entry) and "command" in entry:
-            inner = entry["command"]
-            yield client, inner if is_object(inner) else entry
+        with suppress(EditRefused):
+            for entry in [*install.ClientFile.of(client.key).ours.values()][:1]:
+                if "command" in (line := flat(mapping(entry))):
+                    yield client, line
 
 
 def _desktop(environ: Mapping[str, str]) -> dict[str, str]:
@@ -419,24 +417,25 @@ def registration_checks(config: Config) -> Iterator[Check]:
 def _registration(client: Client, mode: QuestionsMode) -> Check | None:
     check_id, again = f"registration.{client.key}", f"emceepee install {client.key}"
     try:
-        path, servers = install.client_servers(client)
+        file = install.ClientFile.of(client.key)
+        ours, others = file.ours, len(file.servers) - len(file.ours)
     except EditRefused as error:
         return Check.of(check_id, "warning", error.fact, "Fix that file by hand.")
-    ours = {name: entry for name, entry in servers.items() if is_ours(entry)}
     if not ours:
         return None
-    others = len(servers) - len(ours)
-    details: dict[str, object] = {"path": str(path), "names": list(ours), "other_servers": others}
+    details: dict[str, object] = {"path": str(file.path), "names": list(ours)}
+    details["other_servers"] = others
     for name, entry in ours.items():
         details["command"] = command = install.program_of(entry)
         if install.program_is_gone(entry):
             fact = f"Its entry {name} starts {command}, which is not there."
             remedy = with_command("Write it again", again)
             return Check.of(check_id, "failed", fact, remedy, details=details)
-        if is_object(entry) and (former := client.former_settings(entry)):
+        members = mapping(entry)
+        if former := client.former_settings(members):
             key = former[0]
             now = client.settings[key]
-            fact = f"has the {key} of an earlier version, {entry[key]}: {now.short}."
+            fact = f"has the {key} of an earlier version, {members[key]}: {now.short}."
             remedy = with_command(f"Raise it to {now.value}", again)
             return Check.of(
                 check_id, "warning", f"Its entry {name} {fact}", remedy, details=details

@@ -36,7 +36,6 @@ from emceepee_stdio.cli.terminal import (
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.clients import CLIENTS, HTTP_TOKEN
 from emceepee_stdio.config.edit import EditRefused, read_file
-from emceepee_stdio.config.fields import is_list, is_object
 from emceepee_stdio.config.jsonc import Unreadable
 from emceepee_stdio.config.jsonc import read as read_json
 from emceepee_stdio.config.load import default_path, load_file
@@ -46,7 +45,7 @@ from emceepee_stdio.config.settings import Config, Policy, Settings
 from emceepee_stdio.errors import ConfigInvalid, InvalidArguments, NeedsSignIn
 from emceepee_stdio.front.http.access import default_token_file
 from emceepee_stdio.journal import Secrets, default_directory, given_secrets, redact
-from emceepee_stdio.json_values import elements
+from emceepee_stdio.json_values import elements, mapping, with_texts
 from emceepee_stdio.session.proxy_status import read_running, status_directory
 from emceepee_stdio.storage.private_file import read_regular, write_new
 from emceepee_stdio.trace.request import RequestRecord
@@ -398,7 +397,12 @@ def write_bug_report(path: Path, report: checks.Report, config: Path) -> None:
         "doctor": msgspec.to_builtins(report),
         "trace": [msgspec.to_builtins(request) for request in requests],
     }
-    shown = _clean(redact(document), _secrets(text))
+    known, home = _secrets(text), str(Path.home())
+
+    def cleaned(text: str) -> str:
+        return known.mask(text).replace(home, "~") if len(home) > 1 else known.mask(text)
+
+    shown = with_texts(redact(document), cleaned, names=True)
     text = json.dumps(shown, indent=2, ensure_ascii=False) + "\n"
     write_new(path, text.encode("utf-8", "backslashreplace"))
     count = f"the last {len(requests)} requests, without arguments and results"
@@ -436,7 +440,7 @@ def _configuration(path: Path, text: str) -> dict[str, object]:
     return {
         "path": str(path),
         "servers": {place.name: shown_entry(place.entry, entries) for place in found},
-        "settings": document.get("emceepee") if is_object(document) else None,
+        "settings": mapping(document).get("emceepee"),
     }
 
 
@@ -461,16 +465,3 @@ def _last_requests(directory: Path) -> list[RequestRecord]:
         earlier = (record for record in requests if record.session == last.session)
         found = [last, *islice(earlier, _MAX_REQUESTS - 1)]
     return [without_payloads(record) for record in reversed(found)]
-
-
-def _clean(value: object, known: Secrets) -> object:
-    if is_object(value):
-        return {_text(name, known): _clean(one, known) for name, one in value.items()}
-    if is_list(value):
-        return [_clean(one, known) for one in value]
-    return _text(value, known) if isinstance(value, str) else value
-
-
-def _text(text: str, known: Secrets) -> str:
-    home = str(Path.home())
-    return known.mask(text).replace(home, "~") if len(home) > 1 else known.mask(text)
