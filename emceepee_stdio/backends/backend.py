@@ -160,8 +160,6 @@ T = TypeVar("T")
 class Backend(Sender):
     """A backend. Make it, start `run` in a task group, and use it from anywhere."""
 
-    rules: ToolRules | None = None  # of its tools; the session sets them at any time
-
     def __init__(
         self,
         name: str,
@@ -176,6 +174,7 @@ class Backend(Sender):
     ) -> None:
         options = options or BackendOptions()
         self.name = name
+        self.rules: ToolRules | None = None  # of its tools
         self._emit = emit
         self._clock = clock
         self._roots = roots
@@ -269,6 +268,10 @@ class Backend(Sender):
             return await work(connection, deadline - self._clock.now())
         finally:
             self._at_work -= 1
+
+    def obey(self, rules: ToolRules | None) -> None:
+        """These are the rules of its tools from now on."""
+        self.rules = rules
 
     # What the server tells
 

@@ -4,7 +4,7 @@ What is sent goes out by `_transmit`, which each channel has in its own way; wha
 matched by the peer. Nothing that belongs to a connection outlives it.
 
 A loss is known in one place and one moment. `lose` writes down why, lets the supervisor decide what
-follows (`on_lost`), and only then ends what is in flight: whoever is told of the loss, and whoever
+follows (`own`), and only then ends what is in flight: whoever is told of the loss, and whoever
 is woken by it, finds the state already changed.
 """
 
@@ -67,6 +67,8 @@ from emceepee_stdio.wire.timing import Ticker, Wakeup
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    OnLost = Callable[["Connection", Loss], str]
+
 
 _QUESTIONS = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 _OWN_REQUESTS = frozenset({"ping", "server/discover", "subscriptions/listen"})
@@ -83,8 +85,7 @@ def _nothing_to_cancel() -> None:
 class Connection(Sender):
     """The base of what each channel yields. `services` run for as long as it lives.
 
-    `log_level` is what a modern server is asked to log with each request. `on_lost` is told of the
-    loss, and says what happens next.
+    `log_level` is what a modern server is asked to log with each request.
     """
 
     hello: Hello
@@ -115,7 +116,7 @@ class Connection(Sender):
         self.services: list[Callable[[], Coroutine[object, object, None]]] = []
         self.wakeup = Wakeup()
         self.visited: deque[object] = deque(maxlen=_REMEMBERED_VISITS)  # ids of URL elicitations
-        self.on_lost: Callable[[Loss], str | None] = lambda _loss: None
+        self._on_lost: OnLost | None = None
         self._next_step: str | None = None
         self._ended = anyio.Event()
         self._untaken: set[RequestId] = set()  # refused unseen, whatever becomes of the others
@@ -224,6 +225,10 @@ class Connection(Sender):
 
     # Its end
 
+    def own(self, on_lost: "OnLost") -> None:
+        """It is somebody's from now on, who hears first of its loss and says what follows."""
+        self._on_lost = on_lost
+
     async def serve(self) -> None:
         """Keep the deadlines, and run the services, until the connection is lost."""
         async with anyio.create_task_group() as tasks:
@@ -246,7 +251,7 @@ class Connection(Sender):
         """It is over, and this is why; only the first time counts."""
         if self.loss is None:
             self.loss = loss
-            self._next_step = self.on_lost(loss)
+            self._next_step = self._on_lost and self._on_lost(self, loss)
             self._ended.set()
             self.wakeup.wake()
             self._peer.close(loss.fact)
@@ -291,7 +296,7 @@ class Connection(Sender):
         self._emit(Withdrawn((self._proxy_id, request_id)))
 
     def on_given_up(self, request_id: RequestId, method: str, reason: str) -> None:
-        if method not in _NOT_CANCELLABLE:
+        if self.loss is None and method not in _NOT_CANCELLABLE:
             params = to_json({"requestId": request_id, "reason": reason})
             self._peer.notify("notifications/cancelled", params)
 

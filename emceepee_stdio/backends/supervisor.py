@@ -318,7 +318,7 @@ class Supervisor(Sender):
         self._up_since = now
         self._last_error = None
         self._restarts.connected(now=now)
-        connection.on_lost = lambda loss: self._lose(connection, loss)
+        connection.own(self._lose)
         self._enter(Phase.CONNECTED)
         self._hello_before = True
         if connection.loss is not None:

@@ -24,7 +24,7 @@ from msgspec import Raw
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.settings import Limits, Settings
-from emceepee_stdio.errors import ProxyError, TaskLimit
+from emceepee_stdio.errors import ProxyError, ServerDisconnected, TaskLimit
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal, JournalEvent, Level
 from emceepee_stdio.json_values import mapping
@@ -409,9 +409,13 @@ class Session:
             self._tell_failed(task, str(error))
 
     def fail_tasks(self, server: str, error: str, *, fact: str) -> int:
-        """Its server is gone: each task keeps the whole error, its event tells the fact."""
+        """Its server is gone: each task keeps the whole error, its event tells the fact.
+
+        Its call ends with it: no outcome of the request comes after that, and nothing is sent anew.
+        """
         failed = self.state.tasks.fail_server(server, error, now=self.clock.now())
         for task in failed:
+            self._stop(task.id, "failed", error=ServerDisconnected.code)
             self._tell_failed(task, fact)
         return len(failed)
 
@@ -529,10 +533,10 @@ class Session:
         if deadline < self.ticker.next:
             self.ticker.look(deadline)
 
-    def _stop(self, task_id: str, outcome: str) -> None:
+    def _stop(self, task_id: str, outcome: str, **more: str | int) -> None:
         if call := self._of_task(task_id):
             call.cancel()
-            self._forget(call, outcome)
+            self._forget(call, outcome, **more)
             self._let_in()
 
     def _of_task(self, task_id: str) -> Call | None:

@@ -89,7 +89,7 @@ class ToolPermissions:
         else:
             entries = self._entries.values()
             binding = [entry for entry in entries if leads_to_same(entry, member.config)]
-        member.backend.rules = rules_of({entry.name: entry.tools for entry in binding})
+        member.backend.obey(rules_of({entry.name: entry.tools for entry in binding}))
 
     def shown_changes(self, server: str, changes: Mapping[str, object]) -> dict[str, object] | None:
         """What a model is told of tools that changed: nothing of those that a rule hides."""

@@ -126,8 +126,10 @@ class RequestLog:
             outcome = "tool_error" if more["is_error"] else "ok"
         elif how == "expired":
             outcome, request.error_code = "error", "call_timeout"
+        elif how == "failed":
+            outcome, request.error_code = "error", str(more["error"])
         else:
-            outcome = "error" if how == "failed" else "cancelled"
+            outcome = "cancelled"
         self.end(request, outcome)
 
     def asked_back(self, request: OpenRequest) -> None:

@@ -985,7 +985,7 @@ async def test_no_request_for_a_tool_gets_past_the_rules_whoever_makes_it() -> N
         listed = {"tools": [{"name": name} for name in ("free", "asks", "never")]}
         rig.server.answers["tools/list"] = lambda _c, _p: _value(listed)
         rig.server.answers["tools/call"] = lambda _c, _p: _value({"content": []})
-        rig.backend.rules = ToolRules({"asks": "ask", "never": "off"})
+        rig.backend.obey(ToolRules({"asks": "ask", "never": "off"}))
         with pytest.raises(ToolNotFound):
             await rig.backend.call_tool("free", {}, within=60)
         await rig.backend.list_all("tools", within=60)

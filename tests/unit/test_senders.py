@@ -684,12 +684,13 @@ async def test_whoever_waits_is_told_of_a_loss_after_the_supervisor_was() -> Non
     line = ToServer(Clock())
     order: list[object] = []
 
-    def on_lost(loss: Loss) -> str:
+    def on_lost(connection: Connection, loss: Loss) -> str:
+        assert connection is line.connection
         order.append(loss.fact)
         assert line.connection.loss is loss
         return "Wait for it."
 
-    line.connection.on_lost = on_lost
+    line.connection.own(on_lost)
     line.sender.send(line.request("m", 60.0), order.append)
     line.hang_up()
     line.hang_up()

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ from emceepee_stdio.errors import RequestNotFound, ServerFailed
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.backend_handler import BackendHandler
+from emceepee_stdio.session.client_calls import Call, CallingClient, ServerRun
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state.pending_requests import (
     ClosedBy,
@@ -216,6 +218,16 @@ def test_an_outage_and_its_end_are_told_once_each(around: Around):
             },
         ),
     ]
+
+
+async def test_the_call_of_a_task_that_failed_with_its_server_is_not_made_anew(around: Around):
+    call, given_up = Call(client=CallingClient(ceiling=9.0)), list[bool]()
+    around.session.begin(call, ServerRun(server="s", tool="build"), within=0.0)
+    call.cancel_request = partial(given_up.append, True)  # noqa: FBT003 - that it was called
+    around.change(Phase.CONNECTED, Phase.RECONNECTING, loss=LOSS)
+    assert around.tasks.get(call.task or "", now=around.now).status is TaskStatus.FAILED
+    assert given_up == [True]
+    assert call.cancel_request is None
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_a_promoted_request_is_the_parent_of_its_task(world: World):
 @pytest.mark.parametrize(
     ("how", "outcome", "code"),
     [
-        ("failed", "error", None),
+        ("failed", "error", "server_failed"),
         ("cancelled", "cancelled", None),
         ("expired", "error", "call_timeout"),
     ],
@@ -130,7 +130,7 @@ def test_a_promoted_request_is_the_parent_of_its_task(world: World):
 def test_a_task_says_how_it_ended(world: World, how: str, outcome: str, code: str | None):
     request = world.log.begin("tools/call", 1)
     world.log.answered(request, b"", is_error=False, task_id="T")
-    world.log.task_ended(request, how, {})
+    world.log.task_ended(request, how, {"error": "server_failed"} if how == "failed" else {})
     record = world.records()[-1]
     assert (record.outcome, record.error_code) == (outcome, code)
 
