@@ -65,7 +65,7 @@ class FixedValues(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     automatic_answer_s: float = 0.3  # nobody reads a question and refuses it faster
     roots_s: float = 10.0  # a client knows its directories; one that does not answer has none
     roots_settle_s: float = 0.25  # a server asks, is told, and looks at the directories; once
-    roots_hold_s: float = 2.0  # a modern client makes its first call soon, or much later
+    roots_hold_s: float = 50.0  # till a modern client makes a call; servers wait 60 s by default
     rounds: int = 10  # a form in ten steps; a server that never stops is stopped
 
     # Talking to servers

@@ -10,6 +10,7 @@ the client makes it again with the answers. Theory of operation:
   comes to meanwhile is kept. Made again, it is bound to the new request and waits on. Nothing is
   sent to its server a second time.
 - A call that only waits, or has not begun, is begun when it is made again.
+- The roots of the client are asked for in the same way, by a call that is in flight.
 - The state that the client carries counts once, and only with the same tool and arguments. A
   call that is not made again before its questions expire is stopped, at its server, too.
 
@@ -27,7 +28,12 @@ from anyio.abc import TaskGroup
 from msgspec import Raw
 
 from emceepee_stdio.errors import InvalidArguments, RequestNotFound
-from emceepee_stdio.front.client_requests import RequestStates
+from emceepee_stdio.front.client_requests import (
+    ROOTS_KEY,
+    ROOTS_REQUEST,
+    RequestStates,
+    TakeRoots,
+)
 from emceepee_stdio.session.client_calls import Call, Work
 from emceepee_stdio.session.person import ClientRequest, InputRequired
 from emceepee_stdio.session.questions import question_of
@@ -40,6 +46,7 @@ from emceepee_stdio.wire.codec import RequestId
 _KIND = "question"  # tells the states of these calls from others
 _MAX_STOPPED = 100  # calls whose answer may still come; a person answers a few at a time
 _WAITS = frozenset({"await_activity", "get_task_result"})  # these have nothing to lose
+_READS = _WAITS | {"list_tools", "list_resources", "list_resource_templates", "list_prompts"}
 
 
 class Settle(typing.Protocol):
@@ -62,6 +69,7 @@ class _Parked:
     took: float = 0.0  # from its question until it was made again
     call: Call | None = None
     within: float = math.inf
+    take_roots: TakeRoots | None = None  # where it asks for the roots of the client
     resumed: anyio.Event = field(default_factory=anyio.Event)
 
 
@@ -121,6 +129,15 @@ class CarriedQuestions:
             self._add_to_round(call, [asked.id])
         return True
 
+    def carry_roots(self, take: TakeRoots) -> bool:
+        """Have a call in flight ask for the roots of the client; False where there is none."""
+        for call in self._line.calls.values():
+            is_idle = call.run is not None or call.tool in _READS
+            if call.request.modes is not None and not call.answered and is_idle:
+                self._park(call, [], take_roots=take)
+                return True
+        return False
+
     def _carrier(self, asked: PendingRequest) -> Call | None:
         mode = mode_of(asked)
         able = [
@@ -169,9 +186,14 @@ class CarriedQuestions:
 
     # Calls that are answered with questions
 
-    def _park(self, call: Call, questions: list[PendingRequest]) -> None:
+    def _park(
+        self, call: Call, questions: list[PendingRequest], *, take_roots: TakeRoots | None = None
+    ) -> None:
         question = self._required(call.request, questions, began=call.began_at or None)
         parked = self._parked[question.state]
+        if take_roots is not None:
+            parked.take_roots = take_roots
+            question.requests = {ROOTS_KEY: ROOTS_REQUEST}
         self._line.ask_back(call.request.id, question)
         if call.run is None:  # it only waits
             self._session.cancel(call)
@@ -189,7 +211,8 @@ class CarriedQuestions:
         self._parked[state] = parked
         for name in parked.questions:
             self._held.pop(name, None)
-        until = min(max(asked.expires_at for asked in questions), began + self._limit_s())
+        until = began + self._limit_s()
+        until = min([until, max((asked.expires_at for asked in questions), default=until)])
         self._tasks.start_soon(self._expire, state, parked, until)
         requests = {
             asked.id: {"method": "elicitation/create", "params": self._params(asked)}
@@ -257,6 +280,8 @@ class CarriedQuestions:
         del self._parked[state]
         parked.took = took
         parked.resumed.set()
+        if parked.take_roots is not None:
+            parked.take_roots(request.answers.get(ROOTS_KEY))
         return parked
 
     async def _tell_late(self, state: str, request: ClientRequest) -> None:

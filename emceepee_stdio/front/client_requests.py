@@ -7,7 +7,7 @@ once (`RequestStates`).
 
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import isawaitable
 
 import anyio
@@ -120,13 +120,15 @@ class RequestStates:
 # The roots of the client: asked for when a server wants them, in the way of the client's era.
 #
 # A client of the handshake era is sent `roots/list`, and again when it says that they changed. A
-# modern one can be asked only by the answer to a call: that is done once, with the first call after
-# a server wanted to know, and until then the server is kept waiting only for a moment. One that
-# says that they changed, as some do in that era as well, is asked once more.
+# modern one can be asked only by the answer to a call: that is done once, by a call that is in
+# flight when a server wants to know, else by the next one. Until then the server is kept waiting,
+# not as long as servers wait for an answer. A client that says that they changed, as some do in
+# that era as well, is asked once more.
 
 
-_ROOTS_KEY = "roots"
-_METHOD = "roots/list"
+ROOTS_KEY = "roots"
+ROOTS_REQUEST: Mapping[str, object] = {"method": "roots/list"}
+TakeRoots = Callable[[Raw | None], None]
 _MAX_ROOTS = 100  # a workspace has a handful of directories
 
 
@@ -171,15 +173,13 @@ class RootsRequests:
 
         One that brings another answer is not asked: that would be lost, and asked for again.
         """
-        answer, state = request.answers.get(_ROOTS_KEY), request.state
-        if answer is not None and state and self._states.spend(state, _ROOTS_KEY) is not None:
-            self._roots.learn(_read(answer))
+        answer, state = request.answers.get(ROOTS_KEY), request.state
+        if answer is not None and state and self._states.spend(state, ROOTS_KEY) is not None:
+            self._take(answer)
             return self._after_a_moment(work)
         if state is None and self._roots.wanted and not self._was_asked:
             self._was_asked = True
-            raise InputRequired(
-                {_ROOTS_KEY: {"method": _METHOD}}, self._states.keep(_ROOTS_KEY, _ROOTS_KEY)
-            )
+            raise InputRequired({ROOTS_KEY: ROOTS_REQUEST}, self._states.keep(ROOTS_KEY, ROOTS_KEY))
         return work()
 
     async def _after_a_moment(self, work: Work) -> Reply | None:
@@ -188,13 +188,18 @@ class RootsRequests:
         result = work()
         return await result if isawaitable(result) else result
 
-    def ask(self) -> None:
+    def _take(self, answer: Raw | None) -> None:
+        self._roots.learn(None if answer is None else _read(answer))
+
+    def ask(self, carry: Callable[[TakeRoots], bool] = lambda _take: False) -> None:
+        """A server wants to know them. `carry` has a modern call in flight ask for them."""
         if self._protocol.offers_roots:
             self._is_stale = True
             if not self._is_asking:
                 self._is_asking = True
                 self._tasks.start_soon(self._request)
         elif self._protocol.modern_roots:
+            self._was_asked = self._was_asked or carry(self._take)
             self._tasks.start_soon(self._wait_for_call)
         else:
             self._roots.learn(None)
@@ -203,13 +208,13 @@ class RootsRequests:
         """As often as they changed meanwhile."""
         while self._is_stale:
             self._is_stale = False
-            request = OutgoingRequest(method=_METHOD)
+            request = OutgoingRequest(method="roots/list")
             answer = await self._client.ask(request, within=self._fixed.roots_s)
-            self._roots.learn(None if answer is None else _read(answer))
+            self._take(answer)
         self._is_asking = False
 
     async def _wait_for_call(self) -> None:
-        await anyio.sleep(self._fixed.roots_hold_s)
+        await anyio.sleep(self._fixed.roots_s if self._was_asked else self._fixed.roots_hold_s)
         self._roots.learn(None)
 
 

@@ -75,7 +75,7 @@ class Front:
         runtime.session.client.connect(
             protocol,
             person=self.calls.person,
-            ask_roots=self._roots.ask,
+            ask_roots=self.calls.ask_roots,
             on_lists=self._changes.take,
         )
         for request_id in protocol.streams:

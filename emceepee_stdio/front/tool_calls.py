@@ -138,6 +138,10 @@ class ToolCalls(CallEnd):
     def __repr__(self) -> str:
         return f"<ToolCalls {len(self._calls)} open>"
 
+    def ask_roots(self) -> None:
+        """A server wants to know the roots of the client."""
+        self._roots.ask(self.person.carried.carry_roots)
+
     async def idle(self) -> None:
         """Until nobody waits for an answer any more."""
         while self._calls:

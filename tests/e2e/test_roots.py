@@ -126,17 +126,15 @@ def bring(client: Host, said: Said, roots: list[dict[str, str]], **call: Any) ->
 
 
 @both_backends
-def test_a_modern_client_is_asked_by_the_answer_to_its_next_call_and_once(
+def test_a_modern_client_is_asked_by_the_call_in_which_a_server_wants_them_and_once(
     tmp_path: Path, era: str
 ) -> None:
-    settings, wait = {"roots": ["/srv/work"]}, {"roots_hold_s": 0.0}
-    servers = server(tmp_path, era)
-    with host(
-        tmp_path, modern=True, has_roots=True, servers=servers, settings=settings, fixed=wait
-    ) as client:
-        assert roots_in(client.said_to(start(client))) == [{"uri": "file:///srv/work"}]
+    servers, settings = server(tmp_path, era), {"roots": ["/srv/work"]}
+    with host(tmp_path, modern=True, has_roots=True, servers=servers, settings=settings) as client:
         asking = client.said_to(start(client))
         assert roots_in(bring(client, asking, ROOTS, tool="roots", args={})) == ROOTS
+        if era == "legacy":
+            assert len(client.messages("s", "tools/call")) == 1, "the server is not called again"
         assert roots_in(client.said_to(start(client))) == ROOTS
         client.send({"method": CHANGED})
         asking = client.said_to(start(client))
@@ -145,22 +143,65 @@ def test_a_modern_client_is_asked_by_the_answer_to_its_next_call_and_once(
             until(lambda: client.messages("s", CHANGED), "the word to the server")
 
 
+def test_a_server_that_wants_them_before_any_call_is_told_what_the_first_call_brings(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "asks.py"
+    script.write_text(ASKS_AT_ONCE)
+    servers = {"s": entry([plain()[0], str(script)], tmp_path, "s")}
+    with host(tmp_path, modern=True, has_roots=True, servers=servers) as client:
+        said: list[Said] = []
+        until(
+            lambda: said.append(client.use("list_servers")) or said[-1].is_question,
+            "to be asked",
+        )
+        state, replies = said[-1].result["requestState"], {"roots": {"roots": ROOTS}}
+        client.use("list_servers", replies=replies, state=state)
+        assert roots_in(client.execute("s", "first")) == ROOTS
+
+
+ASKS_AT_ONCE = """
+import json, sys
+def write(message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+told = None
+for line in sys.stdin:
+    m = json.loads(line)
+    method = m.get("method")
+    if method == "initialize":
+        result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+                  "serverInfo": {"name": "asks", "version": "1"}}
+        write({"id": m["id"], "result": result})
+    elif method == "notifications/initialized":
+        write({"id": 1, "method": "roots/list"})
+    elif method == "tools/list":
+        tool = {"name": "first", "inputSchema": {"type": "object"}}
+        write({"id": m["id"], "result": {"tools": [tool]}})
+    elif method == "tools/call":
+        text = {"type": "text", "text": json.dumps(told)}
+        write({"id": m["id"], "result": {"content": [text]}})
+    elif method is None and m["id"] == 1 and told is None:
+        told = m["result"]
+"""
+
+
 def test_a_modern_client_that_brings_nothing_is_not_asked_again(tmp_path: Path) -> None:
-    servers, wait = server(tmp_path), {"roots_hold_s": 0.0}
+    servers, wait = server(tmp_path), {"roots_s": 0.2}
     with host(tmp_path, modern=True, has_roots=True, servers=servers, fixed=wait) as client:
-        assert roots_in(client.said_to(start(client))) == []
         assert client.said_to(start(client)).is_question
+        assert roots_in(client.said_to(start(client))) == []
         assert roots_in(client.said_to(start(client))) == []
 
 
 def test_roots_that_nobody_asked_for_count_for_nothing(tmp_path: Path) -> None:
-    servers, wait = server(tmp_path), {"roots_hold_s": 0.0}
+    servers, wait = server(tmp_path), {"roots_s": 0.2}
     with host(tmp_path, modern=True, has_roots=True, servers=servers, fixed=wait) as client:
         replies = {"roots": {"roots": ROOTS}}
         said = client.use(
             "execute_tool", replies=replies, state="made-up", server="s", tool="roots", args={}
         )
-        assert roots_in(said) == []
+        assert said.is_question
+        assert roots_in(client.said_to(start(client))) == []
 
 
 @pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"])
@@ -194,11 +235,11 @@ def test_the_filesystem_server_without_arguments_works_in_the_project_of_the_cli
 
 def test_a_call_that_brings_an_answer_is_not_asked_for_roots_first(tmp_path: Path) -> None:
     """Its answer would be lost, and the person asked twice."""
-    servers, wait = server(tmp_path), {"roots_hold_s": 0.0}
-    with host(tmp_path, modern=True, has_roots=True, servers=servers, fixed=wait) as client:
+    with host(tmp_path, modern=True, has_roots=True, servers=server(tmp_path)) as client:
         question = client.use("add_server", **proposal())
         assert "approval" in question.result["inputRequests"]
-        assert roots_in(client.said_to(start(client))) == [], "now a server wants them"
+        bring(client, client.said_to(start(client)), ROOTS, tool="roots", args={})
+        client.send({"method": CHANGED})  # they are wanted again
         yes = {"approval": {"action": "accept", "content": {"decision": ALWAYS}}}
         state = question.result["requestState"]
         added = client.use("add_server", replies=yes, state=state, **proposal())
