@@ -14,8 +14,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
-from http import HTTPStatus
-from importlib.resources import files
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -47,12 +45,15 @@ from emceepee_stdio.trace.trace_reader import (
 from emceepee_stdio.wire.loopback_http import (
     EVENT_STREAM,
     LOOPBACK,
+    NO_SOURCES,
     OPEN_PATH,
+    TEXT_ONLY,
     Entrance,
     LoopbackServer,
-    PageRefusal,
     PageReply,
     PageRequest,
+    page_file,
+    page_reply,
 )
 
 MAX_RECORDS = 20_000  # half of what a page keeps, so that a day of following does not thin it out
@@ -197,41 +198,14 @@ def _event(name: str, data: bytes, place: str = "") -> bytes:
     return f"event: {name}\n{number}data: ".encode() + data + b"\n\n"
 
 
-# The files of the page, as they are in the package, and the page as one file for an export.
-#
-# Nothing on the page runs but these files: by their address where they are served, by their hash in
-# an export. What they show is never markup, which the browser is told to enforce (Trusted Types).
+# The page as one file for an export. Nothing on it runs but its own files, by their hash.
 
 
 PAGE = "trace.html"
-CONTENT_TYPES = {
-    "html": "text/html; charset=utf-8",
-    "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
-    "svg": "image/svg+xml",
-}
-_NEVER = "default-src 'none'; base-uri 'none'; form-action 'none'"
-_TEXT_ONLY = "require-trusted-types-for 'script'; trusted-types 'none'"
-SERVED_POLICY = (
-    f"{_NEVER}; frame-ancestors 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-    f"connect-src 'self'; {_TEXT_ONLY}"
-)
-
-_NAME = re.compile(r"[a-z]+\.(html|css|js|svg)", re.ASCII)
 _STYLE = re.compile(r'<link rel="stylesheet" href="([a-z.]+)">')
 _SCRIPT = re.compile(r'<script src="([a-z.]+)"></script>')
 _ICON = re.compile(r'<link rel="icon"[^>]*>\n')
 _HEAD = '<meta charset="utf-8">\n'
-
-
-def page_file(name: str) -> bytes | None:
-    """A file of the page; None for whatever else is asked for."""
-    if not _NAME.fullmatch(name):
-        return None
-    try:
-        return (files("emceepee_stdio.trace") / "page" / name).read_bytes()
-    except FileNotFoundError:
-        return None
 
 
 def exported_page(
@@ -253,8 +227,8 @@ def exported_page(
     page = _STYLE.sub(lambda found: inlined("style", found[1]), page)
     page = _SCRIPT.sub(lambda found: inlined("script", found[1]), page)
     policy = (
-        f"{_NEVER}; script-src {' '.join(hashes['script'])}; "
-        f"style-src {' '.join(hashes['style'])}; {_TEXT_ONLY}"
+        f"{NO_SOURCES}; script-src {' '.join(hashes['script'])}; "
+        f"style-src {' '.join(hashes['style'])}; {TEXT_ONLY}"
     )
     meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
     lost = [{"kind": "dropped", "count": dropped}] if dropped else []
@@ -270,7 +244,7 @@ def _json_in_html(data: object) -> str:
 
 
 def _text(name: str) -> str:
-    return (page_file(name) or b"").decode()
+    return (page_file("trace", name) or b"").decode()
 
 
 # The routes of the page.
@@ -283,11 +257,7 @@ def trace_reply(name: str, after: str, read: Callable[[str], AsyncGenerator[byte
     """The feed from `read`, for a page that was given it up to `after`; else a file of the page."""
     if name == _EVENTS:
         return PageReply(read(after), EVENT_STREAM)
-    name = name or PAGE
-    body = page_file(name)
-    if body is None:
-        raise PageRefusal(HTTPStatus.NOT_FOUND, "There is nothing here.")
-    return PageReply(body, CONTENT_TYPES[name.rpartition(".")[2]], policy=SERVED_POLICY)
+    return page_reply("trace", name or PAGE)
 
 
 # The cookie of the page outlives its server, so that an open page comes back by itself when the

@@ -14,7 +14,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
-from importlib.resources import files
 from pathlib import Path
 from secrets import token_hex, token_urlsafe
 from typing import Literal
@@ -29,7 +28,6 @@ from msgspec import Struct
 from emceepee_stdio.clock import HOUR_S, Clock
 from emceepee_stdio.foreign_json import decoded
 from emceepee_stdio.storage.private_file import Stamp, make_private, write_new
-from emceepee_stdio.trace.trace_page import CONTENT_TYPES, SERVED_POLICY
 from emceepee_stdio.trust.approval_request import shown
 from emceepee_stdio.trust.store import ONE_CALL_LIFETIME_S, Approval, Pending, TrustStore
 from emceepee_stdio.wire.loopback_http import (
@@ -43,6 +41,7 @@ from emceepee_stdio.wire.loopback_http import (
     PageRequest,
     UsedAgain,
     loopback_listener,
+    page_reply,
 )
 
 Answer = Literal["no", "once", "always"]
@@ -50,8 +49,6 @@ Answer = Literal["no", "once", "always"]
 _COOKIE = "emceepee_approve"
 _AGAIN = "Run emceepee approve --web to open the page."
 _PAGE = "approvals.html"
-_ICON = "icon.svg"  # that of the page of requests
-_FILES = frozenset({_PAGE, "approvals.css", "approvals.js", _ICON})
 _READING_S = 1.0  # nobody has read a request that has been on the page for less
 _POLL_S = 0.2  # a person takes this for at once
 _KEEP_ALIVE_POLLS = 75  # 15 s
@@ -229,12 +226,9 @@ class ApprovalPage:
             return await self._take(request)
         if name == "events" and request.method == "GET":
             return PageReply(self._events(self._entrance), EVENT_STREAM)
-        name = name or _PAGE
-        if name not in _FILES or request.method != "GET":
+        if request.method != "GET":
             raise PageRefusal(HTTPStatus.NOT_FOUND, "There is nothing here.")
-        folder = "trace" if name == _ICON else "trust"
-        body = (files(f"emceepee_stdio.{folder}") / "page" / name).read_bytes()
-        return PageReply(body, CONTENT_TYPES[name.rpartition(".")[2]], policy=SERVED_POLICY)
+        return page_reply("trust", name or _PAGE)
 
     async def _events(self, entrance: Entrance) -> AsyncGenerator[bytes]:
         """All that waits, and again all of it with every change."""

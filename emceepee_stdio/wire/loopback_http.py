@@ -7,11 +7,13 @@ Every reply tells the browser to keep it to itself: not stored, not framed, not 
 
 import hmac
 import html
+import re
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from http import HTTPStatus
+from importlib.resources import files
 from urllib.parse import parse_qsl, urlsplit
 
 import anyio
@@ -19,7 +21,13 @@ from anyio.abc import Listener, SocketAttribute, SocketStream
 
 LOOPBACK = "127.0.0.1"
 HTML, EVENT_STREAM = "text/html; charset=utf-8", "text/event-stream"
-PLAIN_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+NO_SOURCES = "default-src 'none'; base-uri 'none'; form-action 'none'"
+TEXT_ONLY = "require-trusted-types-for 'script'; trusted-types 'none'"
+PLAIN_POLICY = f"{NO_SOURCES}; frame-ancestors 'none'"
+SERVED_POLICY = (
+    f"{PLAIN_POLICY}; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    f"{TEXT_ONLY}"
+)
 
 _MAX_CONNECTIONS = 40  # a few tabs, each with a stream and the six files that browsers load at once
 _MAX_HEAD_BYTES = 32 << 10  # codes and states of a sign-in are long, but not so long
@@ -67,6 +75,16 @@ class PageReply:
         )
 
 
+_CONTENT_TYPES = {
+    "html": HTML,
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+_FILE_NAME = re.compile(r"[a-z]+\.(html|css|js|svg)", re.ASCII)
+_ICON = "icon.svg"  # of every page
+
+
 class PageRefusal(Exception):
     """The request gets this status and this sentence, and nothing else."""
 
@@ -74,6 +92,25 @@ class PageRefusal(Exception):
         super().__init__(text)
         page = _REFUSAL.format(text=html.escape(text)).encode()
         self.reply = PageReply(page, status=status, more=more)
+
+
+def page_file(package: str, name: str) -> bytes | None:
+    """A file of the page that belongs to a package of ours; None for any other name."""
+    if not _FILE_NAME.fullmatch(name):
+        return None
+    owner = "wire" if name == _ICON else package
+    try:
+        return (files(f"emceepee_stdio.{owner}") / "page" / name).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def page_reply(package: str, name: str) -> PageReply:
+    """The same as a reply. Nothing on a page runs but these files, and they show text alone."""
+    body = page_file(package, name)
+    if body is None:
+        raise PageRefusal(HTTPStatus.NOT_FOUND, "There is nothing here.")
+    return PageReply(body, _CONTENT_TYPES[name.rpartition(".")[2]], policy=SERVED_POLICY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

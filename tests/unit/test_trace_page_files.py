@@ -8,8 +8,9 @@ from pathlib import Path
 
 import emceepee_stdio.trace
 from emceepee_stdio.journal.journal_reader import journal_line as read_line
-from emceepee_stdio.trace.trace_page import SERVED_POLICY, exported_page, page_file
+from emceepee_stdio.trace.trace_page import exported_page
 from emceepee_stdio.trace.trace_reader import mark_of
+from emceepee_stdio.wire.loopback_http import SERVED_POLICY, page_file
 from tests.trace_records import START_MS, journal_line
 
 FILES = Path(emceepee_stdio.trace.__file__).parent / "page"
@@ -37,8 +38,9 @@ def test_the_page_has_no_inline_script_style_or_handler() -> None:
 def test_every_file_that_the_page_names_is_there_and_every_script_is_named() -> None:
     page = (FILES / "trace.html").read_text(encoding="utf-8")
     named = set(re.findall(r'(?:src|href)="([^"]+)"', page))
-    assert named == {path.name for path in FILES.iterdir()} - {"trace.html"}
-    assert all(page_file(name) for name in named)
+    own = {path.name for path in FILES.iterdir()} - {"trace.html"}
+    assert named == own | {"icon.svg"}  # the icon of all pages
+    assert all(page_file("trace", name) for name in named)
 
 
 def test_every_part_of_the_page_that_a_script_asks_for_is_in_it() -> None:
@@ -60,7 +62,7 @@ def test_nothing_else_is_a_file_of_the_page() -> None:
         ".",
         "a/b.js",
     ):
-        assert page_file(name) is None
+        assert page_file("trace", name) is None
 
 
 def test_an_export_runs_the_scripts_of_the_page_and_nothing_else() -> None:
