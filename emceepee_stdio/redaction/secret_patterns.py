@@ -40,24 +40,11 @@ _SECRET_WORDS = frozenset(
 )
 # These say it only at the end of a name: `DB_PASS` and `npm_auth`, not `pass_env` and `auth_type`.
 _SECRET_LAST_WORDS = frozenset({"auth", "pass", "pat", "sid"})
-_SECRET_ENDINGS = (
-    "accesskey",
-    "apikey",
-    "authorization",
-    "cookie",
-    "credential",
-    "credentials",
-    "passphrase",
-    "passwd",
-    "password",
-    "privatekey",
-    "pwd",
-    "secret",
-    "secretkey",
-    "sessid",
-    "sessionid",
-    "token",
-    "tokens",
+_SECRET_ENDINGS = tuple(
+    _words(
+        "accesskey apikey authorization cookie credential credentials passphrase passwd password "
+        "privatekey pwd secret secretkey sessid sessionid token tokens"
+    )
 )
 _KEY_OWNERS = frozenset(
     _words(

@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 
 from emceepee_stdio.clock import DAY_S, Clock
 from emceepee_stdio.storage.private_file import read_own, state_directory
-from emceepee_stdio.wire.orphans import is_running, namespace
+from emceepee_stdio.wire import system
 
 SCHEMA_VERSION = 1
 MAX_CHARS = 200  # of what a client says of itself
@@ -99,7 +99,7 @@ def status_directory(environ: Mapping[str, str]) -> Path:
 
 def here() -> str:
     """Name this machine, or this container of it."""
-    return f"{socket.gethostname()}:{namespace()}"
+    return f"{socket.gethostname()}:{system.namespace()}"
 
 
 def read_running(directory: Path) -> list[ProxyStatus]:
@@ -142,7 +142,7 @@ def _is_damaged(path: Path) -> bool:
 
 
 def _lives(status: ProxyStatus) -> bool:
-    return is_running(status.pid, status.process_started)
+    return system.is_running(status.pid, status.process_started)
 
 
 def _read_all(directory: Path) -> Iterator[tuple[Path, ProxyStatus | None]]:

@@ -6,7 +6,7 @@ the tools, through which the model answers. From the person it may move to the t
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from emceepee_stdio.errors import RequestNotFound
@@ -28,20 +28,15 @@ class AutomaticAnswers:
 
     def __init__(self, *, within: float) -> None:
         self._within = within
-        self._servers: set[str] = set()
-        self._own = 0
+        self._refused: list[str | None] = []  # each server once; None for a question of ours
 
     def __repr__(self) -> str:
-        return f"<AutomaticAnswers {self._count} refusals>"
-
-    @property
-    def _count(self) -> int:
-        return len(self._servers) + self._own
+        return f"<AutomaticAnswers {len(self._refused)} refusals>"
 
     @property
     def expected(self) -> bool:
         """Whether this host refuses by itself, so that nobody needs to be asked any more."""
-        return self._count >= _ENOUGH
+        return len(self._refused) >= _ENOUGH
 
     def is_fast(self, *, took: float) -> bool:
         return took < self._within
@@ -56,16 +51,12 @@ class AutomaticAnswers:
         """
         if not self.is_fast(took=took):
             if action is not None:
-                self._servers.clear()
-                self._own = 0
+                self._refused.clear()
             return False
         if action not in _REFUSALS:
             return False
-        if plain and not self.expected:
-            if server is None:
-                self._own += 1
-            else:
-                self._servers.add(server)
+        if plain and not self.expected and (server is None or server not in self._refused):
+            self._refused.append(server)
         return True
 
 
@@ -190,28 +181,22 @@ class PendingRequest:
         return f"<PendingRequest {self.id} {self.kind.value} {self.status.value} {self.server}>"
 
 
+@dataclass(eq=False, repr=False, slots=True, kw_only=True)
 class Requests:
     """Everything that waits on the client."""
 
-    def __init__(
-        self,
-        *,
-        new_id: Callable[[], str],
-        timeout: float = 600.0,
-        limit: int = 100,
-        on_closed: Callable[[str], object] = lambda _request_id: None,
-    ) -> None:
-        self._new_id = new_id
-        self._timeout = timeout
-        self._limit = limit
-        self.open: dict[str, PendingRequest] = {}  # the one home of what is pending, by id
-        self.shown: set[str] = set()  # those of them that the client has seen in an answer
-        self._tombstones = Tombstones()
-        self._deadlines: Deadlines[str] = Deadlines()
-        self._on_closed = on_closed
+    new_id: Callable[[], str]
+    timeout: float = 600.0
+    limit: int = 100
+    on_closed: Callable[[str], object] = lambda _request_id: None
+    # The one home of what is pending, by id, and those that the client has seen in an answer.
+    open: dict[str, PendingRequest] = field(init=False, default_factory=dict[str, PendingRequest])
+    shown: set[str] = field(init=False, default_factory=set[str])
+    _tombstones: Tombstones = field(init=False, default_factory=Tombstones)
+    _deadlines: Deadlines[str] = field(init=False, default_factory=Deadlines[str])
 
     def __repr__(self) -> str:
-        return f"<Requests pending={len(self.open)} limit={self._limit}>"
+        return f"<Requests pending={len(self.open)} limit={self.limit}>"
 
     def __len__(self) -> int:
         return len(self.open)
@@ -226,16 +211,16 @@ class Requests:
         source: object = None,
     ) -> PendingRequest:
         # One question is every server's own, however many others wait.
-        if len(self.open) >= self._limit and self.pending(server=server):
-            raise TooManyRequests(f"{self._limit} questions are already waiting for the client")
+        if len(self.open) >= self.limit and self.pending(server=server):
+            raise TooManyRequests(f"{self.limit} questions are already waiting for the client")
         asked = PendingRequest(
-            id=self._new_id(),
+            id=self.new_id(),
             kind=kind,
             server=server,
             params=params,
             status=RequestStatus.PENDING,
             created_at=now,
-            expires_at=now + self._timeout,
+            expires_at=now + self.timeout,
             source=source,
         )
         self.open[asked.id] = asked
@@ -330,5 +315,5 @@ class Requests:
         self._deadlines.clear(asked.id)
         why = f"{status.value} ({by.value})" if by else status.value
         self._tombstones.add(asked.id, why, now=now)
-        self._on_closed(asked.id)
+        self.on_closed(asked.id)
         return replace(asked, status=status, closed_by=by)

@@ -67,6 +67,9 @@ PHASES = Machine(
 # starts well and crashes at once is given up like one that never starts.
 
 
+_MAX_DOUBLINGS = 60  # the cap is reached long before; it keeps the power small
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
     """How fast and how often. Without a limit there is no giving up."""
@@ -85,17 +88,12 @@ class Restarts:
     def __init__(self, policy: RestartPolicy, *, uniform: Callable[[float, float], float]) -> None:
         self.policy = policy
         self._uniform = uniform
-        self._attempts = 0
+        self.attempts = 0  # granted since the budget was last full
         self._up_since: float | None = None
 
     def __repr__(self) -> str:
         limit = "∞" if self.policy.limit is None else self.policy.limit
-        return f"<Restarts {self._attempts}/{limit}>"
-
-    @property
-    def attempts(self) -> int:
-        """How many restarts were granted since the budget was last full."""
-        return self._attempts
+        return f"<Restarts {self.attempts}/{limit}>"
 
     def connected(self, *, now: float) -> None:
         self._up_since = now
@@ -103,23 +101,19 @@ class Restarts:
     def after_loss(self, *, now: float) -> float | None:
         """The connection or the attempt ended: seconds until the next one, or None to give up."""
         if self._up_since is not None and now - self._up_since >= self.policy.stable_after:
-            self._attempts = 0
+            self.attempts = 0
         self._up_since = None
-        if self.policy.limit is not None and self._attempts >= self.policy.limit:
+        if self.policy.limit is not None and self.attempts >= self.policy.limit:
             return None
-        self._attempts += 1
-        return self._delay(self._attempts)
+        self.attempts += 1
+        return self._delay(self.attempts)
 
     def refill(self) -> None:
         """Somebody asked for a new attempt: the budget is full again."""
-        self._attempts = 0
+        self.attempts = 0
         self._up_since = None
 
     def _delay(self, attempt: int) -> float:
         p = self.policy
-        delay = p.base
-        for _ in range(attempt - 1):
-            delay = min(delay * p.factor, p.cap)
-            if delay == p.cap:
-                break
-        return min(delay, p.cap) * self._uniform(1 - p.jitter, 1 + p.jitter)
+        delay = min(p.base * p.factor ** min(attempt - 1, _MAX_DOUBLINGS), p.cap)
+        return delay * self._uniform(1 - p.jitter, 1 + p.jitter)

@@ -20,15 +20,19 @@ _LOOK_AHEAD_CHARS = 8_192  # a match that starts in the window may end this far 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A view of one stored result. `size` is the memory it takes."""
+    """One stored result. `size` is the memory it takes."""
 
     id: str
     created_at: float
-    chars: int
+    text: str
     size: int
 
     def __repr__(self) -> str:
         return f"<Stored {self.id} {self.chars} chars>"
+
+    @property
+    def chars(self) -> int:
+        return len(self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +68,12 @@ class Results:
     def __init__(self, *, new_id: Callable[[], str], max_bytes: int = 64 << 20) -> None:
         self._new_id = new_id
         self._max_bytes = max_bytes
-        self._texts: dict[str, str] = {}
         self._stored: dict[str, Stored] = {}
-        self._size = 0
+        self.size = 0
         self._tombstones = Tombstones()
 
     def __repr__(self) -> str:
-        return f"<Results {len(self._stored)} stored {self._size}/{self._max_bytes} bytes>"
-
-    @property
-    def size(self) -> int:
-        return self._size
+        return f"<Results {len(self._stored)} stored {self.size}/{self._max_bytes} bytes>"
 
     def put(self, text: str, *, now: float, under: str | None = None) -> Stored:
         """Keep a text; under an id that it has already, it is kept once."""
@@ -85,12 +84,11 @@ class Results:
             raise ResultTooLarge(
                 f"The result takes {size} bytes; the store holds {self._max_bytes} in all."
             )
-        while self._size + size > self._max_bytes:
+        while self.size + size > self._max_bytes:
             self._drop_oldest(now=now)
-        stored = Stored(id=under or self._new_id(), created_at=now, chars=len(text), size=size)
-        self._texts[stored.id] = text
+        stored = Stored(id=under or self._new_id(), created_at=now, text=text, size=size)
         self._stored[stored.id] = stored
-        self._size += size
+        self.size += size
         return stored
 
     def all(self) -> list[Stored]:
@@ -137,16 +135,15 @@ class Results:
         return Hits(hits=hits, next_offset=end if end < len(text) else None)
 
     def _text(self, result_id: str, *, now: float) -> str:
-        if result_id in self._texts:
-            return self._texts[result_id]
+        if result_id in self._stored:
+            return self._stored[result_id].text
         if gone := self._tombstones.describe(result_id, now=now):
             raise ResultExpired(f"Result {result_id} is no longer kept: {gone}.")
         raise ResourceNotFound(f"There is no stored result {result_id!r}.")
 
     def _drop_oldest(self, *, now: float) -> None:
         result_id = next(iter(self._stored))
-        self._size -= self._stored.pop(result_id).size
-        del self._texts[result_id]
+        self.size -= self._stored.pop(result_id).size
         self._tombstones.add(result_id, "room was needed for newer results", now=now)
 
 

@@ -7,7 +7,7 @@ after that; when an outcome has to go, the reason and the time stay known.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from emceepee_stdio.errors import InvalidArguments, ResultExpired, TaskLimit, TaskNotFound
@@ -84,74 +84,58 @@ class Slot:
     held = True
 
 
+@dataclass(eq=False, repr=False, slots=True, kw_only=True)
 class Tasks:
     """All tasks of the session, and the count of calls in flight beside them."""
 
-    def __init__(
-        self,
-        *,
-        new_id: Callable[[], str],
-        limit: int = 100,
-        ttl: float = 1800.0,
-        max_ttl: float = 86_400.0,
-        retention: float = 300.0,
-        max_finished: int = 1000,
-        max_bytes: int = 64 << 20,
-        began: str = "",
-    ) -> None:
-        """`began` is when this session did, in words."""
-        self._began = began
-        self._new_id = new_id
-        self._limit = limit
-        self._ttl = ttl
-        self._max_ttl = max_ttl
-        self._retention = retention
-        self._max_finished = max_finished
-        self._max_bytes = max_bytes
-        self._in_flight = 0
-        self._working: dict[str, Task] = {}
-        self._finished: dict[str, Task] = {}
-        self._finished_bytes = 0
-        self._ended: Counter[TaskStatus] = Counter()
-        self._tombstones = Tombstones()
-        self._deadlines: Deadlines[str] = Deadlines()
+    new_id: Callable[[], str]
+    limit: int = 100  # of calls in flight and working tasks together
+    ttl: float = 1800.0
+    max_ttl: float = 86_400.0
+    retention: float = 300.0
+    max_finished: int = 1000
+    max_bytes: int = 64 << 20
+    began: str = ""  # when this session did, in words
+    in_flight: int = field(init=False, default=0)
+    _working: dict[str, Task] = field(init=False, default_factory=dict[str, Task])
+    _finished: dict[str, Task] = field(init=False, default_factory=dict[str, Task])
+    _finished_bytes: int = field(init=False, default=0)
+    _ended: Counter[TaskStatus] = field(init=False, default_factory=Counter[TaskStatus])
+    _tombstones: Tombstones = field(init=False, default_factory=Tombstones)
+    _deadlines: Deadlines[str] = field(init=False, default_factory=Deadlines[str])
 
     def __repr__(self) -> str:
         return (
-            f"<Tasks in_flight={self._in_flight} working={len(self._working)}"
-            f" finished={len(self._finished)} limit={self._limit}>"
+            f"<Tasks in_flight={self.in_flight} working={len(self._working)}"
+            f" finished={len(self._finished)} limit={self.limit}>"
         )
 
-    @property
-    def in_flight(self) -> int:
-        return self._in_flight
-
     def has_room(self) -> bool:
-        return self._in_flight + len(self._working) < self._limit
+        return self.in_flight + len(self._working) < self.limit
 
     def admit(self, *, beyond: bool = False) -> Slot:
         """Take a place for a call that is about to be made; `beyond` the limit where it is due."""
         if not beyond and not self.has_room():
             raise TaskLimit(
-                f"{self._in_flight} calls and {len(self._working)} tasks are running; "
-                f"the limit is {self._limit} together.",
+                f"{self.in_flight} calls and {len(self._working)} tasks are running; "
+                f"the limit is {self.limit} together.",
                 hint=None if self._working else "Call again when one of them has returned.",
             )
-        self._in_flight += 1
+        self.in_flight += 1
         return Slot()
 
     def leave(self, slot: Slot) -> None:
         """The call ended: its place is free. Leaving twice is harmless."""
         if slot.held:
             slot.held = False
-            self._in_flight -= 1
+            self.in_flight -= 1
 
     def check_ttl(self, ttl: float | None) -> float:
         """The time to live of a task: as asked for, if it may be so long, else the usual one."""
-        ttl = self._ttl if ttl is None else ttl
-        if not 0 < ttl <= self._max_ttl:
+        ttl = self.ttl if ttl is None else ttl
+        if not 0 < ttl <= self.max_ttl:
             raise InvalidArguments(
-                f"task_ttl_ms was {ttl * 1000:g}; it must be 1 to {self._max_ttl * 1000:.0f}."
+                f"task_ttl_ms was {ttl * 1000:g}; it must be 1 to {self.max_ttl * 1000:.0f}."
             )
         return ttl
 
@@ -171,7 +155,7 @@ class Tasks:
             raise ValueError("this call has already ended")
         self.leave(slot)
         task = Task(
-            id=self._new_id(),
+            id=self.new_id(),
             server=server,
             tool=tool,
             status=TaskStatus.WORKING,
@@ -215,8 +199,8 @@ class Tasks:
             return task
         if gone := self._tombstones.describe(task_id, now=now):
             raise ResultExpired(f"Task {task_id} is no longer kept: {gone}.")
-        began = f" This proxy began at {self._began} and knows nothing older."
-        raise TaskNotFound(f"There is no task {task_id!r}.{began if self._began else ''}")
+        began = f" This proxy began at {self.began} and knows nothing older."
+        raise TaskNotFound(f"There is no task {task_id!r}.{began if self.began else ''}")
 
     def fetch(self, task_id: str, *, now: float) -> Task:
         """Like get; the first fetch of a finished task starts its retention."""
@@ -225,7 +209,7 @@ class Tasks:
             return task
         task = replace(task, fetched_at=now)
         self._finished[task_id] = task
-        self._deadlines.set(task_id, now + self._retention)
+        self._deadlines.set(task_id, now + self.retention)
         return task
 
     def working(self, *, server: str | None = None) -> list[Task]:
@@ -282,7 +266,7 @@ class Tasks:
     def _stay_within_bounds(self, *, newest: Task) -> None:
         """Oldest out; the newest outcome always stays, so that it can be fetched at all."""
         while len(self._finished) > 1 and (
-            len(self._finished) > self._max_finished or self._finished_bytes > self._max_bytes
+            len(self._finished) > self.max_finished or self._finished_bytes > self.max_bytes
         ):
             oldest = next(iter(self._finished.values()))
             self._forget(oldest, "room was needed for newer results", newest.updated_at)

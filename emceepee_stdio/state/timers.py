@@ -4,7 +4,7 @@ A repeating timer fires at most ten times a second; the rounds in between are co
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from emceepee_stdio.clock import DAY_S
@@ -63,21 +63,19 @@ class Fired:
     missed: int
 
 
+@dataclass(eq=False, repr=False, slots=True, kw_only=True)
 class Timers:
     """All timers of the session, and the last inactive ones."""
 
-    def __init__(
-        self, *, new_id: Callable[[], str], limit: int = 100, keep_inactive: int = 100
-    ) -> None:
-        self._new_id = new_id
-        self._limit = limit
-        self._keep_inactive = keep_inactive
-        self._active: dict[str, Timer] = {}
-        self._inactive: dict[str, Timer] = {}
-        self._deadlines: Deadlines[str] = Deadlines()
+    new_id: Callable[[], str]
+    limit: int = 100
+    keep_inactive: int = 100
+    _active: dict[str, Timer] = field(init=False, default_factory=dict[str, Timer])
+    _inactive: dict[str, Timer] = field(init=False, default_factory=dict[str, Timer])
+    _deadlines: Deadlines[str] = field(init=False, default_factory=Deadlines[str])
 
     def __repr__(self) -> str:
-        return f"<Timers active={len(self._active)} limit={self._limit}>"
+        return f"<Timers active={len(self._active)} limit={self.limit}>"
 
     def set(self, *, duration: float, message: str, repeats: bool = False, now: float) -> Timer:
         if not _MIN_DURATION_S <= duration <= MAX_DURATION_S:
@@ -89,10 +87,10 @@ class Timers:
             raise InvalidArguments(
                 f"message had {len(message)} characters; it must have 1 to {_MAX_MESSAGE_CHARS}."
             )
-        if len(self._active) >= self._limit:
-            raise TimerLimit(f"{self._limit} timers are active, which is the limit.")
+        if len(self._active) >= self.limit:
+            raise TimerLimit(f"{self.limit} timers are active, which is the limit.")
         timer = Timer(
-            id=self._new_id(),
+            id=self.new_id(),
             message=message,
             duration=duration,
             repeats=repeats,
@@ -151,6 +149,6 @@ class Timers:
         del self._active[timer.id]
         self._deadlines.clear(timer.id)
         self._inactive[timer.id] = timer
-        if len(self._inactive) > self._keep_inactive:
+        if len(self._inactive) > self.keep_inactive:
             del self._inactive[next(iter(self._inactive))]
         return timer

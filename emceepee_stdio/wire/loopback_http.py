@@ -19,6 +19,8 @@ from urllib.parse import parse_qsl, urlsplit
 import anyio
 from anyio.abc import Listener, SocketAttribute, SocketStream
 
+from emceepee_stdio.wire.timing import Wakeup
+
 LOOPBACK = "127.0.0.1"
 HTML, EVENT_STREAM = "text/html; charset=utf-8", "text/event-stream"
 NO_SOURCES = "default-src 'none'; base-uri 'none'; form-action 'none'"
@@ -175,7 +177,7 @@ class LoopbackServer:
         self._methods = methods
         self._led_here = led_here
         self._connections = 0
-        self._left = anyio.Event()
+        self._left = Wakeup()
 
     async def accept(self, listener: Listener[SocketStream]) -> None:
         """Until it is cancelled."""
@@ -184,8 +186,7 @@ class LoopbackServer:
 
     async def drained(self) -> None:
         """Returns when no connection is left."""
-        while self._connections:
-            await self._left.wait()
+        await self._left.wait_for(lambda: not self._connections)
 
     async def _serve(self, stream: SocketStream) -> None:
         self._connections += 1
@@ -196,8 +197,7 @@ class LoopbackServer:
             return
         finally:
             self._connections -= 1
-            self._left.set()
-            self._left = anyio.Event()
+            self._left.wake()
 
     async def _reply(self, stream: SocketStream) -> PageReply:
         if self._connections > _MAX_CONNECTIONS:

@@ -53,11 +53,6 @@ def started(pid: int) -> str:
     return "" if facts is None else facts[1]
 
 
-def is_running(pid: int, began: str) -> bool:
-    """Whether the process is still there that had this number when it `began`."""
-    return system.is_running(pid, began)
-
-
 def memory_of_trees(roots: Iterable[int], table: Mapping[int, ProcessFacts]) -> int:
     """Bytes that these processes and all below them hold; what they share is counted for each."""
     children: dict[int, list[int]] = {}
@@ -70,11 +65,6 @@ def memory_of_trees(roots: Iterable[int], table: Mapping[int, ProcessFacts]) -> 
             seen.add(pid)
             waiting += children.get(pid, ())
     return sum(table[pid].memory for pid in seen)
-
-
-def namespace() -> str:
-    """What tells our process numbers from those of a container with the same files."""
-    return system.namespace()
 
 
 _PR_SET_CHILD_SUBREAPER = 36  # from linux/prctl.h

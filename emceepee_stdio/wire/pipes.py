@@ -12,7 +12,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Protocol
 
 import anyio
 
@@ -22,52 +21,6 @@ from emceepee_stdio.wire.framing import TURN_BYTES, turns
 # What a pipe holds; a larger buffer is only more to clear away.
 _CHUNK_BYTES = 1 << 16
 _JOIN_BELOW_BYTES = 1 << 16  # copying less than a pipe holds is cheaper than one more write
-
-
-class PipeReader(Protocol):
-    """Pushes what arrives to a callback, and says once when it is over."""
-
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
-    def close(self) -> None: ...
-
-
-class PipeWriter(Protocol):
-    """Takes bytes at any time; `pending` of them have not left yet."""
-
-    @property
-    def pending(self) -> int: ...
-    @property
-    def broken(self) -> bool: ...
-    def write(self, data: bytes) -> None: ...
-    async def drained(self) -> None: ...
-    def close(self) -> None: ...
-
-
-def open_reader(
-    fd: int, *, on_data: Callable[[bytes], None], on_end: Callable[[], None]
-) -> PipeReader:
-    """Start reading; the reader owns the descriptor from now on."""
-    if system.WATCHES_PIPES:
-        with suppress(PermissionError):
-            return _LoopReader(fd, on_data, on_end)
-    return _ThreadReader(fd, on_data, on_end)
-
-
-def open_writer(
-    fd: int,
-    *,
-    on_broken: Callable[[], None],
-    on_written: Callable[[int], None] | None = None,
-) -> PipeWriter:
-    """Start writing; the writer owns the descriptor from now on.
-
-    `on_written` hears how many bytes have left in all, each time that some have.
-    """
-    if system.WATCHES_PIPES:
-        with suppress(PermissionError):
-            return _LoopWriter(fd, on_broken, on_written)
-    return _ThreadWriter(fd, on_broken, on_written)
 
 
 class _Turn:
@@ -375,6 +328,38 @@ class _ThreadWriter:
         if not self.broken:
             self.broken = True
             self._on_broken()
+
+
+# Both push what arrives to a callback, and say once when it is over.
+PipeReader = _LoopReader | _ThreadReader
+# Both take bytes at any time; `pending` of them have not left yet.
+PipeWriter = _LoopWriter | _ThreadWriter
+
+
+def open_reader(
+    fd: int, *, on_data: Callable[[bytes], None], on_end: Callable[[], None]
+) -> PipeReader:
+    """Start reading; the reader owns the descriptor from now on."""
+    if system.WATCHES_PIPES:
+        with suppress(PermissionError):
+            return _LoopReader(fd, on_data, on_end)
+    return _ThreadReader(fd, on_data, on_end)
+
+
+def open_writer(
+    fd: int,
+    *,
+    on_broken: Callable[[], None],
+    on_written: Callable[[int], None] | None = None,
+) -> PipeWriter:
+    """Start writing; the writer owns the descriptor from now on.
+
+    `on_written` hears how many bytes have left in all, each time that some have.
+    """
+    if system.WATCHES_PIPES:
+        with suppress(PermissionError):
+            return _LoopWriter(fd, on_broken, on_written)
+    return _ThreadWriter(fd, on_broken, on_written)
 
 
 def _unblock(fd: int) -> bool:

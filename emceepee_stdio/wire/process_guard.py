@@ -68,10 +68,6 @@ exit 0
 """
 
 
-def _tell_nobody(_reason: str) -> None:
-    return None
-
-
 class Watchdog:
     """Knows the groups that must not survive us. Started with the first of them.
 
@@ -80,10 +76,9 @@ class Watchdog:
     """
 
     def __init__(
-        self, owner: str, *, warn: Callable[[str], None] = _tell_nobody, grace: float = 0.0
+        self, owner: str, *, warn: Callable[[str], None] | None = None, grace: float = 0.0
     ) -> None:
-        self._owner = owner
-        self._grace = grace
+        self._arguments = (f"{OWNER}={owner}", str(round(grace * 10)))
         self._warn = warn
         self._process: subprocess.Popen[bytes] | None = None
         self._groups: set[int] = set()
@@ -100,8 +95,9 @@ class Watchdog:
         try:
             self._process = self._spawn()
         except OSError as error:
-            warn, self._warn = self._warn, _tell_nobody
-            warn(f"{SHELL} cannot be started: {error.strerror or error}")
+            warn, self._warn = self._warn, None
+            if warn is not None:
+                warn(f"{SHELL} cannot be started: {error.strerror or error}")
             return
         note_child(self._process.pid)
         for pgid in self._groups | self._orphan_groups:  # children from before it could be started
@@ -118,7 +114,7 @@ class Watchdog:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(  # noqa: S603 - our own script
-            [SHELL, "-c", _SCRIPT, "emceepee-watchdog", *self._arguments()],
+            [SHELL, "-c", _SCRIPT, "emceepee-watchdog", *self._arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -126,9 +122,6 @@ class Watchdog:
             cwd="/",
             start_new_session=True,
         )
-
-    def _arguments(self) -> list[str]:
-        return [f"{OWNER}={self._owner}", str(round(self._grace * 10))]
 
     def add(self, pgid: int) -> None:
         self._groups.add(pgid)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
 import anyio
 
@@ -13,23 +14,17 @@ from emceepee_stdio.clock import Clock
 _FAILURE_PAUSE_S = 1.0  # a source whose deadline stays due would make the loop spin
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Ticker:
     """Wakes at the earliest deadline of its sources. `look` makes it look again when one is set."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        sources: Sequence[Callable[[], float | None]],
-        expire: Callable[[float], None],
-        *,
-        on_bug: Callable[[Exception], None],
-    ) -> None:
-        self._clock = clock
-        self._sources = sources
-        self._expire = expire
-        self._on_bug = on_bug
-        self._wake = anyio.Event()
-        self.next = math.inf
+    clock: Clock
+    sources: Sequence[Callable[[], float | None]]
+    expire: Callable[[float], None]
+    _: KW_ONLY
+    on_bug: Callable[[Exception], None]
+    next: float = field(init=False, default=math.inf)
+    _wake: anyio.Event = field(init=False, default_factory=anyio.Event)
 
     def __repr__(self) -> str:
         return f"<Ticker next={self.next}>"
@@ -43,14 +38,14 @@ class Ticker:
     async def run(self) -> None:
         while True:
             self._wake = anyio.Event()
-            due = [deadline for source in self._sources if (deadline := source()) is not None]
+            due = [deadline for source in self.sources if (deadline := source()) is not None]
             self.next = min(due, default=math.inf)
-            with anyio.move_on_after(self.next - self._clock.now()):
+            with anyio.move_on_after(self.next - self.clock.now()):
                 await self._wake.wait()
             try:
-                self._expire(self._clock.now())
+                self.expire(self.clock.now())
             except Exception as error:  # noqa: BLE001 - time must go on for everybody else
-                self._on_bug(error)
+                self.on_bug(error)
                 await anyio.sleep(_FAILURE_PAUSE_S)
 
 

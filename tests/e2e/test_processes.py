@@ -12,7 +12,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from emceepee_stdio.wire.orphans import is_running, started
+from emceepee_stdio.wire import system
+from emceepee_stdio.wire.orphans import started
 from emceepee_stdio.wire.process import Listener, Process, Spawn, StopTimes
 
 pytestmark = pytest.mark.fresh
@@ -79,11 +80,11 @@ def test_all_of_stderr_arrives_although_stdout_ended_before(tmp_path: Path):
 def test_a_process_that_ended_is_not_running_whatever_its_exit_code_was():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         began = started(process.pid)
-        assert is_running(process.pid, began)
-        assert not is_running(process.pid, f"{began}0")
+        assert system.is_running(process.pid, began)
+        assert not system.is_running(process.pid, f"{began}0")
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.exit(259)"]) as process:
         process.wait()
-        assert not is_running(process.pid, "")
+        assert not system.is_running(process.pid, "")
 
 
 @contextmanager

@@ -104,7 +104,7 @@ def test_http_never_gives_up_and_no_number_of_attempts_overflows():
 
 def test_the_first_delay_after_a_huge_number_of_attempts_is_the_cap():
     restarts = make_restarts(HTTP)
-    restarts._attempts = 10**12
+    restarts.attempts = 10**12
     assert restarts.after_loss(now=0.0) == 180.0
 
 

@@ -1,6 +1,6 @@
 """Server-sent events: bytes in, events out. Pure, linear, bounded."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from emceepee_stdio.wire.framing import HEAD_BYTES, Lines, Oversized, PartialMessages
 
@@ -27,40 +27,33 @@ class OversizedEvent:
     tail: bytes = b""
 
 
+@dataclass(eq=False, slots=True, kw_only=True, weakref_slot=True)
 class EventStream:
     """One stream. `last_id` and `retry` (seconds) are what the server said last."""
 
-    def __init__(
-        self,
-        *,
-        max_bytes: int,
-        last_id: str | None = None,
-        retry: float | None = None,
-        partial: PartialMessages | None = None,
-    ) -> None:
-        self._lines = Lines(max_bytes + len(_DATA) + 1, partial=partial)
-        self._partial = partial
-        self._max_bytes = max_bytes
-        self._room = max_bytes  # for the event that has not ended yet
-        self._kind = ""
-        self._data: list[bytes] = []
-        self._size = 0
-        self._tail = b""
-        self._at_start = True
-        self._after_cr = False
-        self._next_id = last_id
-        self.last_id = last_id
-        self.retry = retry
-        self.has_data = False
+    max_bytes: int
+    last_id: str | None = None
+    retry: float | None = None
+    partial: PartialMessages | None = None
+    has_data: bool = field(init=False, default=False)
+    # The event that has not ended yet, and the room for it.
+    _kind: str = field(init=False, default="")
+    _data: list[bytes] = field(init=False, default_factory=list[bytes])
+    _size: int = field(init=False, default=0)
+    _tail: bytes = field(init=False, default=b"")
+    _room: int = field(init=False)
+    _next_id: str | None = field(init=False)
+    _lines: Lines = field(init=False)
+    _at_start: bool = field(init=False, default=True)
+    _after_cr: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        self._lines = Lines(self.max_bytes + len(_DATA) + 1, partial=self.partial)
+        self._room, self._next_id = self.max_bytes, self.last_id
 
     def again(self) -> "EventStream":
         """The same stream, opened anew: its position and its pause go on."""
-        return EventStream(
-            max_bytes=self._max_bytes,
-            last_id=self.last_id,
-            retry=self.retry,
-            partial=self._partial,
-        )
+        return replace(self)
 
     def give_way(self) -> None:
         self._data = [b"\n".join(self._data)[:HEAD_BYTES]]
@@ -116,8 +109,8 @@ class EventStream:
         self._size += size + bool(self._data)
         if self._size <= self._room:
             self._data.append(value)
-            if self._partial is not None:
-                self._partial.hold(self, self._size)
+            if self.partial is not None:
+                self.partial.hold(self, self._size)
         elif was_within:
             self._data = [b"\n".join([*self._data, value])[:HEAD_BYTES]]
 
@@ -130,9 +123,9 @@ class EventStream:
         self._kind, self._data, self._size, self._tail = "", [], 0, b""
         self.last_id = self._next_id
         is_whole = size <= self._room
-        self._room = self._max_bytes
-        if self._partial is not None:
-            self._partial.hold(self, 0)
+        self._room = self.max_bytes
+        if self.partial is not None:
+            self.partial.hold(self, 0)
         if not is_whole:
             return OversizedEvent(data, size, tail)
         return ServerEvent(kind or "message", data) if data else None
