@@ -312,7 +312,7 @@ class ChannelMaker:
             sse={"auto": None, "http": False, "sse": True}.get(config.transport),
             connect=times.connect_ms / 1000,
             max_message=limits.line_bytes,
-            times=http.HttpTimes(probe=self._settings.fixed.probe_s),
+            probe=self._settings.fixed.probe_s,
             rule=admission.rule,
             partial=self._partial,
             bearer=self._bearer(admission),

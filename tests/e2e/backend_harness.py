@@ -20,7 +20,7 @@ import msgspec
 from mcp_types import methods
 
 from emceepee_stdio.backends.backend import Backend, BackendOptions, HealthPolicy
-from emceepee_stdio.backends.channels.http_channel import HttpChannel, HttpOptions, HttpTimes
+from emceepee_stdio.backends.channels.http_channel import HttpChannel, HttpOptions
 from emceepee_stdio.backends.channels.stdio_channel import (
     ChildContext,
     Command,
@@ -259,14 +259,14 @@ async def running(
 
     def make_channel(emit: Emit) -> Channel:
         if server is not None:
-            times = HttpTimes(probe=10.0, reopen=0.05, reopen_cap=0.2)
+            times = {"connect": 30.0, "probe": 10.0, "reopen": 0.05, "reopen_cap": 0.2}
             return HttpChannel(
                 "server",
                 server.url,
                 emit=emit,
                 clock=clock,
                 ids=ids,
-                options=HttpOptions(era=Era(era), sse=False, connect=30.0, times=times),
+                options=HttpOptions(era=Era(era), sse=False, **times),
             )
         command = list(argv or peers.plain(*options))
         return StdioChannel(

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from emceepee_stdio.backends.channels.http_channel import HttpChannel, HttpOptions, HttpTimes
+from emceepee_stdio.backends.channels.http_channel import HttpChannel, HttpOptions
 from emceepee_stdio.backends.channels.http_connection import HttpConversation
 from emceepee_stdio.backends.supervisor import Supervisor
 from emceepee_stdio.clock import Clock
@@ -23,8 +23,7 @@ from tests.e2e.harness import WAIT_S, Recorder, outgoing
 from tests.e2e.servers.http_mcp import McpServer
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-TIMES = HttpTimes(network=30.0, probe=20.0, reopen=0.02, reopen_cap=0.2)
-QUICK = HttpOptions(connect=30.0, times=TIMES)
+QUICK = HttpOptions(connect=30.0, network=30.0, probe=20.0, reopen=0.02, reopen_cap=0.2)
 FOR_EVER = RestartPolicy(base=0.02, cap=0.1, limit=None)
 ONCE = RestartPolicy(limit=0)
 

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from emceepee_stdio.app import environment_of
-from emceepee_stdio.backends.channels.http_carrier import Carrier, HttpTimes, sockets
+from emceepee_stdio.backends.channels.http_carrier import Carrier, HttpOptions, sockets
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.server import ServerConfig
 from emceepee_stdio.config.settings import Config, Settings
@@ -356,7 +356,7 @@ async def test_no_name_of_this_machine_is_looked_for_behind_a_proxy(
         resolver.names |= {host: [["127.0.0.1"]], host.lower(): [["127.0.0.1"]]}
         url = f"http://{host}:{listener.port}/mcp"
         async with sockets("s", url, {}) as client:
-            carrier = Carrier("s", url, client, clock=Clock(), times=HttpTimes())
+            carrier = Carrier("s", url, client, clock=Clock(), options=HttpOptions())
             async with carrier.post(b"{}", {}) as answer:
                 assert answer.status
         assert listener.received
@@ -377,14 +377,8 @@ async def test_dials_that_overlap_are_judged_each_by_itself(
         resolver.held[slow] = threading.Event()
         direct = f"https://rebind.example:{listener.port}/mcp"
         async with sockets("s", direct, {}) as client:
-            carrier = Carrier(
-                "s",
-                direct,
-                client,
-                clock=Clock(),
-                times=HttpTimes(),
-                rule=only(Area.PUBLIC),
-            )
+            options = HttpOptions(rule=only(Area.PUBLIC))
+            carrier = Carrier("s", direct, client, clock=Clock(), options=options)
 
             async def call_server() -> None:
                 carrier.url = direct

@@ -14,7 +14,6 @@ from tests.e2e.harness import WAIT_S, outgoing
 from tests.e2e.http_harness import (
     ONCE,
     QUICK,
-    TIMES,
     HttpRig,
     http_backend,
     mcp_server,
@@ -303,7 +302,7 @@ async def test_a_server_that_is_silent_to_the_modern_question_is_opened_by_hands
             return True
 
         server.before = silent
-        options = replace(QUICK, times=replace(TIMES, probe=0.2))
+        options = replace(QUICK, probe=0.2)
         async with http_backend(server.url, options=options) as rig:
             assert await rig.text("echo", message="hello") == "hello"
             connection = await rig.connection()

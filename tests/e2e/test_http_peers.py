@@ -16,7 +16,6 @@ from tests import peers
 from tests.e2e.harness import WAIT_S, free_port, outgoing
 from tests.e2e.http_harness import (
     QUICK,
-    TIMES,
     HttpRig,
     http_backend,
     nothing_left,
@@ -26,7 +25,7 @@ from tests.e2e.http_harness import (
 
 SERVERS = peers.SERVERS
 # The listening stream is not opened again while the server is away: only a call finds out.
-PATIENT = replace(QUICK, times=replace(TIMES, reopen=WAIT_S, reopen_cap=WAIT_S))
+PATIENT = replace(QUICK, reopen=WAIT_S, reopen_cap=WAIT_S)
 ACCEPT = b'{"action":"accept","content":{"name":"Ada"}}'
 
 

@@ -18,7 +18,6 @@ from tests.e2e.harness import WAIT_S, Recorder
 from tests.e2e.http_harness import (
     FOR_EVER,
     QUICK,
-    TIMES,
     HttpRig,
     fixture,
     http_backend,
@@ -129,7 +128,7 @@ async def test_a_server_away_without_a_call_is_noticed_by_the_listening_stream()
 
 
 async def test_a_lost_stream_is_looked_into_at_once_not_when_it_is_opened_again() -> None:
-    never = replace(QUICK, times=replace(TIMES, reopen=3600.0, reopen_cap=3600.0))
+    never = replace(QUICK, reopen=3600.0, reopen_cap=3600.0)
     async with (
         mcp_server(era="legacy", retry_ms=None) as server,
         http_backend(server.url, options=never) as rig,
@@ -356,7 +355,7 @@ async def test_an_event_of_five_megabytes_is_one_result() -> None:
 async def test_a_server_that_is_stopped_and_continued_has_lost_nothing(era: str) -> None:
     async with process(fixture("--era", era, "--answers", "sse")) as child:
         port = await port_of(child)
-        options = replace(QUICK, times=replace(TIMES, probe=1.5))
+        options = replace(QUICK, probe=1.5)
         async with http_backend(f"http://127.0.0.1:{port}/mcp", options=options) as rig:
             await rig.text("echo")
             calls = Calls(rig)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emceepee_stdio.backends.channels.event_stream import EventStream
-from emceepee_stdio.backends.channels.http_carrier import HttpTimes
+from emceepee_stdio.backends.channels.http_carrier import HttpOptions
 from emceepee_stdio.backends.channels.http_connection import pause_before_reopening
 from emceepee_stdio.backends.channels.http_errors import (
     HttpRefused,
@@ -157,8 +157,8 @@ def test_an_excerpt_is_what_was_said_for_people() -> None:
 def test_a_stream_is_never_opened_again_at_once_nor_too_late(
     misses: int, retry: float | None
 ) -> None:
-    times = HttpTimes()
+    options = HttpOptions()
     stream = EventStream(max_bytes=1, retry=retry)
-    pause = pause_before_reopening(stream, misses, times=times)
-    assert 0.05 <= pause <= times.reopen_cap
-    assert pause <= pause_before_reopening(stream, misses + 1, times=times)
+    pause = pause_before_reopening(stream, misses, options=options)
+    assert 0.05 <= pause <= options.reopen_cap
+    assert pause <= pause_before_reopening(stream, misses + 1, options=options)

@@ -42,6 +42,7 @@ from emceepee_stdio.backends.channels.http_errors import (
     said,
     unreachable,
 )
+from emceepee_stdio.backends.interface import Era
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CannotConnect
 from emceepee_stdio.foreign_json import decoded, opened
@@ -259,13 +260,33 @@ _SHOWN_CHARS = 100  # an encoding is a word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HttpTimes:
-    """How long things may take, in seconds. `reopen` grows up to `reopen_cap`."""
+class HttpOptions:
+    """How a server is to be treated. Times are seconds; what is None is found out.
 
+    `reopen` is the pause before a stream is opened again, and grows up to `reopen_cap`.
+    """
+
+    era: Era | None = None
+    sse: bool | None = None
+    connect: float = 120.0
+    max_message: int = 64 << 20
     network: float = 30.0
     probe: float = 5.0
     reopen: float = 1.0
     reopen_cap: float = 30.0
+    rule: AddressRule | None = None
+    partial: PartialMessages | None = None
+    bearer: Bearer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """What is sent, perhaps several times; `connect` is the time for a connection."""
+
+    method: str
+    headers: Mapping[str, str]
+    data: bytes | None = None
+    connect: float | None = None
 
 
 class Answer:
@@ -325,35 +346,25 @@ class Carrier:
     client: httpx2.AsyncClient
     _: KW_ONLY
     clock: Clock
-    times: HttpTimes
-    rule: AddressRule | None = None
-    partial: PartialMessages | None = None
-    bearer: Bearer | None = None
+    options: HttpOptions
 
     def post(
         self, data: bytes, headers: Mapping[str, str], *, connect: float | None = None
     ) -> AbstractAsyncContextManager[Answer]:
         """Send a message; again, after a pause, where the server asks for that."""
-        return self._answer("POST", headers, data=data, connect=connect)
+        return self._answer(_Sent("POST", headers, data, connect))
 
     def listen(self, headers: Mapping[str, str]) -> AbstractAsyncContextManager[Answer]:
         """Open a stream of events."""
-        return self._answer("GET", headers)
+        return self._answer(_Sent("GET", headers))
 
     @asynccontextmanager
-    async def _answer(
-        self,
-        method: str,
-        headers: Mapping[str, str],
-        *,
-        data: bytes | None = None,
-        connect: float | None = None,
-    ) -> AsyncGenerator[Answer]:
+    async def _answer(self, sent: _Sent) -> AsyncGenerator[Answer]:
         """The answer, after redirects, another token, and pauses that the server asks for."""
         renewals = 0
-        is_post = data is not None
+        is_post = sent.data is not None
         for left in reversed(range(_MAX_ATTEMPTS)):
-            async with self._open(method, headers, data=data, connect=connect) as answer:
+            async with self._open(sent) as answer:
                 pause = self.wait(answer) if is_post else None
                 if self._leads_on(answer, left=left, keeps_method=is_post):
                     pause = 0.0
@@ -365,8 +376,8 @@ class Carrier:
             await anyio.sleep(pause)
 
     async def delete(self, headers: Mapping[str, str]) -> None:
-        async with self._open("DELETE", headers) as answer:
-            await answer.drain(self.times.probe)
+        async with self._open(_Sent("DELETE", headers)) as answer:
+            await answer.drain(self.options.probe)
 
     def wait(self, answer: Answer) -> float | None:
         """How long the server asks us to stay away."""
@@ -376,25 +387,17 @@ class Carrier:
         return retry_after(answer.header("retry-after") or None, epoch=epoch)
 
     @asynccontextmanager
-    async def _open(
-        self,
-        method: str,
-        headers: Mapping[str, str],
-        *,
-        data: bytes | None = None,
-        connect: float | None = None,
-    ) -> AsyncGenerator[Answer]:
-        timeout = httpx2.Timeout(
-            self.times.network, read=None, pool=None, connect=connect or self.times.network
-        )
-        token = None if self.bearer is None else await self.bearer.token(self.url)
+    async def _open(self, sent: _Sent) -> AsyncGenerator[Answer]:
+        bearer, network = self.options.bearer, self.options.network
+        timeout = httpx2.Timeout(network, read=None, pool=None, connect=sent.connect or network)
+        token = None if bearer is None else await bearer.token(self.url)
         bearing = {} if token is None else {"authorization": f"Bearer {token}"}
         with _our_errors(self.server):
             async with self.client.stream(
-                method,
+                sent.method,
                 self.url,
-                content=data,
-                headers=_encoded({**headers, **bearing}),
+                content=sent.data,
+                headers=_encoded({**sent.headers, **bearing}),
                 timeout=timeout,
                 extensions=self._extensions(),
             ) as response:
@@ -403,14 +406,14 @@ class Carrier:
 
     async def _renews(self, answer: Answer) -> bool:
         """Whether the same request may succeed with another token than it was sent with."""
-        bearer = self.bearer if answer.status == HTTPStatus.UNAUTHORIZED else None
+        bearer = self.options.bearer if answer.status == HTTPStatus.UNAUTHORIZED else None
         return bearer is not None and await bearer.renew(answer.token)
 
     def _extensions(self) -> dict[str, Any]:
-        if self.rule is None:
+        if self.options.rule is None:
             return {}
         host = httpx2.URL(self.url).raw_host.decode("ascii")
-        return {"trace": watched_dial(host, self.rule, refused=self._refused)}
+        return {"trace": watched_dial(host, self.options.rule, refused=self._refused)}
 
     def _refused(self, problem: str) -> CannotConnect:
         return CannotConnect(

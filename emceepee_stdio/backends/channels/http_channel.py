@@ -7,7 +7,7 @@ client: import it off the loop, when the first URL is to be reached.
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -15,8 +15,7 @@ import anyio
 from anyio.abc import TaskGroup
 from msgspec import Raw
 
-from emceepee_stdio.auth.bearer import Bearer
-from emceepee_stdio.backends.channels.http_carrier import Carrier, HeaderMaps, HttpTimes, sockets
+from emceepee_stdio.backends.channels.http_carrier import Carrier, HeaderMaps, HttpOptions, sockets
 from emceepee_stdio.backends.channels.http_connection import (
     HttpConnection,
     HttpConversation,
@@ -49,8 +48,6 @@ from emceepee_stdio.errors import (
 )
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import redact_url
-from emceepee_stdio.trust.targets import AddressRule
-from emceepee_stdio.wire.framing import PartialMessages
 
 C = TypeVar("C", bound=HttpConversation)
 
@@ -65,20 +62,6 @@ _NOT_STREAMABLE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HttpOptions:
-    """How this server is to be treated. Times are seconds; what is None is found out."""
-
-    era: Era | None = None
-    sse: bool | None = None
-    connect: float = 120.0
-    max_message: int = 64 << 20
-    times: HttpTimes = field(default_factory=HttpTimes)
-    rule: AddressRule | None = None
-    partial: PartialMessages | None = None
-    bearer: Bearer | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Attempt:
     """One try to open a connection: what it has, and what it made of it so far."""
 
@@ -87,36 +70,27 @@ class _Attempt:
     made: list[HttpConversation] = field(default_factory=list[HttpConversation])
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class HttpChannel:
     """Opens connections to one URL."""
 
     transport = "http"
 
-    def __init__(
-        self,
-        name: str,
-        url: str,
-        *,
-        emit: Emit,
-        clock: Clock,
-        ids: Ids,
-        headers: Mapping[str, str] | None = None,
-        options: HttpOptions | None = None,
-    ) -> None:
-        self._name = name
-        self._url = url
-        self._emit = emit
-        self._clock = clock
-        self._ids = ids
-        self._headers = dict(headers or {})
-        self.options = options or HttpOptions()
-        self._header_maps = HeaderMaps()
-        self._learned_era: Era | None = None
-        self._learned_sse: bool | None = None
+    name: str
+    url: str
+    _: KW_ONLY
+    emit: Emit
+    clock: Clock
+    ids: Ids
+    headers: Mapping[str, str] | None = None
+    options: HttpOptions = field(default_factory=HttpOptions)
+    _header_maps: HeaderMaps = field(init=False, default_factory=HeaderMaps)
+    _learned_era: Era | None = field(init=False, default=None)
+    _learned_sse: bool | None = field(init=False, default=None)
 
     @property
     def target(self) -> str:
-        return redact_url(self._url)
+        return redact_url(self.url)
 
     @property
     def needs_tools(self) -> bool:
@@ -129,19 +103,11 @@ class HttpChannel:
         """Open, and at the end say goodbye and close every socket."""
         failure: ProxyError | None = None
         async with (
-            sockets(self._name, self._url, self._headers) as client,
+            sockets(self.name, self.url, self.headers or {}) as client,
             anyio.create_task_group() as tasks,
         ):
-            carrier = Carrier(
-                self._name,
-                self._url,
-                client,
-                clock=self._clock,
-                times=self.options.times,
-                rule=self.options.rule,
-                partial=self.options.partial,
-                bearer=self.options.bearer,
-            )
+            options = self.options
+            carrier = Carrier(self.name, self.url, client, clock=self.clock, options=options)
             attempt = _Attempt(carrier=carrier, tasks=tasks)
             try:
                 connection = await self._open(attempt)
@@ -189,9 +155,9 @@ class HttpChannel:
         """The older transport, for servers that refused the newer one; else that refusal."""
         if self.options.sse is not None or refusal.status not in _NOT_STREAMABLE:
             raise refusal
-        attempt.carrier.url = self._url
+        attempt.carrier.url = self.url
         try:
-            return await self._open_sse(attempt, self.options.times.probe)
+            return await self._open_sse(attempt, self.options.probe)
         except CannotConnect:
             raise
         except ProxyError:
@@ -212,13 +178,10 @@ class HttpChannel:
 
     def _make(self, kind: type[C], attempt: _Attempt) -> C:
         connection = kind(
-            self._name,
             attempt.carrier,
             attempt.tasks,
-            emit=self._emit,
-            clock=self._clock,
-            proxy_id=self._ids(),
-            max_message=self.options.max_message,
+            emit=self.emit,
+            proxy_id=self.ids(),
             header_maps=self._header_maps,
         )
         attempt.made.append(connection)
@@ -233,12 +196,12 @@ class HttpChannel:
     async def _discovered(self, connection: HttpConversation) -> bool:
         """Whether the server speaks the modern era; an error where asking on makes no sense."""
         connection.era = Era.MODERN
-        outcome = await connection.greet("server/discover", {}, self.options.times.probe)
+        outcome = await connection.greet("server/discover", {}, self.options.probe)
         if isinstance(outcome, RemoteError) and offers_modern(outcome.error):
-            outcome = await connection.greet("server/discover", {}, self.options.times.probe)
+            outcome = await connection.greet("server/discover", {}, self.options.probe)
         try:
             if isinstance(outcome, Raw):
-                connection.hello = read_discovery(outcome, server=self._name)
+                connection.hello = read_discovery(outcome, server=self.name)
                 return True
         except CannotConnect:
             if self.options.era is Era.MODERN:
@@ -247,11 +210,11 @@ class HttpChannel:
             raise self._hopeless(outcome)
         if isinstance(outcome, RemoteError) and refuses_as_modern(outcome.error):
             raise CannotConnect(
-                f"{self._name} speaks the modern era, but refused server/discover: {outcome.fact}",
+                f"{self.name} speaks the modern era, but refused server/discover: {outcome.fact}",
                 hint="Update emceepee or the server: they do not agree on the protocol.",
             )
         if self.options.era is Era.MODERN:
-            raise wrong_era(self._name, Era.MODERN, _told(outcome))
+            raise wrong_era(self.name, Era.MODERN, _told(outcome))
         connection.era = Era.LEGACY
         return False
 
@@ -259,12 +222,12 @@ class HttpChannel:
         """The handshake; what may mean another transport or era is handed back."""
         outcome = await connection.greet("initialize", initialize_params(), self.options.connect)
         if isinstance(outcome, Raw):
-            connection.hello = read_handshake(outcome, server=self._name)
+            connection.hello = read_handshake(outcome, server=self.name)
             await connection.initialized()
             return None
         if isinstance(outcome, RemoteError) and refuses_handshake(outcome.error):
             if self.options.era is Era.LEGACY:
-                raise wrong_era(self._name, Era.LEGACY, outcome.error.message)
+                raise wrong_era(self.name, Era.LEGACY, outcome.error.message)
             return outcome
         if isinstance(outcome, RemoteError):
             raise self._refused(outcome)
@@ -291,7 +254,7 @@ class HttpChannel:
         return error
 
     def _refused(self, error: RemoteError) -> ServerFailed:
-        return ServerFailed(f"{self._name} refused initialize: {_told(error)}")
+        return ServerFailed(f"{self.name} refused initialize: {_told(error)}")
 
 
 def _told(outcome: Raw | ProxyError) -> str:

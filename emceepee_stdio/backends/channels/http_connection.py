@@ -21,7 +21,7 @@ from emceepee_stdio.backends.channels.http_carrier import (
     Answer,
     Carrier,
     HeaderMaps,
-    HttpTimes,
+    HttpOptions,
     TooMuch,
 )
 from emceepee_stdio.backends.channels.http_errors import (
@@ -46,7 +46,6 @@ from emceepee_stdio.backends.interface import (
     SessionIds,
     SignInWanted,
 )
-from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import CallFailed, ProxyError, ServerFailed
 from emceepee_stdio.journal import redact_url
 from emceepee_stdio.versions import MODERN_VERSION
@@ -81,20 +80,18 @@ class HttpConversation(Connection):
 
     def __init__(
         self,
-        name: str,
         carrier: Carrier,
         tasks: TaskGroup,
         *,
         emit: Emit,
-        clock: Clock,
         proxy_id: str,
-        max_message: int,
         header_maps: HeaderMaps,
     ) -> None:
-        super().__init__(name, emit=emit, clock=clock, proxy_id=proxy_id, max_line=max_message)
+        clock, self._options = carrier.clock, carrier.options
+        most = self._options.max_message
+        super().__init__(carrier.server, emit=emit, clock=clock, proxy_id=proxy_id, max_line=most)
         self._carrier = carrier
         self._tasks = tasks
-        self._max_message = max_message
         self._header_maps = header_maps
         self._session_id: str | None = None
         self._posts: dict[RequestId, anyio.CancelScope] = {}
@@ -210,7 +207,7 @@ class HttpConversation(Connection):
             self._unsent_bytes -= len(data)
 
     async def _send_in_time(self, data: bytes) -> None:
-        within = self._carrier.times.network
+        within = self._options.network
         with anyio.move_on_after(within) as time:
             await self._send(data)
         if time.cancelled_caught:
@@ -246,7 +243,7 @@ class HttpConversation(Connection):
     async def _send(self, data: bytes) -> None:
         """A notification or an answer: nothing comes back but a status."""
         async with self._carrier.post(data, self._headers(None)) as answer:
-            await answer.drain(self._carrier.times.probe)
+            await answer.drain(self._options.probe)
             if answer.status >= HTTPStatus.BAD_REQUEST:
                 self.note(f"a message was refused with HTTP status {answer.status}")
                 self._check_session(answer)
@@ -324,7 +321,7 @@ class HttpConversation(Connection):
 
     def _refusal(self, answer: Answer, body: bytes) -> ProxyError:
         """A status that is no success: a person has to sign in, or what the server says of it."""
-        asked, bearer = answer.header("www-authenticate"), self._carrier.bearer
+        asked, bearer = answer.header("www-authenticate"), self._options.bearer
         if bearer is not None and (needed := bearer.needed(answer.status, asked)):
             return needed
         told = (excerpt(body, answer.kind), challenge(asked))
@@ -432,7 +429,7 @@ class HttpConnection(HttpConversation):
 
     async def _take_body(self, answer: Answer, request_id: RequestId) -> None:
         try:
-            body = await answer.body(self._max_message, self._carrier.partial)
+            body = await answer.body(self._options.max_message, self._options.partial)
         except TooMuch as much:
             self._peer.give_up(request_id, TooLarge(much.size))
             return
@@ -453,13 +450,13 @@ class HttpConnection(HttpConversation):
 
     async def _take_stream(self, answer: Answer, request_id: RequestId) -> None:
         """Events until the request is answered; a stream that breaks off is taken up again."""
-        stream = EventStream(max_bytes=self._max_message, partial=self._carrier.partial)
+        stream = EventStream(max_bytes=self._options.max_message, partial=self._options.partial)
         await self._read_events(answer, stream, request_id)
         failures = 0
         while self._peer.waits_for(request_id):
             if stream.last_id is None or failures >= _MAX_RESUMES or self.era is Era.MODERN:
                 raise BrokenOff(f"{self._name} ended the stream before it had answered.")
-            await anyio.sleep(pause_before_reopening(stream, times=self._carrier.times))
+            await anyio.sleep(pause_before_reopening(stream, options=self._options))
             failures += 1
             try:
                 async with self._carrier.listen(self._stream_headers(stream)) as resumed:
@@ -490,7 +487,7 @@ class HttpConnection(HttpConversation):
 
     async def _listen(self) -> None:
         """Hold the listening stream open for as long as the connection lives."""
-        stream = EventStream(max_bytes=self._max_message, partial=self._carrier.partial)
+        stream = EventStream(max_bytes=self._options.max_message, partial=self._options.partial)
         misses = 0
         while True:
             wait: float | None = None
@@ -506,7 +503,7 @@ class HttpConnection(HttpConversation):
                 self._suspect(error)
             misses = 0 if stream.has_data else misses + 1
             stream.has_data = False
-            pause = pause_before_reopening(stream, misses, times=self._carrier.times)
+            pause = pause_before_reopening(stream, misses, options=self._options)
             await anyio.sleep(max(wait or 0.0, pause))
 
     def _may_listen(self, answer: Answer) -> bool:
@@ -546,7 +543,7 @@ class HttpConnection(HttpConversation):
         """Any answer at all will do; silence is not a loss, an unreachable server is."""
         method = "ping" if self.era is Era.LEGACY else "server/discover"
         data = encode_request(_PROBE, method, stamp(self.era, None, progress_token=None))
-        within = self._carrier.times.probe
+        within = self._options.probe
         forgotten = False
         with anyio.move_on_after(within):
             headers = self._headers(OutgoingRequest(method=method))
@@ -566,10 +563,10 @@ class HttpConnection(HttpConversation):
         return not any(isinstance(m, Response) and m.id == _PROBE for m in messages)
 
 
-def pause_before_reopening(stream: EventStream, misses: int = 0, *, times: HttpTimes) -> float:
+def pause_before_reopening(stream: EventStream, misses: int = 0, *, options: HttpOptions) -> float:
     """What the server said, or what is usual; longer and longer while no data comes."""
-    pause = times.reopen if stream.retry is None else max(stream.retry, _MIN_PAUSE_S)
-    return min(pause * 2 ** min(misses, _MAX_DOUBLINGS), times.reopen_cap)
+    pause = options.reopen if stream.retry is None else max(stream.retry, _MIN_PAUSE_S)
+    return min(pause * 2 ** min(misses, _MAX_DOUBLINGS), options.reopen_cap)
 
 
 def _is_final(answer: Answer) -> bool:
@@ -614,7 +611,7 @@ class SseConnection(HttpConversation):
 
     async def _hear(self) -> None:
         """The stream, from its opening to its end, which is the connection's."""
-        stream = EventStream(max_bytes=self._max_message, partial=self._carrier.partial)
+        stream = EventStream(max_bytes=self._options.max_message, partial=self._options.partial)
         async with self._carrier.listen(self._stream_headers(stream)) as answer:
             if answer.status != HTTPStatus.OK:
                 raise self._refusal(answer, await answer.body(MAX_REFUSAL_BYTES))
@@ -650,7 +647,7 @@ class SseConnection(HttpConversation):
             if answer.status >= HTTPStatus.BAD_REQUEST:
                 await self._refused(answer, request_id)
             else:
-                await answer.drain(self._carrier.times.probe)
+                await answer.drain(self._options.probe)
 
     def _suspect(self, error: ProxyError | None = None) -> None:
         """The stream shows whether the server lives, unless it cannot even be spoken to."""

@@ -8,7 +8,7 @@ import shlex
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 import anyio
@@ -108,31 +108,24 @@ class ChildContext:
     haste: Haste = field(default_factory=Haste)
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class StdioChannel:
     """Starts the process and opens the conversation; remembers the era that worked."""
 
     transport = "stdio"
     needs_tools = False
 
-    def __init__(
-        self,
-        name: str,
-        command: Command,
-        *,
-        emit: Emit,
-        surroundings: ChildContext,
-        options: StdioOptions | None = None,
-    ) -> None:
-        self._name = name
-        self._command = command
-        self._emit = emit
-        self._around = surroundings
-        self.options = options or StdioOptions()
-        self._learned: Era | None = None
+    name: str
+    command: Command
+    _: KW_ONLY
+    emit: Emit
+    surroundings: ChildContext
+    options: StdioOptions = field(default_factory=StdioOptions)
+    _learned: Era | None = field(init=False, default=None)
 
     @property
     def target(self) -> str:
-        return shlex.join(redact_argv([self._command.command, *self._command.args]))
+        return shlex.join(redact_argv([self.command.command, *self.command.args]))
 
     @asynccontextmanager
     async def connect(self) -> AsyncGenerator["StdioConnection"]:
@@ -145,7 +138,7 @@ class StdioChannel:
                 yield connection
                 return
         raise CannotConnect(
-            f"{self._name} refused the handshake and then the modern opening as well.",
+            f"{self.name} refused the handshake and then the modern opening as well.",
             hint="Set era to legacy or modern, whichever this server documents.",
         )
 
@@ -162,19 +155,19 @@ class StdioChannel:
             return await self._discover(connection)
         outcome = await self._shake_hands(connection)
         if connection.era is Era.MODERN and isinstance(outcome, Raw):
-            connection.hello = read_discovery(outcome, server=self._name)
+            connection.hello = read_discovery(outcome, server=self.name)
             return True
         if isinstance(outcome, RemoteError):
             modern = refuses_handshake(outcome.error)
             if modern and self.options.era is Era.LEGACY:
-                raise wrong_era(self._name, Era.LEGACY, outcome.error.message)
+                raise wrong_era(self.name, Era.LEGACY, outcome.error.message)
             if self.options.era is None:
                 if await self._discover(connection):
                     return True
                 if modern:
                     return False
         result = connection.opened(outcome, "initialize")
-        connection.hello = read_handshake(result, server=self._name)
+        connection.hello = read_handshake(result, server=self.name)
         connection.notify("notifications/initialized")
         return True
 
@@ -209,52 +202,52 @@ class StdioChannel:
         ):
             return False
         if isinstance(outcome, RemoteError):
-            raise wrong_era(self._name, Era.MODERN, outcome.error.message)
+            raise wrong_era(self.name, Era.MODERN, outcome.error.message)
         result = connection.opened(outcome, "server/discover")
-        connection.hello = read_discovery(result, server=self._name)
+        connection.hello = read_discovery(result, server=self.name)
         return True
 
     @asynccontextmanager
     async def _running(self) -> AsyncGenerator["StdioConnection"]:
         """One process, from its start to the end of everything that it started."""
         connection = StdioConnection(
-            self._name, emit=self._emit, around=self._around, options=self.options
+            self.name, emit=self.emit, around=self.surroundings, options=self.options
         )
-        guard = self._around.guard
+        guard = self.surroundings.guard
         process = await guard.start(self._spawn(), connection.listener(), drain=self.options.drain)
         connection.process, connection.pid = process, process.pid
-        self._emit(ProcessStarted(process.pid))
+        self.emit(ProcessStarted(process.pid))
         try:
             yield connection
         finally:
             connection.close()
             with anyio.CancelScope(shield=True):
-                await process.stop(self._around.haste.times or self.options.stop)
+                await process.stop(self.surroundings.haste.times or self.options.stop)
             guard.release(process)
 
     def _spawn(self) -> Spawn:
-        owner = f"{self._around.guard.owner}.{self._around.ids()}"
+        owner = f"{self.surroundings.guard.owner}.{self.surroundings.ids()}"
         env = child_environment(
-            self._around.environ,
-            env=self._command.env,
-            pass_env=self._command.pass_env,
+            self.surroundings.environ,
+            env=self.command.env,
+            pass_env=self.command.pass_env,
             owner=owner,
         )
         directory = child_directory(
-            self._command.cwd, ours=self._around.cwd, home=self._around.home
+            self.command.cwd, ours=self.surroundings.cwd, home=self.surroundings.home
         )
         if not directory.is_dir():
             raise CannotConnect(
-                f"The directory {directory} for {self._name} does not exist.",
+                f"The directory {directory} for {self.name} does not exist.",
                 hint="Make it, or correct cwd.",
             )
-        agreed = self._command.agreed
+        agreed = self.command.agreed
         program = (
-            resolve_command(self._command.command, path=env.get("PATH", ""), directory=directory)
+            resolve_command(self.command.command, path=env.get("PATH", ""), directory=directory)
             if agreed is None
             else agreed.path
         )
-        argv = [program, *self._command.args]
+        argv = [program, *self.command.args]
         return Spawn(argv=argv, env=env, cwd=directory, owner=owner, agreed=agreed)
 
 
