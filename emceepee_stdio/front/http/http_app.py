@@ -5,8 +5,8 @@ In the handshake era a client has a session; a request of the modern era is comp
 
 import re
 from collections import Counter
-from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
@@ -70,6 +70,9 @@ _AT_ONCE_BYTES = 1 << 16  # more is written event by event, for as many as may r
 _ACCEPTED = {"GET": ("text/event-stream",), "POST": ("application/json", "text/event-stream")}
 
 
+_Taken = tuple[HttpSession, StoredStream | LiveCall] | HttpReply
+
+
 class HttpApp:
     """Serves `/mcp`, `/mcp/NAME`, `/health`, `/metrics` and `/trace`."""
 
@@ -80,8 +83,8 @@ class HttpApp:
         self._sessions = sessions
         self._access = access
         self._limits = limits
-        self._mcp = McpEndpoint(sessions, access.tokens, limits)
         self._open: Counter[str] = Counter()  # exchanges, by whose token
+        self._held: Counter[str] = Counter()  # bytes, by whose token
         self._requests = 0
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -143,9 +146,11 @@ class HttpApp:
         if there >= self._limits.exchanges:
             reason = f"This token has {there} requests open. Wait until one has ended."
             raise refusal(HTTPStatus.TOO_MANY_REQUESTS, reason)
+        held = HeldBytes(self._held, owner, self._limits.held_bytes)
+        tokens, limits = self._access.tokens, self._limits
         self._open[owner] += 1
         try:
-            await self._mcp.serve(exchange, incoming)
+            await McpRequest(self._sessions, tokens, limits, exchange, incoming, held).serve()
         finally:
             self._open[owner] -= 1
 
@@ -175,89 +180,84 @@ def _combined(listed: list[tuple[str, str]]) -> dict[str, str]:
     return headers
 
 
-class McpEndpoint:
-    """POST, GET and DELETE of the handshake era, and POST of the modern one."""
+@dataclass(frozen=True, slots=True)
+class McpRequest:
+    """A POST, GET or DELETE of the handshake era, or a POST of the modern one."""
 
-    def __init__(self, sessions: SessionTable, tokens: HttpTokens, limits: HttpLimits) -> None:
-        self._sessions = sessions
-        self._tokens = tokens
-        self._limits = limits
-        self._held: Counter[str] = Counter()  # bytes, by whose token
+    sessions: SessionTable
+    tokens: HttpTokens
+    limits: HttpLimits
+    exchange: HttpExchange
+    incoming: Incoming
+    held: HeldBytes
 
-    async def serve(self, exchange: HttpExchange, incoming: Incoming) -> None:
-        version = incoming.headers.get("mcp-protocol-version")
+    async def serve(self) -> None:
+        version = self.incoming.headers.get("mcp-protocol-version")
         is_handshake = version is None or version in LEGACY_VERSIONS
-        _check_form(incoming, ("GET", "POST", "DELETE") if is_handshake else ("POST",))
-        held = HeldBytes(self._held, incoming.owner, self._limits.held_bytes)
+        _check_form(self.incoming, ("GET", "POST", "DELETE") if is_handshake else ("POST",))
         try:
-            if incoming.method == "GET":
-                await self._get(exchange, incoming)
-            elif incoming.method == "DELETE":
-                self._session(incoming).end()
-                await exchange.reply(HttpReply(HTTPStatus.OK))
+            if self.incoming.method == "GET":
+                await self._get()
+            elif self.incoming.method == "DELETE":
+                self._session().end()
+                await self.exchange.reply(HttpReply(HTTPStatus.OK))
             else:
-                await self._post(exchange, incoming, held, is_handshake=is_handshake)
+                await self._post(self._take_handshake if is_handshake else self._take_modern)
         except CallFailed as error:
             raise refusal(HTTPStatus.SERVICE_UNAVAILABLE, error.fact) from None
         finally:
-            held.release()
+            self.held.release()
 
-    async def _body(self, exchange: HttpExchange, incoming: Incoming, held: HeldBytes) -> bytes:
+    async def _body(self) -> bytes:
         """As a process will read it. While an answer is awaited, nothing here holds it."""
-        body = await exchange.body(held, self._limits)
+        body = await self.exchange.body(self.held, self.limits)
         # The token may have been revoked while the body arrived.
-        if self._tokens.owner(incoming.headers.get("authorization")) != incoming.owner:
+        if self.tokens.owner(self.incoming.headers.get("authorization")) != self.incoming.owner:
             raise refusal(HTTPStatus.UNAUTHORIZED, "This token was revoked.")
         return one_line(body)
 
-    async def _post(
-        self, exchange: HttpExchange, incoming: Incoming, held: HeldBytes, *, is_handshake: bool
-    ) -> None:
-        take = self._take_handshake if is_handshake else self._take_modern
-        taken = await take(exchange, incoming, held)
-        held.release()
+    async def _post(self, take: Callable[[], Awaitable[_Taken]]) -> None:
+        taken = await take()
+        self.held.release()
         if isinstance(taken, HttpReply):
-            await exchange.reply(taken)
+            await self.exchange.reply(taken)
             return
         session, call = taken
         if isinstance(call, StoredStream):
-            await self._stream(exchange, session, call, 0)
+            await self._stream(session, call, 0)
             return
         try:
-            await _answer(exchange, call)
+            await self._answer(call)
         finally:
             session.finish(call)
 
     # The handshake era
 
-    async def _take_handshake(
-        self, exchange: HttpExchange, incoming: Incoming, held: HeldBytes
-    ) -> tuple[HttpSession, StoredStream] | HttpReply:
+    async def _take_handshake(self) -> _Taken:
         """A call that was made, and its stream; else the whole answer."""
-        body = await self._body(exchange, incoming, held)
+        body = await self._body()
         messages = decode(body, strict=True)
         _check_messages(messages)
         first = messages[0]
-        is_first = SESSION not in incoming.headers
+        is_first = SESSION not in self.incoming.headers
         if is_first and isinstance(first, Request) and first.method == "initialize":
-            session = await self._sessions.begin(incoming)
-            call = session.initialize(first, body, held)
-            return await self._begun(exchange, session, call)
-        session = self._session(incoming)
+            session = await self.sessions.begin(self.incoming)
+            return await self._begun(session, session.initialize(first, body, self.held))
+        session = self._session()
         ids = [message.id for message in messages if isinstance(message, Request)]
         if ids:
             self._check_room(session.calls)  # before anything is done
         if len({*ids} - session.ids) < len(ids):
             raise refusal(HTTPStatus.BAD_REQUEST, "A request with this id is under way.")
-        stream = session.send(messages, body, primes=_is_primed(incoming))
+        stream = session.send(messages, body, primes=self._is_primed)
         if isinstance(first, Request) and first.method == "initialize":
             session.ask_again(everything=True)
         return (session, stream) if ids else HttpReply(HTTPStatus.ACCEPTED)
 
-    async def _get(self, exchange: HttpExchange, incoming: Incoming) -> None:
+    async def _get(self) -> None:
         """The stream of what no request asked for; with the id of an event, what came after it."""
-        session = self._session(incoming)
-        last = incoming.headers.get("last-event-id")
+        session = self._session()
+        last = self.incoming.headers.get("last-event-id")
         found = session.store.find(last) if last else (session.unasked, session.unasked.read_up_to)
         if found is None:  # not 404, by which the client would take its session for over
             raise refusal(
@@ -269,47 +269,43 @@ class McpEndpoint:
             raise refusal(HTTPStatus.CONFLICT, reason)
         self._check_room(session.readers)
         # The id once more: a client that is cut off before the next event would have lost it.
-        again = event_frame(b"", last) if last and _is_primed(incoming) else b""
-        await self._stream(exchange, session, *found, begin=again)
+        again = event_frame(b"", last) if last and self._is_primed else b""
+        await self._stream(session, *found, begin=again)
 
-    async def _begun(
-        self, exchange: HttpExchange, session: HttpSession, call: LiveCall
-    ) -> HttpReply:
+    async def _begun(self, session: HttpSession, call: LiveCall) -> HttpReply:
         """The answer to `initialize`; the session ends if its process refuses the client."""
 
         async def answered() -> None:
             while not call.is_over:
                 await call.wait()
 
-        await first_of(exchange.gone, answered)  # its process may never answer
-        if exchange.is_gone or call.error is not None:
+        await first_of(self.exchange.gone, answered)  # its process may never answer
+        if self.exchange.is_gone or call.error is not None:
             session.end()
             return HttpReply(HTTPStatus.OK, call.whole_answer)
         return HttpReply(HTTPStatus.OK, call.whole_answer, ((SESSION, session.name),))
 
-    def _session(self, incoming: Incoming) -> HttpSession:
+    def _session(self) -> HttpSession:
         """The session that the request names."""
-        name = incoming.headers.get(SESSION)
+        name = self.incoming.headers.get(SESSION)
         if name is None:
             raise refusal(HTTPStatus.BAD_REQUEST, "The header Mcp-Session-Id is missing.")
-        found = self._sessions.find(name, incoming)
+        found = self.sessions.find(name, self.incoming)
         if found is None:
             raise refusal(HTTPStatus.NOT_FOUND, "There is no such session. Begin a new one.")
         return found
 
     def _check_room(self, there: int) -> None:
-        if there >= self._limits.streams:
+        if there >= self.limits.streams:
             reason = f"This session has {there} calls or streams open. Wait until one has ended."
             raise refusal(HTTPStatus.TOO_MANY_REQUESTS, reason)
 
+    @property
+    def _is_primed(self) -> bool:
+        return self.incoming.headers.get("mcp-protocol-version", "") >= _FIRST_PRIMED
+
     async def _stream(
-        self,
-        exchange: HttpExchange,
-        session: HttpSession,
-        stream: StoredStream,
-        place: int,
-        *,
-        begin: bytes = b"",
+        self, session: HttpSession, stream: StoredStream, place: int, *, begin: bytes = b""
     ) -> None:
         headers = (*EVENTS, (SESSION, session.name))
         session.readers += 1
@@ -318,9 +314,9 @@ class McpEndpoint:
         try:
             rest = await stream.rest(place, within=_AT_ONCE_S, most=_AT_ONCE_BYTES)
             if rest is None:
-                await exchange.stream(stream.read(reader, place, begin), headers)
+                await self.exchange.stream(stream.read(reader, place, begin), headers)
             else:
-                await exchange.reply(HttpReply(HTTPStatus.OK, begin + rest, headers))
+                await self.exchange.reply(HttpReply(HTTPStatus.OK, begin + rest, headers))
         finally:
             session.readers -= 1
             stream.leave(reader)
@@ -328,23 +324,37 @@ class McpEndpoint:
 
     # The modern era
 
-    async def _take_modern(
-        self, exchange: HttpExchange, incoming: Incoming, held: HeldBytes
-    ) -> tuple[HttpSession, LiveCall] | HttpReply:
+    async def _take_modern(self) -> _Taken:
         """The call, made; else the whole answer.
 
         What was decoded takes many times its size, so it must not live as long as the call.
         """
-        message = _read(await self._body(exchange, incoming, held))
+        message = _read(await self._body())
         if "id" not in message:
             return HttpReply(HTTPStatus.ACCEPTED)
-        _check_request(message, incoming.listed)
-        session = await self._sessions.modern(incoming)
+        _check_request(message, self.incoming.listed)
+        session = await self.sessions.modern(self.incoming)
         self._check_room(session.readers)
         try:
-            return session, session.request(message, held)
+            return session, session.request(message, self.held)
         except RecursionError:
             raise refusal(HTTPStatus.BAD_REQUEST, "The body is nested too deeply.") from None
+
+    async def _answer(self, call: LiveCall) -> None:
+        """With JSON where the answer is all there is to say, else with a stream of events."""
+        exchange = self.exchange
+        await first_of(exchange.gone, call.wait)
+        if exchange.is_gone:
+            return
+        if call.notes or not call.is_over:
+            await exchange.stream(call.events())
+        elif call.error is ANSWER_DROPPED:
+            status = HTTPStatus.SERVICE_UNAVAILABLE
+            await exchange.reply(HttpReply(status, call.whole_answer, RETRY))
+        else:
+            code = call.error.code if call.error else 0
+            status = ERROR_CODE_HTTP_STATUS.get(code, HTTPStatus.OK)
+            await exchange.reply(HttpReply(status, call.whole_answer))
 
 
 def _check_form(incoming: Incoming, allowed: Sequence[str]) -> None:
@@ -363,10 +373,6 @@ def _check_form(incoming: Incoming, allowed: Sequence[str]) -> None:
         raise refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "The body must be application/json.")
 
 
-def _is_primed(incoming: Incoming) -> bool:
-    return incoming.headers.get("mcp-protocol-version", "") >= _FIRST_PRIMED
-
-
 def _check_messages(messages: Sequence[Message]) -> None:
     """Refuse a body of which not all can be taken."""
     for message in messages:
@@ -380,21 +386,6 @@ def _check_messages(messages: Sequence[Message]) -> None:
         raise refusal(HTTPStatus.BAD_REQUEST, "The body is empty.")
     if messages[1:] and any(isinstance(m, Request) and m.method == "initialize" for m in messages):
         raise refusal(HTTPStatus.BAD_REQUEST, "initialize must be alone in its body.")
-
-
-async def _answer(exchange: HttpExchange, call: LiveCall) -> None:
-    """With JSON where the answer is all there is to say, else with a stream of events."""
-    await first_of(exchange.gone, call.wait)
-    if exchange.is_gone:
-        return
-    if call.notes or not call.is_over:
-        await exchange.stream(call.events())
-    elif call.error is ANSWER_DROPPED:
-        await exchange.reply(HttpReply(HTTPStatus.SERVICE_UNAVAILABLE, call.whole_answer, RETRY))
-    else:
-        code = call.error.code if call.error else 0
-        status = ERROR_CODE_HTTP_STATUS.get(code, HTTPStatus.OK)
-        await exchange.reply(HttpReply(status, call.whole_answer))
 
 
 # Of a body only what says whose it is and where it goes is read here: a call of a few megabytes of
