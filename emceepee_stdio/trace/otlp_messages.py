@@ -8,14 +8,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
-from opentelemetry.proto.metrics.v1.metrics_pb2 import (
-    AGGREGATION_TEMPORALITY_CUMULATIVE,
-    Histogram,
-    HistogramDataPoint,
-    Metric,
-    ResourceMetrics,
-    ScopeMetrics,
-)
+from opentelemetry.proto.metrics.v1 import metrics_pb2
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 
@@ -43,7 +36,7 @@ def metrics_request(
 ) -> bytes:
     """One histogram; each series has its buckets, and its sum at the end."""
     points = [
-        HistogramDataPoint(
+        metrics_pb2.HistogramDataPoint(
             attributes=_attributes(dict(attributes)),
             time_unix_nano=at_ns,
             count=round(sum(values[:-1])),
@@ -53,12 +46,12 @@ def metrics_request(
         )
         for attributes, values in series.items()
     ]
-    histogram = Histogram(
-        data_points=points, aggregation_temporality=AGGREGATION_TEMPORALITY_CUMULATIVE
+    histogram = metrics_pb2.Histogram(
+        data_points=points, aggregation_temporality=metrics_pb2.AGGREGATION_TEMPORALITY_CUMULATIVE
     )
-    metric = Metric(name=name, unit="s", histogram=histogram)
-    scope = ScopeMetrics(scope=_SCOPE, metrics=[metric])
-    resource = ResourceMetrics(resource=_resource(service), scope_metrics=[scope])
+    metric = metrics_pb2.Metric(name=name, unit="s", histogram=histogram)
+    scope = metrics_pb2.ScopeMetrics(scope=_SCOPE, metrics=[metric])
+    resource = metrics_pb2.ResourceMetrics(resource=_resource(service), scope_metrics=[scope])
     return ExportMetricsServiceRequest(resource_metrics=[resource]).SerializeToString()
 
 

@@ -27,12 +27,7 @@ from emceepee_stdio import __version__
 from emceepee_stdio.clock import HOUR_S
 from emceepee_stdio.foreign_json import decoded
 from emceepee_stdio.journal.journal_reader import JournalReader, Line
-from emceepee_stdio.storage.private_file import (
-    make_private,
-    read_own,
-    state_directory,
-    write_whole,
-)
+from emceepee_stdio.storage import private_file
 from emceepee_stdio.trace.request import DroppedRecords, RequestRecord
 from emceepee_stdio.trace.trace_reader import (
     MARKS_BEFORE_S,
@@ -288,7 +283,7 @@ class PageIdentity(msgspec.Struct, frozen=True, kw_only=True):
     def saved(cls, file: Path, *, now: float) -> "PageIdentity | None":
         """That of the last page; None where it is too old or cannot be read."""
         try:
-            found = decoded(read_own(file, most=_MAX_FILE_BYTES), cls)
+            found = decoded(private_file.read_own(file, most=_MAX_FILE_BYTES), cls)
         except OSError:
             return None
         return found if found is not None and 0 <= now - found.made_at < _MAX_AGE_S else None
@@ -296,13 +291,13 @@ class PageIdentity(msgspec.Struct, frozen=True, kw_only=True):
     def save(self, file: Path) -> None:
         """For its owner alone; a page that cannot be remembered is opened anew."""
         with suppress(OSError):
-            make_private(file.parent)
-            write_whole(file, msgspec.json.encode(self))
+            private_file.make_private(file.parent)
+            private_file.write_whole(file, msgspec.json.encode(self))
 
 
 def identity_file(environ: Mapping[str, str]) -> Path:
     """EMCEEPEE_STATE_DIR, or the platform's own place for what a program remembers."""
-    return state_directory(environ) / _FILE_NAME
+    return private_file.state_directory(environ) / _FILE_NAME
 
 
 class PageServer:

@@ -23,18 +23,9 @@ import anyio.to_thread
 
 from emceepee_stdio.errors import CannotConnect
 from emceepee_stdio.storage.private_file import stamp_of
-from emceepee_stdio.wire import system
+from emceepee_stdio.wire import orphans, system
 from emceepee_stdio.wire.environment import command_line
 from emceepee_stdio.wire.framing import Lines, Oversized
-from emceepee_stdio.wire.orphans import (
-    adopt_orphans,
-    descendants,
-    forget_child,
-    kill_marked,
-    kill_same,
-    moments_of_birth,
-    note_child,
-)
 from emceepee_stdio.wire.pipes import open_reader, open_writer
 
 # The file that a server is started from, as a person saw it when they agreed.
@@ -145,7 +136,7 @@ class Process:
         self._context = contextvars.copy_context()  # for what a thread tells the loop
         self._stderr_lines = Lines(_MAX_STDERR_LINE_BYTES)
         self.pid = popen.pid
-        note_child(self.pid)
+        orphans.note_child(self.pid)
         self.exit: Exit | None = None
         self.exited = anyio.Event()
         self.ended = anyio.Event()
@@ -176,7 +167,7 @@ class Process:
             job.kill()
             popen.kill()
             popen.wait()
-            forget_child(popen.pid)
+            orphans.forget_child(popen.pid)
             raise
 
     async def stop(self, times: StopTimes) -> None:
@@ -190,8 +181,8 @@ class Process:
                 await self._wait_exit(times.kill - times.term)
             self._job.kill()
             await self._wait_exit(_KILL_WAIT_S)
-            await anyio.to_thread.run_sync(kill_same, family)
-            await anyio.to_thread.run_sync(kill_marked, self._spawn.owner)
+            await anyio.to_thread.run_sync(orphans.kill_same, family)
+            await anyio.to_thread.run_sync(orphans.kill_marked, self._spawn.owner)
             self._finish()
 
     @property
@@ -212,7 +203,7 @@ class Process:
 
     def _family(self) -> dict[int, str]:
         """Who is below it: known by that alone if it left the group and cleared its mark."""
-        return moments_of_birth(descendants(self.pid)) if self.exit is None else {}
+        return orphans.moments_of_birth(orphans.descendants(self.pid)) if self.exit is None else {}
 
     async def _wait_exit(self, seconds: float) -> None:
         if self.exit is None:
@@ -236,7 +227,7 @@ class Process:
             self._loop.call_soon_threadsafe(self._on_exit, code, context=self._context)
 
     def _on_exit(self, code: int) -> None:
-        forget_child(self.pid)
+        orphans.forget_child(self.pid)
         self.exit = Exit(code=code)
         self.exited.set()
         if not self._open_outputs:
@@ -296,7 +287,7 @@ def _take_fd(pipe: IO[bytes] | None) -> int:
 def _popen(spawn: Spawn) -> tuple[subprocess.Popen[bytes], system.Job]:
     if spawn.agreed is not None:
         spawn.agreed.check()
-    adopt_orphans()
+    orphans.adopt_orphans()
     try:
         popen = subprocess.Popen(  # noqa: S603 - argv only, never a shell; policy was asked above
             command_line(spawn.argv),

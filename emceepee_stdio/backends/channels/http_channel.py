@@ -15,6 +15,7 @@ import anyio
 from anyio.abc import TaskGroup
 from msgspec import Raw
 
+from emceepee_stdio.backends import eras
 from emceepee_stdio.backends.channels.http_carrier import Carrier, HeaderMaps, HttpOptions, sockets
 from emceepee_stdio.backends.channels.http_connection import (
     HttpConnection,
@@ -26,15 +27,6 @@ from emceepee_stdio.backends.channels.http_errors import (
     NotMcp,
     Unreachable,
     Untrusted,
-)
-from emceepee_stdio.backends.eras import (
-    initialize_params,
-    offers_modern,
-    read_discovery,
-    read_handshake,
-    refuses_as_modern,
-    refuses_handshake,
-    wrong_era,
 )
 from emceepee_stdio.backends.interface import Emit, Era, RemoteError
 from emceepee_stdio.clock import Clock
@@ -197,37 +189,38 @@ class HttpChannel:
         """Whether the server speaks the modern era; an error where asking on makes no sense."""
         connection.era = Era.MODERN
         outcome = await connection.greet("server/discover", {}, self.options.probe)
-        if isinstance(outcome, RemoteError) and offers_modern(outcome.error):
+        if isinstance(outcome, RemoteError) and eras.offers_modern(outcome.error):
             outcome = await connection.greet("server/discover", {}, self.options.probe)
         try:
             if isinstance(outcome, Raw):
-                connection.hello = read_discovery(outcome, server=self.name)
+                connection.hello = eras.read_discovery(outcome, server=self.name)
                 return True
         except CannotConnect:
             if self.options.era is Era.MODERN:
                 raise
         if isinstance(outcome, ProxyError) and self._ends_opening(outcome):
             raise self._hopeless(outcome)
-        if isinstance(outcome, RemoteError) and refuses_as_modern(outcome.error):
+        if isinstance(outcome, RemoteError) and eras.refuses_as_modern(outcome.error):
             raise CannotConnect(
                 f"{self.name} speaks the modern era, but refused server/discover: {outcome.fact}",
                 hint="Update emceepee or the server: they do not agree on the protocol.",
             )
         if self.options.era is Era.MODERN:
-            raise wrong_era(self.name, Era.MODERN, _told(outcome))
+            raise eras.wrong_era(self.name, Era.MODERN, _told(outcome))
         connection.era = Era.LEGACY
         return False
 
     async def _shake_hands(self, connection: HttpConversation) -> HttpRefused | RemoteError | None:
         """The handshake; what may mean another transport or era is handed back."""
-        outcome = await connection.greet("initialize", initialize_params(), self.options.connect)
+        hello = eras.initialize_params()
+        outcome = await connection.greet("initialize", hello, self.options.connect)
         if isinstance(outcome, Raw):
-            connection.hello = read_handshake(outcome, server=self.name)
+            connection.hello = eras.read_handshake(outcome, server=self.name)
             await connection.initialized()
             return None
-        if isinstance(outcome, RemoteError) and refuses_handshake(outcome.error):
+        if isinstance(outcome, RemoteError) and eras.refuses_handshake(outcome.error):
             if self.options.era is Era.LEGACY:
-                raise wrong_era(self.name, Era.LEGACY, outcome.error.message)
+                raise eras.wrong_era(self.name, Era.LEGACY, outcome.error.message)
             return outcome
         if isinstance(outcome, RemoteError):
             raise self._refused(outcome)

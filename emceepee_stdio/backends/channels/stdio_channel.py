@@ -14,14 +14,8 @@ from pathlib import Path
 import anyio
 from msgspec import Raw
 
+from emceepee_stdio.backends import eras
 from emceepee_stdio.backends.connection import Connection
-from emceepee_stdio.backends.eras import (
-    initialize_params,
-    read_discovery,
-    read_handshake,
-    refuses_handshake,
-    wrong_era,
-)
 from emceepee_stdio.backends.interface import (
     Emit,
     Era,
@@ -155,19 +149,19 @@ class StdioChannel:
             return await self._discover(connection)
         outcome = await self._shake_hands(connection)
         if connection.era is Era.MODERN and isinstance(outcome, Raw):
-            connection.hello = read_discovery(outcome, server=self.name)
+            connection.hello = eras.read_discovery(outcome, server=self.name)
             return True
         if isinstance(outcome, RemoteError):
-            modern = refuses_handshake(outcome.error)
+            modern = eras.refuses_handshake(outcome.error)
             if modern and self.options.era is Era.LEGACY:
-                raise wrong_era(self.name, Era.LEGACY, outcome.error.message)
+                raise eras.wrong_era(self.name, Era.LEGACY, outcome.error.message)
             if self.options.era is None:
                 if await self._discover(connection):
                     return True
                 if modern:
                     return False
         result = connection.opened(outcome, "initialize")
-        connection.hello = read_handshake(result, server=self.name)
+        connection.hello = eras.read_handshake(result, server=self.name)
         connection.notify("notifications/initialized")
         return True
 
@@ -188,7 +182,7 @@ class StdioChannel:
                     outcomes.append(outcome)
                     tasks.cancel_scope.cancel()
 
-            tasks.start_soon(ask, Era.LEGACY, "initialize", initialize_params())
+            tasks.start_soon(ask, Era.LEGACY, "initialize", eras.initialize_params())
             if self.options.era is None and self._learned is None:
                 await connection.silence(self.options.probe)
                 tasks.start_soon(ask, Era.MODERN, "server/discover", dict[str, object]())
@@ -202,9 +196,9 @@ class StdioChannel:
         ):
             return False
         if isinstance(outcome, RemoteError):
-            raise wrong_era(self.name, Era.MODERN, outcome.error.message)
+            raise eras.wrong_era(self.name, Era.MODERN, outcome.error.message)
         result = connection.opened(outcome, "server/discover")
-        connection.hello = read_discovery(result, server=self.name)
+        connection.hello = eras.read_discovery(result, server=self.name)
         return True
 
     @asynccontextmanager

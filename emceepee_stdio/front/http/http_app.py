@@ -11,12 +11,7 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from mcp.shared.inbound import (
-    ERROR_CODE_HTTP_STATUS,
-    InboundLadderRejection,
-    classify_inbound_request,
-    find_duplicated_routing_header,
-)
+from mcp.shared import inbound
 from msgspec import Raw
 
 from emceepee_stdio import __version__
@@ -353,7 +348,7 @@ class McpRequest:
             await exchange.reply(HttpReply(status, call.whole_answer, RETRY))
         else:
             code = call.error.code if call.error else 0
-            status = ERROR_CODE_HTTP_STATUS.get(code, HTTPStatus.OK)
+            status = inbound.ERROR_CODE_HTTP_STATUS.get(code, HTTPStatus.OK)
             await exchange.reply(HttpReply(status, call.whole_answer))
 
 
@@ -451,12 +446,12 @@ def _check_request(message: Mapping[str, object], headers: Sequence[tuple[str, s
         error = RpcError(INVALID_REQUEST, "This is no JSON-RPC 2.0 request", None)
         raise rpc_refusal(HTTPStatus.BAD_REQUEST, error, request_id)
     if message["method"] == "initialize":  # its process would take it for a handshake
-        found = InboundLadderRejection(METHOD_NOT_FOUND, "Method not found: initialize")
-    elif twice := find_duplicated_routing_header(headers):
-        found = InboundLadderRejection(HEADER_MISMATCH, f"The header {twice} appears twice")
+        found = inbound.InboundLadderRejection(METHOD_NOT_FOUND, "Method not found: initialize")
+    elif twice := inbound.find_duplicated_routing_header(headers):
+        found = inbound.InboundLadderRejection(HEADER_MISMATCH, f"The header {twice} appears twice")
     else:
-        found = classify_inbound_request(message, headers=dict(headers))
-    if isinstance(found, InboundLadderRejection):
+        found = inbound.classify_inbound_request(message, headers=dict(headers))
+    if isinstance(found, inbound.InboundLadderRejection):
         data = None if found.data is None else Raw(to_json(found.data))
-        status = ERROR_CODE_HTTP_STATUS.get(found.code, HTTPStatus.OK)
+        status = inbound.ERROR_CODE_HTTP_STATUS.get(found.code, HTTPStatus.OK)
         raise rpc_refusal(status, RpcError(found.code, found.message, data), request_id)
