@@ -3,7 +3,6 @@
 import gc
 import os
 import random
-import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -178,4 +177,4 @@ def _home() -> Path:
 
 
 def _has_uvloop() -> bool:
-    return sys.platform != "win32" and find_spec("uvloop") is not None
+    return find_spec("uvloop") is not None

@@ -61,14 +61,13 @@ def greeting_file(config: str, environ: Mapping[str, str]) -> str:
 def _ours(environ: Mapping[str, str], variable: str, otherwise: str) -> Path:
     """The platform's place for files of ours, without what finds it for the rest of the program."""
     home = Path(environ.get("HOME") or environ.get("USERPROFILE") or "/")
-    if sys.platform == "win32":
-        base = Path(environ.get("LOCALAPPDATA") or home / "AppData/Local")
-    elif sys.platform == "darwin":
-        base = home / "Library/Application Support"
-    else:
-        chosen = environ.get(variable, "")
-        base = Path(chosen) if os.path.isabs(chosen) else home / otherwise  # noqa: PTH117 - as text
-    return base / "emceepee"
+    chosen = environ.get(variable, "")
+    places = {
+        "win32": Path(environ.get("LOCALAPPDATA") or home / "AppData/Local"),
+        "darwin": home / "Library/Application Support",
+        "linux": Path(chosen) if os.path.isabs(chosen) else home / otherwise,  # noqa: PTH117 - as text
+    }
+    return places.get(sys.platform, places["linux"]) / "emceepee"
 
 
 def config_file(arguments: Sequence[str], environ: Mapping[str, str]) -> str | None:

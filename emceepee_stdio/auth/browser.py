@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from emceepee_stdio.storage.private_file import make_private, state_directory, write_new
+from emceepee_stdio.wire import system
 
 PAGE_SWITCH = "EMCEEPEE_PAGE"  # "off": no page is opened, whatever the desktop
 _REMOTE = ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY")
@@ -27,7 +28,6 @@ _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 _SANDBOXES = ("/snap/", "snapd", "flatpak")
 _ASK_S = 2.0  # a script that reads a few files
 _OURS = ("EMCEEPEE_OWNER", "EMCEEPEE_DEPTH")
-_PR_SET_CHILD_SUBREAPER = 36  # from linux/prctl.h
 _KEPT_S = 600.0  # a browser that starts for the first time is slow; a sign-in takes 5 minutes
 _RANDOM_BYTES = 16
 _DEFAULT_BROWSER = ("xdg-settings", "get", "default-web-browser")
@@ -45,10 +45,10 @@ _LEADS_ON = """<!doctype html>
 
 def finds_browser(environ: Mapping[str, str]) -> bool:
     """Whether there is something that opens addresses."""
-    if sys.platform == "win32":
-        return True
     command = _command(environ)
-    return command is not None and shutil.which(command[0], path=environ.get("PATH")) is not None
+    if not command:
+        return command is not None
+    return shutil.which(command[0], path=environ.get("PATH")) is not None
 
 
 def has_desktop(environ: Mapping[str, str]) -> bool:
@@ -58,14 +58,13 @@ def has_desktop(environ: Mapping[str, str]) -> bool:
     """
     if any(environ.get(name) for name in _REMOTE) or environ.get(PAGE_SWITCH) == "off":
         return False
-    shows = sys.platform in ("win32", "darwin") or any(map(environ.get, _DISPLAYS))
-    return shows and finds_browser(environ)
+    return _shows_windows(environ) and finds_browser(environ)
 
 
 def reads_private_files(environ: Mapping[str, str]) -> bool:
     """Whether the browser opens files of ours: in a sandbox of snap or flatpak it cannot."""
     command = _command(environ)
-    if sys.platform in ("win32", "darwin") or command is None:
+    if system.HAS_DESKTOP or not command:
         return True
     about = shutil.which(command[0], path=environ.get("PATH")) or ""
     if command == ["xdg-open"]:
@@ -94,36 +93,36 @@ def _default_browser(environ: Mapping[str, str]) -> str:
 
 def open_browser(url: str, environ: Mapping[str, str]) -> bool:
     """Whether something was started that opens this address, or this page of ours in a file."""
-    if sys.platform == "win32":  # other users see no arguments there
-        os.startfile(url)  # noqa: S606 - an http(s) address, checked before
-        return True
     command = _command(environ)
-    is_elsewhere = command is not None and Path(command[0]).name in _ELSEWHERE
+    if command is None:
+        return False
+    # No other user sees what Windows itself opens.
+    is_elsewhere = not command or Path(command[0]).name in _ELSEWHERE
     is_one_time = url.startswith("http://127.0.0.1:") and not reads_private_files(environ)
-    if command is not None and (url.startswith("file:") or is_elsewhere or is_one_time):
-        return _start([*command, url], environ)
+    if url.startswith("file:") or is_elsewhere or is_one_time:
+        return _start(command, url, environ)
     return open_page(_LEADS_ON.format(url=html.escape(url)), environ)
 
 
 def open_page(text: str, environ: Mapping[str, str]) -> bool:
     """Whether something was started that shows this page; only its owner can read it."""
     command = _command(environ)
+    if command is None:
+        return False
     try:
-        if sys.platform == "win32":
-            os.startfile(_written(text, _directory(None, environ)))  # noqa: S606 - a page of ours
-            return True
-        if command is None:
-            return False
         page = _written(text, _directory(command, environ))
     except OSError:
         return False
-    return _start([*command, page.as_uri()], environ)
+    return _start(command, page.as_uri(), environ)
 
 
-def _start(command: list[str], environ: Mapping[str, str]) -> bool:
+def _start(command: list[str], address: str, environ: Mapping[str, str]) -> bool:
     try:
+        if not command:
+            system.open_address(address)
+            return True
         subprocess.Popen(  # noqa: S603 - the person's own browser, without a shell
-            command,
+            [*command, address],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -148,9 +147,9 @@ def _written(text: str, directory: Path) -> Path:
     return page
 
 
-def _directory(command: list[str] | None, environ: Mapping[str, str]) -> Path:
+def _directory(command: list[str], environ: Mapping[str, str]) -> Path:
     """Where the browser can read: one that is a snap reads no hidden directory but its own."""
-    snap = None if command is None else _snap(command, environ)
+    snap = _snap(command, environ) if command else None
     home = environ.get("HOME")
     if snap is not None and home is not None:
         own = Path(home, "snap", snap, "common")
@@ -186,28 +185,21 @@ def _snap(command: list[str], environ: Mapping[str, str]) -> str | None:
 
 
 def _command(environ: Mapping[str, str]) -> list[str] | None:
-    if chosen := environ.get("BROWSER"):
+    """What opens an address: none where nothing does, empty where the system itself does."""
+    if system.OPENER and (chosen := environ.get("BROWSER")):
         return shlex.split(chosen.split(os.pathsep)[0].replace("%s", "")) or None
-    if sys.platform == "darwin":
-        return ["open"]
-    return ["xdg-open"] if any(map(environ.get, _DISPLAYS)) else None
+    return [*system.OPENER] if _shows_windows(environ) else None
 
 
-def _adopt_browser() -> None:
-    if sys.platform == "linux":
-        import ctypes  # noqa: PLC0415 - not for who only looks whether there is a browser
-
-        with suppress(OSError, AttributeError):  # a C library without it
-            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def _shows_windows(environ: Mapping[str, str]) -> bool:
+    return system.HAS_DESKTOP or any(map(environ.get, _DISPLAYS))
 
 
 def _main() -> None:
     """The address comes on stdin."""
-    _adopt_browser()
+    system.adopt_orphans()
     open_browser(sys.stdin.readline().strip(), os.environ)
-    with suppress(ChildProcessError):
-        while sys.platform != "win32":
-            os.waitpid(-1, 0)
+    system.await_children()
 
 
 if __name__ == "__main__":

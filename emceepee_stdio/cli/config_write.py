@@ -38,6 +38,7 @@ from emceepee_stdio.config.tool_rules import pattern_problem
 from emceepee_stdio.errors import ConfigInvalid
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.storage.private_file import make_private, write_whole
+from emceepee_stdio.wire import system
 
 # `emceepee config enable` and `disable`: keep an entry, and say whether it is used.
 
@@ -398,7 +399,6 @@ def _holds_servers(found: Mapping[str, object], *, in_section: bool) -> bool:
     return any(are_objects) and not is_entry
 
 
-_FALLBACKS = ("notepad",) if sys.platform == "win32" else ("sensible-editor", "nano", "vi")
 _NEW_FILE = '{\n  "mcpServers": {\n  }\n}\n'
 
 
@@ -525,7 +525,7 @@ def _editor() -> list[str]:
             "An editor needs a terminal.",
             hint="Run this at one, or set EDITOR to a command that needs none.",
         )
-    found = next(filter(shutil.which, _FALLBACKS), None)
+    found = next(filter(shutil.which, system.EDITORS), None)
     if not words and found is None:
         raise EditRefused("No editor was found.", hint="Name one, for example: EDITOR=nano")
     return words or [str(found)]

@@ -8,7 +8,6 @@ no keyring, nothing proposes one: an environment variable takes its place.
 
 import os
 import shlex
-import stat
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +28,7 @@ from emceepee_stdio.config.load import default_path, load_text
 from emceepee_stdio.config.own_file import places
 from emceepee_stdio.config.server import label
 from emceepee_stdio.errors import SecretUnavailable
+from emceepee_stdio.storage.private_file import others_may
 
 app = CommandGroup(
     no_args_is_help=True,
@@ -212,7 +212,7 @@ def client_copies_with_secrets() -> dict[Path, list[str]]:
     for client in CLIENTS.values():
         for copy in edit.backup_files(locate(client)):
             # Every backup that we make is private; one that others can read is somebody else's.
-            if os.name == "posix" and copy.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            if others_may(copy.stat()):
                 continue
             with suppress(ValueError):
                 servers = servers_by_place(client, edit.readable_text(copy) or "")

@@ -3,12 +3,7 @@
 Whoever ends such a command, by Ctrl-C or by closing the pipe, ends it quietly and well.
 """
 
-import os
 import re
-import select
-import stat
-import sys
-import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -26,6 +21,7 @@ from emceepee_stdio.errors import InvalidPattern, ProxyError
 from emceepee_stdio.journal import default_directory
 from emceepee_stdio.state.patterns import Pattern
 from emceepee_stdio.visible_text import on_one_line
+from emceepee_stdio.wire import system
 
 POLL_S = 0.1  # a person takes this for at once
 # The person waits for their own pattern, so it may take a while; it must not hang.
@@ -136,10 +132,4 @@ def write_line(text: str, *, flush: bool = True) -> None:
 
 def reader_leaves_within(seconds: float) -> bool:
     """Wait so long; sooner and True when nobody reads the pipe behind stdout any more."""
-    mode = os.fstat(STDOUT_FD).st_mode
-    if sys.platform == "win32" or not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
-        threading.Event().wait(seconds)
-        return False
-    poller = select.poll()
-    poller.register(STDOUT_FD, 0)
-    return bool(poller.poll(seconds * 1000))
+    return system.reader_leaves_within(seconds, STDOUT_FD)

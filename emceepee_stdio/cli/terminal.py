@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, ClassVar, TextIO, TypeVar, cast
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import SecretUnavailable
 from emceepee_stdio.visible_text import harmless, harmless_json
+from emceepee_stdio.wire import system
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -507,7 +508,7 @@ async def ask(question: str) -> str | None:
     import anyio.to_thread  # noqa: PLC0415
 
     terminal.ask(question)
-    if sys.platform == "win32" or not sys.stdin.isatty():
+    if not (system.WATCHES_PIPES and sys.stdin.isatty()):
         line = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
     else:
         # A terminal has a whole line or none: no thread is left waiting when the command is ended.

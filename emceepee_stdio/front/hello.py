@@ -7,7 +7,6 @@ client has shown that it stays and has nothing more to ask right now, or asks fo
 import json
 import os
 import select
-import sys
 from typing import NamedTuple, cast
 
 from emceepee_stdio.front.protocol import ACKNOWLEDGED, LEAVES_OPEN, LISTEN, Protocol, Refused
@@ -132,8 +131,6 @@ def _framed(request_id: int | str, result: bytes | Refused) -> bytes:
 
 def _has_more(fd: int) -> bool:
     """Whether the client goes on right now. Where that cannot be asked, the rest takes over."""
-    if sys.platform == "win32":
-        return False
     try:
         return bool(select.select([fd], [], [], _MORE_WAIT_S)[0])
     except (OSError, ValueError):

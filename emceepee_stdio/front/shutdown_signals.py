@@ -3,15 +3,17 @@
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from types import FrameType
 
 import anyio
 from anyio.abc import TaskStatus
 
+from emceepee_stdio.wire import system
+
 _SIGNAL_EXIT_BASE = 128  # how shells report an end by a signal
+_MAX_UNREAD = 16  # the second of a kind ends the process
 
 
 async def heed_signals(
@@ -30,29 +32,19 @@ async def heed_signals(
             on_signal(number)
 
 
-if sys.platform == "win32":
-    # Ctrl-C, Ctrl-Break and a console that is closed; SIGTERM reaches nobody there.
-    _SIGNALS = (signal.SIGINT, signal.SIGBREAK)
-    _MAX_UNREAD = 16  # the second of a kind ends the process
+@contextmanager
+def _opened() -> Generator[AsyncIterator[int]]:
+    """Python's own handlers tell the event loop: that of Windows takes none."""
+    loop = asyncio.get_running_loop()
+    send, receive = anyio.create_memory_object_stream[int](_MAX_UNREAD)
 
-    @contextmanager
-    def _opened() -> Generator[AsyncIterator[int]]:
-        """The event loop of Windows takes no signal handlers, so Python's own tells it."""
-        loop = asyncio.get_running_loop()
-        send, receive = anyio.create_memory_object_stream[int](_MAX_UNREAD)
+    def tell(number: int, _frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(send.send_nowait, number)
 
-        def tell(number: int, _frame: FrameType | None) -> None:
-            loop.call_soon_threadsafe(send.send_nowait, number)
-
-        before = {number: signal.signal(number, tell) for number in _SIGNALS}
-        try:
-            with send, receive:
-                yield receive
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-else:
-
-    def _opened() -> AbstractContextManager[AsyncIterator[int]]:
-        return anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = {number: signal.signal(number, tell) for number in system.SHUTDOWN_SIGNALS}
+    try:
+        with send, receive:
+            yield receive
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -15,18 +15,19 @@ import errno
 import os
 import re
 import stat
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from emceepee_stdio.clock import DAY_S, Clock
-from emceepee_stdio.storage.file_lock import is_locked
-from emceepee_stdio.storage.private_file import OPEN_IN_PLACE, PRIVATE_FILE_MODE, make_private
-
-if sys.platform != "win32":
-    import fcntl
+from emceepee_stdio.storage.file_lock import is_locked, take_lock
+from emceepee_stdio.storage.private_file import (
+    OPEN_IN_PLACE,
+    PRIVATE_FILE_MODE,
+    make_private,
+    others_may,
+)
 
 _OURS = re.compile(r"(?:emceepee|requests)-\d{8}T\d{6}Z-\d+-[\w-]*\.jsonl(?:\.\d+)?", re.ASCII)
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
@@ -207,11 +208,10 @@ def _claim(fd: int) -> os.stat_result:
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
-    if sys.platform != "win32" and stat.S_IMODE(found.st_mode) != PRIVATE_FILE_MODE:
-        os.fchmod(fd, PRIVATE_FILE_MODE)
-    if sys.platform != "win32":  # where no open file can be removed anyway
-        with suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if others_may(found):
+        os.chmod(fd, PRIVATE_FILE_MODE)
+    with suppress(OSError):
+        take_lock(fd)
     return found
 
 

@@ -24,7 +24,7 @@ def file_lock(path: Path, *, within: float) -> Generator[None]:
     descriptor = os.open(path, _FLAGS, PRIVATE_FILE_MODE)
     try:
         for _ in range(max(round(within / _POLL_S), 1)):
-            if _take(descriptor):
+            if take_lock(descriptor):
                 break
             threading.Event().wait(_POLL_S)
         else:
@@ -41,7 +41,7 @@ def is_locked(path: Path) -> bool:
     except OSError:
         return False
     try:
-        return not _take(descriptor, shared=True)
+        return not take_lock(descriptor, shared=True)
     finally:
         os.close(descriptor)
 
@@ -52,10 +52,11 @@ if sys.platform == "win32":
     from ctypes import wintypes
 
     _AT_ONCE, _EXCLUSIVE = 1, 2
+    _OUT_OF_REACH = 0x40000000  # what is locked there can be read and written by nobody else
     _kernel = ctypes.WinDLL("kernel32", use_last_error=True)
 
     class _Overlapped(ctypes.Structure):
-        """Where the lock is: at the beginning."""
+        """Where the lock is."""
 
         _fields_ = [
             ("Internal", ctypes.c_size_t),
@@ -65,16 +66,17 @@ if sys.platform == "win32":
             ("hEvent", wintypes.HANDLE),
         ]
 
-    def _take(descriptor: int, *, shared: bool = False) -> bool:
+    def take_lock(descriptor: int, *, shared: bool = False) -> bool:
         """`shared`: two who only look do not see each other; msvcrt has no such lock."""
         flags = _AT_ONCE if shared else _AT_ONCE | _EXCLUSIVE
         handle = wintypes.HANDLE(msvcrt.get_osfhandle(descriptor))
-        return bool(_kernel.LockFileEx(handle, flags, 0, 1, 0, ctypes.byref(_Overlapped())))
+        where = _Overlapped(OffsetHigh=_OUT_OF_REACH)
+        return bool(_kernel.LockFileEx(handle, flags, 0, 1, 0, ctypes.byref(where)))
 
 else:
     import fcntl
 
-    def _take(descriptor: int, *, shared: bool = False) -> bool:
+    def take_lock(descriptor: int, *, shared: bool = False) -> bool:
         """`shared`: two who only look do not see each other."""
         kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         try:

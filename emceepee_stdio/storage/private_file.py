@@ -64,9 +64,12 @@ def is_own(
 ) -> bool:
     """Whether it is a regular file that only we, or the user `or_of`, can have written."""
     ours = sys.platform == "win32" or found.st_uid in (os.geteuid(), or_of)
-    return (
-        stat.S_ISREG(found.st_mode) and ours and (os.name != "posix" or not found.st_mode & refused)
-    )
+    return stat.S_ISREG(found.st_mode) and ours and not others_may(found, refused)
+
+
+def others_may(found: os.stat_result, what: int = stat.S_IRWXG | stat.S_IRWXO) -> bool:
+    """Whether others than the owner may do this; Windows says it in lists of access instead."""
+    return os.name == "posix" and bool(found.st_mode & what)
 
 
 @contextmanager

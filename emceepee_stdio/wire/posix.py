@@ -7,6 +7,7 @@ a server is all that is known of what it started.
 import os
 import select
 import signal
+import stat
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import socket
     import subprocess
 
 if sys.platform == "win32":
@@ -23,12 +25,18 @@ NEW_SESSION = True  # a child leads its own session and group
 CREATION_FLAGS = 0
 HELPER_FLAGS = 0
 WATCHES_PIPES = True
+SHUTDOWN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+PROGRAM_SUFFIX = ""
+EDITORS = ("sensible-editor", "nano", "vi")
+HAS_DESKTOP = sys.platform == "darwin"  # elsewhere the environment names its display
+OPENER = ("open",) if HAS_DESKTOP else ("xdg-open",)
 
 _PROC = Path("/proc")
 # Fields of /proc/PID/stat, counted from behind the name.
 _STATE, _PARENT, _STARTED, _SIZE, _PAGES = 0, 1, 19, 20, 21
 _DEAD = (b"Z", b"X")
 _STARTING_AGE_S = 2.0  # an exec is over long before; an older one really has no environment
+_PR_SET_CHILD_SUBREAPER = 36  # from linux/prctl.h
 _KILL_WAIT_MS = 500  # a killed process ends in milliseconds, unless the kernel holds it
 
 
@@ -198,6 +206,21 @@ def pidfd(pid: int) -> int | None:
     return None
 
 
+def adopt_orphans() -> None:
+    """Become the parent of what our children leave behind, on Linux."""
+    if sys.platform == "linux":
+        import ctypes  # noqa: PLC0415 - seldom needed
+
+        with suppress(OSError, AttributeError):  # a C library without it
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def await_children() -> None:
+    with suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
+
+
 def kill_pinned(pids: Iterable[int], *, still: Callable[[int], bool]) -> list[int]:
     """Kill those that are `still` meant once their number cannot be another's, and see them end."""
     if sys.platform != "linux":
@@ -251,3 +274,26 @@ def unread(fd: int) -> int:
     except OSError:
         return 0
     return int.from_bytes(size, sys.byteorder)
+
+
+def reader_leaves_within(seconds: float, fd: int) -> bool:
+    """Wait so long; sooner and True when nobody reads the pipe behind `fd` any more."""
+    mode = os.fstat(fd).st_mode
+    poller = select.poll()
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        poller.register(fd, 0)
+    return bool(poller.poll(seconds * 1000))
+
+
+def prepare_listener(listener: "socket.socket", *, stuck_ms: int) -> None:
+    """Its port can be taken again at once; who takes nothing that is sent is let go."""
+    import socket  # noqa: PLC0415 - for the HTTP front alone
+
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if sys.platform == "linux":
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stuck_ms)
+
+
+def open_address(address: str) -> None:
+    """Here a program opens it: `OPENER`."""
+    raise FileNotFoundError(address)

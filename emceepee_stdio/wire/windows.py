@@ -5,8 +5,12 @@ process, so the system closes it however we end, and with the last handle ends a
 """
 
 import ctypes
+import os
+import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable
 
 if sys.platform != "win32":
@@ -22,6 +26,12 @@ _SUSPENDED = 0x0004  # until it is in its job: what it starts before would be in
 CREATION_FLAGS = subprocess.CREATE_NO_WINDOW | _SUSPENDED
 HELPER_FLAGS = subprocess.DETACHED_PROCESS
 WATCHES_PIPES = False  # the event loop watches no pipes there
+# Ctrl-C, Ctrl-Break and a console that is closed; SIGTERM reaches nobody there.
+SHUTDOWN_SIGNALS = (signal.SIGINT, signal.SIGBREAK)
+PROGRAM_SUFFIX = ".exe"
+EDITORS = ("notepad",)
+HAS_DESKTOP = True
+OPENER = ()  # the system itself: `open_address`
 
 _KILL_ON_JOB_CLOSE = 0x2000
 _EXTENDED_LIMIT_INFORMATION = 9
@@ -220,6 +230,14 @@ def pidfd(pid: int) -> int | None:
     del pid
 
 
+def adopt_orphans() -> None:
+    """An orphan is given to nobody."""
+
+
+def await_children() -> None:
+    """What was opened is no child."""
+
+
 def kill_pinned(pids: Iterable[int], *, still: Callable[[int], bool]) -> list[int]:
     del pids, still
     return []
@@ -236,3 +254,19 @@ def set_blocking(fd: int, *, blocking: bool) -> bool:
 def unread(fd: int) -> int:
     del fd
     return 0
+
+
+def reader_leaves_within(seconds: float, fd: int) -> bool:
+    del fd
+    threading.Event().wait(seconds)
+    return False
+
+
+def prepare_listener(listener: socket.socket, *, stuck_ms: int) -> None:
+    """No other program can listen on its port as well."""
+    del stuck_ms
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+
+
+def open_address(address: str) -> None:
+    os.startfile(address)  # noqa: S606 - an http(s) address, checked before, or a page of ours

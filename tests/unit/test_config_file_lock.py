@@ -50,7 +50,7 @@ def test_two_who_look_do_not_see_each_other(tmp_path: Path):
     path = tmp_path / "lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
     try:
-        assert file_lock_module._take(descriptor, shared=True)
+        assert file_lock_module.take_lock(descriptor, shared=True)
         assert not is_locked(path)
     finally:
         os.close(descriptor)

@@ -37,6 +37,7 @@ from emceepee_stdio.config.server import name_problem
 from emceepee_stdio.errors import ConfigInvalid
 from emceepee_stdio.json_values import elements, mapping
 from emceepee_stdio.visible_text import on_one_line
+from emceepee_stdio.wire import system
 
 # The scopes in which a client keeps its servers: for the user, for one project, in its file.
 #
@@ -204,16 +205,16 @@ def is_passing(place: str) -> bool:
 
 def _this_program() -> list[str]:
     script = Path(sys.argv[0]).absolute()
-    for path in (script, script.with_suffix(".exe")):
-        if path.stem == _NAME and path.is_file() and (path.suffix == ".exe" or os.name == "posix"):
-            return [str(path)]
+    program = script.with_name(f"{script.stem}{system.PROGRAM_SUFFIX}")
+    if script.stem == _NAME and program.is_file():
+        return [str(program)]
     return [str(Path(sys.executable).absolute()), "-m", "emceepee_stdio"]
 
 
 def _install_with(uv: str, *, dry_run: bool) -> Path:
     """Have uv keep what `uvx` only holds in its cache; where it then is."""
     folder = Path(_run([uv, "tool", "dir", "--bin"], _QUERY_TIMEOUT_S).strip())
-    program = folder / (f"{_NAME}.exe" if sys.platform == "win32" else _NAME)
+    program = folder / f"{_NAME}{system.PROGRAM_SUFFIX}"
     install = [uv, "tool", "install", "--quiet", _source()]
     if dry_run:
         terminal.note(f"Would run first, so that it stays: {shlex.join(install)}")
@@ -264,7 +265,8 @@ def _source() -> str:
     if not url.startswith("file:"):
         return url
     path = unquote(urlsplit(url).path)
-    return path.lstrip("/") if sys.platform == "win32" else path  # there it begins with a drive
+    bare = path.removeprefix("/")
+    return bare if Path(bare).drive else path
 
 
 # `emceepee install`: our entry in a client's configuration.

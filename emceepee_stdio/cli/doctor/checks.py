@@ -33,6 +33,7 @@ from emceepee_stdio.journal import default_directory
 from emceepee_stdio.json_values import elements, mapping
 from emceepee_stdio.redaction.redact import MARKER, redact_env
 from emceepee_stdio.session.proxy_status import read_running, status_directory
+from emceepee_stdio.storage.private_file import others_may
 from emceepee_stdio.wire.orphans import leftovers, process_table
 
 Status = Literal["ok", "warning", "off", "auth", "failed"]
@@ -145,6 +146,7 @@ def report_schema() -> dict[str, object]:
 _DESKTOP_PATHS = {
     "darwin": "/usr/bin:/bin:/usr/sbin:/sbin",
     "linux": "/usr/local/bin:/usr/bin:/bin",
+    "win32": None,  # there every program is given the same
 }
 # The only variables of a shell that Codex hands on, beside those that its entry names.
 _FEW_NAMES = frozenset(
@@ -239,10 +241,9 @@ def _registrations() -> Iterator[tuple[Client, Mapping[str, object]]]:
 
 
 def _desktop(environ: Mapping[str, str]) -> dict[str, str]:
-    if sys.platform == "win32":  # there every program is given the same
-        return dict(environ)
+    path = _DESKTOP_PATHS.get(sys.platform, _DESKTOP_PATHS["linux"])
     bare = {name: value for name, value in environ.items() if name in _DESKTOP_NAMES}
-    return {**bare, "PATH": _DESKTOP_PATHS.get(sys.platform, _DESKTOP_PATHS["linux"])}
+    return dict(environ) if path is None else {**bare, "PATH": path}
 
 
 def environment_checks(config: Config) -> Iterator[Check]:
@@ -384,9 +385,7 @@ def _unsafe(file: Path) -> tuple[str, str] | None:
 
 
 def _shows_secrets(config: Config, file: Path) -> bool:
-    if os.name != "posix" or not file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        return False
-    return any(map(_holds_secrets, config.servers))
+    return others_may(file.stat()) and any(map(_holds_secrets, config.servers))
 
 
 def _holds_secrets(server: ServerConfig) -> bool:

@@ -11,7 +11,6 @@ import re
 import secrets
 import shlex
 import stat
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
@@ -23,6 +22,7 @@ from emceepee_stdio.storage.private_file import (
     Stamp,
     file_stamp,
     make_private,
+    others_may,
     read_regular,
     state_directory,
     write_new,
@@ -172,13 +172,13 @@ def _tokens_in(path: Path) -> dict[str, str]:
 def _text(path: Path) -> str:
     """Of a file that only its owner can read; editors on Windows begin it with a BOM."""
     try:
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode):
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
             raise ConfigInvalid(
                 f"{path} is not a regular file.",
                 hint="Name a file with --token-file; one that does not exist is made.",
             )
-        if sys.platform != "win32" and mode & _OTHERS:
+        if others_may(found):
             raise ConfigInvalid(
                 f"{path} can be read by others.", hint=f"Run `chmod 600 {shlex.quote(str(path))}`."
             )

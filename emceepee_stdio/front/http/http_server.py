@@ -2,7 +2,6 @@
 
 import socket
 import ssl
-import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from emceepee_stdio.front.http.http_replies import HttpLimits
 from emceepee_stdio.front.http.session_table import SessionTable
 from emceepee_stdio.front.http.trace_endpoint import TraceEndpoint
 from emceepee_stdio.front.shutdown_signals import heed_signals
+from emceepee_stdio.wire import system
 
 
 def check_tls_files(certificate: str, key: str) -> None:
@@ -234,7 +234,7 @@ def run_front(
 ) -> None:
     """Serve until a signal comes. `ready` is told the address, `note` what goes wrong."""
     listener = _listen(options.host, options.port, stuck_s=options.limits.stuck_s)
-    uses_uvloop = sys.platform != "win32" and find_spec("uvloop") is not None
+    uses_uvloop = find_spec("uvloop") is not None
     anyio.run(_serve, options, listener, ready, note, backend_options={"use_uvloop": uses_uvloop})
 
 
@@ -244,11 +244,7 @@ def _listen(host: str, port: int, *, stuck_s: float) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
-        if sys.platform != "win32":
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if sys.platform == "linux":
-            within_ms = round(stuck_s * 1000)
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, within_ms)
+        system.prepare_listener(listener, stuck_ms=round(stuck_s * 1000))
         listener.bind(address)
         listener.listen(_BACKLOG)
     except OSError as error:
