@@ -1,6 +1,7 @@
 import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,10 +22,14 @@ def said(*lines: object, end: bool = True) -> Iterator[tuple[Handover, list[Any]
             )
         if end:
             os.close(write_in)
-        handover = hello(read_in, write_out)
-        os.close(write_out)
-        answers = b"".join(iter(lambda: os.read(read_out, 1 << 20), b""))
-        yield handover, [json.loads(line) for line in answers.splitlines()]
+        # Read as it comes: a list of tools is more than every pipe holds.
+        with ThreadPoolExecutor(1) as reader:
+            answers = reader.submit(lambda: b"".join(iter(lambda: os.read(read_out, 1 << 20), b"")))
+            try:
+                handover = hello(read_in, write_out)
+            finally:
+                os.close(write_out)
+        yield handover, [json.loads(line) for line in answers.result().splitlines()]
     finally:
         os.close(read_in)
         os.close(read_out)
