@@ -322,6 +322,7 @@ _LEGS = {
     "queued": ("┄", ".", "bright_black"),
     "server": ("█", "#", "blue"),
     "person": ("▒", "?", "yellow"),
+    "model": ("▚", "m", "cyan"),
     "waiting": ("·", "-", "bright_black"),
     "rendering": ("▪", "+", "green"),
 }

@@ -113,6 +113,11 @@ class RequestStates:
         del self._kept[state]
         return now - made
 
+    def asked_at(self, state: str) -> float | None:
+        """When a person was asked what a call with this state brings the answer to."""
+        kept = self._kept.get(state)
+        return None if kept is None or kept[0] == ROOTS_KEY else kept[1]
+
     def forget(self, state: str) -> None:
         self._kept.pop(state, None)
 

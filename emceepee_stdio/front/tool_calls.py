@@ -108,6 +108,7 @@ class ToolCalls(CallEnd):
         states: RequestStates,
     ) -> None:
         self._roots = roots
+        self._states = states
         self._runtime = runtime
         self._session = runtime.session
         self._protocol = protocol
@@ -227,6 +228,8 @@ class ToolCalls(CallEnd):
         passed = self._session.trace.with_trace(passed, trace)
         if meta is None or not is_modern:
             return replace(request, meta=passed, token=token)
+        if asked.state and (asked_at := self._states.asked_at(asked.state)) is not None:
+            trace.was_asked(asked_at)
         return replace(
             request,
             meta=passed,

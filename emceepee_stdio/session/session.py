@@ -234,7 +234,7 @@ class Session:
         self.secrets = self.trace.secrets
         self._calls: dict[str, dict[Call, None]] = {}  # those that wait on a server, by server
         # Those that wait for the answer to a question, by question.
-        self._asking: dict[str, list[OpenRequest]] = {}
+        self._asking: dict[str, tuple[list[OpenRequest], Leg]] = {}
         self.state: SessionState[Notified, Logged, Call] = SessionState(
             settings, new_id=ids, began=clock.iso(clock.now()), on_closed=self.answered
         )
@@ -580,20 +580,30 @@ class Session:
         traces = [call.trace for call in waiting]
         if isinstance(asking_call, OpenRequest):  # one that is no call
             traces = [asking_call]
-        self._asking[request_id] = traces
+        self._asking[request_id] = traces, Leg.PERSON
         for trace in traces:
             trace.ask()
 
     def answered(self, request_id: str) -> None:
         """The question is closed, whatever came of it."""
-        for trace in self._asking.pop(request_id, ()):
-            trace.answered()
+        traces, leg = self._asking.pop(request_id, ((), Leg.PERSON))
+        for trace in traces:
+            trace.answered(leg)
 
     def _look(self, at: float) -> None:
         self.ticker.look(at)
 
     def make_way(self, asked: PendingRequest, asking_call: object) -> None:
-        """A client that calls one tool at a time could not answer: let its calls go, soon."""
+        """The model has it: a client that calls one tool at a time could not answer it.
+
+        Its calls are let go, soon.
+        """
+        traces, leg = self._asking.get(asked.id, ([], Leg.MODEL))
+        if leg is Leg.PERSON:
+            self._asking[asked.id] = traces, Leg.MODEL
+            for trace in traces:
+                trace.enter(Leg.MODEL)
+                trace.answered()
         self._queue.send_away(asked.server)
         grace = self.clock.now() + self.settings.fixed.promotion_grace_s
         for call in self.waiting_on(asked.server):

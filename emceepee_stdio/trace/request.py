@@ -57,7 +57,8 @@ class Leg(IntEnum):
     QUEUED = 2
     SERVER = 3
     CONNECTING = 4
-    PERSON = 5
+    MODEL = 5  # that answers what a server asked
+    PERSON = 6
 
 
 _FREE_LEGS = MAX_LEGS - len(Leg)  # what comes after these is added up, one entry for each leg
@@ -135,8 +136,13 @@ class OpenRequest(msgspec.Struct, eq=False, kw_only=True, gc=False):
         self.questions += 1
         self.enter(Leg.PERSON)
 
-    def answered(self) -> None:
-        self.leave(Leg.PERSON)
+    def answered(self, leg: Leg = Leg.PERSON) -> None:
+        self.leave(leg)
+
+    def was_asked(self, asked_at: float) -> None:
+        """It brings an answer of the person, who has been asked since then."""
+        self.legs = [(Leg.PERSON, self.started_at - asked_at)]
+        self.started_at = asked_at
 
     def end(self, outcome: str) -> None:
         self._move_to(self.leg)
@@ -167,8 +173,8 @@ class OpenRequest(msgspec.Struct, eq=False, kw_only=True, gc=False):
             request.bytes_in,
         )
         self.traceparent, self.arguments = request.traceparent, request.arguments
-        self.legs = []
-        self.started_at = self.since = request.started_at
+        self.legs = [*request.legs]
+        self.started_at, self.since = request.started_at, request.since
 
     def _move_to(self, leg: Leg) -> None:
         now = self.now()

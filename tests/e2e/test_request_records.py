@@ -1,6 +1,7 @@
 """The record of every request: its legs add up to its time, and it says how the request ended."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,11 @@ from tests.e2e.client import (
     received_by_server,
     server,
 )
+from tests.e2e.hosts import proposal
+from tests.e2e.persons import ADA, person
 from tests.peers import rude
+
+ONCE = {"action": "accept", "content": {"decision": "Yes, this time"}}
 
 
 def setting(tmp_path: Path, era: str = "legacy", **more: Any) -> Setting:
@@ -200,8 +205,34 @@ async def test_what_waits_for_an_answer_of_the_client_is_a_leg_of_its_own(
     [request, task] = of_tool(made, "ask")
     assert request["outcome"] == "promoted"
     assert request["questions"] == 1
-    assert legs(request)["person"] > 0
-    assert legs(task)["person"] >= 200
+    assert legs(request)["model"] > 0
+    assert legs(task)["model"] >= 200
+    assert legs(task).get("person", 0) == 0
+
+
+@both_eras
+def test_the_time_that_a_person_takes_is_theirs_in_both_eras(
+    tmp_path: Path, *, modern: bool
+) -> None:
+    with person(tmp_path, modern=modern) as client:
+        call = client.begin("ask", args={"mode": "form"})
+        client.asked(call)
+        time.sleep(0.3)  # that the person thinks
+        client.said_to(client.say(call, {"action": "accept", "content": ADA}))
+        approved = client.start("add_server", **proposal())
+        client.asked(approved, 1)
+        time.sleep(0.3)
+        client.said_to(client.say(approved, ONCE, 1))
+    lines = (tmp_path / "journal").glob("requests-*.jsonl")
+    records = [json.loads(line) for path in lines for line in path.read_text().splitlines()]
+    for tool in ("execute_tool", "add_server"):
+        made = [record for record in records if record.get("tool") == tool]
+        assert [r["outcome"] for r in made] == (["input_required"] if modern else []) + ["ok"]
+        person_ms = legs(made[-1])["person"]
+        assert 300 <= person_ms < made[-1]["duration_ms"]
+        assert sum(ms for _, ms in made[-1]["legs"]) == pytest.approx(
+            made[-1]["duration_ms"], abs=0.1
+        )
 
 
 async def test_what_is_open_when_the_client_leaves_is_recorded(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ const LEGS = {
   waiting: "waiting for activity",
   server: "at the server",
   person: "waiting for a person",
+  model: "waiting for the model",
   rendering: "rendering",
 };
 const OUTCOMES = {
