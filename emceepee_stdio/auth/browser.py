@@ -9,7 +9,6 @@ Every user of the machine sees the arguments of a browser in the list of process
 browser is given is a page of ours, in a file that only its owner can read, which leads on.
 """
 
-import html
 import os
 import shlex
 import shutil
@@ -101,6 +100,8 @@ def open_browser(url: str, environ: Mapping[str, str]) -> bool:
     is_one_time = url.startswith("http://127.0.0.1:") and not reads_private_files(environ)
     if url.startswith("file:") or is_elsewhere or is_one_time:
         return _start(command, url, environ)
+    import html  # noqa: PLC0415 - its tables take 0.5 MB, and most sessions open no page
+
     return open_page(_LEADS_ON.format(url=html.escape(url)), environ)
 
 

@@ -9,7 +9,6 @@ a person has named a collector and installed the extra `otel`.
 
 from __future__ import annotations
 
-import http.client
 from contextlib import closing, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -115,6 +114,8 @@ class Telemetry:
 
     def _post(self, path: str, body: bytes) -> None:
         """What the collector does not take is dropped."""
+        import http.client  # noqa: PLC0415 - most sessions have no collector
+
         where = self._endpoint
         kind = (
             http.client.HTTPSConnection if where.scheme == "https" else http.client.HTTPConnection
