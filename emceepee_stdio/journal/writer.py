@@ -5,6 +5,7 @@ and, from warning upwards, to stderr. Nothing here blocks the caller or raises i
 cannot be kept is dropped and counted, and the count is written as soon as that is possible.
 """
 
+import math
 import os
 import re
 import threading
@@ -94,7 +95,8 @@ T = TypeVar("T")
 class BackgroundWriter(Generic[T]):
     """Takes lines from any thread; `carry` gets them in order, and how many were dropped since.
 
-    With `gather_s` the thread lets more lines come for so long, and is woken once for all of them.
+    With `gather_s` the thread lets more lines come for so long, and is woken once for all of them,
+    or as soon as there are `gather_lines`.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class BackgroundWriter(Generic[T]):
         max_lines: int,
         max_bytes: int,
         gather_s: float = 0.0,
+        gather_lines: float = math.inf,
         finish: Callable[[], None] = lambda: None,
     ) -> None:
         self._name = name
@@ -113,6 +116,7 @@ class BackgroundWriter(Generic[T]):
         self._max_lines = max_lines
         self._max_bytes = max_bytes
         self._gather_s = gather_s
+        self._gather_lines = gather_lines
         self._flushing = 0
         self._lock = threading.Lock()  # taken by itself where nobody is waited for: much faster
         self._changed = threading.Condition(self._lock)
@@ -139,7 +143,8 @@ class BackgroundWriter(Generic[T]):
                 return
             self._lines.append(line)
             self._bytes += size
-            if len(self._lines) == 1 or self._thread is None:  # else it is awake, or about to be
+            # Else it is awake, or about to be.
+            if len(self._lines) in (1, self._gather_lines) or self._thread is None:
                 self._start()
                 self._changed.notify_all()
 
@@ -188,6 +193,9 @@ class BackgroundWriter(Generic[T]):
     def _has_work(self) -> bool:
         return bool(self._lines) or self._unreported > 0
 
+    def _is_time(self) -> bool:
+        return self._closing or self._flushing > 0 or len(self._lines) >= self._gather_lines
+
     def _run(self) -> None:
         try:
             while self._carry_once():
@@ -202,7 +210,7 @@ class BackgroundWriter(Generic[T]):
         with self._changed:
             self._changed.wait_for(lambda: self._has_work() or self._closing)
             if self._gather_s:
-                self._changed.wait_for(lambda: self._closing or self._flushing, self._gather_s)
+                self._changed.wait_for(self._is_time, self._gather_s)
             if not self._has_work():
                 return False
             lines, self._lines, self._bytes = self._lines, [], 0

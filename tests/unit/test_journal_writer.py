@@ -394,6 +394,24 @@ def test_the_bound_holds_for_bytes_as_well_as_for_lines():
     assert outlet.close(60)
 
 
+def test_a_thread_that_gathers_is_woken_before_its_time_by_many_lines():
+    carried: list[bytes] = []
+    reached = threading.Event()
+
+    def carry(lines: list[bytes], _dropped: int) -> None:
+        carried.extend(lines)
+        reached.set()
+
+    outlet = BackgroundWriter(
+        "x", carry, max_lines=99, max_bytes=99, gather_s=3_600, gather_lines=3
+    )
+    for line in (b"a", b"b", b"c"):
+        outlet.offer(line, 1)
+    assert reached.wait(60)
+    assert carried == [b"a", b"b", b"c"]
+    assert outlet.close(60)
+
+
 def test_lines_wait_for_a_thread_when_there_is_none_to_be_had(monkeypatch: pytest.MonkeyPatch):
     carried: list[bytes] = []
 
