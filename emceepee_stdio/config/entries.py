@@ -12,6 +12,7 @@ import msgspec
 from emceepee_stdio.config.fields import (
     IN_KEYRING,
     Given,
+    UnsetVariable,
     expand,
     fit,
     given_fields,
@@ -186,7 +187,8 @@ class Entries:
         try:
             found = self._read(name, entry, path)
         except ConfigInvalid as error:
-            self._refuse(name, error.fact)
+            unset = (error.path, error.variable) if isinstance(error, UnsetVariable) else None
+            self._refuse(name, error.fact, unset=unset)
             return
         if isinstance(found, BrokenServer):
             self.disabled.append(found)
@@ -201,8 +203,8 @@ class Entries:
         what = "name: expected a string" if is_object(entry) else "expected an object with a name"
         self._refuse(place, f"{place}: {what}.")
 
-    def _refuse(self, name: str, reason: str) -> None:
-        self.disabled.append(BrokenServer(name=label(name), reason=reason))
+    def _refuse(self, name: str, reason: str, *, unset: tuple[str, str] | None = None) -> None:
+        self.disabled.append(BrokenServer(name=label(name), reason=reason, unset=unset))
 
     def _read(self, name: str, entry: object, path: str) -> ServerConfig | BrokenServer:
         members = flat(fit(entry, dict[str, object], path=path))

@@ -254,6 +254,7 @@ class BrokenServer(Struct, frozen=True, kw_only=True):
     switched_off: bool = False
     # Of one that is disabled, or has rules that cannot be read, where the rest of it can.
     config: ServerConfig | None = None
+    unset: tuple[str, str] | None = None  # the place of a value, and the variable that it needs
 
     @property
     def state(self) -> str:

@@ -186,9 +186,6 @@ _NO_SCRIPT = re.compile(r"(?:Cannot find module|can't open file) '([^'\n]+)'")
 _NO_PACKAGE = re.compile(
     r"npm (?:error|ERR!) (?:code )?E?404|No solution found|was not found in the"
 )
-_UNSET = re.compile(
-    r"(?P<fact>.* needs the environment variable (?P<variable>\w+), which is not set);.*", re.DOTALL
-)
 _INSTALLERS = {
     "npx": "Install Node.js, which brings npx",
     "node": "Install Node.js",
@@ -243,8 +240,9 @@ def broken_check(
         return Check.of(check_id, "off", "Disabled in the configuration.", details=details)
     reason = broken.why
     remedy = with_command("Fix its entry; this tells when it is right", "emceepee config check")
-    if unset := _UNSET.fullmatch(reason.rstrip(".")):
-        reason, variable = f"{unset['fact']}.", unset["variable"]
+    if broken.unset is not None:
+        place, variable = broken.unset
+        reason = f"{place} needs the environment variable {variable}, which is not set."
         remedy = unset_remedy.replace("{}", variable)
         remedy += f"\nWhere it is no secret, you can also write a default: ${{{variable}:-…}}."
         if has_keyring():
