@@ -27,7 +27,6 @@ from emceepee_stdio.backends.interface import (
     Item,
     Kind,
     ListsDiffer,
-    NotTaken,
     OnResult,
     Params,
     PhaseChange,
@@ -256,16 +255,10 @@ class Backend(Sender):
     async def _connected_within(
         self, within: float, work: Callable[[Connection, float], Awaitable[T]]
     ) -> T:
-        """Work on a living connection; once more where the server has not seen the request."""
-        deadline = self._clock.now() + within
         self._uses += 1
         self._at_work += 1
         try:
-            connection = self._supervisor.current or await self.connect(within=within)
-            return await work(connection, deadline - self._clock.now())
-        except NotTaken:
-            connection = await self.connect(within=deadline - self._clock.now())
-            return await work(connection, deadline - self._clock.now())
+            return await self._exchange.connected(work, within=within)
         finally:
             self._at_work -= 1
 

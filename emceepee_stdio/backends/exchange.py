@@ -9,7 +9,7 @@ out on, or not at all.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeGuard
+from typing import TypeGuard, TypeVar
 
 import anyio
 import msgspec
@@ -44,6 +44,7 @@ from emceepee_stdio.wire.peer import OutgoingRequest
 # success, and whatever the server did would be lost.
 
 
+T = TypeVar("T")
 COMPLETE = "complete"
 INPUT_REQUIRED = "input_required"
 _TASK = "task"
@@ -190,6 +191,21 @@ class ExchangeContext:
     max_rounds: int
     list_tools: Callable[[], Awaitable[None]]
     refusal: Callable[[OutgoingRequest], ProxyError | None]
+
+    async def connected(
+        self, work: Callable[[Connection, float], Awaitable[T]], *, within: float
+    ) -> T:
+        """Work on a living connection; once more if the server has not seen what was asked."""
+        supervisor, deadline = self.supervisor, self.clock.now() + within
+
+        async def attempt(left: float) -> T:
+            connection = supervisor.current or await supervisor.connection(within=left)
+            return await work(connection, deadline - self.clock.now())
+
+        try:
+            return await attempt(within)
+        except NotTaken:
+            return await attempt(deadline - self.clock.now())
 
 
 class MultiRoundTrip:

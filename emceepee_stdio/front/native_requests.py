@@ -198,10 +198,8 @@ class ForwardedRequests:
             return self._own(uri)
         result = await read_by_uri(self._runtime, uri, within=self._within(), call=trace)
         hint = "Call read_resource with its server: what is too large is stored and paged."
-        try:
-            return self._bounded("resource", result, resource_fields, hint)
-        except (msgspec.MsgspecError, RecursionError):
-            raise CallFailed("Its server gave a resource without readable contents.") from None
+        unreadable = "Its server gave a resource without readable contents."
+        return self._bounded("resource", result, resource_fields, hint, unreadable)
 
     async def _prompt(self, asked: _GetPrompt, trace: OpenRequest) -> Fields:
         item = self._runtime.surface.lists.prompts.get(asked.name)
@@ -211,20 +209,23 @@ class ForwardedRequests:
         within = self._within()
         result = await backend.get_prompt(item.own, asked.arguments, within=within, call=trace)
         hint = "Call get_prompt with its server: what is too large is stored and paged."
-        try:
-            return self._bounded("prompt", result, prompt_fields, hint)
-        except (msgspec.MsgspecError, RecursionError):
-            raise CallFailed(f"{item.server} gave a prompt without readable messages.") from None
+        unreadable = f"{item.server} gave a prompt without readable messages."
+        return self._bounded("prompt", result, prompt_fields, hint, unreadable)
 
     def _within(self) -> float:
         return self._runtime.settings.timeouts.request_ms / 1000
 
-    def _bounded(self, what: str, result: Raw, read: Callable[[Raw], Fields], hint: str) -> Fields:
+    def _bounded(
+        self, what: str, result: Raw, read: Callable[[Raw], Fields], hint: str, unreadable: str
+    ) -> Fields:
         """What a client is sent of it, if that fits into a line."""
         limit = self._runtime.settings.fixed.client_line_bytes
         fields: Fields = {}
         if (size := len(memoryview(result))) <= limit - _ENVELOPE_BYTES:
-            fields = read(result)
+            try:
+                fields = read(result)
+            except (msgspec.MsgspecError, RecursionError):
+                raise CallFailed(unreadable) from None
             size = len(to_json(fields))  # with its marks
         if size > limit - _ENVELOPE_BYTES:
             fact = f"The {what} has {size} bytes; a client is sent at most {limit} at a time."

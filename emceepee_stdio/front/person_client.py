@@ -17,7 +17,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, cast
 from unicodedata import east_asian_width
 
-import anyio
 import msgspec
 from anyio.abc import TaskGroup
 from msgspec import Raw
@@ -34,6 +33,7 @@ from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.person import (
     AGREEMENTS,
+    Asked,
     Choice,
     Decision,
     InputRequired,
@@ -187,15 +187,6 @@ def _width(line: str) -> int:
     return sum(2 if east_asian_width(char) in "WF" else 1 for char in line)
 
 
-class _Open:
-    """One choice that the client was sent, until it is answered."""
-
-    def __init__(self) -> None:
-        self.decision = Decision.OPEN
-        self.answered = anyio.Event()
-        self.waiting = 0
-
-
 _MAX_TRIES = 3  # to answer a form that was rebuilt; then it counts as not decided
 
 
@@ -248,7 +239,7 @@ class PersonClient:
         self._answers = runtime.automatic_answers
         # Over HTTP a yes counts for one call: only the owner of this machine gives a standing one.
         self._keeps = BEHIND_HTTP not in runtime.environment.environ
-        self._open: dict[str, _Open] = {}  # choices, by digest
+        self._open: dict[str, Asked] = {}  # choices that the client was sent, by digest
         self._agreed: dict[str, Decision] = {}
         self._sent: dict[str, Cancel] = {}
         self._rebuilt: dict[str, _Rebuilt] = {}  # while their questions are with the person
@@ -294,19 +285,15 @@ class PersonClient:
             if len(self._open) >= _MAX_OPEN:
                 return Decision.CANNOT_ASK
             on_ask()
-            found = self._open[digest] = _Open()
+            found = self._open[digest] = Asked()
             self._tasks.start_soon(self._request, found, choice, on_late)
-        found.waiting += 1
         try:
-            with anyio.move_on_after(choice.within):
-                await found.answered.wait()
+            return await found.wait(choice.within)
         finally:
-            found.waiting -= 1
             if not found.waiting:  # the caller keeps the answer from here on
                 self._agreed.pop(digest, None)
-        return found.decision
 
-    async def _request(self, asked: _Open, choice: Choice, on_late: OnLate) -> None:
+    async def _request(self, asked: Asked, choice: Choice, on_late: OnLate) -> None:
         params = self._elicitation(choice, self._protocol.version)
         request = OutgoingRequest(method="elicitation/create", params=params, call=choice.call)
         within = self._session.settings.timeouts.client_request_ms / 1000
@@ -319,7 +306,7 @@ class PersonClient:
                 self._agreed[choice.digest] = asked.decision
         finally:
             del self._open[choice.digest]
-            asked.answered.set()
+            asked.over.set()
         if not asked.waiting and asked.decision in AGREEMENTS:
             await on_late(asked.decision)
             self._agreed.pop(choice.digest, None)

@@ -142,17 +142,35 @@ class Choice:
         return self.answers.get(str(chosen), Decision.REFUSED)
 
 
-class OwnQuestion:
+class Asked:
+    """A choice that was put to the person, until it is over. Several calls may wait for it."""
+
+    def __init__(self, decision: Decision = Decision.OPEN) -> None:
+        self.decision = decision
+        self.over = anyio.Event()
+        self.waiting = 0
+
+    async def wait(self, within: float) -> Decision:
+        """What they decided in so many seconds."""
+        self.waiting += 1
+        try:
+            with anyio.move_on_after(within):
+                await self.over.wait()
+        finally:
+            self.waiting -= 1
+        return self.decision
+
+
+class OwnQuestion(Asked):
     """A choice that waits for the person among the questions of servers. No tool answers it."""
 
     params: Raw | None = None
     key: object = None
 
     def __init__(self, choice: Choice) -> None:
+        super().__init__(Decision.REFUSED)
         self.choice = choice
         self.call = choice.call
-        self.decision = Decision.REFUSED
-        self.over = anyio.Event()
 
     def respond(self, _outcome: object) -> bool:
         """It has ended, by an answer or without one."""

@@ -22,7 +22,7 @@ from msgspec import Raw
 from emceepee_stdio.auth.browser import has_desktop
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.foreign_json import decoded
-from emceepee_stdio.session.person import Choice, Decision, OnLate
+from emceepee_stdio.session.person import Asked, Choice, Decision, OnLate
 from emceepee_stdio.trust.store import Pending, TrustStore
 from emceepee_stdio.wire.environment import BEHIND_HTTP
 from emceepee_stdio.wire.helper_process import HELPER_MAIN, HelperProcess
@@ -44,14 +44,10 @@ _FILES = ("approvals.json", "pending.json")
 OnAnswer = Callable[[Raw | None], None]
 
 
-class _Open:
-    """One request, until it is answered or given up."""
-
-    def __init__(self, pending: Pending) -> None:
-        self.pending = pending
-        self.decision = Decision.OPEN
-        self.over = anyio.Event()
-        self.waiting = 0
+def open_in_browser(address: str, environ: Mapping[str, str], tasks: TaskGroup) -> None:
+    """Have a process of its own open it, which is not a server of ours."""
+    helper = HelperProcess.start(_BROWSER, order=address.encode(), environ=environ)
+    tasks.start_soon(partial(helper.wait, every=_LOOK_AT_BROWSER_S))
 
 
 class PersonPage:
@@ -77,7 +73,7 @@ class PersonPage:
         self._within = within
         self._clock = clock
         self._group = group
-        self._open: dict[str, _Open] = {}  # by the digest of the choice
+        self._open: dict[str, Asked] = {}  # by the digest of the choice
         self._pages = 0
         self._helper: HelperProcess | None = None
         self._shown = anyio.Event()
@@ -103,18 +99,15 @@ class PersonPage:
             if len(self._open) >= _MAX_OPEN:
                 return Decision.CANNOT_ASK
             on_ask()
-            asked = self._open[choice.digest] = _Open(choice.pending)
-            self._group().start_soon(self._follow, asked, choice.digest, on_late)
+            asked = self._open[choice.digest] = Asked()
+            self._group().start_soon(self._follow, asked, choice.pending, choice.digest, on_late)
         else:
             self._group().start_soon(self.bring_up)  # they may have closed it
-        asked.waiting += 1
         try:
-            with anyio.move_on_after(choice.within):
-                await asked.over.wait()
+            decision = await asked.wait(choice.within)
         finally:
-            asked.waiting -= 1
             self._forget(asked, choice.digest)
-        return Decision.ON_PAGE if asked.decision is Decision.OPEN else asked.decision
+        return Decision.ON_PAGE if decision is Decision.OPEN else decision
 
     async def stop(self) -> None:
         """The page learns that the session is over."""
@@ -125,10 +118,10 @@ class PersonPage:
 
     # One request
 
-    async def _follow(self, asked: _Open, digest: str, on_late: OnLate) -> None:
+    async def _follow(self, asked: Asked, pending: Pending, digest: str, on_late: OnLate) -> None:
         """Put it on the page, and look for the answer until there is one."""
         try:
-            asked.decision = await self._answer(asked.pending)
+            asked.decision = await self._answer(pending)
         except OSError:  # it cannot be put into the store
             asked.decision = Decision.CANNOT_ASK
         asked.over.set()
@@ -137,7 +130,7 @@ class PersonPage:
             await on_late(asked.decision)
         self._forget(asked, digest)
 
-    def _forget(self, asked: _Open, digest: str) -> None:
+    def _forget(self, asked: Asked, digest: str) -> None:
         """Once it is over, and nobody is about to learn the answer."""
         if asked.over.is_set() and not asked.waiting and self._open.get(digest) is asked:
             del self._open[digest]
@@ -246,12 +239,8 @@ class PersonPage:
         if report.question is not None:
             self._settle(report.question, report.answer.copy())
         if report.open is not None:
-            self._open_browser(report.open)
+            open_in_browser(report.open, self._environ, self._group())
         if report.shown is not None:
             self._pages += report.open is not None
             self._is_shown = report.shown
             self._shown.set()
-
-    def _open_browser(self, address: str) -> None:
-        helper = HelperProcess.start(_BROWSER, order=address.encode(), environ=self._environ)
-        self._group().start_soon(partial(helper.wait, every=_LOOK_AT_BROWSER_S))

@@ -277,10 +277,9 @@ class Questions:
             # One that is over at once was refused: this client has no way to ask it.
             if not person.show(asked) or own.over.is_set():
                 return Decision.CANNOT_ASK
-            await own.over.wait()
+            return await own.wait(choice.within)
         finally:
             self._withdraw(asked)
-        return own.decision
 
     def decide(self, asked: PendingRequest, own: OwnQuestion, decision: Decision) -> None:
         """What the person said to a question of ours."""

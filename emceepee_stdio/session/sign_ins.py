@@ -12,7 +12,6 @@ there.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import anyio
@@ -27,6 +26,7 @@ from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.redaction.known_secrets import token_secrets
 from emceepee_stdio.session.client_calls import Call
 from emceepee_stdio.session.person import Choice, Decision
+from emceepee_stdio.session.person_page import open_in_browser
 from emceepee_stdio.session.questions import host_of, url_problem, url_warning
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state.event_types import EventType
@@ -63,10 +63,8 @@ def _lines(order: SignInOrder, url: str, given_to: str | None) -> Iterator[str]:
         yield warning
 
 
-_BROWSER = "emceepee_stdio.auth.browser"
 _VISIT = "sign-in of "  # begins the id of a question to the person
 _LOOK_S = 0.1  # a helper takes a second or two to find the address
-_LOOK_AT_BROWSER_S = 1.0  # only to bury the helper that opened it
 _ADDRESS_TIMEOUT_S = 60.0  # discovery and registration, with servers that are slow
 _ANSWER_TIMEOUT_S = 20.0  # who has asked for a server waits so long to learn the address
 _END_S = 0.5  # for helpers that wait for a person, when the proxy ends
@@ -320,8 +318,7 @@ class SignIns:
         if not finds_browser(self._environ):
             return False
         if await anyio.to_thread.run_sync(store.claim_opening):
-            helper = HelperProcess.start(_BROWSER, order=url.encode(), environ=self._environ)
-            self._group().start_soon(partial(helper.wait, every=_LOOK_AT_BROWSER_S))
+            open_in_browser(url, self._environ, self._group())
         return True
 
     async def _until_over(self, store: TokenStore, helper: HelperProcess | None) -> None:
