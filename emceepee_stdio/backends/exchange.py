@@ -46,24 +46,29 @@ from emceepee_stdio.wire.peer import OutgoingRequest
 
 T = TypeVar("T")
 COMPLETE = "complete"
+_COMPLETE = (Raw(b'"complete"'), Raw(b"null"))
 INPUT_REQUIRED = "input_required"
 _TASK = "task"
 _SHOWN_CHARS = 300
 
 
 class _Typed(msgspec.Struct, rename="camel"):
-    result_type: object = None
+    result_type: Raw = Raw(b"null")
 
 
 class _Handle(msgspec.Struct, rename="camel"):
-    task_id: object = None
-    status: object = None
+    task_id: Raw = Raw(b"null")
+    status: Raw = Raw(b"null")
 
 
 def result_type(result: Raw) -> object:
     """What a result of the modern era says that it is; without a word it is complete."""
     said = opened(result, _Typed)  # None: no object, or beyond what can be read; others judge it
-    return COMPLETE if said is None or said.result_type is None else said.result_type
+    return (
+        COMPLETE
+        if said is None or said.result_type in _COMPLETE
+        else decoded(said.result_type, object)
+    )
 
 
 def type_refused(server: str, said: object, result: Raw) -> ProxyError:

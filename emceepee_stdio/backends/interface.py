@@ -357,8 +357,8 @@ class _Meta(msgspec.Struct):
 
 class _LogMessage(msgspec.Struct):
     data: Raw | UnsetType = UNSET
-    level: object = None
-    logger: object = None
+    level: Raw | UnsetType = UNSET
+    logger: Raw | UnsetType = UNSET
 
 
 def log_line(params: Raw | None) -> LogLine:
@@ -369,8 +369,8 @@ def log_line(params: Raw | None) -> LogLine:
     return LogLine(
         source=LogSource.PROTOCOL,
         text=_text(message.data),
-        level=message.level if isinstance(message.level, str) else None,
-        logger=message.logger if isinstance(message.logger, str) else None,
+        level=None if message.level is UNSET else decoded(message.level, str),
+        logger=None if message.logger is UNSET else decoded(message.logger, str),
     )
 
 

@@ -18,13 +18,13 @@ from msgspec import Raw, Struct
 from emceepee_stdio.backends.interface import Hello, Item, Kind, RemoteError, Seen
 from emceepee_stdio.clock import DAY_S, Clock
 from emceepee_stdio.errors import CallFailed, CallTimeout
-from emceepee_stdio.foreign_json import decoded, opened
+from emceepee_stdio.foreign_json import MAX_VALUES, decoded, opened, values_in
 from emceepee_stdio.trace.request import Leg, on_leg
 from emceepee_stdio.wire.codec import METHOD_NOT_FOUND
 
 _MAX_PAGES = 1_000  # a server whose cursors never end would be read for ever
 MAX_ITEMS = 5_000  # no model reads so many, and to read more would keep others waiting
-_TURN_ITEMS = 200  # read at a time: about a millisecond of work
+_TURN_VALUES = 4_000  # read at a time: about a millisecond of work
 MAX_LIST_BYTES = 64 << 20  # of memory for all lists of a server: ten times what 5,000 tools take
 _VALUE_BYTES = 64  # of memory for each value, however short it was on the wire
 _PAGE_VALUES = 1_000_000  # of one page: more cannot even be counted without much memory
@@ -288,47 +288,46 @@ class Lists:
         )
 
     async def _read_items(self, kind: Kind, found: Sequence[Raw], items: list[Item]) -> bool:
-        """Add those that are objects, a few at a time; False where there is no room for all."""
-        for start in range(0, len(found), _TURN_ITEMS):
-            room = self._room() - self.bytes
-            for raw in found[start : start + _TURN_ITEMS]:
-                size = memory_of(raw)
-                if size > room:
-                    return False
-                room -= size
-                self._bytes[kind] += size
-                item = decoded(raw, object)
-                if isinstance(item, dict):
-                    items.append(cast("Item", item))
-            await anyio.lowlevel.checkpoint()
-        return True
+        """Add those that are objects, a few at a time; False where not all can be read."""
+        all_read, turn, room = True, _TURN_VALUES, 0
+        for raw in found:
+            if turn >= _TURN_VALUES:
+                await anyio.lowlevel.checkpoint()
+                turn, room = 0, self._room() - self.bytes
+            values = values_in(bytes(raw))
+            size = len(memoryview(raw)) + _VALUE_BYTES * values
+            if size > room:
+                return False
+            room -= size
+            turn += values
+            self._bytes[kind] += size
+            item = decoded(raw, object)
+            if isinstance(item, dict):
+                items.append(cast("Item", item))
+            elif values > MAX_VALUES:
+                all_read = False
+        return all_read
 
     def _read_page(self, kind: Kind, page: Raw) -> tuple[Sequence[Raw], float, str | None]:
         terms = KINDS[kind]
         fields = opened(page, _Page) or _Page()
         listed: Raw = getattr(fields, kind.value)
-        if _values_in(listed) > _PAGE_VALUES:
+        if values_in(bytes(listed)) > _PAGE_VALUES:
             size = len(memoryview(page))
             raise CallFailed(f"{self._server} answered {terms.method} with {size} bytes.")
         if (found := opened(listed, list[Raw])) is None:
             raise CallFailed(f"{self._server} answered {terms.method} without {terms.key}.")
-        cursor = decoded(fields.next_cursor, object)
-        if isinstance(cursor, str) and len(cursor) > _CURSOR_CHARS:
+        cursor = decoded(fields.next_cursor, str)
+        if cursor is not None and len(cursor) > _CURSOR_CHARS:
             fact = f"{self._server} named a cursor of {len(cursor)} characters to {terms.method}."
             raise CallFailed(fact)
         ttl = _life(decoded(fields.ttl_ms, object))
-        return found, ttl, cursor if isinstance(cursor, str) else None
+        return found, ttl, cursor
 
 
 def memory_of(raw: Raw) -> int:
     """What an item, or a list of them, takes once it is read, about."""
-    return len(memoryview(raw)) + _VALUE_BYTES * _values_in(raw)
-
-
-def _values_in(raw: Raw) -> int:
-    """How many values it holds at most, without reading it."""
-    data = bytes(raw)
-    return data.count(b",") + data.count(b"[") + data.count(b"{")
+    return len(memoryview(raw)) + _VALUE_BYTES * values_in(bytes(raw))
 
 
 def differ(before: Sequence[Item], now: Sequence[Item]) -> bool:
@@ -430,7 +429,7 @@ def added_to(record: CatalogueRecord, seen: Seen) -> CatalogueRecord:
 def listed_in(record: CatalogueRecord) -> dict[Kind, tuple[Item, ...]]:
     """The lists that the server gave last, as many of them as can be read."""
     found = {kind: record.lists[kind.value].items for kind in Kind if kind.value in record.lists}
-    lists = {kind: decoded(raw, tuple[dict[str, object], ...]) for kind, raw in found.items()}
+    lists = {kind: opened(raw, tuple[dict[str, object], ...]) for kind, raw in found.items()}
     return {kind: items for kind, items in lists.items() if items is not None}
 
 

@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 from msgspec import Raw
 
 from emceepee_stdio.errors import CallFailed, PromptNotFound, ProxyError, ResultTooLarge
-from emceepee_stdio.foreign_json import envelope_decoder
+from emceepee_stdio.foreign_json import decoder
 from emceepee_stdio.front.protocol import ACKNOWLEDGED, IDENTITY, Protocol, Refused
 from emceepee_stdio.front.tool_calls import Meta, ToolCalls
 from emceepee_stdio.greeting import LISTS
@@ -94,8 +94,8 @@ class _GetPrompt(msgspec.Struct):
 
 
 _read_fields = msgspec.json.Decoder(dict[str, Raw]).decode
-_decode_read = envelope_decoder(_Read)
-_decode_get_prompt = envelope_decoder(_GetPrompt)
+_decode_read = decoder(_Read)
+_decode_get_prompt = decoder(_GetPrompt)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

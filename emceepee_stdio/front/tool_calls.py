@@ -22,7 +22,7 @@ from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
 from emceepee_stdio.errors import CallFailed, InvalidArguments, ProxyError
-from emceepee_stdio.foreign_json import envelope_decoder
+from emceepee_stdio.foreign_json import decoder
 from emceepee_stdio.front.carried_questions import CallLine
 from emceepee_stdio.front.client_profile import ceiling_s, profile_of
 from emceepee_stdio.front.client_requests import ClientRequests, RequestStates, RootsRequests
@@ -89,7 +89,7 @@ class _Call(msgspec.Struct):
 
 
 _read_call = msgspec.json.Decoder(_Call).decode
-_read_meta = envelope_decoder(Meta)
+_read_meta = decoder(Meta)
 _read_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 
 

@@ -17,7 +17,7 @@ from emceepee_stdio.journal import Journal, JournalEvent
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_link import ClientLink
 from emceepee_stdio.session.person import AGREEMENTS, Choice, Decision, OwnQuestion
-from emceepee_stdio.session.server_output import fields_of, is_too_deep
+from emceepee_stdio.session.server_output import fields_of, is_too_much
 from emceepee_stdio.state.event_types import EventType
 from emceepee_stdio.state.pending_requests import (
     PendingRequest,
@@ -148,9 +148,8 @@ def _form_problem(params: Mapping[str, object]) -> str | None:
     return None
 
 
-def _problem(question: Question) -> str | None:
+def _problem(params: Mapping[str, object]) -> str | None:
     """Why nobody is asked this, whoever could be."""
-    params = fields_of(question.params)
     if params.get("mode") == "url" or "url" in params:
         why = url_problem(params.get("url"))
         return why and f"The url of a question {why}."
@@ -220,20 +219,21 @@ class Questions:
     def admit(self, server: str, question: Question) -> PendingRequest | None:
         """The question as the client sees it; None when the server was told no."""
         kind = _KINDS[question.method]
-        mode = fields_of(question.params).get("mode", "form")
-        if kind is RequestKind.ELICITATION and mode not in _MODES:
-            unknown = (
-                f"The mode of a question is form or url, not {cut(str(mode), _SHOWN_MODE_CHARS)}."
-            )
-            question.respond(RpcError(INVALID_PARAMS, unknown))
-            return None
         refusal = self._too_much(server, kind, question)
+        params = fields_of(question.params) if refusal is None else {}
+        if kind is RequestKind.ELICITATION and refusal is None:
+            mode = params.get("mode", "form")
+            if mode not in _MODES:
+                shown = cut(str(mode), _SHOWN_MODE_CHARS)
+                unknown = f"The mode of a question is form or url, not {shown}."
+                question.respond(RpcError(INVALID_PARAMS, unknown))
+                return None
+            refusal = _problem(params)
         if refusal is None:
             question.params = question.params and question.params.copy()
-            params, now = fields_of(question.params), self._clock.now()
             try:
                 asked = self._requests.add(
-                    kind, server=server, params=params, now=now, source=question
+                    kind, server=server, params=params, now=self._clock.now(), source=question
                 )
             except TooManyRequests as full:
                 refusal = str(full)
@@ -372,12 +372,10 @@ class Questions:
         size = 0 if question.params is None else len(memoryview(question.params))
         if any(question_of(asked).key == question.key for asked in pending):
             return "The id of this question is already in use."
-        if question.params is not None and is_too_deep(question.params):
-            return "A question that is nested so deeply is not passed on."
+        if question.params is not None and is_too_much(question.params):
+            return "A question that is nested so deeply, or of so many values, is not passed on."
         if kind is RequestKind.ELICITATION and size > fixed.question_bytes:
             return f"A question of {size} bytes is too large; {fixed.question_bytes} are allowed."
-        if kind is RequestKind.ELICITATION and (problem := _problem(question)):
-            return problem
         if len(pending) >= fixed.server_questions:
             return f"{fixed.server_questions} questions of this server wait already."
         return self._too_many_bytes(pending, size)

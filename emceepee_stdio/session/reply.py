@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from emceepee_stdio.backends.exchange import COMPLETE, task_refused, type_refused
 from emceepee_stdio.errors import CallFailed, ProxyError
-from emceepee_stdio.foreign_json import decode_value, decoded, envelope_decoder, number
+from emceepee_stdio.foreign_json import decoded, decoder, number
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.wire.codec import to_json
 
@@ -246,6 +246,7 @@ _SPELT = {
     for spelling in ("u00%02x", "u00%02X")
 }
 _LOOKED_INTO_BYTES = 256 << 10  # taking a block apart takes a millisecond for each 10 KB
+_read_for_keys = decoder(object, values=_LOOKED_INTO_BYTES)
 
 
 def attributed(content: bytes) -> bytes:
@@ -268,7 +269,7 @@ def names_our_key(json: bytes) -> bool:
     if len(json) > _LOOKED_INTO_BYTES:
         return _may_name_a_key(json)
     try:
-        value = to_json(decode_value(json)).decode()
+        value = to_json(_read_for_keys(json)).decode()
         return _names_a_key(value) or _names_a_key(json.decode())
     except (msgspec.MsgspecError, RecursionError, ValueError):  # too deep, or too long a number
         return True
@@ -359,10 +360,11 @@ def _is_reserved(key: str) -> bool:
 
 RESOURCE = "emceepee/resource"  # in `_meta` of a text block: the resource that it is from
 _COMPARED_BYTES = 4 << 20  # reading more keeps others waiting; what is larger is paged anyway
-_COMPARED_COMMAS = 100_000  # each may stand for a value, which takes 60 bytes of memory
+_COMPARED_VALUES = 100_000  # each takes 60 bytes of memory
 _EXCERPT_BYTES = 500  # shows what came instead of a tool result
 _WRAPPERS = ("result", "content")
 _NULL = Raw(b"null")
+_TRUE = Raw(b"true")
 _BESIDE_CONTENT = {"_meta", "isError", "resultType"}
 
 
@@ -370,8 +372,8 @@ class _Result(msgspec.Struct, rename="camel", omit_defaults=True):
     content: Raw | msgspec.UnsetType = msgspec.UNSET
     task: Raw | msgspec.UnsetType = msgspec.UNSET
     structured_content: Raw | msgspec.UnsetType = msgspec.UNSET
-    is_error: object = False
-    result_type: object = None
+    is_error: Raw | msgspec.UnsetType = msgspec.UNSET
+    result_type: Raw | msgspec.UnsetType = msgspec.UNSET
     meta: Raw | msgspec.UnsetType = msgspec.field(name="_meta", default=msgspec.UNSET)
 
 
@@ -387,12 +389,13 @@ class _Contents(msgspec.Struct):
 
 
 class _TextOfBlock(msgspec.Struct):
-    text: object = None
+    text: str | None = None
 
 
-_read_texts = envelope_decoder(list[_TextOfBlock])
+_read_texts = msgspec.json.Decoder(list[_TextOfBlock]).decode
 _read_text_contents = msgspec.json.Decoder(_TextContents).decode
-_read_result = envelope_decoder(_Result)
+_read_result = msgspec.json.Decoder(_Result).decode
+_read_compared = decoder(object, values=_COMPARED_VALUES)
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
@@ -474,7 +477,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
             content = _with_lost_meta(content, parts.meta)
         return cls(
             content=content,
-            is_error=parts.is_error is True,
+            is_error=parts.is_error == _TRUE,
             meta=meta,
             native=native,
             whole=whole,
@@ -536,8 +539,10 @@ def _without_content(result: Raw, parts: _Result, *, server: str) -> bytes:
     """What came in place of content must not look like a success without a word."""
     if parts.task is not msgspec.UNSET:
         raise task_refused(server, parts.task)
-    if parts.result_type not in (None, COMPLETE):
-        raise type_refused(server, parts.result_type, result)
+    if parts.result_type is not msgspec.UNSET:
+        said = decoded(parts.result_type, object)
+        if parts.result_type != _NULL and said != COMPLETE:
+            raise type_refused(server, said, result)
     if not _read_keys(result).keys() - _BESIDE_CONTENT:
         return b""
     return text_block(f"The server sent a result without content: {bytes(result).decode()}")
@@ -553,12 +558,12 @@ def _with_structured(content: bytes, structured: Raw) -> bytes:
 
 def _says(content: bytes, structured: Raw) -> bool:
     """Whether a text is the same value. What cannot be read or compared is not the same."""
-    if _is_much(bytes(structured)):
-        return False
     try:
-        value = decode_value(structured)
         blocks = _read_texts(b"[%b]" % content)
     except (msgspec.MsgspecError, RecursionError):
+        return False
+    value = _compared(bytes(structured))
+    if value is None:
         return False
     wrapped = _wrapped(value)
     return any(_is_text_of(block.text, value, wrapped) for block in blocks)
@@ -579,12 +584,15 @@ def _is_text_of(text: object, value: object, wrapped: object) -> bool:
         return False
     if text == wrapped:
         return True
-    if _is_much(text.encode(errors="replace")):
-        return False
-    said = decoded(text, object)
+    said = _compared(text.encode(errors="replace"))
     return said is not None and said in (value, wrapped)
 
 
-def _is_much(text: bytes) -> bool:
-    """Whether reading it would take long, or much memory."""
-    return len(text) > _COMPARED_BYTES or text.count(b",") > _COMPARED_COMMAS
+def _compared(text: bytes) -> object:
+    """What it says; None where it cannot be read, or reading it would take long or much memory."""
+    if len(text) > _COMPARED_BYTES:
+        return None
+    try:
+        return _read_compared(text)
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return None

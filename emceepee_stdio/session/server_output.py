@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from emceepee_stdio.backends.interface import LogLine
 from emceepee_stdio.clock import MINUTE_S
-from emceepee_stdio.foreign_json import decoded
+from emceepee_stdio.foreign_json import MAX_VALUES, decoded, values_in
 from emceepee_stdio.state.event_types import EventData, Excerpt, fold_key, short_key
 from emceepee_stdio.wire.codec import to_json
 
@@ -86,15 +86,17 @@ class _Key(msgspec.Struct):
 
 
 def fields_of(params: Raw | None) -> dict[str, object]:
-    """What params hold; nothing where they cannot be read, or are nested beyond all use."""
-    if params is None or is_too_deep(params):
+    """What params hold; nothing where they cannot be read, or are beyond all use."""
+    if params is None or is_too_much(params):
         return {}
     return decoded(params, dict[str, object]) or {}
 
 
-def is_too_deep(params: Raw) -> bool:
-    """Whether it is nested so deeply that writing it again may fail where reading it did not."""
+def is_too_much(params: Raw) -> bool:
+    """Whether it has very many values, or is nested so deeply that writing it again may fail."""
     data = bytes(params)
+    if values_in(data) > MAX_VALUES:
+        return True
     if data.count(b"{") + data.count(b"[") <= _MAX_DEPTH:
         return False
     depth = deepest = 0

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct, field
 
 from emceepee_stdio.clock import HOUR_S
-from emceepee_stdio.foreign_json import decoded
+from emceepee_stdio.foreign_json import opened
 from emceepee_stdio.redaction.redact import redact_text
 from emceepee_stdio.storage import private_file
 from emceepee_stdio.storage.file_lock import file_lock
@@ -339,7 +339,7 @@ class TrustStore:
         """
         try:
             path = self.directory / f"{name}.json"
-            return decoded(private_file.read_own(path, most=_MAX_READ_BYTES), kind) or kind()
+            return opened(private_file.read_own(path, most=_MAX_READ_BYTES), kind) or kind()
         except FileNotFoundError:
             return kind()
         except OSError:

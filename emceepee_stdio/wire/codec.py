@@ -99,7 +99,7 @@ class _Envelope(msgspec.Struct, gc=False):
     params: Raw | UnsetType = UNSET
     result: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
-    jsonrpc: object = None
+    jsonrpc: Raw | UnsetType = UNSET
 
 
 class _ErrorObject(msgspec.Struct, gc=False):
@@ -113,6 +113,7 @@ _decode_error = msgspec.json.Decoder(_ErrorObject).decode
 _decode_parts = msgspec.json.Decoder(list[Raw]).decode
 _encoder = msgspec.json.Encoder()
 _NULL = Raw(b"null")
+_VERSION = Raw(b'"2.0"')
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -142,7 +143,7 @@ def _as_utf8(line: bytes) -> bytes:
 
 def _classify(e: _Envelope, *, strict: bool) -> Message:
     if e.method is not None:
-        if strict and e.jsonrpc != "2.0":
+        if strict and e.jsonrpc != _VERSION:
             message_id = None if e.id is UNSET else e.id
             return Malformed(message_id, INVALID_REQUEST, 'jsonrpc must be "2.0"')
         params = None if e.params is UNSET or e.params == _NULL else e.params

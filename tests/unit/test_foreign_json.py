@@ -12,7 +12,14 @@ import pytest
 from msgspec import UNSET, Raw
 
 import emceepee_stdio
-from emceepee_stdio.foreign_json import decode_object, decode_value, decoded, decoder, number
+from emceepee_stdio.foreign_json import (
+    decode_object,
+    decode_value,
+    decoded,
+    decoder,
+    number,
+    values_in,
+)
 from emceepee_stdio.front.http import http_app
 from emceepee_stdio.front.http.http_replies import HttpRefusal
 
@@ -21,12 +28,17 @@ read_body = http_app._read
 # These read what we wrote ourselves, or what the person at this terminal typed.
 OWN = {
     "auth.token_store._decoded",
+    "backends.lists.listed_in",
     "cli.call._value",
     "cli.call.given_arguments",
     "cli.doctor.backend_checks._listed",
     "config.fields.schema_of",
     "helper_main._serve_page",
     "journal.journal_reader._decode",
+    "session.catalogue._decode_record",
+    "session.catalogue_files._decode_names",
+    "session.own_resources._read_held",
+    "session.own_resources._read_message",
     "session.proxy_status._decode",
     "trace.trace_page.saved",
     "trace.trace_reader._decode_dropped",
@@ -74,6 +86,23 @@ def test_a_long_integer_is_refused_before_it_is_read(text: bytes) -> None:
 )
 def test_long_digits_that_are_no_integer_are_read(text: bytes) -> None:
     assert decode_value(text) == msgspec.json.decode(text)
+
+
+@pytest.mark.parametrize("value", [b"1e308", b"[]", b"{}", b'"x"', b'{"a":1}'])
+def test_more_values_than_can_be_read_while_others_wait_are_refused(value: bytes) -> None:
+    many = b"[%b]" % b",".join([value] * 20_001)
+    for text in (many, Raw(many), b'{"a":{"b":%b}}' % many):
+        with pytest.raises(msgspec.ValidationError, match="at most 20,000 values"):
+            decode_value(text)
+    few = b"[%b]" % b",".join([value] * 9_000)
+    assert decode_value(few) == msgspec.json.decode(few)
+
+
+@pytest.mark.parametrize("text", [",[{" * 50_000, '\\",[' * 50_000, "\\" * 50_001 + '","' * 30_000])
+def test_what_a_string_holds_are_no_values(text: str) -> None:
+    written = msgspec.json.encode([text])
+    assert decode_value(written) == [text]
+    assert values_in(written) <= 1
 
 
 def test_what_is_not_json_raises_as_ever() -> None:
@@ -152,6 +181,27 @@ def test_no_decoder_of_foreign_json_reads_numbers_in_the_slow_way() -> None:
                     slow[f"{module}.{name}"] = found
     assert count > 30, "decoders are found where they are"
     assert slow == {}
+
+
+def test_what_stays_raw_in_an_envelope_is_all_that_may_be_large() -> None:
+    """No member is anything at all: it would be read whole, however large it is."""
+    wide = {
+        f"{module}.{name}"
+        for module, loaded in modules()
+        for name, value in vars(loaded).items()
+        if (reader := _decoder_in(value)) is not None
+        and "decode_foreign" not in getattr(value, "__qualname__", "")
+        and slow_types(reader.type, has_hook=False)
+    }
+    for module, loaded in modules():
+        for call, function in calls_in(ast.parse(Path(loaded.__file__).read_text())):
+            if ast.unparse(call.func) == "opened" and len(call.args) == 2:
+                kind = ast.unparse(call.args[1])
+                if kind.isidentifier() and kind.islower():
+                    continue  # a parameter: of the store of approvals, whose files are ours
+                if slow_types(eval(kind, vars(loaded)), has_hook=False):  # the package's own code
+                    wide.add(f"{module}.{function}")
+    assert wide - OWN == set()
 
 
 def _decoder_in(value: Any) -> msgspec.json.Decoder[Any] | None:

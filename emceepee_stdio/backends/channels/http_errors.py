@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from emceepee_stdio.errors import CallFailed, ServerUnavailable
-from emceepee_stdio.foreign_json import opened
+from emceepee_stdio.foreign_json import decoded, opened
 from emceepee_stdio.wire.codec import RpcError
 
 _PORTS = {"http": 80, "https": 443}
@@ -163,7 +163,7 @@ def excerpt(body: bytes, kind: str) -> str:
     if kind == "text/plain":
         text = body[: _BYTES_PER_CHAR * _SHOWN_CHARS].decode(errors="replace")
     elif kind.endswith("json"):
-        told = opened(body, _Explained) or _Explained()
+        told = decoded(body, _Explained) or _Explained()
         words = (told.error_description, told.message, told.detail, told.error)
         text = next((word for word in words if isinstance(word, str)), "")
     else:
