@@ -5,7 +5,7 @@ They are asked through the client where that can ask, else on a page in their br
 Changed tools are always put aside: their differences are longer than a client shows of a question.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import anyio.to_thread
@@ -119,6 +119,15 @@ class ApprovalFlow:
                 decision = decision if shown is Decision.CANNOT_ASK else shown
         return decision
 
+    async def on_page(self, pending: Pending, *, within: float) -> Decision:
+        """What the person says on their page to what they can agree to there alone."""
+
+        async def late(_decision: Decision) -> None: ...
+
+        choice = Choice(title="", lines=(), digest=pending.digest, pending=pending, within=within)
+        with on_leg(Leg.PERSON):
+            return await self._page.confirm(choice, on_ask=lambda: None, on_late=late)
+
     async def require(self, decision: Decision, subject: ApprovalSubject) -> None:
         """Raise unless the person agreed, with the next step."""
         match decision:
@@ -162,14 +171,14 @@ class ApprovalFlow:
         *,
         again: str,
         unnoted: str = _UNNOTED,
-        show: Callable[[], Awaitable[bool]] | None = None,
+        on_page: bool = False,
     ) -> NeedsApproval:
-        """The error that says how a person agrees to what is noted; `show` may open their page."""
+        """The error that says how a person agrees to what is noted."""
         if problem := await anyio.to_thread.run_sync(self.note, pending):
             return NeedsApproval(f"{fact} That cannot be noted: {problem}.", hint=unnoted)
         command = f"emceepee approve {pending.id}"
         hint = f"Ask them to run `{command}` in a terminal; then {again}."
-        if show is not None and await show():
+        if on_page:
             hint = (
                 f"They are asked on a page in their browser: {again} once they agree. They can "
                 f"also run `{command}` in a terminal."

@@ -132,7 +132,6 @@ class Runtime:
             self.approvals,
             mode=lambda: self.configured.config.settings.policy.pin,
             tell=self._tell_tools,
-            show=self.page.bring_up,
             journal=journal,
         )
         self.permissions = ToolPermissions(self.trust, self.approvals, self.servers, clock=clock)

@@ -15,7 +15,7 @@ judged is the very list that is about to be shown, never one that was read befor
 """
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import cast
@@ -30,7 +30,7 @@ from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.server import ServerConfig
 from emceepee_stdio.config.settings import Config
 from emceepee_stdio.config.tool_rules import rules_of
-from emceepee_stdio.errors import ServerUnavailable, ToolNotFound
+from emceepee_stdio.errors import PolicyDenied, ServerUnavailable, ToolNotFound
 from emceepee_stdio.journal import Journal, JournalEvent
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.approvals import ApprovalFlow, ApprovalSubject
@@ -248,14 +248,12 @@ class PinChecks:
         *,
         mode: Callable[[], str],
         tell: Callable[[str, Mapping[str, object]], None],
-        show: Callable[[], Awaitable[bool]],
         journal: Journal,
     ) -> None:
         self._store = store
         self._flow = flow
         self._mode = mode
         self._tell = tell
-        self._show = show  # what waits, to the person; whether that can be
         self._journal = journal
         self._looks: dict[str, _Look] = {}
         self._unkept: dict[str, Pins] = {}  # first looks for which the store has no room
@@ -303,8 +301,10 @@ class PinChecks:
             f"them first, with `{agree}`.",
         )
 
-    async def check(self, server: str, listed: ListedTools | None, tool: str) -> None:
-        """Raise unless this tool is what a person has seen."""
+    async def check(
+        self, server: str, listed: ListedTools | None, tool: str, *, within: float
+    ) -> None:
+        """Raise unless this tool is what a person has seen, or sees so long on their page."""
         look = None if listed is None else await self._compared(listed)
         key = pin_key({"name": tool})
         if look is None or key not in (look.now.tools or {}):
@@ -312,14 +312,24 @@ class PinChecks:
                 f"{server} does not list a tool {tool[:SHOWN_NAME_CHARS]!r}.",
                 hint="By policy only tools that are listed, and so can be compared, are run.",
             )
-        if key in look.changes.changed or key in look.changes.added:
+        on_page = False
+        if _is_news(look, key):
+            decision = await self._flow.on_page(self._pending(look), within=within)
+            if decision is Decision.REFUSED:
+                raise PolicyDenied(
+                    f"{tool} of {look.server} did not run: the person refused it as it is now.",
+                    hint="Do not call it again; ask them what they want.",
+                )
+            on_page = decision is Decision.ON_PAGE
+            await anyio.to_thread.run_sync(self._judge, look)
+        if _is_news(look, key):
             what = "has changed since" if key in look.changes.changed else "was not there when"
             fact = (
                 f"{tool} of {look.server} {what} its tools were first seen, or agreed to by a "
                 "person."
             )
             pending = self._pending(look)
-            raise await self._flow.needed(pending, fact, again="call again", show=self._show)
+            raise await self._flow.needed(pending, fact, again="call again", on_page=on_page)
 
     async def is_as_pinned(self, listed: ListedTools, tool: str) -> bool:
         """Whether a tool is what it was at the first look, or what a person agreed to since."""
@@ -461,8 +471,11 @@ class PinChecks:
 
 
 def _is_as_pinned(look: _Look, key: str) -> bool:
-    known, changes = look.now.tools or {}, look.changes
-    return key in known and key not in changes.changed and key not in changes.added
+    return key in (look.now.tools or {}) and not _is_news(look, key)
+
+
+def _is_news(look: _Look, key: str) -> bool:
+    return key in look.changes.changed or key in look.changes.added
 
 
 def _is_same(one: ListedTools, other: ListedTools) -> bool:

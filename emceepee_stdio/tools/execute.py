@@ -470,6 +470,8 @@ class _Execution(msgspec.Struct, frozen=True):
             args, is_agreed = await self._permitted()
         else:
             args = None if self._needs_schema() else self._repaired()
+        if Kind.TOOLS not in backend.lists.remembered:  # else the server is started first
+            await self._check_pins(within=call.client.ceiling)
         left = max(call.client.ceiling - (runtime.clock.now() - arrived), 0.0)
         run, within = self._run(args)
         await runtime.session.begin_in_turn(call, run, within=min(within, left))
@@ -558,14 +560,14 @@ class _Execution(msgspec.Struct, frozen=True):
             raise refused  # the person need not be asked
         return await permissions.admit(self.backend, tool, self._repaired(), self.call)
 
-    async def _check_pins(self) -> None:
-        """Whether a person has seen this tool as it is, if that is required."""
+    async def _check_pins(self, *, within: float = 0.0) -> None:
+        """Whether a person has seen this tool as it is, if that is required, or sees it now."""
         runtime, backend = self.runtime, self.backend
         if runtime.pins.enforced:
             await self._learn()
             tools = backend.lists.known(Kind.TOOLS)
             listed = None if tools is None else runtime.servers.listed(backend.name, tools)
-            await runtime.pins.check(backend.name, listed, self.p.tool)
+            await runtime.pins.check(backend.name, listed, self.p.tool, within=within)
 
     async def _learn(self) -> None:
         """The tools of a server that has not listed them yet."""

@@ -11,6 +11,7 @@ from emceepee_stdio.trust.store import TrustStore
 from tests.e2e.cli_harness import Home
 from tests.e2e.clients.raw import ROOT, until
 from tests.e2e.hosts import Host, Said, host
+from tests.e2e.person_page_harness import Desktop, Visit
 
 SERVER = """
 import json, os, sys
@@ -367,6 +368,49 @@ def test_a_refusal_can_be_thought_over(tmp_path: Path, server: Turncoat) -> None
         assert [one.id for one in trust.waiting()] == [waiting.id]
         approve(tmp_path, said)
         assert "ran send" in client.execute("s", "send").text
+
+
+@pytest.mark.parametrize("answer", ["always", "no"])
+def test_a_changed_tool_waits_for_the_page_as_a_new_server_does(
+    tmp_path: Path, server: Turncoat, answer: str
+) -> None:
+    first_run(tmp_path, server)
+    server.offer(NOW_HELPFUL, TURN)
+    screen = Desktop(tmp_path / "screen")
+    how: dict[str, Any] = {"elicits": False, "client": "claude-ai", "env": screen.env}
+    with host(tmp_path, pin="enforce", servers=server.servers(), **how) as client:
+        call = client.start("execute_tool", server="s", tool="send", args={})
+        visit = Visit(screen.until_opened()).enter()
+        (item,) = visit.waiting()
+        assert (item["kind"], item["name"]) == ("tools", "s")
+        visit.answer(item["id"], answer)
+        said = client.said_to(call)
+        if answer == "no":
+            assert "[policy_denied]" in said.text
+            assert "the person refused it as it is now" in said.text
+        else:
+            assert said.text.startswith("ran send")
+            assert client.execute("s", "send").text.startswith("ran send")
+        assert len(screen.opened) == 1
+
+
+def test_a_changed_tool_that_nobody_decides_about_is_asked_on_the_page(
+    tmp_path: Path, server: Turncoat
+) -> None:
+    first_run(tmp_path, server)
+    server.offer(NOW_HELPFUL, TURN)
+    screen = Desktop(tmp_path / "screen")
+    settings = {"client_ceilings_ms": {"claude-ai": 700}}
+    how: dict[str, Any] = {"elicits": False, "client": "claude-ai", "env": screen.env}
+    with host(
+        tmp_path, pin="enforce", servers=server.servers(), settings=settings, **how
+    ) as client:
+        said = client.execute("s", "send")
+        assert "[needs_approval]" in said.text
+        assert "They are asked on a page in their browser" in said.text
+        visit = Visit(screen.until_opened()).enter()
+        visit.answer(visit.waiting()[0]["id"], "always")
+        until(lambda: "ran send" in client.execute("s", "send").text, "their yes")
 
 
 def test_enforcing_counts_as_soon_as_the_file_says_so(tmp_path: Path, server: Turncoat) -> None:
