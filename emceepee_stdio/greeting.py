@@ -18,7 +18,6 @@ import sys
 from binascii import crc32
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple, cast
 
 from emceepee_stdio import __version__
@@ -53,26 +52,26 @@ def greeting_file(config: str, environ: Mapping[str, str]) -> str:
     """Where the greeting of a configuration file is: in the catalogue, which makes room for it."""
     chosen = environ.get("EMCEEPEE_STATE_DIR")
     state = (
-        Path(chosen).expanduser() if chosen else _ours(environ, "XDG_STATE_HOME", ".local/state")
+        os.path.expanduser(chosen) if chosen else _ours(environ, "XDG_STATE_HOME", ".local/state")
     )
-    return str(state / "catalogue" / f"greeting-{crc32(os.fsencode(config)):08x}.json")
+    return os.path.join(state, "catalogue", f"greeting-{crc32(os.fsencode(config)):08x}.json")
 
 
-def _ours(environ: Mapping[str, str], variable: str, otherwise: str) -> Path:
+def _ours(environ: Mapping[str, str], variable: str, otherwise: str) -> str:
     """The platform's place for files of ours, without what finds it for the rest of the program."""
-    home = Path(environ.get("HOME") or environ.get("USERPROFILE") or "/")
+    home = environ.get("HOME") or environ.get("USERPROFILE") or "/"
     chosen = environ.get(variable, "")
     places = {
-        "win32": Path(environ.get("LOCALAPPDATA") or home / "AppData/Local"),
-        "darwin": home / "Library/Application Support",
-        "linux": Path(chosen) if os.path.isabs(chosen) else home / otherwise,  # noqa: PTH117 - as text
+        "win32": environ.get("LOCALAPPDATA") or os.path.join(home, "AppData", "Local"),
+        "darwin": os.path.join(home, "Library/Application Support"),
+        "linux": chosen if os.path.isabs(chosen) else os.path.join(home, otherwise),
     }
-    return places.get(sys.platform, places["linux"]) / "emceepee"
+    return os.path.join(places.get(sys.platform, places["linux"]), "emceepee")
 
 
 def config_file(arguments: Sequence[str], environ: Mapping[str, str]) -> str | None:
     """The configuration file of this run; None where it has servers of its own, or a mistake."""
-    named = os.path.expanduser(environ.get("EMCEEPEE_CONFIG") or "")  # noqa: PTH111 - as text
+    named = os.path.expanduser(environ.get("EMCEEPEE_CONFIG") or "")
     given = list(arguments)
     while given:
         option, joined, value = given.pop(0).partition("=")
@@ -81,8 +80,8 @@ def config_file(arguments: Sequence[str], environ: Mapping[str, str]) -> str | N
         value = value if joined else given.pop(0)
         named = value if option == "--config" else named
     if named:
-        return os.path.abspath(named)  # noqa: PTH100 - as text
-    return str(_ours(environ, "XDG_CONFIG_HOME", ".config") / "config.json")
+        return os.path.abspath(named)
+    return os.path.join(_ours(environ, "XDG_CONFIG_HOME", ".config"), "config.json")
 
 
 def read_greeting(arguments: Sequence[str], environ: Mapping[str, str]) -> Greeting:
@@ -123,7 +122,7 @@ def _remembered(config: str, environ: Mapping[str, str]) -> Greeting:
     """The greeting file; ValueError where it is about something else than what is there now."""
     head, _, rest = read_own(greeting_file(config, environ), most=MAX_BYTES).partition(b"\n")
     held = mapping(json.loads(head))
-    now = stamp_of(os.stat(cast("str", held["file"])))  # noqa: PTH116 - as text
+    now = stamp_of(os.stat(cast("str", held["file"])))
     if (held["version"], held["config"], held["stamp"]) != (__version__, config, [*now]):
         raise ValueError("not of this configuration")
     servers = tuple(map(_greeted, cast("list[object]", held["servers"])))
@@ -141,9 +140,9 @@ def _remembered(config: str, environ: Mapping[str, str]) -> Greeting:
 
 def _named_in(config: str) -> Iterator[Greeted]:
     """The servers that a configuration file names."""
-    if os.stat(config).st_size > MAX_BYTES:  # noqa: PTH116 - as text
+    if os.stat(config).st_size > MAX_BYTES:
         return
-    data = read_regular(Path(config))
+    data = read_regular(config)
     try:
         document = mapping(json.loads(data))
     except ValueError:

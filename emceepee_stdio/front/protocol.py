@@ -10,7 +10,6 @@ the bytes that it is. Only the standard library is used: this is loaded before a
 import json
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from emceepee_stdio import __version__
@@ -279,7 +278,8 @@ def _own_items(name: str) -> bytes:
     The tools are prebuilt from the table by `make docs`, so that the hello does not pay for it.
     """
     if name == "tools":
-        return Path(__file__).with_name("tools.json").read_bytes().strip()[1:-1]
+        with open(os.path.join(os.path.dirname(__file__), "tools.json"), "rb") as file:
+            return file.read().strip()[1:-1]
     own = {"resources": _RESOURCES, "resourceTemplates": _TEMPLATES}.get(name, [])
     return _json(own)[1:-1]
 

@@ -4,20 +4,26 @@ A pipe in the place of a file would hold up whoever opens it, for ever: only reg
 What is our own word may be read only from a file that nobody else could have written.
 """
 
+from __future__ import annotations  # pathlib takes the greeting a tenth of its time
+
 import errno
 import os
 import stat
 import sys
-from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping
+    from pathlib import Path
 
 # Where a program keeps what it remembers between its runs.
 
 
 def state_directory(environ: Mapping[str, str]) -> Path:
     """EMCEEPEE_STATE_DIR, or the platform's own place."""
+    from pathlib import Path  # noqa: PLC0415 - see above
+
     if chosen := environ.get("EMCEEPEE_STATE_DIR"):
         return Path(chosen).expanduser()
     from platformdirs import user_state_path  # noqa: PLC0415 - often not needed
@@ -37,7 +43,7 @@ _REPLACE_ATTEMPTS, _REPLACE_PAUSE_S = 20, 0.05  # a second in all; readers take 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
-def read_regular(path: Path) -> bytes:
+def read_regular(path: Path | str) -> bytes:
     """All of a regular file, also where a link leads to it; OSError where it is none."""
     with _opened(path, _PRUDENT) as (file, found):
         if stat.S_ISDIR(found.st_mode):

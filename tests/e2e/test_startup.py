@@ -32,7 +32,7 @@ pytestmark = pytest.mark.fresh
 HEAVY = {
     *("anyio", "asyncio", "concurrent", "httpx2", "importlib.metadata", "keyring", "logging"),
     *("mcp", "msgspec", "platformdirs", "regex", "rich", "subprocess", "threading", "tomlkit"),
-    *("typer", "ulid", "uvloop"),
+    *("pathlib", "typer", "ulid", "uvloop"),
 }
 GREETING = {"emceepee_stdio"} | {
     f"emceepee_stdio.{name}"
