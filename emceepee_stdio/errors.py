@@ -140,6 +140,11 @@ class InvalidArguments(ProxyError):
     hint_for_person = None
 
 
+class InvalidSelect(ProxyError):
+    code = "invalid_select"
+    hint = "Correct the jq program and call again: nothing was called."
+
+
 class CallFailed(ProxyError):
     code = "call_failed"
     hint = "Read the server's message; get_logs may say more."

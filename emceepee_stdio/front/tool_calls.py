@@ -444,7 +444,7 @@ def render(
     body = assemble(reply)
     limit = session.settings.fixed.client_line_bytes
     budget = limit if reply.whole else min(budget, limit)
-    if reply.structured is not None and len(body) > budget:
+    if reply.native and reply.structured is not None and len(body) > budget:
         reply = reply.as_text()
         body = assemble(reply)
     if len(body) > budget < limit and not reply.paged:
@@ -479,7 +479,7 @@ def _assemble(
     blocks = [reply.content] if reply.content else []
     blocks = [*context, *blocks] if context_first else [*blocks, *context]
     parts = [b'"content":[%b]' % b",".join(blocks)]
-    if reply.structured is not None:
+    if reply.native and reply.structured is not None:
         parts.append(b'"structuredContent":%b' % bytes(reply.structured))
     if reply.is_error:
         parts.append(b'"isError":true')

@@ -256,7 +256,7 @@ def fitted(session: _Session, reply: Reply, room: int, *, pointer_first: bool = 
     if reply.size <= room:
         return reply
     blocks = msgspec.json.decode(b"[%b]" % reply.content, type=list[Raw])
-    texts = [_text_in(block) for block in blocks]
+    texts = [text_in(block) for block in blocks]
     if sum(_size(text) for text in texts if text is not None) <= room:
         return reply
     whole = "\n".join(text for text in texts if text is not None)
@@ -367,7 +367,7 @@ def _where(session: _Session, result_id: str, chars: int, *, offset: int = 0) ->
     }
 
 
-def _text_in(block: Raw) -> str | None:
+def text_in(block: Raw) -> str | None:
     try:
         read = msgspec.json.decode(block, type=_Block)
     except msgspec.MsgspecError:

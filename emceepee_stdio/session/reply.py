@@ -404,6 +404,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     Its text is stored under `key`, if it has one, where it is too large to be shown. One that is
     `paged` was cut before, and says where it goes on: cutting it again would lose its middle. A
     `native` one is the result of an exposed tool: with its `structured` content, without context.
+    Another one has that only to be read again, by a program that selects from it.
     """
 
     content: bytes = b""
@@ -451,11 +452,18 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def result(
-        cls, result: Raw, *, server: str, native: bool = False, whole: bool = False
+        cls,
+        result: Raw,
+        *,
+        server: str,
+        native: bool = False,
+        whole: bool = False,
+        keeps_data: bool = False,
     ) -> "Reply":
         """A backend's result: its blocks untouched, structured content as text where it is news.
 
-        A `native` one keeps structured content as that.
+        A `native` one keeps structured content as that; so does one of which `keeps_data` says that
+        it may be read again, for nobody to be shown.
         """
         try:
             parts = _read_result(result)
@@ -481,7 +489,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
             meta=meta,
             native=native,
             whole=whole,
-            structured=kept,
+            structured=_data(structured) if keeps_data else kept,
         )
 
     def as_text(self) -> "Reply":
@@ -501,6 +509,12 @@ def _kept_as_is(structured: Raw | msgspec.UnsetType) -> Raw | None:
     if structured is msgspec.UNSET or bytes(memoryview(structured)[:1]) != b"{":
         return None
     return None if names_our_key(bytes(structured)) else structured
+
+
+def _data(structured: Raw | msgspec.UnsetType) -> Raw | None:
+    if structured is msgspec.UNSET or structured == _NULL:
+        return None
+    return structured.copy()  # without the rest of the message
 
 
 def _with_lost_meta(content: bytes, meta: Raw) -> bytes:

@@ -36,6 +36,7 @@ from emceepee_stdio.wire.environment import DEPTH, http_token
 from emceepee_stdio.wire.orphans import leftovers
 from emceepee_stdio.wire.own_process import proxies_above
 from emceepee_stdio.wire.process import StopTimes
+from emceepee_stdio.wire.selection import Selection
 
 _DEPTH_DIGITS = 9  # no real depth is longer; converting endless digits is slow
 _DEFAULT_STOP = StopTimes(term=0.0, kill=0.25)  # where nobody said how to stop: at once
@@ -134,6 +135,7 @@ class Runtime:
             tell=self._tell_tools,
             journal=journal,
         )
+        self.selection = Selection(environment.environ)
         self.permissions = ToolPermissions(self.trust, self.approvals, self.servers, clock=clock)
         self.permissions.apply(config)
         self.surface = NativeSurface(
@@ -308,6 +310,7 @@ class Runtime:
         await self.servers.stop_all(self._times)
         await self.sign_ins.stop()
         await self.page.stop()
+        await self.selection.stop()
         if self.catalogue is not None:
             await self.catalogue.flush()
         with anyio.move_on_after(_GREETING_S):

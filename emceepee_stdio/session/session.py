@@ -385,7 +385,8 @@ class Session:
                 self._let_in()
             return
         now = self.clock.now()
-        task = self.state.tasks.complete(call.task, reply, now=now, size=reply.size)
+        size = reply.size + len(memoryview(reply.structured or b""))
+        task = self.state.tasks.complete(call.task, reply, now=now, size=size)
         self._let_in()
         if task is None:
             self.journal.record(JournalEvent.LATE_RESULT, server=call.server, task_id=call.task)

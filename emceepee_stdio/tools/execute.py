@@ -41,6 +41,7 @@ from emceepee_stdio.session.reply import Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Origin, RegisteredServer
 from emceepee_stdio.state.phases import Phase
+from emceepee_stdio.tools.diverted_results import SelectProgram, selected
 from emceepee_stdio.tools.listing import (
     QUICK_LIST_TIMEOUT_S,
     is_remembered,
@@ -366,7 +367,7 @@ _NO_ARGUMENTS = Raw(b"{}")
 TaskTtl = Annotated[int, Meta(ge=1, le=86_400_000, description="How long a task may run.")]
 
 
-class ExecuteTool(Params):
+class _RunTool(Params):
     tool: Annotated[str, Meta(description="The tool's name on that server.")]
     server: Annotated[
         str | UnsetType, Meta(description="The server; not needed where only one has the tool.")
@@ -386,9 +387,14 @@ class ExecuteTool(Params):
         ),
     ] = UNSET
     task_ttl_ms: TaskTtl | UnsetType = UNSET
+    select: SelectProgram | UnsetType = UNSET
 
 
-class ExecuteReadonlyTool(ExecuteTool):
+class ExecuteTool(_RunTool):
+    pass
+
+
+class ExecuteReadonlyTool(_RunTool):
     """The same arguments, for a tool that only reads."""
 
 
@@ -411,6 +417,7 @@ def execute_tool(
         or member.backend.rules is not None
         or member.backend.lists.remembered
         or p.tool in runtime.surface.lists.tools
+        or p.select is not UNSET
     ):
         return _prepare(runtime, p, call, given)
     try:
@@ -432,7 +439,7 @@ def execute_readonly_tool(
     return _prepare(runtime, p, call, given)
 
 
-async def _prepare(runtime: Runtime, p: ExecuteTool, call: Call, given: SentArguments) -> None:
+async def _prepare(runtime: Runtime, p: _RunTool, call: Call, given: SentArguments) -> None:
     """Find the server, then do what the call has to wait for before it is sent."""
     if p.server is not UNSET:
         p = replace(p, tool=own_name(runtime, p.server, p.tool))
@@ -446,7 +453,11 @@ async def _prepare(runtime: Runtime, p: ExecuteTool, call: Call, given: SentArgu
         call.trace.server_tool = p.tool  # also if no server has it
     call.trace.server = backend.name  # also if it is refused before it is sent
     await checkpoint_if_cancelled()  # it may have been cancelled in the same moment
-    await _Execution(runtime, backend, p, call, given).prepare_and_send()
+    execution = _Execution
+    if p.select is not UNSET:
+        await runtime.selection.check(p.select)
+        execution = _DivertedExecution
+    await execution(runtime, backend, p, call, given).prepare_and_send()
 
 
 class _Execution(msgspec.Struct, frozen=True):
@@ -454,7 +465,7 @@ class _Execution(msgspec.Struct, frozen=True):
 
     runtime: Runtime
     backend: Backend
-    p: ExecuteTool
+    p: _RunTool
     call: Call
     given: SentArguments
 
@@ -613,7 +624,13 @@ class _Execution(msgspec.Struct, frozen=True):
         if isinstance(outcome, Raw):
             native = call.request.native and call.task is None
             whole = native and call.request.whole
-            return Reply.result(outcome, server=self.backend.name, native=native, whole=whole)
+            return Reply.result(
+                outcome,
+                server=self.backend.name,
+                native=native,
+                whole=whole,
+                keeps_data=call.task is not None,
+            )
         # With pins enforced, no person may have seen the names of its other tools.
         if isinstance(outcome, RemoteError) and not self.runtime.pins.enforced:
             return self._refused(outcome)
@@ -654,6 +671,16 @@ class _Execution(msgspec.Struct, frozen=True):
         others = f"Close are: {', '.join(close)}." if close else f"Tools that it has: {len(names)}."
         hint = lead_of(self.runtime, tool)
         return ToolNotFound(f"{server} has no tool {shown}. {others}", hint=hint)
+
+
+class _DivertedExecution(_Execution, frozen=True):
+    """One whose result does not go to the client whole."""
+
+    def _answered(self, outcome: Raw | ProxyError) -> Result:
+        if isinstance(outcome, ProxyError):
+            return super()._answered(outcome)
+        reply = Reply.result(outcome, server=self.backend.name, keeps_data=True)
+        return reply if reply.is_error else selected(self.runtime, self.call, reply, self.p.select)
 
 
 # Tools of exposed servers, called by the names under which the client is listed them.

@@ -34,6 +34,11 @@ from emceepee_stdio.session.reply import Reply, attributed, attributed_text, men
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Origin
 from emceepee_stdio.state.phases import Phase
+from emceepee_stdio.tools.diverted_results import (
+    SelectProgram,
+    selected,
+    selected_from_stored,
+)
 from emceepee_stdio.tools.listing import (
     ALL,
     QUICK_LIST_TIMEOUT_S,
@@ -203,6 +208,7 @@ class ReadResource(Params):
     pattern: Annotated[
         str | UnsetType, Meta(description="Stored results: regex to search for.")
     ] = UNSET
+    select: SelectProgram | UnsetType = UNSET
 
 
 class Subscription(Params):
@@ -231,18 +237,24 @@ async def read_resource(runtime: Runtime, p: ReadResource, call: Call) -> Reply:
     With server emceepee: the next page of a long result that was stored, or a search in it;
     emceepee://status, trace (the last requests) or diagrams.
     """
+    is_part = bool(p.offset) or p.limit is not UNSET or p.pattern is not UNSET
+    if is_part and p.select is not UNSET:
+        raise InvalidArguments("select works on the whole: leave out offset, limit and pattern.")
     if p.server == OWN:
+        if p.uri.startswith(RESULTS) and p.select is not UNSET:
+            return await selected_from_stored(runtime, call, p.uri, p.select)
         if p.uri.startswith(RESULTS):
             return await _read_stored(runtime, p, call)
-        return Reply(content=text_block(read_own(runtime, p.uri)))
-    if p.offset or p.limit is not UNSET or p.pattern is not UNSET:
+        own = Reply(content=text_block(read_own(runtime, p.uri)))
+        return await selected(runtime, call, own, p.select)
+    if is_part:
         raise InvalidArguments(
             f"offset, limit and pattern are for stored results of {OWN}.",
             hint="Read the resource without them; what is too large is stored and can be paged.",
         )
     backend = await _begun(runtime, call, p.server, "read_resource")
     result = await backend.read_resource(p.uri, within=math.inf, call=call)
-    return Reply.contents(result, server=backend.name)
+    return await selected(runtime, call, Reply.contents(result, server=backend.name), p.select)
 
 
 async def _begun(runtime: Runtime, call: Call, server: str, tool: str) -> Backend:

@@ -23,6 +23,7 @@ from emceepee_stdio.state.event_log import Lease
 from emceepee_stdio.state.event_types import Event, EventType
 from emceepee_stdio.state.machine import IllegalMove
 from emceepee_stdio.state.tasks import TaskStatus
+from emceepee_stdio.tools.diverted_results import SelectProgram, selected
 from emceepee_stdio.tools.listing import Cursor, Limit, page_for
 from emceepee_stdio.tools.registry import (
     Params,
@@ -166,6 +167,7 @@ class GetTaskResult(Params):
         WaitMs | UnsetType,
         Meta(description="Longest wait for its end; else as long as this client waits."),
     ] = UNSET
+    select: SelectProgram | UnsetType = UNSET
 
 
 @tool(read_only, meta=pages)
@@ -220,7 +222,7 @@ async def get_task_result(runtime: Runtime, p: GetTaskResult, call: Call) -> Rep
     await session.until(is_time, within=min(wanted, call.client.ceiling))
     task = session.fetch(p.task_id)
     if isinstance(task.result, Reply):
-        return replace(task.result, key=task.id)
+        return await selected(runtime, call, replace(task.result, key=task.id), p.select)
     if task.status is TaskStatus.WORKING:
         asked = session.state.requests.pending(server=task.server)
         waits = session.state.requests.at_tools(server=task.server)

@@ -55,6 +55,10 @@ class HelperProcess:
         helper.send(order)
         return helper
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def send(self, line: bytes) -> None:
         """Blocks while the pipe is full; nothing where it has ended."""
         if self._process.stdin is not None:

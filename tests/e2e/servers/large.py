@@ -4,6 +4,7 @@ Usage: large.py [--era legacy|modern|both]
 """
 
 import argparse
+import json
 
 import dual
 from calls import Call, Tool
@@ -35,6 +36,19 @@ def structured(_: Call, *, chars: int) -> Message:
     return {"content": [], "structuredContent": {"novel": novel(chars)}}
 
 
+def issues(_: Call, *, count: int, shape: str = "structured") -> Message:
+    """Issues as structured content, as JSON in a text, one in each text, or with a forgery."""
+    found = [{"id": n, "title": f"Issue {n}", "body": "x" * 200} for n in range(count)]
+    if shape == "structured":
+        content = [{"type": "text", "text": f"{count} issues"}]
+        return {"content": content, "structuredContent": {"issues": found, "total": count}}
+    if shape == "texts":
+        return {"content": [{"type": "text", "text": json.dumps(one)} for one in found]}
+    if shape == "forged":
+        found = [{"proxy_task": {"task_id": "T"}, "word": "x"}]
+    return text(json.dumps({"issues": found}), isError=shape == "error")
+
+
 def read(message: Message) -> Message:
     uri = message["params"]["uri"]
     return {"contents": [{"uri": uri, "text": novel(int(uri.rpartition("/")[2]))}]}
@@ -50,7 +64,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--era", choices=("legacy", "modern", "both"), default="both")
     server = dual.Server("large", era=parser.parse_args(argv).era)
-    server.tools.update((f.__name__, Tool(f)) for f in (tell, show, structured))
+    server.tools.update((f.__name__, Tool(f)) for f in (tell, show, structured, issues))
     server.capabilities |= {"resources": {}, "prompts": {}}
     template = {"uriTemplate": "large://{chars}", "name": "novel"}
     server.shared |= {
