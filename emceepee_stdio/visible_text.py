@@ -1,7 +1,12 @@
-"""Text that people see: from outside, made safe and cut; our own docstrings in their parts."""
+"""Text that people see: from outside, made safe and cut; our own docstrings in their parts.
+
+And command lines, as a person copies them into the shell of this system.
+"""
 
 import difflib
+import os
 import re
+import shlex
 from collections.abc import Callable, Iterable
 
 # Letters and marks that are printable by their category and show nothing: fillers, the empty
@@ -109,3 +114,35 @@ def close_names(name: str, known: Iterable[str]) -> list[str]:
     return difflib.get_close_matches(
         name[:SHOWN_NAME_CHARS], list(known), n=_SUGGESTIONS, cutoff=_MIN_SIMILARITY
     )
+
+
+# Command lines
+
+_IS_POSIX = os.name == "posix"  # tests try the rules of Windows elsewhere
+_PLAIN = re.compile(r"[\w\-./\\:@+~#$]+")  # what cmd.exe leaves alone without quotes
+_WINDOWS_WORD = re.compile(r'(?:[^\s"]|"[^"]*"?)+')  # a backslash is part of a path there
+
+
+def shell_line(words: Iterable[str]) -> str:
+    return " ".join(map(shell_word, words))
+
+
+def shell_word(word: str) -> str:
+    if _IS_POSIX:
+        return shlex.quote(word)
+    return windows_word(word.replace('"', '\\"'))
+
+
+def windows_word(word: str) -> str:
+    """A word without quotes in it, as cmd.exe reads it."""
+    if _PLAIN.fullmatch(word):
+        return word
+    ending = word[len(word.rstrip("\\")) :]  # the program reads them as an escape of the quote
+    return f'"{word}{ending}"'
+
+
+def shell_words(line: str) -> list[str]:
+    """Its words; ValueError for a quote that does not end, which Windows takes as it is."""
+    if _IS_POSIX:
+        return shlex.split(line)
+    return [word.replace('"', "") for word in _WINDOWS_WORD.findall(line)]

@@ -10,7 +10,6 @@ Without the SDK and the HTTP client, so that the serving process can give the or
 """
 
 import re
-import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -27,6 +26,7 @@ from emceepee_stdio.auth.token_store import TokenRecord, TokenStore
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.server import OAuthConfig, ServerConfig
 from emceepee_stdio.errors import NeedsSignIn, ServerUnavailable
+from emceepee_stdio.visible_text import shell_line
 
 _CHALLENGE_CHARS = 4_000  # of a header that may come from anywhere
 _SCOPE_TOKEN = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}")  # RFC 6749, 3.3
@@ -94,7 +94,7 @@ class NewerRecord(SignInFailed):
     def __init__(self, server: str) -> None:
         super().__init__(
             "A newer emceepee keeps this sign-in: update this one, or forget it with "
-            f"`{shlex.join(['emceepee', 'logout', server])}`."
+            f"`{shell_line(['emceepee', 'logout', server])}`."
         )
 
 
@@ -173,7 +173,7 @@ def signs_in(config: ServerConfig) -> bool:
 def login_command(config: ServerConfig, *, known: bool, scope: str | None = None) -> str:
     """What a person types to sign in; a server that they did not configure goes by its URL."""
     words = ["emceepee", "login", config.name if known else config.url or ""]
-    return shlex.join([*words, "--scope", scope] if scope else words)
+    return shell_line([*words, "--scope", scope] if scope else words)
 
 
 def store_of(config: ServerConfig, directory: str) -> TokenStore:

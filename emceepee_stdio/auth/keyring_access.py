@@ -4,7 +4,6 @@ A keyring may be locked, ask the person, or hang; whoever waits for it must be a
 a backend says in its errors is not repeated, because it may quote a secret.
 """
 
-import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from msgspec import Struct
 from emceepee_stdio.auth.token_store import default_token_directory
 from emceepee_stdio.config.fields import KEYRING_NAME
 from emceepee_stdio.storage.private_file import make_private
+from emceepee_stdio.visible_text import shell_line
 
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 KEYRINGS_PAGE = "https://pypi.org/project/keyring"
 # With our own interpreter: another one may have other backends.
-LIST_BACKENDS = shlex.join([sys.executable, "-m", "keyring", "--list-backends"])
+LIST_BACKENDS = shell_line([sys.executable, "-m", "keyring", "--list-backends"])
 
 
 class KeyringOrder(Struct, frozen=True, kw_only=True, omit_defaults=True):

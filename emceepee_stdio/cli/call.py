@@ -5,7 +5,6 @@ terminal is asked first, where a rule for the tool says so.
 """
 
 import json
-import shlex
 import sys
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
@@ -32,7 +31,7 @@ from emceepee_stdio.cli.terminal import (
 from emceepee_stdio.config.fields import nearest
 from emceepee_stdio.errors import InvalidArguments, PromptNotFound, ToolNotFound
 from emceepee_stdio.json_values import elements, mapping
-from emceepee_stdio.visible_text import cut, marked_lines
+from emceepee_stdio.visible_text import cut, marked_lines, shell_word
 
 if TYPE_CHECKING:
     from emceepee_stdio.cli.one_shot import Send
@@ -130,7 +129,7 @@ def remedy(choice: shared_options.ServerChoice, failure: errors.ProxyError | Non
     if isinstance(failure, errors.WrongCredentials):
         return with_command(
             "Configure it with its credentials",
-            f"emceepee config add NAME --url {shlex.quote(choice.words)} "
+            f"emceepee config add NAME --url {shell_word(choice.words)} "
             "--header 'Authorization: Bearer ${TOKEN}'",
         )
     return "Look at the address, and try it again."

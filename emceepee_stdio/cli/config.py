@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import shutil
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -33,6 +32,7 @@ from emceepee_stdio.json_values import elements, mapping
 from emceepee_stdio.redaction.redact import MARKER, redact
 from emceepee_stdio.session.catalogue_files import default_catalogue_directory
 from emceepee_stdio.trust.store import TrustStore, default_trust_directory
+from emceepee_stdio.visible_text import shell_line, shell_word
 from emceepee_stdio.wire.environment import ARGS_APART, first_word
 
 # A change of our own configuration file by a command: shown as a diff, or made and told.
@@ -208,7 +208,7 @@ def target_of(entry: object) -> str:
     if not isinstance(command := line.get("command"), str):
         url = next((line[key] for key in ("url", "serverUrl", "httpUrl") if line.get(key)), "")
         return str(url)
-    return shlex.join([command, *map(str, elements(line.get("args")))])
+    return shell_line([command, *map(str, elements(line.get("args")))])
 
 
 # What a client is listed of exposed servers, as far as that is known without starting them.
@@ -264,7 +264,7 @@ def some_of(names: Sequence[str], count: int = _SHOWN_NAMES) -> str:
 def say_listed(name: str, known: KnownExposure | None) -> None:
     """What it comes to for a client."""
     if known is None:
-        look = f"emceepee doctor {shlex.quote(name)}"
+        look = f"emceepee doctor {shell_word(name)}"
         terminal.note(f"What {label(name)} lists is not known yet. To see it: {look}")
         return
     terminal.line(f"Listed as: {some_of(known.names) or 'nothing'}")
@@ -429,7 +429,7 @@ def _missing_command(name: str, entry: Mapping[str, object]) -> str | None:
         return None
     return with_command(
         f"There is no command {label(command)} on the PATH. When it is installed, try the server",
-        shlex.join(["emceepee", "doctor", name]),
+        shell_line(["emceepee", "doctor", name]),
     )
 
 

@@ -6,7 +6,6 @@ cannot be used stays there, and the file stays as it was.
 
 import json
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -38,6 +37,7 @@ from emceepee_stdio.config.tool_rules import pattern_problem
 from emceepee_stdio.errors import ConfigInvalid
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.storage.private_file import make_private, write_whole
+from emceepee_stdio.visible_text import shell_line, shell_word, shell_words
 from emceepee_stdio.wire import system
 
 # `emceepee config enable` and `disable`: keep an entry, and say whether it is used.
@@ -131,7 +131,7 @@ def expose(
         before = own_file.exposed_at(place)
     except ConfigInvalid as error:
         if not changes:
-            command = f"emceepee config expose {shlex.quote(name)} 'PATTERN'"
+            command = f"emceepee config expose {shell_word(name)} 'PATTERN'"
             raise EditRefused(error.fact, hint=f"To replace it: {command}") from None
         terminal.note("What stands there cannot be read, and is replaced.")
         before = False
@@ -173,7 +173,7 @@ def _wanted(
             raise EditRefused(
                 f"{label(name)} exposes everything already.",
                 hint="To expose less, first run "
-                f"`emceepee config expose {shlex.quote(name)} --remove`.",
+                f"`emceepee config expose {shell_word(name)} --remove`.",
             )
         return tuple(dict.fromkeys((*known, *given)))
     if not given:
@@ -181,7 +181,7 @@ def _wanted(
     if missing := [pattern for pattern in given if pattern not in known]:
         raise EditRefused(
             f"{label(name)} does not expose {label(missing[0])}.",
-            hint=f"See `emceepee config expose {shlex.quote(name)}` for what it exposes.",
+            hint=f"See `emceepee config expose {shell_word(name)}` for what it exposes.",
         )
     return tuple(pattern for pattern in known if pattern not in given)
 
@@ -200,7 +200,7 @@ def _show_exposed(
     elif exposed:
         terminal.verbatim("\n".join(exposed))
     else:
-        command = f"emceepee config expose {shlex.quote(name)} 'PATTERN'"
+        command = f"emceepee config expose {shell_word(name)} 'PATTERN'"
         terminal.line(f"Nothing is exposed. To expose tools: {command}")
         return
     config.say_listed(name, known)
@@ -253,7 +253,7 @@ def rules(
     if after is None:
         raise EditRefused(
             f"{label(name)} has no rule for {label(pattern)}.",
-            hint=f"See `emceepee config rules {shlex.quote(name)}` for those that it has.",
+            hint=f"See `emceepee config rules {shell_word(name)}` for those that it has.",
         )
     return config.Edit(what=what, after=after)
 
@@ -266,14 +266,14 @@ def _show_rules(place: own_file.ConfigLocation, *, as_json: bool) -> None:
     elif found:
         terminal.table(("PATTERN", "RULE"), list(found.items()), styles=_STYLES)
     else:
-        name = shlex.quote(place.name)
+        name = shell_word(place.name)
         terminal.line(f"No rules: every tool runs. Set one: emceepee config rules {name} '*' ask")
 
 
 def _warn(place: own_file.ConfigLocation, pattern: str, rule: Rule) -> None:
     """What the new rule, as the last one, takes the effect from."""
     for earlier, said in own_file.overruled(own_file.rules_at(place), pattern, rule).items():
-        again = f"emceepee config rules {shlex.quote(place.name)} {shlex.quote(earlier)} {said}"
+        again = f"emceepee config rules {shell_word(place.name)} {shell_word(earlier)} {said}"
         terminal.note(
             f"It stands last, so it counts for {label(earlier)} as well, which was {said}. "
             f"To put that behind it: {again}"
@@ -360,7 +360,7 @@ def _refuse_references(name: str, entry: Mapping[str, object], *, is_known: bool
         f"{label(name)} was not added: it refers to the keyring ({', '.join(secrets)}). JSON that "
         "is pasted comes from elsewhere, so it must not read your keyring.",
         hint=with_command(
-            "Nothing was changed. To give the server a secret from the keyring", shlex.join(words)
+            "Nothing was changed. To give the server a secret from the keyring", shell_line(words)
         ),
     )
 
@@ -505,16 +505,10 @@ def _members(text: str) -> dict[tuple[str, ...], object]:
     return found
 
 
-def _words(line: str, *, posix: bool = os.name == "posix") -> list[str]:
-    """Words of a command line; on Windows a backslash is part of a path."""
-    words = shlex.split(line, posix=posix)
-    return words if posix else [word.strip('"') for word in words]
-
-
 def _editor() -> list[str]:
     chosen = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     try:
-        words = _words(chosen) if chosen else []
+        words = shell_words(chosen) if chosen else []
     except ValueError:
         raise EditRefused(
             f"The name of the editor has a quote that does not end: {chosen}.",
@@ -547,7 +541,7 @@ def _run(command: list[str], copy: Path, text: str) -> None:
     if is_same:
         _drop(copy)
     raise EditRefused(
-        f"The editor `{shlex.join(command)}` failed: {reason}.",
+        f"The editor `{shell_line(command)}` failed: {reason}.",
         hint="Nothing was changed; name another one, for example: EDITOR=nano"
         if is_same
         else f"The configuration is as it was; your edit is kept in {copy}.",

@@ -7,7 +7,6 @@ no keyring, nothing proposes one: an environment variable takes its place.
 """
 
 import os
-import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +28,8 @@ from emceepee_stdio.config.own_file import places
 from emceepee_stdio.config.server import label
 from emceepee_stdio.errors import SecretUnavailable
 from emceepee_stdio.storage.private_file import others_may
+from emceepee_stdio.visible_text import shell_line, shell_word
+from emceepee_stdio.wire import system
 
 app = CommandGroup(
     no_args_is_help=True,
@@ -290,7 +291,7 @@ def _advice(found: Iterable[secret_values.PlainSecret]) -> list[str]:
 def own_command(file: Path, *words: str) -> str:
     """A command of ours for this file."""
     usual = file == default_path(os.environ)
-    return shlex.join(["emceepee", *words, *(() if usual else ("--config", str(file)))])
+    return shell_line(["emceepee", *words, *(() if usual else ("--config", str(file)))])
 
 
 def _secret_names(
@@ -331,7 +332,7 @@ def tell_moved(
     for one in [one for one in found if one.steps is None]:
         terminal.note(f"{one.place} {stays}: {one.obstacle}")
     if moved and not dry_run and (copies := copies_with_secrets(file)):
-        words = shlex.join(["rm", *map(str, copies)])
+        words = shell_line([system.REMOVE, *map(str, copies)])
         terminal.note(with_command("Backups still hold secrets; remove them", words))
 
 
@@ -369,7 +370,7 @@ def note_shared(text: str | None, name: str) -> None:
         if mine in others:
             terminal.note(
                 f"{mine} is given the secret {secret}, which is also the secret of {owner}. Unless "
-                f"you mean that: emceepee config remove {shlex.quote(name)}"
+                f"you mean that: emceepee config remove {shell_word(name)}"
             )
 
 
@@ -388,7 +389,7 @@ def note_removed(before: str | None, after: str | None, name: str) -> None:
         if not isinstance(url, str) or "${" in url:
             continue
         if TokenStore(default_token_directory(os.environ), url).of_all_clients():
-            terminal.note(f"Its sign-in is kept: {shlex.join(['emceepee', 'logout', url])}")
+            terminal.note(f"Its sign-in is kept: {shell_line(['emceepee', 'logout', url])}")
 
 
 def _owner(secret: str, names: Iterable[str]) -> str | None:

@@ -1,7 +1,6 @@
 """`emceepee login` and `emceepee logout`: sign in to a server behind a URL, and out again."""
 
 import os
-import shlex
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from emceepee_stdio.config.fields import filled_in, needed_secrets
 from emceepee_stdio.config.load import load_file
 from emceepee_stdio.config.server import OAuthConfig, ServerConfig
 from emceepee_stdio.errors import CannotConnect, ConfigInvalid
-from emceepee_stdio.visible_text import spelled_out
+from emceepee_stdio.visible_text import shell_line, spelled_out
 from emceepee_stdio.wire.own_process import protect_memory
 
 _UNAUTHORIZED = 401
@@ -160,7 +159,7 @@ async def _forget(
 
 
 def _command(*words: str) -> str:
-    return shlex.join(["emceepee", *words])
+    return shell_line(["emceepee", *words])
 
 
 @dataclass(slots=True, kw_only=True, repr=False)

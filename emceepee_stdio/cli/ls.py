@@ -1,7 +1,6 @@
 """`emceepee ls`: lists the tools, resources and prompts of servers."""
 
 import os
-import shlex
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -21,7 +20,7 @@ from emceepee_stdio.config.settings import Config
 from emceepee_stdio.config.tool_rules import rules_of
 from emceepee_stdio.errors import NeedsSignIn, ProxyError, WrongCredentials
 from emceepee_stdio.json_values import elements, mapping
-from emceepee_stdio.visible_text import harmless, on_one_line
+from emceepee_stdio.visible_text import harmless, on_one_line, shell_line, shell_word
 
 # What a server offers, for a person to read: tools as functions, each with what it is for.
 #
@@ -233,9 +232,9 @@ def _tell_next_steps(
         return
     waiting = [name for name in failed if isinstance(failures.get(name), NeedsSignIn)]
     for name in waiting:
-        terminal.note(f"Sign in: {shlex.join(['emceepee', 'login', name])}")
+        terminal.note(f"Sign in: {shell_line(['emceepee', 'login', name])}")
     if others := [name for name in failed if name not in waiting]:
-        terminal.note(f"See why: emceepee doctor {shlex.join(others)}")
+        terminal.note(f"See why: emceepee doctor {shell_line(others)}")
 
 
 def _note(offers: Mapping[str, Any], choice: shared_options.ServerChoice | None) -> None:
@@ -246,11 +245,11 @@ def _note(offers: Mapping[str, Any], choice: shared_options.ServerChoice | None)
         terminal.note(error if error.startswith(f"{name} ") else f"{name}: {error}")
     if at := offers.get("from_catalogue"):
         is_configured = choice is None or choice.is_configured
-        anew = f"; anew: emceepee doctor {shlex.quote(name)}" if is_configured else ""
+        anew = f"; anew: emceepee doctor {shell_word(name)}" if is_configured else ""
         terminal.note(f"{name}: as it listed at {at}, without starting it{anew}")
     if off := offers.get("tools_off"):
         tools = "1 tool is" if off == 1 else f"{off} tools are"
-        terminal.note(f"{name}: {tools} off: emceepee config rules {shlex.quote(name)}")
+        terminal.note(f"{name}: {tools} off: emceepee config rules {shell_word(name)}")
 
 
 async def _gather(

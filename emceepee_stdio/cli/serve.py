@@ -5,7 +5,6 @@ waiting, so nothing here may load Typer.
 """
 
 import argparse
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from emceepee_stdio.config.server import ServerConfig
 from emceepee_stdio.config.settings import FixedValues, PolicyMode
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.front.hello import Handover
+from emceepee_stdio.visible_text import shell_words
 
 _USAGE_EXIT_CODE = 2  # what argparse ends with, too
 
@@ -149,7 +149,7 @@ def check_servers(given: Sequence[str]) -> list[ServerConfig]:
 
 def _server(text: str) -> ServerConfig:
     name, separator, command = text.partition("=")
-    words = shlex.split(command)
+    words = shell_words(command)
     if not separator or not words:
         raise ValueError(f"--server {text!r}: expected NAME=COMMAND")
     if words[0].startswith(("http://", "https://")):

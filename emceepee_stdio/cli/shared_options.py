@@ -7,7 +7,6 @@ shell, and nothing of them is kept.
 
 import os
 import re
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.redaction.redact import redact_argv, redact_url
 from emceepee_stdio.session import catalogue_files
 from emceepee_stdio.trust.store import TrustStore, default_trust_directory
+from emceepee_stdio.visible_text import shell_line, shell_word
 
 # What a shell offers when a person presses Tab: servers, tools, prompts, events and sessions.
 #
@@ -181,7 +181,7 @@ class DashedCommand(HelpCommand):
             _, *command = ctx.command_path.split()  # without the file that was started
             # Not in a box, which would break the line that the person is to copy.
             terminal.note("emceepee: Two dashes are missing before the command to start. Type:")
-            terminal.note(f"  {shlex.join(['emceepee', *command, *redact_argv(line)])}")
+            terminal.note(f"  {shell_line(['emceepee', *command, *redact_argv(line)])}")
             raise typer.Exit(USAGE)
         return super().parse_args(ctx, args)
 
@@ -261,7 +261,7 @@ def choose(context: typer.Context, name: str, config: Path | None) -> ServerChoi
     except ConfigInvalid as error:
         raise typer.BadParameter(error.fact, param_hint="SERVER") from None
     server = chosen(name, loaded)
-    return ServerChoice(server=server, settings=loaded.settings, words=shlex.quote(name))
+    return ServerChoice(server=server, settings=loaded.settings, words=shell_word(name))
 
 
 def chosen(name: str, config: Config, *, argument: str = "SERVER") -> ServerConfig:
@@ -270,7 +270,7 @@ def chosen(name: str, config: Config, *, argument: str = "SERVER") -> ServerConf
     if name in names:
         return config.servers[names.index(name)]
     if broken := next((one for one in config.disabled if one.name == name), None):
-        way = f" Enable it: emceepee config enable {shlex.quote(name)}"
+        way = f" Enable it: emceepee config enable {shell_word(name)}"
         step = way if broken.switched_off else ""
         raise typer.BadParameter(f"{broken.fact}{step}", param_hint=argument)
     raise unknown_server(name, config.marked_names, argument=argument)
@@ -291,6 +291,6 @@ def is_url(text: str) -> bool:
 def _started(words: Sequence[str], settings: Settings) -> ServerChoice:
     if not words:
         raise typer.BadParameter("two dashes, and no command after them.", param_hint="SERVER")
-    shown = shlex.join(redact_argv(words))
+    shown = shell_line(redact_argv(words))
     server = ServerConfig(name=label(shown), command=words[0], args=tuple(words[1:]))
     return ServerChoice(server=server, settings=settings, words=f"-- {shown}", is_configured=False)

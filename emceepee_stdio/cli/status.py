@@ -4,7 +4,6 @@ Each of them keeps a small file; memory is what the system says at this moment.
 """
 
 import os
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from emceepee_stdio.cli.shared_options import JsonOption
 from emceepee_stdio.cli.terminal import terminal
 from emceepee_stdio.clock import DAY_S, HOUR_S, MINUTE_S, Clock, iso_time
 from emceepee_stdio.session import proxy_status
-from emceepee_stdio.visible_text import cut, on_one_line
+from emceepee_stdio.visible_text import cut, on_one_line, shell_word
 from emceepee_stdio.wire.orphans import ProcessFacts, memory_of_trees, process_table
 
 # Servers that several proxies run at the same time, each for itself: what that costs.
@@ -228,7 +227,7 @@ def _unwell(proxies: Sequence[proxy_status.ProxyStatus]) -> list[str]:
     lines: list[str] = []
     for (name, phase, in_file), pids in found.items():
         step = _NEXT_STEPS.get(phase, _TRY_AGAIN) if in_file else _READ_LOG
-        step = step.replace("{}", shlex.quote(name))
+        step = step.replace("{}", shell_word(name))
         what = on_one_line(f"{name}: {_plain(phase)}")
         lines.append(f"{what} (pid {', '.join(pids)}). See: {on_one_line(step)}")
     return lines

@@ -8,7 +8,6 @@ leads around it, and a rule that became stricter meanwhile holds.
 """
 
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import translate
 from typing import Final, cast
@@ -23,7 +22,7 @@ from emceepee_stdio.errors import (
     ProxyError,
     ToolNotFound,
 )
-from emceepee_stdio.visible_text import SHOWN_NAME_CHARS, close_names
+from emceepee_stdio.visible_text import SHOWN_NAME_CHARS, close_names, shell_word
 
 NOTHING_RUNS: Final[Mapping[str, Rule]] = {"*": "off"}  # for rules that cannot be read
 
@@ -78,7 +77,7 @@ class ToolRules:
         """
         shown, rule = repr(str(tool)[:SHOWN_NAME_CHARS]), self.rule(tool)
         if rule == "off":
-            command = f"emceepee config rules {shlex.quote(self.entry(tool) or server)}"
+            command = f"emceepee config rules {shell_word(self.entry(tool) or server)}"
             return PolicyDenied(
                 f"{shown} of {server} is off by a rule of the configuration.",
                 hint=f"Do without it. A person can change it with `{command}`.",

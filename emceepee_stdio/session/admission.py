@@ -7,7 +7,6 @@ consent.
 
 import hashlib
 import hmac
-import shlex
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
@@ -38,7 +37,7 @@ from emceepee_stdio.trust.targets import (
     only,
     target_id,
 )
-from emceepee_stdio.visible_text import cut
+from emceepee_stdio.visible_text import cut, shell_line
 from emceepee_stdio.wire.environment import (
     BEHIND_HTTP,
     child_directory,
@@ -352,7 +351,7 @@ def _in_short(config: ServerConfig) -> str:
     """What it starts or calls, without secrets."""
     if config.url is not None:
         return redact_url(config.url)
-    return shlex.join(redact_argv([config.command or "", *config.args]))
+    return shell_line(redact_argv([config.command or "", *config.args]))
 
 
 def _way(config: ServerConfig, *, is_over_http: bool) -> tuple[AddressRule | None, str | None]:

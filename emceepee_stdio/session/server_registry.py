@@ -1,6 +1,5 @@
 """The servers of the session by name: added, looked up, removed, stopped."""
 
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +36,7 @@ from emceepee_stdio.session.exposed_lists import claimants
 from emceepee_stdio.session.session import Session
 from emceepee_stdio.state.phases import RestartPolicy
 from emceepee_stdio.trace.request import current_request
-from emceepee_stdio.visible_text import LISTED_NAMES, SHOWN_NAME_CHARS, close_names
+from emceepee_stdio.visible_text import LISTED_NAMES, SHOWN_NAME_CHARS, close_names, shell_word
 from emceepee_stdio.wire.environment import BEHIND_HTTP
 from emceepee_stdio.wire.orphans import owner_mark
 from emceepee_stdio.wire.process import StopTimes
@@ -353,5 +352,5 @@ class Servers:
 
 def _way_back(broken: BrokenServer) -> str:
     if broken.switched_off:
-        return f"The person can enable it: `emceepee config enable {shlex.quote(broken.name)}`."
+        return f"The person can enable it: `emceepee config enable {shell_word(broken.name)}`."
     return "Fix its entry in the configuration; `emceepee config check` shows it."

@@ -1,6 +1,5 @@
 """Tools that add, remove, reconnect and list servers."""
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -49,6 +48,7 @@ from emceepee_stdio.tools.registry import (
     tool,
 )
 from emceepee_stdio.trace.request import Leg, on_leg
+from emceepee_stdio.visible_text import shell_line
 from emceepee_stdio.wire.codec import to_json
 from emceepee_stdio.wire.environment import BEHIND_HTTP
 
@@ -497,9 +497,9 @@ def _config_line(p: AddServer) -> str:
     words += [part for name in p.env for part in ("--env", f"{name}=…")]
     words += [part for name in p.headers for part in ("--header", f"{name}: …")]
     if p.url is not UNSET:
-        return shlex.join([*words, "--url", _literal(redact_url(p.url))])
+        return shell_line([*words, "--url", _literal(redact_url(p.url))])
     command = "" if p.command is UNSET else p.command
-    return shlex.join([*words, "--", *map(_literal, redact_argv([command, *p.args]))])
+    return shell_line([*words, "--", *map(_literal, redact_argv([command, *p.args]))])
 
 
 def _literal(text: str) -> str:

@@ -9,7 +9,6 @@ import hashlib
 import hmac
 import json
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import dropwhile, pairwise
@@ -22,7 +21,7 @@ from emceepee_stdio.config.server import ServerConfig
 from emceepee_stdio.errors import InvalidArguments
 from emceepee_stdio.foreign_json import decode_value
 from emceepee_stdio.redaction.redact import redact_argv, redact_text, redact_url
-from emceepee_stdio.visible_text import cut, spelled_out
+from emceepee_stdio.visible_text import cut, shell_word, spelled_out
 
 _SHELLS = frozenset(
     {"sh", "bash", "dash", "zsh", "fish", "ksh", "csh", "tcsh", "busybox"}
@@ -250,7 +249,7 @@ def _is_relative(argv: Sequence[str]) -> bool:
 
 
 def _word(argument: str) -> str:
-    return shown(shlex.quote(argument)) if argument else "''"
+    return shown(shell_word(argument)) if argument else "''"
 
 
 def _warnings(argv: Sequence[str], *programs: str | None) -> Iterator[str]:

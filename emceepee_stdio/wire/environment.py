@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from emceepee_stdio.errors import CannotConnect, CommandNotFound
+from emceepee_stdio.visible_text import windows_word
 
 # Advice on a command line that was written as one command.
 ARGS_APART = "The words after {} belong in `args`, not in quotes together with it"
@@ -134,7 +135,9 @@ def resolve_command(command: str, *, path: str, directory: Path) -> str:
     if candidate is not None and _is(candidate, Path.exists):
         raise CannotConnect(
             f"{candidate} is not executable.",
-            hint=f"Run `chmod +x {candidate}`, or name its interpreter as the command.",
+            hint="Name its interpreter as the command."
+            if _IS_WINDOWS
+            else f"Run `chmod +x {candidate}`, or name its interpreter as the command.",
         )
     hint = f"Install it, or {remedy}."
     if first := first_word(command, path=path, directory=directory):
@@ -192,7 +195,6 @@ def _can_run(candidate: Path) -> bool:
 
 _RUNNABLE = (".com", ".exe", ".bat", ".cmd")  # what the system starts without a program for it
 _BATCH = (".bat", ".cmd")
-_PLAIN = re.compile(r"[\w\-./\\:@+~#$]+")  # what cmd.exe leaves alone without quotes
 _READ_IN_QUOTES = {'"': "a quote", "%": "a percent sign", "!": "an exclamation mark"}
 _LINE_ENDS = {"\n": "a line end", "\r": "a line end", "\0": "a null character"}
 
@@ -218,14 +220,7 @@ def windows_line(argv: Sequence[str]) -> str:
                     hint="Name the program that the file starts as the command (for npx: node, and "
                     "the script as its first argument), or pass the value in `env`.",
                 )
-    return " ".join(_quoted(word) for word in argv)
-
-
-def _quoted(word: str) -> str:
-    if _PLAIN.fullmatch(word):
-        return word
-    ending = word[len(word.rstrip("\\")) :]  # the program reads them as an escape of the quote
-    return f'"{word}{ending}"'
+    return " ".join(map(windows_word, argv))
 
 
 def _is(path: Path, what: Callable[[Path], bool]) -> bool:

@@ -27,6 +27,7 @@ HELPER_FLAGS = 0
 WATCHES_PIPES = True
 SHUTDOWN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 PROGRAM_SUFFIX = ""
+REMOVE = "rm"  # for people
 EDITORS = ("sensible-editor", "nano", "vi")
 HAS_DESKTOP = sys.platform == "darwin"  # elsewhere the environment names its display
 OPENER = ("open",) if HAS_DESKTOP else ("xdg-open",)

@@ -29,6 +29,7 @@ WATCHES_PIPES = False  # the event loop watches no pipes there
 # Ctrl-C, Ctrl-Break and a console that is closed; SIGTERM reaches nobody there.
 SHUTDOWN_SIGNALS = (signal.SIGINT, signal.SIGBREAK)
 PROGRAM_SUFFIX = ".exe"
+REMOVE = "del"  # for people
 EDITORS = ("notepad",)
 HAS_DESKTOP = True
 OPENER = ()  # the system itself: `open_address`

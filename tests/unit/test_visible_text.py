@@ -1,10 +1,20 @@
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emceepee_stdio.visible_text import harmless, harmless_json, on_one_line, spelled_out
+from emceepee_stdio import visible_text as module
+from emceepee_stdio.visible_text import (
+    harmless,
+    harmless_json,
+    on_one_line,
+    shell_line,
+    spelled_out,
+)
 
 STEERING = [
     "\x1b[2J",
@@ -44,3 +54,32 @@ def test_json_stays_the_same_value(text: str):
 def test_whatever_is_spelt_out_can_be_seen_on_one_line(text: str):
     assert spelled_out(text).isprintable()
     assert "    " not in spelled_out(text)
+
+
+# Command lines
+
+
+@pytest.mark.parametrize(
+    "word", ["plain", "a b", "c&d", "x|y>z", "it's", "é", "C:\\a b\\", "a^b", "http://x/?a=1&b=2"]
+)
+def test_the_shell_of_this_system_reads_a_word_as_it_was(tmp_path: Path, word: str):
+    show = tmp_path / "show it.py"
+    show.write_text("import sys\nsys.stdout.buffer.write(sys.argv[1].encode())\n")
+    line = shell_line([sys.executable, str(show), word])
+    assert subprocess.run(line, shell=True, capture_output=True, check=True).stdout == word.encode()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (r"C:\windows\notepad.exe", [r"C:\windows\notepad.exe"]),
+        (r'"C:\Program Files\an editor.exe" --wait', [r"C:\Program Files\an editor.exe", "--wait"]),
+        (r"C:\Users\O'Brien\code.cmd -n", [r"C:\Users\O'Brien\code.cmd", "-n"]),
+        (r'x --in="a b"', ["x", "--in=a b"]),
+    ],
+)
+def test_a_backslash_is_part_of_a_path_on_windows(
+    line: str, words: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "_IS_POSIX", False)
+    assert module.shell_words(line) == words

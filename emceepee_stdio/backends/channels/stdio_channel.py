@@ -4,7 +4,6 @@ Each connection is one process: opened with the handshake, or the modern way whe
 that, and gone with all that it started when the connection is left.
 """
 
-import shlex
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -39,7 +38,7 @@ from emceepee_stdio.errors import (
 )
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import PrivateKeyLines, redact_argv, redact_text
-from emceepee_stdio.visible_text import harmless
+from emceepee_stdio.visible_text import harmless, shell_line
 from emceepee_stdio.wire.codec import RequestId
 from emceepee_stdio.wire.environment import child_directory, child_environment, resolve_command
 from emceepee_stdio.wire.framing import Backlog, PartialMessages
@@ -119,7 +118,7 @@ class StdioChannel:
 
     @property
     def target(self) -> str:
-        return shlex.join(redact_argv([self.command.command, *self.command.args]))
+        return shell_line(redact_argv([self.command.command, *self.command.args]))
 
     @asynccontextmanager
     async def connect(self) -> AsyncGenerator["StdioConnection"]:

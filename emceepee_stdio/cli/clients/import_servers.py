@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from emceepee_stdio.config.load import default_path
 from emceepee_stdio.config.server import label
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.foreign_json import decoded
-from emceepee_stdio.visible_text import on_one_line
+from emceepee_stdio.visible_text import on_one_line, shell_line, shell_word
 
 _SHOWN_PLACES = 5  # a person has many projects
 _STYLES = {"taken": "green", "there": "green", "skipped": "yellow", "itself": "dim"}
@@ -186,7 +185,7 @@ def _name_conflict(
     removal = ""
     if client.projects and scope.title != "project":  # a project's file is not the person's own
         words = [client.programs[0], "mcp", "remove", name, "-s", scope.title]
-        removal = f", or remove it: `{shlex.join(words)}`"
+        removal = f", or remove it: `{shell_line(words)}`"
     return f"{other} Rename this one in {scope.path}{removal}."
 
 
@@ -478,6 +477,6 @@ def _tell_absent(file: install.ClientFile) -> None:
     if ours := list(file.ours):
         raise edit.EditRefused(
             f"{client.title} has emceepee under another name: {', '.join(map(label, ours))}.",
-            hint=f"Run: emceepee uninstall {client.key} --name {shlex.quote(ours[0])}",
+            hint=f"Run: emceepee uninstall {client.key} --name {shell_word(ours[0])}",
         )
     terminal.line(f"emceepee is not registered in {client.title}: {path}")

@@ -3,7 +3,6 @@
 import importlib.metadata
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -36,7 +35,7 @@ from emceepee_stdio.config.load import PATH_VARIABLE, default_path
 from emceepee_stdio.config.server import name_problem
 from emceepee_stdio.errors import ConfigInvalid
 from emceepee_stdio.json_values import elements, mapping
-from emceepee_stdio.visible_text import on_one_line
+from emceepee_stdio.visible_text import on_one_line, shell_line, shell_word
 from emceepee_stdio.wire import system
 
 # The scopes in which a client keeps its servers: for the user, for one project, in its file.
@@ -192,7 +191,7 @@ def lasting_program(*, dry_run: bool) -> list[str]:
     if (uv := os.environ.get("UV") or shutil.which("uv")) is None:
         terminal.note(
             f"{command[0]} is in a cache that may be cleared. To stay, install the package first, "
-            f"for example with: pipx install {shlex.quote(_source())}"
+            f"for example with: pipx install {shell_word(_source())}"
         )
         return command
     return [str(_install_with(uv, dry_run=dry_run))]
@@ -217,7 +216,7 @@ def _install_with(uv: str, *, dry_run: bool) -> Path:
     program = folder / f"{_NAME}{system.PROGRAM_SUFFIX}"
     install = [uv, "tool", "install", "--quiet", _source()]
     if dry_run:
-        terminal.note(f"Would run first, so that it stays: {shlex.join(install)}")
+        terminal.note(f"Would run first, so that it stays: {shell_line(install)}")
         return program
     with terminal.waiting("Installing emceepee with uv"):
         _run(install, _INSTALL_TIMEOUT_S)
@@ -231,7 +230,7 @@ def _install_with(uv: str, *, dry_run: bool) -> Path:
 
 
 def _run(command: list[str], timeout: float) -> str:
-    shown = shlex.join(command)
+    shown = shell_line(command)
     try:
         ran = subprocess.run(  # noqa: S603 - uv, which started us
             command,
@@ -361,7 +360,7 @@ def install(  # noqa: PLR0913 - one for each option
 
 
 def _undo(client: Client, name: str) -> str:
-    named = "" if name == _NAME else f" --name {shlex.quote(name)}"
+    named = "" if name == _NAME else f" --name {shell_word(name)}"
     return f"emceepee uninstall {client.key}{named}"
 
 
@@ -488,7 +487,7 @@ def _note_missing_file(entry: dict[str, object]) -> None:
     """Of a configuration that our entry names; an import makes it in the same moment."""
     named = named_config(entry)
     if named is not None and not named.exists():
-        add = f"emceepee config add --config {shlex.quote(str(named))} NAME -- COMMAND"
+        add = f"emceepee config add --config {shell_word(str(named))} NAME -- COMMAND"
         terminal.note(f"{named} does not exist yet; `{add}` makes it.")
 
 

@@ -5,7 +5,6 @@ A failure comes with the last lines of the server's stderr and with what to do, 
 
 import os
 import re
-import shlex
 import shutil
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from emceepee_stdio.session.exposed_lists import exposed_as, idle_patterns
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.tools.server_tools import LAST_ERROR
 from emceepee_stdio.trust.tool_pins import Changes
+from emceepee_stdio.visible_text import shell_line, shell_word
 from emceepee_stdio.wire import environment
 
 # What the rules and the exposing of an entry come to, for the tools that its server lists.
@@ -55,7 +55,7 @@ def entry_effects(
     server: ServerConfig, tools: Sequence[Item], configured: Collection[str]
 ) -> Iterator[EntryEffect]:
     """`configured` are the names of all servers, on which those of exposed tools depend."""
-    quoted = shlex.quote(server.name)
+    quoted = shell_word(server.name)
     if (rules := rules_of({server.name: server.tools})) is not None:
         names = [str(tool.get("name")) for tool in tools]
         found = {rule: [name for name in names if rules.rule(name) == rule] for rule in _RULES}
@@ -149,14 +149,14 @@ def _check(here: OneShotSession, server: Mapping[str, object], within: float) ->
     fact = str(error.get("fact") or server.get("last_error") or "")
     lines = [here.shown(str(line)) for line in elements(error.get("stderr")) if line]
     status: Status = "failed"
-    log = f"emceepee tail-logs --server {shlex.quote(name)}"
+    log = f"emceepee tail-logs --server {shell_word(name)}"
     remedy = with_command(f"See its log, {_THERE}", log)
     state: dict[str, object] = {}
     match phase:
         case "needs_sign_in":
             status, fact = "auth", fact or "A person has to sign in."
             line = mapping(server.get("sign_in")).get("command")
-            line = line or f"emceepee login {shlex.quote(name)}"
+            line = line or f"emceepee login {shell_word(name)}"
             remedy = with_command(f"Sign in, {_THERE}", str(line))
         case "disabled":
             state = {"state": "broken"}
@@ -411,7 +411,7 @@ class _Patient:
         if _NO_PACKAGE.search(words):
             return "Check the name and the version of the package in its arguments."
         if isinstance(error, errors.OpeningTimeout | errors.CallTimeout):
-            again = shlex.join(["emceepee", "doctor", server.name, "--timeout", "120"])
+            again = shell_line(["emceepee", "doctor", server.name, "--timeout", "120"])
             by_hand = "Otherwise run it by hand; it must speak MCP on stdin and stdout"
             return with_command(
                 "A first start may have to download it", again, self._by_hand(by_hand)
@@ -419,7 +419,7 @@ class _Patient:
         return error.for_person or self._by_hand("Run it by hand to see why")
 
     def _sign_in(self) -> str:
-        command = shlex.join(["emceepee", "login", self._server.name])
+        command = shell_line(["emceepee", "login", self._server.name])
         if self._server.oauth.is_unbound_secret:
             wanted = "Configure oauth.issuer, which client_secret needs; this names the line"
             return with_command(wanted, command)
@@ -432,7 +432,7 @@ class _Patient:
             return with_command(
                 "Give valid credentials in its url or headers", "emceepee config edit"
             )
-        add = shlex.join(
+        add = shell_line(
             ["emceepee", "config", "add", self._server.name, "--replace", "--url", url]
         )
         return with_command(
@@ -482,8 +482,8 @@ class _Patient:
     def _by_hand(self, why: str) -> str:
         variables = [f"{name}=…" for name in self._server.env]
         argv = redact_argv([self._server.command or "", *self._server.args])
-        place = f"cd {shlex.quote(self._server.cwd)} && " if self._server.cwd else ""
-        line = place + " ".join([*variables, shlex.join(argv)])
+        place = f"cd {shell_word(self._server.cwd)} && " if self._server.cwd else ""
+        line = place + " ".join([*variables, shell_line(argv)])
         hidden = ", with what is not shown here put in" if variables or MARKER in line else ""
         return with_command(f"{why}{hidden}", line)
 

@@ -2,7 +2,6 @@
 
 import os
 import platform
-import shlex
 import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +33,8 @@ from emceepee_stdio.json_values import elements, mapping
 from emceepee_stdio.redaction.redact import MARKER, redact_env
 from emceepee_stdio.session.proxy_status import read_running, status_directory
 from emceepee_stdio.storage.private_file import others_may
+from emceepee_stdio.visible_text import shell_line, shell_word
+from emceepee_stdio.wire import system
 from emceepee_stdio.wire.orphans import leftovers, process_table
 
 Status = Literal["ok", "warning", "off", "auth", "failed"]
@@ -276,7 +277,7 @@ def environment_checks(config: Config) -> Iterator[Check]:
             "environment.leftovers",
             "warning",
             f"Servers of a proxy that was killed still run: {names}.",
-            with_command("End them", shlex.join(["kill", *map(str, pids)])),
+            with_command("End them", shell_line(["kill", *map(str, pids)])),
             details={"pids": pids},
         )
     # Nothing is wrong with these, but they can be had for less.
@@ -317,7 +318,7 @@ def config_checks(config: Config, file: Path) -> Iterator[Check]:
             with_command(
                 "`emceepee uninstall CLIENT --restore` needs them to put servers back. When all "
                 "works, remove them",
-                shlex.join(["rm", *map(str, found)]),
+                shell_line([system.REMOVE, *map(str, found)]),
             ),
             details={str(copy): places for copy, places in found.items()},
         )
@@ -335,7 +336,7 @@ def _secret_checks(file: Path, found: Sequence[PlainSecret]) -> Iterator[Check]:
         has_keyring = not KeyringStorage().is_absent()
         remedies.append(keyring_secrets.how_to_move(file, *movable, has_keyring=has_keyring))
     if copies:
-        remedies.append(with_command("Remove the backups", shlex.join(["rm", *copies])))
+        remedies.append(with_command("Remove the backups", shell_line([system.REMOVE, *copies])))
     remedies += [f"{one.place}: {one.obstacle}" for one in found if one.steps is None]
     if words:
         yield Check.of(
@@ -363,7 +364,7 @@ def _file_check(config: Config, file: Path) -> Check:
         remedy = with_command("See all of it", "emceepee config check")
     elif _shows_secrets(config, file):
         fact = f"{file} holds secrets, and other users can read it."
-        remedy = with_command("Close it to them", shlex.join(["chmod", "600", str(file)]))
+        remedy = with_command("Close it to them", shell_line(["chmod", "600", str(file)]))
     else:
         fact = f"{file}: {count} server{'' if count == 1 else 's'}."
     return Check.of("config.file", "warning" if remedy else "ok", fact, remedy, details=details)
@@ -377,10 +378,10 @@ def _unsafe(file: Path) -> tuple[str, str] | None:
         found = path.stat()
         if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
             fact = f"Every user of this machine can write {path}, and so run programs as you."
-            return fact, with_command("Close it", shlex.join(["chmod", "o-w", str(path)]))
+            return fact, with_command("Close it", shell_line(["chmod", "o-w", str(path)]))
         if found.st_uid not in (0, os.getuid()):
             fact = f"{path} belongs to another user, who can run programs as you by changing it."
-            return fact, with_command("Make it yours", f"sudo chown $USER {shlex.quote(str(path))}")
+            return fact, with_command("Make it yours", f"sudo chown $USER {shell_word(str(path))}")
     return None
 
 

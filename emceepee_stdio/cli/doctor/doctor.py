@@ -4,7 +4,6 @@ import json
 import os
 import platform
 import re
-import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
@@ -50,6 +49,7 @@ from emceepee_stdio.session.proxy_status import read_running, status_directory
 from emceepee_stdio.storage.private_file import read_regular, write_new
 from emceepee_stdio.trace.request import RequestRecord
 from emceepee_stdio.trace.trace_reader import RequestReader, without_payloads
+from emceepee_stdio.visible_text import shell_word
 
 # A running HTTP front, as `emceepee doctor --http` reaches it: like any server behind a URL.
 
@@ -293,7 +293,7 @@ def _not_in_file(name: str) -> typer.BadParameter | None:
     running = read_running(status_directory(os.environ))
     if not any(server.name == name for proxy in running for server in proxy.servers):
         return None
-    log = f"emceepee tail-logs --server {shlex.quote(name)}"
+    log = f"emceepee tail-logs --server {shell_word(name)}"
     fact = f"there is no server {name!r} in the configuration. A running proxy has it; see its log:"
     return typer.BadParameter(f"{fact} {log}", param_hint="NAME")
 

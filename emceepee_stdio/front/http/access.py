@@ -9,7 +9,6 @@ import hashlib
 import hmac
 import re
 import secrets
-import shlex
 import stat
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +26,7 @@ from emceepee_stdio.storage.private_file import (
     state_directory,
     write_new,
 )
+from emceepee_stdio.visible_text import shell_word
 
 # Who may use the front: named tokens in a file that only its owner can read.
 #
@@ -180,7 +180,7 @@ def _text(path: Path) -> str:
             )
         if others_may(found):
             raise ConfigInvalid(
-                f"{path} can be read by others.", hint=f"Run `chmod 600 {shlex.quote(str(path))}`."
+                f"{path} can be read by others.", hint=f"Run `chmod 600 {shell_word(str(path))}`."
             )
         return read_regular(path).decode("utf-8-sig", "replace")
     except OSError as error:
