@@ -106,7 +106,7 @@ def _list_waiting(waiting: list[Pending], *, as_json: bool) -> None:
             {
                 "id": one.id,
                 "name": one.name,
-                "about": _about(one),
+                "about": shown(one.about),
                 "text": one.redacted(),
                 "at": one.at,
             }
@@ -116,7 +116,7 @@ def _list_waiting(waiting: list[Pending], *, as_json: bool) -> None:
     elif not waiting:
         terminal.line("Nothing waits for you.")
     else:
-        rows = [(one.id, shown(one.name), _about(one), one.at) for one in waiting]
+        rows = [(one.id, shown(one.name), shown(one.about), one.at) for one in waiting]
         terminal.table(("ID", "SERVER", "ABOUT", "SINCE"), rows)
         terminal.line("See and answer one: emceepee approve ID")
 
@@ -131,12 +131,6 @@ def _list_granted(approvals: list[Approval], *, as_json: bool) -> None:
         rows = [(a.id, shown(a.name), shown(a.what), a.at) for a in approvals]
         terminal.table(("ID", "SERVER", "WHAT", "SINCE"), rows)
         terminal.line("Take one back: emceepee approve --revoke ID")
-
-
-def _about(pending: Pending) -> str:
-    if pending.tool is not None:
-        return f"a call of {shown(pending.tool)}"
-    return "a new server" if pending.tools is None else "changed tools"
 
 
 def _revoke(store: TrustStore, wanted: str) -> None:

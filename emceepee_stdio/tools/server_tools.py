@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from unicodedata import category
 
 import anyio
+import anyio.to_thread
 import msgspec
 from msgspec import UNSET, Meta, UnsetType, field
 
@@ -213,6 +214,7 @@ _OWN_EVENTS = frozenset(
         EventType.PROCESS_CRASHED,
     }
 )
+_SHOWN_WAITING = 10  # of all that waits for a person, the newest
 _PRINTED_LINES = 5  # of a server that is still connecting: enough to see what it is
 
 Name = Annotated[str, Meta(description="The server's name.")]
@@ -393,10 +395,16 @@ async def list_servers(runtime: Runtime, p: ListServers, _call: Call) -> Reply:
         if broken.name not in runtime.servers.names()
     ]
     wanted = [line for line in lines if p.name in (UNSET, line["name"])]
-    problem = runtime.configured.config.problem
-    return Reply.json(
-        {"servers": wanted, **({} if problem is None else {"configuration_error": problem})}
-    )
+    shown: dict[str, object] = {"servers": wanted}
+    if (problem := runtime.configured.config.problem) is not None:
+        shown["configuration_error"] = problem
+    waiting = await anyio.to_thread.run_sync(runtime.trust.waiting)
+    if mine := [one for one in waiting if one.token == runtime.approvals.token]:
+        shown["waiting_for_a_person"] = [
+            {"server": one.name, "about": one.about, "approve": f"emceepee approve {one.id}"}
+            for one in mine[-_SHOWN_WAITING:]
+        ]
+    return Reply.json(shown)
 
 
 def _error_parts(runtime: Runtime, error: ProxyError | None) -> Mapping[str, object] | None:

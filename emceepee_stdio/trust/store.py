@@ -121,6 +121,13 @@ class Pending(Struct, frozen=True, kw_only=True):
     def id(self) -> str:
         return self.digest[:ID_CHARS]
 
+    @property
+    def about(self) -> str:
+        """What it is that waits."""
+        if self.tool is not None:
+            return f"a call of {self.tool}"
+        return "a new server" if self.tools is None else "changed tools"
+
     def redacted(self) -> str:
         """What may be shown to anybody; an earlier version kept the text of a server whole."""
         if self.tools is not None or self.sealed is not None:

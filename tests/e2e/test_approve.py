@@ -39,6 +39,22 @@ def ask(client: Host, **proposed: Any) -> str:
     return said.text.partition("emceepee approve ")[2][:8]
 
 
+async def test_what_waits_is_shown_to_the_model_and_by_doctor(tmp_path: Path) -> None:
+    with host(tmp_path, elicits=False) as client:
+        assert "waiting_for_a_person" not in client.use("list_servers").json
+        waiting = ask(client, **proposal(env={"TOKEN": "hunter2-and-more"}))
+        found = {"server": "new", "about": "a new server", "approve": f"emceepee approve {waiting}"}
+        assert client.use("list_servers").json["waiting_for_a_person"] == [found]
+    home = person(tmp_path)
+    home.write({})
+    report = json.loads((await home.run("doctor", "--json")).out)
+    [check] = [one for one in report["checks"] if one["id"] == "config.approvals"]
+    assert check["status"] == "warning"
+    assert check["summary"] == "1 waiting for your approval: new: a new server."
+    assert check["remediation"].endswith("  emceepee approve")
+    assert "hunter2" not in json.dumps(report)
+
+
 def at_terminal(tmp_path: Path, *arguments: str, answer: str) -> tuple[int, str]:
     with person(tmp_path).screen("approve", *arguments, color=False) as screen:
         screen.until_said("Do you allow this? [y/N]:")

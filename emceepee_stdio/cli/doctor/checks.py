@@ -33,6 +33,8 @@ from emceepee_stdio.json_values import elements, mapping
 from emceepee_stdio.redaction.redact import MARKER, redact_env
 from emceepee_stdio.session.proxy_status import read_running, status_directory
 from emceepee_stdio.storage.private_file import others_may
+from emceepee_stdio.trust.approval_request import shown
+from emceepee_stdio.trust.store import TrustStore, default_trust_directory
 from emceepee_stdio.visible_text import shell_line, shell_word
 from emceepee_stdio.wire import system
 from emceepee_stdio.wire.orphans import leftovers, process_table
@@ -41,6 +43,7 @@ Status = Literal["ok", "warning", "off", "auth", "failed"]
 Category = Literal["environment", "config", "registration", "backend"]
 
 
+_NAMED_WAITING = 3  # requests for approval, the newest
 _SUBJECTS = {"config.file": "configuration", "registration.none": "registration"}
 
 
@@ -394,6 +397,21 @@ def _holds_secrets(server: ServerConfig) -> bool:
     env = {key: text for key, text in server.env.items() if ("env", key) not in server.templates}
     headers = [key for key in server.headers if ("headers", key) not in server.templates]
     return bool(headers) or MARKER in redact_env(env).values()
+
+
+def approval_checks() -> Iterator[Check]:
+    """What waits for the person who runs this."""
+    waiting = TrustStore(default_trust_directory(os.environ)).waiting()
+    if waiting:
+        found = [{"id": one.id, "server": one.name, "about": one.about} for one in waiting]
+        named = "; ".join(f"{one.name}: {one.about}" for one in waiting[-_NAMED_WAITING:])
+        yield Check.of(
+            "config.approvals",
+            "warning",
+            f"{len(waiting)} waiting for your approval: {shown(named)}.",
+            with_command("See what waits, and answer it", "emceepee approve"),
+            details={"waiting": found},
+        )
 
 
 def registration_checks(config: Config) -> Iterator[Check]:

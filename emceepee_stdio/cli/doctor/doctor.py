@@ -285,6 +285,7 @@ def _surroundings(
         yield checks.Check.of(
             "config.file", "failed", unread.fact, unread.for_person, details=details
         )
+    yield from checks.approval_checks()
     yield from checks.registration_checks(config)
 
 
