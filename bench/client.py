@@ -137,8 +137,13 @@ class Client:
                 sent[self.send(made)] = start
         return took, time.perf_counter() - begin
 
-    def beside(self, slow: Call, made: Call, lines: list[bytes]) -> tuple[list[float], float]:
-        """One call after the other, as long as a slow one takes: each of them, and the slow one."""
+    def beside(
+        self, slow: Call, made: Call, lines: list[bytes], *, may_fail: bool = False
+    ) -> tuple[list[float], float]:
+        """One call after the other, as long as a slow one takes: each of them, and the slow one.
+
+        `may_fail`: the slow one may end with an error.
+        """
         took: list[float] = []
         begin = ended = time.perf_counter()
         until = self.send(slow)
@@ -147,7 +152,7 @@ class Client:
             sent = self.send(made)
             number = 0
             while number != sent:
-                number, line = self._answer()
+                number, line = self._answer(may_fail=until if may_fail else 0)
                 lines.append(line)
                 if number == until:
                     until = 0
@@ -155,10 +160,12 @@ class Client:
             took.append(time.perf_counter() - start)
         return took, ended - begin
 
-    def _answer(self) -> tuple[int, bytes]:
-        """The next answer; what is told between is passed over."""
+    def _answer(self, *, may_fail: int = 0) -> tuple[int, bytes]:
+        """The next answer; what is told between is passed over. `may_fail` is a call."""
         while True:
             line = self._line()
+            if may_fail and line.startswith(b'{"jsonrpc":"2.0","id":%d,' % may_fail):
+                return may_fail, line
             if len(line) > _SMALL:
                 # Only a result is so long, and only one large call is made at a time.
                 if b'"result"' not in line[:200] and b'"result"' not in line[-200:]:

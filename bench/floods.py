@@ -1,4 +1,4 @@
-"""One server floods, with messages of 4 MB and more, while calls to another go on."""
+"""One server floods, or says JSON that is slow to read, while calls to another go on."""
 
 import subprocess
 import sys
@@ -11,6 +11,8 @@ from bench.figures import Check, Section, Table, at_most, percentiles
 from bench.ways import BACKEND, HERE, OURS, Way, ready
 
 MESSAGE_BYTES = 4 << 20
+HOSTILE_BYTES = 1 << 20  # of the value in the place of one member of each message
+HOSTILE = [sys.executable, str(HERE.parent / "tests" / "fuzz" / "hostile.py")]
 LARGER_BYTES = 32 << 20  # over what the target is about: it costs others one pass over its bytes
 _QUIET_CALLS = 300
 
@@ -39,6 +41,8 @@ def floods(_ways: Sequence[Way], *, quick: bool) -> Section:
             columns[kind] = _figures(*client.beside(flood, made, []))
         larger = OURS.call("burst", server="noisy", bytes=2, count=3, size=LARGER_BYTES)
         columns["notifications of 32 MB"] = _figures(*client.beside(larger, made, []))
+        kinds["hostile JSON"] = made
+        columns["hostile JSON"] = _hostile(made, rounds=5 if quick else 40)
     alone = columns["quiet"]["p50_ms"]
     checks: list[Check] = [
         at_most(f"longest delay of a call: {kind}", columns[kind]["longest_ms"] - alone, 50, "ms")
@@ -46,6 +50,33 @@ def floods(_ways: Sequence[Way], *, quick: bool) -> Section:
     ]
     table = Table(title="One server floods (calls to another server)", columns=columns)
     return Section(tables=[table], checks=checks, data=columns)
+
+
+def _hostile(made: Call, *, rounds: int) -> dict[str, float]:
+    """Calls while all that a server says and answers has a costly value in it, at random."""
+    asked = {
+        "execute_tool": [{"tool": "attack", "args": {"count": 3}}, {"tool": "odd"}],
+        "list_tools": [{}],
+        "list_prompts": [{}],
+        "list_resources": [{}],
+        "get_prompt": [{"name": "odd"}],
+        "read_resource": [{"uri": "x://y"}],
+        "complete_argument": [{"prompt": "odd", "argument": "a", "value": "x"}],
+    }
+    took: list[float] = []
+    lasted = 0.0
+    servers = {"raw": BACKEND, "hostile": [*HOSTILE, "--size", str(HOSTILE_BYTES)]}
+    with OURS.start(servers) as client:
+        client.open()
+        ready(client, made)
+        for _ in range(rounds):
+            for tool, given in asked.items():
+                for more in given:
+                    slow = Call({"name": tool, "arguments": {"server": "hostile", **more}})
+                    calls, this = client.beside(slow, made, [], may_fail=True)
+                    took += calls
+                    lasted += this
+    return _figures(took, lasted)
 
 
 def _figures(took: Sequence[float], lasted: float) -> dict[str, float]:

@@ -299,7 +299,7 @@ class Lists:
             if size > room:
                 return False
             room -= size
-            turn += values
+            turn += values + 10  # what each costs by itself
             self._bytes[kind] += size
             item = decoded(raw, object)
             if isinstance(item, dict):

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from emceepee_stdio.backends.exchange import COMPLETE, task_refused, type_refused
 from emceepee_stdio.errors import CallFailed, ProxyError
-from emceepee_stdio.foreign_json import decoded, decoder, number
+from emceepee_stdio.foreign_json import decoded, decoder, number, values_in
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.wire.codec import to_json
 
@@ -48,7 +48,7 @@ _BESIDE_BLOCK = {"annotations", "_meta", "title", "description", "mimeType", "si
 _BESIDE_CONTENTS = {"_meta", "mimeType"}
 _SHOWN_BYTES = 64 << 10  # of what is no content at all: enough to see what it is
 _MOST_BLOCKS = 5_000  # nobody reads so many, and each costs more than its bytes do
-_MENDED_COMMAS = 10_000  # so many blocks at most are mended one by one: tens of milliseconds
+_MENDED = 1_000  # so many at most are mended one by one: tens of milliseconds
 
 
 class _Object(msgspec.Struct, gc=False):
@@ -137,6 +137,7 @@ _read_blocks = msgspec.json.Decoder(list[_Block]).decode
 _read_sampled = msgspec.json.Decoder(_Sampled).decode
 _read_list = msgspec.json.Decoder(list[Raw]).decode
 _read_contents = msgspec.json.Decoder(_BlockContents).decode
+_read_all_contents = msgspec.json.Decoder(list[_BlockContents]).decode
 _read_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
@@ -152,7 +153,7 @@ def mended(content: bytes) -> bytes:
     try:
         count = len(_read_blocks(content))
     except msgspec.MsgspecError as error:
-        if content.count(b",") <= _MENDED_COMMAS:
+        if values_in(content) <= _MENDED:
             return b",".join(map(_mended_block, _read_list(content)))
         if not any(f".{name}" in str(error) for name in _BESIDE_BLOCK):
             cut = f"{error}; cut from {len(content)} bytes"
@@ -385,7 +386,7 @@ class _TextContents(msgspec.Struct, rename="camel"):
 
 
 class _Contents(msgspec.Struct):
-    contents: list[Raw]
+    contents: Raw
 
 
 class _TextOfBlock(msgspec.Struct):
@@ -445,7 +446,12 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     def contents(cls, result: Raw, *, server: str) -> "Reply":
         """What a resource holds: text as text, anything else embedded as it came."""
         try:
-            contents = msgspec.json.decode(result, type=_Contents).contents
+            raw = msgspec.json.decode(result, type=_Contents).contents
+            if values_in(bytes(raw)) > _COMPARED_VALUES:
+                raise CallFailed(f"{server} gave a resource of {len(bytes(result))} bytes, unread.")
+            contents = _read_list(raw)
+            if len(contents) > _MENDED:
+                _read_all_contents(raw)
             return cls(content=attributed(b",".join(map(_held, contents))))
         except (msgspec.MsgspecError, RecursionError):
             raise CallFailed(f"{server} gave a resource without readable contents.") from None

@@ -19,7 +19,7 @@ from emceepee_stdio.errors import (
     ProxyError,
     ResourceNotFound,
 )
-from emceepee_stdio.foreign_json import decoded
+from emceepee_stdio.foreign_json import MAX_VALUES, decoded, values_in
 from emceepee_stdio.session.client_calls import Call, ServerRun
 from emceepee_stdio.session.own_resources import OWN, read_own
 from emceepee_stdio.session.rendering import (
@@ -359,6 +359,9 @@ class _Completed(msgspec.Struct):
     completion: dict[str, Raw]
 
 
+_MOST_BLOCKS = 500  # of one message: each is looked at alone
+
+
 class _Prompt(msgspec.Struct):
     messages: list[_Message]
     description: str | None = None
@@ -410,6 +413,8 @@ async def complete_argument(runtime: Runtime, p: CompleteArgument, call: Call) -
 def _messages(result: Raw, *, server: str) -> Reply:
     """Who says each block, in one block; then every message's content as it came."""
     try:
+        if values_in(bytes(result)) > MAX_VALUES:
+            raise CallFailed(f"{server} gave a prompt of {len(bytes(result))} bytes, unread.")
         prompt = msgspec.json.decode(result, type=_Prompt)
         said = [(m.role, block) for m in prompt.messages for block in _blocks(m.content)]
     except (msgspec.MsgspecError, RecursionError):
@@ -427,6 +432,8 @@ def _blocks(content: Raw) -> list[bytes]:
     if first == b'"':
         return [text_block(msgspec.json.decode(content, type=str))]
     blocks = msgspec.json.decode(content, type=list[Raw]) if first == b"[" else [content]
+    if len(blocks) > _MOST_BLOCKS:
+        return [mended(bytes(content))]
     return [mended(b"[%b]" % bytes(block)) for block in blocks]
 
 

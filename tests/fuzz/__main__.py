@@ -1,6 +1,6 @@
-"""Long runs: `python -m tests.fuzz [front|child|http …] --minutes N --seed S`.
+"""Long runs: `python -m tests.fuzz [front|child|http|hostile-server …] --minutes N --seed S`.
 
-Episodes with the seeds S, S+1, … take turns between the wires until the time is over. Whatever does
+Episodes with the seeds S, S+1, … take turns between the kinds until the time is over. Whatever does
 not hold is printed with its seed, and what was said is kept. `--flood N` sends N lines from either
 side instead, and `--replay FILE` says the lines of a file, to the front or by a child.
 """

@@ -4,6 +4,7 @@ Each raises when something does not hold, and returns what it saw.
 """
 
 import contextlib
+import random
 import shutil
 import sys
 import tempfile
@@ -16,6 +17,7 @@ import anyio
 from tests.e2e.client import Setting, command, server
 from tests.e2e.servers.http_mcp import McpServer
 from tests.e2e.servers.http_wire import Exchange
+from tests.fuzz.hostile import FROM_CLIENT, bent
 from tests.fuzz.mutate import Mutator, load, names_a_number_between
 from tests.fuzz.rig import MEGABYTE, ROOT, Wild, memory, peak_memory, running
 
@@ -23,6 +25,7 @@ CALM = "calm"
 BABBLER = "babbler"
 GROWTH = 128 * MEGABYTE
 FLOOD_GROWTH = 6 * MEGABYTE
+HOSTILE_BYTES = (200, 20_000, 400_000)
 IN_FLIGHT = 12
 HANG = 30.0
 
@@ -334,7 +337,66 @@ async def endless_line(megabytes: int, home: Path, *, greet: bool) -> Seen:
         return _seen(client, before, 1)
 
 
-KINDS = {"front": front_episode, "child": child_episode, "http": http_episode}
+# JSON that is valid, and costly or odd to read
+
+
+def hostile(seed: int | str, size: int) -> dict[str, object]:
+    argv = [sys.executable, "-m", "tests.fuzz.hostile", "--seed", str(seed), "--size", str(size)]
+    return command(argv, env={"PYTHONPATH": str(ROOT)}) | {"era": "legacy"}
+
+
+async def hostile_server_episode(seed: int | str, home: Path, steps: int) -> Seen:
+    """All that a server says and answers has such a value in it; another is called beside."""
+    chance = random.Random(f"sizes {seed}")
+    entry = hostile(seed, chance.choice(HOSTILE_BYTES))
+    async with running(
+        Setting(home=home, servers={BABBLER: entry, CALM: server()}), seed=seed
+    ) as client:
+        await client.greet()
+        await client.connected(BABBLER, CALM)
+        before = memory(client)
+        asked: tuple[tuple[str, dict[str, object]], ...] = (
+            ("execute_tool", {"tool": "attack", "args": {"count": 3}}),
+            ("execute_tool", {"tool": "odd"}),
+            *((name, {}) for name in ("list_tools", "list_prompts", "list_resources")),
+            ("get_prompt", {"name": "odd"}),
+            ("read_resource", {"uri": "x://y"}),
+            ("complete_argument", {"prompt": "odd", "argument": "a", "value": "x"}),
+        )
+        for _ in range(steps):
+            tool, arguments = chance.choice(asked)
+            odd = await client.begin_call(tool, server=BABBLER, **arguments)
+            await client.send(client.asking(CALM))
+            await client.settle()
+            await client.final(await odd.answer())
+            await _look_around(client, chance.randrange(6))
+        return _seen(client, before, steps)
+
+
+async def hostile_client_episode(seed: int | str, home: Path, steps: int) -> Seen:
+    """Each request of a client is answered, with such a value in the place of any member."""
+    chance = random.Random(f"client {seed}")
+    async with running(Setting(home=home, servers={CALM: server()}), seed=seed) as client:
+        await client.greet()
+        await client.connected(CALM)
+        before = memory(client)
+        for step in range(steps):
+            message = {"id": f"odd-{step}", **chance.choice(FROM_CLIENT)}
+            pending, _ = client.prepare(str(message["method"]), id=f"odd-{step}", modern=False)
+            line = bent(chance, message, chance.choice(HOSTILE_BYTES), keep=("id", "method"))
+            await client.send(line, client.asking(CALM))
+            await pending.response()
+            await client.settle()
+        return _seen(client, before, steps)
+
+
+KINDS = {
+    "front": front_episode,
+    "child": child_episode,
+    "http": http_episode,
+    "hostile-server": hostile_server_episode,
+    "hostile-client": hostile_client_episode,
+}
 FLOODS = {"front": front_flood, "child": child_flood}
 
 

@@ -186,6 +186,22 @@ def test_contents_that_are_none_are_told_as_text(bad: dict[str, Any]) -> None:
     assert "no content block" in block["text"]
 
 
+@pytest.mark.parametrize(
+    "contents", [b",".join([b"1e308"] * 2_000), b",".join([b'{"uri":"x://1"}'] * 1_001)]
+)
+def test_many_contents_that_are_none_are_not_looked_at_one_by_one(contents: bytes) -> None:
+    with pytest.raises(CallFailed, match="without readable contents"):
+        Reply.contents(Raw(b'{"contents":[%b]}' % contents), server="s")
+
+
+def test_more_contents_than_can_be_read_are_refused_unread() -> None:
+    many = b",".join([b'{"uri":"x://1","text":""}'] * 101_000)
+    with pytest.raises(CallFailed, match=r"a resource of \d+ bytes, unread"):
+        Reply.contents(Raw(b'{"contents":[%b]}' % many), server="s")
+    some = b",".join([b'{"uri":"x://1","text":""}'] * 2_000)
+    assert Reply.contents(Raw(b'{"contents":[%b]}' % some), server="s").content.count(b"text") > 1
+
+
 def test_a_task_in_place_of_a_result_is_not_supported() -> None:
     with pytest.raises(NotSupported, match='"k"'):
         passed({"task": {"taskId": "k"}})

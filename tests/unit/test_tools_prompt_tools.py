@@ -52,6 +52,20 @@ def test_what_cannot_be_read_is_told(result: bytes) -> None:
         _messages(Raw(result), server="s")
 
 
+def test_of_very_many_blocks_that_are_none_the_beginning_is_told() -> None:
+    bad = b"[%b]" % b",".join([b"1e308"] * 1_500)
+    result = Raw(b'{"messages":[{"role":"user","content":%b}]}' % bad)
+    told = _messages(result, server="s").content
+    assert told.count(b"no content block") == 1
+
+
+def test_a_prompt_of_more_values_than_can_be_read_is_refused_unread() -> None:
+    many = b",".join([b"1e308"] * 20_001)
+    result = Raw(b'{"messages":[{"role":"user","content":[%b]}]}' % many)
+    with pytest.raises(CallFailed, match=r"a prompt of \d+ bytes, unread"):
+        _messages(result, server="s")
+
+
 @pytest.mark.parametrize("bad", [b"7", b"null", b"[7]", b'{"type":"text","text":5}'])
 def test_what_is_no_block_is_told_in_its_place(bad: bytes) -> None:
     result = Raw(b'{"messages":[{"role":"user","content":%b}]}' % bad)
