@@ -25,12 +25,11 @@ PAGE_SWITCH = "EMCEEPEE_PAGE"  # "off": no page is opened, whatever the desktop
 _REMOTE = ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY")
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 _SANDBOXES = ("/snap/", "snapd", "flatpak")
-_ASK_S = 2.0  # a script that reads a few files
 _OURS = ("EMCEEPEE_OWNER", "EMCEEPEE_DEPTH")
 _KEPT_S = 600.0  # a browser that starts for the first time is slow; a sign-in takes 5 minutes
 _RANDOM_BYTES = 16
 _DEFAULT_BROWSER = ("xdg-settings", "get", "default-web-browser")
-_DEFAULT_BROWSER_TIMEOUT_S = 2.0
+_DEFAULT_BROWSER_TIMEOUT_S = 2.0  # a script that reads a few files
 # These give the address to a browser of another machine or system, which cannot read our files.
 _ELSEWHERE = ("browser.sh", "wslview")  # of VS Code, and of Windows' subsystem for Linux
 _LEADS_ON = """<!doctype html>
@@ -67,24 +66,17 @@ def reads_private_files(environ: Mapping[str, str]) -> bool:
         return True
     about = shutil.which(command[0], path=environ.get("PATH")) or ""
     if command == ["xdg-open"]:
-        about = _default_browser(environ)
+        about = _desktop_entry(environ)
     return not any(sandbox in about for sandbox in _SANDBOXES)
 
 
-def _default_browser(environ: Mapping[str, str]) -> str:
-    """The desktop entry of the person's own browser, with its place; nothing if it is unknown."""
-    ask = ["xdg-settings", "get", "default-web-browser"]
-    try:
-        ran = subprocess.run(  # noqa: S603 - fixed words
-            ask, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ASK_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
+def _desktop_entry(environ: Mapping[str, str]) -> str:
+    """That of the person's own browser, with its place; nothing if it is unknown."""
     home = environ.get("XDG_DATA_HOME") or f"{environ.get('HOME', '')}/.local/share"
     shared = environ.get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share"
-    name = ran.stdout.decode(errors="replace").strip()
+    name = Path(_default_browser(environ)).name
     for place in (home, *shared.split(":")):
-        entry = Path(place, "applications", Path(name).name)
+        entry = Path(place, "applications", name)
         with suppress(OSError):
             return f"{entry} {entry.read_text(errors='replace')}"
     return ""
@@ -170,6 +162,12 @@ def _snap(command: list[str], environ: Mapping[str, str]) -> str | None:
         return found.name.partition(".")[0]
     if found.name != "xdg-open":
         return None
+    snap, joint, _ = _default_browser(environ).partition("_")
+    return snap if joint and snap.replace("-", "").isalnum() else None
+
+
+def _default_browser(environ: Mapping[str, str]) -> str:
+    """The name of its desktop entry, as the system tells; nothing if it does not."""
     try:
         ran = subprocess.run(  # noqa: S603 - a constant
             _DEFAULT_BROWSER,
@@ -180,9 +178,8 @@ def _snap(command: list[str], environ: Mapping[str, str]) -> str | None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    snap, joint, _ = ran.stdout.decode(errors="replace").strip().partition("_")
-    return snap if joint and snap.replace("-", "").isalnum() else None
+        return ""
+    return ran.stdout.decode(errors="replace").strip()
 
 
 def _command(environ: Mapping[str, str]) -> list[str] | None:

@@ -13,7 +13,7 @@ from emceepee_stdio.auth.browser import has_desktop, open_browser, reads_private
 from emceepee_stdio.cli.command_line import argument, flag, option
 from emceepee_stdio.cli.secret_values import HIDDEN, ShowSecretsOption, require_terminal
 from emceepee_stdio.cli.shared_options import JsonOption
-from emceepee_stdio.cli.terminal import FAILED, confirm, is_person_there, terminal
+from emceepee_stdio.cli.terminal import ExitCode, confirm, is_person_there, terminal
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.edit import EditRefused
 from emceepee_stdio.trust.approval_request import shown
@@ -168,11 +168,11 @@ def _answer(store: TrustStore, wanted: str, *, show_secrets: bool) -> None:
     allowed = confirm("\nDo you allow this?", usual=False)
     if allowed is None:
         terminal.note("Not answered: it goes on waiting.")
-        raise typer.Exit(FAILED)
+        raise typer.Exit(ExitCode.FAILED)
     if not allowed:
         store.refuse(found.digest)
         terminal.line("Refused, and forgotten.")
-        raise typer.Exit(FAILED)
+        raise typer.Exit(ExitCode.FAILED)
     clock = Clock()
     now = clock.now()
     if found.tool is not None:

@@ -18,27 +18,14 @@ from msgspec import Raw
 from emceepee_stdio import errors, signatures
 from emceepee_stdio.cli import shared_options
 from emceepee_stdio.cli.command_line import argument, flag, option
-from emceepee_stdio.cli.terminal import (
-    CREDENTIALS_REFUSED,
-    FAILED,
-    PERSON_S,
-    SERVER_FAILED,
-    USAGE,
-    interrupts,
-    terminal,
-    with_command,
-)
+from emceepee_stdio.cli.terminal import PERSON_S, ExitCode, interrupts, terminal, with_command
 from emceepee_stdio.config.fields import nearest
 from emceepee_stdio.errors import InvalidArguments, PromptNotFound, ToolNotFound
 from emceepee_stdio.json_values import elements, mapping
 from emceepee_stdio.visible_text import cut, marked_lines, shell_word
 
-if TYPE_CHECKING:
-    from emceepee_stdio.cli.one_shot import Send
-
-
-REQUEST_TIMEOUT_S = 120.0  # a first start may download the server, and then the request takes time
 _LISTED_NAMES = 20  # in a sentence on what there is
+REQUEST_TIMEOUT_S = 120.0  # a first start may download the server, and then the request takes time
 
 TimeoutOption = Annotated[
     float, option("SECONDS", about="How long it may take.", min=0.1, max=86_400)
@@ -78,17 +65,17 @@ def _consequence(
     """What to do, and the exit code."""
     match failure:
         case errors.InvalidArguments():
-            return failure.for_person, USAGE
+            return failure.for_person, ExitCode.USAGE
         case errors.ToolNotFound() | errors.PromptNotFound() | errors.ResourceNotFound():
-            return f"See what it has: emceepee ls {choice.words}", USAGE
+            return f"See what it has: emceepee ls {choice.words}", ExitCode.USAGE
         case errors.NeedsApproval() | errors.PolicyDenied():
-            return _permission_step(failure), FAILED
+            return _permission_step(failure), ExitCode.FAILED
         case errors.WrongCredentials() | errors.NeedsSignIn():
-            return remedy(choice, failure), CREDENTIALS_REFUSED
+            return remedy(choice, failure), ExitCode.CREDENTIALS_REFUSED
         case _ if reached:
             return _after_start(choice, failure)
         case _:
-            return remedy(choice, failure), SERVER_FAILED
+            return remedy(choice, failure), ExitCode.SERVER_FAILED
 
 
 def _permission_step(failure: errors.ProxyError) -> str:
@@ -103,17 +90,20 @@ def _after_start(
 ) -> tuple[str, int]:
     """The same for a server that starts well: the doctor would find nothing."""
     if isinstance(failure, errors.CallTimeout):
-        return "Give it more time with --timeout SECONDS.", FAILED
+        return "Give it more time with --timeout SECONDS.", ExitCode.FAILED
     lost = (errors.ServerDisconnected, errors.ServerFailed, errors.ServerUnavailable)
     if not isinstance(failure, lost):
-        return f"See what it takes: emceepee ls {choice.words}", FAILED
+        return f"See what it takes: emceepee ls {choice.words}", ExitCode.FAILED
     if choice.server.url is not None:
-        return "It answered before, and was lost during this request: try again.", SERVER_FAILED
+        return (
+            "It answered before, and was lost during this request: try again.",
+            ExitCode.SERVER_FAILED,
+        )
     step = (
         "It starts well and ended during this request: try other arguments. If it ends again, "
         "report it to whoever makes that server."
     )
-    return step, SERVER_FAILED
+    return step, ExitCode.SERVER_FAILED
 
 
 def remedy(choice: shared_options.ServerChoice, failure: errors.ProxyError | None) -> str:
@@ -152,7 +142,7 @@ def block_text(block: Mapping[str, object]) -> str:
 
 if TYPE_CHECKING:
     from emceepee_stdio.backends.backend import Backend
-    from emceepee_stdio.cli.one_shot import OneShotSession
+    from emceepee_stdio.cli.one_shot import OneShotSession, Send
 
 
 # The arguments of a call as a person types them: read, converted by the schema, and checked.
@@ -309,10 +299,10 @@ def call(
         fact = f"{choice.server.name} gave a result without a list of content."
         step = "Report it to whoever makes that server."
         terminal.failure(fact, step, code="call_failed")
-        raise typer.Exit(SERVER_FAILED)
+        raise typer.Exit(ExitCode.SERVER_FAILED)
     _show(result, as_json=as_json)
     if result.get("isError"):
-        raise typer.Exit(FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _tool_arguments(

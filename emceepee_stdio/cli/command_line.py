@@ -22,7 +22,7 @@ from typer.exceptions import TyperException
 from typer.main import get_command, get_group
 
 from emceepee_stdio import __version__
-from emceepee_stdio.cli.terminal import FAILED, abandon_stdout, terminal
+from emceepee_stdio.cli.terminal import ExitCode, abandon_stdout, terminal
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.visible_text import docstring_parts
 
@@ -187,24 +187,18 @@ class _OwnHelp(_Base):
         formatter.write(command_help(self, ctx.command_path).text(columns))
 
     def parse_args(self, ctx: "Context", args: list[str]) -> list[str]:
-        _convert_nothing_to_complete(self, ctx)
+        if ctx.resilient_parsing:  # to check the words before the one to complete is slow
+            for parameter in cast("list[Any]", self.get_params(ctx)):
+                parameter.process_value = _as_typed
         return super().parse_args(ctx, args)
+
+
+def _as_typed(_ctx: object, value: object) -> object:
+    return value
 
 
 class HelpCommand(_OwnHelp, TyperCommand):
     """One command."""
-
-
-def _convert_nothing_to_complete(command: Any, ctx: "Context") -> None:
-    """The words before the one that a shell completes stay as they are: to check them is slow."""
-    if ctx.resilient_parsing:
-        for parameter in command.get_params(ctx):
-            parameter.process_value = _as_typed
-
-
-def _as_typed(ctx: "Context", value: object) -> object:
-    del ctx  # the signature that Typer calls
-    return value
 
 
 # A group of commands, each loaded when it is wanted.
@@ -354,10 +348,10 @@ def run() -> int:
         abandon_stdout()
         return 0
     except Exception as error:
-        if _debugging():
+        if "--debug" in takewhile(lambda word: word.startswith("-"), sys.argv[1:]):
             raise
         _tell_failure(error)
-        return FAILED
+        return ExitCode.FAILED
     return code if isinstance(code, int) else 0
 
 
@@ -391,7 +385,3 @@ def _tell_mistake(error: TyperException) -> None:
     is_value = isinstance(error, typer.BadParameter) and error.message
     usage = "" if context is None or is_value else f"{context.get_usage()}\n"
     terminal.failure(fact, f"{usage}{step}", code="usage")
-
-
-def _debugging() -> bool:
-    return "--debug" in takewhile(lambda word: word.startswith("-"), sys.argv[1:])

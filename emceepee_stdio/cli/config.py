@@ -17,7 +17,7 @@ from emceepee_stdio.cli import secret_values, shared_options
 from emceepee_stdio.cli.clients.install import DryRunOption
 from emceepee_stdio.cli.command_line import CommandGroup, LazyCommand, argument, flag, option
 from emceepee_stdio.cli.keyring_secrets import note_plain_secrets, note_removed, note_shared
-from emceepee_stdio.cli.terminal import FAILED, read_secrets, terminal, with_command
+from emceepee_stdio.cli.terminal import ExitCode, read_secrets, terminal, with_command
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config import jsonc, own_file
 from emceepee_stdio.config.edit import Change, EditRefused, alone, guard, read_file
@@ -480,7 +480,7 @@ def check(
         usable = len(loaded.servers)
         terminal.line(f"{usable} usable server{'' if usable == 1 else 's'}.")
     if not healthy:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def schema() -> None:

@@ -24,7 +24,7 @@ from emceepee_stdio.cli.command_line import argument, flag
 from emceepee_stdio.cli.keyring_secrets import note_plain_secrets
 from emceepee_stdio.cli.secret_values import references
 from emceepee_stdio.cli.shared_options import ServerArgument, complete_patterns, place_of
-from emceepee_stdio.cli.terminal import FAILED, confirm, is_person_there, terminal, with_command
+from emceepee_stdio.cli.terminal import ExitCode, confirm, is_person_there, terminal, with_command
 from emceepee_stdio.config import jsonc, own_file
 from emceepee_stdio.config.clients import CLIENTS
 from emceepee_stdio.config.edit import EditRefused, guard, read_file
@@ -434,7 +434,7 @@ def edit(
         terminal.note("\n".join(problems))
         if not (is_person_there() and confirm("Edit it again?", usual=True)):
             terminal.note(_kept(copy))
-            raise typer.Exit(FAILED)
+            raise typer.Exit(ExitCode.FAILED)
     with _keeping(copy), guard(file.path):
         after = _merged(edited, base, file.read_again() or _NEW_FILE, copy)
     return config.Edit(

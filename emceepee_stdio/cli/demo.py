@@ -19,7 +19,7 @@ import typer
 
 from emceepee_stdio.cli.clients.install import client_here, registered_in
 from emceepee_stdio.cli.command_line import flag
-from emceepee_stdio.cli.terminal import FAILED, terminal
+from emceepee_stdio.cli.terminal import ExitCode, terminal
 from emceepee_stdio.clock import Clock
 
 _CONTEXT = ('{"events_since_last_response"', '{"pending_client_action"')
@@ -139,11 +139,11 @@ def demo(
         raise
     except (_Broken, OSError, KeyError, ValueError) as error:
         terminal.note(f"emceepee demo: this should not have happened: {error}")
-        raise typer.Exit(FAILED) from None
+        raise typer.Exit(ExitCode.FAILED) from None
     if process.returncode != 0:
         code = process.returncode
         terminal.note(f"emceepee demo: the proxy ended with code {code} instead of 0.")
-        raise typer.Exit(FAILED)
+        raise typer.Exit(ExitCode.FAILED)
     terminal.line(f"\nAll of this happened, in {clock.now() - start:.1f} s.", style="bold green")
     if not verbose:
         terminal.line("The calls behind it: emceepee demo --verbose")

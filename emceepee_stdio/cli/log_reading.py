@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from emceepee_stdio.cli.command_line import option
-from emceepee_stdio.cli.terminal import FAILED, STDOUT_FD, abandon_stdout, terminal
+from emceepee_stdio.cli.terminal import STDOUT_FD, ExitCode, abandon_stdout, terminal
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.load import load_file
 from emceepee_stdio.errors import InvalidPattern, ProxyError
@@ -117,7 +117,7 @@ def ending_quietly(directory: Path, cannot: str = "cannot be read") -> Generator
         fact = f"{error.filename or directory} {cannot}: {why}."
         step = "Fix its permissions, or say with --log-dir where the logs are."
         terminal.failure(fact, step, code="system")
-        raise typer.Exit(FAILED) from None
+        raise typer.Exit(ExitCode.FAILED) from None
 
 
 def write_line(text: str, *, flush: bool = True) -> None:

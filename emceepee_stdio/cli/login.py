@@ -19,8 +19,7 @@ from emceepee_stdio.cli.command_line import argument, flag, option
 from emceepee_stdio.cli.secret_values import KeyringStorage
 from emceepee_stdio.cli.shared_options import ConfigOption, chosen, complete_servers, is_url
 from emceepee_stdio.cli.terminal import (
-    CREDENTIALS_REFUSED,
-    FAILED,
+    ExitCode,
     ask,
     ask_whether,
     interrupts,
@@ -76,7 +75,7 @@ def login(
         trusted=not is_url(name),
     )
     if not interrupts.run(made.run):
-        raise typer.Exit(CREDENTIALS_REFUSED)
+        raise typer.Exit(ExitCode.CREDENTIALS_REFUSED)
 
 
 def logout(
@@ -101,7 +100,7 @@ def logout(
         configured = load_file(config, environ=os.environ).servers
     others = [one for one in configured if one.url is not None and one.name != name]
     if not interrupts.run(partial(_sign_out, server, others, revokes=revoke)):
-        raise typer.Exit(FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _server(name: str, config: Path | None) -> ServerConfig:

@@ -13,7 +13,7 @@ from emceepee_stdio.cli import shared_options
 from emceepee_stdio.cli.call import TimeoutOption, remedy
 from emceepee_stdio.cli.command_line import argument, flag
 from emceepee_stdio.cli.config import note_warnings
-from emceepee_stdio.cli.terminal import CREDENTIALS_REFUSED, SERVER_FAILED, interrupts, terminal
+from emceepee_stdio.cli.terminal import ExitCode, interrupts, terminal
 from emceepee_stdio.config.load import load_file
 from emceepee_stdio.config.server import ServerConfig
 from emceepee_stdio.config.settings import Config
@@ -205,7 +205,7 @@ def ls(
         if not as_json:
             _tell_next_steps(failed, failures, choice)
         is_refused = all(isinstance(failures.get(name), refused) for name in failed)
-        raise typer.Exit(CREDENTIALS_REFUSED if is_refused else SERVER_FAILED)
+        raise typer.Exit(ExitCode.CREDENTIALS_REFUSED if is_refused else ExitCode.SERVER_FAILED)
 
 
 def _show(

@@ -22,7 +22,7 @@ from emceepee_stdio.cli.serve import (
     check_servers,
     missing_http,
 )
-from emceepee_stdio.cli.terminal import FAILED, USAGE, terminal
+from emceepee_stdio.cli.terminal import ExitCode, terminal
 from emceepee_stdio.config.clients import CLIENTS
 from emceepee_stdio.errors import InvalidArguments, ProxyError
 from emceepee_stdio.front.http import access
@@ -99,10 +99,10 @@ def serve_http(arguments: Sequence[str], *, limits: HttpLimits | None = None) ->
         return _serve(parser.parse_args(arguments), limits)
     except ProxyError as error:
         terminal.note(f"emceepee: {error.fact}\n{error.next_step}")
-        return USAGE if isinstance(error, InvalidArguments) else FAILED
+        return ExitCode.USAGE if isinstance(error, InvalidArguments) else ExitCode.FAILED
     except ValueError as error:
         terminal.note(f"emceepee: {error}.\nSee: emceepee serve --help")
-        return USAGE
+        return ExitCode.USAGE
 
 
 def _serve(options: argparse.Namespace, limits: HttpLimits | None) -> int:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from emceepee_stdio.cli.command_line import HelpCommand, argument, flag, option
-from emceepee_stdio.cli.terminal import USAGE, terminal
+from emceepee_stdio.cli.terminal import ExitCode, terminal
 from emceepee_stdio.config.fields import nearest
 from emceepee_stdio.config.load import default_path, load_file
 from emceepee_stdio.config.own_file import ConfigLocation, places
@@ -182,7 +182,7 @@ class DashedCommand(HelpCommand):
             # Not in a box, which would break the line that the person is to copy.
             terminal.note("emceepee: Two dashes are missing before the command to start. Type:")
             terminal.note(f"  {shell_line(['emceepee', *command, *redact_argv(line)])}")
-            raise typer.Exit(USAGE)
+            raise typer.Exit(ExitCode.USAGE)
         return super().parse_args(ctx, args)
 
 

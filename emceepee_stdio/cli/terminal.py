@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import IntEnum
 from functools import partial
 from getpass import getpass
 from itertools import takewhile
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-# What an exit code says to a script. They do not change: docs/reference/cli.md names them.
+class ExitCode(IntEnum):
+    """What a command says to a script. They do not change: docs/reference/cli.md names them."""
 
-
-FAILED = 1
-USAGE = 2  # a mistake in the command line; mostly it is typer that gives it
-CREDENTIALS_REFUSED = 3  # a server wants other credentials
-SERVER_FAILED = 4
+    FAILED = 1
+    USAGE = 2  # a mistake in the command line; mostly it is typer that gives it
+    CREDENTIALS_REFUSED = 3  # a server wants other credentials
+    SERVER_FAILED = 4
 
 
 STDOUT_FD = 1

@@ -20,7 +20,7 @@ from rich.cells import cell_len, set_cell_size
 from emceepee_stdio.auth.browser import open_browser
 from emceepee_stdio.cli import log_reading, shared_options
 from emceepee_stdio.cli.command_line import flag, option
-from emceepee_stdio.cli.terminal import FAILED, duration_text, interrupts, terminal, versioned
+from emceepee_stdio.cli.terminal import ExitCode, duration_text, interrupts, terminal, versioned
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.storage.private_file import write_whole
 from emceepee_stdio.trace import trace_page, trace_reader
@@ -532,5 +532,5 @@ async def _listener(
         why = error.strerror or type(error).__name__
         step = "Choose another one, or leave --port out."
         terminal.note(f"emceepee: Port {port} of this machine cannot be used: {why}.\n{step}")
-        raise typer.Exit(FAILED) from None
+        raise typer.Exit(ExitCode.FAILED) from None
     return listener, trace_page.PageIdentity.new(bound, now=now)

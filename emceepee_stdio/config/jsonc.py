@@ -15,13 +15,13 @@ refused and the file stays.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from typing import NamedTuple, cast
 
 from emceepee_stdio.config.fields import is_list, is_object
+from emceepee_stdio.json_values import elements, mapping
 
 # The one reader of JSON as people write it; it knows where each value stands.
 #
@@ -285,11 +285,7 @@ def _find(node: Node, key: str | int) -> JsoncMember | None:
 def _at(value: object, path: Steps) -> list[object]:
     """What stands at the path: one value in a list, or none."""
     for key in path:
-        members: dict[str | int, object] = {}
-        if is_object(value):
-            members |= value
-        elif is_list(value):
-            members |= enumerate(value)
+        members = {**mapping(value), **dict(enumerate(elements(value)))}
         if key not in members:
             return []
         value = members[key]
@@ -302,40 +298,30 @@ def _nested(path: Steps, value: object) -> object:
     return value
 
 
-def _with(root: object, path: Steps, value: object) -> object:
-    root = deepcopy(root)
-    inner = root
-    for depth, key in enumerate(path):
-        last = depth == len(path) - 1
-        if is_object(inner) and isinstance(key, str):
-            if last or inner.get(key) is None:
-                inner[key] = _nested(path[depth + 1 :], value)
-                return root
-            inner = inner[key]
-        elif is_list(inner) and isinstance(key, int) and 0 <= key < len(inner):
-            if last:
-                inner[key] = value
-            else:
-                inner = inner[key]
-        else:
-            raise CannotEdit(_not_an_object(path[:depth]))
-    return root
+def _with(root: object, path: Steps, value: object, depth: int = 0) -> object:
+    """What the document is to say."""
+    if depth == len(path):
+        return value
+    key = path[depth]
+    if is_object(root) and isinstance(key, str):
+        inner: object = mapping(None) if root.get(key) is None else root[key]
+        return {**root, key: _with(inner, path, value, depth + 1)}
+    if is_list(root) and isinstance(key, int) and 0 <= key < len(root):
+        return [*root[:key], _with(root[key], path, value, depth + 1), *root[key + 1 :]]
+    where = ".".join(map(str, path[:depth]))
+    raise CannotEdit(f"{where} is not an object" if where else "it does not hold an object")
 
 
 def _without(root: object, path: Steps) -> object:
-    root = deepcopy(root)
-    found = _at(root, path[:-1])
-    key = path[-1]
-    if found and is_object(found[0]) and isinstance(key, str):
-        found[0].pop(key, None)
-    elif found and is_list(found[0]) and isinstance(key, int) and 0 <= key < len(found[0]):
-        del found[0][key]
-    return root
-
-
-def _not_an_object(path: Steps) -> str:
-    where = ".".join(map(str, path))
-    return f"{where} is not an object" if where else "it does not hold an object"
+    """The same for what is removed."""
+    key, *rest = path
+    if not _at(root, path):
+        return root
+    if is_object(root):
+        left = {name: one for name, one in root.items() if name != key}
+        return {**left, str(key): _without(root[str(key)], rest)} if rest else left
+    items = list(enumerate(elements(root)))
+    return [_without(one, rest) if at == key else one for at, one in items if rest or at != key]
 
 
 def _checked(text: str, wanted: object) -> str:

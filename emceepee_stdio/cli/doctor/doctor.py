@@ -23,15 +23,7 @@ from emceepee_stdio.cli.command_line import argument, flag, option
 from emceepee_stdio.cli.doctor import checks
 from emceepee_stdio.cli.secret_values import KeyringStorage, entry_secrets, shown_entry
 from emceepee_stdio.cli.serve_http import is_loopback
-from emceepee_stdio.cli.terminal import (
-    COMMAND_INDENT,
-    CREDENTIALS_REFUSED,
-    FAILED,
-    JSON_VERSION,
-    SERVER_FAILED,
-    interrupts,
-    terminal,
-)
+from emceepee_stdio.cli.terminal import COMMAND_INDENT, JSON_VERSION, ExitCode, interrupts, terminal
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.clients import CLIENTS, HTTP_TOKEN
 from emceepee_stdio.config.edit import EditRefused, read_file
@@ -348,10 +340,14 @@ def _kind_of_failure(check: checks.Check) -> str:
 def _exit_code(report: checks.Report) -> int:
     failed = {check.category for check in report.checks if check.status == "failed"}
     if "backend" in failed:
-        return SERVER_FAILED
+        return ExitCode.SERVER_FAILED
     if failed:
-        return FAILED
-    return CREDENTIALS_REFUSED if any(check.status == "auth" for check in report.checks) else 0
+        return ExitCode.FAILED
+    return (
+        ExitCode.CREDENTIALS_REFUSED
+        if any(check.status == "auth" for check in report.checks)
+        else 0
+    )
 
 
 # `emceepee doctor --report`: one file for a bug report, without secrets.
