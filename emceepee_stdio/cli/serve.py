@@ -19,12 +19,11 @@ from emceepee_stdio.visible_text import shell_words
 _USAGE_EXIT_CODE = 2  # what argparse ends with, too
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Option:
     """An option that may be left out; with one value where it has a metavar."""
 
     name: str
-    help: str
     metavar: str | None = None
     choices: tuple[str, ...] | None = None
     repeatable: bool = False
@@ -34,50 +33,22 @@ class Option:
         return f"--{self.name}"
 
 
+# What each is for stands in the docstring of `serve_http.serve`, which only people load.
 OPTIONS = (
-    Option(name="config", metavar="FILE", help="Another configuration file."),
-    Option(
-        name="server",
-        metavar="NAME=COMMAND",
-        help="A server for this run; may be repeated.",
-        repeatable=True,
-    ),
-    Option(
-        name="policy",
-        metavar="MODE",
-        help="auto, ask, allow or deny; overrides the configuration.",
-        choices=get_args(PolicyMode),
-    ),
+    Option("config", "FILE"),
+    Option("server", "NAME=COMMAND", repeatable=True),
+    Option("policy", "MODE", choices=get_args(PolicyMode)),
 )
-
 HTTP_OPTIONS = (
-    Option(
-        name="http",
-        metavar="HOST:PORT",
-        help="Serve over HTTP instead; 127.0.0.1:8080 unless you say otherwise.",
-    ),
-    Option(
-        name="token-file",
-        metavar="FILE",
-        help="Where the tokens of HTTP clients are; made with one if it is not there.",
-    ),
-    Option(name="no-token", help="Ask HTTP clients for no token; on this machine only."),
-    Option(name="tls-cert", metavar="FILE", help="The certificate for https."),
-    Option(name="tls-key", metavar="FILE", help="The private key of --tls-cert."),
-    Option(name="insecure", help="Serve other machines without https."),
-    Option(
-        name="allow-host",
-        metavar="NAME",
-        help="A name by which HTTP clients reach this machine; may be repeated.",
-        repeatable=True,
-    ),
-    Option(
-        name="allow-origin",
-        metavar="ORIGIN",
-        help="A web page's origin that may connect; may be repeated.",
-        repeatable=True,
-    ),
-    Option(name="max-sessions", metavar="COUNT", help="At most so many HTTP sessions; 16."),
+    Option("http", "HOST:PORT"),
+    Option("token-file", "FILE"),
+    Option("no-token"),
+    Option("tls-cert", "FILE"),
+    Option("tls-key", "FILE"),
+    Option("insecure"),
+    Option("allow-host", "NAME", repeatable=True),
+    Option("allow-origin", "ORIGIN", repeatable=True),
+    Option("max-sessions", "COUNT"),
 )
 
 

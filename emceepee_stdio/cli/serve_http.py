@@ -57,6 +57,20 @@ def serve(**options: object) -> None:
 
     A client starts this; for HTTP use --http.
 
+    Takes:
+      config: Another configuration file.
+      server: A server for this run; may be repeated.
+      policy: auto, ask, allow or deny; overrides the configuration.
+      http: Serve over HTTP instead; 127.0.0.1:8080 unless you say otherwise.
+      token_file: Where the tokens of HTTP clients are; made with one if it is not there.
+      no_token: Ask HTTP clients for no token; on this machine only.
+      tls_cert: The certificate for https.
+      tls_key: The private key of --tls-cert.
+      insecure: Serve other machines without https.
+      allow_host: A name by which HTTP clients reach this machine; may be repeated.
+      allow_origin: A web page's origin that may connect; may be repeated.
+      max_sessions: At most so many HTTP sessions; 16.
+
     Example: emceepee serve --server time='uvx mcp-server-time'
 
     Example: emceepee serve --http 127.0.0.1:8080
@@ -71,7 +85,7 @@ def _parameter(option: Option) -> Parameter:
     kind: Any = Literal[option.choices] if option.choices else str
     kind = list[kind] if option.repeatable else kind
     kind = kind | None if option.metavar else bool
-    about = typer.Option(option.flag, metavar=option.metavar, help=option.help)
+    about = typer.Option(option.flag, metavar=option.metavar)
     return Parameter(
         option.name.replace("-", "_"),
         Parameter.KEYWORD_ONLY,

@@ -13,6 +13,7 @@ from emceepee_stdio.config.fields import (
     IN_KEYRING,
     Given,
     UnsetVariable,
+    Vocabulary,
     expand,
     fit,
     given_fields,
@@ -153,6 +154,9 @@ OFF_KEYS = {"disabled": True, "enabled": False, "isActive": False}
 # What decides which server runs, and with what; the rest is how emceepee or a client treats it.
 _RUNNING = ("command", "args", "env", "pass_env", "cwd", "url", "headers", "auth", "oauth")
 _REACHING = (*_RUNNING, "transport", "era", "envFile", "disabled", "enabled", "name")
+_ENTRY = Vocabulary([*hints_of(ServerEntry), "enabled"], _SPELLINGS, _IGNORED)
+_OAUTH = Vocabulary(hints_of(OAuthConfig), _OAUTH_SPELLINGS, _OAUTH_IGNORED)
+_RESTART = Vocabulary(hints_of(RestartOverrides), _RESTART_SPELLINGS, former=FORMER)
 KNOWN_KEYS = frozenset((*hints_of(ServerEntry), *_SPELLINGS, "enabled", "name"))
 
 
@@ -210,9 +214,8 @@ class Entries:
         members = flat(fit(entry, dict[str, object], path=path))
         ruling = rule_keys(members)
         slips: list[str] = []
-        given = self._given(
-            {key: members[key] for key in members if key not in ruling}, path, slips
-        )
+        others = {key: members[key] for key in members if key not in ruling}
+        given = _given(others, _ENTRY, path, slips)
         is_off = _switched_off(given, path)
         if slips and not is_off and not given.keys() & {"command", "url"}:
             # One of them is most likely what it is to run.
@@ -264,19 +267,6 @@ class Entries:
             values[field] = fit(_our_value(field, full), hints[field], path=where)
         return values
 
-    def _given(
-        self, members: Mapping[str, object], path: str, slips: list[str]
-    ) -> dict[str, Given]:
-        """The fields that the entry gives; null is the same as not given."""
-        return given_fields(
-            {key: value for key, value in members.items() if value is not None},
-            known=[*hints_of(ServerEntry), "enabled"],
-            spellings=_SPELLINGS,
-            ignored=_IGNORED,
-            path=path,
-            warnings=slips,
-        )
-
     def _auth(self, value: object, path: str) -> dict[str, object]:
         return {"auth": value} if value in ("oauth", "none") else self._left_out(path)
 
@@ -285,14 +275,7 @@ class Entries:
             return {"auth": "none"}
         if not is_object(value):
             return self._left_out(path)
-        given = given_fields(
-            {key: member for key, member in value.items() if member is not None},
-            known=hints_of(OAuthConfig),
-            spellings=_OAUTH_SPELLINGS,
-            ignored=_OAUTH_IGNORED,
-            path=path,
-            warnings=None,  # a slip in `issuer` would show the secret to anybody
-        )
+        given = _given(value, _OAUTH, path, None)  # a slip in `issuer` shows the secret to anybody
         return {"oauth": self._fitted(OAuthConfig, given, path)}
 
     def _left_out(self, path: str) -> dict[str, object]:
@@ -301,15 +284,17 @@ class Entries:
         return {}
 
     def _restart(self, value: object, path: str) -> dict[str, object]:
-        given = given_fields(
-            fit(value, dict[str, object], path=path),
-            known=hints_of(RestartOverrides),
-            spellings=_RESTART_SPELLINGS,
-            former=FORMER,
-            path=path,
-            warnings=self.warnings,
-        )
+        members = fit(value, dict[str, object], path=path)
+        given = _given(members, _RESTART, path, self.warnings)
         return {"restart": self._fitted(RestartOverrides, given, path)}
+
+
+def _given(
+    members: Mapping[str, object], words: Vocabulary, path: str, slips: list[str] | None
+) -> dict[str, Given]:
+    """The fields that are given; null is the same as not given."""
+    present = {key: value for key, value in members.items() if value is not None}
+    return given_fields(present, words, path=path, warnings=slips)
 
 
 def _description(value: object, _path: str) -> dict[str, object]:
@@ -324,9 +309,7 @@ def is_off(entry: object) -> bool:
 
 def what_runs(entry: Mapping[str, object]) -> dict[str, object]:
     """What an entry, as it is written, starts or reaches; without what is as if not given."""
-    given = given_fields(
-        flat(entry), known=hints_of(ServerEntry), spellings=_SPELLINGS, path="", warnings=[]
-    )
+    given = _given(flat(entry), _ENTRY, "", [])
     values = {field: value for field, (_, value) in given.items() if field in _RUNNING}
     found = {field: value for field, value in values.items() if value or value is False}
     transport = _our_value("transport", given["transport"].value) if "transport" in given else None

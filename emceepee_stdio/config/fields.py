@@ -83,22 +83,23 @@ def _structs(kind: inspect.Type) -> Iterator[type[Struct]]:
         yield from _structs(part)
 
 
+class Vocabulary(NamedTuple):
+    """The keys of one kind of object: its fields, other spellings of them, and keys of others."""
+
+    known: Collection[str]
+    spellings: Mapping[str, str] = {}
+    ignored: Collection[str] = ()
+    former: Mapping[str, str] = {}  # keys that are known no more, and what holds instead
+
+
 def given_fields(
-    members: Mapping[str, object],
-    *,
-    known: Collection[str],
-    spellings: Mapping[str, str] | None = None,
-    ignored: Collection[str] = (),
-    former: Mapping[str, str] | None = None,
-    path: str,
-    warnings: list[str] | None,
+    members: Mapping[str, object], words: Vocabulary, *, path: str, warnings: list[str] | None
 ) -> dict[str, Given]:
     """What is given for each known field; our own spelling wins over another one.
 
-    `former` has keys that are known no more, and what holds instead. Without `warnings` a key that
-    is not known raises.
+    Without `warnings` a key that is not known raises.
     """
-    spellings, former = spellings or {}, former or {}
+    known, spellings, ignored, former = words
     found: dict[str, Given] = {}
     for key, value in members.items():
         field = spellings.get(key) or spellings.get(snake(key)) or snake(key)

@@ -9,7 +9,15 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
-from emceepee_stdio.config.fields import expand, fit, given_fields, hints_of, schema_of, snake
+from emceepee_stdio.config.fields import (
+    Vocabulary,
+    expand,
+    fit,
+    given_fields,
+    hints_of,
+    schema_of,
+    snake,
+)
 from emceepee_stdio.config.server import (
     DAY_MS,
     HOUR_MS,
@@ -329,9 +337,8 @@ def _fitting(
     members = fit(section, dict[str, object], path=path)
     fitting: dict[str, object] = {}
     renamed = _RENAMED.get(struct, {})
-    found = given_fields(
-        members, known=hints, spellings=renamed, former=FORMER, path=path, warnings=warnings
-    )
+    words = Vocabulary(hints, renamed, former=FORMER)
+    found = given_fields(members, words, path=path, warnings=warnings)
     warnings += [
         f"{path}.{key} is now called {new}; rename it."
         for key in members

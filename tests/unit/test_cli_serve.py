@@ -22,7 +22,8 @@ def test_people_are_shown_every_option_that_a_client_can_give():
     for option in options:
         param = shown[option.name.replace("-", "_")]
         assert param.opts == [option.flag]
-        assert (param.metavar, param.help) == (option.metavar, option.help)
+        assert param.metavar == option.metavar
+        assert param.help
         assert param.multiple == option.repeatable
         assert not param.required
 
