@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -79,16 +79,14 @@ def import_servers(
     ours = config_file(config)
     before = edit.read_file(ours)
     unasked = "without --json you are asked" if as_json else "you will be asked" if dry_run else ""
-    after, found = _take_all(row, scopes, before, ours, unasked=unasked)
-    changes = [edit.Change(path=ours, before=before, after=after)]
-    taken = [one.name for one in found if one.result == "taken"]
-    if move_secrets and any(one.server in taken for one in secret_values.plain_secrets(after)):
+    made = _Import(client=row, ours=ours, text=before, unasked=unasked)
+    made.take_all(scopes)
+    changes = [edit.Change(path=ours, before=before, after=made.text)]
+    taken = [one.name for one in made.taken]
+    if move_secrets and any(one.server in taken for one in secret_values.plain_secrets(made.text)):
         secret_values.KeyringStorage().require()
-    moved = [
-        (*one.scope.steps, one.name)
-        for one in found
-        if one.scope.path == theirs and one.result != "skipped"
-    ]
+    behind = [one for one in made.found if one.scope.path == theirs and one.result != "skipped"]
+    moved = [(*one.scope.steps, one.name) for one in behind]
     if replace:
         entry = install.our_entry(row, config, dry_run=dry_run)
         changes.append(_replacing(file, moved, entry))
@@ -96,7 +94,7 @@ def import_servers(
         entries = [entry for scope in scopes for entry in scope.servers.values()]
         entries += [place.entry for place in own_file.places(before)]
         secret_values.show_changes(changes, entries, show_secrets=show_secrets)
-        for one in found:
+        for one in made.found:
             result = "would be taken" if one.result == "taken" else one.result
             terminal.note(f"{one}: {result}{one.reason and f': {one.reason}'}")
         return
@@ -107,12 +105,12 @@ def import_servers(
                 "client": client,
                 "from": str(theirs),
                 "to": str(ours),
-                "servers": [one.facts() for one in found],
+                "servers": [one.facts() for one in made.found],
                 "backups": [str(backup) for backup in backups],
             }
         )
     else:
-        _report(file, ours, found, backups, replaced=replace)
+        made.report(theirs, backups, replaced=replace)
     if move_secrets:
         text = edit.read_file(ours) or ""
         plain = [one for one in secret_values.plain_secrets(text) if one.server in taken]
@@ -140,53 +138,85 @@ class _Found(NamedTuple):
         return {"name": self.name, "result": self.result, "reason": self.reason, **more}
 
 
-def _take_all(
-    client: clients.Client,
-    scopes: Sequence[install.ClientScope],
-    text: str | None,
-    ours: Path,
-    *,
-    unasked: str,
-) -> tuple[str | None, list[_Found]]:
-    """Our text with the servers of all scopes; what became of each."""
-    found: list[_Found] = []
-    for scope, (name, entry) in ((one, item) for one in scopes for item in one.servers.items()):
-        with edit.guard(ours):
+@dataclass(kw_only=True, repr=False)
+class _Import:
+    """Servers of a client on their way into our file; `text` is what that is to hold."""
+
+    client: clients.Client
+    ours: Path
+    text: str | None
+    unasked: str  # when a person is asked, if they are not asked now
+    found: list[_Found] = field(default_factory=list[_Found])
+
+    def take_all(self, scopes: Iterable[install.ClientScope]) -> None:
+        for scope in scopes:
+            for name, entry in scope.servers.items():
+                self._take(scope, name, entry)
+
+    def _take(self, scope: install.ClientScope, name: str, entry: object) -> None:
+        with edit.guard(self.ours):
             changed, outcome = own_file.take_over(
-                client, name, entry, text, environ=os.environ, source=str(ours)
+                self.client, name, entry, self.text, environ=os.environ, source=str(self.ours)
             )
         if outcome.result == "taken":
-            if reason := install.refusal(scope, name, entry, unasked=unasked):
+            if reason := install.refusal(scope, name, entry, unasked=self.unasked):
                 outcome = own_file.Outcome("skipped", reason)
             else:
-                text = changed
-        elif outcome.result == "skipped" and any(
-            place.name == name for place in own_file.places(text)
-        ):
-            outcome = outcome._replace(reason=_name_conflict(client, scope, name, found, ours))
-        found.append(_Found(scope, name, *outcome))
-    return text, found
+                self.text = changed
+        elif outcome.result == "skipped" and own_file.find(self.text, name):
+            outcome = outcome._replace(reason=self._name_conflict(scope, name))
+        self.found.append(_Found(scope, name, *outcome))
 
+    def _name_conflict(self, scope: install.ClientScope, name: str) -> str:
+        """Where the other server of this name stands, and what to do about this one."""
+        covered = {one.name: one for one in reversed(self.found) if one.result in _COVERED}
+        other = f"{self.ours} has another server of this name."
+        if name in covered:
+            other = f"another server of this name comes first: {covered[name].scope.where}."
+        removal = ""
+        if self.client.projects and scope.title != "project":  # whose file is not their own
+            words = [self.client.programs[0], "mcp", "remove", name, "-s", scope.title]
+            removal = f", or remove it: `{shell_line(words)}`"
+        return f"{other} Rename this one in {scope.path}{removal}."
 
-def _name_conflict(
-    client: clients.Client,
-    scope: install.ClientScope,
-    name: str,
-    found: Sequence[_Found],
-    ours: Path,
-) -> str:
-    """Where the other server of this name stands, and what to do about this one."""
-    first = [one.scope.where for one in found if one.name == name and one.result in _COVERED]
-    other = (
-        f"another server of this name comes first: {first[0]}."
-        if first
-        else f"{ours} has another server of this name."
-    )
-    removal = ""
-    if client.projects and scope.title != "project":  # a project's file is not the person's own
-        words = [client.programs[0], "mcp", "remove", name, "-s", scope.title]
-        removal = f", or remove it: `{shell_line(words)}`"
-    return f"{other} Rename this one in {scope.path}{removal}."
+    @property
+    def taken(self) -> list[_Found]:
+        return [one for one in self.found if one.result == "taken"]
+
+    def report(self, theirs: Path, backups: Sequence[Path], *, replaced: bool) -> None:
+        client, taken = self.client, self.taken
+        if not self.found:
+            terminal.line(f"{client.title} has no servers in {theirs}.")
+        else:
+            rows = [(str(one), one.result, one.reason) for one in self.found]
+            terminal.table(("SERVER", "RESULT", "WHY"), rows, styles=_STYLES)
+        count = f"{len(taken)} taken over into {self.ours}."
+        terminal.line(count if taken else "Nothing was taken over.")
+        if replaced:
+            own = [
+                one for one in self.found if one.scope.path == theirs and one.result == "skipped"
+            ]
+            more = f" and {', '.join(label(one.name) for one in own)}" if own else ""
+            terminal.line(f"{client.title} now has emceepee{more}: {theirs}")
+        elif taken:
+            terminal.note(
+                f"{client.title} has them as well; `emceepee config import {client.key} --replace` "
+                "leaves only emceepee there."
+            )
+        tell_backups(backups)
+        if near := ", ".join(label(one.name) for one in taken if one.scope.title != "user"):
+            terminal.note(
+                f"Behind emceepee, {near} can be used in every project, not in this one only."
+            )
+        files = {one.scope.path: None for one in taken if one.scope.title == "project"}
+        for path in files if replaced else ():
+            names = [one.name for one in taken if one.scope.path == path]
+            terminal.note(
+                f"{path} belongs to the project and stays as it is. So that its servers do not run "
+                f"twice, refuse them in {client.title}: write this into "
+                f"{path.parent / '.claude' / 'settings.local.json'}\n"
+                f"  {json.dumps({'disabledMcpjsonServers': names})}"
+            )
 
 
 def _replacing(
@@ -232,55 +262,6 @@ def change_moved(path: Path, moved: Sequence[Steps]) -> edit.Change:
 
 def _moved_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.moved.json")
-
-
-def _report(
-    file: install.ClientFile,
-    ours: Path,
-    found: Sequence[_Found],
-    backups: Sequence[Path],
-    *,
-    replaced: bool,
-) -> None:
-    client, path, _ = file
-    if not found:
-        terminal.line(f"{client.title} has no servers in {path}.")
-    else:
-        terminal.table(
-            ("SERVER", "RESULT", "WHY"),
-            [(str(one), one.result, one.reason) for one in found],
-            styles=_STYLES,
-        )
-    taken = [one for one in found if one.result == "taken"]
-    terminal.line(f"{len(taken)} taken over into {ours}." if taken else "Nothing was taken over.")
-    if replaced:
-        own = [one for one in found if one.scope.path == path and one.result == "skipped"]
-        more = f" and {', '.join(label(one.name) for one in own)}" if own else ""
-        terminal.line(f"{client.title} now has emceepee{more}: {path}")
-    elif taken:
-        terminal.note(
-            f"{client.title} has them as well; `emceepee config import {client.key} --replace` "
-            "leaves only emceepee there."
-        )
-    tell_backups(backups)
-    _tell_scopes(client, taken, replaced=replaced)
-
-
-def _tell_scopes(client: clients.Client, taken: Sequence[_Found], *, replaced: bool) -> None:
-    """What changes for servers that were for one project only."""
-    if near := ", ".join(label(one.name) for one in taken if one.scope.title != "user"):
-        terminal.note(
-            f"Behind emceepee, {near} can be used in every project, not in this one only."
-        )
-    files = {one.scope.path: None for one in taken if one.scope.title == "project"}
-    for path in files if replaced else ():
-        names = [one.name for one in taken if one.scope.path == path]
-        terminal.note(
-            f"{path} belongs to the project and stays as it is. So that its servers do not run "
-            f"twice, refuse them in {client.title}: write this into "
-            f"{path.parent / '.claude' / 'settings.local.json'}\n"
-            f"  {json.dumps({'disabledMcpjsonServers': names})}"
-        )
 
 
 # `emceepee uninstall`: removes our entry from a client, and puts moved servers back.
