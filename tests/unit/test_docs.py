@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # As a client is listed them; `make docs-check` holds the file to the code.
 TOOLS: list[Any] = json.loads((ROOT / "emceepee_stdio/front/tools.json").read_bytes())
 NUMBERS = {word: n for n, word in enumerate(("five", "six", "seven", "eight", "nine"), start=5)}
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+FRONT_PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+PAGES = sorted([*FRONT_PAGES, *(ROOT / "docs").rglob("*.md")])
 
 _TEST = re.compile(r"`(test_[a-z0-9_]+)(?:\[[^\]]*\])?`")
 _FUNCTION = re.compile(r"`([a-z_/]+):([A-Za-z_.]+)`")
@@ -70,6 +71,46 @@ def defined() -> set[str]:
 def test_every_test_that_a_page_names_exists(page: Path, defined: set[str]) -> None:
     named = set(_TEST.findall(page.read_text(encoding="utf-8")))
     assert named - defined == set()
+
+
+def test_each_promise_names_its_test() -> None:
+    tables = page_text("docs/reference/promises.md").split("| guarantee | tests |")[1:]
+    rows = [
+        line
+        for table in tables
+        for line in table.split("\n\n")[0].splitlines()[2:]
+        if line.startswith("|")
+    ]
+    assert len(rows) > 200
+    assert [row for row in rows if not _TEST.search(row.strip("|").split(" |")[-1])] == []
+
+
+def test_who_decides_reads_one_short_page_whose_claims_lead_to_the_promises() -> None:
+    page = page_text("docs/security.md")
+    assert 600 < len(page.split()) < 800
+    claims = page.split("## What it does without any settings")[1].split("\n## ")[0]
+    bullets = claims.split("\n- ")[1:]
+    assert len(bullets) > 5
+    assert [bullet for bullet in bullets if "reference/promises.md#" not in bullet] == []
+
+
+def test_every_action_is_pinned_by_commit() -> None:
+    used = [
+        line.split("uses:")[1].split("#")[0].strip()
+        for workflow in (ROOT / ".github" / "workflows").glob("*.yml")
+        for line in workflow.read_text(encoding="utf-8").splitlines()
+        if "uses:" in line
+    ]
+    assert len(used) > 8
+    assert [one for one in used if not re.fullmatch(r"\./.+|.+@[0-9a-f]{40}", one)] == []
+
+
+def test_a_release_is_built_by_tested_versions_with_hashes() -> None:
+    locked = [line for line in page_text("release.lock").splitlines() if not line.startswith("#")]
+    tested = set(page_text("constraints.txt").split())
+    assert [line for line in locked if not re.search(r" --hash=sha256:[0-9a-f]{64}$", line)] == []
+    assert {line.split(" ")[0] for line in locked} - tested == set()
+    assert any(line.startswith("hatchling==") for line in locked)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
