@@ -21,7 +21,17 @@ from emceepee_stdio.json_values import elements, mapping, with_texts
 P = TypeVar("P", bound=PurePath)
 
 ClientKey = Literal[
-    "claude-desktop", "claude-code", "cursor", "vscode", "windsurf", "zed", "codex", "gemini"
+    "claude-desktop",
+    "claude-code",
+    "cursor",
+    "vscode",
+    "windsurf",
+    "zed",
+    "codex",
+    "gemini",
+    "qwen",
+    "opencode",
+    "lm-studio",
 ]
 
 
@@ -37,6 +47,36 @@ _JSON = Language(jsonc.read, jsonc.put, jsonc.remove)
 # An app that Windows installed as a package sees its own copy of the roaming directory.
 _CLAUDE_PACKAGE = "local/Packages/Claude_pzs8sxrjxfjjc/LocalCache/Roaming"
 _TOML = Language(toml_tables.read, toml_tables.put, toml_tables.remove)
+_OPENCODE_SECTION = "mcp"
+
+
+def _read_opencode(text: str) -> object:
+    """Its entries in the words of all others: it has program and arguments in one list."""
+    document = jsonc.read(text)
+    servers = mapping(mapping(document).get(_OPENCODE_SECTION))
+    return {**mapping(document), _OPENCODE_SECTION: {n: _split(s) for n, s in servers.items()}}
+
+
+def _split(entry: object) -> object:
+    line = mapping(entry).get("command")
+    if not is_object(entry) or not is_list(line) or not line:
+        return entry
+    args = {"args": line[1:]} if line[1:] else {}
+    env = {"env": entry["environment"]} if "environment" in entry else {}
+    rest = {k: v for k, v in entry.items() if k not in ("type", "command", "environment")}
+    return {"command": line[0], **args, **env, **rest}
+
+
+def _put_opencode(text: str, path: Steps, value: object) -> str:
+    if is_object(value) and "command" in value:
+        rest = {k: v for k, v in value.items() if k not in ("command", "args", "env")}
+        line = [value["command"], *elements(value.get("args"))]
+        env = {"environment": value["env"]} if "env" in value else {}
+        value = {"type": "local", "command": line, **env, **rest}
+    return jsonc.put(text, path, value)
+
+
+_OPENCODE = Language(_read_opencode, _put_opencode, jsonc.remove)
 
 
 class Files(NamedTuple):
@@ -105,8 +145,8 @@ class Client:
     no_remote: str = "cannot name a server behind a URL"
     # What switches an entry off in its file, if anything does: the key, and the value for it.
     off: Mapping[str, bool] = field(default_factory=dict[str, bool])
-    # Whether it takes `$NAME` for a variable as well.
-    bare_variables: bool = False
+    # How it refers to a variable, if not by `${NAME}` alone.
+    variables: re.Pattern[str] | None = None
 
     def places(self, platform: str, environ: Mapping[str, str], home: P) -> tuple[P, ...]:
         """Where its file may be, the likeliest first."""
@@ -153,7 +193,10 @@ class Client:
         if not is_object(entry):
             return entry
         ours = _from_codex(entry) if self.language is _TOML else entry
-        return with_texts(ours, _with_braces) if self.bare_variables else ours
+        variables = self.variables
+        if variables is None:
+            return ours
+        return with_texts(ours, lambda text: variables.sub(r"${\1}", text))
 
 
 def is_ours(entry: object) -> bool:
@@ -191,6 +234,8 @@ _BASES = {
 def _everywhere(place: str) -> Files:
     return Files(darwin=(place,), win32=(place,), linux=(place,))
 
+
+_BARE_VARIABLE = re.compile(r"(?<![$\w])\$([A-Za-z_]\w*)")
 
 CLIENTS: dict[ClientKey, Client] = {
     client.key: client
@@ -307,20 +352,41 @@ CLIENTS: dict[ClientKey, Client] = {
             files=_everywhere("gemini/.gemini/settings.json"),
             programs=("gemini",),
             inherits="shell",
-            bare_variables=True,
+            variables=_BARE_VARIABLE,
             remote=Remote({}, url="httpUrl", reference="${}"),
+        ),
+        Client(
+            key="qwen",
+            title="Qwen Code",
+            files=_everywhere("home/.qwen/settings.json"),
+            programs=("qwen",),
+            inherits="shell",
+            variables=_BARE_VARIABLE,
+            remote=Remote({}, url="httpUrl", reference="${}"),
+        ),
+        Client(
+            key="opencode",
+            title="opencode",
+            files=_everywhere("config/opencode/opencode.json"),
+            programs=("opencode",),
+            inherits="shell",
+            section=_OPENCODE_SECTION,
+            language=_OPENCODE,
+            off={"enabled": False},
+            variables=re.compile(r"\{env:([A-Za-z_]\w*)\}"),
+            remote=Remote({"type": "remote"}, reference="{{env:{}}}"),
+        ),
+        Client(
+            key="lm-studio",
+            title="LM Studio",
+            files=_everywhere("home/.lmstudio/mcp.json"),
+            no_remote="has no variables, so the token would have to be in it",
         ),
     )
 }
 
 
 _CODEX_LISTS = ("enabled_tools", "disabled_tools")
-_BARE_VARIABLE = re.compile(r"(?<![$\w])\$([A-Za-z_]\w*)")
-
-
-def _with_braces(text: str) -> str:
-    """With each `$NAME` written as `${NAME}`."""
-    return _BARE_VARIABLE.sub(r"${\1}", text)
 
 
 def _from_codex(entry: Mapping[str, object]) -> dict[str, object]:

@@ -169,6 +169,7 @@ PROFILES: Sequence[ClientProfile] = (
     ClientProfile(
         title="opencode",
         names=("opencode",),
+        key="opencode",
         declares=frozenset({"roots"}),
         version="1.18.33",
         watched=frozenset({"cuts_end", "declares"}),
@@ -181,6 +182,7 @@ PROFILES: Sequence[ClientProfile] = (
     ClientProfile(
         title="Qwen Code",
         names=("qwen-cli-mcp-client",),
+        key="qwen",
         defers_tools=True,
         declares=frozenset({"roots", "apps"}),
         version="0.24.4",
@@ -209,6 +211,7 @@ PROFILES: Sequence[ClientProfile] = (
     ClientProfile(
         title="LM Studio",
         names=("lm studio", "lmstudio", "lm-studio"),
+        key="lm-studio",
         looked_up="2026-11",
         notes=("Not observed.",),
     ),

@@ -4,13 +4,11 @@ import json
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from emceepee_stdio.config import jsonc
 from emceepee_stdio.config.clients import CLIENTS, Client
 from tests.e2e.cli_harness import Cli
 from tests.e2e.keyring_harness import keyring_environ
@@ -50,7 +48,7 @@ def contents(client: Client) -> dict[str, str | None]:
 
 
 def servers(client: Client, text: str) -> dict[str, Any]:
-    document: Any = tomllib.loads(text) if client.key == "codex" else jsonc.read(text)
+    document: Any = client.language.read(text)
     return document[client.section]
 
 
@@ -368,7 +366,11 @@ def test_a_client_can_be_led_to_a_running_front_and_away_again(client: Client, c
     url = "http://127.0.0.1:8080/mcp"
     ran = cli.run("install", client.key, "--http", url)
     if client.remote is None:
-        why = "has no variables" if client.key == "zed" else "cannot name a server behind a URL"
+        why = (
+            "has no variables"
+            if client.key in ("zed", "lm-studio")
+            else "cannot name a server behind a URL"
+        )
         ran.said(f"The file of {client.title} {why}", f"emceepee install {client.key}")
         assert path.read_text() == before
         return

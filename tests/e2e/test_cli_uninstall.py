@@ -2,13 +2,11 @@
 
 import json
 import shlex
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from emceepee_stdio.config import jsonc
 from emceepee_stdio.config.clients import CLIENTS, Client
 from tests.e2e.cli_harness import Cli, Ran
 
@@ -44,7 +42,7 @@ def filled(client: Client, cli: Cli) -> Path:
 
 def servers(client: Client, path: Path) -> dict[str, Any]:
     text = path.read_text()
-    document: Any = tomllib.loads(text) if client.key == "codex" else jsonc.read(text)
+    document: Any = client.language.read(text)
     return document.get(client.section, {})
 
 
@@ -119,7 +117,7 @@ def test_secrets_that_stand_in_plain_text_again_are_named(cli: Cli, client: Clie
     assert "plain text" not in cli.run("uninstall", client.key, "--restore").well().err
 
 
-SWITCHES = {"codex": {"enabled": False}, "zed": {"enabled": False}}
+SWITCHES = {"codex": {"enabled": False}, "zed": {"enabled": False}, "opencode": {"enabled": False}}
 
 
 @every_client

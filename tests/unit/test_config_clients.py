@@ -76,6 +76,14 @@ def place(client: str, platform: str, home: PurePath, **environ: str) -> str:
         ),
         ("codex", ".codex/config.toml", r".codex\config.toml", ".codex/config.toml"),
         ("gemini", ".gemini/settings.json", r".gemini\settings.json", ".gemini/settings.json"),
+        ("qwen", ".qwen/settings.json", r".qwen\settings.json", ".qwen/settings.json"),
+        (
+            "opencode",
+            ".config/opencode/opencode.json",
+            r".config\opencode\opencode.json",
+            ".config/opencode/opencode.json",
+        ),
+        ("lm-studio", ".lmstudio/mcp.json", r".lmstudio\mcp.json", ".lmstudio/mcp.json"),
     ],
 )
 def test_each_client_keeps_its_file_where_its_platform_has_it(
@@ -133,6 +141,7 @@ def test_an_entry_has_the_shape_that_its_client_reads(client: Client):
     text = register(client, None, None, name="emceepee", entry=entry).text or ""
     document = tomllib.loads(text) if client.key == "codex" else json.loads(text)
     section = {"vscode": "servers", "zed": "context_servers", "codex": "mcp_servers"}
+    section |= {"opencode": "mcp"}
     found = document[section.get(client.key, "mcpServers")]["emceepee"]
     marks = {"vscode": {"type": "stdio"}, "claude-code": {"type": "stdio"}}
     marks |= {"cursor": {"type": "stdio"}, "zed": {"source": "custom"}}
@@ -145,6 +154,10 @@ def test_an_entry_has_the_shape_that_its_client_reads(client: Client):
             "omit_tools_from": ["deferred"],
         },
     }
+    if client.key == "opencode":
+        line, env = ["/bin/emceepee", "serve"], {"PATH": "/bin"}
+        assert found == {"type": "local", "command": line, "environment": env}
+        return
     assert found == {
         **marks.get(client.key, {}),
         **settings.get(client.key, {}),
@@ -399,6 +412,12 @@ def test_codex_entries_are_put_in_our_words():
         "pass_env": ["HOME", "LANG"],
     }
     assert CLIENTS["codex"].our_entry({"command": "x"}) == {"command": "x"}
+
+
+def test_opencode_refers_to_variables_in_its_own_way():
+    entry = {"type": "remote", "url": "https://x", "headers": {"A": "Bearer {env:T} {file:x}"}}
+    shown = CLIENTS["opencode"].our_entry(entry)
+    assert shown == {**entry, "headers": {"A": "Bearer ${T} {file:x}"}}
 
 
 def test_gemini_variables_get_their_braces():
