@@ -103,11 +103,7 @@ def _string(value: object, schema: Schema) -> Iterator[str]:
     if not isinstance(value, str):
         yield "must be a string"
         return
-    shortest, longest = schema.get("minLength"), schema.get("maxLength")
-    if isinstance(shortest, int) and len(value) < shortest:
-        yield f"must have at least {shortest} characters"
-    if isinstance(longest, int) and len(value) > longest:
-        yield f"must have at most {longest} characters"
+    yield from _bounds(len(value), schema, ("minLength", "maxLength"), "must have {} {} characters")
     expected = _FORMATS.get(str(schema.get("format")))
     if expected is not None and not expected.fullmatch(value):
         yield f"must be a valid {schema['format']}"
@@ -119,11 +115,16 @@ def _number(value: object, schema: Schema, *, whole: bool) -> Iterator[str]:
         return
     if whole and isinstance(value, float) and not value.is_integer():
         yield "must be a whole number"
-    low, high = schema.get("minimum"), schema.get("maximum")
-    if isinstance(low, int | float) and value < low:
-        yield f"must be at least {low}"
-    if isinstance(high, int | float) and value > high:
-        yield f"must be at most {high}"
+    yield from _bounds(value, schema, ("minimum", "maximum"), "must be {} {}")
+
+
+def _bounds(size: float, schema: Schema, names: tuple[str, str], problem: str) -> Iterator[str]:
+    """What is too little or too much; the schema has the bounds under these names."""
+    least, most = map(schema.get, names)
+    if isinstance(least, int | float) and size < least:
+        yield problem.format("at least", least)
+    if isinstance(most, int | float) and size > most:
+        yield problem.format("at most", most)
 
 
 def _array(value: object, schema: Schema) -> Iterator[str]:
@@ -131,11 +132,7 @@ def _array(value: object, schema: Schema) -> Iterator[str]:
         yield "must be a list"
         return
     items = cast("list[object]", value)
-    fewest, most = schema.get("minItems"), schema.get("maxItems")
-    if isinstance(fewest, int) and len(items) < fewest:
-        yield f"must have at least {fewest} items"
-    if isinstance(most, int) and len(items) > most:
-        yield f"must have at most {most} items"
+    yield from _bounds(len(items), schema, ("minItems", "maxItems"), "must have {} {} items")
     choices = choices_of(mapping(schema.get("items")))
     for item in items:
         if choices and item not in choices:
