@@ -99,13 +99,7 @@ def composed(
         files=logging.files,
         max_age_days=logging.max_age_days,
     )
-    journal = Journal(
-        log_file(kind="emceepee"),
-        session=session,
-        clock=clock,
-        level=Level(logging.level),
-        stderr=stderr,
-    )
+    journal = Journal(log_file(kind="emceepee"), level=Level(logging.level), stderr=stderr)
     telemetry = Telemetry.of(
         environ, warn=lambda why: journal.record(JournalEvent.TELEMETRY_UNAVAILABLE, reason=why)
     )

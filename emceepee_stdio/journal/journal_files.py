@@ -17,6 +17,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -52,29 +53,24 @@ def default_directory(environ: Mapping[str, str]) -> Path:
     return user_log_path("emceepee", appauthor=False)
 
 
+@dataclass(eq=False, repr=False)
 class JournalFile:
     """The file that is being written, and the older ones behind it."""
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        session: str,
-        clock: Clock,
-        max_bytes: int = 10_000_000,
-        files: int = 5,
-        max_age_days: float = 14,
-        kind: str = "emceepee",
-    ) -> None:
-        self._directory = directory
-        self._clock = clock
-        self._max_bytes = max_bytes
-        self._files = files
-        self._max_age = max_age_days * DAY_S
+    directory: Path
+    _: KW_ONLY
+    session: str
+    clock: Clock
+    max_bytes: int = 10_000_000
+    files: int = 5
+    max_age_days: float = 14
+    kind: str = "emceepee"
+
+    def __post_init__(self) -> None:
         self._fd: int | None = None
         self._identity = (0, 0)
         self._swept = False
-        self.path = directory / _file_name(kind, clock, session)
+        self.path = self.directory / _file_name(self.kind, self.clock, self.session)
         self.size = 0
         self.lines = 0
         self.renewals = 0
@@ -109,7 +105,7 @@ class JournalFile:
 
     def _fitting(self, lines: bytes) -> int:
         """How many bytes of them fit into this file; an empty one takes a line of any length."""
-        room = max(self._max_bytes - self.size, 0)
+        room = max(self.max_bytes - self.size, 0)
         if len(lines) <= room:
             return len(lines)
         end = lines.rfind(b"\n", 0, room) + 1
@@ -145,7 +141,7 @@ class JournalFile:
         return (found.st_dev, found.st_ino) == self._identity
 
     def _open(self) -> int:
-        make_private(self._directory)
+        make_private(self.directory)
         if not self._swept:
             self._swept = True
             self._sweep()
@@ -162,29 +158,27 @@ class JournalFile:
     def _rotate(self) -> bool:
         """False where that is refused: Windows renames no file that somebody has open."""
         self.close()
-        names = [self.path, *(self._older(n) for n in range(1, self._files))]
+        older = (f"{self.path.name}.{number}" for number in range(1, self.files))
+        names = [self.path, *map(self.path.with_name, older)]
         try:
             names[-1].unlink(missing_ok=True)
             for older, newer in zip(reversed(names), reversed(names[:-1]), strict=False):
                 with suppress(FileNotFoundError):
                     newer.replace(older)
         except PermissionError:
-            if _RENAMES_OPEN_FILES or self.size > self._max_bytes * _MAX_HELD_SHARES:
+            if _RENAMES_OPEN_FILES or self.size > self.max_bytes * _MAX_HELD_SHARES:
                 raise
             return False
         return True
-
-    def _older(self, n: int) -> Path:
-        return self.path.with_name(f"{self.path.name}.{n}")
 
     def _sweep(self) -> None:
         """Remove journals of any process: what is too old, and the oldest of too many.
 
         What a running process writes to stays: it would begin another, and the reader lose both.
         """
-        oldest = self._clock.epoch(self._clock.now()) - self._max_age
-        room = self._max_bytes * self._files * _MAX_SHARES
-        found = sorted(_journals(self._directory), reverse=True)
+        oldest = self.clock.epoch(self.clock.now()) - self.max_age_days * DAY_S
+        room = self.max_bytes * self.files * _MAX_SHARES
+        found = sorted(_journals(self.directory), reverse=True)
         for number, (written_at, size, path) in enumerate(found, 1):
             room -= size
             is_spare = written_at < oldest or room < 0 or number > _MAX_FILES

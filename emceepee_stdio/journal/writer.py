@@ -11,7 +11,7 @@ import re
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
@@ -92,6 +92,7 @@ def plain_word(value: object) -> str:
 T = TypeVar("T")
 
 
+@dataclass(eq=False, repr=False)
 class BackgroundWriter(Generic[T]):
     """Takes lines from any thread; `carry` gets them in order, and how many were dropped since.
 
@@ -99,24 +100,16 @@ class BackgroundWriter(Generic[T]):
     or as soon as there are `gather_lines`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        carry: Callable[[list[T], int], None],
-        *,
-        max_lines: int,
-        max_bytes: int,
-        gather_s: float = 0.0,
-        gather_lines: float = math.inf,
-        finish: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._name = name
-        self._carry = carry
-        self._finish = finish
-        self._max_lines = max_lines
-        self._max_bytes = max_bytes
-        self._gather_s = gather_s
-        self._gather_lines = gather_lines
+    name: str
+    carry: Callable[[list[T], int], None]
+    _: KW_ONLY
+    max_lines: int
+    max_bytes: int
+    gather_s: float = 0.0
+    gather_lines: float = math.inf
+    finish: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
         self._flushing = 0
         self._lock = threading.Lock()  # taken by itself where nobody is waited for: much faster
         self._changed = threading.Condition(self._lock)
@@ -129,11 +122,11 @@ class BackgroundWriter(Generic[T]):
         self.dropped = 0
 
     def __repr__(self) -> str:
-        return f"<BackgroundWriter {self._name} {len(self._lines)} waiting {self.dropped} dropped>"
+        return f"<BackgroundWriter {self.name} {len(self._lines)} waiting {self.dropped} dropped>"
 
     @property
     def full(self) -> bool:
-        return len(self._lines) >= self._max_lines or self._bytes >= self._max_bytes
+        return len(self._lines) >= self.max_lines or self._bytes >= self.max_bytes
 
     def offer(self, line: T, size: int) -> None:
         """`size` is what it takes of the bound on bytes."""
@@ -144,7 +137,7 @@ class BackgroundWriter(Generic[T]):
             self._lines.append(line)
             self._bytes += size
             # Else it is awake, or about to be.
-            if len(self._lines) in (1, self._gather_lines) or self._thread is None:
+            if len(self._lines) in (1, self.gather_lines) or self._thread is None:
                 self._start()
                 self._changed.notify_all()
 
@@ -182,7 +175,7 @@ class BackgroundWriter(Generic[T]):
     def _start(self) -> None:
         if self._thread is not None:
             return
-        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        thread = threading.Thread(target=self._run, name=self.name, daemon=True)
         try:
             thread.start()
         except RuntimeError:
@@ -194,13 +187,13 @@ class BackgroundWriter(Generic[T]):
         return bool(self._lines) or self._unreported > 0
 
     def _is_time(self) -> bool:
-        return self._closing or self._flushing > 0 or len(self._lines) >= self._gather_lines
+        return self._closing or self._flushing > 0 or len(self._lines) >= self.gather_lines
 
     def _run(self) -> None:
         try:
             while self._carry_once():
                 pass
-            self._finish()
+            self.finish()
         finally:
             with self._changed:
                 self._thread = None
@@ -209,15 +202,15 @@ class BackgroundWriter(Generic[T]):
     def _carry_once(self) -> bool:
         with self._changed:
             self._changed.wait_for(lambda: self._has_work() or self._closing)
-            if self._gather_s:
-                self._changed.wait_for(self._is_time, self._gather_s)
+            if self.gather_s:
+                self._changed.wait_for(self._is_time, self.gather_s)
             if not self._has_work():
                 return False
             lines, self._lines, self._bytes = self._lines, [], 0
             dropped, self._unreported = self._unreported, 0
             self._busy = True
         try:
-            self._carry(lines, dropped)
+            self.carry(lines, dropped)
         except Exception:  # noqa: BLE001 - the thread outlives whatever one batch runs into
             with self._changed:
                 self.dropped += len(lines)
@@ -265,15 +258,13 @@ class Journal:
         self,
         file: JournalFile,
         *,
-        session: str,
-        clock: Clock,
         level: Level = Level.INFO,
         stderr: Callable[[bytes], object] | None = write_to_stderr,
         max_lines: int = _MAX_QUEUED_LINES,
     ) -> None:
         self._file = file
-        self.session = redact_text(session)
-        self._clock = clock
+        self.session = redact_text(file.session)
+        self._clock = file.clock
         self._threshold = _RANKS[level]
         self.debugs = level is Level.DEBUG  # so that nobody gathers what is not written
         self._stderr = stderr
@@ -311,7 +302,7 @@ class Journal:
         those of `JournalFile`.
         """
         file = JournalFile(directory, session=session, clock=clock, kind="emceepee", **bounds)
-        return cls(file, session=session, clock=clock, level=Level(level), stderr=stderr)
+        return cls(file, level=Level(level), stderr=stderr)
 
     @classmethod
     def silent(cls, clock: Clock) -> "Journal":

@@ -4,8 +4,8 @@ A table is the single source of its state machine: the code asks it before every
 diagrams are drawn from it. A move that is not in the table raises and changes nothing.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
@@ -34,26 +34,20 @@ class Move(Generic[S]):
     cause: str
 
 
+@dataclass(eq=False, repr=False)
 class Machine(Generic[S]):
     """A named table of moves over the states of one enum.
 
     `ends` says what follows a final state, `notes` what is worth knowing while in a state.
     """
 
-    def __init__(
-        self,
-        name: str,
-        states: type[S],
-        moves: Iterable[Move[S]],
-        *,
-        ends: Mapping[S, str] | None = None,
-        notes: Mapping[S, str] | None = None,
-    ) -> None:
-        self.name = name
-        self.ends: Mapping[S, str] = ends or {}
-        self.notes: Mapping[S, str] = notes or {}
-        self.states: tuple[S, ...] = tuple(states)
-        self.moves = tuple(moves)
+    name: str
+    states: type[S]
+    moves: Sequence[Move[S]]
+    ends: Mapping[S, str] = field(default_factory=dict[S, str])
+    notes: Mapping[S, str] = field(default_factory=dict[S, str])
+
+    def __post_init__(self) -> None:
         self._allowed = frozenset((move.source, move.target) for move in self.moves)
         self._left = frozenset(move.source for move in self.moves)
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from copy import copy
+from dataclasses import KW_ONLY, dataclass
 from enum import IntEnum
 from typing import Annotated, Literal
 
@@ -288,22 +289,23 @@ class DroppedRecords(msgspec.Struct, frozen=True, kw_only=True):
         return self.start_ms
 
 
+@dataclass(eq=False)
 class RecordMaker:
     """Makes the records of one session. `mask` hides what is known to be a secret."""
 
-    def __init__(
-        self, session: str, clock: Clock, *, salt: int, mask: Callable[[str], str] = str
-    ) -> None:
-        self.mask = mask
-        self._session = session
-        self._clock = clock
-        self._salt = salt
+    session: str
+    clock: Clock
+    _: KW_ONLY
+    salt: int
+    mask: Callable[[str], str] = str
+
+    def __post_init__(self) -> None:
         self._names = _Names(self._shown)
 
     def records(self, requests: Iterable[OpenRequest]) -> list[RequestRecord]:
         """Names come again and again: each is looked at once, not to miss new secrets."""
         self._names = _Names(self._shown)
-        anchor = self._clock.epoch(0.0)
+        anchor = self.clock.epoch(0.0)
         return [self._record(request, anchor) for request in requests]
 
     def _record(self, request: OpenRequest, anchor: float) -> RequestRecord:
@@ -311,10 +313,10 @@ class RecordMaker:
         names = self._names
         start_ms = _ms(anchor + request.started_at)
         if request.id is None:
-            request.id = ulid_of(int(start_ms), self._salt + request.number)
+            request.id = ulid_of(int(start_ms), self.salt + request.number)
         return RequestRecord(
             request.id,
-            self._session,
+            self.session,
             "task" if request.is_task else "request",
             names[request.method],
             start_ms,
@@ -339,8 +341,8 @@ class RecordMaker:
         )
 
     def dropped(self, count: int) -> DroppedRecords:
-        now_ms = _ms(self._clock.epoch(self._clock.now()))
-        return DroppedRecords(kind="dropped", session=self._session, count=count, start_ms=now_ms)
+        now_ms = _ms(self.clock.epoch(self.clock.now()))
+        return DroppedRecords(kind="dropped", session=self.session, count=count, start_ms=now_ms)
 
     def _parent(self, request: OpenRequest, parent: OpenRequest | str, anchor: float) -> str:
         """By its id from now on, so that no chain of requests is kept."""

@@ -13,6 +13,7 @@ from base64 import b64encode
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from hashlib import sha256
 from itertools import islice
 from math import inf
@@ -65,26 +66,23 @@ FeedEntry = tuple[str, bytes]  # the list of the message that it belongs to, and
 _encode = msgspec.json.Encoder().encode
 
 
+@dataclass(eq=False)
 class PageFeed:
     """Reads one directory; `wanted` says which requests a person asked for.
 
     Of a session that `shows` says no to, nothing is told at all.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        wanted: Callable[[RequestRecord], bool] = lambda _: True,
-        shows: Callable[[str], bool] = lambda _: True,
-        since: float = -inf,
-    ) -> None:
+    directory: Path
+    _: KW_ONLY
+    wanted: Callable[[RequestRecord], bool] = lambda _: True
+    shows: Callable[[str], bool] = lambda _: True
+    since: float = -inf
+
+    def __post_init__(self) -> None:
         self.id = secrets.token_hex(8)
-        self._wanted = wanted
-        self._shows = shows
-        self._since = since
-        self._records = RequestReader(directory)
-        self._journal = JournalReader(directory)
+        self._records = RequestReader(self.directory)
+        self._journal = JournalReader(self.directory)
         self._entries: deque[FeedEntry] = deque()
         self._bytes = 0
         self._first = 0  # number of the oldest entry that is kept
@@ -132,9 +130,9 @@ class PageFeed:
         if self._began:
             return [*self._new_records(), *self._new_marks()]
         self._began = True
-        self._records.rewind(MAX_RECORDS, self._is_wanted, since=self._since)
+        self._records.rewind(MAX_RECORDS, self._is_wanted, since=self.since)
         records = list(self._new_records())
-        since = max(self._since, self._oldest_s - MARKS_BEFORE_S)
+        since = max(self.since, self._oldest_s - MARKS_BEFORE_S)
         self._journal.rewind(MAX_MARKS, lambda line: self._mark(line) is not None, since=since)
         return [*records, *self._new_marks()]
 
@@ -164,9 +162,7 @@ class PageFeed:
     def _is_wanted(self, line: RequestLine) -> bool:
         record = line.record
         return (
-            isinstance(record, RequestRecord)
-            and self._shows(record.session)
-            and self._wanted(record)
+            isinstance(record, RequestRecord) and self.shows(record.session) and self.wanted(record)
         )
 
     def _new_records(self) -> Iterator[FeedEntry]:
@@ -181,11 +177,11 @@ class PageFeed:
                 yield "marks", _encode(mark)
 
     def _is_loss(self, line: RequestLine) -> bool:
-        return isinstance(line.record, DroppedRecords) and self._shows(line.record.session)
+        return isinstance(line.record, DroppedRecords) and self.shows(line.record.session)
 
     def _mark(self, line: Line) -> Mark | None:
         mark = mark_of(line)
-        return mark if mark is not None and self._shows(mark.session) else None
+        return mark if mark is not None and self.shows(mark.session) else None
 
 
 def _event(name: str, data: bytes, place: str = "") -> bytes:

@@ -225,11 +225,7 @@ def _is_short(line: bytes) -> bool:
 
 def _loads(line: bytes) -> object:
     """What only the standard json reads: control characters in strings, and NaN, as None."""
-    return json.loads(line, parse_constant=_no_constant, strict=False)
-
-
-def _no_constant(_name: str) -> None:
-    return None
+    return json.loads(line, parse_constant=lambda _name: None, strict=False)
 
 
 def _rebuild(fields: dict[str, object], *, strict: bool) -> Message:

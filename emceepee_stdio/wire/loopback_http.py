@@ -11,7 +11,7 @@ import re
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from http import HTTPStatus
 from importlib.resources import files
 from urllib.parse import parse_qsl, urlsplit
@@ -158,26 +158,20 @@ async def loopback_listener(port: int) -> tuple[Listener[SocketStream], int]:
     return listener, listener.extra(SocketAttribute.local_port)  # noqa: S610 - not Django's
 
 
+@dataclass(eq=False)
 class LoopbackServer:
     """Asks `handler` for the reply to each request that may come in.
 
     To the paths `led_here` another site sends the browser, so the handler judges what it brings.
     """
 
-    def __init__(
-        self,
-        port: int,
-        handler: Callable[[PageRequest], Awaitable[PageReply]],
-        *,
-        methods: Collection[str] = ("GET",),
-        led_here: Collection[str] = (),
-    ) -> None:
-        self._authority = f"{LOOPBACK}:{port}"
-        self._handler = handler
-        self._methods = methods
-        self._led_here = led_here
-        self._connections = 0
-        self._left = Wakeup()
+    port: int
+    handler: Callable[[PageRequest], Awaitable[PageReply]]
+    _: KW_ONLY
+    methods: Collection[str] = ("GET",)
+    led_here: Collection[str] = ()
+    _connections: int = field(init=False, default=0)
+    _left: Wakeup = field(init=False, default_factory=Wakeup)
 
     async def accept(self, listener: Listener[SocketStream]) -> None:
         """Until it is cancelled."""
@@ -206,7 +200,7 @@ class LoopbackServer:
         try:
             with anyio.fail_after(_REQUEST_TIMEOUT_S):
                 request = await self._received(stream)
-            return await self._handler(request)
+            return await self.handler(request)
         except PageRefusal as refused:
             return refused.reply
 
@@ -232,10 +226,11 @@ class LoopbackServer:
         )
 
     def _check(self, method: str, path: str, headers: Mapping[str, str]) -> None:
-        own = f"http://{self._authority}"
-        judged = {"origin": own} if path in self._led_here else headers
-        check_origin(method, judged, own=(own,), methods=self._methods)
-        if headers.get("host") != self._authority:
+        authority = f"{LOOPBACK}:{self.port}"
+        own = f"http://{authority}"
+        judged = {"origin": own} if path in self.led_here else headers
+        check_origin(method, judged, own=(own,), methods=self.methods)
+        if headers.get("host") != authority:
             raise PageRefusal(HTTPStatus.FORBIDDEN, "This address does not belong to the page.")
 
     async def _send(self, stream: SocketStream, reply: PageReply) -> None:

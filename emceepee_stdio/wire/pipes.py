@@ -115,26 +115,38 @@ class _LoopReader:
             self._fd = None
 
 
-class _LoopWriter:
+class _Writer:
+    """Counts what has left, and what has not."""
+
+    def __init__(
+        self, on_broken: Callable[[], None], on_written: Callable[[int], None] | None
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_broken = on_broken
+        self._on_written = on_written
+        self._written = 0
+        self._empty = anyio.Event()
+        self.pending = 0
+        self.broken = False
+
+    async def drained(self) -> None:
+        while self.pending and not self.broken:
+            if self._empty.is_set():
+                self._empty = anyio.Event()
+            await self._empty.wait()
+
+
+class _LoopWriter(_Writer):
     def __init__(
         self, fd: int, on_broken: Callable[[], None], on_written: Callable[[int], None] | None
     ) -> None:
-        self._loop = asyncio.get_running_loop()
+        super().__init__(on_broken, on_written)
         self._loop.add_writer(fd, self._writable)  # refused here for what cannot be watched
         self._loop.remove_writer(fd)
         self._was_blocking = _unblock(fd)
         self._fd: int | None = fd
-        self._on_broken = on_broken
-        self._on_written = on_written
-        self._written = 0
         self._queue: deque[bytes | memoryview] = deque()
         self._scheduled = False
-        self._empty = anyio.Event()
-        self.pending = 0
-
-    @property
-    def broken(self) -> bool:
-        return self._fd is None
 
     def write(self, data: bytes) -> None:
         if self._fd is None or not data:
@@ -148,12 +160,6 @@ class _LoopWriter:
             else:
                 self._loop.call_soon(self._flush)
 
-    async def drained(self) -> None:
-        while self.pending and self._fd is not None:
-            if self._empty.is_set():
-                self._empty = anyio.Event()
-            await self._empty.wait()
-
     def close(self) -> None:
         """Close, after a last try: what the other side has room for still goes out."""
         if self._fd is None:
@@ -164,6 +170,7 @@ class _LoopWriter:
                 self._write_some(self._fd)
         _hand_back(self._fd, blocking=self._was_blocking)
         self._fd = None
+        self.broken = True
         self._queue.clear()
         self.pending = 0
         self._empty.set()
@@ -263,32 +270,20 @@ class _ThreadReader:
             self._on_end()
 
 
-class _ThreadWriter:
+class _ThreadWriter(_Writer):
     def __init__(
         self, fd: int, on_broken: Callable[[], None], on_written: Callable[[int], None] | None
     ) -> None:
-        self._loop = asyncio.get_running_loop()
+        super().__init__(on_broken, on_written)
         self._context = contextvars.copy_context()  # a thread has none, and anyio needs it
         self._fd = fd
-        self._on_broken = on_broken
-        self._on_written = on_written
-        self._total = 0
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._empty = anyio.Event()
-        self.pending = 0
-        self.broken = False
         threading.Thread(target=self._work, name=f"write-{fd}", daemon=True).start()
 
     def write(self, data: bytes) -> None:
         if not self.broken and data:
             self.pending += len(data)
             self._queue.put(data)
-
-    async def drained(self) -> None:
-        while self.pending and not self.broken:
-            if self._empty.is_set():
-                self._empty = anyio.Event()
-            await self._empty.wait()
 
     def close(self) -> None:
         if not self.broken:
@@ -302,7 +297,7 @@ class _ThreadWriter:
             except OSError:
                 self._tell(self._break)
                 break
-            self._tell(self._written, len(data))
+            self._tell(self._left, len(data))
         os.close(self._fd)
 
     def _write_all(self, data: bytes) -> None:
@@ -314,11 +309,11 @@ class _ThreadWriter:
         with suppress(RuntimeError):  # the loop is closed: nobody listens any more
             self._loop.call_soon_threadsafe(what, *args, context=self._context)
 
-    def _written(self, count: int) -> None:
+    def _left(self, count: int) -> None:
         self.pending -= count
-        self._total += count
+        self._written += count
         if self._on_written is not None:
-            self._on_written(self._total)
+            self._on_written(self._written)
         if not self.pending:
             self._empty.set()
 

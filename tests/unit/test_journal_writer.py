@@ -233,7 +233,7 @@ class AdmissionControl:
 def small_journal(tmp_path: Path, stderr: Callable[[bytes], object] | None) -> Journal:
     clock = fixed_clock()
     file = JournalFile(tmp_path, session="s", clock=clock, max_bytes=10**7, files=2, max_age_days=1)
-    return Journal(file, session="s", clock=clock, stderr=stderr, max_lines=10)
+    return Journal(file, stderr=stderr, max_lines=10)
 
 
 def test_a_flood_is_dropped_beyond_the_bound_and_the_count_is_written(

@@ -210,7 +210,7 @@ def test_what_comes_faster_than_it_is_written_is_counted_where_it_is_missing(
         append(file, lines)
 
     monkeypatch.setattr(request_log.JournalFile, "append", slow)
-    monkeypatch.setattr(world.log._writer, "_max_lines", 3)
+    monkeypatch.setattr(world.log._writer, "max_lines", 3)
     world.request()
     assert reached.wait(60)
     for _ in range(5):

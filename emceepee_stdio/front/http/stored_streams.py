@@ -8,7 +8,7 @@ each session and in sum; the session that stores most gives way.
 
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 import anyio
 
@@ -143,6 +143,7 @@ class StoredStream:
             self._first += 1
 
 
+@dataclass(eq=False)
 class EventStore:
     """The events of one session, found by id; an answer that nobody has read goes last.
 
@@ -150,13 +151,13 @@ class EventStore:
     is still stored behind it.
     """
 
-    def __init__(
-        self, total: "StoreTotal", *, max_events: int, max_bytes: int, owner: str = ""
-    ) -> None:
-        self.owner = owner
-        self._total = total
-        self._max_events = max_events
-        self._max_bytes = max_bytes
+    total: "StoreTotal"
+    _: KW_ONLY
+    max_events: int
+    max_bytes: int
+    owner: str = ""
+
+    def __post_init__(self) -> None:
         self._count = 0
         self._stored: dict[str, StoredEvent] = {}
         self._former: dict[str, StoredEvent] = {}  # those that had to go
@@ -164,7 +165,7 @@ class EventStore:
         self._answers: deque[StoredEvent] = deque()
         self.size = 0
         self.lost_answers = 0
-        total.stores.add(self)
+        self.total.stores.add(self)
 
     def __len__(self) -> int:
         return len(self._stored)
@@ -186,9 +187,9 @@ class EventStore:
         self._stored[name] = event
         (self._notes if answers is None else self._answers).append(event)
         self._weigh(1, len(event.frame))
-        while len(self) > self._max_events or (self.size > self._max_bytes and len(self) > 1):
+        while len(self) > self.max_events or (self.size > self.max_bytes and len(self) > 1):
             self.drop_one()
-        self._total.make_room()
+        self.total.make_room()
         return event
 
     def find(self, event_id: str) -> tuple[StoredStream, int] | None:
@@ -237,12 +238,12 @@ class EventStore:
     def close(self) -> None:
         """The session is over; whoever still reads gets to the end."""
         self._weigh(-len(self), -self.size)
-        self._total.stores.discard(self)
+        self.total.stores.discard(self)
 
     def _weigh(self, events: int, size: int) -> None:
         self.size += size
-        self._total.events += events
-        self._total.size += size
+        self.total.events += events
+        self.total.size += size
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
