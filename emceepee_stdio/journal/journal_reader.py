@@ -344,6 +344,7 @@ class _Step(Generic[RecordT]):
     line: DatedLine[RecordT] | None = None
 
 
+@dataclass(eq=False, repr=False)
 class MergedReader(Generic[RecordT]):
     """Begins at the end of every file; `rewind` goes back, `read` goes on.
 
@@ -351,27 +352,23 @@ class MergedReader(Generic[RecordT]):
     line, which has the time of its neighbour where it has none of its own.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        names: re.Pattern[str],
-        line_of: Callable[[bytes, float], DatedLine[RecordT]],
-    ) -> None:
-        self._directory = directory
-        self._pattern = names
-        self._line_of = line_of
+    directory: Path
+    names: re.Pattern[str]
+    line_of: Callable[[bytes, float], DatedLine[RecordT]]
+
+    def __post_init__(self) -> None:
         self._files: dict[str, RotatedFiles] = {}
         self._latest: dict[str, float] = {}
         self._held: list[RotatedFiles] = []
         self._reads = 0
         for name in self._names():
-            files = self._files[name] = RotatedFiles(directory / name)
+            files = self._files[name] = RotatedFiles(self.directory / name)
             files.start_at_end()
         self._hold_the_latest()
 
     def __repr__(self) -> str:
         files = f"{len(self._files)} files {len(self._held)} held"
-        return f"<{type(self).__name__} {self._directory} {files}>"
+        return f"<{type(self).__name__} {self.directory} {files}>"
 
     @property
     def has_files(self) -> bool:
@@ -407,7 +404,7 @@ class MergedReader(Generic[RecordT]):
         """The lines that have come since, to be read to the end."""
         names = self._names()
         for name in names.difference(self._files):
-            files = self._files[name] = RotatedFiles(self._directory / name)
+            files = self._files[name] = RotatedFiles(self.directory / name)
             self._held.append(files)
         everything = self._reads % _READS_PER_FULL_READ == 0
         self._reads += 1
@@ -425,7 +422,7 @@ class MergedReader(Generic[RecordT]):
     def _on(self, files: RotatedFiles) -> Iterator[DatedLine[RecordT]]:
         name = files.path.name
         for raw in files.lines():
-            line = self._line_of(raw, self._latest.get(name, -inf))
+            line = self.line_of(raw, self._latest.get(name, -inf))
             self._latest[name] = line.at
             if raw:
                 yield line
@@ -433,8 +430,8 @@ class MergedReader(Generic[RecordT]):
     def _names(self) -> set[str]:
         """The files there are; a rotated file stands for the one that it was."""
         try:
-            with os.scandir(self._directory) as entries:
-                found = [self._pattern.fullmatch(entry.name) for entry in entries]
+            with os.scandir(self.directory) as entries:
+                found = [self.names.fullmatch(entry.name) for entry in entries]
         except FileNotFoundError:
             return set()
         return {match[1] for match in found if match is not None}
@@ -459,7 +456,7 @@ class MergedReader(Generic[RecordT]):
         at = files.modified + _MAX_CLOCK_LEAD_S
         yield _Step(at, files)
         for place, raw in files.backward():
-            line = self._line_of(raw, at)
+            line = self.line_of(raw, at)
             at = min(at, line.at)
             if raw:
                 yield _Step(at, files, place, line)

@@ -116,7 +116,7 @@ def resolve_command(command: str, *, path: str, directory: Path) -> str:
     Looked up as a shell in the child's directory would: an empty or relative entry of the PATH
     starts there.
     """
-    if _has_separator(command):
+    if "/" in command or (_IS_WINDOWS and "\\" in command):
         candidates = [directory / _expanded(command)]
         candidate = candidates[0]
         searched, remedy = f"at {candidate}", "correct its path"
@@ -155,10 +155,6 @@ def first_word(command: str, *, path: str, directory: Path) -> str | None:
     except CannotConnect:
         return None
     return first
-
-
-def _has_separator(command: str) -> bool:
-    return "/" in command or (_IS_WINDOWS and "\\" in command)
 
 
 def _program_at(candidate: Path) -> str | None:

@@ -52,6 +52,7 @@ from emceepee_stdio.wire.codec import (
     to_json,
 )
 from emceepee_stdio.wire.framing import one_line
+from emceepee_stdio.wire.loopback_http import PageRefusal
 from emceepee_stdio.wire.timing import first_of
 
 SESSION = "mcp-session-id"
@@ -68,16 +69,16 @@ _ACCEPTED = {"GET": ("text/event-stream",), "POST": ("application/json", "text/e
 _Taken = tuple[HttpSession, StoredStream | LiveCall] | HttpReply
 
 
+@dataclass(eq=False)
 class HttpApp:
     """Serves `/mcp`, `/mcp/NAME`, `/health`, `/metrics` and `/trace`."""
 
-    def __init__(
-        self, sessions: SessionTable, access: Access, limits: HttpLimits, trace: TraceEndpoint
-    ) -> None:
-        self._trace = trace
-        self._sessions = sessions
-        self._access = access
-        self._limits = limits
+    sessions: SessionTable
+    access: Access
+    limits: HttpLimits
+    trace: TraceEndpoint
+
+    def __post_init__(self) -> None:
         self._open: Counter[str] = Counter()  # exchanges, by whose token
         self._held: Counter[str] = Counter()  # bytes, by whose token
         self._requests = 0
@@ -99,7 +100,7 @@ class HttpApp:
             for name, value in scope["headers"]
         ]
         headers = _combined(listed)
-        exchange.extra = self._access.cors(headers, preflight=scope["method"] == "OPTIONS")
+        exchange.extra = self.access.cors(headers, preflight=scope["method"] == "OPTIONS")
         incoming = Incoming(
             method=scope["method"],
             path=scope["path"],
@@ -114,17 +115,17 @@ class HttpApp:
             if incoming.path == "/health":  # under any name: a probe knows only an address
                 await exchange.reply(HttpReply(HTTPStatus.OK, b'{"status":"ok"}'))
                 return
-            self._access.check(headers)
+            self.access.check(headers)
             if incoming.path == TRACE or incoming.path.startswith(f"{TRACE}/"):
                 exchange.extra = ()  # for no other page
-                await self._trace.serve(exchange, incoming)
+                await self.trace.serve(exchange, incoming)
             elif incoming.method == "OPTIONS":
                 await exchange.reply(HttpReply(HTTPStatus.NO_CONTENT))
             else:
-                owner = self._access.owner(headers)
+                owner = self.access.owner(headers)
                 path = "" if b"%" in scope["raw_path"] else incoming.path.removesuffix("/")
                 await self._serve(exchange, replace(incoming, owner=owner, path=path))
-        except HttpRefusal as refused:
+        except (HttpRefusal, PageRefusal) as refused:
             reply = refused.reply
         else:
             return
@@ -138,20 +139,20 @@ class HttpApp:
         if not _MCP.fullmatch(incoming.path):
             raise refusal(HTTPStatus.NOT_FOUND, "There is nothing here; MCP is spoken at /mcp.")
         there = self._open[owner]
-        if there >= self._limits.exchanges:
+        if there >= self.limits.exchanges:
             reason = f"This token has {there} requests open. Wait until one has ended."
             raise refusal(HTTPStatus.TOO_MANY_REQUESTS, reason)
-        held = HeldBytes(self._held, owner, self._limits.held_bytes)
-        tokens, limits = self._access.tokens, self._limits
+        held = HeldBytes(self._held, owner, self.limits.held_bytes)
+        tokens, limits = self.access.tokens, self.limits
         self._open[owner] += 1
         try:
-            await McpRequest(self._sessions, tokens, limits, exchange, incoming, held).serve()
+            await McpRequest(self.sessions, tokens, limits, exchange, incoming, held).serve()
         finally:
             self._open[owner] -= 1
 
     def _metrics(self) -> bytes:
         """Counts for Prometheus; nothing that a client or a server said."""
-        sessions = self._sessions
+        sessions = self.sessions
         lines = [
             ("emceepee_info", "gauge", f'{{version="{__version__}"}} 1'),
             ("emceepee_http_requests_total", "counter", f" {self._requests}"),

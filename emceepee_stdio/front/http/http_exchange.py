@@ -24,6 +24,7 @@ from emceepee_stdio.front.http.http_replies import (
     HttpReply,
     refusal,
 )
+from emceepee_stdio.wire.loopback_http import PageReply
 from emceepee_stdio.wire.timing import first_of
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -118,7 +119,10 @@ class HttpExchange:
                     return b"".join(parts)
         raise refusal(HTTPStatus.REQUEST_TIMEOUT, "The body did not come in time.", (_CLOSE,))
 
-    async def reply(self, reply: HttpReply) -> None:
+    async def reply(self, reply: HttpReply | PageReply) -> None:
+        if not isinstance(reply.body, bytes):
+            await self.stream(reply.body, reply.headers)
+            return
         headers = [*reply.headers, *self.extra, ("content-length", str(len(reply.body)))]
         if reply.body and not any(name == "content-type" for name, _ in reply.headers):
             headers.append(_JSON)

@@ -10,6 +10,7 @@ import secrets
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from http import HTTPStatus
 from pathlib import Path
 
@@ -45,30 +46,24 @@ def _no_room() -> HttpRefusal:
     )
 
 
+@dataclass(eq=False)
 class SessionTable:
     """`options` are those of the processes; `note` is for what a person should know."""
 
-    def __init__(
-        self,
-        options: Sequence[str],
-        limits: HttpLimits,
-        tokens: HttpTokens,
-        *,
-        clock: Clock,
-        tasks: TaskGroup,
-        note: Callable[[str], None],
-    ) -> None:
-        self._options = options
-        self._limits = limits
-        self._tokens = tokens
-        self._clock = clock
-        self._ids = Ids(clock)
-        self._tasks = tasks
-        self._note = note
+    options: Sequence[str]
+    limits: HttpLimits
+    tokens: HttpTokens
+    _: KW_ONLY
+    clock: Clock
+    tasks: TaskGroup
+    note: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self._ids = Ids(self.clock)
         self._mark = owner_mark(self._ids())
         self._watchdog = Watchdog(
             self._mark,
-            warn=lambda reason: note(f"a crash may leave processes: {reason}"),
+            warn=lambda reason: self.note(f"a crash may leave processes: {reason}"),
             grace=STOP_TIMES.kill,
         )
         # In the handshake era by their ids, in the modern one by owner and path.
@@ -77,7 +72,7 @@ class SessionTable:
         self._journals: dict[str, dict[str, None]] = {}  # by owner, in order
         self._opening = anyio.Lock()
         self._is_closing = False
-        self.total = StoreTotal(max_events=limits.events, max_bytes=limits.bytes)
+        self.total = StoreTotal(max_events=self.limits.events, max_bytes=self.limits.bytes)
         self.begun = 0
         self.refused = 0
         self.lost_answers = 0
@@ -100,27 +95,27 @@ class SessionTable:
             return None
         if (found.owner, found.path) != (incoming.owner, incoming.path):
             return None
-        found.used_at = self._clock.now()
+        found.used_at = self.clock.now()
         found.is_used = True
         return found
 
     async def modern(self, incoming: Incoming) -> HttpSession:
         """The session of the modern era for this token and path."""
         owner = incoming.owner
-        revoked = self._tokens.revocations[owner]
+        revoked = self.tokens.revocations[owner]
         async with self._opening:
-            if self._tokens.revocations[owner] != revoked:
+            if self.tokens.revocations[owner] != revoked:
                 raise _no_room()
             found = self._sessions.get((owner, incoming.path))
             if found is None or found.over.is_set():
                 found = await self.begin(incoming, is_shared=True)
-        found.used_at = self._clock.now()
+        found.used_at = self.clock.now()
         return found
 
     async def begin(self, incoming: Incoming, *, is_shared: bool = False) -> HttpSession:
         """A new session. One is every token's own, beyond the limit if need be."""
-        owner, limits = incoming.owner, self._limits
-        revoked = self._tokens.revocations[owner]
+        owner, limits = incoming.owner, self.limits
+        revoked = self.tokens.revocations[owner]
         if self._is_closing or (len(self) >= limits.sessions and self._processes[owner]):
             self.refused += 1
             raise _no_room()
@@ -138,11 +133,11 @@ class SessionTable:
         )
         self._processes[owner] += 1
         try:
-            await self._tasks.start(self._own, session)
+            await self.tasks.start(self._own, session)
         except (OSError, CannotConnect) as error:
-            self._note(f"a session could not be started: {error}")
+            self.note(f"a session could not be started: {error}")
             raise _no_room() from None
-        if self._is_closing or self._tokens.revocations[owner] != revoked:
+        if self._is_closing or self.tokens.revocations[owner] != revoked:
             session.end()
             raise _no_room()
         self.begun += 1
@@ -154,7 +149,7 @@ class SessionTable:
             self._watchdog.start()
             pid = await session.start(self._spawn(session))
             self._watchdog.add(pid)
-            session.used_at = self._clock.now()
+            session.used_at = self.clock.now()
             self._sessions[session.key] = session
             task_status.started()
             await session.over.wait()
@@ -173,7 +168,7 @@ class SessionTable:
         own = {BEHIND_HTTP: session.name[:SHOWN_CHARS], HTTP_TOKEN: session.owner}
         own |= {JOURNAL_SESSION: journal, OWNER: owner}
         return Spawn(
-            argv=(sys.executable, "-m", "emceepee_stdio", "serve", *self._options),
+            argv=(sys.executable, "-m", "emceepee_stdio", "serve", *self.options),
             env={**os.environ, **own},
             cwd=Path.cwd(),
             owner=owner,
@@ -195,15 +190,15 @@ class SessionTable:
     async def follow_tokens(self) -> None:
         """End the sessions of tokens that are revoked."""
         while True:
-            await anyio.sleep(self._limits.sweep_s)
+            await anyio.sleep(self.limits.sweep_s)
             gone: list[str] = []
             try:
-                gone = await anyio.to_thread.run_sync(self._tokens.follow)
+                gone = await anyio.to_thread.run_sync(self.tokens.follow)
             except (OSError, ConfigInvalid) as error:
-                self._note(f"the tokens stay as they were: {error}")
-            if gone and self._tokens.is_empty:
-                self._note("the file has no token: nobody can come in")
-            self._tokens.revocations.update(gone)
+                self.note(f"the tokens stay as they were: {error}")
+            if gone and self.tokens.is_empty:
+                self.note("the file has no token: nobody can come in")
+            self.tokens.revocations.update(gone)
             for owner in gone:
                 self._journals.pop(owner, None)  # the next holder of the name sees none of it
             for session in self:
@@ -213,7 +208,7 @@ class SessionTable:
     async def sweep(self) -> None:
         """Look after idle sessions, questions that no client reads, and the watchdog."""
         while True:
-            await anyio.sleep(self._limits.sweep_s)
+            await anyio.sleep(self.limits.sweep_s)
             self._watchdog.renew()
             for session in self:
                 session.give_up_unread()
@@ -223,19 +218,19 @@ class SessionTable:
                     looks.start_soon(self._end_if_idle, session)
 
     async def _end_if_idle(self, session: HttpSession) -> None:
-        limits = self._limits
-        before = self._clock.now() - (limits.idle_s if session.is_used else limits.unused_s)
+        limits = self.limits
+        before = self.clock.now() - (limits.idle_s if session.is_used else limits.unused_s)
         if session.readers or session.calls or session.used_at > before:
             return
         if await session.is_busy():
-            session.used_at = self._clock.now()
+            session.used_at = self.clock.now()
         if session.used_at <= before:
             session.end()
 
     async def close(self) -> None:
         """No new ones; what is under way may finish for a while, then all end."""
         self._is_closing = True
-        with anyio.move_on_after(self._limits.finish_s):
+        with anyio.move_on_after(self.limits.finish_s):
             while self.calls:  # noqa: ASYNC110 - once in the life of a process
                 await anyio.sleep(_LOOK_AGAIN_S)
         for session in self:

@@ -7,14 +7,13 @@ a token sees the sessions that were begun with it, and nothing of others.
 
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import parse_qs
 
 from emceepee_stdio.front.http.access import HttpTokens
 from emceepee_stdio.front.http.http_exchange import HttpExchange, Incoming
-from emceepee_stdio.front.http.http_replies import HttpReply
 from emceepee_stdio.front.http.session_table import SessionTable
 from emceepee_stdio.trace.trace_page import PageFeed, trace_reply
 from emceepee_stdio.wire.loopback_http import PageRefusal, PageReply, check_origin
@@ -32,16 +31,17 @@ class _OpenFeed:
     streams: int = 0
 
 
+@dataclass(eq=False)
 class TraceEndpoint:
     """Serves the records in `directory` of sessions that began after `since`."""
 
-    def __init__(
-        self, sessions: SessionTable, tokens: HttpTokens, directory: Path, *, since: float
-    ) -> None:
-        self._sessions = sessions
-        self._tokens = tokens
-        self._directory = directory
-        self._since = since
+    sessions: SessionTable
+    tokens: HttpTokens
+    directory: Path
+    _: KW_ONLY
+    since: float
+
+    def __post_init__(self) -> None:
         self._feeds: dict[tuple[str, int], _OpenFeed] = {}
         self._is_closing = False
 
@@ -51,14 +51,7 @@ class TraceEndpoint:
 
     async def serve(self, exchange: HttpExchange, incoming: Incoming) -> None:
         with ExitStack() as held:  # the feed, while it is read
-            try:
-                reply = self._reply(incoming, held)
-            except PageRefusal as refused:
-                reply = refused.reply
-            if isinstance(reply.body, bytes):
-                await exchange.reply(HttpReply(reply.status, reply.body, reply.headers))
-            else:
-                await exchange.stream(reply.body, reply.headers)
+            await exchange.reply(self._reply(incoming, held))
 
     def _reply(self, incoming: Incoming, held: ExitStack) -> PageReply:
         host = incoming.headers.get("host", "")
@@ -68,10 +61,10 @@ class TraceEndpoint:
         if incoming.path == TRACE:
             way_on = (("location", f"{TRACE}/"),)
             return PageReply(b"", status=HTTPStatus.PERMANENT_REDIRECT, more=way_on)
-        before = self._tokens.revocations[owner]
+        before = self.tokens.revocations[owner]
 
         def is_over() -> bool:
-            return self._is_closing or self._tokens.revocations[owner] != before
+            return self._is_closing or self.tokens.revocations[owner] != before
 
         def read(after: str) -> AsyncGenerator[bytes]:
             return held.enter_context(self._feed(owner, before)).events(after, is_over=is_over)
@@ -80,10 +73,10 @@ class TraceEndpoint:
         return trace_reply(incoming.path.removeprefix(f"{TRACE}/"), after, read)
 
     def _owner(self, headers: Mapping[str, str]) -> str:
-        if self._tokens.is_open:
+        if self.tokens.is_open:
             text = "Without tokens nobody can tell whose requests are whose. On this machine, run"
             raise PageRefusal(HTTPStatus.FORBIDDEN, f"{text} emceepee trace --web.")
-        owner = self._tokens.owner(headers.get("authorization"), as_password=True)
+        owner = self.tokens.owner(headers.get("authorization"), as_password=True)
         if owner is None:
             text = "Give a token of this front as the password; the user name does not matter."
             raise PageRefusal(HTTPStatus.UNAUTHORIZED, text, (_ASK,))
@@ -95,9 +88,9 @@ class TraceEndpoint:
         found = self._feeds.get((owner, revoked))
         if found is None:
             feed = PageFeed(
-                self._directory,
-                shows=lambda session: self._sessions.was_begun_by(owner, session),
-                since=self._since,
+                self.directory,
+                shows=lambda session: self.sessions.was_begun_by(owner, session),
+                since=self.since,
             )
             found = self._feeds[owner, revoked] = _OpenFeed(feed)
         if found.streams >= _MAX_STREAMS:
