@@ -33,6 +33,22 @@ class _Side:
             raise Failed(f"{way.name}: {failed}") from failed
 
 
+def _block(side: _Side, count: int, depth: int) -> Figures:
+    """So many calls, so many at a time."""
+    before = cpu_seconds(side.client.process.pid)
+    took, all_of_it = side.client.loaded(side.way.call(bytes=2), count, depth)
+    spent = cpu_seconds(side.client.process.pid) - before
+    figures = percentiles(took)
+    figures["calls_per_s"] = count / all_of_it
+    figures["cpu_us"] = spent / count * 1e6
+    return figures
+
+
+def _column(blocks: Sequence[Figures]) -> Figures:
+    """The medians, but the CPU of the least disturbed block."""
+    return {**medians(blocks), "cpu_us": min(block["cpu_us"] for block in blocks)}
+
+
 def calls(ways: Sequence[Way], *, quick: bool) -> Section:
     """One call at a time."""
     blocks: Blocks = {way.name: [] for way in ways}
@@ -40,18 +56,8 @@ def calls(ways: Sequence[Way], *, quick: bool) -> Section:
         sides = [_Side(way, stack) for way in ways]
         for _ in range(5 if quick else 21):
             for side in sides:
-                made = side.way.call(bytes=2)
-                count = 300 if quick else 1_000
-                before = cpu_seconds(side.client.process.pid)
-                took, all_of_it = side.client.loaded(made, count, 1)
-                spent = cpu_seconds(side.client.process.pid) - before
-                figures = percentiles(took)
-                figures["calls_per_s"] = count / all_of_it
-                figures["cpu_us"] = spent / count * 1e6
-                blocks[side.name].append(figures)
-        columns = {name: medians(found) for name, found in blocks.items()}
-        for name, found in blocks.items():
-            columns[name]["cpu_us"] = min(block["cpu_us"] for block in found)
+                blocks[side.name].append(_block(side, 300 if quick else 1_000, 1))
+        columns = {name: _column(found) for name, found in blocks.items()}
         for side in sides:
             if isinstance(side.way, Proxy):
                 columns[side.name]["memory_mb"] = tree_mb(side.client.process.pid)
@@ -74,12 +80,9 @@ def load(ways: Sequence[Way], *, quick: bool) -> Section:
             for depth in loads:
                 for side in sides:
                     count = 600 if quick else 1_000 + 20 * depth
-                    took, all_of_it = side.client.loaded(side.way.call(bytes=2), count, depth)
-                    figures = percentiles(took)
-                    figures["calls_per_s"] = count / all_of_it
-                    found[depth][side.name].append(figures)
+                    found[depth][side.name].append(_block(side, count, depth))
     columns = {
-        depth: {name: medians(blocks) for name, blocks in by_way.items()}
+        depth: {name: _column(blocks) for name, blocks in by_way.items()}
         for depth, by_way in found.items()
     }
     tables = [

@@ -103,8 +103,7 @@ class Handler(Protocol):
     def on_given_up(self, request_id: RequestId, method: str, reason: str) -> None: ...
 
 
-@dataclass(slots=True)
-class _Sent:
+class _Sent(msgspec.Struct):
     request: OutgoingRequest
     on_done: OnDone
 

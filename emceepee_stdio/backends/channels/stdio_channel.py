@@ -339,7 +339,8 @@ class StdioConnection(Connection):
     def _on_stdout(self, data: bytes) -> None:
         """A line many times as long as one may be will not end: stop who writes it."""
         self._peer.feed(data)
-        if not self._is_endless and self._peer.unfinished > self._longest_line:
+        is_over = self._is_endless or data.endswith(b"\n")
+        if not is_over and self._peer.unfinished > self._longest_line:
             self._is_endless = True
             self.process.kill()
 
