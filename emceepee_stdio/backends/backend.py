@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from emceepee_stdio.backends.connection import Channel, Connection
 from emceepee_stdio.backends.exchange import Exchange, ExchangeContext, Recheck
@@ -73,19 +73,14 @@ class HealthPolicy:
     misses: int = 3
 
 
-class Health:
+class Health(Struct, eq=False, dict=True):
     """The health of one server; a turn for the worse or the better is emitted."""
 
-    def __init__(
-        self,
-        policy: HealthPolicy,
-        *,
-        uniform: Callable[[float, float], float],
-        emit: Emit,
-    ) -> None:
-        self._policy = policy
-        self._uniform = uniform
-        self._emit = emit
+    policy: HealthPolicy
+    uniform: Callable[[float, float], float]
+    emit: Emit
+
+    def __post_init__(self) -> None:
         self._misses = 0
         self.degraded = False
 
@@ -94,9 +89,9 @@ class Health:
 
     async def watch(self, look: Callable[[float], Awaitable[object]]) -> None:
         """Look for as long as the connection lives; the caller ends it with the connection."""
-        p = self._policy
+        p = self.policy
         while True:
-            await anyio.sleep(p.interval * self._uniform(1 - p.jitter, 1 + p.jitter))
+            await anyio.sleep(p.interval * self.uniform(1 - p.jitter, 1 + p.jitter))
             try:
                 await look(p.within)
             except RemoteError:  # it refuses, so it lives
@@ -111,13 +106,13 @@ class Health:
         misses, self._misses = self._misses, 0
         if self.degraded:
             self.degraded = False
-            self._emit(HealthChange(degraded=False, misses=misses))
+            self.emit(HealthChange(degraded=False, misses=misses))
 
     def _missed(self) -> None:
         self._misses += 1
-        if self._misses >= self._policy.misses and not self.degraded:
+        if self._misses >= self.policy.misses and not self.degraded:
             self.degraded = True
-            self._emit(HealthChange(degraded=True, misses=self._misses))
+            self.emit(HealthChange(degraded=True, misses=self._misses))
 
 
 # How one backend is treated, whatever its channel.

@@ -13,7 +13,7 @@ from typing import TypeGuard, TypeVar
 
 import anyio
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from emceepee_stdio.backends.connection import Connection
@@ -213,18 +213,18 @@ class ExchangeContext:
             return await attempt(deadline - self.clock.now())
 
 
-class MultiRoundTrip:
+class MultiRoundTrip(Struct, eq=False, dict=True):
     """Makes a call again until its result is complete."""
 
-    def __init__(
-        self, context: ExchangeContext, connection: Connection, request: OutgoingRequest
-    ) -> None:
-        self._server = context.server
-        self._emit = context.emit
-        self._clock = context.clock
-        self._limit = context.max_rounds
-        self._connection = connection
-        self._request = request
+    context: ExchangeContext
+    connection: Connection
+    request: OutgoingRequest
+
+    def __post_init__(self) -> None:
+        self._server = self.context.server
+        self._emit = self.context.emit
+        self._clock = self.context.clock
+        self._limit = self.context.max_rounds
 
     async def run(self, result: Raw) -> Raw:
         """The modern way: each answer that asks is followed by the call with our answers."""
@@ -237,8 +237,8 @@ class MultiRoundTrip:
             else:
                 await self._pause(pause)
                 pause = min(pause * 2, _MAX_PAUSE_S)
-            params = {**(self._request.params or {}), **await self._answers(interim)}
-            result = await self._connection.request(replace(self._request, params=params))
+            params = {**(self.request.params or {}), **await self._answers(interim)}
+            result = await self.connection.request(replace(self.request, params=params))
         return result
 
     async def consent(self, refusal: RemoteError) -> Raw:
@@ -255,16 +255,16 @@ class MultiRoundTrip:
                 break
             await self._visits(urls)
             try:
-                return await self._connection.request(self._request)
+                return await self.connection.request(self.request)
             except RemoteError as error:
                 refusal = error
         raise refusal
 
     async def _visits(self, urls: Sequence[Raw]) -> None:
         """Until the server says that the person is done at every URL, or long enough."""
-        connection = self._connection
+        connection = self.connection
         awaited = {small_object(url).get("elicitationId") for url in urls}
-        left = self._request.deadline - self._clock.now()
+        left = self.request.deadline - self._clock.now()
         with anyio.move_on_after(min(_VISIT_S, left)):
             await connection.wakeup.wait_for(
                 lambda: connection.loss is not None or awaited.issubset(connection.visited)
@@ -274,7 +274,7 @@ class MultiRoundTrip:
 
     async def _pause(self, pause: float) -> None:
         """Wait, if there is so much time left."""
-        left = self._request.deadline - self._clock.now()
+        left = self.request.deadline - self._clock.now()
         await anyio.sleep(max(min(pause, left), 0.0))
         if left <= pause:
             raise CallTimeout(f"{self._server} came to no result until the call's time was up.")
@@ -316,21 +316,21 @@ class MultiRoundTrip:
 
     async def _put(self, requests: Mapping[str, _InputRequest]) -> dict[str, bytes]:
         """Show all questions, wait for all answers; a refusal ends the call."""
-        if self._connection.loss is not None:
-            raise self._connection.lost_error()
-        asked = _Round(requests, self._connection)
+        if self.connection.loss is not None:
+            raise self.connection.lost_error()
+        asked = _Round(requests, self.connection)
         try:
-            for question in asked.questions(self._request.call):
+            for question in asked.questions(self.request.call):
                 self._emit(question)
-            with anyio.move_on_after(self._request.deadline - self._clock.now()):
-                await self._connection.wakeup.wait_for(lambda: asked.is_decided)
+            with anyio.move_on_after(self.request.deadline - self._clock.now()):
+                await self.connection.wakeup.wait_for(lambda: asked.is_decided)
         finally:
             missing = asked.close()
-            if self._connection.loss is None:
+            if self.connection.loss is None:
                 for key in missing:
                     self._emit(Withdrawn(key))
-        if self._connection.loss is not None:
-            raise self._connection.lost_error()
+        if self.connection.loss is not None:
+            raise self.connection.lost_error()
         if asked.refusal is not None:
             method, error = asked.refusal
             raise CallFailed(

@@ -85,22 +85,18 @@ class _Fetching:
     outcome: tuple[Item, ...] | CallFailed | None = None
 
 
-class Lists:
+class Lists(Struct, eq=False, dict=True):
     """What one server has listed, and until when that holds."""
 
-    def __init__(
-        self,
-        server: str,
-        clock: Clock,
-        *,
-        room: Callable[[], int] | None = None,
-        on_known: Callable[[Kind], None] = lambda _kind: None,
-    ) -> None:
-        """`room` says how many bytes of memory its lists may take now, up to a bound."""
-        self._server = server
-        self._on_known = on_known
-        self._clock = clock
-        self._room = room or (lambda: MAX_LIST_BYTES)
+    """`room` says how many bytes of memory its lists may take now, up to a bound."""
+
+    server: str
+    clock: Clock
+    room: Callable[[], int] | None = None
+    on_known: Callable[[Kind], None] = lambda _kind: None
+
+    def __post_init__(self) -> None:
+        self._room = self.room or (lambda: MAX_LIST_BYTES)
         self._bytes = dict.fromkeys(Kind, 0)
         self._kept: dict[Kind, _Kept] = {}
         self._known: dict[Kind, tuple[Item, ...]] = {}
@@ -114,7 +110,7 @@ class Lists:
         self._former_tools: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
-        return f"<Lists {self._server} {self.counts()}>"
+        return f"<Lists {self.server} {self.counts()}>"
 
     @property
     def bytes(self) -> int:
@@ -196,13 +192,13 @@ class Lists:
             while True:
                 kept = self._kept.get(kind)
                 if kept is not None and (
-                    kept.fresh_until is None or self._clock.now() < kept.fresh_until
+                    kept.fresh_until is None or self.clock.now() < kept.fresh_until
                 ):
                     return kept.items
                 shared = self._fetching.get(kind)
                 if shared is None or shared.changes != self._changes[kind]:
                     return await self._fetch(kind, fetch, accept, told_of_changes=told_of_changes)
-                with on_leg(Leg.SERVER, self._server):
+                with on_leg(Leg.SERVER, self.server):
                     await shared.done.wait()
                 # Another's deadline or cancellation is not ours: then look again.
                 if isinstance(shared.outcome, CallFailed):
@@ -210,7 +206,7 @@ class Lists:
                 if shared.outcome is not None:
                     return shared.outcome
         raise CallTimeout(
-            f"{self._server} did not answer {KINDS[kind].method} within {round(within, 2):g} s."
+            f"{self.server} did not answer {KINDS[kind].method} within {round(within, 2):g} s."
         )
 
     async def _fetch(
@@ -242,7 +238,7 @@ class Lists:
             self._known_at[kind] = changes
             self._set_known(kind, items)
             self.remembered.discard(kind)
-            self._on_known(kind)
+            self.on_known(kind)
 
     def _set_known(self, kind: Kind, items: tuple[Item, ...]) -> None:
         self._known[kind] = items
@@ -253,7 +249,7 @@ class Lists:
         self, kind: Kind, items: tuple[Item, ...], ttl: float, *, told_of_changes: bool
     ) -> None:
         if ttl > 0:
-            self._kept[kind] = _Kept(items, self._clock.now() + ttl)
+            self._kept[kind] = _Kept(items, self.clock.now() + ttl)
         elif told_of_changes:
             self._kept[kind] = _Kept(items, None)
 
@@ -284,7 +280,7 @@ class Lists:
                 break
             cursors.add(cursor)
         raise CallFailed(
-            f"{self._server} does not come to an end of {terms.method}: {len(items)} items so far."
+            f"{self.server} does not come to an end of {terms.method}: {len(items)} items so far."
         )
 
     async def _read_items(self, kind: Kind, found: Sequence[Raw], items: list[Item]) -> bool:
@@ -314,12 +310,12 @@ class Lists:
         listed: Raw = getattr(fields, kind.value)
         if values_in(bytes(listed)) > _PAGE_VALUES:
             size = len(memoryview(page))
-            raise CallFailed(f"{self._server} answered {terms.method} with {size} bytes.")
+            raise CallFailed(f"{self.server} answered {terms.method} with {size} bytes.")
         if (found := opened(listed, list[Raw])) is None:
-            raise CallFailed(f"{self._server} answered {terms.method} without {terms.key}.")
+            raise CallFailed(f"{self.server} answered {terms.method} without {terms.key}.")
         cursor = decoded(fields.next_cursor, str)
         if cursor is not None and len(cursor) > _CURSOR_CHARS:
-            fact = f"{self._server} named a cursor of {len(cursor)} characters to {terms.method}."
+            fact = f"{self.server} named a cursor of {len(cursor)} characters to {terms.method}."
             raise CallFailed(fact)
         ttl = _life(decoded(fields.ttl_ms, object))
         return found, ttl, cursor

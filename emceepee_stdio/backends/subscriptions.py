@@ -13,7 +13,7 @@ from typing import cast
 
 import anyio
 from anyio.abc import TaskGroup
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from emceepee_stdio.backends.connection import Connection
 from emceepee_stdio.backends.interface import Kind, Mark, RemoteError, small_object, without_stream
@@ -65,7 +65,7 @@ class _Stream:
     over: bool = False
 
 
-class SubscriptionStream:
+class SubscriptionStream(Struct, eq=False, dict=True):
     """What one modern connection tells us. `on_gap` is called when something may have been missed.
 
     `wanted` says what is wanted now; `renew` is called when that has changed. Two streams overlap
@@ -73,16 +73,11 @@ class SubscriptionStream:
     a change may be told twice then, but none is missed. The old one ends when it is silent.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        *,
-        wanted: Callable[[], Wanted],
-        on_gap: Callable[[], None],
-    ) -> None:
-        self._connection = connection
-        self._wanted = wanted
-        self._on_gap = on_gap
+    connection: Connection
+    wanted: Callable[[], Wanted]
+    on_gap: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._stream: _Stream | None = None
         self._opening: _Stream | None = None
         self._ended_marks: deque[Mark | None] = deque(maxlen=_REMEMBERED_MARKS)
@@ -103,16 +98,16 @@ class SubscriptionStream:
 
     def renew(self) -> None:
         self._revision += 1
-        self._connection.wakeup.wake()
+        self.connection.wakeup.wake()
 
     async def wait_until_answered(self) -> None:
         """Until the server has answered what is wanted now."""
         revision = self._revision
-        await self._connection.wakeup.wait_for(
-            lambda: self._connection.loss or self._answered_revision >= revision
+        await self.connection.wakeup.wait_for(
+            lambda: self.connection.loss or self._answered_revision >= revision
         )
-        if self._connection.loss is not None:
-            raise self._connection.lost_error()
+        if self.connection.loss is not None:
+            raise self.connection.lost_error()
 
     def acknowledged(self, params: Raw | None) -> None:
         """The server says what of it it will tell; only then may the old stream go."""
@@ -122,7 +117,7 @@ class SubscriptionStream:
             return
         stream.granted = mapping(small_object(rest).get("notifications"))
         stream.mark = None if isinstance(mark, str) and len(mark) > _MARK_CHARS else mark
-        self._connection.wakeup.wake()
+        self.connection.wakeup.wake()
 
     def takes(self, mark: Mark) -> bool:
         """Count what it tells; False for a stream that has ended, whose last messages come late."""
@@ -135,14 +130,14 @@ class SubscriptionStream:
         pause = _FIRST_PAUSE_S
         async with anyio.create_task_group() as tasks:
             while True:
-                revision, wanted = self._revision, self._wanted()
+                revision, wanted = self._revision, self.wanted()
                 if self._stream is None or self._is_broken() or self._stream.wanted != wanted:
                     await self._open(wanted, tasks)
                 self._answered_revision = revision
-                self._connection.wakeup.wake()
+                self.connection.wakeup.wake()
                 await self._news(revision)
                 if self._stream is not None and self._is_broken():
-                    self._on_gap()
+                    self.on_gap()
                     pause = _FIRST_PAUSE_S if self._stream.granted else pause
                     with anyio.move_on_after(pause):
                         await self._news(revision, broken=False)
@@ -155,7 +150,7 @@ class SubscriptionStream:
             self._opening = stream
             tasks.start_soon(self._hold, stream)
             with anyio.move_on_after(_ACKNOWLEDGE_TIMEOUT_S):
-                await self._connection.wakeup.wait_for(
+                await self.connection.wakeup.wait_for(
                     lambda: stream.granted is not None or stream.over
                 )
             self._opening = None
@@ -180,16 +175,16 @@ class SubscriptionStream:
     async def _hold(self, stream: _Stream) -> None:
         with stream.scope:
             try:
-                await self._connection.ask(
+                await self.connection.ask(
                     "subscriptions/listen", {"notifications": stream.wanted}, math.inf
                 )
             except ProxyError as error:
                 stream.failure = error
         stream.over = True
-        self._connection.wakeup.wake()
+        self.connection.wakeup.wake()
 
     async def _news(self, revision: int, *, broken: bool = True) -> None:
-        await self._connection.wakeup.wait_for(
+        await self.connection.wakeup.wait_for(
             lambda: self._revision != revision or (broken and self._is_broken())
         )
 
@@ -212,24 +207,19 @@ _WANTS = {
 _TELLS = {kind: name for name, kind in _WANTS.items()} | {Kind.TEMPLATES: "resourcesListChanged"}
 
 
-class Subscriptions:
+class Subscriptions(Struct, eq=False, dict=True):
     """What one server is to tell us, kept across its connections."""
 
-    def __init__(
-        self,
-        server: str,
-        *,
-        on_gap: Callable[[], None],
-        note: Callable[[str], None],
-    ) -> None:
-        self._server = server
-        self._on_gap = on_gap
-        self._note = note
+    server: str
+    on_gap: Callable[[], None]
+    note: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         self._uris: dict[str, None] = {}
         self._stream: SubscriptionStream | None = None
 
     def __repr__(self) -> str:
-        return f"<Subscriptions {self._server} {len(self._uris)} resources>"
+        return f"<Subscriptions {self.server} {len(self._uris)} resources>"
 
     @property
     def uris(self) -> tuple[str, ...]:
@@ -241,7 +231,7 @@ class Subscriptions:
             SubscriptionStream(
                 connection,
                 wanted=lambda: self._wanted(connection),
-                on_gap=self._on_gap,
+                on_gap=self.on_gap,
             )
             if connection.is_modern
             else None
@@ -296,13 +286,13 @@ class Subscriptions:
                 await self._stream.wait_until_answered()
             refused = set(self._uris).difference(map(str, self._stream.granted_uris))
             for uri in refused:
-                self._note(f"the subscription to {uri} was not restored")
+                self.note(f"the subscription to {uri} was not restored")
             return
         for uri in self.uris:
             try:
                 await connection.ask("resources/subscribe", {"uri": uri}, within)
             except RemoteError as error:
-                self._note(f"the subscription to {uri} was not restored: {error.whole_fact}")
+                self.note(f"the subscription to {uri} was not restored: {error.whole_fact}")
 
     async def listen(self) -> None:
         """Hold the stream of a modern connection; a handshake connection has none."""
@@ -324,7 +314,7 @@ class Subscriptions:
                 await stream.wait_until_answered()
             return
         raise CallTimeout(
-            f"{self._server} did not open its stream of changes in {round(within, 2):g} s."
+            f"{self.server} did not open its stream of changes in {round(within, 2):g} s."
         )
 
     def _refusal(self, stream: SubscriptionStream, uri: str) -> ProxyError:
@@ -332,10 +322,10 @@ class Subscriptions:
         if failure is not None and not isinstance(failure, RemoteError):
             return failure
         said = f": {failure.error.message}" if failure is not None else "."
-        return NotSupported(f"{self._server} did not accept a subscription to {uri}{said}")
+        return NotSupported(f"{self.server} did not accept a subscription to {uri}{said}")
 
     def _unsupported(self) -> NotSupported:
-        return NotSupported(f"{self._server} does not support subscriptions to resources.")
+        return NotSupported(f"{self.server} does not support subscriptions to resources.")
 
     def _wanted(self, connection: Connection) -> dict[str, object]:
         wanted: dict[str, object] = {

@@ -10,6 +10,7 @@ Whatever an attempt to connect raises is a failed attempt, and is tried again li
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TypeVar, cast
 
@@ -93,30 +94,23 @@ def told_late(on_done: OnResult, spent: float, outcome: Raw | ProxyError) -> Non
 T = TypeVar("T")
 
 
+@dataclass(eq=False, repr=False)
 class Supervisor(Sender):
     """A backend and its life. Make it, start `run`, and use it from anywhere.
 
     Requests that have to wait do so in `tasks`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        channel: Channel,
-        *,
-        emit: Emit,
-        clock: Clock,
-        restarts: Restarts,
-        tasks: TaskGroup,
-        lazy: bool = False,
-    ) -> None:
-        self.name = name
-        self._channel = channel
-        self._emit = emit
-        self._clock = clock
-        self._restarts = restarts
-        self._lazy = lazy
-        self._tasks = tasks
+    name: str
+    channel: Channel
+    _: KW_ONLY
+    emit: Emit
+    clock: Clock
+    restarts: Restarts
+    tasks: TaskGroup
+    lazy: bool = False
+
+    def __post_init__(self) -> None:
         self.phase: Phase | None = None
         self.current: Connection | None = None  # the living connection, if there is one now
         self._hello_before = False
@@ -135,22 +129,22 @@ class Supervisor(Sender):
 
     def __repr__(self) -> str:
         phase = self.phase.value if self.phase else "new"
-        return f"<Supervisor {self.name} {phase} starts={self._starts} {self._restarts!r}>"
+        return f"<Supervisor {self.name} {phase} starts={self._starts} {self.restarts!r}>"
 
     def snapshot(self) -> Snapshot:
         connection = self.current
         return Snapshot(
             name=self.name,
             phase=self.phase or Phase.IDLE,
-            transport=self._channel.transport,
-            target=self._channel.target,
+            transport=self.channel.transport,
+            target=self.channel.target,
             pid=connection.pid if connection else None,
             up_since=self._up_since,
             hello=connection.hello if connection else None,
             session=connection.session if connection else None,
             starts=self._starts,
-            attempt=self._restarts.attempts,
-            attempts=self._restarts.policy.limit,
+            attempt=self.restarts.attempts,
+            attempts=self.restarts.policy.limit,
             next_retry_at=self._next_retry_at,
             last_error=str(self._last_error) if self._last_error else None,
             error=self._last_error,
@@ -162,7 +156,7 @@ class Supervisor(Sender):
         """On the living connection; where there is none, it is made first, within the time."""
         if self.current is not None:
             return self.current.send(request, on_done)
-        began = self._clock.now()
+        began = self.clock.now()
         sent: Cancel | None = None
 
         def connected(outcome: Connection | ProxyError) -> None:
@@ -170,7 +164,7 @@ class Supervisor(Sender):
             if isinstance(outcome, ProxyError):
                 on_done(outcome)
             else:
-                spent = self._clock.now() - began
+                spent = self.clock.now() - began
                 sent = outcome.send(request, partial(told_late, on_done, spent))
 
         within = max(request.deadline - began, 0.0)
@@ -197,7 +191,7 @@ class Supervisor(Sender):
                 if not scope.cancel_called:
                     on_done(outcome)
 
-        self._tasks.start_soon(run)
+        self.tasks.start_soon(run)
         return scope.cancel
 
     async def connection(self, *, within: float, through_sign_in: bool = False) -> Connection:
@@ -218,7 +212,7 @@ class Supervisor(Sender):
         """Leave the connection or the attempt there is, and make a new one with a full budget."""
         if self._run_scope.cancel_called or self._stopped.is_set():
             raise self._gone()
-        self._restarts.refill()
+        self.restarts.refill()
         self._renew = True
         if self.current is not None:
             self._leave(self.current)
@@ -262,7 +256,7 @@ class Supervisor(Sender):
                 self._changed.wake()
 
     async def _live(self) -> None:
-        self._enter(Phase.IDLE if self._lazy else Phase.CONNECTING)
+        self._enter(Phase.IDLE if self.lazy else Phase.CONNECTING)
         while True:
             if self.phase in (Phase.IDLE, Phase.FAILED):
                 await self._wanted.wait()
@@ -286,7 +280,7 @@ class Supervisor(Sender):
         self._next_retry_at = None
         gained: Connection | None = None
         try:
-            async with self._channel.connect() as connection:
+            async with self.channel.connect() as connection:
                 # It may have opened in the very moment in which it was no longer wanted.
                 await checkpoint_if_cancelled()
                 gained = connection
@@ -313,11 +307,11 @@ class Supervisor(Sender):
             raise
 
     def _gain(self, connection: Connection) -> None:
-        now = self._clock.now()
+        now = self.clock.now()
         self.current = connection
         self._up_since = now
         self._last_error = None
-        self._restarts.connected(now=now)
+        self.restarts.connected(now=now)
         connection.own(self._lose)
         self._enter(Phase.CONNECTED)
         self._hello_before = True
@@ -333,7 +327,7 @@ class Supervisor(Sender):
             else:
                 self._last_error = ServerDisconnected(loss.fact, stderr=loss.tail)
                 self._retry_or_give_up(self._last_error, loss=loss)
-        return prospects(self.snapshot(), now=self._clock.now())
+        return prospects(self.snapshot(), now=self.clock.now())
 
     def _leave(self, connection: Connection) -> None:
         """It is we who leave, which is told at once; stopping the server may take a while."""
@@ -362,13 +356,13 @@ class Supervisor(Sender):
     def _retry_or_give_up(
         self, error: ProxyError, *, loss: Loss | None = None, hopeless: bool = False
     ) -> None:
-        now, failed = self._clock.now(), self._restarts.attempts
-        delay = None if hopeless else self._restarts.after_loss(now=now)
+        now, failed = self.clock.now(), self.restarts.attempts
+        delay = None if hopeless else self.restarts.after_loss(now=now)
         if not self._renew:  # what somebody has replaced by a new attempt fails for nobody
             self._failures += 1
         self._wanted = anyio.Event()
         if self.phase is Phase.RECONNECTING:
-            self._emit(AttemptFailed(error, attempt=failed, retry_in=delay))
+            self.emit(AttemptFailed(error, attempt=failed, retry_in=delay))
         if delay is None:
             self._enter(Phase.FAILED, loss=loss, error=error)
         else:
@@ -382,7 +376,7 @@ class Supervisor(Sender):
     async def _back_off(self) -> None:
         """Wait out the pause, or until somebody needs the backend now."""
         if self._next_retry_at is not None:
-            with anyio.move_on_after(self._next_retry_at - self._clock.now()):
+            with anyio.move_on_after(self._next_retry_at - self.clock.now()):
                 await self._wanted.wait()
         if self._renew:
             self._enter(Phase.CONNECTING)
@@ -401,18 +395,18 @@ class Supervisor(Sender):
             PHASES.check(previous, phase)
         self.phase = phase
         if previous is not phase:
-            self._emit(
+            self.emit(
                 PhaseChange(
                     previous=previous,
                     phase=phase,
                     hello=self.current.hello if self.current else None,
                     loss=loss,
                     error=error,
-                    attempt=self._restarts.attempts,
-                    attempts=self._restarts.policy.limit,
+                    attempt=self.restarts.attempts,
+                    attempts=self.restarts.policy.limit,
                     retry_in=retry_in,
                     was_connected_before=self._hello_before,
-                    url=self._channel.target if self._channel.transport == "http" else None,
+                    url=self.channel.target if self.channel.transport == "http" else None,
                 )
             )
         self._changed.wake()
@@ -427,7 +421,7 @@ class Supervisor(Sender):
                 return True
             if isinstance(self._last_error, SignInNeeded) and self.phase is Phase.NEEDS_SIGN_IN:
                 if through_sign_in:
-                    self._emit(SignInWanted(self._last_error))
+                    self.emit(SignInWanted(self._last_error))
                 return not through_sign_in
             self._wanted.set()
             return False
@@ -438,7 +432,7 @@ class Supervisor(Sender):
             return self.current
         if self._stopped.is_set() or self._last_error is None:
             raise self._gone()
-        raise unavailable(self._last_error, self.snapshot(), now=self._clock.now())
+        raise unavailable(self._last_error, self.snapshot(), now=self.clock.now())
 
     def _gone(self) -> ServerUnavailable:
         return ServerUnavailable(

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 import anyio
 from anyio.abc import TaskGroup
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from emceepee_stdio.errors import InvalidArguments, RequestNotFound
 from emceepee_stdio.front.client_requests import (
@@ -85,27 +85,18 @@ class CallLine:
     ask_back: Callable[[RequestId, InputRequired], None]
 
 
-class CarriedQuestions:
+class CarriedQuestions(Struct, eq=False, dict=True):
     """`params` is what the person is to be shown; `settle` takes what they said."""
 
-    def __init__(
-        self,
-        session: Session,
-        line: CallLine,
-        states: RequestStates,
-        *,
-        tasks: TaskGroup,
-        params: Callable[[PendingRequest], Mapping[str, object]],
-        settle: Settle,
-        limit_s: Callable[[], float],
-    ) -> None:
-        self._session = session
-        self._line = line
-        self._states = states
-        self._tasks = tasks
-        self._params = params
-        self._settle = settle
-        self._limit_s = limit_s
+    session: Session
+    line: CallLine
+    states: RequestStates
+    tasks: TaskGroup
+    params: Callable[[PendingRequest], Mapping[str, object]]
+    settle: Settle
+    limit_s: Callable[[], float]
+
+    def __post_init__(self) -> None:
         self._modes: frozenset[str] = frozenset()  # of the newest call
         self._held: dict[str, None] = {}
         self._rounds: dict[Call, list[str]] = {}
@@ -122,7 +113,7 @@ class CarriedQuestions:
         call = self._carrier(asked)
         if call is None and mode_of(asked) not in self._modes:
             return False
-        self._session.state.requests.hand_to(asked.id, Recipient.PERSON)
+        self.session.state.requests.hand_to(asked.id, Recipient.PERSON)
         if call is None:
             self._held[asked.id] = None
         else:
@@ -131,7 +122,7 @@ class CarriedQuestions:
 
     def carry_roots(self, take: TakeRoots) -> bool:
         """Have a call in flight ask for the roots of the client; False where there is none."""
-        for call in self._line.calls.values():
+        for call in self.line.calls.values():
             is_idle = call.run is not None or call.tool in _READS
             if call.request.modes is not None and not call.answered and is_idle:
                 self._park(call, [], take_roots=take)
@@ -142,7 +133,7 @@ class CarriedQuestions:
         mode = mode_of(asked)
         able = [
             call
-            for call in self._line.calls.values()
+            for call in self.line.calls.values()
             if call.request.takes(mode) and not call.answered
         ]
         raised = [call for call in able if call is question_of(asked).call]
@@ -162,7 +153,7 @@ class CarriedQuestions:
         for name in questions:
             self._held.pop(name, None)
         if call not in self._rounds:
-            self._tasks.start_soon(self._end_round, call)
+            self.tasks.start_soon(self._end_round, call)
         self._rounds.setdefault(call, []).extend(questions)
 
     async def _end_round(self, call: Call) -> None:
@@ -170,14 +161,14 @@ class CarriedQuestions:
         questions = self._still_open(self._rounds.pop(call))
         if not questions:
             return
-        if call.answered or self._line.calls.get(call.request.id) is not call:
+        if call.answered or self.line.calls.get(call.request.id) is not call:
             for asked in questions:  # it has ended meanwhile
-                self._session.questions.put(asked)
+                self.session.questions.put(asked)
         else:
             self._park(call, questions)
 
     def _still_open(self, questions: Sequence[str]) -> list[PendingRequest]:
-        found = self._session.state.requests.open
+        found = self.session.state.requests.open
         return [
             found[name]
             for name in questions
@@ -194,49 +185,49 @@ class CarriedQuestions:
         if take_roots is not None:
             parked.take_roots = take_roots
             question.requests = {ROOTS_KEY: ROOTS_REQUEST}
-        self._line.ask_back(call.request.id, question)
+        self.line.ask_back(call.request.id, question)
         if call.run is None:  # it only waits
-            self._session.cancel(call)
+            self.session.cancel(call)
         else:
             parked.call = call
-            parked.within = self._session.pause(call)
+            parked.within = self.session.pause(call)
 
     def _required(
         self, request: ClientRequest, questions: list[PendingRequest], *, began: float | None = None
     ) -> InputRequired:
         """The answer of a call that carries these questions; it is known when it is made again."""
-        began = self._session.clock.now() if began is None else began
+        began = self.session.clock.now() if began is None else began
         parked = _Parked(request=request, questions=[asked.id for asked in questions], began=began)
-        state = self._states.keep(_KIND, request.content(), within=math.inf)  # see `_expire`
+        state = self.states.keep(_KIND, request.content(), within=math.inf)  # see `_expire`
         self._parked[state] = parked
         for name in parked.questions:
             self._held.pop(name, None)
-        until = began + self._limit_s()
+        until = began + self.limit_s()
         until = min([until, max((asked.expires_at for asked in questions), default=until)])
-        self._tasks.start_soon(self._expire, state, parked, until)
+        self.tasks.start_soon(self._expire, state, parked, until)
         requests = {
-            asked.id: {"method": "elicitation/create", "params": self._params(asked)}
+            asked.id: {"method": "elicitation/create", "params": self.params(asked)}
             for asked in questions
         }
         return InputRequired(requests, state)
 
     async def _expire(self, state: str, parked: _Parked, until: float) -> None:
         """A client that does not come back with the answers keeps nothing open for ever."""
-        with anyio.move_on_after(until - self._session.clock.now()):
+        with anyio.move_on_after(until - self.session.clock.now()):
             await parked.resumed.wait()
         self._stop(state)
 
     def _stop(self, state: str) -> None:
         """Its client has not made the call again in time; a task goes on without it."""
         parked = self._parked.pop(state, None)
-        self._states.forget(state)
+        self.states.forget(state)
         if parked is None:
             return
         self._stopped[state] = parked
         if len(self._stopped) > _MAX_STOPPED:
             del self._stopped[next(iter(self._stopped))]
         if parked.call is not None and not parked.call.answered:
-            self._session.cancel(parked.call)
+            self.session.cancel(parked.call)
 
     # Calls that come in
 
@@ -246,7 +237,7 @@ class CarriedQuestions:
         if not request.modes and self._held:  # this client cannot ask any more
             held, self._held = self._held, {}
             for asked in self._still_open(list(held)):
-                self._session.questions.put(asked)
+                self.session.questions.put(asked)
         if request.state is None and (held := self._held_for(request)):
             raise self._required(request, held)
         if request.state is None or _KIND not in request.state.split(":"):
@@ -265,13 +256,13 @@ class CarriedQuestions:
     def _opened(self, state: str, request: ClientRequest) -> _Parked:
         parked = self._parked.get(state)
         if parked is None:
-            self._tasks.start_soon(self._tell_late, state, request)
+            self.tasks.start_soon(self._tell_late, state, request)
             raise RequestNotFound(
                 "The question that this call brings an answer to is not open: it was answered"
                 " before, or not in time, and then its call was stopped.",
                 hint="Call the tool again, without requestState, if its result is still wanted.",
             )
-        took = self._states.spend(state, request.content())
+        took = self.states.spend(state, request.content())
         if took is None:
             raise InvalidArguments(
                 "The requestState belongs to another call: the tool or its arguments differ.",
@@ -291,11 +282,11 @@ class CarriedQuestions:
         if call is not None and request.answers:
             note = "The answer came too late: the call had been stopped. It may have had effects."
             data = {"tool": call.tool, "delivered": False, "note": note}
-            self._session.tell(EventType.LATE_ANSWER, server=call.server, data=data)
+            self.session.tell(EventType.LATE_ANSWER, server=call.server, data=data)
 
     def _resume(self, parked: _Parked, call: Call, request: ClientRequest) -> None:
-        self._line.bind(request, call)
-        self._session.resume(call, request, within=parked.within)
+        self.line.bind(request, call)
+        self.session.resume(call, request, within=parked.within)
         missing = self._take(parked, request)
         if call.kept is not None:  # it ended while its client asked the person
             self._held.update(dict.fromkeys(asked.id for asked in missing))
@@ -308,5 +299,5 @@ class CarriedQuestions:
         """End the questions that have an answer; those that are to be asked again."""
         for asked in self._still_open(parked.questions):
             if asked.id in request.answers:
-                self._settle(asked, request.answers[asked.id], took=parked.took)
+                self.settle(asked, request.answers[asked.id], took=parked.took)
         return self._still_open(parked.questions)

@@ -13,7 +13,7 @@ from inspect import isawaitable
 import anyio
 import msgspec
 from anyio.abc import TaskGroup
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from emceepee_stdio.backends.interface import Cancel, OnResult, Sender
 from emceepee_stdio.clock import Clock
@@ -146,23 +146,18 @@ class _Roots(msgspec.Struct):
     roots: list[_Listed]
 
 
-class RootsRequests:
+class RootsRequests(Struct, eq=False, dict=True):
     """Asks one client."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        protocol: Protocol,
-        client: ClientRequests,
-        states: RequestStates,
-        tasks: TaskGroup,
-    ) -> None:
-        self._roots = runtime.roots
-        self._fixed = runtime.settings.fixed
-        self._protocol = protocol
-        self._client = client
-        self._tasks = tasks
-        self._states = states
+    runtime: Runtime
+    protocol: Protocol
+    client: ClientRequests
+    states: RequestStates
+    tasks: TaskGroup
+
+    def __post_init__(self) -> None:
+        self._roots = self.runtime.roots
+        self._fixed = self.runtime.settings.fixed
         self._is_stale = False
         self._is_asking = False
         self._was_asked = False
@@ -170,7 +165,7 @@ class RootsRequests:
     def changed(self) -> None:
         """The client says so; it is asked when a server wants to know."""
         self._was_asked = False
-        if self._roots.wanted and self._protocol.offers_roots:
+        if self._roots.wanted and self.protocol.offers_roots:
             self.ask()
 
     def begin(self, work: Work, request: ClientRequest) -> Result:
@@ -179,12 +174,12 @@ class RootsRequests:
         One that brings another answer is not asked: that would be lost, and asked for again.
         """
         answer, state = request.answers.get(ROOTS_KEY), request.state
-        if answer is not None and state and self._states.spend(state, ROOTS_KEY) is not None:
+        if answer is not None and state and self.states.spend(state, ROOTS_KEY) is not None:
             self._take(answer)
             return self._after_a_moment(work)
         if state is None and self._roots.wanted and not self._was_asked:
             self._was_asked = True
-            raise InputRequired({ROOTS_KEY: ROOTS_REQUEST}, self._states.keep(ROOTS_KEY, ROOTS_KEY))
+            raise InputRequired({ROOTS_KEY: ROOTS_REQUEST}, self.states.keep(ROOTS_KEY, ROOTS_KEY))
         return work()
 
     async def _after_a_moment(self, work: Work) -> Reply | None:
@@ -198,14 +193,14 @@ class RootsRequests:
 
     def ask(self, carry: Callable[[TakeRoots], bool] = lambda _take: False) -> None:
         """A server wants to know them. `carry` has a modern call in flight ask for them."""
-        if self._protocol.offers_roots:
+        if self.protocol.offers_roots:
             self._is_stale = True
             if not self._is_asking:
                 self._is_asking = True
-                self._tasks.start_soon(self._request)
-        elif self._protocol.modern_roots:
+                self.tasks.start_soon(self._request)
+        elif self.protocol.modern_roots:
             self._was_asked = self._was_asked or carry(self._take)
-            self._tasks.start_soon(self._wait_for_call)
+            self.tasks.start_soon(self._wait_for_call)
         else:
             self._roots.learn(None)
 
@@ -214,7 +209,7 @@ class RootsRequests:
         while self._is_stale:
             self._is_stale = False
             request = OutgoingRequest(method="roots/list")
-            answer = await self._client.ask(request, within=self._fixed.roots_s)
+            answer = await self.client.ask(request, within=self._fixed.roots_s)
             self._take(answer)
         self._is_asking = False
 

@@ -10,7 +10,7 @@ from functools import partial
 
 import msgspec
 from anyio.abc import TaskGroup
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from emceepee_stdio.errors import CallFailed, PromptNotFound, ProxyError, ResultTooLarge
 from emceepee_stdio.foreign_json import decoder
@@ -109,23 +109,14 @@ class _Forwarded:
     cache: Fields = field(default_factory=dict[str, object])
 
 
-class ForwardedRequests:
+class ForwardedRequests(Struct, eq=False, dict=True):
     """Those of one client. `answer` and `refuse` end a request."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        calls: ToolCalls,
-        *,
-        answer: Callable[[OpenRequest, bytes], None],
-        refuse: Callable[[OpenRequest, Refused], None],
-        tasks: TaskGroup,
-    ) -> None:
-        self._runtime = runtime
-        self._calls = calls
-        self._answer = answer
-        self._refuse = refuse
-        self._tasks = tasks
+    runtime: Runtime
+    calls: ToolCalls
+    answer: Callable[[OpenRequest, bytes], None]
+    refuse: Callable[[OpenRequest, Refused], None]
+    tasks: TaskGroup
 
     def read(self, request: Request, trace: OpenRequest) -> None:
         """One of our own resources, or one of a configured server."""
@@ -139,29 +130,29 @@ class ForwardedRequests:
             cache={"ttlMs": 0, "cacheScope": "private"},
         )
         if refused:
-            self._refuse(trace, refused)
-        elif self._runtime.configured.is_known and is_own_uri(asked.uri):
+            self.refuse(trace, refused)
+        elif self.runtime.configured.is_known and is_own_uri(asked.uri):
             try:
                 self._end(forwarded, self._own(asked.uri))
             except ProxyError as error:
                 self._end(forwarded, error)
         else:
-            self._tasks.start_soon(self._wait, forwarded, partial(self._resource, asked.uri))
+            self.tasks.start_soon(self._wait, forwarded, partial(self._resource, asked.uri))
 
     def get_prompt(self, request: Request, trace: OpenRequest) -> None:
         """A prompt of an exposed server, by the name under which it is listed."""
         asked = _decode_get_prompt(request.params or b"{}")
         modern, refused = self._check(asked.meta, trace)
         if refused:
-            self._refuse(trace, refused)
+            self.refuse(trace, refused)
         else:
             forwarded = _Forwarded(trace=trace, modern=modern)
-            self._tasks.start_soon(self._wait, forwarded, partial(self._prompt, asked))
+            self.tasks.start_soon(self._wait, forwarded, partial(self._prompt, asked))
 
     def _check(self, meta: Meta | None, trace: OpenRequest) -> tuple[bool, Refused | None]:
         if meta is not None:
             trace.traceparent = traceparent_in(meta.traceparent)
-        return self._calls.check(meta)
+        return self.calls.check(meta)
 
     async def _wait(
         self, asked: _Forwarded, get: Callable[[OpenRequest], Awaitable[Fields]]
@@ -169,13 +160,13 @@ class ForwardedRequests:
         """Answer with what a server says, unless the client takes the request back meanwhile."""
         current_request.set(asked.trace)
         with on_leg(Leg.QUEUED):
-            await self._runtime.configured.known()
+            await self.runtime.configured.known()
         try:
             found = await get(asked.trace)
         except ProxyError as error:
-            found = error.masked(self._runtime.session.secrets.mask)
+            found = error.masked(self.runtime.session.secrets.mask)
         except Exception as error:  # noqa: BLE001 - a bug in one request must not end the others
-            found = self._calls.unexpected(error)
+            found = self.calls.unexpected(error)
         if asked.trace.outcome is None:
             self._end(asked, found)
 
@@ -183,12 +174,12 @@ class ForwardedRequests:
         if isinstance(found, ProxyError):
             asked.trace.error_code = found.code
             refused = Refused(asked.error_code, _said(found), asked.error_data)
-            self._refuse(asked.trace, refused)
+            self.refuse(asked.trace, refused)
         else:
-            self._answer(asked.trace, _body(found, asked.cache, modern=asked.modern))
+            self.answer(asked.trace, _body(found, asked.cache, modern=asked.modern))
 
     def _own(self, uri: str) -> Fields:
-        text = read_own(self._runtime, uri)
+        text = read_own(self.runtime, uri)
         kind = "text/plain" if uri.startswith(RESULTS) else "application/json"
         return {"contents": [{"uri": uri, "mimeType": kind, "text": text}]}
 
@@ -196,16 +187,16 @@ class ForwardedRequests:
         """As its server gave it; what fits into no line is not sent."""
         if is_own_uri(uri):
             return self._own(uri)
-        result = await read_by_uri(self._runtime, uri, within=self._within(), call=trace)
+        result = await read_by_uri(self.runtime, uri, within=self._within(), call=trace)
         hint = "Call read_resource with its server: what is too large is stored and paged."
         unreadable = "Its server gave a resource without readable contents."
         return self._bounded("resource", result, resource_fields, hint, unreadable)
 
     async def _prompt(self, asked: _GetPrompt, trace: OpenRequest) -> Fields:
-        item = self._runtime.surface.lists.prompts.get(asked.name)
-        if item is None or not self._runtime.surface.shows(item.server):
+        item = self.runtime.surface.lists.prompts.get(asked.name)
+        if item is None or not self.runtime.surface.shows(item.server):
             raise PromptNotFound(f"There is no prompt {asked.name[:_SHOWN_NAME_CHARS]!r}.")
-        backend = self._runtime.servers.get(item.server)
+        backend = self.runtime.servers.get(item.server)
         within = self._within()
         result = await backend.get_prompt(item.own, asked.arguments, within=within, call=trace)
         hint = "Call get_prompt with its server: what is too large is stored and paged."
@@ -213,13 +204,13 @@ class ForwardedRequests:
         return self._bounded("prompt", result, prompt_fields, hint, unreadable)
 
     def _within(self) -> float:
-        return self._runtime.settings.timeouts.request_ms / 1000
+        return self.runtime.settings.timeouts.request_ms / 1000
 
     def _bounded(
         self, what: str, result: Raw, read: Callable[[Raw], Fields], hint: str, unreadable: str
     ) -> Fields:
         """What a client is sent of it, if that fits into a line."""
-        limit = self._runtime.settings.fixed.client_line_bytes
+        limit = self.runtime.settings.fixed.client_line_bytes
         fields: Fields = {}
         if (size := len(memoryview(result))) <= limit - _ENVELOPE_BYTES:
             try:

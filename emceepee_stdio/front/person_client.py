@@ -19,7 +19,7 @@ from unicodedata import east_asian_width
 
 import msgspec
 from anyio.abc import TaskGroup
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from emceepee_stdio.errors import ProxyError
 from emceepee_stdio.foreign_json import decoded
@@ -208,37 +208,30 @@ class _Answer(msgspec.Struct):
     content: dict[str, object] | None = None
 
 
-class PersonClient:
+class PersonClient(Struct, eq=False, dict=True):
     """The person behind one client; `carried` has the questions that calls bring to them."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        protocol: Protocol,
-        client: ClientRequests,
-        line: CallLine,
-        states: RequestStates,
-        *,
-        tasks: TaskGroup,
-    ) -> None:
+    runtime: Runtime
+    protocol: Protocol
+    client: ClientRequests
+    line: CallLine
+    states: RequestStates
+    tasks: TaskGroup
+
+    def __post_init__(self) -> None:
         self.carried = CarriedQuestions(
-            runtime.session,
-            line,
-            states,
-            tasks=tasks,
+            self.runtime.session,
+            self.line,
+            self.states,
+            tasks=self.tasks,
             params=self.params,
             settle=self.settle,
-            limit_s=lambda: person_limit_s(self._profile, runtime.environment.environ),
+            limit_s=lambda: person_limit_s(self._profile, self.runtime.environment.environ),
         )
-        self._runtime = runtime
-        self._session = runtime.session
-        self._protocol = protocol
-        self._client = client
-        self._states = states
-        self._tasks = tasks
-        self._answers = runtime.automatic_answers
+        self._session = self.runtime.session
+        self._answers = self.runtime.automatic_answers
         # Over HTTP a yes counts for one call: only the owner of this machine gives a standing one.
-        self._keeps = BEHIND_HTTP not in runtime.environment.environ
+        self._keeps = BEHIND_HTTP not in self.runtime.environment.environ
         self._open: dict[str, Asked] = {}  # choices that the client was sent, by digest
         self._agreed: dict[str, Decision] = {}
         self._sent: dict[str, Cancel] = {}
@@ -254,7 +247,7 @@ class PersonClient:
         self, choice: Choice, *, on_ask: Callable[[], None], on_late: OnLate
     ) -> Decision:
         request = choice.request
-        if "form" not in (self._protocol.modes if request.modes is None else request.modes):
+        if "form" not in (self.protocol.modes if request.modes is None else request.modes):
             return Decision.CANNOT_ASK
         if request.modes is None:
             return await self._confirm_by_request(choice, on_ask, on_late)
@@ -262,14 +255,14 @@ class PersonClient:
         about = choice.digest, choice.lines
         answer = request.answers.get(_KEY)
         if answer is not None and request.state:
-            took = self._states.spend(request.state, about)
+            took = self.states.spend(request.state, about)
             if took is not None:
                 return self._decision(choice, answer, took=took)
         if obstacle := self._obstacle(choice):
             return obstacle
         on_ask()
         asked = {"method": "elicitation/create", "params": self._elicitation(choice, None)}
-        raise InputRequired({_KEY: asked}, self._states.keep(_KEY, about))
+        raise InputRequired({_KEY: asked}, self.states.keep(_KEY, about))
 
     async def _confirm_by_request(
         self, choice: Choice, on_ask: Callable[[], None], on_late: OnLate
@@ -286,7 +279,7 @@ class PersonClient:
                 return Decision.CANNOT_ASK
             on_ask()
             found = self._open[digest] = Asked()
-            self._tasks.start_soon(self._request, found, choice, on_late)
+            self.tasks.start_soon(self._request, found, choice, on_late)
         try:
             return await found.wait(choice.within)
         finally:
@@ -294,12 +287,12 @@ class PersonClient:
                 self._agreed.pop(digest, None)
 
     async def _request(self, asked: Asked, choice: Choice, on_late: OnLate) -> None:
-        params = self._elicitation(choice, self._protocol.version)
+        params = self._elicitation(choice, self.protocol.version)
         request = OutgoingRequest(method="elicitation/create", params=params, call=choice.call)
         within = self._session.settings.timeouts.client_request_ms / 1000
         asked_at = self._session.clock.now()
         try:
-            answer = await self._client.ask(request, within=within)
+            answer = await self.client.ask(request, within=within)
             took = self._session.clock.now() - asked_at
             asked.decision = self._decision(choice, answer, took=took)
             if asked.decision in AGREEMENTS and len(self._agreed) < _MAX_REMEMBERED:
@@ -345,7 +338,7 @@ class PersonClient:
     # Pending questions
 
     def show(self, asked: PendingRequest) -> bool:
-        wanted = self._runtime.configured.config.settings.questions
+        wanted = self.runtime.configured.config.settings.questions
         if self._ask_in_client(asked, wanted) or self._ask_on_page(asked, wanted):
             return True
         if wanted == "client":
@@ -359,7 +352,7 @@ class PersonClient:
         schema = mapping(asked.params.get("requestedSchema"))
         if mode_of(asked) == "form" and as_text(schema, kinds) is not schema:
             self._rebuilt[asked.id] = _Rebuilt(kinds)
-        by_request = mode_of(asked) in self._protocol.modes
+        by_request = mode_of(asked) in self.protocol.modes
         call = question_of(asked).call
         if by_request and not (isinstance(call, Call) and call.request.modes is not None):
             self._send(asked)
@@ -373,9 +366,9 @@ class PersonClient:
         """A question of ours, or by the configuration any, where the client has no forms."""
         call = question_of(asked).call
         carried = call.request.modes if isinstance(call, Call) else None
-        modes = self._protocol.modes if carried is None else carried
+        modes = self.protocol.modes if carried is None else carried
         is_meant = wanted == "page" or choice_of(asked) is not None
-        page = self._runtime.page
+        page = self.runtime.page
         if "form" in modes or not is_meant or not page.is_there:
             return False
         self._session.state.requests.hand_to(asked.id, Recipient.PERSON)
@@ -402,22 +395,22 @@ class PersonClient:
     def withdraw(self, asked: PendingRequest) -> None:
         self.carried.withdraw(asked)
         self._rebuilt.pop(asked.id, None)
-        self._runtime.page.withdraw(asked.id)
+        self.runtime.page.withdraw(asked.id)
         if cancel := self._sent.pop(asked.id, None):
             cancel()
 
     def visited(self, server: str, elicitation_id: str) -> None:
         if shown := self._pages.pop((server, elicitation_id), None):
-            self._client.notify(_VISITED, {"elicitationId": shown})
+            self.client.notify(_VISITED, {"elicitationId": shown})
 
     @property
     def _profile(self) -> ClientProfile:
-        return profile_of(self._protocol.client_name, self._protocol.client_version)
+        return profile_of(self.protocol.client_name, self.protocol.client_version)
 
     def _send(self, asked: PendingRequest) -> None:
         session = self._session
         session.state.requests.hand_to(asked.id, Recipient.PERSON)
-        params = self.params(asked, self._protocol.version)
+        params = self.params(asked, self.protocol.version)
         if "url" in params:
             shown = str(params["elicitationId"])
             self._pages[asked.server, asked.params.get("elicitationId")] = shown
@@ -431,7 +424,7 @@ class PersonClient:
         if isinstance(call, Call) and not call.answered:
             session.wait_for_person(call)
         on_done = partial(self._answered, asked, session.clock.now(), call)
-        cancel = self._client.send(request, on_done)
+        cancel = self.client.send(request, on_done)
         if asked.id in self._sent:
             self._sent[asked.id] = cancel
 
@@ -454,7 +447,7 @@ class PersonClient:
         self, asked: PendingRequest, sent_at: float, call: object, outcome: Raw | ProxyError
     ) -> None:
         del self._sent[asked.id]
-        wanted = self._runtime.configured.config.settings.questions
+        wanted = self.runtime.configured.config.settings.questions
         if isinstance(outcome, NoReader) and wanted != "client":
             self._rebuilt.pop(asked.id, None)
             self._session.questions.put_to_tools(asked)
@@ -489,7 +482,7 @@ class PersonClient:
         )
         if is_url and action == "accept" and self._answers.is_fast(took=took):
             answer, is_automatic = None, True  # there was no time to read where the page is
-        if self._runtime.configured.config.settings.questions == "client":
+        if self.runtime.configured.config.settings.questions == "client":
             is_automatic = False  # the answer of the host counts, whoever gave it
         if is_automatic and not (is_url or shows_plain):
             self._rebuilt[asked.id] = _Rebuilt(PLAIN_KINDS)
@@ -523,4 +516,4 @@ class PersonClient:
     def _unfit(self, asked: PendingRequest) -> None:
         """Noted without a word of the answer."""
         text = f"an answer that does not fit the question {asked.id} of {asked.server}"
-        self._runtime.journal.record(JournalEvent.CLIENT_NOISE, text=text)
+        self.runtime.journal.record(JournalEvent.CLIENT_NOISE, text=text)

@@ -11,6 +11,7 @@ fits into the budget of the client is decided here, once.
 
 from collections import deque
 from collections.abc import Callable, Coroutine
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from inspect import isawaitable
 
@@ -93,29 +94,22 @@ _read_meta = decoder(Meta)
 _read_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
+@dataclass(eq=False, repr=False)
 class ToolCalls(CallEnd):
     """The calls of one client. `queued` says how many bytes `peer` has been given to write."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        protocol: Protocol,
-        peer: Peer,
-        *,
-        tasks: TaskGroup,
-        queued: Callable[[], int],
-        roots: RootsRequests,
-        states: RequestStates,
-    ) -> None:
-        self._roots = roots
-        self._states = states
-        self._runtime = runtime
-        self._session = runtime.session
-        self._protocol = protocol
-        self._peer = peer
-        self._tasks = tasks
+    runtime: Runtime
+    protocol: Protocol
+    peer: Peer
+    _: KW_ONLY
+    tasks: TaskGroup
+    queued: Callable[[], int]
+    roots: RootsRequests
+    states: RequestStates
+
+    def __post_init__(self) -> None:
+        self._session = self.runtime.session
         self._identity = to_json(IDENTITY)
-        self._queued = queued
         self._written = 0
         self._unwritten: deque[tuple[int, list[Lease]]] = deque()
         self._calls: dict[RequestId, Call] = {}
@@ -123,17 +117,19 @@ class ToolCalls(CallEnd):
         self.others: dict[RequestId, OpenRequest] = {}
         self._answered = anyio.Event()
         self._progress = CallProgress(
-            runtime.session,
-            peer,
-            runtime.clock,
-            every=runtime.settings.fixed.heartbeat_s,
-            tasks=tasks,
-            unread=lambda: self._queued() - self._written,
+            self.runtime.session,
+            self.peer,
+            self.runtime.clock,
+            every=self.runtime.settings.fixed.heartbeat_s,
+            tasks=self.tasks,
+            unread=lambda: self.queued() - self._written,
         )
-        behind_http = BEHIND_HTTP in runtime.environment.environ
-        client = ClientRequests(peer, self._calls if behind_http else None)
+        behind_http = BEHIND_HTTP in self.runtime.environment.environ
+        client = ClientRequests(self.peer, self._calls if behind_http else None)
         line = CallLine(calls=self._calls, bind=self._bind, ask_back=self._ask_back)
-        self.person = PersonClient(runtime, protocol, client, line, states, tasks=tasks)
+        self.person = PersonClient(
+            self.runtime, self.protocol, client, line, self.states, tasks=self.tasks
+        )
         self._client: CallingClient | None = None
 
     def __repr__(self) -> str:
@@ -141,7 +137,7 @@ class ToolCalls(CallEnd):
 
     def ask_roots(self) -> None:
         """A server wants to know the roots of the client."""
-        self._roots.ask(self.person.carried.carry_roots)
+        self.roots.ask(self.person.carried.carry_roots)
 
     async def idle(self) -> None:
         """Until nobody waits for an answer any more."""
@@ -179,14 +175,14 @@ class ToolCalls(CallEnd):
         modern, refused = (False, None) if meta is None else self.check(meta)
         if refused is not None:
             return refused
-        tool = TABLE.get(asked.name) or exposed_tool(self._runtime, asked.name)
+        tool = TABLE.get(asked.name) or exposed_tool(self.runtime, asked.name)
         if tool is None:
-            return Refused(INVALID_PARAMS, unknown_tool(self._runtime, asked.name))
+            return Refused(INVALID_PARAMS, unknown_tool(self.runtime, asked.name))
         trace = self._session.trace.begin(
             "tools/call", request.id, tool=tool.name, bytes_in=len(request.params or b"")
         )
         client = self._client
-        if client is None or client.name != self._protocol.client_name:
+        if client is None or client.name != self.protocol.client_name:
             client = self._client = self._calling_client()
         arguments = None if asked.arguments in (UNSET, _NULL) else asked.arguments
         if self._session.trace.keeps_payloads and arguments is not None:
@@ -203,10 +199,10 @@ class ToolCalls(CallEnd):
         call = self._calls[request.id] = Call(client=client, request=made, trace=trace)
         if made.token is not None:
             self._progress.begin(call)
-        work: Work = partial(tool.call, self._runtime, arguments, call)
-        if modern or self._protocol.word.encode() in bytes(request.params or b""):
+        work: Work = partial(tool.call, self.runtime, arguments, call)
+        if modern or self.protocol.word.encode() in bytes(request.params or b""):
             work = partial(self._run, work, made, request)
-        is_known = self._runtime.configured.is_known
+        is_known = self.runtime.configured.is_known
         self.proceed(call, work if is_known else partial(self._once_known, work))
         return None
 
@@ -228,7 +224,7 @@ class ToolCalls(CallEnd):
         passed = self._session.trace.with_trace(passed, trace)
         if meta is None or not is_modern:
             return replace(request, meta=passed, token=token)
-        if asked.state and (asked_at := self._states.asked_at(asked.state)) is not None:
+        if asked.state and (asked_at := self.states.asked_at(asked.state)) is not None:
             trace.was_asked(asked_at)
         return replace(
             request,
@@ -241,7 +237,7 @@ class ToolCalls(CallEnd):
 
     def _run(self, work: Work, made: ClientRequest, request: Request) -> Result:
         """What the tool gives, after what a modern call carries: roots, or answers to questions."""
-        if self._protocol.word.encode() in bytes(request.params or b""):
+        if self.protocol.word.encode() in bytes(request.params or b""):
             # A server that knows the word could forge our blocks.
             raise InvalidArguments(
                 "The arguments hold the word by which you know emceepee's own blocks.",
@@ -249,15 +245,15 @@ class ToolCalls(CallEnd):
             )
         if made.modes is None:
             return work()
-        if self._protocol.modern_roots:
-            work = partial(self._roots.begin, work, made)
+        if self.protocol.modern_roots:
+            work = partial(self.roots.begin, work, made)
         return self.person.carried.begin(work, made)
 
     def _calling_client(self) -> CallingClient:
         """What follows from the name that the client gave last."""
-        name = self._protocol.client_name
-        profile = profile_of(name, self._protocol.client_version)
-        settings, environ = self._runtime.settings, self._runtime.environment.environ
+        name = self.protocol.client_name
+        profile = profile_of(name, self.protocol.client_version)
+        settings, environ = self.runtime.settings, self.runtime.environment.environ
         ceiling = ceiling_s(
             name,
             profile,
@@ -279,7 +275,7 @@ class ToolCalls(CallEnd):
         size = len(request.params or b"")
         trace = self._session.trace.begin("tools/call", request.id, bytes_in=size)
         name = _read_call(request.params or b"{}").name
-        if meant := max(self._runtime.servers.claiming(name), key=len, default=None):
+        if meant := max(self.runtime.servers.claiming(name), key=len, default=None):
             trace.server, trace.server_tool = meant, name[len(meant) + 2 :]
         return trace
 
@@ -299,12 +295,12 @@ class ToolCalls(CallEnd):
             CLIENT_CAPABILITIES: meta.capabilities,
             CLIENT_INFO: meta.info,
         }
-        return True, self._protocol.check(fields)
+        return True, self.protocol.check(fields)
 
     async def _once_known(self, work: Work) -> Reply | None:
         """The configured servers are there by name, connected or not."""
         with on_leg(Leg.QUEUED):
-            await self._runtime.configured.known()
+            await self.runtime.configured.known()
         await checkpoint_if_cancelled()  # it may have been cancelled in the same moment
         result = work()
         return await result if isawaitable(result) else result
@@ -317,7 +313,7 @@ class ToolCalls(CallEnd):
             if isinstance(result, Reply):
                 self._session.finish(call, result)
             elif result is not None:
-                self._tasks.start_soon(self._wait, call, result)
+                self.tasks.start_soon(self._wait, call, result)
         except Exception as error:  # noqa: BLE001 - a bug in one call must not end the others
             self._fail(call, error)
         finally:
@@ -361,9 +357,9 @@ class ToolCalls(CallEnd):
             instead = replace(Reply.error(self.unexpected(error)), whole=True)
             body, leases = render(self._session, instead, call, identity=identity)
         call.leases = ()  # from here on they are with those that wait to be written
-        if self._peer.answer(request.id, body):
+        if self.peer.answer(request.id, body):
             if leases:
-                self._unwritten.append((self._queued(), leases))
+                self._unwritten.append((self.queued(), leases))
         else:
             for lease in leases:
                 self._session.state.events.release(lease)
@@ -380,7 +376,7 @@ class ToolCalls(CallEnd):
         if call := self._calls.pop(request_id, None):
             self._progress.end(call)
             self._session.trace.asked_back(call.trace)
-        self._peer.answer(request_id, to_json(body))
+        self.peer.answer(request_id, to_json(body))
         self._answered.set()
 
     def _refuse(self, call: Call, error: ProxyError) -> None:
@@ -390,7 +386,7 @@ class ToolCalls(CallEnd):
         self._progress.end(call)
         call.trace.error_code = error.code
         text = error.masked(self._session.secrets.mask).whole_fact
-        self._peer.answer(call.request.id, RpcError(INVALID_PARAMS, text))
+        self.peer.answer(call.request.id, RpcError(INVALID_PARAMS, text))
         self._session.trace.answered(call.trace, b"", is_error=True)
         self._answered.set()
 
@@ -401,8 +397,8 @@ class ToolCalls(CallEnd):
         self._progress.status(call, text)
 
     def unexpected(self, error: Exception, what: str = "a request") -> ProxyError:
-        reference = self._runtime.ids()
-        self._runtime.journal.record(
+        reference = self.runtime.ids()
+        self.runtime.journal.record(
             JournalEvent.UNEXPECTED_ERROR, request_id=reference, tool=what, error=repr(error)
         )
         return CallFailed(

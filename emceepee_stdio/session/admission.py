@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
+from msgspec import Struct
 
 from emceepee_stdio.config.server import ServerConfig
 from emceepee_stdio.config.settings import Config
@@ -68,23 +69,16 @@ class _Standing:
     objection: str | None = None
 
 
-class AdmissionControl:
+class AdmissionControl(Struct, eq=False, dict=True):
     """Decides about one server at a time; several may wait for a person."""
 
-    def __init__(
-        self,
-        store: TrustStore,
-        flow: ApprovalFlow,
-        *,
-        config: Callable[[], Config],
-        environment: Environment,
-        journal: Journal,
-    ) -> None:
-        self._store = store
-        self._config = config
-        self._environment = environment
-        self._flow = flow
-        self._journal = journal
+    store: TrustStore
+    flow: ApprovalFlow
+    config: Callable[[], Config]
+    environment: Environment
+    journal: Journal
+
+    def __post_init__(self) -> None:
         self._agreed: set[str] = set()  # for this session; what is remembered is in the store
         self._under_way = 0
         # Since a call that is under way was judged: what was agreed to, and whether for good.
@@ -95,11 +89,11 @@ class AdmissionControl:
         self._refused: set[str] = set()
 
     def _mode(self) -> str:
-        return self._config().settings.policy.mode
+        return self.config().settings.policy.mode
 
     def taken_back(self, members: Iterable[RegisteredServer]) -> list[RegisteredServer]:
         """Those that are here by an agreement that a person has taken back. Blocking."""
-        granted = {approval.digest for approval in self._store.granted()}
+        granted = {approval.digest for approval in self.store.granted()}
         return [
             member
             for member in members
@@ -124,7 +118,7 @@ class AdmissionControl:
         if mode == "allow":
             return _admitted(config, "policy allow")
         if mode == "deny":
-            self._journal.record(
+            self.journal.record(
                 JournalEvent.APPROVAL_DENIED,
                 server=config.name,
                 reason="policy deny",
@@ -133,7 +127,7 @@ class AdmissionControl:
             raise PolicyDenied(f"{config.name} was not added: by policy no model adds servers.")
         program = await anyio.to_thread.run_sync(self._program, config)
         approval = self._approval_request(config, program)
-        is_over_http = BEHIND_HTTP in self._environment.environ
+        is_over_http = BEHIND_HTTP in self.environment.environ
         rule, obstacle = await anyio.to_thread.run_sync(
             partial(_way, config, is_over_http=is_over_http)
         )
@@ -154,7 +148,7 @@ class AdmissionControl:
             approval = _with_remark(approval, obstacle)
         subject = _subject(config, approval, standing.digest, call.client.name)
         if is_over_http:
-            raise await self._flow.put_aside(subject, _OVER_HTTP)
+            raise await self.flow.put_aside(subject, _OVER_HTTP)
         agreed = partial(_admitted, config, "a person agreed", rule, program=program)
 
         async def add(granted: str | None) -> None:
@@ -172,7 +166,7 @@ class AdmissionControl:
                 f"{subject.what} was not added: the same was refused before in this session.",
                 hint=_REFUSED,
             )
-        self._flow.refuse_long(subject)
+        self.flow.refuse_long(subject)
 
         async def decided_late(decision: Decision) -> None:
             if decision is Decision.REFUSED:
@@ -180,10 +174,10 @@ class AdmissionControl:
             else:
                 await add(await self._granted(subject, decision))
 
-        decision = await self._flow.decision(subject, call, on_late=decided_late)
+        decision = await self.flow.decision(subject, call, on_late=decided_late)
         if decision is Decision.REFUSED:
             self._note_refusal(subject)
-        await self._flow.require(decision, subject)
+        await self.flow.require(decision, subject)
         return await self._granted(subject, decision)
 
     def _note_refusal(self, subject: ApprovalSubject) -> None:
@@ -198,14 +192,14 @@ class AdmissionControl:
         """The file that a command comes to on this machine; raises where it comes to nothing."""
         if config.url is not None:
             return None
-        around = self._environment
+        around = self.environment
         env = child_environment(around.environ, env=config.env, pass_env=config.pass_env, owner="")
         directory = self._directory(config)
         found = resolve_command(config.command or "", path=env.get("PATH", ""), directory=directory)
         return ProgramFile.at(found)
 
     def _directory(self, config: ServerConfig) -> Path:
-        around = self._environment
+        around = self.environment
         return around.cwd / child_directory(config.cwd, ours=around.cwd, home=around.home)
 
     def _approval_request(
@@ -213,7 +207,7 @@ class AdmissionControl:
     ) -> ApprovalRequest:
         if program is None:
             return approval_request_for(config)
-        around = self._environment
+        around = self.environment
         return approval_request_for(
             config,
             program=program.path,
@@ -223,27 +217,27 @@ class AdmissionControl:
         )
 
     def _standing(self, config: ServerConfig, approval: ApprovalRequest) -> _Standing:
-        key = self._store.key()
+        key = self.store.key()
         digest = approval.digest(key)
         objection = self._objection(config, digest)
         if objection is not None:
             digest = hmac.new(key, f"{digest} {objection}".encode(), hashlib.sha256).hexdigest()
         if digest in self._agreed:
             return _Standing(digest=digest, known=True, objection=objection)
-        if self._store.is_approved(digest):
+        if self.store.is_approved(digest):
             return _Standing(digest=digest, known=True, approval=digest, objection=objection)
         if self._is_agreed_once(digest):
             self._agreed.add(digest)
             return _Standing(digest=digest, known=True, objection=objection)
         known = objection is None and any(
-            self._is_same(server, digest) for server in self._config().servers
+            self._is_same(server, digest) for server in self.config().servers
         )
         return _Standing(digest=digest, known=known, objection=objection)
 
     def _is_agreed_once(self, digest: str) -> bool:
         """Whether they agreed for this time, on a page that no call waited for any more."""
         try:
-            return self._store.redeem(digest, now=self._flow.now())
+            return self.store.redeem(digest, now=self.flow.now())
         except OSError:  # what cannot be used up would be good for ever
             return False
 
@@ -254,7 +248,7 @@ class AdmissionControl:
         configured as it is.
         """
         taken = self._taken(config, digest)
-        current = self._config()
+        current = self.config()
         entries = [*current.servers, *(one.config for one in current.disabled if one.config)]
         ruled = (one for one in entries if one.tools and may_be_same(config, one))
         alike = next((one for one in ruled if not leads_to_same(one, config)), None)
@@ -266,7 +260,7 @@ class AdmissionControl:
 
     def _taken(self, config: ServerConfig, digest: str) -> str | None:
         """What speaks against it by its name, or of the same target."""
-        key, current = self._store.key(), self._config()
+        key, current = self.store.key(), self.config()
         name = shown(config.name)
         for server in current.servers:
             if server.name == config.name and not self._is_same(server, digest):
@@ -282,7 +276,7 @@ class AdmissionControl:
     def _is_same(self, server: ServerConfig, digest: str) -> bool:
         try:
             wanted = self._approval_request(server, self._program(server))
-            return wanted.digest(self._store.key()) == digest
+            return wanted.digest(self.store.key()) == digest
         except Exception:  # noqa: BLE001 - one that cannot be resolved is not this one
             return False
 
@@ -293,7 +287,7 @@ class AdmissionControl:
             await being_kept.wait()
         being_kept = self._remembering[digest] = anyio.Event()
         try:
-            kept = await self._flow.agreed(subject, kept=kept, what=subject.target or "")
+            kept = await self.flow.agreed(subject, kept=kept, what=subject.target or "")
             if not kept:
                 self._agreed.add(digest)
             if self._under_way:

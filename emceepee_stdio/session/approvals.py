@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import anyio.to_thread
+from msgspec import Struct
 
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.errors import NeedsApproval, PolicyDenied
@@ -52,25 +53,17 @@ class ApprovalSubject:
     unnoted: str = _UNNOTED  # what to do where it cannot be put aside
 
 
-class ApprovalFlow:
+class ApprovalFlow(Struct, eq=False, dict=True):
     """Asks about one subject at a time; several may wait for a person."""
 
-    def __init__(
-        self,
-        store: TrustStore,
-        *,
-        clock: Clock,
-        journal: Journal,
-        page: Person,
-        tell: Callable[[EventType, ApprovalSubject], None],
-        token: str = "",
-    ) -> None:
-        self._store = store
-        self.token = token  # of the HTTP client for which all this is asked
-        self._clock = clock
-        self._journal = journal
-        self._page = page
-        self._tell = tell
+    store: TrustStore
+    clock: Clock
+    journal: Journal
+    page: Person
+    tell: Callable[[EventType, ApprovalSubject], None]
+    token: str = ""  # of the HTTP client for which all this is asked
+
+    def __post_init__(self) -> None:
         self._unanswered = 0
 
     def refuse_long(self, subject: ApprovalSubject) -> None:
@@ -100,9 +93,7 @@ class ApprovalFlow:
 
         async def decided_late(decision: Decision) -> None:
             agreed = decision is not Decision.REFUSED
-            self._tell(
-                EventType.APPROVAL_GRANTED if agreed else EventType.APPROVAL_REFUSED, subject
-            )
+            self.tell(EventType.APPROVAL_GRANTED if agreed else EventType.APPROVAL_REFUSED, subject)
             if not agreed:
                 self._record_refusal(subject)
             await on_late(decision)
@@ -115,7 +106,7 @@ class ApprovalFlow:
                 )
             if decision in (Decision.CANNOT_ASK, Decision.TOO_LONG):
                 choice = replace(choice, pending=self._pending(subject))
-                shown = await self._page.confirm(choice, on_ask=before_asking, on_late=decided_late)
+                shown = await self.page.confirm(choice, on_ask=before_asking, on_late=decided_late)
                 decision = decision if shown is Decision.CANNOT_ASK else shown
         return decision
 
@@ -126,7 +117,7 @@ class ApprovalFlow:
 
         choice = Choice(title="", lines=(), digest=pending.digest, pending=pending, within=within)
         with on_leg(Leg.PERSON):
-            return await self._page.confirm(choice, on_ask=lambda: None, on_late=late)
+            return await self.page.confirm(choice, on_ask=lambda: None, on_late=late)
 
     async def require(self, decision: Decision, subject: ApprovalSubject) -> None:
         """Raise unless the person agreed, with the next step."""
@@ -190,9 +181,9 @@ class ApprovalFlow:
         try:
             if not any(
                 (one.digest, one.text) == (pending.digest, pending.text)
-                for one in self._store.waiting()
+                for one in self.store.waiting()
             ):
-                self._store.wait_for(pending)
+                self.store.wait_for(pending)
         except OSError as error:
             return str(error.strerror)
         return None
@@ -207,7 +198,7 @@ class ApprovalFlow:
             return False
         try:
             await anyio.to_thread.run_sync(
-                lambda: self._store.approve(
+                lambda: self.store.approve(
                     digest or subject.digest, name=subject.server, at=self.now(), what=what
                 )
             )
@@ -223,11 +214,11 @@ class ApprovalFlow:
             name=subject.server,
             text=subject.redacted,
             at=self.now(),
-            sealed=None if is_whole else seal(self._store.key(), subject.text),
+            sealed=None if is_whole else seal(self.store.key(), subject.text),
             tool=subject.tool,
             standing=subject.standing,
             client=subject.client[:_CLIENT_CHARS],
-            session=self._journal.session,
+            session=self.journal.session,
             token=self.token,
         )
 
@@ -235,12 +226,12 @@ class ApprovalFlow:
         self.record(JournalEvent.APPROVAL_DENIED, subject, reason="the person refused")
 
     def now(self) -> str:
-        return self._clock.iso(self._clock.now())
+        return self.clock.iso(self.clock.now())
 
     def record(self, event: JournalEvent, subject: ApprovalSubject, **data: object) -> None:
         named = {"tool": subject.tool, "target": subject.target}
         data |= {name: value for name, value in named.items() if value is not None}
-        self._journal.write(event.level, event, server=subject.server, request_id=None, **data)
+        self.journal.write(event.level, event, server=subject.server, request_id=None, **data)
 
     def _before_asking(self, subject: ApprovalSubject, call: Call) -> None:
         """Count that a person is about to be asked; raise when they were asked too often."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from emceepee_stdio.auth.bearer import SignInNeeded
 from emceepee_stdio.backends.interface import (
@@ -64,21 +64,16 @@ _MOST_KEYS = 1_000  # sources that are in the middle of a private key; the one s
 _LEAVING = "The connection is being closed: there will be no answer."
 
 
-class BackendHandler:
+class BackendHandler(Struct, eq=False, dict=True):
     """Takes what every backend tells. `target_of` is the command line or address of a server."""
 
-    def __init__(
-        self,
-        session: Session,
-        *,
-        target_of: Callable[[str], str | None],
-        on_sign_in_wanted: Callable[[str, SignInNeeded], None] = lambda _server, _needed: None,
-    ) -> None:
-        settings = session.settings
-        self._session = session
-        self._journal = session.journal
-        self._target_of = target_of
-        self._on_sign_in_wanted = on_sign_in_wanted
+    session: Session
+    target_of: Callable[[str], str | None]
+    on_sign_in_wanted: Callable[[str, SignInNeeded], None] = lambda _server, _needed: None
+
+    def __post_init__(self) -> None:
+        settings = self.session.settings
+        self._journal = self.session.journal
         self._idle: set[str] = set()  # servers that were stopped because nobody used them
         self._signed_out: set[str] = set()  # servers that a person has to sign in to
         self._hellos: dict[str, Hello | None] = {}  # of the connections that live
@@ -90,17 +85,17 @@ class BackendHandler:
         if isinstance(event, LogLine):  # never a reason to wake anybody
             self._log(server, event)
         elif isinstance(event, SignInWanted):
-            self._on_sign_in_wanted(server, event.needed)
+            self.on_sign_in_wanted(server, event.needed)
         elif not isinstance(event, Seen):  # the backend keeps its own lists
             self._apply(server, event)
-            self._session.wake()
+            self.session.wake()
 
     def _apply(self, server: str, event: StateEvent) -> None:
         match event:
             case ServerNotification():
                 self._notification(server, event)
             case PhaseChange():
-                self._phase_changed(server, event.masked(self._session.secrets.mask))
+                self._phase_changed(server, event.masked(self.session.secrets.mask))
             case Question():
                 self._on_question(server, event)
             case Withdrawn():
@@ -126,24 +121,22 @@ class BackendHandler:
         self._idle.discard(server)
         if change.previous is Phase.CONNECTED:
             self._lost(server, change)
-        is_start = server in self._session.state.starting
-        self._session.state.starting.discard(server)
+        is_start = server in self.session.state.starting
+        self.session.state.starting.discard(server)
         if change.phase is Phase.CONNECTED:
             self._connected(server, change, tell=not is_start)
         elif change.phase is Phase.CONNECTING and (is_start or change.previous is Phase.IDLE):
-            self._session.state.starting.add(server)
+            self.session.state.starting.add(server)
         elif change.phase is Phase.RECONNECTING:
-            self._session.tell(
-                EventType.SERVER_RECONNECTING, server=server, data=_prospects(change)
-            )
+            self.session.tell(EventType.SERVER_RECONNECTING, server=server, data=_prospects(change))
         elif change.phase is Phase.FAILED:
-            self._session.tell(
+            self.session.tell(
                 EventType.SERVER_RESTART_FAILED, server=server, data=_prospects(change)
             )
         elif isinstance(change.error, SignInNeeded):
             self._signed_out.add(server)
             command = {"command": change.error.command}
-            self._session.tell(EventType.SIGN_IN_REQUIRED, server=server, data=command)
+            self.session.tell(EventType.SIGN_IN_REQUIRED, server=server, data=command)
             self._journal.record(JournalEvent.SIGN_IN_REQUIRED, server=server, **command)
         elif change.phase is Phase.DISCONNECTED:
             self._outages.pop(server, None)
@@ -152,7 +145,7 @@ class BackendHandler:
 
     def _became_idle(self, server: str, change: PhaseChange) -> None:
         """No loss: nothing was open, and whoever needs it next starts it."""
-        self._session.state.starting.discard(server)
+        self.session.state.starting.discard(server)
         self._hellos.pop(server, None)
         if change.previous is Phase.CONNECTED:
             self._idle.add(server)
@@ -167,15 +160,15 @@ class BackendHandler:
             kind, data = EventType.SERVER_CONNECTED, _introduction(change)
         if server in self._signed_out:
             self._signed_out.discard(server)
-            self._session.tell(EventType.SIGNED_IN, server=server)
+            self.session.tell(EventType.SIGNED_IN, server=server)
             self._journal.record(JournalEvent.SIGNED_IN, server=server)
         self._hellos[server] = change.hello
         if tell:
-            self._session.tell(kind, server=server, data=data)
+            self.session.tell(kind, server=server, data=data)
 
     def _lost(self, server: str, change: PhaseChange) -> None:
         fact = change.loss.fact if change.loss else f"The connection to {server} was closed."
-        session = self._session
+        session = self.session
         session.tell(EventType.SERVER_DISCONNECTED, server=server, data={"reason": fact})
         self._journal_loss(server, change, fact)
         tasks = session.fail_tasks(server, str(change.loss or fact), fact=fact)
@@ -216,7 +209,7 @@ class BackendHandler:
         """Close its questions; where it is we who leave, the server still hears of it."""
         removed = change.phase is Phase.DISCONNECTED
         reason = ClosedBy.REMOVED if removed else ClosedBy.DISCONNECTED
-        session = self._session
+        session = self.session
         rejected = session.state.requests.reject_server(server, reason, now=session.clock.now())
         for asked in rejected:
             if removed or change.phase is Phase.CONNECTING:
@@ -225,7 +218,7 @@ class BackendHandler:
         return rejected
 
     def _attempt_failed(self, server: str, event: AttemptFailed) -> None:
-        error = str(event.error.masked(self._session.secrets.mask))
+        error = str(event.error.masked(self.session.secrets.mask))
         self._journal.record(
             JournalEvent.SERVER_RECONNECT_FAILED, server=server, attempt=event.attempt, error=error
         )
@@ -240,7 +233,7 @@ class BackendHandler:
     def _journal_phase(self, server: str, change: PhaseChange) -> None:
         record, error = self._journal.record, str(change.error)
         if change.phase is Phase.CONNECTED:
-            data = {} if change.url is None else {"url": self._session.secrets.mask(change.url)}
+            data = {} if change.url is None else {"url": self.session.secrets.mask(change.url)}
             record(JournalEvent.SERVER_CONNECTED, server=server, **data)
         elif change.phase is Phase.RECONNECTING:
             was_told = change.previous is Phase.CONNECTED  # with its cause, as a loss
@@ -257,29 +250,29 @@ class BackendHandler:
             record(JournalEvent.SERVER_FAILED, server=server, error=error)
 
     def _process_started(self, server: str, pid: int) -> None:
-        if server not in self._session.state.starting:
-            self._session.tell(EventType.PROCESS_STARTED, server=server, data={"pid": pid})
-        command = self._target_of(server)
+        if server not in self.session.state.starting:
+            self.session.tell(EventType.PROCESS_STARTED, server=server, data={"pid": pid})
+        command = self.target_of(server)
         self._journal.record(JournalEvent.SERVER_SPAWNED, server=server, pid=pid, command=command)
 
     def _process_ended(self, server: str, event: ProcessEnded) -> None:
         if event.expected and server in self._idle:
             return
-        loss = event.loss.masked(self._session.secrets.mask)
+        loss = event.loss.masked(self.session.secrets.mask)
         data: dict[str, object] = {"reason": loss.fact, "exit_code": loss.exit_code}
         if not event.expected:
             data["stderr"] = list(loss.tail)
         kind = EventType.PROCESS_STOPPED if event.expected else EventType.PROCESS_CRASHED
-        self._session.tell(kind, server=server, data=data)
+        self.session.tell(kind, server=server, data=data)
 
     def _health_changed(self, server: str, change: HealthChange) -> None:
         kinds = (EventType.SERVER_HEALTH_RESTORED, EventType.SERVER_HEALTH_DEGRADED)
-        self._session.tell(kinds[change.degraded], server=server, data={"missed": change.misses})
+        self.session.tell(kinds[change.degraded], server=server, data={"missed": change.misses})
 
     # What servers say
 
     def _notification(self, server: str, event: ServerNotification) -> None:
-        session, method, params = self._session, cut_name(event.method), event.params
+        session, method, params = self.session, cut_name(event.method), event.params
         if method == _VISITED:
             session.questions.visited(server, fields_of(params).get("elicitationId"))
         kept = Notified(
@@ -291,7 +284,7 @@ class BackendHandler:
 
     def _told(self, server: str, method: str, params: Raw | None) -> tuple[EventData, Hashable]:
         """What the event says, and what makes another say the same; large params stay bytes."""
-        limit = self._session.settings.fixed.event_data_bytes
+        limit = self.session.settings.fixed.event_data_bytes
         if params is not None and len(memoryview(params)) > limit:
             cut = excerpt_of(params, limit)
             text = f'{{"method":{to_json(method).decode()},"params":{cut.text}'
@@ -303,7 +296,7 @@ class BackendHandler:
     def _lists_differ(self, server: str, kinds: Sequence[str]) -> None:
         for kind in kinds:
             method = f"notifications/{kind}/list_changed"
-            self._session.tell(
+            self.session.tell(
                 EventType.NOTIFICATION,
                 server=server,
                 data={"method": method, "since_reconnect": True},
@@ -311,16 +304,16 @@ class BackendHandler:
             )
 
     def _log(self, server: str, line: LogLine) -> None:
-        mask = self._session.secrets.mask_head
+        mask = self.session.secrets.mask_head
         line = replace(
             line,
             text=redact_text(mask(self._without_keys(server, line), _LOG_LINE_CHARS)),
             level=line.level and cut_name(line.level),
             logger=line.logger and mask(line.logger, _LOGGER_CHARS),
         )
-        now = self._session.clock.now()
+        now = self.session.clock.now()
         kept = Logged(server=server, line=line, created_at=now)
-        self._session.state.logs.append(server, kept, kept.size)
+        self.session.state.logs.append(server, kept, kept.size)
         passed, over = self._flows.takes(server, now)
         if not passed:
             return
@@ -350,7 +343,7 @@ class BackendHandler:
         return text
 
     def _on_question(self, server: str, question: Question) -> None:
-        session = self._session
+        session = self.session
         asked = session.questions.admit(server, question)
         if asked is None:
             return
@@ -364,7 +357,7 @@ class BackendHandler:
         session.questions.put(asked)
 
     def _withdrawn(self, key: object) -> None:
-        self._session.questions.withdraw(key)
+        self.session.questions.withdraw(key)
 
 
 def _introduction(change: PhaseChange) -> dict[str, object]:

@@ -17,6 +17,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 import msgspec
+from msgspec import Struct
 
 from emceepee_stdio import __version__
 from emceepee_stdio.backends.interface import Item, Kind, Seen
@@ -55,25 +56,17 @@ _LOCK_TIMEOUT_S = 5.0  # whoever holds it does so for milliseconds
 _decode_record = envelope_decoder(CatalogueRecord)
 
 
-class CatalogueStore:
+class CatalogueStore(Struct, eq=False, dict=True):
     """The files in one directory. Blocking: the session calls it in a thread."""
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        max_server_bytes: int = MAX_SERVER_BYTES,
-        max_bytes: int = _MAX_BYTES,
-        version: str = __version__,
-    ) -> None:
-        self.directory = directory
-        self._max_server_bytes = max_server_bytes
-        self._max_bytes = max_bytes
-        self._version = version
+    directory: Path
+    max_server_bytes: int = MAX_SERVER_BYTES
+    max_bytes: int = _MAX_BYTES
+    version: str = __version__
 
     def identity(self, config: ServerConfig, key: bytes) -> str:
         """The same for the same server started in the same way; tells nothing of its secrets."""
-        return catalogue_identity(config, key, self._version)
+        return catalogue_identity(config, key, self.version)
 
     def read(self, identity: str) -> CatalogueRecord | None:
         """What is known of a server; that it was looked up keeps it from making room."""
@@ -90,7 +83,7 @@ class CatalogueStore:
             for one in seen:
                 record = added_to(record, one)
             data = msgspec.json.encode(record)
-            fits = len(data) <= self._max_server_bytes
+            fits = len(data) <= self.max_server_bytes
             # Half of it would be told as all of it.
             self._put(self._path(identity), data if fits else None)
         return fits
@@ -120,7 +113,7 @@ class CatalogueStore:
 
     def _record(self, identity: str) -> CatalogueRecord | None:
         try:
-            data = read_own(self._path(identity), most=self._max_server_bytes)
+            data = read_own(self._path(identity), most=self.max_server_bytes)
             record = _decode_record(data)
         except (OSError, msgspec.MsgspecError, RecursionError, UnicodeError):
             return None
@@ -139,7 +132,7 @@ class CatalogueStore:
                 elif path.suffix == ".json" and path != written:
                     status = path.lstat()
                     found.append((status.st_mtime, status.st_size, path))
-        room = self._max_bytes - (written.lstat().st_size if written.exists() else 0)
+        room = self.max_bytes - (written.lstat().st_size if written.exists() else 0)
         for count, (_, size, path) in enumerate(sorted(found, reverse=True), start=2):
             room -= size
             if room < 0 or count > _MAX_FILES:
@@ -153,21 +146,15 @@ _MINUTE_CHARS = 16  # of a time: lists that are fetched at every use are written
 _FLUSH_S = 1.0  # at the end of a session: the files are small, and the client waits for our end
 
 
-class Catalogue:
+class Catalogue(Struct, eq=False, dict=True):
     """Shared with every other proxy of this person, by files. `run` writes."""
 
-    def __init__(
-        self,
-        store: CatalogueStore,
-        trust: TrustStore,
-        *,
-        pin_mode: Callable[[], str],
-        journal: Journal,
-    ) -> None:
-        self._store = store
-        self._trust = trust
-        self.pin_mode = pin_mode
-        self._journal = journal
+    store: CatalogueStore
+    trust: TrustStore
+    pin_mode: Callable[[], str]
+    journal: Journal
+
+    def __post_init__(self) -> None:
         self._unwritten: list[tuple[ServerConfig, Seen]] = []
         self._news = anyio.Event()
         self._writing = anyio.Lock()
@@ -208,18 +195,18 @@ class Catalogue:
                     self._put_down, unwritten, abandon_on_cancel=True
                 )
                 if problem is not None and problem != self._problem:
-                    self._journal.record(JournalEvent.CATALOGUE_UNWRITABLE, error=problem)
+                    self.journal.record(JournalEvent.CATALOGUE_UNWRITABLE, error=problem)
                 self._problem = problem
 
     # In threads
 
     def _put_down(self, unwritten: list[tuple[ServerConfig, Seen]]) -> str | None:
         """The problem with writing it, if there is one."""
-        key, problem = self._trust.key(), None
+        key, problem = self.trust.key(), None
         seen: dict[str, list[Seen]] = {}
         names: dict[str, str] = {}
         for config, one in unwritten:
-            identity = self._store.identity(config, key)
+            identity = self.store.identity(config, key)
             names[identity] = config.name
             if not _says_the_same(self._written.get((identity, one.kind)), one):
                 seen.setdefault(identity, []).append(one)
@@ -227,7 +214,7 @@ class Catalogue:
             try:
                 kinds = {one.kind.value for one in lists}
                 left_out = self._too_large.setdefault(names[identity], set())
-                if self._store.add(identity, lists):
+                if self.store.add(identity, lists):
                     left_out -= kinds
                 else:
                     left_out |= kinds
@@ -238,14 +225,14 @@ class Catalogue:
         return problem
 
     def identity(self, config: ServerConfig) -> str:
-        return self._store.identity(config, self._trust.key())
+        return self.store.identity(config, self.trust.key())
 
     def record(self, config: ServerConfig) -> CatalogueRecord | None:
-        return self._store.read(self.identity(config))
+        return self.store.read(self.identity(config))
 
     def known(self, identity: str) -> CatalogueRecord | None:
         """A record by its identity, as it was noted elsewhere."""
-        return self._store.read(identity) if identity.isalnum() else None
+        return self.store.read(identity) if identity.isalnum() else None
 
     def look_up(self, config: ServerConfig) -> Remembered | None:
         """As `recall`, where nobody else waits."""
@@ -274,8 +261,8 @@ class Catalogue:
 
     def _changes(self, config: ServerConfig, record: CatalogueRecord) -> Changes:
         """How what it listed differs from what is pinned."""
-        key = self._trust.key()
-        agreed = self._trust.pinned(target_id(config, key), target_id_of_version_1(config, key))
+        key = self.trust.key()
+        agreed = self.trust.pinned(target_id(config, key), target_id_of_version_1(config, key))
         said = "" if record.hello is None else record.hello.instructions or ""
         now = Pins(tools=pin_all(_tools_of(record)), instructions=pin_text(said))
         return compare_pins(agreed, now)

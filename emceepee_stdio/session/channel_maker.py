@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import msgspec
+from msgspec import Struct
 
 from emceepee_stdio.auth.bearer import Bearer, BearerContext, signs_in
 from emceepee_stdio.auth.keyring_access import LIST_BACKENDS, KeyringAnswer, KeyringOrder
@@ -140,22 +141,16 @@ def _checked(answer: KeyringAnswer) -> KeyringAnswer:
 OnSecrets = Callable[[ServerConfig, Iterable[str]], None]
 
 
-class TemplateChannel:
+class TemplateChannel(Struct, eq=False, dict=True):
     """Makes the real channel as soon as the secrets are known, and anew when they change."""
 
-    def __init__(
-        self,
-        config: ServerConfig,
-        make: Callable[[ServerConfig], Channel],
-        *,
-        keyring: KeyringClient,
-        on_secrets: OnSecrets,
-    ) -> None:
-        self._config = config
-        self._make = make
-        self._keyring = keyring
-        self._on_secrets = on_secrets
-        self._shown = make(config)
+    config: ServerConfig
+    make: Callable[[ServerConfig], Channel]
+    keyring: KeyringClient
+    on_secrets: OnSecrets
+
+    def __post_init__(self) -> None:
+        self._shown = self.make(self.config)
         self._full: ServerConfig | None = None
         self._inner = self._shown
 
@@ -178,24 +173,24 @@ class TemplateChannel:
             yield connection
 
     async def _look_up(self) -> None:
-        names = needed_secrets(self._config)
+        names = needed_secrets(self.config)
         try:
             try:
-                secrets = await self._keyring.look_up(names)
+                secrets = await self.keyring.look_up(names)
             except SecretUnavailable:
                 if self._full is not None:
                     return
                 raise
             require(names, secrets)
-            full = filled_in(self._config, secrets)
+            full = filled_in(self.config, secrets)
         except ConfigInvalid as error:
             raise CannotConnect(error.fact) from None
         except SecretUnavailable as error:
-            fact = f"{self._config.name} needs a secret. {error.fact}"
+            fact = f"{self.config.name} needs a secret. {error.fact}"
             raise SecretUnavailable(fact, hint=error.next_step, command=error.command) from None
         if full != self._full:
-            self._on_secrets(full, secrets.values())
-            self._full, self._inner = full, self._make(full)
+            self.on_secrets(full, secrets.values())
+            self._full, self._inner = full, self.make(full)
 
 
 # One server of the session as it is registered: how it came in, and what it listed.
@@ -268,23 +263,17 @@ class ListedTools:
 _WHOLE_LINES = 4  # of the longest at a time: three servers that send one leave room for a fourth
 
 
-class ChannelMaker:
+class ChannelMaker(Struct, eq=False, dict=True):
     """What the channels of all servers share."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        around: ChildContext,
-        bearers: BearerContext,
-        *,
-        on_secrets: OnSecrets,
-    ) -> None:
-        self._settings = settings
-        self._around = around
-        self._bearers = bearers
-        self._on_secrets = on_secrets
-        self._keyring = KeyringClient(around.environ, within=settings.fixed.keyring_s)
-        self._partial = PartialMessages(_WHOLE_LINES * settings.limits.line_bytes)
+    settings: Settings
+    around: ChildContext
+    bearers: BearerContext
+    on_secrets: OnSecrets
+
+    def __post_init__(self) -> None:
+        self._keyring = KeyringClient(self.around.environ, within=self.settings.fixed.keyring_s)
+        self._partial = PartialMessages(_WHOLE_LINES * self.settings.limits.line_bytes)
 
     async def maker(self, admission: Admission) -> Callable[[Emit], Channel]:
         """Loads what the channel of this server needs; the rest is done without waiting."""
@@ -301,18 +290,18 @@ class ChannelMaker:
         if not config.templates:
             return lambda emit: make(emit, config)
         return lambda emit: TemplateChannel(
-            config, partial(make, emit), keyring=self._keyring, on_secrets=self._on_secrets
+            config, partial(make, emit), keyring=self._keyring, on_secrets=self.on_secrets
         )
 
     def _http_channel(self, admission: Admission, emit: Emit, http: Any) -> Channel:
         config = admission.config
-        times, limits = self._settings.timeouts, self._settings.limits
+        times, limits = self.settings.timeouts, self.settings.limits
         options = http.HttpOptions(
             era=_era(config),
             sse={"auto": None, "http": False, "sse": True}.get(config.transport),
             connect=times.connect_ms / 1000,
             max_message=limits.line_bytes,
-            probe=self._settings.fixed.probe_s,
+            probe=self.settings.fixed.probe_s,
             rule=admission.rule,
             partial=self._partial,
             bearer=self._bearer(admission),
@@ -321,8 +310,8 @@ class ChannelMaker:
             config.name,
             config.url or "",
             emit=emit,
-            clock=self._around.clock,
-            ids=self._around.ids,
+            clock=self.around.clock,
+            ids=self.around.ids,
             headers=config.headers,
             options=options,
         )
@@ -331,14 +320,14 @@ class ChannelMaker:
         if not signs_in(admission.config):
             return None
         trusted = admission.origin is Origin.CONFIGURATION
-        return Bearer(admission.config, self._bearers, trusted=trusted)
+        return Bearer(admission.config, self.bearers, trusted=trusted)
 
     def _stdio_channel(self, admission: Admission, emit: Emit) -> StdioChannel:
         config = admission.config
         if config.command is None:
             raise ConfigInvalid(f"{config.name} has neither a command nor a url.")
-        connect, max_line = self._settings.timeouts.connect_ms, self._settings.limits.line_bytes
-        fixed = self._settings.fixed
+        connect, max_line = self.settings.timeouts.connect_ms, self.settings.limits.line_bytes
+        fixed = self.settings.fixed
         return StdioChannel(
             config.name,
             Command(
@@ -350,7 +339,7 @@ class ChannelMaker:
                 agreed=admission.program,
             ),
             emit=emit,
-            surroundings=self._around,
+            surroundings=self.around,
             options=StdioOptions(
                 era=_era(config),
                 connect=connect / 1000,

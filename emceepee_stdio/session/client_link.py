@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from msgspec import Struct
+
 from emceepee_stdio.session.person import Dialogue
 from emceepee_stdio.wire.environment import is_system_directory
 
@@ -70,23 +72,19 @@ class ClientLink:
         self._on_lists(lists)
 
 
-class ClientRoots:
+class ClientRoots(Struct, eq=False, dict=True):
     """What is known of them. `ask` asks the client, `on_change` hears when others count now."""
 
-    def __init__(
-        self,
-        otherwise: Sequence[Root] = (),
-        *,
-        ask: Callable[[], bool] = lambda: False,
-        on_change: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._otherwise = tuple(otherwise)
+    otherwise: Sequence[Root] = ()
+    ask: Callable[[], bool] = lambda: False
+    on_change: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        self._otherwise = tuple(self.otherwise)
         self._clients: tuple[Root, ...] = ()
         self._waiting: list[TellRoots] = []
         self._is_known = False
         self.wanted = False
-        self._ask = ask
-        self._on_change = on_change
 
     @property
     def current(self) -> tuple[Root, ...]:
@@ -99,7 +97,7 @@ class ClientRoots:
             respond(self.current)
             return
         self._waiting.append(respond)
-        if len(self._waiting) == 1 and not self._ask():
+        if len(self._waiting) == 1 and not self.ask():
             self.learn(None)
 
     def learn(self, roots: Sequence[Root] | None) -> None:
@@ -112,7 +110,7 @@ class ClientRoots:
         for respond in waiting:
             respond(self.current)
         if was_known and self.current != before:
-            self._on_change()
+            self.on_change()
 
 
 def own_roots(

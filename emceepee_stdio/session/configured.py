@@ -12,6 +12,7 @@ import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
+from msgspec import Struct
 
 from emceepee_stdio.config.load import Source
 from emceepee_stdio.config.server import BrokenServer, ServerConfig
@@ -25,37 +26,27 @@ from emceepee_stdio.state.event_types import EventType
 from emceepee_stdio.storage.private_file import Stamp
 
 
-class Configured:
+class Configured(Struct, eq=False, dict=True):
     """What the configuration says, and what of it runs.
 
     `stamp` is that of the file it is from; `on_config` hears of another one.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        source: Source | None,
-        *,
-        stamp: Stamp | None = None,
-        greeting: GreetingWriter | None = None,
-        on_config: Callable[[Config], None],
-        servers: Servers,
-        session: Session,
-        journal: Journal,
-    ) -> None:
-        self.config = config
-        self._on_config = on_config
-        self._source = source
-        self._stamp = stamp
-        self._greeting = greeting
+    config: Config
+    source: Source | None
+    on_config: Callable[[Config], None]
+    servers: Servers
+    session: Session
+    journal: Journal
+    stamp: Stamp | None = None
+    greeting: GreetingWriter | None = None
+
+    def __post_init__(self) -> None:
         self._doubtful: Stamp | None = ()
-        self._servers = servers
-        self._session = session
-        self._journal = journal
         self._known = anyio.Event()
         self.is_known = False  # whether every server is known by its name, connected or not
-        servers.broken = {broken.name: broken for broken in config.disabled}
-        servers.configured_names |= config.names
+        self.servers.broken = {broken.name: broken for broken in self.config.disabled}
+        self.servers.configured_names |= self.config.names
 
     async def start(self, tasks: TaskGroup) -> None:
         """Start every server in the background; one that hangs delays nobody."""
@@ -65,7 +56,7 @@ class Configured:
                 self._reject(self.config.problem, kept="No server of the configuration runs.")
             # Those with a URL last: the first of them waits until the HTTP client is loaded.
             for server in sorted(self.config.servers, key=lambda server: server.url is not None):
-                self._session.state.starting.add(server.name)
+                self.session.state.starting.add(server.name)
                 await self._add(server, tasks)
             await checkpoint()  # each has begun to connect
         finally:
@@ -73,8 +64,8 @@ class Configured:
 
     def skip(self, reason: str) -> None:
         """Start nothing, and say why."""
-        self._source = None
-        self._journal.record(JournalEvent.CONFIG_WARNING, warning=reason)
+        self.source = None
+        self.journal.record(JournalEvent.CONFIG_WARNING, warning=reason)
         self._become_known()
 
     def _become_known(self) -> None:
@@ -88,22 +79,22 @@ class Configured:
     async def watch(self, tasks: TaskGroup, *, every: float) -> None:
         """Look at the file for as long as the session lasts."""
         await self.keep_greeting()
-        while self._source is not None:
+        while self.source is not None:
             await anyio.sleep(every)
             try:
-                await self._look(self._source, tasks)
+                await self._look(self.source, tasks)
                 await self.keep_greeting()
             except Exception as error:  # noqa: BLE001 - a bug here must not end the session
-                self._journal.record(JournalEvent.UNEXPECTED_ERROR, error=repr(error))
+                self.journal.record(JournalEvent.UNEXPECTED_ERROR, error=repr(error))
 
     async def keep_greeting(self) -> None:
         """Leave the next run what is known now, where this one goes by the file."""
-        if self._source is not None and self._greeting is not None and self._stamp is not None:
-            await self._greeting.keep(self.config, self._stamp[:3])  # the mode does not matter
+        if self.source is not None and self.greeting is not None and self.stamp is not None:
+            await self.greeting.keep(self.config, self.stamp[:3])  # the mode does not matter
 
     async def _look(self, source: Source, tasks: TaskGroup) -> None:
         stamp = await anyio.to_thread.run_sync(source.stamp, abandon_on_cancel=True)
-        if stamp == self._stamp:
+        if stamp == self.stamp:
             return
         try:
             config = await anyio.to_thread.run_sync(
@@ -112,19 +103,19 @@ class Configured:
         except ConfigInvalid as error:
             # An editor may be half-way through writing: only what stays so is worth a word.
             if stamp == self._doubtful:
-                self._stamp = stamp
+                self.stamp = stamp
                 self.config = msgspec.structs.replace(self.config, problem=str(error))
                 self._reject(str(error), kept="The configuration of before stays in use.")
             self._doubtful = stamp
             return
-        self._stamp = stamp
+        self.stamp = stamp
         await self.apply(config, tasks)
 
     async def apply(self, config: Config, tasks: TaskGroup) -> None:
         """Make the session what the configuration says now, touching only what differs."""
         before, self.config = self.config, config
-        self._servers.configured_names |= config.names
-        self._on_config(config)  # at once: what became stricter holds for the next call
+        self.servers.configured_names |= config.names
+        self.on_config(config)  # at once: what became stricter holds for the next call
         if config.warnings != before.warnings or config.disabled != before.disabled:
             self._warn(config)
         if config.settings != before.settings:
@@ -133,58 +124,56 @@ class Configured:
         broken = {broken.name: broken for broken in config.disabled}
         gone = [
             name
-            for name in self._servers.names()
+            for name in self.servers.names()
             if self._ours(name) and name not in wanted and not _is_mistaken(broken.get(name))
         ]
         async with anyio.create_task_group() as removals:
             for name in gone:
                 removals.start_soon(self._remove, name)
-        self._servers.broken = broken
+        self.servers.broken = broken
         for server in wanted.values():
-            present = self._servers.members.get(server.name)
+            present = self.servers.members.get(server.name)
             if present is None or not present.config.is_same_but_rules(server):
                 await self._add(server, tasks, tell=True)
 
     async def _add(self, server: ServerConfig, tasks: TaskGroup, *, tell: bool = False) -> None:
         """In the place of what the configuration said before; what the client put there stays."""
         try:
-            backend = await self._servers.add(
+            backend = await self.servers.add(
                 Admission.configured(server), tasks, replacing=self._ours(server.name)
             )
         except ProxyError as error:
-            self._session.state.starting.discard(server.name)
-            self._servers.broken[server.name] = BrokenServer(
+            self.session.state.starting.discard(server.name)
+            self.servers.broken[server.name] = BrokenServer(
                 name=server.name, reason=error.fact.rstrip(".")
             )
-            self._journal.record(
-                JournalEvent.SERVER_NOT_ADDED, server=server.name, error=str(error)
-            )
+            self.journal.record(JournalEvent.SERVER_NOT_ADDED, server=server.name, error=str(error))
             return
         if tell:
             by, target = Origin.CONFIGURATION.value, backend.snapshot().target
-            self._session.tell_added(server.name, by=by, target=target)
+            self.session.tell_added(server.name, by=by, target=target)
 
     async def _remove(self, name: str) -> None:
         by = Origin.CONFIGURATION
-        await self._servers.remove(name, by=by)
-        self._session.tell(EventType.SERVER_REMOVED, server=name, data={"by": by.value})
+        await self.servers.remove(name, by=by)
+        self.session.tell(EventType.SERVER_REMOVED, server=name, data={"by": by.value})
 
     def _ours(self, name: str) -> RegisteredServer | None:
-        member = self._servers.members.get(name)
+        member = self.servers.members.get(name)
         return member if member is not None and member.origin is Origin.CONFIGURATION else None
 
     def _warn(self, config: Config) -> None:
         for warning in config.warnings:
-            self._journal.record(JournalEvent.CONFIG_WARNING, warning=warning)
+            self.journal.record(JournalEvent.CONFIG_WARNING, warning=warning)
         for broken in config.disabled:
             if not broken.switched_off:
-                self._journal.record(
+                self.journal.record(
                     JournalEvent.CONFIG_BROKEN, server=broken.name, reason=broken.reason
                 )
 
     def _reject(self, problem: str, *, kept: str) -> None:
-        self._journal.record(JournalEvent.CONFIG_INVALID, error=problem)
-        self._session.tell(EventType.CONFIG_REJECTED, data={"error": problem, "kept": kept})
+        self.journal.record(JournalEvent.CONFIG_INVALID, error=problem)
+        self.session.tell(EventType.CONFIG_REJECTED, data={"error": problem, "kept": kept})
 
     def _say_settings(self, before: Config, after: Config) -> None:
         """Limits and times are built into what runs: they count from the next start on."""
@@ -192,7 +181,7 @@ class Configured:
         changed = [f"emceepee.{key}" for key in new if new[key] != old[key] and key != "policy"]
         if changed:
             warning = f"{', '.join(changed)} changed: that counts from the proxy's next start on."
-            self._journal.record(JournalEvent.CONFIG_WARNING, warning=warning)
+            self.journal.record(JournalEvent.CONFIG_WARNING, warning=warning)
 
 
 def _is_mistaken(broken: BrokenServer | None) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
+from msgspec import Struct
 
 from emceepee_stdio.backends.interface import (
     BackendEvent,
@@ -59,47 +60,40 @@ from emceepee_stdio.wire.timing import Wakeup
 _GREETED_BYTES = 960 << 10  # of all lists in a greeting of 1 MiB, beside the names of the servers
 
 
-class GreetingWriter:
+class GreetingWriter(Struct, eq=False, dict=True):
     """Renders the greeting of the next run from the configuration and the catalogue.
 
     Where it cannot be written, the next greeting names the servers of the file; nothing else
     depends on it. `mask` hides the secrets that servers were given.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        catalogue: Catalogue,
-        *,
-        surface_changes: Callable[[], int],
-        environ: Mapping[str, str],
-        mask: Callable[[str], str],
-    ) -> None:
-        self._source = source
-        self._catalogue = catalogue
-        self._surface_changes = surface_changes
-        self._environ = environ
-        self._mask = mask
+    source: Source
+    catalogue: Catalogue
+    surface_changes: Callable[[], int]
+    environ: Mapping[str, str]
+    mask: Callable[[str], str]
+
+    def __post_init__(self) -> None:
         self._kept: object = None
 
     async def keep(self, config: Config, stamp: Stamp) -> None:
         """Write the file where it may say something else. `stamp` is of the file read last."""
-        state = (stamp, self._catalogue.changes, self._surface_changes())
+        state = (stamp, self.catalogue.changes, self.surface_changes())
         if state != self._kept:
             self._kept = state
             write = partial(self._write, config, stamp)
             await anyio.to_thread.run_sync(write, abandon_on_cancel=True)
 
     def _write(self, config: Config, stamp: Stamp) -> None:
-        named = self._source.named
-        asked = None if named is None else config_file(named, self._environ)
+        named = self.source.named
+        asked = None if named is None else config_file(named, self.environ)
         if asked is None:
             return
         with suppress(OSError, ValueError, RuntimeError, ProxyError):
-            file = str(self._source.path().absolute())
+            file = str(self.source.path().absolute())
             greeting = self._render(config)
             held = written_greeting(config=asked, file=file, stamp=stamp, greeting=greeting)
-            path = Path(greeting_file(asked, self._environ))
+            path = Path(greeting_file(asked, self.environ))
             if len(held) <= MAX_BYTES:
                 CatalogueStore(path.parent).put_greeting(path, held)
 
@@ -108,12 +102,12 @@ class GreetingWriter:
         exposed: list[ExposedServer] = []
         records: dict[str, str] = {}
         for entry in config.servers:
-            record = self._catalogue.record(entry)
+            record = self.catalogue.record(entry)
             greeted.append(self._greeted(entry, None if record is None else record.hello))
             if entry.expose and record is not None:
-                records[entry.name] = self._catalogue.identity(entry)
-                unpinned = self._catalogue.unpinned(entry, record)
-                enforced = self._catalogue.pin_mode() == "enforce"
+                records[entry.name] = self.catalogue.identity(entry)
+                unpinned = self.catalogue.unpinned(entry, record)
+                enforced = self.catalogue.pin_mode() == "enforce"
                 lists = listed_in(record)
                 exposed.append(exposed_server(entry, lists, unpinned=unpinned, enforced=enforced))
         lists = list_exposed(exposed, config.names)
@@ -127,33 +121,25 @@ class GreetingWriter:
         title = about.get("title") or about.get("name")
         if entry.description or not isinstance(title, str):
             return Greeted(entry.name, entry.description)
-        return Greeted(entry.name, self._mask(title), own_words=True)
+        return Greeted(entry.name, self.mask(title), own_words=True)
 
 
 _Lists = dict[Kind, Sequence[Item]]
 
 
-class NativeSurface:
+class NativeSurface(Struct, eq=False, dict=True):
     """The exposed lists of all servers. `on_lists` hears when they were made anew."""
 
-    def __init__(
-        self,
-        config: Config,
-        *,
-        servers: Servers,
-        pins: PinChecks,
-        journal: Journal,
-        catalogue: Catalogue | None,
-        group: Callable[[], TaskGroup],
-        is_known: Callable[[], bool],
-        on_lists: Callable[[Mapping[str, bytes]], None],
-    ) -> None:
-        self._servers = servers
-        self._catalogue = catalogue
-        self._pins = pins
-        self._journal = journal
-        self._group = group
-        self._is_known = is_known
+    config: Config
+    servers: Servers
+    pins: PinChecks
+    journal: Journal
+    catalogue: Catalogue | None
+    group: Callable[[], TaskGroup]
+    is_known: Callable[[], bool]
+    on_lists: Callable[[Mapping[str, bytes]], None]
+
+    def __post_init__(self) -> None:
         self._entries: dict[str, ServerConfig] = {}
         self._listed: dict[str, _Lists] = {}  # as it was read last, in this run or an earlier one
         self._listing = set[str]()  # servers whose tools are in `lists`
@@ -163,11 +149,10 @@ class NativeSurface:
         self._left_out: Mapping[str, int] = {}
         self._is_stale = False
         self._news = Wakeup()
-        self._settle_s = config.settings.fixed.exposed_settle_s
-        self._pace_s = config.settings.fixed.exposed_pace_s
-        self._within = config.settings.timeouts.request_ms / 1000
-        self._on_lists = on_lists
-        self._enter(config)
+        self._settle_s = self.config.settings.fixed.exposed_settle_s
+        self._pace_s = self.config.settings.fixed.exposed_pace_s
+        self._within = self.config.settings.timeouts.request_ms / 1000
+        self._enter(self.config)
         self.lists = ExposedLists()
         self.changes = 0  # how often the lists were made anew
 
@@ -181,7 +166,7 @@ class NativeSurface:
         if item := self.lists.tools.get(name):
             return item
         item = self.lists.own_tools.get(name)
-        return None if item is None or self._servers.claiming(name, but=item.server) else item
+        return None if item is None or self.servers.claiming(name, but=item.server) else item
 
     def awaited(self, name: str) -> list[str]:
         """Servers that may have a tool of this name, and have not listed their tools yet."""
@@ -190,7 +175,7 @@ class NativeSurface:
 
     async def learn(self, server: str, *, within: float) -> None:
         """Have its tools listed now, for a call that waits for one of them."""
-        await self._servers.get(server).list_all(Kind.TOOLS, within=within)
+        await self.servers.get(server).list_all(Kind.TOOLS, within=within)
         await self._settle(server)
         self._make()
         self.touch()  # the client is told of what is new in its own time
@@ -200,7 +185,7 @@ class NativeSurface:
 
         Till all of them are registered, the configuration is all that is known.
         """
-        if server not in self._servers.members and not self._is_known():
+        if server not in self.servers.members and not self.is_known():
             return server in self._entries
         return self._member(server) is not None
 
@@ -222,12 +207,12 @@ class NativeSurface:
         is started in another way now, for example with another token.
         """
         for name, entry in self._entries.items():
-            if self._catalogue is None:
+            if self.catalogue is None:
                 break
-            record = self._catalogue.record(entry) or self._catalogue.known(greeted.get(name, ""))
+            record = self.catalogue.record(entry) or self.catalogue.known(greeted.get(name, ""))
             if record is not None:
                 self._listed[name] = {**listed_in(record)}
-                self._unjudged[name] = partial(self._catalogue.unpinned, entry, record)
+                self._unjudged[name] = partial(self.catalogue.unpinned, entry, record)
         self._make()
 
     def apply(self, config: Config) -> None:
@@ -249,11 +234,11 @@ class NativeSurface:
             case PhaseChange(phase=Phase.CONNECTED) | ListsDiffer():
                 self._look_at(server)
             case PhaseChange(phase=Phase.IDLE):  # it is listed from what is remembered of it
-                self._group().start_soon(self._settle, server)
+                self.group().start_soon(self._settle, server)
             case ServerNotification(method=method) if method in LIST_CHANGED:
                 self._look_at(server)
             case Seen(kind=Kind.TOOLS) if server not in self._looking:
-                self._group().start_soon(self._settle, server)
+                self.group().start_soon(self._settle, server)
             case _:
                 pass
 
@@ -270,13 +255,13 @@ class NativeSurface:
                 entry,
                 self._listed.get(name, {}),
                 unpinned=self._unpinned.get(name, frozenset()),
-                enforced=self._pins.enforced,
+                enforced=self.pins.enforced,
             )
             for name, entry in self._entries.items()
             if self.shows(name)
         ]
         self._listing = {name for name, known in self._listed.items() if Kind.TOOLS in known}
-        self.lists = list_exposed(shown, self._servers.configured_names)
+        self.lists = list_exposed(shown, self.servers.configured_names)
 
     async def run(self) -> None:
         """Keep the lists as they should be."""
@@ -288,7 +273,7 @@ class NativeSurface:
             await anyio.sleep(self._settle_s)
             self._make()
             self._say_left_out()
-            self._on_lists(self.lists.arrays)
+            self.on_lists(self.lists.arrays)
             await anyio.sleep(self._pace_s)
 
     def _enter(self, config: Config) -> None:
@@ -301,7 +286,7 @@ class NativeSurface:
 
     def _member(self, server: str) -> RegisteredServer | None:
         """The server that the configuration means, never another one of its name."""
-        member, entry = self._servers.members.get(server), self._entries.get(server)
+        member, entry = self.servers.members.get(server), self._entries.get(server)
         if member is None or entry is None or member.origin is not Origin.CONFIGURATION:
             return None
         return member if member.config.is_same_but_rules(entry) else None
@@ -313,7 +298,7 @@ class NativeSurface:
             self._looking[server] = True
         else:
             self._looking[server] = False
-            self._group().start_soon(self._look, server)
+            self.group().start_soon(self._look, server)
 
     async def _look(self, server: str) -> None:
         """Read what is exposed of a server that is up, till nothing changed meanwhile."""
@@ -345,8 +330,8 @@ class NativeSurface:
             return
         known = member.backend.lists.all_known()
         if (tools := known.get(Kind.TOOLS)) is not None:
-            listed = self._servers.listed(server, tools)
-            unpinned = frozenset[str]() if listed is None else await self._pins.unpinned(listed)
+            listed = self.servers.listed(server, tools)
+            unpinned = frozenset[str]() if listed is None else await self.pins.unpinned(listed)
             if self._member(server) is not member:
                 return
             self._unpinned[server] = unpinned
@@ -357,4 +342,4 @@ class NativeSurface:
         if (left_out := self.lists.left_out) != self._left_out:
             self._left_out = left_out
             for server, count in left_out.items():
-                self._journal.record(JournalEvent.EXPOSED_LEFT_OUT, server=server, count=count)
+                self.journal.record(JournalEvent.EXPOSED_LEFT_OUT, server=server, count=count)

@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from emceepee_stdio.auth.browser import has_desktop
 from emceepee_stdio.clock import Clock
@@ -50,29 +50,20 @@ def open_in_browser(address: str, environ: Mapping[str, str], tasks: TaskGroup) 
     tasks.start_soon(partial(helper.wait, every=_LOOK_AT_BROWSER_S))
 
 
-class PersonPage:
+class PersonPage(Struct, eq=False, dict=True):
     """The page of one session. `group` is where it waits for answers."""
 
-    def __init__(
-        self,
-        store: TrustStore,
-        *,
-        session: str,
-        environ: Mapping[str, str],
-        is_wanted: Callable[[], bool],
-        within: float,
-        clock: Clock,
-        group: Callable[[], TaskGroup],
-    ) -> None:
-        self._store = store
-        self._session = session
-        self._environ = environ
+    store: TrustStore
+    session: str
+    environ: Mapping[str, str]
+    is_wanted: Callable[[], bool]
+    within: float
+    clock: Clock
+    group: Callable[[], TaskGroup]
+
+    def __post_init__(self) -> None:
         # A client on another machine has no browser opened on this one.
-        self._has_desktop = BEHIND_HTTP not in environ and has_desktop(environ)
-        self._is_wanted = is_wanted
-        self._within = within
-        self._clock = clock
-        self._group = group
+        self._has_desktop = BEHIND_HTTP not in self.environ and has_desktop(self.environ)
         self._open: dict[str, Asked] = {}  # by the digest of the choice
         self._pages = 0
         self._helper: HelperProcess | None = None
@@ -87,7 +78,7 @@ class PersonPage:
 
     @property
     def is_there(self) -> bool:
-        return self._has_desktop and self._is_wanted()
+        return self._has_desktop and self.is_wanted()
 
     async def confirm(
         self, choice: Choice, *, on_ask: Callable[[], None], on_late: OnLate
@@ -100,9 +91,9 @@ class PersonPage:
                 return Decision.CANNOT_ASK
             on_ask()
             asked = self._open[choice.digest] = Asked()
-            self._group().start_soon(self._follow, asked, choice.pending, choice.digest, on_late)
+            self.group().start_soon(self._follow, asked, choice.pending, choice.digest, on_late)
         else:
-            self._group().start_soon(self.bring_up)  # they may have closed it
+            self.group().start_soon(self.bring_up)  # they may have closed it
         try:
             decision = await asked.wait(choice.within)
         finally:
@@ -136,13 +127,13 @@ class PersonPage:
             del self._open[digest]
 
     async def _answer(self, pending: Pending) -> Decision:
-        await anyio.to_thread.run_sync(self._store.wait_for, pending)
+        await anyio.to_thread.run_sync(self.store.wait_for, pending)
         if not await self.bring_up():
             return Decision.CANNOT_ASK
         seen, decision = None, Decision.OPEN
-        until = self._clock.now() + self._within
-        while decision is Decision.OPEN and self._clock.now() < until:
-            stamp = await anyio.to_thread.run_sync(self._store.stamp, _FILES)
+        until = self.clock.now() + self.within
+        while decision is Decision.OPEN and self.clock.now() < until:
+            stamp = await anyio.to_thread.run_sync(self.store.stamp, _FILES)
             if stamp != seen:
                 seen = stamp
                 is_there, decision = await anyio.to_thread.run_sync(self._look, pending)
@@ -154,13 +145,13 @@ class PersonPage:
     def _look(self, pending: Pending) -> tuple[bool, Decision]:
         """Whether it still waits, and the answer. What was agreed to once is used up here."""
         # In this order: an answer is written before the request is taken away.
-        is_there = any(one.digest == pending.digest for one in self._store.waiting())
+        is_there = any(one.digest == pending.digest for one in self.store.waiting())
         decision = Decision.OPEN
-        if self._store.is_approved(pending.standing or pending.digest):
+        if self.store.is_approved(pending.standing or pending.digest):
             decision = Decision.AGREED
-        elif self._store.redeem(pending.digest, now=self._clock.iso(self._clock.now())):
+        elif self.store.redeem(pending.digest, now=self.clock.iso(self.clock.now())):
             decision = Decision.AGREED_ONCE
-        elif self._store.is_refused(pending.digest):
+        elif self.store.is_refused(pending.digest):
             decision = Decision.REFUSED
         return is_there, decision
 
@@ -170,12 +161,12 @@ class PersonPage:
         """Put a question on the page; no answer is None."""
         name = str(question["id"])
         self._questions[name] = on_answer
-        self._group().start_soon(self._ask, name, question)
+        self.group().start_soon(self._ask, name, question)
 
     def withdraw(self, name: str) -> None:
         """It has ended without an answer from the page."""
         if self._questions.pop(name, None) is not None and self._helper is not None:
-            self._group().start_soon(partial(self._send, self._helper, withdraw=name))
+            self.group().start_soon(partial(self._send, self._helper, withdraw=name))
 
     async def _ask(self, name: str, question: Mapping[str, object]) -> None:
         if not await self.bring_up() or self._helper is None:
@@ -212,15 +203,15 @@ class PersonPage:
             return False
 
     def _start(self) -> HelperProcess:
-        order = {"directory": str(self._store.directory), "session": self._session}
+        order = {"directory": str(self.store.directory), "session": self.session}
         helper = HelperProcess.start(
             HELPER_MAIN,
             "page",
             order=msgspec.json.encode(order),
-            environ=self._environ,
+            environ=self.environ,
             answers=True,
         )
-        self._group().start_soon(self._listen, helper)
+        self.group().start_soon(self._listen, helper)
         return helper
 
     async def _listen(self, helper: HelperProcess) -> None:
@@ -239,7 +230,7 @@ class PersonPage:
         if report.question is not None:
             self._settle(report.question, report.answer.copy())
         if report.open is not None:
-            open_in_browser(report.open, self._environ, self._group())
+            open_in_browser(report.open, self.environ, self.group())
         if report.shown is not None:
             self._pages += report.open is not None
             self._is_shown = report.shown

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, cast
 from urllib.parse import SplitResult, urlsplit
 
+from msgspec import Struct
+
 from emceepee_stdio.backends.interface import Question
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.settings import Settings
@@ -187,34 +189,25 @@ class Tell(Protocol):
     ) -> str: ...
 
 
-class Questions:
+class Questions(Struct, eq=False, dict=True):
     """Admits questions, puts each to its recipient, and sees it end.
 
     `make_way` answers the calls that a client could be waiting in instead of answering; `look`
     sets the time at which something may expire. `person` is there once there is a client.
     """
 
-    def __init__(
-        self,
-        requests: Requests,
-        settings: Settings,
-        *,
-        clock: Clock,
-        journal: Journal,
-        client: ClientLink,
-        tell: Tell,
-        make_way: Callable[[PendingRequest, object], None],
-        look: Callable[[float], None],
-    ) -> None:
-        self._requests = requests
-        self._fixed = settings.fixed
-        self._memory_bytes = settings.limits.memory_bytes
-        self._clock = clock
-        self._journal = journal
-        self._tell = tell
-        self._make_way = make_way
-        self._look = look
-        self._client = client
+    requests: Requests
+    settings: Settings
+    clock: Clock
+    journal: Journal
+    client: ClientLink
+    tell: Tell
+    make_way: Callable[[PendingRequest, object], None]
+    look: Callable[[float], None]
+
+    def __post_init__(self) -> None:
+        self._fixed = self.settings.fixed
+        self._memory_bytes = self.settings.limits.memory_bytes
 
     def admit(self, server: str, question: Question) -> PendingRequest | None:
         """The question as the client sees it; None when the server was told no."""
@@ -232,13 +225,13 @@ class Questions:
         if refusal is None:
             question.params = question.params and question.params.copy()
             try:
-                asked = self._requests.add(
-                    kind, server=server, params=params, now=self._clock.now(), source=question
+                asked = self.requests.add(
+                    kind, server=server, params=params, now=self.clock.now(), source=question
                 )
             except TooManyRequests as full:
                 refusal = str(full)
             else:
-                self._look(asked.expires_at)
+                self.look(asked.expires_at)
                 return asked
         question.respond(RpcError(INVALID_REQUEST, refusal))
         return None
@@ -246,33 +239,33 @@ class Questions:
     def put(self, asked: PendingRequest) -> None:
         """A new question, to the recipient who is to answer it."""
         is_form = asked.kind is RequestKind.ELICITATION
-        if not is_form or self._client.person is None or not self._client.person.show(asked):
+        if not is_form or self.client.person is None or not self.client.person.show(asked):
             self.put_to_tools(asked)
 
     def put_to_tools(self, asked: PendingRequest) -> None:
         if choice_of(asked):
             self.refuse(asked, "Only the person may answer this.")
-        elif self._requests.hand_to(asked.id, Recipient.TOOLS):
-            self._tell(_ASKED[asked.kind], server=asked.server, data={"request_id": asked.id})
-            self._make_way(asked, question_of(asked).call)
+        elif self.requests.hand_to(asked.id, Recipient.TOOLS):
+            self.tell(_ASKED[asked.kind], server=asked.server, data={"request_id": asked.id})
+            self.make_way(asked, question_of(asked).call)
 
     async def confirm(self, choice: Choice) -> Decision:
         """Ask the person for a yes that several calls may wait for; any of them may carry it."""
-        own, person = OwnQuestion(choice), self._client.person
+        own, person = OwnQuestion(choice), self.client.person
         if person is None:
             return Decision.CANNOT_ASK
         try:
-            asked = self._requests.add(
+            asked = self.requests.add(
                 RequestKind.ELICITATION,
                 server=choice.server,
                 params=choice.params(),
-                now=self._clock.now(),
+                now=self.clock.now(),
                 source=own,
             )
         except TooManyRequests:
             return Decision.CANNOT_ASK
-        self._look(asked.expires_at)
-        self._requests.hand_to(asked.id, Recipient.PERSON)
+        self.look(asked.expires_at)
+        self.requests.hand_to(asked.id, Recipient.PERSON)
         try:
             # One that is over at once was refused: this client has no way to ask it.
             if not person.show(asked) or own.over.is_set():
@@ -298,9 +291,9 @@ class Questions:
         self, asked: PendingRequest, status: RequestStatus, outcome: bytes | RpcError
     ) -> bool:
         """End it with an answer, which the journal does not get; False when it comes too late."""
-        now = self._clock.now()
-        closed = self._requests.respond(asked.id, status, kind=asked.kind, now=now)
-        self._journal.record(
+        now = self.clock.now()
+        closed = self.requests.respond(asked.id, status, kind=asked.kind, now=now)
+        self.journal.record(
             JournalEvent.ELICITATION_RESPONDED,
             server=asked.server,
             request_id=asked.id,
@@ -311,64 +304,64 @@ class Questions:
 
     def refuse(self, asked: PendingRequest, reason: str) -> bool:
         """There will be no answer; False when the server no longer listens."""
-        self._requests.withdraw(asked.id, now=self._clock.now())
+        self.requests.withdraw(asked.id, now=self.clock.now())
         return question_of(asked).respond(RpcError(INVALID_REQUEST, reason))
 
     def visited(self, server: str, elicitation_id: object) -> None:
         """The server says that the person is done at its page: a question of it is answered."""
         if not isinstance(elicitation_id, str):
             return
-        for asked in self._requests.pending(kind=RequestKind.ELICITATION, server=server):
+        for asked in self.requests.pending(kind=RequestKind.ELICITATION, server=server):
             if asked.params.get("elicitationId") == elicitation_id:
-                if asked.recipient is Recipient.PERSON and self._client.person is not None:
-                    self._client.person.withdraw(asked)
+                if asked.recipient is Recipient.PERSON and self.client.person is not None:
+                    self.client.person.withdraw(asked)
                 self.answer(asked, "accept")
-        if self._client.person is not None:
-            self._client.person.visited(server, elicitation_id)
+        if self.client.person is not None:
+            self.client.person.visited(server, elicitation_id)
 
     def withdraw(self, key: object) -> None:
         """The one who asked takes it back."""
-        for asked in list(self._requests.open.values()):
+        for asked in list(self.requests.open.values()):
             if question_of(asked).key == key:
                 self._withdraw(asked)
 
     def end_call(self, call: object) -> None:
         """What a call has asked is asked no more."""
-        for asked in list(self._requests.open.values()):
+        for asked in list(self.requests.open.values()):
             if question_of(asked).call is call:
                 self._withdraw(asked, "The call that asked this has ended.")
 
     def expire(self, now: float) -> None:
         """What was not answered in time is not asked again."""
-        for asked in self._requests.expire(now=now):
+        for asked in self.requests.expire(now=now):
             self.closed(asked)  # this may stop its call, of which the server hears first then
             question_of(asked).respond(
                 RpcError(INVALID_REQUEST, "The client did not answer in time.")
             )
-            self._journal.record(
+            self.journal.record(
                 JournalEvent.ELICITATION_TIMEOUT, server=asked.server, request_id=asked.id
             )
 
     def closed(self, asked: PendingRequest) -> None:
         """It has ended without an answer: tell the recipient, and why."""
-        if asked.recipient is Recipient.PERSON and self._client.person is not None:
-            self._client.person.withdraw(asked)
+        if asked.recipient is Recipient.PERSON and self.client.person is not None:
+            self.client.person.withdraw(asked)
             return
         reason = asked.closed_by.value if asked.closed_by else asked.status.value
         data = {"request_id": asked.id, "reason": reason}
-        self._tell(_CLOSED[asked.kind], server=asked.server, data=data)
+        self.tell(_CLOSED[asked.kind], server=asked.server, data=data)
 
     def _withdraw(self, asked: PendingRequest, reason: str | None = None) -> None:
         if reason is not None:
             question_of(asked).respond(RpcError(INVALID_REQUEST, reason))
-        closed = self._requests.withdraw(asked.id, now=self._clock.now())
+        closed = self.requests.withdraw(asked.id, now=self.clock.now())
         if closed is not None:
             self.closed(closed)
 
     def _too_much(self, server: str, kind: RequestKind, question: Question) -> str | None:
         """Every answer shows every question: one server must not fill them all."""
         fixed = self._fixed
-        pending = self._requests.pending(server=server)
+        pending = self.requests.pending(server=server)
         size = 0 if question.params is None else len(memoryview(question.params))
         if any(question_of(asked).key == question.key for asked in pending):
             return "The id of this question is already in use."
@@ -388,6 +381,6 @@ class Questions:
             return (
                 f"With {size} bytes more, questions of this server would take over {share} bytes."
             )
-        if pending and size + sum(map(_size, self._requests.open.values())) > limit:
+        if pending and size + sum(map(_size, self.requests.open.values())) > limit:
             return f"Questions of all servers take {limit} bytes already."
         return None

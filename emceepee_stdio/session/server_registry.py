@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import TaskGroup
+from msgspec import Struct
 
 from emceepee_stdio.auth.bearer import BearerContext
 from emceepee_stdio.backends.backend import Backend, BackendOptions, HealthPolicy
@@ -92,39 +93,32 @@ class Environment:
     guard: type[ProcessGuard] = ProcessGuard
 
 
-class Servers:
+class Servers(Struct, eq=False, dict=True):
     """Makes a backend for each configuration and owns it. `tasks` is where they run."""
 
-    def __init__(
-        self,
-        session: Session,
-        *,
-        emit: Callable[[str, BackendEvent | ServerChanged], None],
-        environment: Environment,
-        roots: Callable[[TellRoots], None],
-        bearers: BearerContext,
-        catalogue: "Catalogue | None",
-    ) -> None:
-        self._session = session
-        self._settings = session.settings
-        self._emit = emit
-        self._environment = environment
-        self._roots = roots
-        self._secrets = session.secrets
-        self.catalogue = catalogue
+    session: Session
+    emit: Callable[[str, BackendEvent | ServerChanged], None]
+    environment: Environment
+    roots: Callable[[TellRoots], None]
+    bearers: BearerContext
+    catalogue: "Catalogue | None"
+
+    def __post_init__(self) -> None:
+        self._settings = self.session.settings
+        self._secrets = self.session.secrets
         self._haste = Haste()
-        self.guard = environment.guard(owner_mark(session.ids()), warn=self._on_unguarded)
+        self.guard = self.environment.guard(owner_mark(self.session.ids()), warn=self._on_unguarded)
         around = ChildContext(
-            clock=session.clock,
-            ids=session.ids,
-            environ=environment.environ,
-            cwd=environment.cwd,
-            home=environment.home,
+            clock=self.session.clock,
+            ids=self.session.ids,
+            environ=self.environment.environ,
+            cwd=self.environment.cwd,
+            home=self.environment.home,
             guard=self.guard,
             haste=self._haste,
         )
         self._channels = ChannelMaker(
-            session.settings, around, bearers, on_secrets=self._learn_secrets
+            self.session.settings, around, self.bearers, on_secrets=self._learn_secrets
         )
         self.members: dict[str, RegisteredServer] = {}
         self.configured_names: set[str] = set()  # of this session, in whatever state they are
@@ -210,23 +204,23 @@ class Servers:
         backend = Backend(
             config.name,
             make_channel,
-            emit=partial(self._emit, config.name),
-            clock=self._session.clock,
-            uniform=self._environment.uniform,
+            emit=partial(self.emit, config.name),
+            clock=self.session.clock,
+            uniform=self.environment.uniform,
             tasks=tasks,
-            roots=self._roots,
+            roots=self.roots,
             options=self._link_options(admission, remembered),
         )
         member = self.members[config.name] = RegisteredServer(admission=admission, backend=backend)
         if len(self._added_names) < _MOST_ADDED_NAMES:
             self._added_names.add(config.name)
         kind = JournalEvent.SERVER_CONFIG_UPDATED if replaced else JournalEvent.SERVER_CONFIG_ADDED
-        self._emit(config.name, ServerChanged(kind=kind, member=member, by=admission.origin))
+        self.emit(config.name, ServerChanged(kind=kind, member=member, by=admission.origin))
         tasks.start_soon(self._run, backend)
         return backend
 
     def _on_unguarded(self, why: str) -> None:
-        self._session.journal.record(JournalEvent.WATCHDOG_UNAVAILABLE, reason=why)
+        self.session.journal.record(JournalEvent.WATCHDOG_UNAVAILABLE, reason=why)
 
     def _learn_secrets(self, config: ServerConfig, values: Iterable[str]) -> None:
         """What a server of the configuration is given from the keyring, whatever its names say."""
@@ -244,7 +238,7 @@ class Servers:
         if admission.origin is not Origin.CONFIGURATION:
             return "eager"
         # Over HTTP there are many sessions, and each would start them all.
-        usual: StartMode = "auto" if BEHIND_HTTP in self._environment.environ else "eager"
+        usual: StartMode = "auto" if BEHIND_HTTP in self.environment.environ else "eager"
         return admission.config.start_mode(self._settings.start or usual)
 
     def is_kept(self, admission: Admission) -> bool:
@@ -258,7 +252,7 @@ class Servers:
         return self.catalogue.is_too_large(admission.config.name)
 
     def _given_secrets(self, config: ServerConfig) -> Iterator[str]:
-        environ = self._environment.environ
+        environ = self.environment.environ
         passed = {name: environ.get(name, "") for name in config.pass_env}
         argv = [config.command or "", *config.args]
         yield from given_secrets(
@@ -278,7 +272,7 @@ class Servers:
             await backend.run()
         except Exception as error:  # noqa: BLE001 - nothing of one backend may end the others
             line = f"{backend.name} was given up because of an unexpected error: {error!r}"
-            self._emit(backend.name, LogLine(source=LogSource.PROTOCOL, text=line, level="error"))
+            self.emit(backend.name, LogLine(source=LogSource.PROTOCOL, text=line, level="error"))
 
     def listed(self, name: str, tools: Sequence[Mapping[str, object]]) -> ListedTools | None:
         """Tools as those of the server that has this name now; None when there is none."""
@@ -296,7 +290,7 @@ class Servers:
     async def remove(self, name: str, *, by: Origin = Origin.CLIENT) -> None:
         member = await self._take_out(name)
         kind = JournalEvent.SERVER_CONFIG_REMOVED
-        self._emit(name, ServerChanged(kind=kind, member=member, by=by))
+        self.emit(name, ServerChanged(kind=kind, member=member, by=by))
 
     async def _take_out(self, name: str) -> RegisteredServer:
         backend = self.get(name)
@@ -331,7 +325,7 @@ class Servers:
             learns=self.is_kept(admission) and mode != "eager",
             remembered=remembered,
             idle_stop=config.idle_stop_s(self._settings.idle_stop_ms),
-            is_held=partial(self._session.holds, config.name),
+            is_held=partial(self.session.holds, config.name),
             request=self._settings.timeouts.request_ms / 1000,
             rounds=fixed.rounds,
             restarts=RestartPolicy(

@@ -18,6 +18,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
+from msgspec import Struct
 
 from emceepee_stdio.auth.bearer import BearerContext, HelperExit, SignInNeeded, SignInOrder
 from emceepee_stdio.auth.browser import finds_browser
@@ -80,28 +81,22 @@ class _Led:
     agreed: bool = False
 
 
-class SignIns:
+class SignIns(Struct, eq=False, dict=True):
     """The visits of one session, by server. `group` is where it waits for helpers.
 
     `is_connected` tells whether a server is: then calls in flight have what they need, and only
     the one that wanted more rights has to be told.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        *,
-        directory: Path,
-        environ: Mapping[str, str],
-        is_connected: Callable[[str], bool],
-        group: Callable[[], TaskGroup],
-    ) -> None:
-        self._session = session
-        self._environ = environ
+    session: Session
+    directory: Path
+    environ: Mapping[str, str]
+    is_connected: Callable[[str], bool]
+    group: Callable[[], TaskGroup]
+
+    def __post_init__(self) -> None:
         # A client on another machine opens no browser on this one, and sends nobody to other hosts.
-        self._is_over_http = BEHIND_HTTP in environ
-        self._is_connected = is_connected
-        self._group = group
+        self._is_over_http = BEHIND_HTTP in self.environ
         self._pages: dict[str, str] = {}  # that the client sent its person to, by server
         self._leading: dict[str, SignInNeeded] = {}
         self._next: dict[str, SignInNeeded] = {}  # what else was wanted meanwhile
@@ -109,7 +104,10 @@ class SignIns:
         self._with_person: set[str] = set()  # servers about which the client asks, or has asked
         self._helpers: set[HelperProcess] = set()
         self.context = BearerContext(
-            directory=str(directory), clock=session.clock, refresh=self._refresh, learn=self._learn
+            directory=str(self.directory),
+            clock=self.session.clock,
+            refresh=self._refresh,
+            learn=self._learn,
         )
 
     def __repr__(self) -> str:
@@ -130,7 +128,7 @@ class SignIns:
         needed = self._leading.get(server)
         if needed is None or server not in self._visits or server in self._with_person:
             return None
-        return None if self._is_connected(server) else self.instruction(server, needed)
+        return None if self.is_connected(server) else self.instruction(server, needed)
 
     def facts(self, server: str, error: ProxyError | None) -> dict[str, object]:
         """How a person signs in, where one has to."""
@@ -145,7 +143,7 @@ class SignIns:
         if server not in self._leading:
             self._leading[server] = needed
             self._visits.pop(server, None)  # why the last one failed
-            self._group().start_soon(self._lead, server, needed, call)
+            self.group().start_soon(self._lead, server, needed, call)
             return
         if needed is not self._leading[server]:
             self._next[server] = needed
@@ -154,7 +152,7 @@ class SignIns:
 
     async def lead(self, server: str, needed: SignInNeeded, call: Call) -> bool:
         """As `want`, and wait until the person has been asked; whether their visit is over."""
-        until = self._session.until
+        until = self.session.until
         self.want(server, needed, call=call)
         await until(
             lambda: server in {*self._visits, *self._with_person} or server not in self._leading,
@@ -182,29 +180,29 @@ class SignIns:
             self._visits[server] = led.visit
             self._tell(server, needed, led.visit)
             if led.visit.url is not None:
-                self._session.asked(_VISIT + server, server, None)
+                self.session.asked(_VISIT + server, server, None)
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._send_person, needed, led, store, call)
                     await self._until_over(store, led.helper)
                     tasks.cancel_scope.cancel()
                 await self._note_end(server, store)
         finally:
-            self._session.answered(_VISIT + server)
+            self.session.answered(_VISIT + server)
             del self._leading[server]
             self._with_person.discard(server)
             if page := self._pages.pop(server, None):  # the client may take its dialogue away
-                self._session.questions.visited(server, page)
+                self.session.questions.visited(server, page)
         further = self._next.pop(server, None)
         if server in self._visits:  # it failed: who waits for it learns why
             self._let_calls_go(server, needed)
             further = None
-        self._session.wake()
+        self.session.wake()
         if further is not None and not await further.is_met():  # the new token was refused as well
             self.want(server, further)
 
     def _tell(self, server: str, needed: SignInNeeded, visit: Visit) -> None:
         data = {"command": needed.command, "url": visit.url, "error": visit.failed}
-        self._session.tell(
+        self.session.tell(
             EventType.SIGN_IN_REQUIRED,
             server=server,
             data={name: value for name, value in data.items() if value is not None},
@@ -282,7 +280,7 @@ class SignIns:
         if answer is not Decision.AGREED_ONCE:
             self._with_person.discard(order.name)
             self._let_calls_go(order.name, needed)
-            self._session.wake()
+            self.session.wake()
 
     async def _confirm(
         self,
@@ -303,7 +301,7 @@ class SignIns:
         choice = Choice(
             title="Sign in there?",
             lines=tuple(_lines(order, url, given_to)),
-            digest=self._session.ids(),
+            digest=self.session.ids(),
             server=order.name,
             answers=_ANSWERS,
             url=url if is_sent else None,
@@ -311,14 +309,14 @@ class SignIns:
         )
         if is_sent:
             self._pages[order.name] = choice.digest
-        return await self._session.questions.confirm(choice)
+        return await self.session.questions.confirm(choice)
 
     async def _open(self, url: str, store: TokenStore) -> bool:
         """Whether a browser shows it, which we opened, or another proxy upon the person's yes."""
-        if not finds_browser(self._environ):
+        if not finds_browser(self.environ):
             return False
         if await anyio.to_thread.run_sync(store.claim_opening):
-            open_in_browser(url, self._environ, self._group())
+            open_in_browser(url, self.environ, self.group())
         return True
 
     async def _until_over(self, store: TokenStore, helper: HelperProcess | None) -> None:
@@ -340,12 +338,12 @@ class SignIns:
             del self._visits[server]
 
     def _let_calls_go(self, server: str, needed: SignInNeeded) -> None:
-        if self._is_connected(server):
+        if self.is_connected(server):
             return
         why = f"{server} wants a person to sign in first: {self.instruction(server, needed)}; "
-        for call in self._session.waiting_on(server):
+        for call in self.session.waiting_on(server):
             tail = "the call goes on by itself afterwards; "
-            self._session.promote(call, "input_required", why=f"{why}{tail}")
+            self.session.promote(call, "input_required", why=f"{why}{tail}")
 
     # Helpers
 
@@ -353,14 +351,14 @@ class SignIns:
         return await self._start("refresh", order).wait()
 
     def _start(self, what: str, order: bytes) -> HelperProcess:
-        helper = HelperProcess.start(HELPER_MAIN, what, order=order, environ=self._environ)
+        helper = HelperProcess.start(HELPER_MAIN, what, order=order, environ=self.environ)
         if what == "sign-in":
             self._helpers.add(helper)
         return helper
 
     def _learn(self, server: str, secret: str) -> None:
         del server
-        self._session.secrets.learn(token_secrets(secret))
+        self.session.secrets.learn(token_secrets(secret))
 
 
 def _checked(visit: Visit) -> Visit:

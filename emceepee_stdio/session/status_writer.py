@@ -14,6 +14,7 @@ from contextlib import suppress
 import anyio
 import anyio.to_thread
 import msgspec
+from msgspec import Struct
 
 from emceepee_stdio import __version__
 from emceepee_stdio.clock import Clock
@@ -43,27 +44,19 @@ _EVERY_S = 1.0  # a person takes this for now
 _END_WAIT_S = 0.5  # for a write that is under way when the proxy ends
 
 
-class StatusWriter:
+class StatusWriter(Struct, eq=False, dict=True):
     """Writes what `look` finds."""
 
-    def __init__(
-        self,
-        session: Session,
-        servers: Servers,
-        *,
-        source: Source,
-        environment: Environment,
-        clock: Clock,
-        journal: Journal,
-        trust: TrustStore,
-    ) -> None:
-        self._session = session
-        self._servers = servers
-        self._source = source
-        self._clock = clock
-        self._journal = journal
-        self._directory = status_directory(environment.environ)
-        self._trust = trust
+    session: Session
+    servers: Servers
+    source: Source
+    environment: Environment
+    clock: Clock
+    journal: Journal
+    trust: TrustStore
+
+    def __post_init__(self) -> None:
+        self._directory = status_directory(self.environment.environ)
         self._written: ProxyStatus | None = None
         self._stamp: Stamp | None = None
         self._lock = threading.Lock()
@@ -72,14 +65,14 @@ class StatusWriter:
             pid=os.getpid(),
             process_started=started(os.getpid()),
             host=here(),
-            session=journal.session,
-            http_session=environment.environ.get(BEHIND_HTTP, "")[:MAX_CHARS],
+            session=self.journal.session,
+            http_session=self.environment.environ.get(BEHIND_HTTP, "")[:MAX_CHARS],
             version=__version__,
             client_name="",
             client_version="",
-            started_at=clock.epoch(clock.now()),
-            directory=str(environment.cwd),
-            config=_path_of(source),
+            started_at=self.clock.epoch(self.clock.now()),
+            directory=str(self.environment.cwd),
+            config=_path_of(self.source),
         )
 
     async def run(self) -> None:
@@ -93,17 +86,17 @@ class StatusWriter:
                     await anyio.to_thread.run_sync(self._write, status, abandon_on_cancel=True)
                 await anyio.sleep(_EVERY_S)
         except Exception as error:  # noqa: BLE001 - a bug here must not end the session
-            self._journal.record(JournalEvent.UNEXPECTED_ERROR, error=repr(error))
+            self.journal.record(JournalEvent.UNEXPECTED_ERROR, error=repr(error))
 
     def look(self) -> ProxyStatus:
         """How this proxy is doing."""
-        name, version = self._session.client.name
-        asked = Counter((q.server, q.recipient) for q in self._session.state.requests.open.values())
-        working = Counter(task.server for task in self._session.state.tasks.working())
-        members = self._servers.members.values()
+        name, version = self.session.client.name
+        asked = Counter((q.server, q.recipient) for q in self.session.state.requests.open.values())
+        working = Counter(task.server for task in self.session.state.tasks.working())
+        members = self.servers.members.values()
         broken = tuple(
             ServerStatus(name=one.name, phase=Phase.DISABLED.value)
-            for one in self._servers.broken.values()
+            for one in self.servers.broken.values()
             if not one.switched_off
         )
         return msgspec.structs.replace(
@@ -130,13 +123,13 @@ class StatusWriter:
         return ServerStatus(
             name=name,
             phase=snapshot.phase.value,
-            target=target_id(member.config, self._trust.key()),
+            target=target_id(member.config, self.trust.key()),
             transport=snapshot.transport,
-            start=self._servers.start_mode(member.admission),
-            in_file=member.origin is Origin.CONFIGURATION and not self._source.gives(name),
+            start=self.servers.start_mode(member.admission),
+            in_file=member.origin is Origin.CONFIGURATION and not self.source.gives(name),
             from_catalogue=snapshot.remembered_at,
             pid=snapshot.pid,
-            calls=len(self._session.waiting_on(name)),
+            calls=len(self.session.waiting_on(name)),
             tasks=working[name],
             questions=OpenQuestions(
                 person=asked[name, Recipient.PERSON], tools=asked[name, Recipient.TOOLS]
@@ -144,9 +137,9 @@ class StatusWriter:
         )
 
     def _prepare(self) -> None:
-        self._trust.key()  # it is read from a file once
+        self.trust.key()  # it is read from a file once
         with suppress(OSError):
-            sweep(self._directory, clock=self._clock)
+            sweep(self._directory, clock=self.clock)
 
     def _found(self) -> Stamp | None:
         """What is in the place of the file."""

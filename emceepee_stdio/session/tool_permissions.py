@@ -22,7 +22,7 @@ from typing import cast
 
 import anyio
 import anyio.to_thread
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from emceepee_stdio.backends.backend import Backend
 from emceepee_stdio.backends.interface import Kind
@@ -54,16 +54,15 @@ from emceepee_stdio.visible_text import SHOWN_NAME_CHARS
 _TITLE = "May this tool run?"
 
 
-class ToolPermissions:
+class ToolPermissions(Struct, eq=False, dict=True):
     """Keeps the rules of every backend, and asks about one call at a time."""
 
-    def __init__(
-        self, store: TrustStore, flow: ApprovalFlow, servers: Servers, *, clock: Clock
-    ) -> None:
-        self._store = store
-        self._flow = flow
-        self._servers = servers
-        self._clock = clock
+    store: TrustStore
+    flow: ApprovalFlow
+    servers: Servers
+    clock: Clock
+
+    def __post_init__(self) -> None:
         self._entries = dict[str, ServerConfig]()
         self._asking: set[str] = set()
         self._late: dict[str, float] = {}  # calls that a person agreed to after they had ended
@@ -79,7 +78,7 @@ class ToolPermissions:
             if entry is not None:
                 entries.setdefault(broken.name, entry)
         self._entries = entries
-        for member in self._servers.members.values():
+        for member in self.servers.members.values():
             self.bind(member)
 
     def bind(self, member: RegisteredServer) -> None:
@@ -93,7 +92,7 @@ class ToolPermissions:
 
     def shown_changes(self, server: str, changes: Mapping[str, object]) -> dict[str, object] | None:
         """What a model is told of tools that changed: nothing of those that a rule hides."""
-        member = self._servers.members.get(server)
+        member = self.servers.members.get(server)
         rules = None if member is None else member.backend.rules
         shown = dict(changes)
         if rules is None:
@@ -121,7 +120,7 @@ class ToolPermissions:
         return request.args, True
 
     def _request(self, backend: Backend, tool: str, args: Raw) -> ToolCallRequest:
-        member = self._servers.members.get(backend.name)
+        member = self.servers.members.get(backend.name)
         if member is None or member.backend is not backend:
             raise ServerUnavailable(f"{backend.name} was removed or replaced in this moment.")
         listed = backend.lists.known(Kind.TOOLS) or ()
@@ -131,28 +130,28 @@ class ToolPermissions:
             server=backend.name,
             tool=tool,
             args=args,
-            target=target_id(member.config, self._store.key()),
+            target=target_id(member.config, self.store.key()),
             definition=pinned[0].digest if pinned else "",
-            token=self._flow.token,
+            token=self.flow.token,
         )
 
     def _is_agreed(self, request: ToolCallRequest) -> bool:
         """Whether the person has said yes before: to the tool, or to this one call."""
-        key = self._store.key()
-        if self._store.is_approved(request.standing_digest(key)):
+        key = self.store.key()
+        if self.store.is_approved(request.standing_digest(key)):
             return True
         try:
-            return self._store.redeem(request.digest(key), now=self._flow.now())
+            return self.store.redeem(request.digest(key), now=self.flow.now())
         except OSError:  # what cannot be used up would be good for ever
             return False
 
     async def _ask(self, request: ToolCallRequest, call: Call) -> None:
         """Return when the person agrees to this call; raise otherwise."""
-        subject = _subject(request, self._store.key(), call.client.name)
+        subject = _subject(request, self.store.key(), call.client.name)
         decision = Decision.AGREED_ONCE
-        if self._late.pop(subject.digest, 0.0) <= self._clock.now():
+        if self._late.pop(subject.digest, 0.0) <= self.clock.now():
             decision = await self._decision(request, subject, call)
-        await self._flow.require(decision, subject)
+        await self.flow.require(decision, subject)
         await self._agreed(request, subject, kept=decision is Decision.AGREED)
 
     async def _decision(
@@ -164,7 +163,7 @@ class ToolPermissions:
                 return
             kept = decision is Decision.AGREED
             if not kept:
-                self._late[subject.digest] = self._clock.now() + ONE_CALL_LIFETIME_S
+                self._late[subject.digest] = self.clock.now() + ONE_CALL_LIFETIME_S
             await self._agreed(request, subject, kept=kept)
 
         # A yes is for one call: who wants the same at the same time asks another question.
@@ -172,16 +171,16 @@ class ToolPermissions:
         digest = next(one for one in numbered if one not in self._asking)
         self._asking.add(digest)
         try:
-            return await self._flow.decision(subject, call, on_late=decided_late, digest=digest)
+            return await self.flow.decision(subject, call, on_late=decided_late, digest=digest)
         finally:
             self._asking.discard(digest)
 
     async def _agreed(
         self, request: ToolCallRequest, subject: ApprovalSubject, *, kept: bool
     ) -> None:
-        digest = request.standing_digest(self._store.key())
+        digest = request.standing_digest(self.store.key())
         what = f"every call of {request.tool}"
-        await self._flow.agreed(subject, kept=kept, digest=digest, what=what)
+        await self.flow.agreed(subject, kept=kept, digest=digest, what=what)
 
 
 def _subject(request: ToolCallRequest, key: bytes, client: str) -> ApprovalSubject:
@@ -238,29 +237,22 @@ class _Look:
         return self.listed.config.name
 
 
-class PinChecks:
+class PinChecks(Struct, eq=False, dict=True):
     """Compares in the background; what the policy enforces waits for it."""
 
-    def __init__(
-        self,
-        store: TrustStore,
-        flow: ApprovalFlow,
-        *,
-        mode: Callable[[], str],
-        tell: Callable[[str, Mapping[str, object]], None],
-        journal: Journal,
-    ) -> None:
-        self._store = store
-        self._flow = flow
-        self._mode = mode
-        self._tell = tell
-        self._journal = journal
+    store: TrustStore
+    flow: ApprovalFlow
+    mode: Callable[[], str]
+    tell: Callable[[str, Mapping[str, object]], None]
+    journal: Journal
+
+    def __post_init__(self) -> None:
         self._looks: dict[str, _Look] = {}
         self._unkept: dict[str, Pins] = {}  # first looks for which the store has no room
 
     @property
     def enforced(self) -> bool:
-        return self._mode() == "enforce"
+        return self.mode() == "enforce"
 
     def seen(self, listed: ListedTools, start: Callable[..., object]) -> None:
         """A list was read. `start` runs the comparison in the background."""
@@ -268,7 +260,7 @@ class PinChecks:
         look = self._looks[listed.config.name] = _Look(listed)
         if len(self._looks) > _MOST_SERVERS:
             del self._looks[next(iter(self._looks))]
-        if self._mode() != "off":
+        if self.mode() != "off":
             look.begun = True
             start(self._compare, look, before)
 
@@ -314,7 +306,7 @@ class PinChecks:
             )
         on_page = False
         if _is_news(look, key):
-            decision = await self._flow.on_page(self._pending(look), within=within)
+            decision = await self.flow.on_page(self._pending(look), within=within)
             if decision is Decision.REFUSED:
                 raise PolicyDenied(
                     f"{tool} of {look.server} did not run: the person refused it as it is now.",
@@ -329,11 +321,11 @@ class PinChecks:
                 "person."
             )
             pending = self._pending(look)
-            raise await self._flow.needed(pending, fact, again="call again", on_page=on_page)
+            raise await self.flow.needed(pending, fact, again="call again", on_page=on_page)
 
     async def is_as_pinned(self, listed: ListedTools, tool: str) -> bool:
         """Whether a tool is what it was at the first look, or what a person agreed to since."""
-        if self._mode() == "off":
+        if self.mode() == "off":
             return False
         look = await self._compared(listed)
         return _is_as_pinned(look, pin_key({"name": tool}))
@@ -341,7 +333,7 @@ class PinChecks:
     async def unpinned(self, listed: ListedTools) -> frozenset[str]:
         """The tools of a list that are not what they were, or of which nobody knows it."""
         keys = {str(tool.get("name")): pin_key(tool) for tool in listed.tools}
-        if self._mode() == "off":
+        if self.mode() == "off":
             return frozenset(keys)
         look = await self._compared(listed)
         return frozenset(name for name, key in keys.items() if not _is_as_pinned(look, key))
@@ -381,17 +373,17 @@ class PinChecks:
             if look.changes and look.changes != told and look.is_news:
                 self._say(look)
             if problem is not None:
-                self._journal.record(
+                self.journal.record(
                     JournalEvent.APPROVAL_UNWRITABLE, server=look.server, error=problem
                 )
         except OSError as error:  # what is pinned cannot be read: nothing counts as it was
             look.now = Pins()
-            self._journal.record(
+            self.journal.record(
                 JournalEvent.APPROVAL_UNWRITABLE, server=look.server, error=str(error.strerror)
             )
         except Exception as error:  # noqa: BLE001 - what a server lists must not end the session
             look.now = Pins()
-            self._journal.record(
+            self.journal.record(
                 JournalEvent.UNEXPECTED_ERROR, server=look.server, error=repr(error)
             )
         finally:
@@ -401,14 +393,14 @@ class PinChecks:
         """Compare, and pin what is new; the problem with writing it down, if there is one."""
         agreed = self._judge(look)
         is_due = bool(look.changes and look.now.tools)
-        problem = self._flow.note(self._pending(look)) if is_due else None
+        problem = self.flow.note(self._pending(look)) if is_due else None
         first = agreed.missing(look.now)
         if not first:
             return problem
         identity = self._identity(look)
         passing = look.listed.origin is Origin.CLIENT
         try:
-            if self._store.pin(identity, first, passing=passing):
+            if self.store.pin(identity, first, passing=passing):
                 return problem
         except OSError as error:
             problem = str(error.strerror)
@@ -417,16 +409,16 @@ class PinChecks:
 
     def _judge(self, look: _Look) -> Pins:
         """Compare with what was agreed to, and give that."""
-        key, config = self._store.key(), look.listed.config
+        key, config = self.store.key(), look.listed.config
         identity = target_id(config, key)
-        agreed = self._store.pinned(identity, target_id_of_version_1(config, key))
+        agreed = self.store.pinned(identity, target_id_of_version_1(config, key))
         look.agreed = agreed.filled(self._unkept.get(identity, Pins()))
         said = look.listed.instructions or ""
         look.changes = compare_pins(look.agreed, look.now, tools=look.listed.tools, said=said)
         return look.agreed
 
     def _identity(self, look: _Look) -> str:
-        return target_id(look.listed.config, self._store.key())
+        return target_id(look.listed.config, self.store.key())
 
     def _pending(self, look: _Look) -> Pending:
         """The changes, as a person is to agree to them."""
@@ -437,11 +429,11 @@ class PinChecks:
             digest=hashlib.sha256(f"{identity}{text}".encode("utf-8", "replace")).hexdigest(),
             name=look.server,
             text=text,
-            at=self._flow.now(),
+            at=self.flow.now(),
             tools=seen.tools,
             identity=identity,
             instructions=seen.instructions,
-            session=self._journal.session,
+            session=self.journal.session,
         )
         look.pending = pending.id
         return pending
@@ -459,8 +451,8 @@ class PinChecks:
         }
         if changes.instructions:
             data["instructions"] = _UNSEEN if self.enforced else changes.instructions
-        self._tell(look.server, data)
-        self._journal.record(
+        self.tell(look.server, data)
+        self.journal.record(
             JournalEvent.TOOLS_CHANGED,
             server=look.server,
             changed=list(changes.changed),

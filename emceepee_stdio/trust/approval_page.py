@@ -113,25 +113,19 @@ class _Posted(Struct, frozen=True, kw_only=True):
     content: msgspec.Raw = msgspec.Raw(_NOTHING)
 
 
-class ApprovalPage:
+class ApprovalPage(Struct, eq=False, dict=True):
     """One page for one person; several tabs may show it. `session` is the one that asks."""
 
-    def __init__(
-        self,
-        store: TrustStore,
-        port: int,
-        *,
-        clock: Clock,
-        session: str = "",
-        on_reply: Callable[[str, msgspec.Raw], None] = lambda _id, _content: None,
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._session = session
-        self._on_reply = on_reply
-        self._authority = f"{LOOPBACK}:{port}"
+    store: TrustStore
+    port: int
+    clock: Clock
+    session: str = ""
+    on_reply: Callable[[str, msgspec.Raw], None] = lambda _id, _content: None
+
+    def __post_init__(self) -> None:
+        self._authority = f"{LOOPBACK}:{self.port}"
         self._server = LoopbackServer(
-            port, self._reply, methods=("GET", "POST"), led_here=(OPEN_PATH,)
+            self.port, self._reply, methods=("GET", "POST"), led_here=(OPEN_PATH,)
         )
         self._path = token_urlsafe(9)
         self._entrance = self._new_entrance()
@@ -168,7 +162,7 @@ class ApprovalPage:
 
     def new_file(self) -> str:
         """A file of ours that leads a browser here; OSError where it cannot be written."""
-        token, directory = self._entrance.new_token(), self._store.directory
+        token, directory = self._entrance.new_token(), self.store.directory
         file = directory / _FILE_NAME.format(token_hex(8))
         make_private(directory)
         text = _FILE.format(authority=self._authority, path=OPEN_PATH, token=token)
@@ -253,7 +247,7 @@ class ApprovalPage:
     async def _look(self) -> bytes:
         async with self._looking:
             stamp = await anyio.to_thread.run_sync(
-                self._store.stamp, ("approvals.json", "pending.json")
+                self.store.stamp, ("approvals.json", "pending.json")
             )
             if self._state is None or stamp != self._stamp:
                 self._stamp = stamp
@@ -261,17 +255,17 @@ class ApprovalPage:
             return self._state
 
     def _read(self) -> bytes:
-        waiting = self._store.waiting()
+        waiting = self.store.waiting()
         items = [self._item(one) for one in waiting]
         items += [_question_item(one) for one in list(self._questions.values())]
-        now = self._clock.now()
+        now = self.clock.now()
         self._shown_at = {str(one["id"]): self._shown_at.get(str(one["id"]), now) for one in items}
-        granted = [_granted_row(one) for one in self._store.granted() if not one.until]
+        granted = [_granted_row(one) for one in self.store.granted() if not one.until]
         return msgspec.json.encode({"waiting": items, "granted": granted})
 
     def _item(self, pending: Pending) -> dict[str, object]:
         """A request as the page shows it: whole, for the person's eyes alone."""
-        lines = [shown(line) for line in pending.whole(self._store.key()).split("\n")]
+        lines = [shown(line) for line in pending.whole(self.store.key()).split("\n")]
         parts = [line.partition(": ") for line in lines]
         kind = "call" if pending.tool is not None else "server"
         kind = kind if pending.tools is None else "tools"
@@ -283,7 +277,7 @@ class ApprovalPage:
             "name": shown(pending.name),
             "client": shown(pending.client),
             "at": pending.at,
-            "mine": not self._session or pending.session == self._session,
+            "mine": not self.session or pending.session == self.session,
             "rows": [[label, what] for label, _, what in parts] if is_plain else [],
             "text": "" if is_plain else "\n".join(lines),
             "answers": _answers(pending),
@@ -297,7 +291,7 @@ class ApprovalPage:
             return _said(HTTPStatus.BAD_REQUEST, "This is no answer.")
         try:
             if posted.answer == "revoke":
-                await anyio.to_thread.run_sync(self._store.revoke, posted.id)
+                await anyio.to_thread.run_sync(self.store.revoke, posted.id)
                 return _said(HTTPStatus.OK, "")
             problem = await self._answered(posted)
         except OSError as error:
@@ -311,30 +305,30 @@ class ApprovalPage:
         shown_at = self._shown_at.get(posted.id)
         if shown_at is None:
             return "This no longer waits for an answer."
-        if self._clock.now() < shown_at + _READING_S:
+        if self.clock.now() < shown_at + _READING_S:
             return "Read it first: an answer counts after a second."
         if posted.id in self._questions:
             if posted.answer != "reply" or bytes(posted.content) == _NOTHING:
                 return "This is no answer."
             del self._questions[posted.id]
-            self._on_reply(posted.id, posted.content.copy())
+            self.on_reply(posted.id, posted.content.copy())
             return ""
         return await anyio.to_thread.run_sync(self._decide, posted)
 
     def _decide(self, posted: _Posted) -> str:
-        pending = next((one for one in self._store.waiting() if one.digest == posted.id), None)
+        pending = next((one for one in self.store.waiting() if one.digest == posted.id), None)
         if pending is None:
             return "This no longer waits for an answer."
-        now = self._clock.now()
+        now = self.clock.now()
         if posted.answer == "no":
-            self._store.refuse(pending.digest)
+            self.store.refuse(pending.digest)
         elif posted.answer not in _answers(pending):
             return "This is no answer."
         elif posted.answer == "once":
-            until = self._clock.iso(now + ONE_CALL_LIFETIME_S)
-            self._store.allow(pending, at=self._clock.iso(now), once_until=until)
+            until = self.clock.iso(now + ONE_CALL_LIFETIME_S)
+            self.store.allow(pending, at=self.clock.iso(now), once_until=until)
         else:
-            self._store.allow(pending, at=self._clock.iso(now))
+            self.store.allow(pending, at=self.clock.iso(now))
         return ""
 
     # Questions of the session

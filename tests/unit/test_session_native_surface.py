@@ -57,7 +57,7 @@ async def test_a_server_that_changes_its_tools_all_the_time_is_told_of_once_a_se
 ) -> None:
     surface = surface_of(tmp_path, ServerConfig(name="s", command="x", expose=True))
     catalogue: Any = Listing()
-    surface._catalogue = catalogue
+    surface.catalogue = catalogue
     told: list[float] = []
     last: list[bytes] = []
 
@@ -65,7 +65,7 @@ async def test_a_server_that_changes_its_tools_all_the_time_is_told_of_once_a_se
         told.append(anyio.current_time())
         last.append(lists["tools"])
 
-    surface._on_lists = on_lists
+    surface.on_lists = on_lists
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(surface.run)
         await anyio.wait_all_tasks_blocked()
