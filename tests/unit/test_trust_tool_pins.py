@@ -293,12 +293,8 @@ class World:
             ),
             mode=lambda: mode,
             tell=lambda _, data: self.told.append(data),
-            show=self._show,
             journal=self.journal,
         )
-
-    async def _show(self) -> bool:
-        return False
 
     async def see(self, *tools: Any) -> None:
         async with anyio.create_task_group() as tasks:
