@@ -15,7 +15,7 @@ def shared_names(package: Path) -> list[str]:
     """A line for each name that stands for two things."""
     found: dict[str, list[str]] = defaultdict(list)
     for path in sorted(package.rglob("*.py")):
-        where = str(path.relative_to(package))
+        where = path.relative_to(package).as_posix()
         if not path.stem.startswith("__"):
             found[f"module {path.stem}"].append(where)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -62,7 +62,7 @@ def read_own(path: Path | str, *, most: int, private: bool = False) -> bytes:
         refused = (stat.S_IRWXG | stat.S_IRWXO) if private else _WRITABLE_BY_OTHERS
         if not is_own(found, refused=refused) or found.st_size > most:
             raise OSError(errno.EPERM, "it is not a file of ours", str(path))
-        return file.read(most)
+        return file.read(found.st_size)  # `most` would be allocated whole
 
 
 def is_own(

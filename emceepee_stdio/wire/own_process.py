@@ -63,14 +63,13 @@ _SCRIPTS = frozenset({"emceepee", "emceepee-stdio"})
 
 def proxies_above() -> int:
     """How many of our own kind are among our ancestors; an HTTP front only starts them."""
-    count, pid = 0, os.getppid()
+    count, pid = 0, os.getpid()
     for _ in range(_MAX_ANCESTORS):
-        if pid <= 1:
+        facts = system.facts(pid)
+        if facts is None or (pid := facts[0]) <= 1:
             break
         argv = (system.about(pid, "cmdline") or b"").decode(errors="replace").split("\0")
         count += is_ours(argv) and not any(word.startswith("--http") for word in argv)
-        facts = system.facts(pid)
-        pid = 0 if facts is None else facts[0]
     return count
 
 

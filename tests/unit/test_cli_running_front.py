@@ -40,6 +40,7 @@ def test_a_token_that_was_given_goes_wherever_it_was_given_for(tmp_path: Path) -
 
 
 def test_a_byte_order_mark_hides_no_comment(tmp_path: Path) -> None:
-    (tmp_path / "http-tokens").write_text("\ufeff# made by hand\nlaptop 0123456789-0123456789\n")
+    text = "\ufeff# made by hand\nlaptop 0123456789-0123456789\n"
+    (tmp_path / "http-tokens").write_text(text, encoding="utf-8")
     front = running_front("http://localhost/mcp", {"EMCEEPEE_STATE_DIR": str(tmp_path)})
     assert front.headers == {"Authorization": "Bearer 0123456789-0123456789"}

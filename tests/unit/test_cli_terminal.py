@@ -1,18 +1,21 @@
-import fcntl
 import json
 import os
-import pty
 import re
 import struct
 import subprocess
 import sys
-import termios
 from io import StringIO
 
 import pytest
 
 from emceepee_stdio.cli.terminal import Terminal
 
+if os.name == "posix":
+    import fcntl
+    import pty
+    import termios
+
+posix = pytest.mark.posix_only("terminals of POSIX")
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*3\d")
 ROWS = [
@@ -67,6 +70,7 @@ def on_a_terminal(columns: int = 80, **environ: str) -> str:
     return shown.decode()
 
 
+@posix
 def test_on_a_terminal_there_are_colours_and_nothing_is_wider_than_it():
     shown = on_a_terminal()
     assert COLOUR.search(shown)
@@ -82,6 +86,7 @@ def test_on_a_terminal_there_are_colours_and_nothing_is_wider_than_it():
     assert "plain" in lines
 
 
+@posix
 def test_no_color_is_honoured():
     shown = on_a_terminal(NO_COLOR="1")
     assert not COLOUR.search(shown)

@@ -1,4 +1,3 @@
-import fcntl
 import os
 import stat
 from pathlib import Path
@@ -8,6 +7,7 @@ import pytest
 from emceepee_stdio.config.edit import Change
 from emceepee_stdio.config.load import load_file
 from emceepee_stdio.errors import ConfigInvalid
+from emceepee_stdio.storage.file_lock import take_lock
 from emceepee_stdio.storage.private_file import make_private, read_regular
 from emceepee_stdio.trust.store import TrustStore
 from emceepee_stdio.trust.tool_pins import Pins
@@ -39,7 +39,7 @@ def test_nobody_waits_for_a_pipe_in_the_place_of_a_file(tmp_path: Path) -> None:
 def test_a_lock_that_somebody_holds_is_an_error_and_no_wait_without_end(tmp_path: Path) -> None:
     store = TrustStore(tmp_path)
     with (tmp_path / "lock").open("wb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        assert take_lock(held.fileno())
         with pytest.raises(OSError, match="another process holds its lock"):
             store.pin("x", Pins(tools={}))
     store.pin("x", Pins(tools={}))

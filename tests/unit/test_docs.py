@@ -206,7 +206,7 @@ def test_the_page_of_clients_has_the_files_and_limits_of_each() -> None:
     )
     for row, client in zip(files, CLIENTS.values(), strict=True):
         beside = [*(f'"{key}": "{value}"' for key, value in client.marks.items()), *client.settings]
-        file = str(client.places("linux", {}, Path("~"))[-1])
+        file = client.places("linux", {}, Path("~"))[-1].as_posix()
         keys = ", ".join(f"`{key}`" for key in beside)
         assert row == [client.title, *(f"`{x}`" for x in (client.key, file, client.section)), keys]
     limits = rows_of(

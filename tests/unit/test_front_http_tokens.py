@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -56,21 +57,34 @@ def make_link(path: Path) -> None:
     path.symlink_to(path.with_name("nothing"))
 
 
+def make_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
 def link_to_null(path: Path) -> None:
     path.symlink_to("/dev/null")
 
 
+def test_a_directory_is_refused_with_what_it_is(path: Path) -> None:
+    refuse(path, Path.mkdir, "is not a regular file.")
+
+
+@pytest.mark.posix_only("links and pipes of POSIX")
 @pytest.mark.parametrize(
     ("make", "fact"),
     [
         (make_link, "is a link to a file that does not exist."),
-        (os.mkfifo, "is not a regular file."),
-        (Path.mkdir, "is not a regular file."),
+        (make_pipe, "is not a regular file."),
         (link_to_null, "is not a regular file."),
     ],
 )
-def test_what_is_no_file_is_refused_with_what_it_is(path: Path, make: object, fact: str) -> None:
-    assert callable(make)
+def test_what_is_no_file_is_refused_with_what_it_is(
+    path: Path, make: Callable[[Path], None], fact: str
+) -> None:
+    refuse(path, make, fact)
+
+
+def refuse(path: Path, make: Callable[[Path], None], fact: str) -> None:
     make(path)
     with pytest.raises(ConfigInvalid) as refused:
         HttpTokens.read(path)
@@ -155,6 +169,7 @@ def test_a_file_that_cannot_be_looked_at_is_told_once_and_the_tokens_stay(
     assert owner(tokens, ONE) == "one"
 
 
+@pytest.mark.posix_only("modes of POSIX")
 def test_a_file_that_others_could_read_counts_as_soon_as_they_cannot(path: Path) -> None:
     write(path, f"one {ONE}\n")
     tokens = HttpTokens.read(path)

@@ -15,6 +15,9 @@ from emceepee_stdio.greeting import (
     written_greeting,
 )
 
+posix = pytest.mark.posix_only("modes, owners, links and pipes of POSIX")
+BASE = "XDG_CONFIG_HOME" if os.name == "posix" else "LOCALAPPDATA"
+
 
 class Home:
     """A configuration file, and the greeting that a run with it has left."""
@@ -112,7 +115,8 @@ def test_a_file_with_comments_and_trailing_commas_names_its_servers(home: Home) 
             /* "gone": {"command": "x"}, */
             "two": {"command": "x", "args": ["a", /* b */],}, // the last
           },
-        }"""
+        }""",
+        encoding="utf-8",
     )
     assert home.read() == (Greeted("one", "say 'hi' /* now */, }"), Greeted("two"))
 
@@ -136,7 +140,7 @@ def test_the_default_configuration_is_found_where_the_platform_keeps_it(home: Ho
     (base / "emceepee").mkdir(parents=True)
     (base / "emceepee" / "config.json").write_text('{"mcpServers": {"a": {"command": "x"}}}')
     del home.environ["EMCEEPEE_CONFIG"]
-    home.environ["XDG_CONFIG_HOME"] = str(base)
+    home.environ[BASE] = str(base)
     assert home.read() == (Greeted("a"),)
 
 
@@ -201,16 +205,19 @@ def test_a_huge_file_is_not_even_read(home: Home) -> None:
     assert home.read() == ()
 
 
+@posix
 def test_what_others_could_have_written_is_ignored(home: Home) -> None:
     home.file.chmod(0o620)
     assert home.read() == ()
 
 
+@posix
 def test_a_file_of_somebody_else_is_ignored(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 54321)
     assert home.read() == ()
 
 
+@posix
 def test_a_link_or_a_pipe_in_its_place_is_ignored(home: Home) -> None:
     moved = home.file.with_name("moved")
     home.file.rename(moved)
@@ -267,7 +274,7 @@ def test_what_is_exposed_is_left_out_of_a_greeting_that_would_be_too_large(home:
 
 
 def test_the_default_configuration_depends_on_where_the_platform_keeps_it() -> None:
-    one, other = ({"HOME": "/home/ada", "XDG_CONFIG_HOME": base} for base in ("", "/elsewhere"))
+    one, other = ({"HOME": "/home/ada", BASE: base} for base in ("", "/elsewhere"))
     assert config_file((), one) != config_file((), other)
 
 

@@ -20,6 +20,7 @@ from emceepee_stdio.journal.writer import Record
 
 NOON = 1_700_000_000.0
 WAIT_S = 60.0
+of_open_files = pytest.mark.posix_only("Windows removes and renames no file that is open")
 
 
 def name(n: int) -> str:
@@ -95,9 +96,11 @@ PIECE = st.text("ab\n", min_size=1, max_size=8).map(str.encode)
 DEED = st.one_of(
     st.tuples(st.just("write"), PROCESSES, PIECE),
     st.tuples(st.just("rotate"), PROCESSES, st.just(b"")),
-    st.tuples(st.just("remove"), PROCESSES, st.just(b"")),
     st.tuples(st.just("read"), PROCESSES, st.just(b"")),
 )
+LEAST_FILES = 1 if os.name == "posix" else 2  # elsewhere the reader does not hold what is removed
+if os.name == "posix":  # elsewhere the writer has it open
+    DEED |= st.tuples(st.just("remove"), PROCESSES, st.just(b""))
 
 
 class World:
@@ -148,7 +151,7 @@ class World:
 
 
 @settings(deadline=None, max_examples=150)
-@given(deeds=st.lists(DEED, max_size=40), files=st.integers(1, 4))
+@given(deeds=st.lists(DEED, max_size=40), files=st.integers(LEAST_FILES, 4))
 def test_each_line_is_read_once_and_in_order_however_it_is_written(
     deeds: list[tuple[str, int, bytes]], files: int
 ):
@@ -221,6 +224,7 @@ def test_a_file_that_was_cut_short_is_read_from_its_beginning(
     assert texts(reader) == ["three"]
 
 
+@of_open_files
 def test_the_rest_of_a_removed_file_is_read_before_its_successor(directory: Path):
     process = Process(directory, 1)
     process.write(line("old"))
@@ -239,6 +243,7 @@ def test_the_rest_of_a_removed_file_is_read_before_its_successor(directory: Path
     process.close()
 
 
+@of_open_files
 def test_removing_the_file_in_use_does_not_show_the_rotated_ones_again(directory: Path):
     process = Process(directory, 1)
     process.write(line("old"))
@@ -275,6 +280,7 @@ def test_a_directory_that_does_not_exist_yet_is_no_failure(tmp_path: Path):
     reader.close()
 
 
+@pytest.mark.posix_only("links and pipes of POSIX")
 def test_only_plain_files_with_a_journals_name_are_read(directory: Path, reader: JournalReader):
     (directory / "notes.jsonl").write_bytes(line("foreign"))
     (directory / name(1)).mkdir()
@@ -497,6 +503,7 @@ def test_a_journal_line_has_its_time_and_its_record():
     assert msgspec.json.encode(found.record) == found.raw
 
 
+@of_open_files
 def test_only_the_latest_files_are_held_and_the_others_are_still_followed(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -560,6 +567,7 @@ def test_a_file_that_moves_while_it_is_opened_is_looked_for_again(
     process.close()
 
 
+@of_open_files
 def test_lines_written_while_a_file_is_read_are_not_lost_with_its_rotation(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -582,6 +590,7 @@ def test_lines_written_while_a_file_is_read_are_not_lost_with_its_rotation(
     process.close()
 
 
+@of_open_files
 def test_a_new_file_with_the_identity_of_an_old_one_is_new(directory: Path):
     process = Process(directory, 1)
     process.write(line("old"))

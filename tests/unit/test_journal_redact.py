@@ -504,7 +504,7 @@ def test_no_planted_secret_reaches_the_file_or_stderr(
     journal.write("error", "x", server=f"token={secret}", request_id=f"token={secret}", data=data)
     journal.write("warning", f"Bearer {secret}", **{f"k{n}": data for n in range(3)})
     journal.close()
-    written = journal.statistics().path.read_text()
+    written = journal.statistics().path.read_text("utf-8")
     assert journal.statistics().lines_written == 2
     for secret in planted:
         assert secret not in written

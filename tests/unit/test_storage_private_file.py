@@ -2,6 +2,7 @@
 
 import os
 import stat
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from emceepee_stdio.auth.token_store import TokenRecord, TokenStore, Visit
 from emceepee_stdio.journal.journal_reader import RotatedFiles
-from emceepee_stdio.storage.private_file import write_new, write_whole
+from emceepee_stdio.storage.private_file import read_own, write_new, write_whole
 from emceepee_stdio.trace.trace_page import PageIdentity
 from emceepee_stdio.trust.store import Pending, TrustStore
 from emceepee_stdio.trust.tool_pins import Pinned, Pins
@@ -193,3 +194,14 @@ def test_a_new_file_never_takes_the_place_of_another(tmp_path: Path):
     with pytest.raises(FileExistsError):
         write_new(tmp_path / "link", b"x")
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_reading_costs_what_the_file_holds_and_not_what_it_may_hold(tmp_path: Path) -> None:
+    write_new(tmp_path / "small", b"x")
+    tracemalloc.start()
+    try:
+        assert read_own(tmp_path / "small", most=1 << 28) == b"x"
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20

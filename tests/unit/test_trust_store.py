@@ -17,6 +17,7 @@ from emceepee_stdio.trust import store as module
 from emceepee_stdio.trust.store import Pending, TrustStore, default_trust_directory
 from emceepee_stdio.trust.tool_pins import Pinned, Pins
 
+posix = pytest.mark.posix_only("modes of POSIX")
 AT = "2026-01-01T00:00:00.000Z"
 
 
@@ -40,6 +41,7 @@ def fill(store: TrustStore) -> None:
     store.pin("i", Pins(tools={"t": Pinned(digest="d", text="x")}))
 
 
+@posix
 def test_every_file_is_for_its_owner_alone(directory: Path):
     before = os.umask(0)
     try:
@@ -104,6 +106,7 @@ def test_what_is_agreed_to_waits_no_longer_and_can_be_taken_back(directory: Path
 # The key
 
 
+@posix
 @pytest.mark.parametrize("wrong", [0o644, 0o640, 0o604, 0o620])
 def test_a_key_that_others_could_have_read_is_not_used(directory: Path, wrong: int):
     first = TrustStore(directory).key()
@@ -173,7 +176,7 @@ def test_two_processes_that_write_at_once_lose_nothing(directory: Path):
         assert writer.stdin is not None
         writer.stdin.write("go\n")
         writer.stdin.flush()
-    keys = {writer.communicate(timeout=60)[0].strip() for writer in writers}
+    keys = {writer.communicate()[0].strip() for writer in writers}
     store = TrustStore(directory)
     assert keys == {store.key().hex()}
     wanted = {f"{who}{i}" for who in ("one", "two") for i in range(20)}
@@ -216,7 +219,7 @@ def test_where_nothing_can_be_written_the_caller_is_told_and_what_is_there_still
         lambda: store.wait_for(pending("c")),
         lambda: store.pin("j", Pins(tools={})),
     ):
-        with pytest.raises(OSError, match="directory"):
+        with pytest.raises((IsADirectoryError, PermissionError)):
             change()
     assert store.is_approved("a" * 64)
     assert len(store.waiting()) == 1
