@@ -153,8 +153,9 @@ def mended(content: bytes) -> bytes:
     try:
         count = len(_read_blocks(content))
     except msgspec.MsgspecError as error:
-        if values_in(content) <= _MENDED:
-            return b",".join(map(_mended_block, _read_list(content)))
+        blocks = _read_list(content) if values_in(content) <= _COMPARED_VALUES else ()
+        if 0 < len(blocks) <= _MENDED:
+            return b",".join(map(_mended_block, blocks))
         if not any(f".{name}" in str(error) for name in _BESIDE_BLOCK):
             cut = f"{error}; cut from {len(content)} bytes"
             return _said_so(content[:_SHOWN_BYTES], cut)

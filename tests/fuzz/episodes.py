@@ -8,16 +8,17 @@ import random
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
 
-from tests.e2e.client import Setting, command, server
+from tests.e2e.client import ENVELOPE, Setting, command, server
+from tests.e2e.front_harness import modern_body, modern_headers, running_front, session
 from tests.e2e.servers.http_mcp import McpServer
 from tests.e2e.servers.http_wire import Exchange
-from tests.fuzz.hostile import FROM_CLIENT, bent
+from tests.fuzz.hostile import FROM_CLIENT, FROM_SERVER, RESULTS, Message, bent
 from tests.fuzz.mutate import Mutator, load, names_a_number_between
 from tests.fuzz.rig import MEGABYTE, ROOT, Wild, memory, peak_memory, running
 
@@ -348,21 +349,67 @@ def hostile(seed: int | str, size: int) -> dict[str, object]:
 async def hostile_server_episode(seed: int | str, home: Path, steps: int) -> Seen:
     """All that a server says and answers has such a value in it; another is called beside."""
     chance = random.Random(f"sizes {seed}")
-    entry = hostile(seed, chance.choice(HOSTILE_BYTES))
-    async with running(
-        Setting(home=home, servers={BABBLER: entry, CALM: server()}), seed=seed
-    ) as client:
+    return await _call_oddly(hostile(seed, chance.choice(HOSTILE_BYTES)), seed, home, steps)
+
+
+async def hostile_url_episode(seed: int | str, home: Path, steps: int) -> Seen:
+    """The same of a server behind a URL, in bodies and in events."""
+    odd = Odd(seed)
+    await odd.http.start()
+    try:
+        entry: dict[str, object] = {
+            "url": odd.url,
+            "era": "legacy",
+            "restart": {"max_attempts": 10_000},
+        }
+        return await _call_oddly(entry, seed, home, steps)
+    finally:
+        await odd.http.stop()
+
+
+class Odd(McpServer):
+    """Answers what is asked of its lists and tools with one member replaced."""
+
+    def __init__(self, seed: int | str) -> None:
+        super().__init__(era="legacy")
+        self.chance = random.Random(f"odd {seed}")
+        self.before = self.answer_oddly
+
+    async def answer_oddly(self, exchange: Exchange) -> bool:
+        if exchange.method == "POST" and "method" not in exchange.message:
+            await exchange.reply(202, kind="")
+            return True
+        if exchange.method != "POST" or exchange.message["method"] not in RESULTS:
+            return False
+        chance, size = self.chance, self.chance.choice(HOSTILE_BYTES)
+        result = RESULTS[exchange.message["method"]]
+        line = bent(chance, {"id": exchange.message["id"], "result": result}, size, keep=("id",))
+        if chance.random() < 0.5:
+            await exchange.reply(200, line, kind="application/json")
+            return True
+        await exchange.stream()
+        said = [bent(chance, chance.choice(FROM_SERVER), size), line]
+        await exchange.chunk(b"".join(b"data: %b\n" % each for each in said))
+        await exchange.finish()
+        return True
+
+
+async def _call_oddly(entry: Mapping[str, object], seed: int | str, home: Path, steps: int) -> Seen:
+    chance = random.Random(f"asks {seed}")
+    asked: tuple[tuple[str, dict[str, object]], ...] = (
+        ("execute_tool", {"tool": "attack", "args": {"count": 3}}),
+        ("execute_tool", {"tool": "odd"}),
+        *((name, {}) for name in ("list_tools", "list_prompts", "list_resources")),
+        ("get_prompt", {"name": "odd"}),
+        ("read_resource", {"uri": "x://y"}),
+        ("complete_argument", {"prompt": "odd", "argument": "a", "value": "x"}),
+    )
+    setting = Setting(home=home, servers={BABBLER: entry, CALM: server()})
+    async with running(setting, seed=seed) as client:
         await client.greet()
         await client.connected(BABBLER, CALM)
+        client.lenient = True
         before = memory(client)
-        asked: tuple[tuple[str, dict[str, object]], ...] = (
-            ("execute_tool", {"tool": "attack", "args": {"count": 3}}),
-            ("execute_tool", {"tool": "odd"}),
-            *((name, {}) for name in ("list_tools", "list_prompts", "list_resources")),
-            ("get_prompt", {"name": "odd"}),
-            ("read_resource", {"uri": "x://y"}),
-            ("complete_argument", {"prompt": "odd", "argument": "a", "value": "x"}),
-        )
         for _ in range(steps):
             tool, arguments = chance.choice(asked)
             odd = await client.begin_call(tool, server=BABBLER, **arguments)
@@ -371,6 +418,30 @@ async def hostile_server_episode(seed: int | str, home: Path, steps: int) -> See
             await client.final(await odd.answer())
             await _look_around(client, chance.randrange(6))
         return _seen(client, before, steps)
+
+
+async def hostile_http_episode(seed: int | str, home: Path, steps: int) -> Seen:
+    """Bodies of a client over HTTP in either era, while another client makes its calls."""
+    chance, answered = random.Random(f"posts {seed}"), 0
+    home.mkdir()
+    with running_front(home) as front:
+        async with session(front) as calm, session(front) as odd:
+            for step in range(steps):
+                message: Message = {"id": f"odd-{step}", **chance.choice(FROM_CLIENT)}
+                headers = odd.headers(content_type="application/json")
+                if chance.random() < 0.5:
+                    params = {"_meta": ENVELOPE, **message["params"]}
+                    message = modern_body(0, message["method"], **params) | {"id": step}
+                    headers |= modern_headers(front, message)
+                    del headers["mcp-session-id"]
+                line = bent(chance, message, chance.choice(HOSTILE_BYTES), keep=("method",))
+                async with odd.http.stream("POST", odd.url, content=line, headers=headers) as said:
+                    assert said.status_code in (200, 202, 400, 404, 413, 422), said
+                    with anyio.move_on_after(1.0):  # what names no request has no last event
+                        await said.aread()
+                assert not (await calm.call("list_servers")).get("isError")
+                answered += 1
+    return Seen(calls=answered, lines=steps)
 
 
 async def hostile_client_episode(seed: int | str, home: Path, steps: int) -> Seen:
@@ -395,7 +466,9 @@ KINDS = {
     "child": child_episode,
     "http": http_episode,
     "hostile-server": hostile_server_episode,
+    "hostile-url": hostile_url_episode,
     "hostile-client": hostile_client_episode,
+    "hostile-http": hostile_http_episode,
 }
 FLOODS = {"front": front_flood, "child": child_flood}
 

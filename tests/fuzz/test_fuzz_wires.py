@@ -33,7 +33,9 @@ async def test_amid_garbage_every_call_is_answered_once_and_rightly(
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("kind", ["hostile-server", "hostile-client"])
+@pytest.mark.parametrize(
+    "kind", ["hostile-server", "hostile-url", "hostile-client", "hostile-http"]
+)
 async def test_whatever_member_of_a_message_is_costly_to_read_every_call_is_answered(
     tmp_path: Path, kind: str, seed: int
 ) -> None:
