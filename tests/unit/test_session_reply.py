@@ -186,6 +186,12 @@ def test_contents_that_are_none_are_told_as_text(bad: dict[str, Any]) -> None:
     assert "no content block" in block["text"]
 
 
+def test_what_is_wrong_beside_the_content_is_left_out_however_many_values_it_holds() -> None:
+    wrong = text("x") | {"annotations": [[]] * 20_000, "_meta": {"a": [1] * 20_000}}
+    [block] = passed({"content": [wrong]})[0]
+    assert block == text("x") | {"_meta": {"a": [1] * 20_000}}
+
+
 @pytest.mark.parametrize(
     "contents", [b",".join([b"1e308"] * 2_000), b",".join([b'{"uri":"x://1"}'] * 1_001)]
 )
