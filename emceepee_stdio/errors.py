@@ -145,6 +145,11 @@ class InvalidSelect(ProxyError):
     hint = "Correct the jq program and call again: nothing was called."
 
 
+class SaveRefused(ProxyError):
+    code = "save_refused"
+    hint = "Choose another path, or leave it out to get the result: nothing was called."
+
+
 class CallFailed(ProxyError):
     code = "call_failed"
     hint = "Read the server's message; get_logs may say more."

@@ -9,6 +9,7 @@ import sys
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
@@ -245,13 +246,14 @@ def _value(text: str, schema: signatures.Schema, root: signatures.Schema) -> obj
     return value if signatures.fits(value, schema, root) else text
 
 
-def call(
+def call(  # noqa: PLR0913 - one for each option
     context: typer.Context,
     server: shared_options.AnyServerArgument,
     tool: Annotated[str, argument("TOOL", autocompletion=shared_options.complete_tools)],
     arguments: Annotated[list[str] | None, argument("[ARGS]...")] = None,
     *,
     unchecked: Annotated[bool, flag("--unchecked")] = False,
+    output: Annotated[Path | None, option("FILE")] = None,
     timeout: TimeoutOption = REQUEST_TIMEOUT_S,
     config: shared_options.ConfigOption = None,
     as_json: shared_options.JsonOption = False,
@@ -270,6 +272,8 @@ def call(
       arguments: NAME=VALUE words, converted as the tool wants them, or one JSON object; - reads it
           from stdin.
       unchecked: Call with arguments that do not fit, too.
+      output: Write the result to this file: a picture as it is, else structured content as JSON, or
+          the text.
 
     Example: emceepee call time get_current_time timezone=Europe/Berlin
     Example: emceepee call get_current_time timezone=Europe/Berlin -- uvx mcp-server-time
@@ -300,7 +304,10 @@ def call(
         step = "Report it to whoever makes that server."
         terminal.failure(fact, step, code="call_failed")
         raise typer.Exit(ExitCode.SERVER_FAILED)
-    _show(result, as_json=as_json)
+    if output is None or result.get("isError"):
+        _show(result, as_json=as_json)
+    else:
+        _write(result, output, choice.server.name, as_json=as_json)
     if result.get("isError"):
         raise typer.Exit(ExitCode.FAILED)
 
@@ -338,6 +345,26 @@ def _show(result: Mapping[str, Any], *, as_json: bool) -> None:
         terminal.said(block_text(mapping(block)))
     if not content and "structuredContent" in result:
         terminal.data(result["structuredContent"])
+
+
+def _write(result: Mapping[str, Any], output: Path, server: str, *, as_json: bool) -> None:
+    """A picture as it is, else the structured content, else the text."""
+    from emceepee_stdio.session.reply import Reply  # noqa: PLC0415 - not for the help
+    from emceepee_stdio.storage.saved_files import NotSavedError  # noqa: PLC0415
+    from emceepee_stdio.tools.diverted_results import file_data  # noqa: PLC0415
+
+    try:
+        reply = Reply.result(Raw(json.dumps(result).encode()), server=server, keeps_data=True)
+        data, _ = file_data(reply)
+        output.write_bytes(data)
+    except (errors.ProxyError, NotSavedError, OSError) as error:
+        step = "The tool was called; without --output its result is shown."
+        terminal.failure(f"{output} is not written: {error}.", step, code="save_refused")
+        raise typer.Exit(ExitCode.FAILED) from None
+    if as_json:
+        terminal.document({"saved": {"path": str(output), "bytes": len(data)}})
+    else:
+        terminal.note(f"Wrote {len(data):,} bytes to {output}.")
 
 
 # `emceepee read`: one resource of one server, from the shell.

@@ -123,7 +123,7 @@ class CarriedQuestions(Struct, eq=False, dict=True):
     def carry_roots(self, take: TakeRoots) -> bool:
         """Have a call in flight ask for the roots of the client; False where there is none."""
         for call in self.line.calls.values():
-            is_idle = call.run is not None or call.tool in _READS
+            is_idle = call.run is not None or call.tool in _READS or call.wants_roots
             if call.request.modes is not None and not call.answered and is_idle:
                 self._park(call, [], take_roots=take)
                 return True

@@ -74,6 +74,7 @@ class Call(msgspec.Struct, eq=False, kw_only=True):
 
     # What was asked
     client: CallingClient
+    wants_roots: bool = False  # nothing was done for it yet: it can be made again with them
     request: ClientRequest = ClientRequest()  # another one when a modern client makes it again
     trace: OpenRequest = msgspec.field(
         default_factory=lambda: OpenRequest(now=lambda: 0.0, started_at=0.0, since=0.0)

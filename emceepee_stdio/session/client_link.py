@@ -11,6 +11,8 @@ wait for its answer.
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from msgspec import Struct
 
@@ -76,6 +78,7 @@ class ClientRoots(Struct, eq=False, dict=True):
     """What is known of them. `ask` asks the client, `on_change` hears when others count now."""
 
     otherwise: Sequence[Root] = ()
+    are_configured: bool = False
     ask: Callable[[], bool] = lambda: False
     on_change: Callable[[], None] = lambda: None
 
@@ -89,6 +92,11 @@ class ClientRoots(Struct, eq=False, dict=True):
     @property
     def current(self) -> tuple[Root, ...]:
         return self._clients or self._otherwise
+
+    @property
+    def chosen(self) -> tuple[Root, ...]:
+        """Without our own directory, which stands in for them where a server only wants to know."""
+        return self._clients or (self._otherwise if self.are_configured else ())
 
     def tell(self, respond: TellRoots) -> None:
         """Tell a server, as soon as they are known."""
@@ -124,11 +132,22 @@ def own_roots(
         ]
     told = environ.get("CLAUDE_PROJECT_DIR")
     places = [*([Path(told)] if told else []), cwd]
-    found = next((place for place in places if _is_project(place, home)), None)
+    found = next((place for place in places if is_project(place, home)), None)
     return [] if found is None else [{"uri": found.as_uri()}]
 
 
-def _is_project(place: Path, home: Path) -> bool:
+def directory_of(root: Root) -> Path | None:
+    """The path of a root on this machine."""
+    try:
+        uri = urlsplit(root["uri"])
+        path = Path(url2pathname(uri.path))
+    except ValueError:
+        return None
+    is_here = uri.netloc in ("", "localhost") and path.is_absolute() and "\0" not in str(path)
+    return path if is_here else None
+
+
+def is_project(place: Path, home: Path) -> bool:
     """Whether a server may have the run of it: not of a whole home, or of what holds homes."""
     try:
         place, home = place.resolve(), home.resolve()

@@ -30,6 +30,7 @@ from emceepee_stdio.state.event_types import EventType
 from emceepee_stdio.state.pending_requests import AutomaticAnswers
 from emceepee_stdio.state.phases import Phase
 from emceepee_stdio.storage.private_file import Stamp
+from emceepee_stdio.storage.saved_files import SavedFiles
 from emceepee_stdio.trace.request_log import RequestLog
 from emceepee_stdio.trust.store import TrustStore
 from emceepee_stdio.wire.environment import DEPTH, http_token
@@ -69,7 +70,10 @@ class Runtime:
         self.started_at = clock.now()
         client = ClientLink()
         self.roots = ClientRoots(
-            environment.roots, ask=client.ask_roots, on_change=self._tell_roots
+            environment.roots,
+            are_configured=bool(config.settings.roots),
+            ask=client.ask_roots,
+            on_change=self._tell_roots,
         )
         self.session = Session(
             config.settings, clock=clock, ids=ids, journal=journal, client=client, trace=trace
@@ -136,6 +140,7 @@ class Runtime:
             journal=journal,
         )
         self.selection = Selection(environment.environ)
+        self.saved = SavedFiles()
         self.permissions = ToolPermissions(self.trust, self.approvals, self.servers, clock=clock)
         self.permissions.apply(config)
         self.surface = NativeSurface(

@@ -1,29 +1,36 @@
-"""Results that need not pass through the model: it gets what a jq program selects of them.
+"""Results that need not pass through the model: a jq program selects of them, or a file gets them.
 
-The whole result is stored before the program runs: whatever comes of that, the tool was called, and
-its result can be read.
+The whole result is stored before a program runs, and answered where it cannot be written: whatever
+comes of that, the tool was called, and its result can be read.
 """
 
 import sys
-from collections.abc import Mapping
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Annotated
 
+import anyio
+import anyio.to_thread
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 from msgspec.structs import replace
 
-from emceepee_stdio.errors import InvalidSelect, ResultTooLarge
+from emceepee_stdio.errors import InvalidArguments, InvalidSelect, ResultTooLarge, SaveRefused
+from emceepee_stdio.foreign_json import decoded
 from emceepee_stdio.session.client_calls import Call
+from emceepee_stdio.session.client_link import directory_of, is_project
 from emceepee_stdio.session.rendering import RESULTS, fitted, room_beside_context, text_in
 from emceepee_stdio.session.reply import MARK, OWN, Reply, attributed_text, text_block
 from emceepee_stdio.session.runtime import Runtime
+from emceepee_stdio.storage.saved_files import NotSavedError, place_of
 from emceepee_stdio.wire.codec import to_json
+from emceepee_stdio.wire.environment import BEHIND_HTTP
 
 _FACTS_BYTES = 1_000  # where the whole is, beside what was selected
 
-SelectProgram = Annotated[
-    str, Meta(description="jq program: answers what it selects; the whole is stored.")
-]
+SelectProgram = Annotated[str, Meta(description="jq program: you get what it selects.")]
 
 
 async def selected(runtime: Runtime, call: Call, reply: Reply, program: str | UnsetType) -> Reply:
@@ -33,12 +40,16 @@ async def selected(runtime: Runtime, call: Call, reply: Reply, program: str | Un
     blocks = msgspec.json.decode(b"[%b]" % reply.content, type=list[Raw])
     texts = [text_in(block) for block in blocks]
     others = [bytes(block) for block, text in zip(blocks, texts, strict=True) if text is None]
-    said = [text.removeprefix(MARK) for text in texts if text not in (None, MARK)]
-    if reply.structured is not None:
-        said = [bytes(reply.structured).decode(errors="replace")]
-    text = "\n".join(said)
+    text = whole_text(reply, texts)
     answer = await _selected(runtime, call, text, program, _kept(runtime, text, reply.key))
     return replace(answer, content=b",".join([answer.content, *others]))
+
+
+def whole_text(reply: Reply, texts: Sequence[str | None]) -> str:
+    """What a result says: its structured content, else the texts of its blocks."""
+    if reply.structured is not None:
+        return bytes(reply.structured).decode(errors="replace")
+    return "\n".join(text.removeprefix(MARK) for text in texts if text not in (None, MARK))
 
 
 async def selected_from_stored(runtime: Runtime, call: Call, uri: str, program: str) -> Reply:
@@ -83,3 +94,128 @@ async def _selected(
     reply = fitted(session, reply, room, pointer_first=first)
     parts = [reply.content, text_block(pointer)]
     return replace(reply, content=b",".join(reversed(parts) if first else parts), paged=True)
+
+
+# Results that are written to a file: `save_to` of execute_tool, and `save_result` for stored ones.
+#
+# Before the tool is called, the place is checked, and once more when the file is written. What
+# cannot be saved then is answered as it would have been without.
+
+
+SAVE_RESULT = "save_result"
+_ROOTS_S = 5.0  # for a client to say which directories it works in
+_SHOWN_LINES, _SHOWN_CHARS = 5, 400  # of what was saved: enough to recognise it by
+SavePath = Annotated[str, Meta(description="New file to write the result to.")]
+Overwrite = Annotated[bool, Meta(description="Replace a file that save_to wrote.")]
+
+
+class Saving(msgspec.Struct, frozen=True):
+    """Where a result goes."""
+
+    path: str
+    overwrite: bool = False
+
+
+class _SaveResult(msgspec.Struct, forbid_unknown_fields=True):
+    uri: str
+    path: str
+    overwrite: bool = False
+
+
+async def check_saving(runtime: Runtime, call: Call, saving: Saving) -> None:
+    """Raise before anything is called if the file could not be written now."""
+    call.wants_roots = True
+    try:
+        place = place_of(saving.path, await _roots(runtime))
+        check = partial(runtime.saved.check, place, overwrite=saving.overwrite)
+        await anyio.to_thread.run_sync(check, abandon_on_cancel=True)
+    except NotSavedError as error:
+        raise SaveRefused(f"{saving.path[:_SHOWN_CHARS]!r} is not written: {error}.") from None
+    finally:
+        call.wants_roots = False
+
+
+async def saved(runtime: Runtime, reply: Reply, saving: Saving) -> Reply:
+    """Write it, and say where it is; an error is answered as it is."""
+    if reply.is_error:
+        return reply
+    try:
+        data, beside = file_data(reply)
+        path = await _written(runtime, data, saving)
+    except NotSavedError as error:
+        refusal = SaveRefused(f"The result was not saved: {error}.", hint="It follows here.")
+        return replace(reply, content=b",".join([text_block(str(refusal)), reply.content]))
+    facts = text_block(to_json({"saved": {"path": path, "bytes": len(data)}}).decode())
+    return Reply(content=b",".join([*beside, facts]))
+
+
+async def save_result(runtime: Runtime, call: Call, args: Raw) -> Reply:
+    """A stored result into a file."""
+    p = decoded(args, _SaveResult)
+    if p is None or not p.uri.startswith(RESULTS):
+        raise InvalidArguments(f"save_result takes uri ({RESULTS}…), path and overwrite.")
+    now, stored = runtime.clock.now(), runtime.session.state.results
+    page = stored.page(p.uri.removeprefix(RESULTS), offset=0, limit=sys.maxsize, now=now)
+    saving = Saving(p.path, p.overwrite)
+    await check_saving(runtime, call, saving)
+    return await saved(runtime, Reply(content=text_block(page.text)), saving)
+
+
+def file_data(reply: Reply) -> tuple[bytes, list[bytes]]:
+    """The bytes of its file, and the blocks to show: the first lines, or what a picture is not."""
+    blocks = msgspec.json.decode(b"[%b]" % reply.content, type=list[Raw])
+    media = {n: data for n, block in enumerate(blocks) if (data := _encoded(block)) is not None}
+    if len(media) > 1:
+        raise NotSavedError(f"it has {len(media)} pictures or other data, and a file holds one")
+    if media:
+        [(number, encoded)] = media.items()
+        beside = [bytes(block) for n, block in enumerate(blocks) if n != number]
+        try:
+            return b64decode(encoded, validate=True), beside
+        except ValueError:
+            raise NotSavedError("its data is not base64") from None
+    text = whole_text(reply, [text_in(block) for block in blocks])
+    lines = "\n".join(text[:_SHOWN_CHARS].split("\n")[:_SHOWN_LINES])
+    shown = lines if len(lines) == len(text) else f"{lines} …"
+    return text.encode(errors="replace"), [text_block(attributed_text(shown))]
+
+
+def _encoded(block: Raw) -> str | None:
+    """The data of a block that is not text."""
+    held = decoded(block, _Medium)
+    if held is None:
+        return None
+    return held.resource.blob if held.resource is not None else held.data
+
+
+class _Blob(msgspec.Struct):
+    blob: str | None = None
+
+
+class _Medium(msgspec.Struct):
+    data: str | None = None
+    resource: _Blob | None = None
+
+
+async def _written(runtime: Runtime, data: bytes, saving: Saving) -> str:
+    place = place_of(saving.path, await _roots(runtime))  # they may be others by now
+    write = partial(runtime.saved.write, place, data, overwrite=saving.overwrite)
+    await anyio.to_thread.run_sync(write)
+    return str(place)
+
+
+async def _roots(runtime: Runtime) -> list[Path]:
+    """The directories of the client or the configuration, without a home or what holds homes."""
+    if BEHIND_HTTP in runtime.environment.environ:
+        raise NotSavedError("over HTTP nothing is saved at the proxy's machine")
+    known = anyio.Event()
+    runtime.roots.tell(lambda _roots: known.set())
+    with anyio.move_on_after(_ROOTS_S):
+        await known.wait()
+    given = [path for root in runtime.roots.chosen if (path := directory_of(root))]
+    keep = partial(_projects, given, runtime.environment.home)
+    return await anyio.to_thread.run_sync(keep, abandon_on_cancel=True)
+
+
+def _projects(places: Sequence[Path], home: Path) -> list[Path]:
+    return [place for place in places if is_project(place, home)]

@@ -37,11 +37,21 @@ from emceepee_stdio.journal import JournalEvent
 from emceepee_stdio.json_values import mapping
 from emceepee_stdio.session.client_calls import Call, ServerRun
 from emceepee_stdio.session.exposed_lists import ExposedItem
-from emceepee_stdio.session.reply import Reply
+from emceepee_stdio.session.reply import OWN, Reply
 from emceepee_stdio.session.runtime import Runtime
 from emceepee_stdio.session.server_registry import Origin, RegisteredServer
 from emceepee_stdio.state.phases import Phase
-from emceepee_stdio.tools.diverted_results import SelectProgram, selected
+from emceepee_stdio.tools.diverted_results import (
+    SAVE_RESULT,
+    Overwrite,
+    SavePath,
+    Saving,
+    SelectProgram,
+    check_saving,
+    save_result,
+    saved,
+    selected,
+)
 from emceepee_stdio.tools.listing import (
     QUICK_LIST_TIMEOUT_S,
     is_remembered,
@@ -391,7 +401,8 @@ class _RunTool(Params):
 
 
 class ExecuteTool(_RunTool):
-    pass
+    save_to: SavePath | UnsetType = UNSET
+    overwrite: Overwrite = False
 
 
 class ExecuteReadonlyTool(_RunTool):
@@ -401,7 +412,7 @@ class ExecuteReadonlyTool(_RunTool):
 @tool(open_world, meta=always_loaded | pages, forgiving=True)
 def execute_tool(
     runtime: Runtime, p: ExecuteTool, call: Call, extra: Extra = _NO_EXTRA
-) -> Coroutine[object, object, None] | None:
+) -> Coroutine[object, object, Reply | None] | None:
     """Run a tool of a server: call any MCP tool with its arguments.
 
     Answers with its result; with a task_id when it takes long or its server asks a question:
@@ -418,6 +429,7 @@ def execute_tool(
         or member.backend.lists.remembered
         or p.tool in runtime.surface.lists.tools
         or p.select is not UNSET
+        or p.save_to is not UNSET
     ):
         return _prepare(runtime, p, call, given)
     try:
@@ -430,7 +442,7 @@ def execute_tool(
 @tool({"readOnlyHint": True, "openWorldHint": True}, meta=always_loaded | pages)
 def execute_readonly_tool(
     runtime: Runtime, p: ExecuteReadonlyTool, call: Call
-) -> Coroutine[object, object, None]:
+) -> Coroutine[object, object, Reply | None]:
     """Run a tool of a server that only reads; list_tools marks it with run_with.
 
     Else as execute_tool.
@@ -439,8 +451,10 @@ def execute_readonly_tool(
     return _prepare(runtime, p, call, given)
 
 
-async def _prepare(runtime: Runtime, p: _RunTool, call: Call, given: SentArguments) -> None:
+async def _prepare(runtime: Runtime, p: _RunTool, call: Call, given: SentArguments) -> Reply | None:
     """Find the server, then do what the call has to wait for before it is sent."""
+    if p.server == OWN and isinstance(p, ExecuteTool) and p.tool == SAVE_RESULT:
+        return await save_result(runtime, call, repaired(given, {}, tool=SAVE_RESULT)[0])
     if p.server is not UNSET:
         p = replace(p, tool=own_name(runtime, p.server, p.tool))
     try:
@@ -457,7 +471,13 @@ async def _prepare(runtime: Runtime, p: _RunTool, call: Call, given: SentArgumen
     if p.select is not UNSET:
         await runtime.selection.check(p.select)
         execution = _DivertedExecution
+    if isinstance(p, ExecuteTool) and p.save_to is not UNSET:
+        if p.select is not UNSET:
+            raise InvalidArguments("Give either select or save_to, which writes the whole result.")
+        await check_saving(runtime, call, Saving(p.save_to, p.overwrite))
+        execution = _DivertedExecution
     await execution(runtime, backend, p, call, given).prepare_and_send()
+    return None
 
 
 class _Execution(msgspec.Struct, frozen=True):
@@ -680,7 +700,13 @@ class _DivertedExecution(_Execution, frozen=True):
         if isinstance(outcome, ProxyError):
             return super()._answered(outcome)
         reply = Reply.result(outcome, server=self.backend.name, keeps_data=True)
-        return reply if reply.is_error else selected(self.runtime, self.call, reply, self.p.select)
+        return self._divert(reply)
+
+    async def _divert(self, reply: Reply) -> Reply:
+        p = self.p
+        if not isinstance(p, ExecuteTool) or p.save_to is UNSET:
+            return await selected(self.runtime, self.call, reply, p.select)
+        return await saved(self.runtime, reply, Saving(p.save_to, p.overwrite))
 
 
 # Tools of exposed servers, called by the names under which the client is listed them.

@@ -234,7 +234,8 @@ async def list_resource_templates(runtime: Runtime, p: ListResources, call: Call
 async def read_resource(runtime: Runtime, p: ReadResource, call: Call) -> Reply:
     """Read a resource of a server by its uri: a file or record.
 
-    With server emceepee: the next page of a long result that was stored, or a search in it;
+    With server emceepee: the next page of a long result that was stored, or a search in it
+    (execute_tool with server emceepee, tool save_result, args uri and path writes it to a file);
     emceepee://status, trace (the last requests) or diagrams.
     """
     is_part = bool(p.offset) or p.limit is not UNSET or p.pattern is not UNSET

@@ -17,7 +17,7 @@ from tests.e2e.client import command, http_server, received_by_server, until
 from tests.e2e.http_harness import mcp_server
 from tests.e2e.servers.http_mcp import McpServer
 from tests.e2e.servers.http_wire import Exchange
-from tests.peers import plain, rude
+from tests.peers import SERVERS, plain, rude
 
 
 @pytest.fixture
@@ -43,6 +43,26 @@ async def guarded(status: int) -> AsyncIterator[McpServer]:
 
 
 # Calling a tool
+
+
+async def test_a_result_is_written_to_a_file(home: Home, tmp_path: Path):
+    home.write({"it": command([sys.executable, str(SERVERS / "large.py")])})
+    call, file = ("call", "it"), tmp_path / "result"
+    ran = (await home.run(*call, "picture", "--output", str(file))).well()
+    assert file.read_bytes().startswith(b"\x89PNG")
+    assert (ran.out, ran.err) == ("", f"Wrote {file.stat().st_size} bytes to {file}.\n")
+    ran = await home.run(*call, "issues", "count=3", "--output", str(file), "--json")
+    assert json.loads(ran.well().out)["saved"] == {"path": str(file), "bytes": file.stat().st_size}
+    assert len(json.loads(file.read_text())["issues"]) == 3
+    (await home.run(*call, "tell", "chars=9", "--output", str(file))).well()
+    assert file.read_text().startswith("line 0000000")
+    two = await home.run(*call, "show", "chars=9", "--output", str(file))
+    assert "it has 2 pictures or other data" in two.said("is not written").err
+    nowhere = str(tmp_path / "no" / "file")
+    (await home.run(*call, "tell", "chars=9", "--output", nowhere)).said("No such file")
+    bad = await home.run(*call, "issues", "count=1", "shape=error", "--output", str(file))
+    assert "issues" in bad.out
+    assert file.read_text().startswith("line 0000000")
 
 
 async def test_a_person_is_told_their_own_next_step_where_a_rule_stops_a_call(home: Home):

@@ -22,6 +22,8 @@ CODES = [
     "server_failed",
     "tool_not_found",
     "invalid_arguments",
+    "invalid_select",
+    "save_refused",
     "call_failed",
     "call_timeout",
     "server_disconnected",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from emceepee_stdio.session.client_link import ClientRoots, Root, own_roots
+from emceepee_stdio.session.client_link import ClientRoots, Root, directory_of, own_roots
 
 ONE, TWO = {"uri": "file:///one"}, {"uri": "file:///two"}
 
@@ -80,3 +80,30 @@ def test_only_what_is_different_is_a_change() -> None:
     for learned in ([ONE], [ONE], None, [ONE, TWO], []):
         roots.learn(learned)
     assert changes == [(ONE, TWO), (TWO,)], "the first answer is none, and no answer is none"
+
+
+def test_only_what_a_person_chose_may_be_written_to() -> None:
+    """Our own directory tells a server where we are, and no more."""
+    assert ClientRoots([ONE]).chosen == ()
+    configured = ClientRoots([ONE], are_configured=True)
+    assert configured.chosen == (ONE,)
+    configured.learn([TWO])
+    assert configured.chosen == (TWO,)
+    configured.learn([])
+    assert configured.chosen == (ONE,)
+
+
+@pytest.mark.posix_only("paths of POSIX")
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("file:///work/a%20b", "/work/a b"),
+        ("file://localhost/work", "/work"),
+        ("file://server/work", None),
+        ("file:work", None),
+        ("file:///a%00b", None),
+        ("file://[/x", None),
+    ],
+)
+def test_a_root_is_a_directory_of_this_machine(uri: str, path: str | None) -> None:
+    assert directory_of({"uri": uri}) == (None if path is None else Path(path))

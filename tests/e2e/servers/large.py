@@ -36,6 +36,11 @@ def structured(_: Call, *, chars: int) -> Message:
     return {"content": [], "structuredContent": {"novel": novel(chars)}}
 
 
+def picture(_: Call) -> Message:
+    image = {"type": "image", "data": PIXEL, "mimeType": "image/png"}
+    return {"content": [{"type": "text", "text": "A dot."}, image]}
+
+
 def issues(_: Call, *, count: int, shape: str = "structured") -> Message:
     """Issues as structured content, as JSON in a text, one in each text, or with a forgery."""
     found = [{"id": n, "title": f"Issue {n}", "body": "x" * 200} for n in range(count)]
@@ -64,7 +69,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--era", choices=("legacy", "modern", "both"), default="both")
     server = dual.Server("large", era=parser.parse_args(argv).era)
-    server.tools.update((f.__name__, Tool(f)) for f in (tell, show, structured, issues))
+    server.tools.update((f.__name__, Tool(f)) for f in (tell, show, structured, issues, picture))
     server.capabilities |= {"resources": {}, "prompts": {}}
     template = {"uriTemplate": "large://{chars}", "name": "novel"}
     server.shared |= {
