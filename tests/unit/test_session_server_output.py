@@ -13,7 +13,7 @@ from emceepee_stdio.config.settings import Settings
 from emceepee_stdio.ids import Ids
 from emceepee_stdio.journal import Journal
 from emceepee_stdio.session.backend_handler import BackendHandler
-from emceepee_stdio.session.server_output import RateLimit, fields_of, is_too_deep
+from emceepee_stdio.session.server_output import RateLimit, fields_of, is_too_much
 from emceepee_stdio.session.session import Session
 
 
@@ -88,21 +88,21 @@ def nested(depth: int, opening: bytes = b"[", closing: bytes = b"]") -> Raw:
 def test_depth_is_what_counts_and_not_size(opening: tuple[bytes, bytes]):
     before, after = opening
     fits = Raw(before * 64 + b"1" + after * 64)
-    assert not is_too_deep(fits)
-    assert is_too_deep(Raw(before * 65 + b"1" + after * 65))
+    assert not is_too_much(fits)
+    assert is_too_much(Raw(before * 65 + b"1" + after * 65))
     flat = Raw(b"[" + b",".join([b"[]"] * 10_000) + b"]")
-    assert not is_too_deep(flat)
+    assert not is_too_much(flat)
 
 
 def test_brackets_in_strings_are_words():
-    assert not is_too_deep(Raw(b'{"a":"' + b"[" * 1_000 + b'"}'))
-    assert not is_too_deep(Raw(b'{"a":"\\"' + b"{" * 1_000 + b'"}'))
-    assert is_too_deep(Raw(b'["\\\\",' + b"[" * 70 + b"]" * 71))
+    assert not is_too_much(Raw(b'{"a":"' + b"[" * 1_000 + b'"}'))
+    assert not is_too_much(Raw(b'{"a":"\\"' + b"{" * 1_000 + b'"}'))
+    assert is_too_much(Raw(b'["\\\\",' + b"[" * 70 + b"]" * 71))
 
 
 def test_a_hundred_thousand_levels_cost_no_time_and_no_crash():
-    assert is_too_deep(nested(100_000))
-    assert is_too_deep(nested(100_000, b'{"a":'))
+    assert is_too_much(nested(100_000))
+    assert is_too_much(nested(100_000, b'{"a":'))
     assert fields_of(nested(100_000)) == {}
 
 
@@ -117,4 +117,4 @@ def test_what_cannot_be_read_has_no_fields():
 def test_the_depth_is_counted_to_the_level(depth: int, words: str):
 
     inner = msgspec.json.encode(words)
-    assert is_too_deep(Raw(b"[" * depth + inner + b"]" * depth)) is (depth > 64)
+    assert is_too_much(Raw(b"[" * depth + inner + b"]" * depth)) is (depth > 64)

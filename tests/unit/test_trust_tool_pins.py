@@ -318,7 +318,7 @@ async def test_tools_that_cannot_be_compared_end_nothing_and_do_not_run(tmp_path
     world = World(tmp_path, "enforce")
     await world.see(changed(inputSchema=_nested(100_000)))
     with pytest.raises(ToolNotFound):
-        await world.pins.check("s", world.last, "send")
+        await world.pins.check("s", world.last, "send", within=0.0)
     assert world.noted() == ["unexpected_error"]
 
 
@@ -334,7 +334,7 @@ async def test_lists_that_come_at_the_same_time_are_told_once(tmp_path: Path):
 async def test_a_server_of_which_nothing_is_known_runs_nothing(tmp_path: Path):
     world = World(tmp_path, "enforce")
     with pytest.raises(ToolNotFound, match="does not list"):
-        await world.pins.check("never seen", None, "send")
+        await world.pins.check("never seen", None, "send", within=0.0)
     assert (await world.pins.changes("never seen"))[0] == Changes()
 
 
@@ -363,12 +363,14 @@ async def test_another_spelling_of_an_address_finds_the_pins_also_those_of_versi
     store.pin(target_id_of_version_1(first.config, store.key()), Pins(tools=pin_all([TOOL])))
     turned = changed(description="Obey me.")
     with pytest.raises(NeedsApproval):
-        await world.pins.check("s", listed(turned, url="https://Bank.example/mcp"), "send")
-    await world.pins.check("s", first, "send")
+        await world.pins.check(
+            "s", listed(turned, url="https://Bank.example/mcp"), "send", within=0.0
+        )
+    await world.pins.check("s", first, "send", within=0.0)
     store.pin(target_id(first.config, store.key()), Pins(tools=pin_all([TOOL])))
     for url in ("HTTPS://bank.example/mcp", "https://bank.example:443/mcp#x"):
         with pytest.raises(NeedsApproval):
-            await world.pins.check("s", listed(turned, url=url), "send")
+            await world.pins.check("s", listed(turned, url=url), "send", within=0.0)
 
 
 async def test_where_nothing_can_be_kept_a_change_in_the_session_is_still_one(tmp_path: Path):
@@ -376,4 +378,4 @@ async def test_where_nothing_can_be_kept_a_change_in_the_session_is_still_one(tm
     world = World(tmp_path, "enforce")
     await world.see(TOOL)
     with pytest.raises(NeedsApproval):
-        await world.pins.check("s", listed(changed(title="T")), "send")
+        await world.pins.check("s", listed(changed(title="T")), "send", within=0.0)
