@@ -103,6 +103,7 @@ _UNANSWERED = [
 ]
 _NO_ANSWERS = frozenset(move.target for move in _UNANSWERED)
 _ANSWERED = "the answer goes to the server"
+_BY_THE_USER = (RequestStatus.ACCEPTED, RequestStatus.DECLINED, RequestStatus.CANCELLED)
 _UNANSWERED_ENDS = {
     RequestStatus.EXPIRED: "the server gets an error",
     RequestStatus.REJECTED: "the server is gone or gets an error",
@@ -126,12 +127,7 @@ ELICITATION_STATES = Machine(
         Move(source=_PENDING, target=RequestStatus.CANCELLED, cause="the user decides nothing"),
         *_UNANSWERED,
     ],
-    ends={
-        RequestStatus.ACCEPTED: _ANSWERED,
-        RequestStatus.DECLINED: _ANSWERED,
-        RequestStatus.CANCELLED: _ANSWERED,
-        **_UNANSWERED_ENDS,
-    },
+    ends=dict.fromkeys(_BY_THE_USER, _ANSWERED) | _UNANSWERED_ENDS,
     notes=_ELICITATION_NOTES,
 )
 

@@ -167,7 +167,8 @@ class PageFeed:
 
     def _new_records(self) -> Iterator[FeedEntry]:
         for line in self._records.read():
-            if line.record is not None and (self._is_wanted(line) or self._is_loss(line)):
+            is_loss = isinstance(line.record, DroppedRecords) and self.shows(line.record.session)
+            if line.record is not None and (is_loss or self._is_wanted(line)):
                 self._oldest_s = min(self._oldest_s, line.record.start_ms / 1000)
                 yield "records", _encode(line.record)
 
@@ -175,9 +176,6 @@ class PageFeed:
         for line in self._journal.read():
             if (mark := self._mark(line)) is not None:
                 yield "marks", _encode(mark)
-
-    def _is_loss(self, line: RequestLine) -> bool:
-        return isinstance(line.record, DroppedRecords) and self.shows(line.record.session)
 
     def _mark(self, line: Line) -> Mark | None:
         mark = mark_of(line)
@@ -224,14 +222,11 @@ def exported_page(
     meta = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
     lost = [{"kind": "dropped", "count": dropped}] if dropped else []
     data = {"records": [*records, *lost], "marks": marks, "exported_at": exported_at}
-    block = f'<script type="application/json" id="exported">{_json_in_html(data)}</script>\n'
+    # JSON that ends no element and opens no comment, whatever its strings hold.
+    text = _encode(data).decode().replace("<", "\\u003c")
+    block = f'<script type="application/json" id="exported">{text}</script>\n'
     before, after = page.replace(_HEAD, _HEAD + meta, 1).split("<script>", 1)
     return f"{before}{block}<script>{after}"
-
-
-def _json_in_html(data: object) -> str:
-    """JSON that ends no element and opens no comment, whatever its strings hold."""
-    return _encode(data).decode().replace("<", "\\u003c")
 
 
 def _text(name: str) -> str:

@@ -60,21 +60,14 @@ class RequestFilter:
     matches: Callable[[str], object] | None = None
 
     def __call__(self, record: RequestRecord) -> bool:
+        waited_ms = sum(ms for leg, ms in record.legs if leg == "waiting")
         return (
             (not self.servers or record.server in self.servers)
             and record.session.startswith(self.session)
-            and (not self.slow_ms or _spent_ms(record) >= self.slow_ms)
+            and (not self.slow_ms or record.duration_ms - waited_ms >= self.slow_ms)
             and (record.failed or not self.failed)
-            and (self.matches is None or bool(self.matches(_searched_text(record))))
+            and (self.matches is None or bool(self.matches(msgspec.json.encode(record).decode())))
         )
-
-
-def _spent_ms(record: RequestRecord) -> float:
-    return record.duration_ms - sum(ms for leg, ms in record.legs if leg == "waiting")
-
-
-def _searched_text(record: RequestRecord) -> str:
-    return msgspec.json.encode(record).decode()
 
 
 # Records of requests for other programs: as one JSON object, and as Chrome's trace events.
