@@ -5,7 +5,7 @@ Usage: python scripts/peers.py [tests|slow|bundle|bench] [--check] [--require-np
 The pins are in `tests/peers/`. One of them is the source of the mcp SDK, for its example servers
 and the official schemas. `slow` stands for what the slow tests need beside them: the official
 conformance suite with a Node.js that it accepts (x86-64 Linux alone has one on npm; elsewhere the
-one on PATH is taken), the hosts that a scripted model drives (0.8 GB), uv, our own dependencies in
+one on PATH is taken), the hosts that a scripted model drives (1.3 GB), uv, our own dependencies in
 the lowest versions that `pyproject.toml` allows, and what packs our bundle for Claude Desktop;
 `bundle` stands for that last one alone. `bench` stands for the proxies
 that the benchmarks measure beside ours; they are pinned in `bench/peers.txt`, and no test needs

@@ -125,6 +125,16 @@ def codex() -> str:
     return _host("@openai/codex-*/vendor/*/bin/codex*")
 
 
+def opencode() -> str:
+    """The program of opencode for this machine."""
+    return _host("opencode-*-*/bin/opencode*")
+
+
+def qwen_code() -> str:
+    """The program of Qwen Code, which Node.js runs."""
+    return _host(".bin/qwen")
+
+
 def uv() -> Path:
     """The program of uv, beside which `uvx` lies."""
     if not peers.is_installed(peers.UV):

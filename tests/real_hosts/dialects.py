@@ -1,7 +1,8 @@
 """How a host talks to its model: what a request shows to the model, and how a reply is written.
 
-Two dialects: the Messages API, as Claude Code uses it, and the Responses API, as Codex does. Only
-what these two need is here. A reply goes as a stream of server-sent events.
+Three dialects: the Messages API, as Claude Code uses it, the Responses API, as Codex does, and chat
+completions, as opencode and Qwen Code do. Only what these need is here. A reply goes as a stream of
+server-sent events.
 """
 
 import json
@@ -177,9 +178,60 @@ class Responses:
                 return {"type": "function_call", "name": tool, **given}
 
 
+class Completions:
+    """Those of opencode and Qwen Code: `prefix` stands before the names of our tools."""
+
+    path = "/v1/chat/completions"
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    def is_turn(self, body: Message) -> bool:
+        return bool(body.get("tools"))
+
+    def read(self, body: Message) -> Turn:
+        tools = [tool["function"] for tool in body["tools"]]
+        results = [m for m in body["messages"] if m["role"] == "tool"]
+        return Turn(
+            {
+                tool["name"].removeprefix(self._prefix): tool
+                for tool in tools
+                if tool["name"].startswith(self._prefix)
+            },
+            tuple(tuple(_texts(message["content"])) for message in results),
+            "\n".join(_strings(body)),
+        )
+
+    def write(self, number: int, reply: Reply, body: Message) -> list[Message]:
+        delta: Message = {"role": "assistant"}
+        match reply:
+            case str():
+                delta["content"] = reply
+            case Call(tool, arguments):
+                name = f"{self._prefix}{tool}"
+                function = {"name": name, "arguments": json.dumps(arguments)}
+                call = {"index": 0, "id": f"call_{number}", "type": "function"}
+                delta["tool_calls"] = [{**call, "function": function}]
+            case _:
+                raise TypeError(reply)
+        head = {"id": f"chat_{number}", "object": "chat.completion.chunk", "created": 0}
+        head["model"] = body["model"]
+        stop = "stop" if isinstance(reply, str) else "tool_calls"
+        usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+        return [
+            {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
+            {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": stop}], "usage": usage},
+        ]
+
+
 def events(messages: Iterable[Message]) -> bytes:
-    """As a stream of server-sent events."""
-    return "".join(f"event: {m['type']}\ndata: {json.dumps(m)}\n\n" for m in messages).encode()
+    """As a stream of server-sent events; those of chat completions have no type, and an end."""
+    lines: list[str] = []
+    for message in messages:
+        named = [f"event: {message['type']}"] if "type" in message else []
+        lines += [*named, f"data: {json.dumps(message)}", ""]
+    end = [] if lines[0].startswith("event") else ["data: [DONE]", ""]
+    return "\n".join((*lines, *end, "")).encode()
 
 
 def _short(name: str) -> str:

@@ -1,6 +1,6 @@
-"""Claude Code and Codex without a person: a fresh home, our entry as `install` writes it, one run.
+"""Hosts without a person: a fresh home, our entry as `install` writes it, one run.
 
-Both reach nothing but the model on loopback (`model_api`): it is their proxy, there is no key, and
+They reach nothing but the model on loopback (`model_api`): it is their proxy, there is no key, and
 updates and telemetry are off.
 """
 
@@ -17,7 +17,15 @@ from typing import Any, ClassVar
 from tests import peers
 from tests.e2e.clients.raw import until
 from tests.e2e.front_harness import RunningFront
-from tests.real_hosts.dialects import NAMESPACE, Dialect, Message, Messages, Responses, Turn
+from tests.real_hosts.dialects import (
+    NAMESPACE,
+    Completions,
+    Dialect,
+    Message,
+    Messages,
+    Responses,
+    Turn,
+)
 from tests.real_hosts.model_api import ModelApi, Step, model_api
 
 HANG_S = 100.0  # far more than a run takes; one that hangs fails
@@ -48,6 +56,7 @@ class Headless:
 
     key: ClassVar[str]
     dialect: ClassVar[Dialect]
+    refused: ClassVar[frozenset[str]] = frozenset()  # what it wants to reach, and does without
 
     def run(self, *steps: Step, **env: str) -> Run:
         """Let the model take these steps, and wait for the host and all that it started to end."""
@@ -56,7 +65,8 @@ class Headless:
             done = self._start(self.argv(), self.environ(api) | env)
             assert done.returncode == 0, done.stdout + done.stderr
             until(lambda: not self._processes(), "every process of the host to end")
-            assert not api.refused, "it wanted to reach others"
+            others = set(api.refused) - self.refused
+            assert not others, f"it wanted to reach {others}"
             return Run(turns=api.turns, output=done.stdout)
 
     def prepare(self, api: ModelApi) -> None:
@@ -153,6 +163,60 @@ class Codex(Headless):
 
     def environ(self, api: ModelApi) -> dict[str, str]:
         return {**super().environ(api), "MODEL_KEY": "none"}
+
+
+class OpenCode(Headless):
+    """`opencode run`, which runs tools of MCP servers without asking."""
+
+    key = "opencode"
+    dialect = Completions("emceepee_")
+    refused = frozenset({"registry.npmjs.org:443"})  # for its plugins
+
+    def argv(self) -> list[str]:
+        return [peers.opencode(), "run", "--model", "scripted/model", *self.options, "go on"]
+
+    def prepare(self, api: ModelApi) -> None:
+        file = self.place / ".config" / "opencode" / "opencode.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        super().prepare(api)
+        model = {"name": "model", "limit": {"context": 1_000_000, "output": 10_000}}
+        provider = {
+            "npm": "@ai-sdk/openai-compatible",
+            "options": {"baseURL": f"{api.url}/v1", "apiKey": "none"},
+            "models": {"model": model},
+        }
+        ours = json.loads(file.read_text())
+        file.write_text(json.dumps({**ours, "provider": {"scripted": provider}}))
+
+    def environ(self, api: ModelApi) -> dict[str, str]:
+        off = ("AUTOUPDATE", "DEFAULT_PLUGINS", "LSP_DOWNLOAD", "MODELS_FETCH", "SHARE")
+        return {**super().environ(api), **{f"OPENCODE_DISABLE_{what}": "1" for what in off}}
+
+
+class QwenCode(Headless):
+    """`qwen -p` in its mode that asks nothing."""
+
+    key = "qwen"
+    dialect = Completions("mcp__emceepee__")
+
+    def argv(self) -> list[str]:
+        return [peers.qwen_code(), "--yolo", *self.options, "-p", "go on"]
+
+    def prepare(self, api: ModelApi) -> None:
+        file = self.place / ".qwen" / "settings.json"
+        file.parent.mkdir(exist_ok=True)
+        super().prepare(api)
+        ours = json.loads(file.read_text())
+        quiet = {"privacy": {"usageStatisticsEnabled": False}}
+        file.write_text(json.dumps({**ours, **quiet, "general": {"enableAutoUpdate": False}}))
+
+    def environ(self, api: ModelApi) -> dict[str, str]:
+        return {
+            **super().environ(api),
+            "OPENAI_API_KEY": "none",
+            "OPENAI_BASE_URL": f"{api.url}/v1",
+            "OPENAI_MODEL": "model",
+        }
 
 
 _CODEX = """\

@@ -76,7 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, body: bytes) -> None:
         self.send_response(status)
-        kind = "text/event-stream" if body.startswith(b"event:") else "application/json"
+        kind = "text/event-stream" if body.startswith((b"event:", b"data:")) else "application/json"
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
