@@ -36,7 +36,7 @@ help: ## Show this list.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "emceepee needs Python 3.11 or newer; say which one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@echo "Filling $(VENV): about 100 packages, a minute or two the first time."
+	@echo "Filling $(VENV): about 90 packages, a minute or two the first time."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
