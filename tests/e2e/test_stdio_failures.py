@@ -1,5 +1,6 @@
 """Servers that cannot be connected to, or that answer badly: each a typed error, and we go on."""
 
+import re
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -214,17 +215,22 @@ async def test_an_answer_after_the_limit_is_dropped_quietly(tmp_path: Path) -> N
 async def test_a_server_that_stops_reading_is_refused_before_memory_grows_without_bound(
     tmp_path: Path,
 ) -> None:
-    async with backend(rude("never-reads"), tmp_path) as rig:
+    bound = 1 << 20
+    async with backend(
+        rude("never-reads"), tmp_path, options=replace(FAST, max_unread=bound)
+    ) as rig:
         await rig.call("misbehave")
-        with pytest.raises(ServerUnavailable, match="does not read"):
-            await _call_in_vain(rig, "x" * (30 << 20))
+        with pytest.raises(ServerUnavailable, match=r"does not read: \d{7} bytes") as refused:
+            await _call_in_vain(rig, "x" * bound)
+    (waiting,) = re.findall(r"\d{7}", str(refused.value))
+    assert bound < int(waiting) < 3 * bound
 
 
 async def _call_in_vain(rig: Rig, message: str) -> None:
     """On a busy machine some calls give up before they are written, so it is more than three."""
-    for _ in range(10):
+    for _ in range(100):
         with suppress(CallTimeout):
-            await rig.call("echo", within=0.5, message=message)
+            await rig.call("echo", within=0.1, message=message)
 
 
 async def test_an_unknown_question_of_the_server_is_refused_politely(tmp_path: Path) -> None:
