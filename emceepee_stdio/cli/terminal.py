@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
+# They do not change: docs/reference/cli.md names them.
 class ExitCode(IntEnum):
-    """What a command says to a script. They do not change: docs/reference/cli.md names them."""
+    """What a command says to a script."""
 
     FAILED = 1
     USAGE = 2  # a mistake in the command line; mostly it is typer that gives it

@@ -3,8 +3,8 @@
 import pytest
 import typer
 
+from emceepee_stdio import visible_text
 from emceepee_stdio.cli.call import fitted, fitted_to_prompt, given_arguments
-from emceepee_stdio.cli.config_write import _words
 
 NUMBER_OR_NULL = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
 
@@ -105,8 +105,20 @@ def test_a_prompt_takes_texts_and_names_what_is_missing():
     assert problems == ["city is missing", "stat is unknown (did you mean state?)"]
 
 
-def test_a_backslash_of_windows_is_part_of_the_path_of_an_editor():
-    assert _words("C:\\windows\\notepad.exe", posix=False) == ["C:\\windows\\notepad.exe"]
-    line = '"C:\\Program Files\\Edit\\e.exe" --wait'
-    assert _words(line, posix=False) == ["C:\\Program Files\\Edit\\e.exe", "--wait"]
-    assert _words("'my editor' -w", posix=True) == ["my editor", "-w"]
+@pytest.mark.parametrize(
+    ("is_posix", "line", "words"),
+    [
+        (False, "C:\\windows\\notepad.exe", ["C:\\windows\\notepad.exe"]),
+        (
+            False,
+            '"C:\\Program Files\\Edit\\e.exe" --wait',
+            ["C:\\Program Files\\Edit\\e.exe", "--wait"],
+        ),
+        (True, "'my editor' -w", ["my editor", "-w"]),
+    ],
+)
+def test_a_backslash_of_windows_is_part_of_the_path_of_an_editor(
+    monkeypatch: pytest.MonkeyPatch, *, is_posix: bool, line: str, words: list[str]
+):
+    monkeypatch.setattr(visible_text, "_IS_POSIX", is_posix)
+    assert visible_text.shell_words(line) == words
