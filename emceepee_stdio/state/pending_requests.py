@@ -177,7 +177,7 @@ class PendingRequest:
         return f"<PendingRequest {self.id} {self.kind.value} {self.status.value} {self.server}>"
 
 
-@dataclass(eq=False, repr=False, slots=True, kw_only=True)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Requests:
     """Everything that waits on the client."""
 

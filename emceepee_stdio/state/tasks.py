@@ -84,7 +84,7 @@ class Slot:
     held = True
 
 
-@dataclass(eq=False, repr=False, slots=True, kw_only=True)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Tasks:
     """All tasks of the session, and the count of calls in flight beside them."""
 

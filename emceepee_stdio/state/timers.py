@@ -63,7 +63,7 @@ class Fired:
     missed: int
 
 
-@dataclass(eq=False, repr=False, slots=True, kw_only=True)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Timers:
     """All timers of the session, and the last inactive ones."""
 

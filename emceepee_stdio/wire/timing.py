@@ -14,7 +14,7 @@ from emceepee_stdio.clock import Clock
 _FAILURE_PAUSE_S = 1.0  # a source whose deadline stays due would make the loop spin
 
 
-@dataclass(eq=False, repr=False, slots=True)
+@dataclass(eq=False, repr=False)
 class Ticker:
     """Wakes at the earliest deadline of its sources. `look` makes it look again when one is set."""
 

@@ -27,7 +27,7 @@ class OversizedEvent:
     tail: bytes = b""
 
 
-@dataclass(eq=False, slots=True, kw_only=True, weakref_slot=True)
+@dataclass(eq=False, kw_only=True)
 class EventStream:
     """One stream. `last_id` and `retry` (seconds) are what the server said last."""
 

@@ -62,7 +62,7 @@ class _Attempt:
     made: list[HttpConversation] = field(default_factory=list[HttpConversation])
 
 
-@dataclass(eq=False, repr=False, slots=True)
+@dataclass(eq=False, repr=False)
 class HttpChannel:
     """Opens connections to one URL."""
 

@@ -101,7 +101,7 @@ class ChildContext:
     haste: Haste = field(default_factory=Haste)
 
 
-@dataclass(eq=False, repr=False, slots=True)
+@dataclass(eq=False, repr=False)
 class StdioChannel:
     """Starts the process and opens the conversation; remembers the era that worked."""
 
