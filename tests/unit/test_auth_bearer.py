@@ -18,6 +18,7 @@ from emceepee_stdio.auth.token_store import OAuthClient, TokenRecord, TokenStore
 from emceepee_stdio.clock import Clock
 from emceepee_stdio.config.server import ServerConfig
 from emceepee_stdio.errors import ServerUnavailable
+from emceepee_stdio.visible_text import shell_word
 
 URL = "https://mcp.example/mcp"
 CHALLENGE = 'Bearer scope="read"'
@@ -205,7 +206,7 @@ async def test_a_server_that_is_never_content_costs_no_more_than_three_visits(wo
     await world.bearer.token(URL)
     asked = world.bearer.needed(403, MORE)
     assert asked is not None
-    assert asked.command == "emceepee login s --scope 'read write'"
+    assert asked.command == f"emceepee login s --scope {shell_word('read write')}"
     for token, is_led_on in (("second", True), ("third", False), ("fourth", False)):
         world.keep(token, scope="read write")
         await asked.signed_in()

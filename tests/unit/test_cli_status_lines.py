@@ -5,6 +5,7 @@ import pytest
 
 from emceepee_stdio.cli import status
 from emceepee_stdio.session.proxy_status import ProxyStatus, ServerStatus
+from emceepee_stdio.visible_text import shell_word
 
 PROXY = ProxyStatus(
     pid=7,
@@ -36,9 +37,10 @@ def test_an_entry_that_is_wrong_is_not_told_as_one_that_was_switched_off() -> No
 
 
 def test_the_next_step_for_a_server_is_one_that_knows_it() -> None:
-    assert lines_of("a b", "failed") == ["a b: failed (pid 7). See: emceepee doctor 'a b'"]
+    name = shell_word("a b")
+    assert lines_of("a b", "failed") == [f"a b: failed (pid 7). See: emceepee doctor {name}"]
     (line,) = lines_of("a b", "failed", in_file=False)
-    assert line == "a b: failed (pid 7). See: emceepee tail-logs --server 'a b'"
+    assert line == f"a b: failed (pid 7). See: emceepee tail-logs --server {name}"
 
 
 @pytest.mark.parametrize("moment", [1e300, -1e18])
